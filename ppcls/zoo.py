@@ -117,7 +117,7 @@ class Architecture:
         if size[0] != size[1]:
             return "make them square"
         sister = f"{self.name.rpartition('_')[0]}_{size[0]}"
-        if sister in ZOO:
+        if sister in ZOO and ZOO[sister].side == size[0]:
             return f"set Arch.name={sister}, or change the size"
         return (
             "change the size" if size[0] % self.patch else f"set Arch.img_size={size[0]}, or change the size"

@@ -22,6 +22,7 @@ from paddleclas_reference import (
     SIDES,
     digest,
     fill,
+    images,
     run,
     still,
 )
@@ -30,7 +31,11 @@ from paths import ROOT, SUPPORT
 from ppcls.arch.build import build_model
 from ppcls.arch.cost import count_parameters, measure
 from ppcls.arch.families.convnext import ConvNeXt
+from ppcls.arch.families.levit import LeViT
+from ppcls.arch.families.resnext_wsl import WideResNeXt101
 from ppcls.arch.families.swin_transformer import SwinTransformer
+from ppcls.arch.families.tnt import TNT
+from ppcls.arch.families.twins import Twins
 from ppcls.arch.families.vision_transformer import VisionTransformer
 from ppcls.deploy.export.onnx import convert
 from ppcls.registry import ARCHITECTURES
@@ -94,17 +99,37 @@ COMPARED = [
     "StarNet_S2",
     "PVT_V2_B0",
     "PVT_V2_B2_Linear",
+    "ResNeXt101_32x8d_wsl",
+    "ResNeSt50_fast_1s1x64d",
+    "ResNeSt50",
+    "Xception41_deeplab",
+    "CSPDarkNet53",
+    "pcpvt_small",
+    "alt_gvt_small",
+    "LeViT_128S",
+    "TNT_small",
+    "PeleeNet",
+    "MobileNeXt_x1_0",
 ]
 NARROW = {  # small networks for tests that do not depend on the size
     "ConvNeXt_tiny": partial(ConvNeXt, (1, 1, 2, 1), (8, 12, 16, 24)),
     "ViT_small_patch16_224": partial(VisionTransformer, 224, 16, 24, 2, 3, qkv_bias=False),
     "SwinTransformer_tiny_patch4_window7_224": partial(SwinTransformer, 12, (1, 2, 1, 1), 3, 7),
+    "alt_gvt_small": partial(Twins, (8, 12, 16, 24), (1, 2, 2, 3), (4, 4, 4, 4), (2, 2, 1, 1), True),
+    "LeViT_128S": partial(LeViT, (16, 24, 32), 8, (1, 1, 1), (2, 3, 4)),
+    "TNT_small": partial(TNT, 24, 8, 3, 2),
+    "ResNeXt101_32x8d_wsl": partial(WideResNeXt101, 1),
 }
+FIXED_SIZE = ("ViT", "LeViT", "TNT")  # start of the names of networks that need `img_size`
 LAYOUT_SIDES = {  # sides, and odd ones, of networks that do not accept the usual ones
     "AlexNet": ((224, 224), (230, 241)),
     "InceptionV3": ((107, 99), (99, 107)),
     "InceptionV4": ((139, 139), (107, 131)),
+    "LeViT_128S": ((224, 224), (224, 224)),
+    "TNT_small": ((224, 224), (224, 224)),
 }
+# Their layers occur in others of `COMPARED`, too.
+SIMILAR = {"ResNet50_vc", "SE_ResNeXt50_vd_32x4d", "ResNeSt50_fast_1s1x64d", "pcpvt_small"}
 NCHW, NHWC = (0, 1, 2, 3), (0, 2, 3, 1)
 
 
@@ -143,7 +168,7 @@ def test_initial_state_and_logits_equal_paddleclas(reference, name):
     assert set(found) == {"eval", "train"} | ({"odd"} if name not in ONLY_SIDES else set())
     for key, ours in found.items():
         theirs = reference[f"{name}/{key}"]
-        assert theirs.shape == (1 if name in ("VGG11", "AlexNet") else BATCH, CLASSES)
+        assert theirs.shape == (len(images(ONLY_SIDES.get(name, SIDES))), CLASSES)
         assert theirs.std() > 0
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max(), err_msg=key)
 
@@ -225,7 +250,7 @@ def noise(sides):
     return np.random.default_rng(0).standard_normal((BATCH, 4, *sides), dtype=np.float32)
 
 
-@pytest.mark.parametrize("name", sorted({*COMPARED} - {"ResNet50_vc", "SE_ResNeXt50_vd_32x4d"}))
+@pytest.mark.parametrize("name", sorted({*COMPARED} - SIMILAR))
 def test_layouts_agree_and_all_parameters_get_gradients(name, monkeypatch):
     for family in ("vgg", "alexnet"):  # saves 120 million weights
         monkeypatch.setattr(f"ppcls.arch.families.{family}._HIDDEN", 32)
@@ -258,14 +283,15 @@ def test_layouts_agree_and_all_parameters_get_gradients(name, monkeypatch):
         # One pixel that ReLU passes in one layout but not in the other changes many gradients.
         allowed = 5e-2 if key.startswith("gradient") else 1e-3
         error = np.linalg.norm(results["NHWC"][key] - value)
-        assert error <= allowed * max(np.linalg.norm(value), 1e-3), key
+        # LeViT's batch norm makes some gradients zero, except for rounding.
+        assert error <= allowed * max(np.linalg.norm(value), 5e-3), key
 
 
 @pytest.mark.parametrize("data_format", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("name", NARROW)
+@pytest.mark.parametrize("name", sorted(NARROW.keys() - {"ResNeXt101_32x8d_wsl"}))
 def test_exported_transformer_accepts_any_batch(name, data_format, tmp_path):
     """The batch size is unknown in a program; ONNX is checked for NCHW, the layout of exported models."""
-    options = {"data_format": data_format, **({"img_size": 48} if name.startswith("ViT") else {})}
+    options = {"data_format": data_format, **({"img_size": 48} if name.startswith(FIXED_SIZE) else {})}
     model = NARROW[name](class_num=CLASSES, **options)
     fill(model)
     model.eval()

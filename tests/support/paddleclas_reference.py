@@ -39,9 +39,28 @@ ONLY_SIDES = {  # of networks that accept images of one size only
     "InceptionV3": (107, 99),
     "InceptionV4": (107, 99),
     "RedNet26": (64, 96),
+    "ResNeSt50_fast_1s1x64d": (64, 96),
+    "ResNeSt50": (64, 96),
+    "alt_gvt_small": (224, 224),
+    "LeViT_128S": (224, 224),
+    "TNT_small": (224, 224),
+    "PeleeNet": (64, 96),
 }
 OPTIONS = {name: {"img_size": SIDES[0]} for name, sides in ONLY_SIDES.items() if sides == SIDES}
 OPTIONS["ResNet18_dbb"] = {"layer_type": "DiverseBranchBlock", "use_first_short_conv": False}
+EAGER = (  # start of the names of models that cannot be built without weights
+    "ConvNeXt",
+    "FasterNet",
+    "LeViT",
+    "PVT",
+    "StarNet",
+    "SwinTransformer",
+    "TNT",
+    "TinyNet",
+    "VAN",
+    "alt_gvt",
+    "pcpvt",
+)
 SCALES = {"RedNet26": 0.3}  # of weights, against overflow: an involution multiplies features by features
 OPTIONS["TinyNet_C"] = {  # as in PaddleClas's configs
     "override_params": {
@@ -86,7 +105,7 @@ def still(model):
     for layer in model.sublayers():
         if isinstance(layer, nn.Dropout):
             layer.p = 0.0
-        for rate in ("drop_connect_rate", "drop_prob", "rate"):
+        for rate in ("drop_connect_rate", "drop_prob", "drop_rate", "rate"):
             if isinstance(getattr(layer, rate, None), float):
                 setattr(layer, rate, 0.0)
 
@@ -136,7 +155,9 @@ def builder(name):
     for folder in ("legendary_models", "model_zoo"):
         for path in sorted(Path(sys.modules[f"{backbone}.{folder}"].__path__[0]).glob("*.py")):
             if f"def {name}(" in path.read_text(encoding="utf-8"):
-                return getattr(importlib.import_module(f"{backbone}.{folder}.{path.stem}"), name)
+                module = importlib.import_module(f"{backbone}.{folder}.{path.stem}")
+                module.layer_scale = False  # which UniFormer_base_ls sets for all models
+                return partial(getattr(module, name), pretrained=False)
     return None
 
 
@@ -178,20 +199,49 @@ def products(_layer, tokens, _made):
 
 
 def reduced_products(layer, tokens, _made):
-    """Counts those of PVTv2, which reduces keys and values of square images."""
+    """Counts those of PVTv2 and Twins, which reduce keys and values of square images."""
     groups, count, channels = tokens.shape
-    kept = 49 if layer.linear else int(count**0.5) ** 2 // layer.sr_ratio**2
+    kept = 49 if getattr(layer, "linear", False) else int(count**0.5) ** 2 // layer.sr_ratio**2
     return 2 * groups * count * kept * channels
+
+
+def window_products(layer, tokens, _made):
+    """Counts those of Twins within windows."""
+    groups, count, channels = tokens.shape
+    return 2 * groups * count * layer.ws**2 * channels
+
+
+def distance_products(layer, tokens, _made):
+    """Counts those of LeViT, where keys are narrower than values, and there may be fewer queries."""
+    queries, keys = layer.attention_bias_idxs.shape
+    return tokens.shape[0] * layer.num_heads * queries * keys * (layer.key_dim + layer.d)
+
+
+PRODUCTS = {  # by module and class
+    ("levit", "Attention"): distance_products,
+    ("levit", "AttentionSubsample"): distance_products,
+    ("pvt_v2", "Attention"): reduced_products,
+    ("twins", "Attention"): reduced_products,
+    ("twins", "GroupAttention"): window_products,
+    **dict.fromkeys(
+        [
+            ("distilled_vision_transformer", "Attention"),
+            ("swin_transformer", "WindowAttention"),
+            ("tnt", "Attention"),
+            ("vision_transformer", "Attention"),
+        ],
+        products,
+    ),
+}
 
 
 def trained(build):
     """Returns the model; in PP-LCNetV2 without the convolutions for inference."""
     model = build()
     for layer in model.sublayers():
-        if type(layer).__module__.endswith("pvt_v2") and type(layer).__name__ == "Attention":
-            type(layer).multiplications = reduced_products
-        elif type(layer).__name__ in ("Attention", "WindowAttention") and hasattr(layer, "qkv"):
-            type(layer).multiplications = products
+        count = PRODUCTS.get((type(layer).__module__.rpartition(".")[2], type(layer).__name__))
+        if count is not None:
+            type(layer).multiplications = count
         if getattr(layer, "use_rep", False):
             for parameter in layer.dw_conv.parameters():
                 parameter.stop_gradient = True
@@ -209,9 +259,7 @@ def write_table(path, names):
         if build is None:
             continue
         shape = ZOO[name].input_shape
-        if name.startswith(
-            ("ConvNeXt", "FasterNet", "PVT", "StarNet", "SwinTransformer", "TinyNet", "VAN")
-        ):  # cannot be built without weights
+        if name.startswith(EAGER):
             with paddle.no_grad(), unique_name.guard():
                 model = trained(build)
                 names, cost = digest(model), measure_on(model, paddle.zeros([1, *shape]))

@@ -12,7 +12,7 @@ from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat
 from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
-from ppcls.arch.layers.transformer import MatrixProduct, linear
+from ppcls.arch.layers.transformer import MatrixProduct, apply_to_tokens, linear
 
 _EPSILON = 1e-6
 _POOLED = 7  # side of the keys and values in linear attention
@@ -23,13 +23,12 @@ class TokenConvolution(nn.Layer):  # type: ignore[misc]
 
     def __init__(self, name: str, layer: nn.Layer, data_format: DataFormat) -> None:
         super().__init__()
-        self._name, self._channels_last = name, data_format == "NHWC"
+        self._name, self._data_format = name, data_format
         self.add_sublayer(name, layer)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps tokens [B, H, W, C] to [B, H', W', C']."""
-        layer = getattr(self, self._name)
-        return layer(x) if self._channels_last else layer(x.transpose([0, 3, 1, 2])).transpose([0, 2, 3, 1])
+        return apply_to_tokens(getattr(self, self._name), x, self._data_format)
 
 
 class ReducedAttention(nn.Layer):  # type: ignore[misc]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.layers.conv_norm import DataFormat, batch_norm
+from ppcls.arch.layers.conv_norm import DataFormat, batch_norm, fan_out_normal
 from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
 from ppcls.arch.layers.transformer import linear
 
@@ -24,7 +23,6 @@ def _conv(
     groups: int = 1,
     dilation: int = 1,
 ) -> nn.Conv2D:
-    normal = nn.initializer.Normal(std=(2.0 / (kernel**2 * out // groups)) ** 0.5)
     return nn.Conv2D(
         in_channels,
         out,
@@ -33,7 +31,7 @@ def _conv(
         padding=kernel // 2 * dilation,
         dilation=dilation,
         groups=groups,
-        weight_attr=paddle.ParamAttr(initializer=normal),
+        weight_attr=fan_out_normal(out, kernel, groups),
         data_format=data_format,
     )
 

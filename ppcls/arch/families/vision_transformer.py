@@ -14,8 +14,7 @@ from paddle import Tensor, nn
 
 from ppcls.arch.layers.conv_norm import DataFormat
 from ppcls.arch.layers.drop_path import drop_paths, dropout
-from ppcls.arch.layers.transformer import SelfAttention, TransformerBlock, linear, normal
-from ppcls.errors import UserError
+from ppcls.arch.layers.transformer import SelfAttention, TransformerBlock, check_side, linear, normal
 
 
 class PatchEmbed(nn.Layer):  # type: ignore[misc]
@@ -25,7 +24,7 @@ class PatchEmbed(nn.Layer):  # type: ignore[misc]
         super().__init__()
         self.proj = nn.Conv2D(channels, width, patch, patch, data_format=data_format)
         self.count = (side // patch) ** 2
-        self._side, self._channels_last = side, data_format == "NHWC"
+        self._side, self._data_format = side, data_format
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, side, side] (or NHWC) to tokens [B, count, width], row by row.
@@ -33,14 +32,9 @@ class PatchEmbed(nn.Layer):  # type: ignore[misc]
         Raises:
             UserError: The images have another size.
         """
-        height, width = x.shape[1:3] if self._channels_last else x.shape[2:4]
-        if (height, width) != (self._side, self._side):
-            raise UserError(
-                f"Arch.name: this model accepts images of {self._side} x {self._side}, "
-                f"got {height} x {width}; change Arch.img_size, or the images"
-            )
+        check_side(x, self._side, self._data_format)
         x = self.proj(x)
-        return x.flatten(1, 2) if self._channels_last else x.flatten(2).transpose([0, 2, 1])
+        return x.flatten(1, 2) if self._data_format == "NHWC" else x.flatten(2).transpose([0, 2, 1])
 
 
 class VisionTransformer(nn.Layer):  # type: ignore[misc]

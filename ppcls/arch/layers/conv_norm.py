@@ -121,6 +121,11 @@ def kaiming_conv(
     return partial(kind, data_format=data_format, initializer=normal, decay=decay)
 
 
+def fan_out_normal(out_channels: int, kernel: int, groups: int = 1) -> nn.initializer.Normal:
+    """Returns the initializer that keeps the variance of gradients (He et al. 2015, equation 14)."""
+    return nn.initializer.Normal(std=(2.0 / (kernel**2 * out_channels // groups)) ** 0.5)
+
+
 def round_channels(channels: float, divisor: int = 8) -> int:
     """Returns the multiple of ``divisor`` nearest to ``channels`` that is at most 10 % smaller.
 

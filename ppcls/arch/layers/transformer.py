@@ -11,7 +11,9 @@ import paddle
 from paddle import ParamAttr, Tensor, nn
 from paddle.nn import functional as F
 
+from ppcls.arch.layers.conv_norm import Activation, DataFormat
 from ppcls.arch.layers.drop_path import DropPath, dropout
+from ppcls.errors import UserError
 
 DEVIATION = 0.02  # standard deviation of initial linear layers, positions and tokens
 
@@ -87,22 +89,24 @@ class SelfAttention(nn.Layer):  # type: ignore[misc]
 
 
 class Mlp(nn.Layer):  # type: ignore[misc]
-    """Two linear layers with GELU between them.
+    """Two linear layers with an activation between them.
 
     Args:
         width: Width of a token.
         hidden: Width between the layers.
         drop_rate: Dropout after each layer.
+        act: Activation.
     """
 
-    def __init__(self, width: int, hidden: int, drop_rate: float = 0.0) -> None:
+    def __init__(self, width: int, hidden: int, drop_rate: float = 0.0, act: Activation = F.gelu) -> None:
         super().__init__()
+        self._act = act
         self.fc1, self.fc2 = linear(width, hidden), linear(hidden, width)
         self.drop = dropout(drop_rate)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [..., width] to the same shape."""
-        return self.drop(self.fc2(self.drop(F.gelu(self.fc1(x)))))
+        return self.drop(self.fc2(self.drop(self._act(self.fc1(x)))))
 
 
 class TransformerBlock(nn.Layer):  # type: ignore[misc]
@@ -140,6 +144,13 @@ class TransformerBlock(nn.Layer):  # type: ignore[misc]
         return x + self.drop_path(self.mlp(self.norm2(x)))
 
 
+def apply_to_tokens(layer: nn.Layer, x: Tensor, data_format: DataFormat) -> Tensor:
+    """Applies a layer for images in ``data_format`` to tokens [B, H, W, C]."""
+    if data_format == "NHWC":
+        return layer(x)
+    return layer(x.transpose([0, 3, 1, 2])).transpose([0, 2, 3, 1])
+
+
 def linear(inputs: int, outputs: int, *, bias: bool = True, deviation: float = DEVIATION) -> nn.Linear:
     """Returns a linear layer with initial weights from a normal distribution of this deviation."""
     return nn.Linear(inputs, outputs, weight_attr=normal(deviation), bias_attr=None if bias else False)
@@ -152,3 +163,22 @@ def normal(deviation: float = DEVIATION) -> ParamAttr:
     hundred deviations, in Paddle 3, where it sometimes returns 2 itself.
     """
     return ParamAttr(initializer=nn.initializer.Normal(std=deviation))
+
+
+def check_side(x: Tensor, side: int, data_format: DataFormat) -> None:
+    """Checks that images have the size for which a network has learned positions.
+
+    Args:
+        x: Images [B, C, H, W] or [B, H, W, C].
+        side: Height and width for which the network was built.
+        data_format: Layout of the images.
+
+    Raises:
+        UserError: The images have another size.
+    """
+    height, width = x.shape[1:3] if data_format == "NHWC" else x.shape[2:4]
+    if (height, width) != (side, side):
+        raise UserError(
+            f"Arch.name: this model accepts images of {side} x {side}, "
+            f"got {height} x {width}; change Arch.img_size, or the images"
+        )

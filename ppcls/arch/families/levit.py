@@ -1,0 +1,201 @@
+"""LeViT (Graham et al. 2021, https://arxiv.org/abs/2104.01136): convolutions, then attention with batch norm.
+
+Attention has a learned bias per distance, so images of another size than 224 x 224 need ``img_size``.
+Stochastic depth skips residuals; in PaddleClas it replaces them by noise.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+import paddle
+from numpy.typing import NDArray
+from paddle import ParamAttr, Tensor, nn
+from paddle.nn import functional as F
+from paddle.regularizer import L2Decay
+
+from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat
+from ppcls.arch.layers.drop_path import DropPath
+from ppcls.arch.layers.transformer import MatrixProduct, check_side, linear
+
+_PATCH = 16
+_RATIO = 2  # of the values' width to the keys', and of the width between linear layers to a token's
+_HALVING_RATIO = 4  # of the values' width to the keys' where the size is halved
+
+
+class ShortConvNorm(ConvNorm):
+    """A `ConvNorm` with the parameter names of this network."""
+
+    names: ClassVar[tuple[str, str]] = ("c", "bn")
+
+
+class LinearBatchNorm(nn.Layer):  # type: ignore[misc]
+    """A linear layer without bias, and batch norm with ``scale`` as its initial weight."""
+
+    def __init__(self, inputs: int, outputs: int, scale: float = 1.0) -> None:
+        super().__init__()
+        self.c = nn.Linear(inputs, outputs, bias_attr=False)
+        self.bn = nn.BatchNorm1D(outputs, weight_attr=nn.initializer.Constant(scale))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps tokens [B, N, inputs] to [B, N, outputs]."""
+        x = self.c(x)
+        return self.bn(x.flatten(0, 1)).reshape([-1, *x.shape[1:]])
+
+
+class ResidualLayer(nn.Layer):  # type: ignore[misc]
+    """Adds the output of a layer to its input."""
+
+    def __init__(self, layer: nn.Layer, drop_path: float) -> None:
+        super().__init__()
+        self.m, self.drop_path = layer, DropPath(drop_path)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps tokens [B, N, width] to the same shape."""
+        return x + self.drop_path(self.m(x))
+
+
+class DistanceAttention(nn.Layer):  # type: ignore[misc]
+    """Attention with a learned bias per head and distance.
+
+    Args:
+        in_width: Width of an input token.
+        out_width: Width of an output token.
+        key: Width of a head's keys.
+        heads: Number of heads.
+        side: Side of the square of input tokens.
+        halves: Whether only every second token of each row and column has a query.
+    """
+
+    def __init__(
+        self, in_width: int, out_width: int, key: int, heads: int, side: int, halves: bool = False
+    ) -> None:
+        super().__init__()
+        value = key * (_HALVING_RATIO if halves else _RATIO)
+        if halves:
+            self.kv = LinearBatchNorm(in_width, heads * (key + value))
+            self.q = nn.Sequential(EverySecond(side), LinearBatchNorm(in_width, heads * key))
+        else:
+            self.qkv = LinearBatchNorm(in_width, heads * (2 * key + value))
+        norm = LinearBatchNorm(heads * value, out_width, 1.0 if halves else 0.0)
+        self.proj = nn.Sequential(nn.Hardswish(), norm)
+        self.scores, self.mixed = MatrixProduct(transposed=True), MatrixProduct()
+        index = distances(side, 2 if halves else 1)
+        attr = ParamAttr(initializer=nn.initializer.Constant(0.0), regularizer=L2Decay(0.0))
+        self.attention_biases = self.create_parameter([heads, int(index.max()) + 1], attr=attr)
+        if paddle.in_dynamic_mode():
+            self.register_buffer("attention_bias_idxs", paddle.to_tensor(index))
+        else:  # a static program treats it as a constant
+            self.attention_bias_idxs = paddle.to_tensor(index)
+        self._key, self._value, self._heads, self._halves = key, value, heads, halves
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps tokens [B, N, in_width] to [B, N, out_width], or to a quarter of the tokens."""
+        sizes = [self._key, self._value] if self._halves else [self._key, self._key, self._value]
+        parts = self._split(self.kv(x) if self._halves else self.qkv(x), sizes)
+        query, key, value = [*self._split(self.q(x), [self._key]), *parts] if self._halves else parts
+        index = self.attention_bias_idxs
+        bias = self.attention_biases.index_select(index.flatten(), 1).reshape([self._heads, *index.shape])
+        weights = F.softmax(self.scores(query * self._key**-0.5, key) + bias, axis=-1)
+        return self.proj(self.mixed(weights, value).transpose([0, 2, 1, 3]).flatten(2))
+
+    def _split(self, x: Tensor, sizes: list[int]) -> list[Tensor]:
+        heads = x.reshape([-1, x.shape[1], self._heads, sum(sizes)]).transpose([0, 2, 1, 3])
+        parts: list[Tensor] = paddle.split(heads, sizes, axis=3) if len(sizes) > 1 else [heads]
+        return parts
+
+
+class EverySecond(nn.Layer):  # type: ignore[misc]
+    """Selects every second row and column of a square of tokens with this side."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self._side = side
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps tokens [B, N, C] to about a quarter of them."""
+        square = x.reshape([-1, self._side, self._side, x.shape[2]])
+        return square[:, ::2, ::2].flatten(1, 2)
+
+
+def distances(side: int, stride: int) -> NDArray[np.int64]:
+    """Returns [M, N] int64: for each of the M queries and N keys the number of their distance.
+
+    A distance is a pair of absolute differences of rows and columns. Distances are numbered in the order of
+    their first appearance. Queries are those of every ``stride``-th row and column.
+    """
+    steps = abs(np.arange(0, side, stride)[:, None] - np.arange(side))
+    pairs = steps[:, None, :, None] * side + steps[None, :, None, :]
+    _, first, numbers = np.unique(pairs.flatten(), return_index=True, return_inverse=True)
+    ranks = np.argsort(np.argsort(first))
+    return np.asarray(ranks[numbers.flatten()].reshape([len(steps) ** 2, side**2]), np.int64)
+
+
+class LeViT(nn.Layer):  # type: ignore[misc]
+    """The LeViT network.
+
+    Args:
+        widths: Width of a token per stage.
+        key: Width of a head's keys.
+        depths: Blocks per stage.
+        heads: Heads of each block per stage.
+        drop_path_rate: Probability of skipping a residual.
+        img_size: Side of the images; a multiple of 16.
+    """
+
+    derived: ClassVar[tuple[str, ...]] = ("attention_bias_idxs",)  # buffers that the architecture determines
+
+    def __init__(
+        self,
+        widths: tuple[int, int, int],
+        key: int,
+        depths: tuple[int, int, int],
+        heads: tuple[int, int, int],
+        drop_path_rate: float = 0.0,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+        img_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        self._side, self._data_format = img_size or 224, data_format
+        layers: list[nn.Layer] = []
+        channels = input_image_channel
+        for out in (widths[0] >> 3, widths[0] >> 2, widths[0] >> 1, widths[0]):
+            layers += [ShortConvNorm(channels, out, 3, 2, data_format=data_format), nn.Hardswish()]
+            channels = out
+        self.patch_embed = nn.Sequential(*layers[:-1])
+        side, blocks = self._side // _PATCH, list[nn.Layer]()
+        residual = partial(ResidualLayer, drop_path=drop_path_rate)
+        for i, width in enumerate(widths):
+            if i:
+                before = widths[i - 1]
+                blocks.append(DistanceAttention(before, width, key, before // key, side, True))
+                blocks.append(residual(_mlp(width)))
+                side = (side + 1) // 2
+            for _ in range(depths[i]):
+                blocks.append(residual(DistanceAttention(width, width, key, heads[i], side)))
+                blocks.append(residual(_mlp(width)))
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Sequential(("bn", nn.BatchNorm1D(widths[-1])), ("l", linear(widths[-1], class_num)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
+        check_side(x, self._side, self._data_format)
+        x = self.patch_embed(x)
+        x = x.flatten(1, 2) if self._data_format == "NHWC" else x.flatten(2).transpose([0, 2, 1])
+        return self.head(self.blocks(x).mean(1))
+
+
+def _mlp(width: int) -> nn.Sequential:
+    hidden = _RATIO * width
+    return nn.Sequential(LinearBatchNorm(width, hidden), nn.Hardswish(), LinearBatchNorm(hidden, width, 0.0))
+
+
+LeViT_128S = partial(LeViT, (128, 256, 384), 16, (2, 3, 4), (4, 6, 8))
+LeViT_128 = partial(LeViT, (128, 256, 384), 16, (4, 4, 4), (4, 8, 12))
+LeViT_192 = partial(LeViT, (192, 288, 384), 32, (4, 4, 4), (3, 5, 6))
+LeViT_256 = partial(LeViT, (256, 384, 512), 32, (4, 4, 4), (4, 6, 8))
+LeViT_384 = partial(LeViT, (384, 512, 768), 32, (4, 4, 4), (6, 9, 12), drop_path_rate=0.1)

@@ -1,0 +1,113 @@
+"""MobileNeXt (Zhou et al. 2020, https://arxiv.org/abs/2007.02269): residuals between wide layers.
+
+In its "sandglass" blocks, depthwise convolutions come first and last. Between them, two 1x1 convolutions
+narrow and widen the channels.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from paddle import Tensor, nn
+
+from ppcls.arch.layers.conv_norm import DataFormat, batch_norm, fan_out_normal, round_channels
+from ppcls.arch.layers.transformer import linear
+
+_STEM = 32
+_STAGES = (  # reduction, channels, blocks and stride
+    (2, 96, 1, 2),
+    (6, 144, 1, 1),
+    (6, 192, 3, 2),
+    (6, 288, 3, 2),
+    (6, 384, 4, 1),
+    (6, 576, 4, 2),
+    (6, 960, 3, 1),
+    (6, 1280, 1, 1),
+)
+
+
+def _conv_norm(
+    in_channels: int, out: int, kernel: int, stride: int, data_format: DataFormat, *, depthwise: bool = False
+) -> list[nn.Layer]:
+    conv = nn.Conv2D(
+        in_channels,
+        out,
+        kernel,
+        stride,
+        padding=kernel // 2,
+        groups=in_channels if depthwise else 1,
+        weight_attr=fan_out_normal(out, kernel),
+        bias_attr=False,
+        data_format=data_format,
+    )
+    return [conv, batch_norm(out, data_format)]
+
+
+class SandglassBlock(nn.Layer):  # type: ignore[misc]
+    """Two 1x1 convolutions with a narrow layer between, after and before depthwise 3x3 convolutions.
+
+    Args:
+        reduction: Input channels, as a multiple of those of the narrow layer.
+        wide: Whether it has the first depthwise convolution even if the channels change.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out: int,
+        stride: int,
+        reduction: int,
+        wide: bool,
+        data_format: DataFormat,
+    ) -> None:
+        super().__init__()
+        narrow = in_channels // reduction
+        if narrow < out / 6:
+            narrow = round_channels(-(-out // 6), 16)
+        depthwise = partial(_conv_norm, kernel=3, data_format=data_format, depthwise=True)
+        first = wide or in_channels == out
+        self._shortcut = in_channels == out and stride == 1 and not wide
+        layers = [*depthwise(in_channels, in_channels, stride=1), nn.ReLU6()] if first else []
+        layers += _conv_norm(in_channels, narrow, 1, 1, data_format)
+        layers += [*_conv_norm(narrow, out, 1, 1, data_format), nn.ReLU6()]
+        if first or stride > 1:
+            layers += depthwise(out, out, stride=stride)
+        self.conv = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        y = self.conv(x)
+        return x + y if self._shortcut else y
+
+
+class MobileNeXt(nn.Layer):  # type: ignore[misc]
+    """The MobileNeXt network; ``scale`` is a factor on all channels."""
+
+    def __init__(
+        self,
+        scale: float,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+    ) -> None:
+        super().__init__()
+        channels = round_channels(_STEM * scale)
+        stem = _conv_norm(input_image_channel, channels, 3, 2, data_format)
+        layers: list[nn.Layer] = [nn.Sequential(*stem, nn.ReLU6())]
+        for reduction, width, depth, stride in _STAGES:
+            out = round_channels(width * scale)
+            for i in range(depth):
+                wide = reduction == 2 or (depth == 1 and stride == 1)
+                halving = stride if i == 0 else 1
+                layers.append(SandglassBlock(channels, out, halving, reduction, wide, data_format))
+                channels = out
+        self.features = nn.Sequential(*layers)
+        self.avgpool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        self.classifier = nn.Sequential(nn.Dropout(0.2), linear(channels, class_num, deviation=0.01))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
+        return self.classifier(self.avgpool(self.features(x)).flatten(1))
+
+
+MobileNeXt_x1_0 = partial(MobileNeXt, 1.0)

@@ -1,0 +1,150 @@
+"""ResNeSt (Zhang et al. 2020, https://arxiv.org/abs/2004.08955): a ResNet with attention among branches.
+
+Shortcuts use average pooling. It rounds up, so that images of any size are accepted, unlike in PaddleClas.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import paddle
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.layers.conv_norm import DataFormat, UnderscoredConvNorm, batch_norm, uniform_linear
+from ppcls.arch.layers.residual import RESNET_WIDTHS
+
+_EXPANSION = 4
+_REDUCTION, _LEAST = 4, 32  # of the channels between the layers that compute the attention
+
+
+class SplitAttention(nn.Layer):  # type: ignore[misc]
+    """A 3x3 convolution with several branches, and their sum weighted by attention per channel (figure 2).
+
+    Args:
+        channels: Channels of input and output.
+        branches: Number of branches; a single one is weighted by gates.
+    """
+
+    def __init__(self, channels: int, branches: int, data_format: DataFormat) -> None:
+        super().__init__()
+        conv = partial(UnderscoredConvNorm, act=F.relu, data_format=data_format, decay=False)
+        squeezed = max(channels * branches // _REDUCTION, _LEAST)
+        self.conv1 = conv(channels, channels * branches, 3, groups=branches)
+        self.avg_pool2d = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        self.conv2 = conv(channels, squeezed, 1)
+        self.conv3 = nn.Conv2D(
+            squeezed,
+            channels * branches,
+            1,
+            weight_attr=nn.initializer.KaimingNormal(),
+            data_format=data_format,
+        )
+        self._branches, self._axis = branches, 1 if data_format == "NCHW" else 3
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        x = self.conv1(x)
+        parts = paddle.split(x, self._branches, self._axis)
+        scores = self.conv3(self.conv2(self.avg_pool2d(sum(parts[1:], parts[0]))))
+        if self._branches == 1:
+            return x * F.sigmoid(scores)
+        weights = F.softmax(paddle.stack(paddle.split(scores, self._branches, self._axis)), axis=0)
+        weighted = [part * weights[i] for i, part in enumerate(parts)]
+        return sum(weighted[1:], weighted[0])
+
+
+class SplitAttentionBlock(nn.Layer):  # type: ignore[misc]
+    """A bottleneck with `SplitAttention`. Average pooling halves the size.
+
+    Args:
+        width: Channels of the inner convolutions.
+        branches: Number of branches.
+        pool_first: Whether pooling precedes the attention.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        width: int,
+        stride: int,
+        branches: int,
+        pool_first: bool,
+        data_format: DataFormat,
+    ) -> None:
+        super().__init__()
+        out = width * _EXPANSION
+        conv = partial(UnderscoredConvNorm, data_format=data_format, decay=False)
+        halve = nn.AvgPool2D(3, stride, padding=1, data_format=data_format) if stride > 1 else nn.Identity()
+        self.conv1 = conv(in_channels, width, 1, act=F.relu)
+        self.conv2 = SplitAttention(width, branches, data_format)
+        self.conv3 = conv(width, out, 1)
+        self._pools = (halve, nn.Identity()) if pool_first else (nn.Identity(), halve)
+        self._projects = stride > 1 or in_channels != out
+        if self._projects:
+            pooled = nn.AvgPool2D(stride, stride, ceil_mode=True, data_format=data_format)
+            self.pool = pooled if stride > 1 else nn.Identity()
+            kaiming = nn.initializer.KaimingNormal()
+            self.conv4 = nn.Conv2D(
+                in_channels, out, 1, weight_attr=kaiming, bias_attr=False, data_format=data_format
+            )
+            self._batch_norm = batch_norm(out, data_format, decay=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', ceil(H/stride), ceil(W/stride)]; or NHWC."""
+        before, after = self._pools
+        shortcut = self._batch_norm(self.conv4(self.pool(x))) if self._projects else x
+        return self.conv3.add_relu(after(self.conv2(before(self.conv1(x)))), shortcut)
+
+
+class ResNeSt(nn.Layer):  # type: ignore[misc]
+    """The ResNeSt network.
+
+    Args:
+        depths: Number of blocks per stage.
+        stem: Channels of the first convolution.
+        branches: Number of branches per block.
+    """
+
+    def __init__(
+        self,
+        depths: tuple[int, int, int, int],
+        stem: int,
+        branches: int = 2,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+    ) -> None:
+        super().__init__()
+        conv = partial(UnderscoredConvNorm, act=F.relu, data_format=data_format, decay=False)
+        self.stem = nn.Sequential(
+            ("conv1", conv(input_image_channel, stem, 3, 2)),
+            ("conv2", conv(stem, stem, 3)),
+            ("conv3", conv(stem, 2 * stem, 3)),
+        )
+        self.max_pool2d = nn.MaxPool2D(3, 2, padding=1, data_format=data_format)
+        channels, self._stages = 2 * stem, []
+        for stage, (width, depth) in enumerate(zip(RESNET_WIDTHS, depths, strict=True), 1):
+            blocks = nn.Sequential()
+            for i in range(depth):
+                stride = 2 if stage > 1 and i == 0 else 1
+                block = SplitAttentionBlock(channels, width, stride, branches, branches == 1, data_format)
+                blocks.add_sublayer(f"layer{stage}_bottleneck_{i}", block)
+                channels = width * _EXPANSION
+            self._stages.append(self.add_sublayer(f"layer{stage}", blocks))
+        self.pool2d_avg = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        self.out = uniform_linear(channels, class_num)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
+        x = self.max_pool2d(self.stem(x))
+        for stage in self._stages:
+            x = stage(x)
+        return self.out(self.pool2d_avg(x).flatten(1))
+
+
+ResNeSt50_fast_1s1x64d = partial(ResNeSt, (3, 4, 6, 3), 32, 1)
+ResNeSt50 = partial(ResNeSt, (3, 4, 6, 3), 32)
+ResNeSt101 = partial(ResNeSt, (3, 4, 23, 3), 64)
+ResNeSt200 = partial(ResNeSt, (3, 24, 36, 3), 64)
+ResNeSt269 = partial(ResNeSt, (3, 30, 48, 8), 64)

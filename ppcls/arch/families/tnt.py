@@ -1,0 +1,165 @@
+"""TNT (Han et al. 2021, https://arxiv.org/abs/2103.00112): a transformer of patches, and one in each patch.
+
+There is one learned position per patch, so images of another size than 224 x 224 need ``img_size``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import paddle
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.layers.conv_norm import DataFormat
+from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
+from ppcls.arch.layers.transformer import MatrixProduct, Mlp, check_side, linear, normal
+
+_PATCH, _STRIDE = 16, 4  # sides of a patch and of a pixel
+_PIXELS = (_PATCH // _STRIDE) ** 2  # per patch
+_PIXEL_HEADS = 4
+_RATIO = 4  # width within `Mlp`, as a multiple of a token's
+
+
+class SplitSelfAttention(nn.Layer):  # type: ignore[misc]
+    """Self-attention whose values have a linear layer of their own.
+
+    Args:
+        width: Width of a token, a multiple of ``heads``.
+        heads: Number of heads.
+        drop_rate: Dropout of the output.
+        attn_drop_rate: Dropout of the attention weights.
+    """
+
+    def __init__(self, width: int, heads: int, drop_rate: float, attn_drop_rate: float) -> None:
+        super().__init__()
+        self.qk, self.v = linear(width, 2 * width, bias=False), linear(width, width, bias=False)
+        self.proj = linear(width, width)
+        self.attn_drop, self.proj_drop = dropout(attn_drop_rate), dropout(drop_rate)
+        self.scores, self.mixed = MatrixProduct(transposed=True), MatrixProduct()
+        self._heads, self._split = heads, width // heads
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps tokens [B, N, width] to the same shape."""
+        count = x.shape[1]
+        pairs = self.qk(x).reshape([-1, count, 2, self._heads, self._split])
+        query, key = pairs.transpose([2, 0, 3, 1, 4]).unbind(0)
+        value = self.v(x).reshape([-1, count, self._heads, self._split]).transpose([0, 2, 1, 3])
+        weights = F.softmax(self.scores(query * self._split**-0.5, key), axis=-1)
+        mixed = self.mixed(self.attn_drop(weights), value).transpose([0, 2, 1, 3])
+        return self.proj_drop(self.proj(mixed.flatten(2)))
+
+
+class NestedBlock(nn.Layer):  # type: ignore[misc]
+    """A block of pixels within each patch, then one of patches, to which the pixels are added.
+
+    Args:
+        width: Width of a patch's token.
+        pixel_width: Width of a pixel's token.
+        heads: Heads of the patches' attention.
+        rates: Dropout after each layer and of attention weights.
+        drop_path: Probability of skipping each half of a block.
+    """
+
+    def __init__(
+        self, width: int, pixel_width: int, heads: int, rates: tuple[float, float], drop_path: float
+    ) -> None:
+        super().__init__()
+        joined = pixel_width * _PIXELS
+        self.norm_in, self.norm_mlp_in = nn.LayerNorm(pixel_width), nn.LayerNorm(pixel_width)
+        self.attn_in = SplitSelfAttention(pixel_width, _PIXEL_HEADS, *rates)
+        self.mlp_in = Mlp(pixel_width, _RATIO * pixel_width, rates[0])
+        self.norm1_proj, self.norm2_proj = nn.LayerNorm(joined), nn.LayerNorm(width)
+        self.proj = linear(joined, width, bias=False)
+        self.norm_out, self.norm_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attn_out = SplitSelfAttention(width, heads, *rates)
+        self.mlp = Mlp(width, _RATIO * width, rates[0])
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, pixels: Tensor, patches: Tensor) -> tuple[Tensor, Tensor]:
+        """Maps pixels [B * P, 16, pixel_width] and tokens [B, 1 + P, width] to the same shapes."""
+        pixels = pixels + self.drop_path(self.attn_in(self.norm_in(pixels)))
+        pixels = pixels + self.drop_path(self.mlp_in(self.norm_mlp_in(pixels)))
+        token, others = paddle.split(patches, [1, patches.shape[1] - 1], axis=1)
+        joined = pixels.reshape([-1, others.shape[1], _PIXELS * pixels.shape[2]])
+        added = self.norm2_proj(self.proj(self.norm1_proj(joined)))
+        patches = paddle.concat([token, others + added], axis=1)
+        patches = patches + self.drop_path(self.attn_out(self.norm_out(patches)))
+        return pixels, patches + self.drop_path(self.mlp(self.norm_mlp(patches)))
+
+
+class PixelEmbed(nn.Layer):  # type: ignore[misc]
+    """Splits an image into patches, and applies a strided 7x7 convolution to each of them."""
+
+    def __init__(self, channels: int, width: int, data_format: DataFormat) -> None:
+        super().__init__()
+        self.proj = nn.Conv2D(channels, width, 7, _STRIDE, padding=3)
+        self._channels_last = data_format == "NHWC"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] (or NHWC) to [B * H/16 * W/16, 16, width]."""
+        x = x.transpose([0, 3, 1, 2]) if self._channels_last else x
+        channels, height, width = x.shape[1:]
+        x = x.reshape([-1, channels, height // _PATCH, _PATCH, width // _PATCH, _PATCH])
+        patches = x.transpose([0, 2, 4, 1, 3, 5]).reshape([-1, channels, _PATCH, _PATCH])
+        return self.proj(patches).flatten(2).transpose([0, 2, 1])
+
+
+class TNT(nn.Layer):  # type: ignore[misc]
+    """The TNT network.
+
+    Args:
+        width: Width of a patch's token.
+        pixel_width: Width of a pixel's token.
+        heads: Heads of the patches' attention.
+        depth: Number of blocks.
+        img_size: Side of the images; a multiple of 16.
+        drop_rate: Dropout of tokens and after each layer.
+        attn_drop_rate: Dropout of attention weights.
+        drop_path_rate: Probability of skipping the last block; it decreases linearly to 0 in the first one.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        pixel_width: int,
+        heads: int,
+        depth: int = 12,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+        img_size: int | None = None,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self._side, self._data_format = img_size or 224, data_format
+        count, joined = (self._side // _PATCH) ** 2, pixel_width * _PIXELS
+        self.pixel_embed = PixelEmbed(input_image_channel, pixel_width, data_format)
+        self.norm1_proj, self.norm2_proj = nn.LayerNorm(joined), nn.LayerNorm(width)
+        self.proj = linear(joined, width)
+        self.cls_token = self.create_parameter([1, 1, width], attr=normal())
+        self.patch_pos = self.create_parameter([1, count + 1, width], attr=normal())
+        self.pixel_pos = self.create_parameter([1, _PIXELS, pixel_width], attr=normal())
+        self.pos_drop = dropout(drop_rate)
+        block = partial(NestedBlock, width, pixel_width, heads, (drop_rate, attn_drop_rate))
+        self.blocks = nn.LayerList([block(rate) for rate in drop_paths(drop_path_rate, depth)])
+        self.norm = nn.LayerNorm(width)
+        self.head = linear(width, class_num)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
+        check_side(x, self._side, self._data_format)
+        pixels = self.pixel_embed(x) + self.pixel_pos
+        joined = pixels.reshape([-1, self.patch_pos.shape[1] - 1, _PIXELS * pixels.shape[2]])
+        patches = self.norm2_proj(self.proj(self.norm1_proj(joined)))
+        token = self.cls_token.astype(patches.dtype) + paddle.zeros_like(patches[:, :1])
+        patches = self.pos_drop(paddle.concat([token, patches], axis=1) + self.patch_pos)
+        for block in self.blocks:
+            pixels, patches = block(pixels, patches)
+        return self.head(self.norm(patches)[:, 0])
+
+
+TNT_small = partial(TNT, 384, 24, 6)
+TNT_base = partial(TNT, 640, 40, 10)

@@ -1,0 +1,149 @@
+"""Twins (Chu et al. 2021, https://arxiv.org/abs/2104.13840): a pyramid with conditional positions.
+
+PCPVT attends to reduced keys and values, like PVT. SVT (``alt_gvt``) does so in every second block only; the
+others attend within windows. Sides that are no multiple of a window are padded with zeros; PaddleClas rejects
+them.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from paddle import ParamAttr, Tensor, nn
+from paddle.nn import functional as F
+from paddle.regularizer import L2Decay
+
+from ppcls.arch.families.pvt_v2 import ReducedAttention, TokenConvolution
+from ppcls.arch.families.swin_transformer import from_windows, to_windows
+from ppcls.arch.layers.conv_norm import DataFormat, fan_out_normal
+from ppcls.arch.layers.drop_path import drop_paths, dropout
+from ppcls.arch.layers.transformer import SelfAttention, TransformerBlock, linear
+
+_WINDOW = 7
+_REDUCTIONS = (8, 4, 2, 1)  # of the sides of keys and values, per stage
+_EPSILON = 1e-6
+
+
+class LocalAttention(SelfAttention):
+    """Attention within windows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps tokens [B, H, W, width] to the same shape."""
+        height, width = x.shape[1:3]
+        below, right = -height % _WINDOW, -width % _WINDOW
+        if below or right:
+            x = F.pad(x, [0, 0, 0, below, 0, right, 0, 0])
+        x = self.attend(to_windows(x, _WINDOW))
+        return from_windows(x, _WINDOW, height + below, width + right)[:, :height, :width]
+
+
+class PositionEncoding(nn.Layer):  # type: ignore[misc]
+    """Adds a depthwise 3x3 convolution of the tokens, which makes them depend on their position."""
+
+    def __init__(self, width: int, data_format: DataFormat) -> None:
+        super().__init__()
+        no_decay = L2Decay(0.0)
+        conv = nn.Conv2D(
+            width,
+            width,
+            3,
+            padding=1,
+            groups=width,
+            weight_attr=ParamAttr(initializer=fan_out_normal(width, 3, width), regularizer=no_decay),
+            bias_attr=ParamAttr(regularizer=no_decay),
+            data_format=data_format,
+        )
+        self.proj = TokenConvolution("0", conv, data_format)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps tokens [B, H, W, width] to the same shape."""
+        return x + self.proj(x)
+
+
+class PatchNorm(nn.Layer):  # type: ignore[misc]
+    """Maps each patch to a normalized token, and omits incomplete patches."""
+
+    def __init__(self, in_channels: int, width: int, patch: int, data_format: DataFormat) -> None:
+        super().__init__()
+        shape, attr = (in_channels, width, patch, patch), fan_out_normal(width, patch)
+        self.proj = nn.Conv2D(*shape, weight_attr=attr, data_format=data_format)
+        self.norm = nn.LayerNorm(width)
+        self._channels_last = data_format == "NHWC"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] (or NHWC) to tokens [B, H/patch, W/patch, width]."""
+        x = self.proj(x)
+        return self.norm(x if self._channels_last else x.transpose([0, 2, 3, 1]))
+
+
+class Twins(nn.Layer):  # type: ignore[misc]
+    """The Twins network.
+
+    Args:
+        widths: Width of a token per stage.
+        heads: Heads of each block per stage.
+        ratios: Width within `Mlp`, as a multiple of the token's, per stage.
+        depths: Blocks per stage.
+        local: Whether every second block attends within windows, beginning with the first one.
+        drop_rate: Dropout of tokens and after each layer.
+        attn_drop_rate: Dropout of attention weights.
+        drop_path_rate: Probability of skipping the last block; it decreases linearly to 0 in the first one.
+    """
+
+    def __init__(
+        self,
+        widths: tuple[int, int, int, int],
+        heads: tuple[int, int, int, int],
+        ratios: tuple[int, int, int, int],
+        depths: tuple[int, int, int, int],
+        local: bool,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        rates, channels = iter(drop_paths(drop_path_rate, sum(depths))), input_image_channel
+        window = partial(LocalAttention, drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
+        block = partial(TransformerBlock, epsilon=_EPSILON, drop_rate=drop_rate)
+        drops = drop_rate, attn_drop_rate
+        self.patch_embeds, self.blocks, self.pos_block = nn.LayerList(), nn.LayerList(), nn.LayerList()
+        for i, (width, reduction) in enumerate(zip(widths, _REDUCTIONS, strict=True)):
+            blocks = nn.LayerList()
+            for j in range(depths[i]):
+                attention = (
+                    window(width, heads[i])
+                    if local and j % 2 == 0
+                    else ReducedAttention(width, heads[i], reduction, False, drops, data_format)
+                )
+                blocks.append(block(width, attention, ratios[i] * width, drop_path=next(rates)))
+            self.patch_embeds.append(PatchNorm(channels, width, 2 if i else 4, data_format))
+            self.blocks.append(blocks)
+            self.pos_block.append(PositionEncoding(width, data_format))
+            channels = width
+        self.pos_drop = dropout(drop_rate)
+        self.norm = nn.LayerNorm(channels, _EPSILON)
+        self.head = linear(channels, class_num)
+        self._channels_last = data_format == "NHWC"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
+        for i, embed in enumerate(self.patch_embeds):
+            x = self.pos_drop(embed(x if self._channels_last or not i else x.transpose([0, 3, 1, 2])))
+            first, *others = self.blocks[i]
+            x = self.pos_block[i](first(x))
+            for block in others:
+                x = block(x)
+        return self.head(self.norm(x).mean([1, 2]))
+
+
+_PCPVT = partial(Twins, (64, 128, 320, 512), (1, 2, 5, 8), (8, 8, 4, 4), local=False)
+pcpvt_small = partial(_PCPVT, (3, 4, 6, 3))
+pcpvt_base = partial(_PCPVT, (3, 4, 18, 3))
+pcpvt_large = partial(_PCPVT, (3, 8, 27, 3))
+_RATIOS = (4, 4, 4, 4)
+alt_gvt_small = partial(Twins, (64, 128, 256, 512), (2, 4, 8, 16), _RATIOS, (2, 2, 10, 4), True)
+alt_gvt_base = partial(Twins, (96, 192, 384, 768), (3, 6, 12, 24), _RATIOS, (2, 2, 18, 2), True)
+alt_gvt_large = partial(Twins, (128, 256, 512, 1024), (4, 8, 16, 32), _RATIOS, (2, 2, 18, 2), True)

@@ -1,0 +1,135 @@
+"""The Xception of DeepLabv3+ (Chen et al. 2018, https://arxiv.org/abs/1802.02611), as a classifier.
+
+Unlike `ppcls.arch.families.xception`, strided convolutions replace max pooling, and a separable convolution
+starts with its depthwise part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.layers.conv_norm import DataFormat, batch_norm
+
+_norm = partial(batch_norm, epsilon=1e-3, momentum=0.99)
+_ENTRY = (128, 256, 728)  # channels of the blocks, each with stride 2
+_MIDDLE = 728
+_EXIT = ((728, 1024, 1024), (1536, 1536, 2048))
+
+
+class NormalizedConv(nn.Layer):  # type: ignore[misc]
+    """A convolution without bias, and batch norm."""
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel: int, stride: int, data_format: DataFormat
+    ) -> None:
+        super().__init__()
+        shape, padding = (in_channels, out_channels, kernel, stride), kernel // 2
+        self._conv = nn.Conv2D(*shape, padding=padding, bias_attr=False, data_format=data_format)
+        self._bn = _norm(out_channels, data_format)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        return self._bn(self._conv(x))
+
+
+class DepthwiseFirst(nn.Layer):  # type: ignore[misc]
+    """A depthwise 3x3 convolution and a 1x1 one, each with batch norm.
+
+    Args:
+        dilation: Dilation of the depthwise convolution.
+        activates: Whether ReLU follows each batch norm.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        stride: int,
+        dilation: int,
+        activates: bool,
+        data_format: DataFormat,
+    ) -> None:
+        super().__init__()
+        conv: partial[Any] = partial(nn.Conv2D, bias_attr=False, data_format=data_format)
+        depthwise = {"padding": dilation, "dilation": dilation, "groups": in_channels}
+        self._conv1 = conv(in_channels, in_channels, 3, stride, **depthwise)
+        self._bn1 = _norm(in_channels, data_format)
+        self._conv2 = conv(in_channels, out_channels, 1)
+        self._bn2 = _norm(out_channels, data_format)
+        self._activates = activates
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        x = self._bn1(self._conv1(x))
+        x = self._bn2(self._conv2(F.relu(x) if self._activates else x))
+        return F.relu(x) if self._activates else x
+
+
+class StridedBlock(nn.Layer):  # type: ignore[misc]
+    """Three separable convolutions, the last one with the stride, and a shortcut.
+
+    Args:
+        widths: Channels of the input and of the three outputs.
+        stride: Stride.
+        last: Whether it is the last block: dilated, with ReLU after batch norm, without a shortcut.
+    """
+
+    def __init__(self, widths: Sequence[int], stride: int, last: bool, data_format: DataFormat) -> None:
+        super().__init__()
+        for i in range(3):
+            shape = widths[i], widths[i + 1], stride if i == 2 else 1, 2 if last else 1
+            self.add_sublayer(f"_conv{i + 1}", DepthwiseFirst(*shape, last, data_format))
+        self._last, self._short = last, nn.Identity()
+        if not last and (stride > 1 or widths[0] != widths[-1]):
+            self._short = NormalizedConv(widths[0], widths[-1], 1, stride, data_format)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        y = x
+        for conv in (self._conv1, self._conv2, self._conv3):
+            y = conv(y if self._last else F.relu(y))
+        return y if self._last else self._short(x) + y
+
+
+class XceptionDeepLab(nn.Layer):  # type: ignore[misc]
+    """The network; ``depth`` is the number of blocks of the middle flow, which ``name`` depends on."""
+
+    def __init__(
+        self,
+        name: str,
+        depth: int,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+    ) -> None:
+        super().__init__()
+        self._conv1 = NormalizedConv(input_image_channel, 32, 3, 2, data_format)
+        self._conv2 = NormalizedConv(32, 64, 3, 1, data_format)
+        self._blocks, channels = [], 64
+        for flow, widths, stride in (("entry_flow", _ENTRY, 2), ("middle_flow", (_MIDDLE,) * depth, 1)):
+            for i, width in enumerate(widths, 1):
+                block = StridedBlock((channels, width, width, width), stride, False, data_format)
+                self._blocks.append(self.add_sublayer(f"{name}/{flow}/block{i}", block))
+                channels = width
+        self._exit_flow_1 = StridedBlock((channels, *_EXIT[0]), 2, False, data_format)
+        self._exit_flow_2 = StridedBlock((_EXIT[0][-1], *_EXIT[1]), 1, True, data_format)
+        self._drop = nn.Dropout(0.5, mode="downscale_in_infer")
+        self._pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        self._fc = nn.Linear(_EXIT[1][-1], class_num)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
+        x = F.relu(self._conv2(F.relu(self._conv1(x))))
+        for block in self._blocks:
+            x = block(x)
+        x = self._exit_flow_2(self._exit_flow_1(x))
+        return self._fc(self._pool(self._drop(x)).flatten(1))
+
+
+Xception41_deeplab = partial(XceptionDeepLab, "xception_41", 8)
+Xception65_deeplab = partial(XceptionDeepLab, "xception_65", 16)
