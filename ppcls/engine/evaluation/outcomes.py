@@ -53,8 +53,8 @@ class OutcomeCollector:
         classes = self._classes if self._classes <= MAX_CONFUSION_CLASSES else 0
         counts = np.concatenate([_count_confusion(rows, classes), _count_confidences(rows)])
         worst = _find_worst(rows, positions)
-        counts, found = all_reduce(counts, world), np.concatenate(gather_rows(worst, world))
-        worst = _find_worst(found[:, :4], found[:, 4].astype(np.int64))
+        counts, gathered = all_reduce(counts, world), np.concatenate(gather_rows(worst, world))
+        worst = _find_worst(gathered[:, :4], gathered[:, 4].astype(np.int64))
         size = classes * classes
         return Outcomes(
             confusion=counts[:size].reshape(classes, classes) if classes else None,
