@@ -223,6 +223,15 @@ def test_read_tree_limits_multiplied_aliases(tmp_path: Path) -> None:
         read_tree(write(tmp_path, "\n".join(lines)))
 
 
+@pytest.mark.parametrize(("levels", "rejected"), [(48, False), (49, True)])
+def test_read_tree_limits_depth_with_aliases_expanded(levels: int, rejected: bool, tmp_path: Path) -> None:
+    """No line nests more than two levels; the values of the last anchor do."""
+    lines = ["a0: &a0 [1]", *(f"a{i}: &a{i} [*a{i - 1}]" for i in range(1, levels))]
+    expected = pytest.raises(ConfigError, match="nested more than 50 levels deep with aliases expanded")
+    with expected if rejected else contextlib.nullcontext():
+        read_tree(write(tmp_path, "\n".join(lines)))
+
+
 @pytest.mark.parametrize("digits", ["1" * 200_000 + "e", "1" * 9_999 + "e", "1." * 4_999, "1_" * 4_999])
 def test_load_long_numbers_take_little_time(digits: str, tmp_path: Path) -> None:
     start = time.process_time()

@@ -102,6 +102,19 @@ def test_checkpoint_restores_best_metric_exactly(
     assert again.best == best
 
 
+@pytest.mark.parametrize(("topk", "best"), [(1, 0.25), (3, None)], ids=["same metric", "another metric"])
+def test_best_metric_is_restored_for_the_same_metric_only(
+    output: Path, make_config: Callable[..., Config], topk: int, best: float | None
+) -> None:
+    state, again = make_state(), make_state()
+    for run, k in ((state, 1), (again, topk)):
+        run.config = make_config(Metric__Eval=[{"TopkAcc": {"topk": k}}])
+    state.best, state.not_better = 0.25, 2
+    Checkpoints(output, state.config).save(state, [LATEST])
+    resume(again, output / LATEST)
+    assert (again.best, again.not_better) == (best, 0 if best is None else 2)
+
+
 def test_checkpoint_restores_position_within_epoch(output: Path, checkpoints: Checkpoints) -> None:
     state = make_state()
     next(iter(state.loader))

@@ -125,17 +125,28 @@ def test_out_of_memory_on_a_gpu_names_figures_and_fixes(
     )
 
 
-def test_out_of_memory_with_cuda_graph_suggests_disabling_it(
-    make_config: Callable[..., Config], gpu: Runtime
+@pytest.mark.parametrize(
+    ("setting", "by_default", "suggested"),
+    [(True, False, True), ("auto", True, True), ("auto", False, False), (False, True, False)],
+)
+def test_out_of_memory_suggests_disabling_a_cuda_graph_that_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+    make_config: Callable[..., Config],
+    gpu: Runtime,
+    setting: bool | str,
+    by_default: bool,
+    suggested: bool,
 ) -> None:
-    said = (
-        r"; or set Global\.cuda_graph to False, since a CUDA graph needs additional memory; or raise Global"
-    )
+    monkeypatch.setattr("ppcls.engine.profiling.peak_memory.measured", lambda: by_default)
     with (
-        pytest.raises(UserError, match=said),
-        explain_out_of_memory(make_config(Global__cuda_graph=True), gpu),
+        pytest.raises(UserError) as raised,
+        explain_out_of_memory(make_config(Global__cuda_graph=setting), gpu),
     ):
         raise MemoryError(PADDLES)
+    advice = (
+        "; or set Global.cuda_graph to False, since a CUDA graph needs additional memory; or raise Global"
+    )
+    assert (advice in str(raised.value)) == suggested
 
 
 def test_peak_memory_of_a_process_is_reported(cpu: Runtime) -> None:
