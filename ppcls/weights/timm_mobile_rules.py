@@ -16,6 +16,11 @@ Replacement = str | Callable[[re.Match[str]], str]
 Rules = Sequence[tuple[str, Replacement]]
 
 
+def unit(pattern: str, conv: Replacement, norm: Replacement) -> Rules:
+    """Returns the rules of a convolution and its BatchNorm, which have one of two names in our networks."""
+    return [(rf"{pattern}_?conv\.", conv), (rf"{pattern}(?:_batch_norm|bn)\.", norm)]
+
+
 def block_positions(firsts: Iterable[bool]) -> list[tuple[int, int]]:
     """Returns (stage, position in the stage) of each block, given whether it starts a stage."""
     positions: list[tuple[int, int]] = []
@@ -42,10 +47,8 @@ _INVERTED = {  # parts of an inverted residual in timm's names: convolution and 
     True: {"depthwise": ("conv_dw", "bn1"), "project": ("conv_pw", "bn2")},  # a block that does not expand
 }
 _SEPARABLE: Rules = [  # parts of a depthwise separable convolution
-    (r"\.(?:dw_conv|depthwise_conv)\.conv\.", ".conv_dw."),
-    (r"\.(?:dw_conv|depthwise_conv)\.bn\.", ".bn1."),
-    (r"\.(?:pw_conv|pointwise_conv)\.conv\.", ".conv_pw."),
-    (r"\.(?:pw_conv|pointwise_conv)\.bn\.", ".bn2."),
+    *unit(r"\.(?:dw_conv|depthwise_conv)\.", ".conv_dw.", ".bn1."),
+    *unit(r"\.(?:pw_conv|pointwise_conv)\.", ".conv_pw.", ".bn2."),
 ]
 
 
@@ -183,8 +186,7 @@ def torchvision_mobilenet_v3(model: nn.Layer) -> Rules:
 
 
 MOBILENET_V1: Rules = [
-    (r"^conv\.conv\.", "conv_stem."),
-    (r"^conv\.bn\.", "bn1."),
+    *unit(r"^conv\.", "conv_stem.", "bn1."),
     _in_stage(r"^blocks\.(\d+)\.", (1, 2, 2, 6, 2)),
     *_SEPARABLE,
     (r"^fc\.", "classifier."),
@@ -195,8 +197,7 @@ _LCNET_HEAD: Rules = [
 ]
 _LCNET_STARTS = {"blocks2": 0, "blocks3": 1, "blocks4": 3, "blocks5": 5, "blocks6": 11}
 LCNET: Rules = [
-    (r"^conv1\.conv\.", "conv_stem."),
-    (r"^conv1\.bn\.", "bn1."),
+    *unit(r"^conv1\.", "conv_stem.", "bn1."),
     (r"^(blocks\d)\.(\d)\.", lambda match: f"blocks.{_LCNET_STARTS[match[1]] + int(match[2])}."),
     _in_stage(r"^blocks\.(\d+)\.", (1, 2, 2, 2, 4, 2)),
     *_SEPARABLE,
@@ -210,19 +211,14 @@ LCNET_V2: Rules = [
     *_LCNET_HEAD,
 ]
 GHOSTNET: Rules = [
-    (r"^conv1\._conv\.", "conv_stem."),
-    (r"^conv1\._batch_norm\.", "bn1."),
-    (r"^conv_last\._conv\.", "blocks.9.0.conv."),
-    (r"^conv_last\._batch_norm\.", "blocks.9.0.bn1."),
+    *unit(r"^conv1\.", "conv_stem.", "bn1."),
+    *unit(r"^conv_last\.", "blocks.9.0.conv.", "blocks.9.0.bn1."),
     _in_stage(r"^_ghostbottleneck_(\d+)\.", (1, 1, 1, 1, 1, 1, 5, 1, 4)),
-    (r"\.depthwise_conv\._conv\.", ".conv_dw."),
-    (r"\.depthwise_conv\._batch_norm\.", ".bn_dw."),
+    *unit(r"\.depthwise_conv\.", ".conv_dw.", ".bn_dw."),
     (r"\.se_block\.squeeze\.", ".se.conv_reduce."),
     (r"\.se_block\.excitation\.", ".se.conv_expand."),
-    (r"\.shortcut_depthwise\._conv\.", ".shortcut.0."),
-    (r"\.shortcut_depthwise\._batch_norm\.", ".shortcut.1."),
-    (r"\.shortcut_conv\._conv\.", ".shortcut.2."),
-    (r"\.shortcut_conv\._batch_norm\.", ".shortcut.3."),
+    *unit(r"\.shortcut_depthwise\.", ".shortcut.0.", ".shortcut.1."),
+    *unit(r"\.shortcut_conv\.", ".shortcut.2.", ".shortcut.3."),
     (r"\.ghost_module_(\d)\.", r".ghost\1."),
     (r"\._conv\.", ".0."),
     (r"\._batch_norm\.", ".1."),
@@ -248,10 +244,8 @@ def _rename_unit(match: re.Match[str]) -> str:
 
 
 TORCHVISION_SHUFFLENET_V2: Rules = [
-    (r"^_conv1\._conv\.", "conv1.0."),
-    (r"^_conv1\._batch_norm\.", "conv1.1."),
-    (r"^_last_conv\._conv\.", "conv5.0."),
-    (r"^_last_conv\._batch_norm\.", "conv5.1."),
+    *unit(r"^_conv1\.", "conv1.0.", "conv1.1."),
+    *unit(r"^_last_conv\.", "conv5.0.", "conv5.1."),
     (r"^(\d)_(\d)\._conv_(\w+)\.(_conv|_batch_norm)\.", _rename_unit),
     (r"^_fc\.", "fc."),
 ]

@@ -53,6 +53,7 @@ from ppcls.weights.timm_mobile_rules import (
     mobilenet_v3,
     torchvision_efficientnet,
     torchvision_mobilenet_v3,
+    unit,
 )
 
 
@@ -86,24 +87,18 @@ def _shift(template: str, by: int) -> Replacement:
 def _resnet(model: nn.Layer) -> Rules:
     """ResNet, ResNeXt, SE-ResNet, Res2Net, and their "vd" variants, which timm names "d"."""
     numbered = isinstance(model, NumberedResNet)
-    conv, norm = ("_conv", "_batch_norm") if numbered else ("conv", "bn")
-    stem = r"^conv1_(\d)" if numbered else r"^stem\.(\d)"
     shortcuts = (layer for name, layer in model.named_sublayers() if name.endswith(".pool"))
     pooled = int(any(isinstance(layer, nn.AvgPool2D) for layer in shortcuts))
     names = model.state_dict()
-    start: list[tuple[str, Replacement]]
     if "conv1_1._conv.weight" in names or "stem.1.conv.weight" in names:
         by = -1 if numbered else 0
-        start = [
-            (rf"{stem}\.{conv}\.", lambda match: f"conv1.{3 * (int(match[1]) + by)}."),
-            (
-                rf"{stem}\.{norm}\.",
-                lambda match: "bn1." if int(match[1]) + by == 2 else f"conv1.{3 * (int(match[1]) + by) + 1}.",
-            ),
-        ]
+        start = unit(
+            r"^(?:conv1_|stem\.)(\d)\.",
+            lambda match: f"conv1.{3 * (int(match[1]) + by)}.",
+            lambda match: "bn1." if int(match[1]) + by == 2 else f"conv1.{3 * (int(match[1]) + by) + 1}.",
+        )
     else:
-        single = model.stem_name if numbered else r"stem\.0"
-        start = [(rf"^{single}\.{conv}\.", "conv1."), (rf"^{single}\.{norm}\.", "bn1.")]
+        start = unit(rf"^{model.stem_name if numbered else 'stem.0'}\.", "conv1.", "bn1.")
     blocks: tuple[str, Replacement] = (
         r"^bb_(\d)_(\d+)\.",
         lambda match: f"layer{int(match[1]) + 1}.{match[2]}.",
@@ -118,12 +113,9 @@ def _resnet(model: nn.Layer) -> Rules:
     return [
         *start,
         blocks,
-        (r"^(layer.*)\.res\d\w+_branch2b_(\d)\._conv\.", _shift("{}.convs.{}.", -1)),
-        (r"^(layer.*)\.res\d\w+_branch2b_(\d)\._batch_norm\.", _shift("{}.bns.{}.", -1)),
-        (rf"^(layer.*)\.conv(\d)\.{conv}\.", _shift("{}.conv{}.", 1)),
-        (rf"^(layer.*)\.conv(\d)\.{norm}\.", _shift("{}.bn{}.", 1)),
-        (rf"\.short\.{conv}\.", f".downsample.{pooled}."),
-        (rf"\.short\.{norm}\.", f".downsample.{pooled + 1}."),
+        *unit(r"^(layer.*)\.res\d\w+_branch2b_(\d)\.", _shift("{}.convs.{}.", -1), _shift("{}.bns.{}.", -1)),
+        *unit(r"^(layer.*)\.conv(\d)\.", _shift("{}.conv{}.", 1), _shift("{}.bn{}.", 1)),
+        *unit(r"\.short\.", f".downsample.{pooled}.", f".downsample.{pooled + 1}."),
         (r"\.scale\.squeeze\.", ".se.fc1."),
         (r"\.scale\.excitation\.", ".se.fc2."),
         (r"^out\.", "fc."),
@@ -151,17 +143,18 @@ _TORCHVISION_CONVNEXT: Rules = [
     (r"\.pwconv2\.", ".block.5."),
 ]
 _DENSENET: Rules = [
-    (r"^conv1_func\._conv\.", "features.conv0."),
-    (r"^conv1_func\._batch_norm\.", "features.norm0."),
+    *unit(r"^conv1_func\.", "features.conv0.", "features.norm0."),
     (r"^batch_norm\.", "features.norm5."),
     (
         r"^db_conv_(\d)\.conv\d_(\d+)\.",
         lambda match: f"features.denseblock{int(match[1]) - 1}.denselayer{match[2]}.",
     ),
-    (r"^tr_conv(\d)_blk\.conv_ac_func\._conv\.", _shift("features.transition{}.conv.", -1)),
-    (r"^tr_conv(\d)_blk\.conv_ac_func\._batch_norm\.", _shift("features.transition{}.norm.", -1)),
-    (r"\.bn_ac_func(\d)\._conv\.", r".conv\1."),
-    (r"\.bn_ac_func(\d)\._batch_norm\.", r".norm\1."),
+    *unit(
+        r"^tr_conv(\d)_blk\.conv_ac_func\.",
+        _shift("features.transition{}.conv.", -1),
+        _shift("features.transition{}.norm.", -1),
+    ),
+    *unit(r"\.bn_ac_func(\d)\.", r".conv\1.", r".norm\1."),
     (r"^out\.", "classifier."),
 ]
 _REGNET: Rules = [
@@ -169,8 +162,7 @@ _REGNET: Rules = [
     (r"^s(\d)_b(\d+)\.", r"s\1.b\2."),
     (r"\.conv(\d)\.", _shift(".conv{}.", 1)),
     (r"\.short\.", ".downsample."),
-    (r"\._conv\.", ".conv."),
-    (r"\._batch_norm\.", ".bn."),
+    *unit(r"\.", ".conv.", ".bn."),
     (r"^out\.", "head.fc."),
 ]
 _TORCHVISION_REGNET: Rules = [
@@ -178,8 +170,7 @@ _TORCHVISION_REGNET: Rules = [
     (r"^s(\d)_b(\d+)\.", lambda match: f"trunk_output.block{match[1]}.block{match[1]}-{int(match[2]) - 1}."),
     (r"\.conv(\d)\.", lambda match: f".f.{'abc'[int(match[1])]}."),
     (r"\.short\.", ".proj."),
-    (r"\._conv\.", ".0."),
-    (r"\._batch_norm\.", ".1."),
+    *unit(r"\.", ".0.", ".1."),
     (r"^out\.", "fc."),
 ]
 _REPVGG: Rules = [
@@ -307,8 +298,7 @@ def _dpn(model: nn.Layer) -> Rules:
         (r"^conv1_x_1_func\.", "features.conv1_1."),
         (r"^conv5_x_x_bn\.", "features.conv5_bn_ac.bn."),
         (r"^dpn(\d+)\.(\w+)_func\.", rename),
-        (r"\._conv\.", ".conv."),
-        (r"\._batch_norm\.", ".bn."),
+        *unit(r"\.", ".conv.", ".bn."),
         (r"^out\.", "classifier."),
     ]
 
@@ -325,8 +315,7 @@ def _rename_fusion(match: re.Match[str]) -> str:
 
 
 _HRNET: Rules = [
-    (r"^conv_layer1_(\d)\.conv\.", r"conv\1."),
-    (r"^conv_layer1_(\d)\.bn\.", r"bn\1."),
+    *unit(r"^conv_layer1_(\d)\.", r"conv\1.", r"bn\1."),
     (r"^conv_tr1_1\.", "transition1.0."),
     (r"^conv_tr1_2\.", "transition1.1.0."),
     (r"^conv_tr(\d)\.", r"transition\1.\1.0."),
@@ -336,10 +325,8 @@ _HRNET: Rules = [
     (r"^cls_head_conv_list\.", "downsamp_modules."),
     (r"^conv_last\.", "final_layer."),
     (r"\.conv_down\.", ".downsample."),
-    (r"\.conv(\d)\.conv\.", r".conv\1."),
-    (r"\.conv(\d)\.bn\.", r".bn\1."),
-    (r"\.conv\.", ".0."),
-    (r"\.bn\.", ".1."),
+    *unit(r"\.conv(\d)\.", r".conv\1.", r".bn\1."),
+    *unit(r"\.", ".0.", ".1."),
     (r"^fc\.", "classifier."),
 ]
 _TIMM: dict[type[nn.Layer], Callable[[nn.Layer], Rules]] = {
