@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from ppcls.cli.command import Arguments, command
 from ppcls.cli.infer import MODEL_HELP, read_source
-from ppcls.cli.options import config_parser, positive_int, require_single_process, within
+from ppcls.cli.options import config_parser, positive_int, within
 from ppcls.config.load import load_config
 from ppcls.deploy.models.source import check_path, find_source, find_weights
 from ppcls.deploy.results import printable
 from ppcls.errors import UserError
+from ppcls.runtime.launch import check_single_process
 
 if TYPE_CHECKING:  # it imports Paddle
     from ppcls.deploy.export.export import ExportResult
@@ -64,8 +65,8 @@ def export(argv: Arguments = None) -> None:
     folder = check_path("Global.save_inference_dir", source.run.save_inference_dir)
     from ppcls.runtime import start as runtime
 
+    check_single_process("ppcls export")
     run = runtime.start(source.run)
-    require_single_process(run)
     from ppcls.deploy.export.export import PrecisionSettings, export_model
     from ppcls.deploy.export.parity import BATCHES
 
@@ -186,7 +187,8 @@ def _export_weights(arguments: argparse.Namespace) -> None:
         raise UserError(f"--{option} {path}: the folder {path.parent} does not exist")
     from ppcls.runtime import start as runtime
 
-    require_single_process(runtime.start(config.Global))
+    check_single_process("ppcls export")
+    runtime.start(config.Global)
     if arguments.pdparams:
         from ppcls.engine.checkpoint.paddleclas import write_pdparams
         from ppcls.engine.core.networks import read_inferred

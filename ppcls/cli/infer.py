@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ppcls.cli.command import Arguments, command, write_output
-from ppcls.cli.options import add_tta, config_parser, positive_int, require_single_process
+from ppcls.cli.options import add_tta, config_parser, positive_int
 from ppcls.config.load import dump_config, load_config
 from ppcls.data.images.paths import find_images, read_paths
 from ppcls.deploy.models.source import ModelSource, find_source, source_of_config
 from ppcls.errors import UserError
+from ppcls.runtime.launch import check_single_process
 
 MODEL_HELP = "checkpoint folder, or folder or .onnx file written by ppcls export; needs no config"
 _STDIN = "-"
@@ -52,9 +53,10 @@ def infer(argv: Arguments = None) -> None:
     with _open_results(arguments.out) as write:
         from ppcls.runtime import start as runtime
 
-        run = runtime.start(source.run) if source.needs_paddle or source.by_dali else None
-        if run is not None:
-            require_single_process(run)
+        run = None
+        if source.needs_paddle or source.by_dali:
+            check_single_process("ppcls infer")
+            run = runtime.start(source.run)
         from ppcls.deploy.infer import FailedFile, NotAllPredictedError, PredictedFile, predict_files, search
         from ppcls.deploy.predictor import Predictor
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import warnings
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -12,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ppcls.cli.command import Arguments, command, exit_on_closed_pipe, write_output
 from ppcls.cli.options import add_examples, add_subcommand
 from ppcls.errors import UserError
 from ppcls.registry import suggest
@@ -19,8 +19,9 @@ from ppcls.runtime.start import start_on_cpu
 from ppcls.zoo import ZOO, Architecture, published_file
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns the exit code."""
+@command
+def main(argv: Arguments = None) -> None:
+    """Lists or measures architectures, or downloads weights."""
     parser = argparse.ArgumentParser(description="List or measure architectures, or download their weights.")
     add_examples(parser, "ppcls models list 'ResNet*'", "ppcls models fetch ResNet50")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -57,27 +58,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="NAME",
         help="architecture, such as ResNet50, or file, such as ResNet50_ssld",
     )
-    for command in (listing, measuring):
-        command.add_argument(
+    for selecting in (listing, measuring):
+        selecting.add_argument(
             "patterns", nargs="*", metavar="PATTERN", help="names to select, such as 'ResNet*' (default: all)"
         )
-        command.add_argument("--json", action="store_true", help="print one JSON list")
+        selecting.add_argument("--json", action="store_true", help="print one JSON list")
     arguments = parser.parse_args(argv)
-    try:
-        if "names" in arguments:
-            return _fetch(arguments.names)
-        rows = arguments.rows(_select(arguments.patterns))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
-        return 1
+    if "names" in arguments:
+        _fetch(arguments.names)
+        return
+    rows = arguments.rows(_select(arguments.patterns))
     if arguments.json:
-        sys.stdout.write(json.dumps(rows, indent=1) + "\n")
+        write_output(json.dumps(rows, indent=1) + "\n")
     else:
-        _print_table(rows)
-    return 0
+        with exit_on_closed_pipe():
+            _print_table(rows)
 
 
-def _fetch(names: Sequence[str]) -> int:
+def _fetch(names: Sequence[str]) -> None:
     """Downloads published weights, unless they are there, and prints their paths."""
     start_on_cpu()
 
@@ -86,8 +84,7 @@ def _fetch(names: Sequence[str]) -> int:
     for name in names:
         if published_file(name) is None:
             raise UserError(f"{name}: unknown{suggest(name, list(ZOO))}")
-        sys.stdout.write(f"{fetch_weights(Path(name))}\n")
-    return 0
+        write_output(f"{fetch_weights(Path(name))}\n")
 
 
 def _select(patterns: Sequence[str]) -> list[Architecture]:

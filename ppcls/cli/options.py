@@ -18,7 +18,6 @@ from ppcls.zoo import architecture
 
 if TYPE_CHECKING:  # not needed for --help
     from ppcls.config.schema import Config
-    from ppcls.runtime.start import Runtime
 
 Subcommands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Number = TypeVar("Number", int, float)
@@ -126,16 +125,6 @@ def read_config(arguments: argparse.Namespace, overrides: Sequence[str] = ()) ->
         sys.stdout.write(dump_config(config))
         return None
     return config
-
-
-def require_single_process(runtime: Runtime) -> None:
-    """Checks that the command was not started by the launcher as one of several processes.
-
-    Raises:
-        UserError: It was.
-    """
-    if runtime.world_size > 1:
-        raise UserError("this command runs as one process; start it without paddle.distributed.launch")
 
 
 def within(kind: type[Number], **bounds: float) -> Callable[[str], Number]:

@@ -41,6 +41,15 @@ _EXAMPLES = (
 )
 
 
+_MODES = {
+    "--explain-data": "print how images are loaded and transformed, without training",
+    "--dry-run": "train a few updates, and print the expected duration and memory of the whole run",
+    "--find-lr": "train at most 100 updates with a rising learning rate, draw the loss, and suggest a rate",
+    "--find-batch-size": "try batch sizes, and print the largest one that fits, with Global.update_freq to "
+    "match",
+}
+
+
 @command
 def train(argv: Arguments = None) -> None:
     """Trains a model."""
@@ -55,26 +64,8 @@ def train(argv: Arguments = None) -> None:
     parser.other_tools = OTHER_TOOLS
     parser.elsewhere = {"--confusion": "eval"}
     mode = parser.add_mutually_exclusive_group()
-    mode.add_argument(
-        "--explain-data",
-        action="store_true",
-        help="print how images are loaded and transformed, without training",
-    )
-    mode.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="train a few updates, and print the expected duration and memory of the whole run",
-    )
-    mode.add_argument(
-        "--find-lr",
-        action="store_true",
-        help="train at most 100 updates with a rising learning rate, draw the loss, and suggest a rate",
-    )
-    mode.add_argument(
-        "--find-batch-size",
-        action="store_true",
-        help="try batch sizes, and print the largest one that fits, with Global.update_freq to match",
-    )
+    for name, text in _MODES.items():
+        mode.add_argument(name, action="store_true", help=text)
     mode.add_argument(
         "--folds",
         type=within(int, ge=2, le=100),

@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ppcls.errors import UserError
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -50,6 +52,16 @@ def read_launch() -> Launch:
     log = Path(variables.get("PADDLE_LOG_DIR", "")) / "workerlog.0"
     hidden = world_size > 1 and int(variables.get("PADDLE_LOCAL_RANK", rank)) > 0 and log.is_file()
     return Launch(rank, world_size, name, log if hidden else None)
+
+
+def check_single_process(name: str) -> None:
+    """Raises `UserError` if the launcher started this process as one of several.
+
+    Args:
+        name: Name of the command or option.
+    """
+    if read_launch().world_size > 1:
+        raise UserError(f"{name} runs as one process; start it without paddle.distributed.launch")
 
 
 def local_processes() -> int:

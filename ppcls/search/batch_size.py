@@ -12,7 +12,8 @@ from ppcls.config.base.errors import ConfigError
 from ppcls.config.load import dump_config, load_config
 from ppcls.config.schema import Config
 from ppcls.errors import UserError
-from ppcls.search.trials import check_single_process, last_lines, start_training, write_config
+from ppcls.runtime.launch import check_single_process
+from ppcls.search.trials import last_lines, start_training, write_config
 
 
 def find_batch_size(config: Config, report: Callable[[str], None]) -> str:

@@ -22,8 +22,9 @@ from ppcls.data.index.read import read_index
 from ppcls.errors import UserError
 from ppcls.files import write_text
 from ppcls.report.record import EvalRecord
+from ppcls.runtime.launch import check_single_process
 from ppcls.search.page import render_page
-from ppcls.search.trials import check_single_process, last_lines, read_evaluations, start_training
+from ppcls.search.trials import last_lines, read_evaluations, start_training
 
 PAGE, TABLE = "folds.html", "folds.json"
 _CHAIN_KEYS = ("transform_ops", "batch_transform_ops", "on_error", "max_errors", "bad_images", "follow_links")

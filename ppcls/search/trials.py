@@ -11,24 +11,13 @@ from pathlib import Path
 
 from ppcls.config.load import dump_config
 from ppcls.config.schema import Config
-from ppcls.errors import UserError
 from ppcls.files import write_text
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import EvalRecord
-from ppcls.runtime.launch import child_environment, read_launch
+from ppcls.runtime.launch import child_environment
 
 _PACKAGES = str(Path(__file__).parents[2])
 _STOP_SECONDS = 60.0  # for a stopped run to save its checkpoint
-
-
-def check_single_process(option: str) -> None:
-    """Checks that this process was not started by the launcher as one of several.
-
-    Raises:
-        UserError: It was.
-    """
-    if read_launch().world_size > 1:
-        raise UserError(f"{option} starts runs of one process; start it without paddle.distributed.launch")
 
 
 def write_config(config: Config, path: Path) -> Path:

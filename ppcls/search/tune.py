@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from ppcls.config.schema import Config
 from ppcls.errors import UserError
 from ppcls.files import write_text
+from ppcls.runtime.launch import check_single_process
 from ppcls.search.page import render_page
 from ppcls.search.space import Dimension, NumberRange
 from ppcls.search.trials import (
     as_path,
-    check_single_process,
     last_lines,
     read_evaluations,
     start_training,
