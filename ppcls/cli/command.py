@@ -92,12 +92,12 @@ class CommandParser(argparse.ArgumentParser):
         self, args: Arguments = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parses the arguments. If some are unknown, so is a positional one such as ``model=PATH``."""
-        self._settings = [
-            text for text in (sys.argv[1:] if args is None else args) if re.match(r"[\w-]+=", text)
-        ]
+        words = list(sys.argv[1:] if args is None else args)
+        self._settings = [text for text in words if re.match(r"[\w-]+=", text)]
         parsed, unknown = super().parse_known_args(args, namespace)
-        first = [getattr(parsed, action.dest, None) for action in self._get_positional_actions()]
-        return parsed, [*(text for text in first if text in self._settings), *unknown] if unknown else []
+        values = (getattr(parsed, action.dest, None) for action in self._get_positional_actions())
+        first = [text for text in values if text in self._settings] if unknown else []
+        return parsed, sorted([*first, *unknown], key=words.index)
 
     def error(self, message: str) -> NoReturn:
         """Exits with code 2 and the message."""

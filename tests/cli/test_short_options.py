@@ -229,6 +229,7 @@ def test_eval_of_a_folder_without_a_checkpoint_is_rejected(
         (["x", "model=y", "epochs=3"], "; use --model y; use --epochs 3"),
         (["x", "-b", "64", "--sched", "cosine"], "; use --batch-size 64; use -o Optimizer.lr.name=NAME"),
         (["x", "--profiler_options", "batch_range=1"], "batch_range=1; use --profile START:STOP\n"),
+        (["-p", "batch_range=[10,20]", "--lr0=1"], "--lr0=1; use --profile START:STOP; use --lr 1\n"),
         (["model=y", "epochs=3"], "model=y epochs=3; use --model y; use --epochs 3"),
         (["x", "--batch_size", "8"], "--batch_size 8; use --batch-size"),
         (["x", "--epocs", "8"], "--epocs 8; did you mean '--epochs'?"),
