@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # it imports Paddle
 def export(argv: Arguments = None) -> None:
     """Exports a model for other programs to ``Global.save_inference_dir``."""
     options = config_parser(
-        "Export a model for Paddle Inference or as ONNX, or its weights for PaddleClas or timm.",
+        "Export a model for Paddle Inference, ONNX or OpenVINO, or its weights for PaddleClas or timm.",
         (
             "ppcls export --model runs/pets/best_model --format onnx -o Global.save_inference_dir=onnx",
             "ppcls export --model runs/pets/best_model --pdparams pets.pdparams",
@@ -35,9 +35,10 @@ def export(argv: Arguments = None) -> None:
     )
     options.add_argument(
         "--format",
-        choices=["paddle", "onnx"],
+        choices=["paddle", "onnx", "openvino"],
         default="paddle",
-        help="paddle for Paddle Inference, or onnx, which is checked with onnxruntime (%(default)s)",
+        help="paddle for Paddle Inference; onnx, which is checked with onnxruntime; or openvino for CPUs "
+        "(%(default)s)",
     )
     weights_only = options.add_mutually_exclusive_group()
     weights_only.add_argument(
@@ -108,7 +109,7 @@ def _add_precision(parser: argparse.ArgumentParser) -> None:
         "--calibration",
         choices=["percentile", "entropy", "minmax"],
         default="percentile",
-        help="for int8: how the range of a tensor is chosen (%(default)s)",
+        help="for int8 in ONNX: how the range of a tensor is chosen (%(default)s)",
     )
     parser.add_argument(
         "--calibration-images",

@@ -17,7 +17,7 @@ from ppcls.deploy.models.source import ModelSource, find_source, source_of_confi
 from ppcls.errors import UserError
 from ppcls.runtime.launch import check_single_process
 
-MODEL_HELP = "checkpoint folder, or folder or .onnx file written by ppcls export; needs no config"
+MODEL_HELP = "checkpoint folder, or folder or .onnx or .xml file written by ppcls export; needs no config"
 _STDIN = "-"
 _NEAREST = 5
 

@@ -69,7 +69,7 @@ class Infer(Section):
     """Images per batch."""
     engine: Literal["auto", "onnxruntime", "openvino"] = "auto"
     """Program that runs an exported `.onnx` file. auto: OpenVINO on a CPU if it is installed, otherwise
-    onnxruntime."""
+    onnxruntime. OpenVINO alone runs `.xml` files."""
     transforms: FixedChain
     """Transforms of each image, in order. Random ones are not allowed."""
     PostProcess: Annotated[_AnyPostProcess, Tagged(POSTPROCESSES, default="Topk")] = Topk()

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import paddle
@@ -18,15 +17,16 @@ from ppcls.arch.embedding import EmbeddingNetwork
 from ppcls.config.schema import Config
 from ppcls.data.transforms.specs import Op
 from ppcls.deploy.export.accuracy import check_accuracy, compare_accuracy
+from ppcls.deploy.export.formats import ExportFormat, check_format, load_exported
 from ppcls.deploy.export.in_graph import PreprocessingLayer
-from ppcls.deploy.export.onnx import convert, need_converter
+from ppcls.deploy.export.onnx import convert
+from ppcls.deploy.export.openvino import quantize_with_nncf, store_weights_in_float16, write_openvino
 from ppcls.deploy.export.parity import Array, compare
 from ppcls.deploy.export.precision import (
     CALIBRATION_METHODS,
     FEWEST_CALIBRATION_IMAGES,
     CalibrationMethod,
-    QuantizedModel,
-    need_precision_tools,
+    QuantizedOperators,
     quantize,
     to_float16,
 )
@@ -40,13 +40,8 @@ from ppcls.deploy.models.description import (
     Precision,
     describe_model,
 )
-from ppcls.deploy.models.onnx import OnnxModel
-from ppcls.deploy.models.paddle_inference import (
-    PaddleInferenceModel,
-    capture_native_output,
-    find_precision,
-)
-from ppcls.deploy.models.source import ONNX, ModelSource, find_program, need_infer
+from ppcls.deploy.models.paddle_inference import capture_native_output
+from ppcls.deploy.models.source import ONNX, OPENVINO, ModelSource, find_program, need_infer
 from ppcls.deploy.models.trained import build_activation, load_network
 from ppcls.deploy.predictor import InferenceModel
 from ppcls.errors import UserError
@@ -54,13 +49,9 @@ from ppcls.files import new_folder, write_text
 from ppcls.runtime.hardware import usable_cores
 from ppcls.runtime.start import Runtime
 
-ExportFormat = Literal["paddle", "onnx"]
 _STEM = "inference"
+_PROBE_BYTES = 1 << 16  # more than remains of a disk on which a file was cut off
 _RANDOM_BATCHES = 4  # that are compared if there are no evaluation images
-_NEEDED_DEVICES = {  # of Paddle Inference
-    "float16": "a GPU",
-    "bfloat16": "a GPU of compute capability 8.0 or higher, or a CPU with AVX-512,",
-}
 
 
 @dataclass(frozen=True)
@@ -69,7 +60,7 @@ class PrecisionSettings:
 
     Attributes:
         precision: Precision of the model. The input and the output are float32 in any case.
-        calibration: How the range of an int8 tensor is chosen from calibration images.
+        calibration: How ONNX Runtime chooses the range of an int8 tensor from calibration images.
         calibration_images: Number of calibration images.
         calibration_data: Files, folders and patterns of calibration images, instead of ``DataLoader.Train``.
         evaluation_images: Maximum number of images of ``DataLoader.Eval`` that are compared.
@@ -91,8 +82,8 @@ class ExportResult:
     Attributes:
         files: Sizes of the files in bytes, by name.
         description: Description of the model.
-        difference: Difference of its outputs from those of the trained model, see `parity.compare`. None if
-            it was not measured, because Paddle itself wrote the program and nothing was added.
+        difference: Difference of its float32 outputs from those of the trained model, see `parity.compare`.
+            None for Paddle Inference on a GPU.
         quantized: Operators of an int8 model, otherwise None.
         no_evaluation: Why no evaluation images were compared. None if they were.
     """
@@ -100,7 +91,7 @@ class ExportResult:
     files: dict[str, int]
     description: ModelDescription
     difference: float | None = None
-    quantized: QuantizedModel | None = None
+    quantized: QuantizedOperators | None = None
     no_evaluation: str | None = None
 
 
@@ -122,8 +113,9 @@ def export_model(
     Args:
         source: The trained model.
         folder: Output folder, which appears when it is complete. It contains ``inference.yml`` and either
-            ``inference.onnx`` or, for Paddle Inference, ``inference.pdiparams`` and the program
-            (``inference.json``, or ``inference.pdmodel`` with Paddle 2.6).
+            ``inference.onnx``, or ``inference.xml`` and ``inference.bin`` for OpenVINO, or, for Paddle
+            Inference, ``inference.pdiparams`` and the program (``inference.json``, or
+            ``inference.pdmodel`` with Paddle 2.6).
         kind: Format of the model.
         preprocess: Whether the model expects RGB pixels [B, H, W, 3] uint8 of any size, and prepares them.
         settings: Precision, by default float32.
@@ -137,11 +129,14 @@ def export_model(
     """
     settings, runtime = settings or PrecisionSettings(), runtime or Runtime()
     _check_empty(folder)
-    _check_precision(settings, kind, preprocess, runtime)
+    if preprocess and settings.precision != "float32":
+        raise UserError(
+            f"--preprocess needs --precision float32, got {settings.precision}: pixels are computed exactly "
+            "in float32 only; export without --preprocess"
+        )
+    check_format(kind, settings.precision, runtime)
     if source.config is None:
         raise UserError(f"{source.file}: is exported already; expected a checkpoint folder or a config")
-    if kind == "onnx":
-        need_converter()
     config = source.config.model_copy(update={"Arch": source.config.Arch.with_data_format("NCHW")})
     temperature = source.description.Output.temperature
     description = describe_model(config, need_infer(config), source.description.names, temperature)
@@ -163,23 +158,24 @@ def export_model(
         with new_folder(folder) as temporary:
             file = _write_model(model, description, temporary, kind)
             run_trained = partial(_run, trained)
-            if kind == "onnx" or preprocess:
-                exported = _load_exported(file, description, Runtime())
+            # On a GPU, the trained model may compute in TF32.
+            is_exact = kind != "paddle" or preprocess or runtime.device == "cpu"
+            if is_exact:
+                exported = load_exported(file, description, Runtime())
                 difference = compare(exported, description, ops, run_trained)
-            if settings.precision == "float16" and kind == "onnx":
-                file.write_bytes(to_float16(file.read_bytes()))
+            record = ExportRecord(precision=settings.precision)
+            if settings.precision == "float16":
+                _convert_to_float16(file)
             if calibration is not None:
-                quantized, record = _quantize(file, description, ops, calibration, settings.calibration)
-                file.write_bytes(quantized.data)
-            else:
-                record = ExportRecord(precision=settings.precision)
+                quantized, ranges = _quantize(file, description, ops, calibration, settings.calibration)
+                record = record.model_copy(update={"calibration": ranges})
             comparison, evaluation, reason = None, None, None
             if not preprocess:
                 evaluation, reason = _read_evaluation(config, settings)
-            if evaluation is not None or settings.precision != "float32":
-                exported = _load_exported(file, description.with_record(record), runtime)
+            if evaluation is not None or settings.precision != "float32" or not is_exact:
+                exported = load_exported(file, description.with_record(record), runtime)
                 comparison = _compare(exported, run_trained, description, ops, evaluation)
-                _check_loss(comparison, settings, description)
+                _check_loss(comparison, settings, description, kind)
             description = description.with_record(record.model_copy(update={"comparison": comparison}))
             write_text(temporary / DESCRIPTION, description.as_yaml())
     except OSError as error:
@@ -189,41 +185,6 @@ def export_model(
         ) from None
     files = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
     return ExportResult(files, description, difference, quantized, reason)
-
-
-def _load_exported(file: Path, description: ModelDescription, runtime: Runtime) -> InferenceModel:
-    if file.suffix == ".onnx":
-        return OnnxModel(file, description, "cpu", usable_cores())
-    return PaddleInferenceModel(file, description, runtime)
-
-
-def _check_precision(
-    settings: PrecisionSettings, kind: ExportFormat, preprocess: bool, runtime: Runtime
-) -> None:
-    precision = settings.precision
-    if precision == "float32":
-        return
-    if preprocess:
-        raise UserError(
-            f"--preprocess needs --precision float32, got {precision}: pixels are computed exactly "
-            "in float32 only; export without --preprocess"
-        )
-    if kind == "onnx":
-        if precision == "bfloat16":
-            raise UserError(
-                "--precision bfloat16 needs --format paddle: ONNX Runtime has no convolutions in bfloat16"
-            )
-        need_precision_tools(precision)
-        return
-    if precision == "int8":
-        raise UserError("--precision int8 needs --format onnx")
-    if find_precision(precision, runtime) != precision:
-        raise UserError(
-            f"--precision {precision}: Paddle Inference needs {_NEEDED_DEVICES[precision]} for it, but "
-            f"this run uses the {runtime.device.upper()}, so the exported model cannot be compared with the "
-            "trained one; nothing was written. Export on such a device (-o Global.device=gpu), or use "
-            "--format onnx --precision float16"
-        )
 
 
 def _read_calibration(config: Config, settings: PrecisionSettings) -> ImageSamples | None:
@@ -261,7 +222,7 @@ def _quantize(
     ops: Sequence[Op],
     samples: ImageSamples,
     method: CalibrationMethod,
-) -> tuple[QuantizedModel, ExportRecord]:
+) -> tuple[QuantizedOperators, Calibration]:
     batches = [images for images, _ in samples.batches(ops, usable_cores(), "calibration")]
     count = sum(map(len, batches))
     if count < FEWEST_CALIBRATION_IMAGES:
@@ -270,9 +231,19 @@ def _quantize(
             f"at least {FEWEST_CALIBRATION_IMAGES}; nothing was written"
         )
     name = description.Global.model_name
-    model = quantize(file.read_bytes(), name, description.Input.name, batches, method)
-    calibration = Calibration(method=method, images=count, source=samples.source)
-    return model, ExportRecord(precision="int8", calibration=calibration)
+    if file.suffix == ".xml":
+        operators = quantize_with_nncf(file, name, batches)
+        return operators, Calibration(method="nncf", images=count, source=samples.source)
+    operators = quantize(file, name, description.Input.name, batches, method)
+    return operators, Calibration(method=method, images=count, source=samples.source)
+
+
+def _convert_to_float16(file: Path) -> None:
+    """Converts a model in place. Paddle Inference converts its programs when it loads them."""
+    if file.suffix == ".onnx":
+        file.write_bytes(to_float16(file.read_bytes()))
+    elif file.suffix == ".xml":
+        store_weights_in_float16(file)
 
 
 def _read_evaluation(config: Config, settings: PrecisionSettings) -> tuple[ImageSamples | None, str | None]:
@@ -300,14 +271,15 @@ def _compare(
     return compare_accuracy(exported, trained, description, images, "random")
 
 
-def _check_loss(comparison: Comparison, settings: PrecisionSettings, description: ModelDescription) -> None:
+def _check_loss(
+    comparison: Comparison, settings: PrecisionSettings, description: ModelDescription, kind: ExportFormat
+) -> None:
     advice = "--precision float32"
     if settings.precision == "int8":
-        methods = " or ".join(method for method in CALIBRATION_METHODS if method != settings.calibration)
-        advice = (
-            f"--calibration {methods}, --calibration-images {2 * settings.calibration_images}, "
-            "--precision float16"
-        )
+        advice = f"--calibration-images {2 * settings.calibration_images}, --precision float16"
+        if kind == "onnx":
+            methods = " or ".join(method for method in CALIBRATION_METHODS if method != settings.calibration)
+            advice = f"--calibration {methods}, {advice}"
     model = f"{settings.precision} {description.Global.model_name}"
     check_accuracy(comparison, model, settings.max_accuracy_loss, advice)
 
@@ -341,8 +313,25 @@ def _write_model(model: nn.Layer, description: ModelDescription, folder: Path, k
         _save_program(model, description, Path(temporary) / _STEM)
         with capture_native_output():
             converted = convert(find_program(Path(temporary)), description.Global.model_name)
+        if kind == "openvino":
+            onnx = Path(temporary) / ONNX
+            onnx.write_bytes(converted)
+            write_openvino(onnx, folder / OPENVINO)
+            return folder / OPENVINO
     (folder / ONNX).write_bytes(converted)
     return folder / ONNX
+
+
+def _check_disk(folder: Path) -> None:
+    """Checks that the disk is not full, because Paddle then writes an incomplete file without an error.
+
+    Raises:
+        OSError: If it is.
+    """
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(bytes(_PROBE_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _save_program(model: nn.Layer, description: ModelDescription, stem: Path) -> None:
@@ -352,3 +341,4 @@ def _save_program(model: nn.Layer, description: ModelDescription, stem: Path) ->
     with capture_native_output():
         static = paddle.jit.to_static(model, input_spec=[spec], full_graph=True)
         paddle.jit.save(static, str(stem))
+    _check_disk(stem.parent)

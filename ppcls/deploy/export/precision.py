@@ -30,16 +30,14 @@ _FLOAT_OUTPUT = ("Gemm", "MatMul")  # int8 operators that return float32
 
 
 @dataclass(frozen=True)
-class QuantizedModel:
-    """An int8 model.
+class QuantizedOperators:
+    """Operators of an int8 model.
 
     Attributes:
-        data: Content of the ``.onnx`` file.
         int8: Number of operators with int8 inputs, by type.
-        float32: Types of the operators that stay in float32, because they have no int8 form.
+        float32: Types of the operators that stay in float32, for example because they have no int8 form.
     """
 
-    data: bytes
     int8: dict[str, int]
     float32: tuple[str, ...]
 
@@ -69,19 +67,22 @@ def to_float16(model: bytes) -> bytes:
 
 
 def quantize(
-    model: bytes, name: str, input_name: str, batches: Sequence[Array], method: CalibrationMethod
-) -> QuantizedModel:
-    """Returns an ONNX model in int8: QDQ format, weights per output channel, activations per tensor.
+    file: Path, name: str, input_name: str, batches: Sequence[Array], method: CalibrationMethod
+) -> QuantizedOperators:
+    """Converts an ONNX model to int8, in place: QDQ format, weights per channel, activations per tensor.
 
     Weights have 7 bits. With 8, CPUs without VNNI instructions saturate sums of two products, so the accuracy
     would depend on the machine.
 
     Args:
-        model: The model in float32.
+        file: The model in float32.
         name: Name of the architecture, for messages.
         input_name: Name of its input.
         batches: Prepared images [B, C, H, W] float32, which determine the ranges of activations.
         method: How a range is chosen from the values of these images.
+
+    Returns:
+        Its operators.
 
     Raises:
         UserError: If onnxruntime cannot quantize the model, or if none of its operators has an int8 form.
@@ -95,11 +96,10 @@ def quantize(
         "minmax": quantization.CalibrationMethod.MinMax,
     }
     with tempfile.TemporaryDirectory() as folder:
-        original, fused, result = (Path(folder) / f"{step}.onnx" for step in ("float32", "fused", "int8"))
-        original.write_bytes(model)
+        fused, result = (Path(folder) / f"{step}.onnx" for step in ("fused", "int8"))
         try:
-            with _quiet():
-                quantization.quant_pre_process(original, fused, skip_symbolic_shape=True)
+            with hide_tool_output():
+                quantization.quant_pre_process(file, fused, skip_symbolic_shape=True)
                 quantization.quantize_static(
                     fused,
                     result,
@@ -124,14 +124,14 @@ def quantize(
                 "use --precision float16 or float32"
             ) from None
         data = result.read_bytes()
-    graph = onnx.load_from_string(data).graph
-    int8, float32 = _count_operators(graph)
-    if not int8:
+    operators = _count_operators(onnx.load_from_string(data).graph)
+    if not operators.int8:
         raise UserError(
-            f"{name}: no operator has an int8 form, only {', '.join(float32)}; "
+            f"{name}: no operator has an int8 form, only {', '.join(operators.float32)}; "
             "use --precision float16 or float32"
         )
-    return QuantizedModel(data, int8, float32)
+    file.write_bytes(data)
+    return operators
 
 
 class _CalibrationBatches:
@@ -155,8 +155,8 @@ class _CalibrationBatches:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Hides the output of onnxruntime's tools, which only concerns their own options."""
+def hide_tool_output() -> Iterator[None]:
+    """Hides the output of tools that quantize models, which only concerns their own options."""
     logging.disable(logging.WARNING)
     try:
         with redirect_stdout(StringIO()), capture_native_output():
@@ -173,7 +173,7 @@ def _find_activations(graph: Any) -> list[str]:
     ]
 
 
-def _count_operators(graph: Any) -> tuple[dict[str, int], tuple[str, ...]]:
+def _count_operators(graph: Any) -> QuantizedOperators:
     """Returns the number of int8 operators by type, and the types of all others."""
     from_int8 = {node.output[0] for node in graph.node if node.op_type == _DEQUANTIZE}
     quantized = {node.input[0] for node in graph.node if node.op_type == _QUANTIZE}
@@ -190,4 +190,4 @@ def _count_operators(graph: Any) -> tuple[dict[str, int], tuple[str, ...]]:
             int8[node.op_type] += 1
         else:
             float32.add(node.op_type)
-    return dict(int8.most_common()), tuple(sorted(float32))
+    return QuantizedOperators(dict(int8.most_common()), tuple(sorted(float32)))

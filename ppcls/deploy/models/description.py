@@ -97,7 +97,7 @@ class _Postprocessing(Section):
 class Calibration(Section):
     """The images that determined the ranges of an int8 model's activations."""
 
-    method: Literal["percentile", "entropy", "minmax"]
+    method: Literal["percentile", "entropy", "minmax", "nncf"]
     images: Count
     source: str
 

@@ -1,4 +1,4 @@
-"""Runs an exported ``.onnx`` file with OpenVINO on a CPU, without Paddle."""
+"""Runs an exported ``.onnx`` or ``.xml`` file with OpenVINO on a CPU, without Paddle."""
 
 from __future__ import annotations
 
@@ -17,22 +17,41 @@ if TYPE_CHECKING:
 
 
 def uses_openvino(source: ModelSource) -> bool:
-    """Returns whether OpenVINO runs an ``.onnx`` file: if it is selected, or if it is installed, on a CPU.
+    """Returns whether OpenVINO runs an exported model.
+
+    It runs ``.xml`` files, and ``.onnx`` files if it is selected, or if it is installed, on a CPU.
 
     Raises:
-        UserError: If it is selected and not installed, or selected for a GPU.
+        UserError: If it is needed and not installed, or needed on a GPU, or if another engine is selected for
+            its own format.
     """
     engine, device = source.infer.engine, source.run.device
-    if source.needs_paddle or engine == "onnxruntime":
+    if source.needs_paddle:
+        return False
+    is_own = source.file.suffix == ".xml"
+    if is_own and engine not in ("auto", "openvino"):
+        raise UserError(
+            f"{source.file}: only OpenVINO runs this file; remove Infer.engine={engine}, or export with "
+            "--format onnx"
+        )
+    if engine == "onnxruntime":
         return False
     installed = find_spec("openvino") is not None
-    if engine == "openvino" and not installed:
-        raise UserError("Infer.engine=openvino: OpenVINO is not installed; pip install 'openvino>=2025'")
-    if engine == "openvino" and device == "gpu":
-        raise UserError("Infer.engine=openvino runs on CPUs only; set Global.device=cpu")
-    if engine == "openvino":
+    if is_own or engine == "openvino":
+        name = str(source.file) if is_own else "Infer.engine=openvino"
+        if not installed:
+            raise UserError(f"{name}: OpenVINO is not installed; pip install 'openvino>=2025'")
+        if device == "gpu":
+            raise UserError(f"{name}: OpenVINO runs on CPUs only; set Global.device=cpu")
         return True
     return installed and (device == "cpu" or (device == "auto" and not _onnxruntime_has_gpu()))
+
+
+def supports_bfloat16() -> bool:
+    """Returns whether OpenVINO, which must be installed, computes in bfloat16 on this CPU."""
+    import openvino
+
+    return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
 def _onnxruntime_has_gpu() -> bool:
@@ -44,7 +63,7 @@ def _onnxruntime_has_gpu() -> bool:
 
 
 class OpenVinoModel:
-    """An `InferenceModel` of an ``.onnx`` file.
+    """An `InferenceModel` of an ``.onnx`` or ``.xml`` file.
 
     Args:
         file: The model.
@@ -61,19 +80,26 @@ class OpenVinoModel:
     def __init__(self, file: Path, description: ModelDescription, threads: int) -> None:
         import openvino
 
+        weights = file.with_suffix(".bin")
+        if file.suffix == ".xml" and not weights.is_file():
+            raise UserError(f"{weights}: no such file; expected the weights beside {file.name}")
+        core, precision = openvino.Core(), description.precision
+        if precision == "bfloat16" and not supports_bfloat16():
+            precision = "float32"
         settings = {
             "INFERENCE_NUM_THREADS": threads,
             "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_PRECISION_HINT": "f32",  # by default bfloat16 on some CPUs
+            "INFERENCE_PRECISION_HINT": "bf16" if precision == "bfloat16" else "f32",
         }
         try:
-            self._model = openvino.Core().compile_model(file, "CPU", settings)
+            self._model = core.compile_model(file, "CPU", settings)
         except RuntimeError as error:
             raise UserError(
-                f"{file}: OpenVINO cannot load this model; set Infer.engine=onnxruntime: {_last_line(error)}"
+                f"{file}: OpenVINO cannot load this model: {_last_line(error)}; export the model again, or "
+                "set Infer.engine=onnxruntime for an .onnx file"
             ) from None
         version = openvino.get_version().partition("-")[0]
-        self.engine = f"OpenVINO {version} (CPU, {description.precision})"
+        self.engine = f"OpenVINO {version} (CPU, {precision})"
         self._file, self._dtype = file, description.Input.dtype
 
     def run(self, images: Any) -> NDArray[Any]:

@@ -34,6 +34,7 @@ from ppcls.weights.store import BEST, newest
 from ppcls.zoo import ZOO
 
 ONNX = "inference.onnx"
+OPENVINO = "inference.xml"  # its weights are in inference.bin
 PROGRAMS = ("inference.json", "inference.pdmodel")  # of Paddle 3, and of 2.6
 _CONFIG = "config.yaml"
 _WEIGHTS = "model.safetensors"
@@ -64,8 +65,8 @@ class ModelSource:
 
     @property
     def needs_paddle(self) -> bool:
-        """Whether Paddle runs the model. Otherwise onnxruntime does."""
-        return self.file.suffix != ".onnx"
+        """Whether Paddle runs the model. Otherwise onnxruntime or OpenVINO does."""
+        return self.file.suffix not in (".onnx", ".xml")
 
     @property
     def by_dali(self) -> bool:
@@ -85,7 +86,8 @@ def find_source(path: Path, overrides: Sequence[str] = ()) -> ModelSource:
 
     Args:
         path: A checkpoint folder, the output folder of a run (its best model), an exported folder, its
-            ``.onnx`` file, the YAML file of a config, or the name of an architecture with published weights.
+            ``.onnx`` or ``.xml`` file, the YAML file of a config, or the name of an architecture with
+            published weights.
         overrides: ``key=value`` strings that change the config, or ``Global`` and ``Infer`` of an exported
             model.
 
@@ -94,7 +96,7 @@ def find_source(path: Path, overrides: Sequence[str] = ()) -> ModelSource:
     """
     if path.suffix in (".yaml", ".yml") and path.name != DESCRIPTION:
         return source_of_config(load_config(path, overrides))
-    if path.suffix == ".onnx" or path.name in PROGRAMS:
+    if path.suffix in (".onnx", ".xml") or path.name in PROGRAMS:
         if not path.is_file():
             raise UserError(f"{path}: no such file")
         return _find_exported(path, overrides)
@@ -248,12 +250,13 @@ def _find_exported(file: Path, overrides: Sequence[str]) -> ModelSource:
 
 
 def find_program(folder: Path) -> Path:
-    """Returns the exported program in a folder, Paddle's if ONNX is there too.
+    """Returns the exported program in a folder: Paddle's, otherwise ONNX, otherwise OpenVINO's.
 
     Raises:
         UserError: If there is none.
     """
-    for name in (*PROGRAMS, ONNX):
+    names = (*PROGRAMS, ONNX, OPENVINO)
+    for name in names:
         if (folder / name).is_file():
             return folder / name
-    raise UserError(f"{folder}: no model; expected {', '.join(PROGRAMS)} or {ONNX}")
+    raise UserError(f"{folder}: no model; expected one of {', '.join(names)}")

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -171,9 +173,13 @@ def test_export_tool_prints_only_its_result(tmp_path: Path, weights: Path) -> No
     files = sorted(each.name for each in folder.iterdir())
     assert {"inference.pdiparams", "inference.yml", program(folder).name} <= set(files)
     size = sum(each.stat().st_size for each in folder.iterdir()) / 1e6
-    assert done.stdout == (
+    first, second = done.stdout.splitlines()
+    assert first == (
         f"[Export] {weights} -> {folder}: {', '.join(files)}, {size:.1f} MB; "
-        "input [-1, 3, 32, 32] float32 NCHW, any batch size\n"
+        "input [-1, 3, 32, 32] float32 NCHW, any batch size"
+    )
+    assert second.startswith(
+        "[Export] checked: the logarithms of the scores of the exported and the trained model"
     )
     assert list(folder.parent.iterdir()) == [folder]
     if not paddle.is_compiled_with_cuda():  # a GPU build says on its own that there is no GPU
@@ -225,6 +231,27 @@ def test_export_that_fails_shows_the_output_of_paddle(
     error = capfd.readouterr().err
     assert "said by Paddle" in error
     assert f"{tmp_path / 'inference'}: cannot write the inference model: No space left on device" in error
+    assert [each.name for each in tmp_path.iterdir()] == ["config.yaml"]
+
+
+@pytest.mark.parametrize("kind", ["paddle", "onnx"])
+def test_export_on_a_full_disk_is_an_error_and_writes_nothing(
+    tmp_path: Path, weights: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The kernel cuts files at a limit, as a full disk does. Paddle does not notice it."""
+    tree = config_tree(weights, None)
+    tree["Global"]["save_inference_dir"] = str(tmp_path / "inference")
+    config = str(write_config(tmp_path / "config.yaml", tree))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, before[1]))
+        assert export_cli.export(["-c", config, "--format", kind]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    error = capsys.readouterr().err
+    assert f"{tmp_path / 'inference'}: cannot write the inference model: File too large" in error
     assert [each.name for each in tmp_path.iterdir()] == ["config.yaml"]
 
 

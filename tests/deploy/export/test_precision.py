@@ -217,8 +217,8 @@ def test_export_without_evaluation_images_compares_random_ones(
         ),
         (["--calibration-data", "absent/"], "absent"),
         (["--preprocess"], "--preprocess needs --precision float32, got int8"),
-        (["--format", "paddle"], "--precision int8 needs --format onnx"),
-        (["--precision", "bfloat16"], "--precision bfloat16 needs --format paddle"),
+        (["--format", "paddle"], "--precision int8 needs --format onnx or openvino"),
+        (["--precision", "bfloat16"], "--precision bfloat16 needs --format paddle or openvino"),
     ],
 )
 def test_int8_export_unusable_option_is_an_error(
@@ -324,13 +324,15 @@ def test_compare_accuracy_infinite_output_is_an_error() -> None:
         compare_accuracy(Constant([[np.nan]]), Constant([[1.0]]).run, describe(Topk()), batches, "random")
 
 
-def test_quantize_model_without_int8_form_is_an_error() -> None:
+def test_quantize_model_without_int8_form_is_an_error(tmp_path: Path) -> None:
     shapes = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, 4]) for name in ("x", "y")]
     graph = helper.make_graph([helper.make_node("Erf", ["x"], ["y"], "erf")], "g", shapes[:1], shapes[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    batches = [np.ones((2, 4), np.float32)]
+    file = tmp_path / "inference.onnx"
+    file.write_bytes(model.SerializeToString())
     with pytest.raises(UserError, match=r"Net.*use --precision float16 or float32"):
-        quantize(model.SerializeToString(), "Net", "x", batches, "minmax")
+        quantize(file, "Net", "x", [np.ones((2, 4), np.float32)], "minmax")
+    assert file.read_bytes() == model.SerializeToString()
 
 
 def test_export_without_the_quantizer_names_the_packages(

@@ -1,4 +1,4 @@
-"""Choice of the program that runs an exported ``.onnx`` file, and OpenVINO, if it is installed."""
+"""Choice of the program that runs an exported file, and OpenVINO's own format, if OpenVINO is installed."""
 
 from __future__ import annotations
 
@@ -82,4 +82,35 @@ def test_damaged_model_is_an_error(exported: Path, tmp_path: Path) -> None:
         (tmp_path / name).write_bytes((exported / name).read_bytes())
     (tmp_path / "inference.onnx").write_bytes(b"damaged")
     with pytest.raises(UserError, match="OpenVINO cannot load this model"):
+        Predictor(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("installed", "overrides", "message"),
+    [
+        (False, [], "OpenVINO is not installed; pip install"),
+        (True, ["Infer.engine=onnxruntime"], "only OpenVINO runs this file; remove Infer.engine=onnxruntime"),
+        (True, ["Global.device=gpu"], "OpenVINO runs on CPUs only; set Global.device=cpu"),
+    ],
+)
+def test_openvino_file_with_another_engine_is_an_error(
+    exported: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    installed: bool,
+    overrides: list[str],
+    message: str,
+) -> None:
+    monkeypatch.setattr(openvino, "find_spec", lambda _name: object() if installed else None)
+    (tmp_path / "inference.yml").write_bytes((exported / "inference.yml").read_bytes())
+    (tmp_path / "inference.xml").touch()
+    with pytest.raises(UserError, match=message):
+        Predictor(tmp_path, overrides=overrides)
+
+
+@needs_openvino
+def test_openvino_file_without_its_weights_is_an_error(exported: Path, tmp_path: Path) -> None:
+    (tmp_path / "inference.yml").write_bytes((exported / "inference.yml").read_bytes())
+    (tmp_path / "inference.xml").touch()
+    with pytest.raises(UserError, match=r"inference\.bin: no such file; expected the weights beside"):
         Predictor(tmp_path)

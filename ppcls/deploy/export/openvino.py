@@ -1,0 +1,131 @@
+"""Converts ONNX models to OpenVINO's format, and to int8 with NNCF."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ppcls.deploy.export.precision import Array, QuantizedOperators, hide_tool_output
+from ppcls.deploy.models.description import Precision
+from ppcls.errors import UserError
+
+_NO_TELEMETRY = "NNCF_CI"
+_INT8 = ("i8", "u8")
+# Operators of a compiled model that only move, convert or describe values.
+_PASSIVE = (
+    "Input",
+    "Output",
+    "Const",
+    "Reorder",
+    "Reshape",
+    "Transpose",
+    "FakeQuantize",
+    "ShapeOf",
+    "Convert",
+)
+
+
+def need_openvino(precision: Precision) -> None:
+    """Checks that the packages that write OpenVINO's format are installed.
+
+    Raises:
+        UserError: If they are not. The text has the command that installs them.
+    """
+    needed = ("openvino", "nncf") if precision == "int8" else ("openvino",)
+    if missing := [name for name in needed if find_spec(name) is None]:
+        raise UserError(
+            f"--format openvino --precision {precision}: {' and '.join(missing)} not installed; "
+            "pip install 'openvino>=2025' 'nncf>=2.14'"
+        )
+
+
+def write_openvino(onnx: Path, file: Path) -> None:
+    """Writes an ONNX model in OpenVINO's format: ``file``, and its float32 weights in a ``.bin`` file."""
+    import openvino
+
+    openvino.save_model(openvino.Core().read_model(onnx), file, compress_to_fp16=False)
+
+
+def store_weights_in_float16(file: Path) -> None:
+    """Converts the weights of a model in OpenVINO's format to float16, in place."""
+    import openvino
+
+    _replace(openvino.Core().read_model(file), file, compress=True)
+
+
+def quantize_with_nncf(file: Path, name: str, batches: Sequence[Array]) -> QuantizedOperators:
+    """Converts a model in OpenVINO's format to int8, in place, with NNCF's symmetric ranges.
+
+    Args:
+        file: The model in float32.
+        name: Name of the architecture, for messages.
+        batches: Prepared images [B, C, H, W] float32, which determine the ranges of activations.
+
+    Returns:
+        Its operators.
+
+    Raises:
+        UserError: If NNCF cannot quantize the model, or if none of its operators has an int8 form.
+    """
+    os.environ.setdefault(_NO_TELEMETRY, "1")  # NNCF reads it at its import
+    import nncf
+    import openvino
+
+    model = openvino.Core().read_model(file)
+    attention = sum(node.get_type_name() == "Softmax" for node in model.get_ops()) > 1
+    try:
+        with hide_tool_output():
+            quantized = nncf.quantize(
+                model,
+                nncf.Dataset(batches),
+                preset=nncf.QuantizationPreset.PERFORMANCE,
+                subset_size=len(batches),
+                model_type=nncf.ModelType.TRANSFORMER if attention else None,
+            )
+    except (RuntimeError, ValueError, nncf.ValidationError, nncf.InternalError) as error:
+        raise UserError(
+            f"NNCF cannot quantize {name}: {type(error).__name__}: {error}; "
+            "use --precision bfloat16 or float32"
+        ) from None
+    operators = _count_operators(quantized)
+    if not operators.int8:
+        raise UserError(
+            f"{name}: no operator has an int8 form, only {', '.join(operators.float32)}; "
+            "use --precision bfloat16 or float32"
+        )
+    _replace(quantized, file, compress=False)
+    return operators
+
+
+def _replace(model: Any, file: Path, *, compress: bool) -> None:
+    """Writes new files instead of changing the old ones, which OpenVINO may have mapped into memory."""
+    import openvino
+
+    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+        written = Path(folder) / file.name
+        openvino.save_model(model, written, compress_to_fp16=compress)
+        for part in (written, written.with_suffix(".bin")):
+            part.replace(file.with_name(part.name))
+
+
+def _count_operators(model: Any) -> QuantizedOperators:
+    """Returns the operators of a model as OpenVINO runs them on this CPU, merged and converted."""
+    import openvino
+
+    settings = {"INFERENCE_PRECISION_HINT": "f32"}
+    compiled = openvino.Core().compile_model(model, "CPU", settings)
+    int8: Counter[str] = Counter()
+    float32: Counter[str] = Counter()
+    for node in compiled.get_runtime_model().get_ordered_ops():
+        info = node.get_rt_info()
+        kind, precision = (info[key].astype(str) for key in ("layerType", "runtimePrecision"))
+        if kind not in _PASSIVE:
+            (int8 if precision in _INT8 else float32)[kind] += 1
+    return QuantizedOperators(
+        dict(int8.most_common()), tuple(f"{count} {kind}" for kind, count in float32.most_common())
+    )

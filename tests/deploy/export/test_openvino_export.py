@@ -1,0 +1,128 @@
+"""Export in OpenVINO's format."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_classifier import config_tree, write_config, write_image, write_names, write_weights
+
+from ppcls.cli.export import export
+from ppcls.cli.infer import infer
+from ppcls.deploy.export import openvino as openvino_export
+from ppcls.deploy.models.description import ExportRecord, read_description
+from ppcls.deploy.predictor import Predictor
+
+IMAGES = 24
+
+needs_openvino = pytest.mark.skipif(find_spec("openvino") is None, reason="needs the package openvino")
+needs_nncf = pytest.mark.skipif(find_spec("nncf") is None, reason="needs the package nncf")
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A config with random weights, and images for calibration and evaluation."""
+    folder = tmp_path_factory.mktemp("weights")
+    tree = config_tree(write_weights(folder / "model.safetensors"), write_names(folder / "names.txt"))
+    for number in range(IMAGES):
+        write_image(folder / f"{number}.png", number)
+    (folder / "list.txt").write_text("".join(f"{number}.png {number % 3}\n" for number in range(IMAGES)))
+    dataset = {
+        "name": "ImageNetDataset",
+        "image_root": str(folder),
+        "cls_label_path": str(folder / "list.txt"),
+    }
+    split = {
+        "dataset": {**dataset, "transform_ops": tree["Infer"]["transforms"]},
+        "sampler": {"batch_size": 4},
+    }
+    tree["DataLoader"] = {"Train": split, "Eval": split}
+    return tree
+
+
+def run_export(folder: Path, tree: dict[str, Any], *options: str) -> int:
+    config = write_config(folder / "config.yaml", tree)
+    place = ["-o", f"Global.save_inference_dir={folder / 'model'}"]
+    return export(["-c", str(config), "--format", "openvino", *options, *place])
+
+
+def exported_record(folder: Path) -> ExportRecord:
+    record = read_description(folder / "model").Export
+    assert record is not None
+    assert record.comparison is not None
+    assert record.comparison.images == IMAGES
+    return record
+
+
+@needs_openvino
+@pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
+def test_openvino_export_is_compared_and_predicts(
+    tmp_path: Path, tree: dict[str, Any], precision: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ppcls.deploy.models.openvino import supports_bfloat16
+
+    if precision == "bfloat16" and not supports_bfloat16():
+        pytest.skip("needs a CPU with AVX-512")
+    assert run_export(tmp_path, tree, "--precision", precision, "--max-accuracy-loss", "100") == 0
+    assert sorted(file.name for file in (tmp_path / "model").iterdir()) == [
+        "inference.bin",
+        "inference.xml",
+        "inference.yml",
+    ]
+    record = exported_record(tmp_path)
+    assert record.precision == precision
+    assert record.comparison is not None
+    limits = {"float32": (0, 1e-5), "float16": (1e-8, 0.01), "bfloat16": (1e-5, 0.05)}
+    low, high = limits[precision]
+    assert low <= record.comparison.largest_difference <= high
+    capsys.readouterr()
+    image = str(write_image(tmp_path / "image.png", 0))
+    assert infer(["--model", str(tmp_path / "model/inference.xml"), image]) == 0
+    assert f"(CPU, {precision})" in capsys.readouterr().err
+
+
+@needs_openvino
+def test_openvino_float16_export_halves_the_weights(tmp_path: Path, tree: dict[str, Any]) -> None:
+    sizes = []
+    for precision in ("float32", "float16"):
+        folder = tmp_path / precision
+        folder.mkdir()
+        assert run_export(folder, tree, "--precision", precision, "--max-accuracy-loss", "100") == 0
+        sizes.append((folder / "model/inference.bin").stat().st_size)
+    assert sizes[1] == pytest.approx(sizes[0] / 2, rel=0.01)
+
+
+@needs_nncf
+def test_openvino_int8_export_is_calibrated_by_nncf(
+    tmp_path: Path, tree: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--precision", "int8", "--calibration-images", "20", "--max-accuracy-loss", "100"]
+    assert run_export(tmp_path, tree, *options) == 0
+    record = exported_record(tmp_path)
+    assert record.calibration is not None
+    assert (record.calibration.method, record.calibration.images) == ("nncf", 20)
+    line = next(line for line in capsys.readouterr().out.splitlines() if "int8:" in line)
+    assert " Convolution" in line.partition("float32:")[0]
+    assert "1 Softmax" in line.partition("float32:")[2]
+    scores = Predictor(tmp_path / "model").model.run(np.ones((2, 3, 32, 32), np.float32))
+    np.testing.assert_allclose(scores.sum(axis=1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_openvino_export_without_a_package_is_an_error(
+    tmp_path: Path,
+    tree: dict[str, Any],
+    precision: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    missing = "nncf" if precision == "int8" else "openvino"
+    monkeypatch.setattr(openvino_export, "find_spec", lambda name: None if name == missing else object())
+    assert run_export(tmp_path, tree, "--precision", precision) == 1
+    assert (
+        f"--format openvino --precision {precision}: {missing} not installed; pip install 'openvino>=2025' "
+    ) in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
