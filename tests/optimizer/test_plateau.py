@@ -65,6 +65,11 @@ def test_plateau_resumes_from_its_state(
     assert second.state_dict() == first.state_dict()
 
 
+def test_plateau_waits_as_long_after_each_change() -> None:
+    spec = ReduceOnPlateau(learning_rate=0.5, factor=0.5, patience=1, cooldown=0)
+    assert rates(Plateau(spec), spec, [1.0] * 7) == [0.5, 0.5, 0.25, 0.25, 0.125, 0.125, 0.0625]
+
+
 def test_plateau_ignores_evaluations_of_warmup() -> None:
     spec = ReduceOnPlateau(learning_rate=0.5, warmup_epoch=2, patience=0)
     plateau = Plateau(spec)

@@ -59,3 +59,13 @@ def test_batch_transforms_error_names_key_and_fix(yaml: str, place: str, text: s
     (problem,) = problems(f"{KEY}={yaml}")
     assert problem.startswith(f"{KEY}{place}: ")
     assert text in problem
+
+
+def test_arrays_are_rgb_and_images_as_decoded() -> None:
+    """Transforms of colours accept RGB only; DecodeNumpy does not change the order of channels."""
+    rest = "{ColorJitter: {brightness: 0.1}}, {RandCropImage: {size: 32}}, NormalizeImage]"
+    key = "DataLoader.Train.dataset.transform_ops"
+    assert problems(f"{key}=[DecodeNumpy, {rest}") == []
+    assert problems(f"{key}=[DecodeImage, {rest}") == []
+    (problem,) = problems(f"{key}=[{{DecodeImage: {{to_rgb: False}}}}, {rest}")
+    assert problem.endswith("works on RGB images, but these are BGR; set DecodeImage.to_rgb")
