@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ppcls.config.base.errors import ConfigError
-from ppcls.config.load import dump_config, load_config
+from ppcls.config.load import load_config
 from ppcls.config.schema import Config
 from ppcls.errors import UserError
 from ppcls.runtime.launch import check_single_process
@@ -94,10 +94,8 @@ def _overrides(name: str, batch: int, total: int) -> list[str]:
 
 def _is_valid(config: Config, overrides: list[str]) -> bool:
     """Returns whether the sampler accepts the batch size; some accept only multiples of a number."""
-    import yaml
-
     try:
-        load_config(yaml.safe_load(dump_config(config)), overrides)
+        load_config(config.model_dump(mode="json"), overrides)
     except ConfigError:
         return False
     return True

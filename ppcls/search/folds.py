@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from ppcls.config.class_folders import LABEL_LIST, find_class_root, list_class_folders
-from ppcls.config.load import dump_config
+from ppcls.config.load import validate
 from ppcls.config.schema import Config
 from ppcls.config.sections.dataset import FileDataset, ImageFolderDataset, MultiLabelDataset
 from ppcls.data.index.class_names import write_class_names
 from ppcls.data.index.files import FileIndex
 from ppcls.data.index.read import read_index
+from ppcls.data.index.split import write_list
 from ppcls.errors import UserError
 from ppcls.files import write_text
 from ppcls.report.record import EvalRecord
 from ppcls.runtime.launch import check_single_process
 from ppcls.search.page import render_page
-from ppcls.search.trials import last_lines, read_evaluations, start_training
+from ppcls.search.trials import last_lines, read_evaluations, start_training, write_config
 
 PAGE, TABLE = "folds.html", "folds.json"
 _CHAIN_KEYS = ("transform_ops", "batch_transform_ops", "on_error", "max_errors", "bad_images", "follow_links")
@@ -81,7 +80,7 @@ def write_folds(config: Config, folds: int, output_dir: Path) -> list[Path]:
         dataset = dataset.model_copy(update={"part": None})
     index = read_index(dataset, config.Arch.class_num)
     assert isinstance(index, FileIndex)  # of a FileDataset
-    tree = yaml.safe_load(dump_config(config))
+    tree = config.model_dump(mode="json")
     if isinstance(dataset, ImageFolderDataset) and tree["Infer"] is not None:
         write_class_names(output_dir / LABEL_LIST, list_class_folders(index.root))
         tree["Infer"]["PostProcess"].setdefault("class_id_map_file", None)
@@ -91,7 +90,7 @@ def write_folds(config: Config, folds: int, output_dir: Path) -> list[Path]:
     for number, held_out in enumerate(split_folds(index.labels, folds, config.Global.seed), start=1):
         for part, chosen in (("Train", ~held_out), ("Eval", held_out)):
             listing = output_dir / f"fold_{number}_{part.lower()}.txt"
-            _write_list(listing, index, np.flatnonzero(chosen), "\t" if several else " ")
+            write_list(listing, index, chosen, "\t" if several else " ")
             split = tree["DataLoader"][part]["dataset"]
             settings = {key: split[key] for key in _CHAIN_KEYS if key in split}
             tree["DataLoader"][part]["dataset"] = {
@@ -103,8 +102,7 @@ def write_folds(config: Config, folds: int, output_dir: Path) -> list[Path]:
                 **settings,
             }
         tree["Global"]["output_dir"] = str(output_dir / f"fold_{number}")
-        configs.append(output_dir / f"fold_{number}.yaml")
-        write_text(configs[-1], yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+        configs.append(write_config(validate(tree, "--folds"), output_dir / f"fold_{number}.yaml"))
     return configs
 
 
@@ -133,15 +131,6 @@ def split_folds(labels: NDArray[Any], folds: int, seed: int) -> list[NDArray[np.
     for _, held_out in splitter.split(np.zeros(len(labels)), targets):
         masks.append(np.isin(np.arange(len(labels)), held_out))
     return masks
-
-
-def _write_list(listing: Path, index: FileIndex, positions: NDArray[np.int64], delimiter: str) -> None:
-    lines = []
-    for position in positions.tolist():
-        label = index.labels[position]
-        text = ",".join(str(int(value)) for value in label) if np.ndim(label) else str(int(label))
-        lines.append(bytes(index.paths[position]) + os.fsencode(f"{delimiter}{text}\n"))
-    listing.write_bytes(b"".join(lines))
 
 
 def _describe(metrics: dict[str, float]) -> str:

@@ -70,12 +70,3 @@ def last_lines(log: Path) -> str:
     text = log.read_text(encoding="utf-8", errors="replace").strip()
     _, separator, error = text.rpartition("error: ")
     return error if separator else "\n".join(text.splitlines()[-5:])
-
-
-def as_path(output_dir: Path) -> str:
-    """Returns the override that sets the output folder of a run."""
-    return f"Global.output_dir={_quoted(output_dir)}"
-
-
-def _quoted(path: Path) -> str:
-    return "'" + str(path).replace("'", "''") + "'"

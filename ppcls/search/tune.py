@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +16,6 @@ from ppcls.runtime.launch import check_single_process
 from ppcls.search.page import render_page
 from ppcls.search.space import Dimension, NumberRange
 from ppcls.search.trials import (
-    as_path,
     last_lines,
     read_evaluations,
     start_training,
@@ -134,7 +134,8 @@ def _train(trial: Trial, values: dict[str, str], config: Path, name: str, output
     folder = output_dir / f"trial_{trial.number:04d}"
     folder.mkdir(exist_ok=True)
     log, seen = folder / "output.log", 0
-    overrides = [*(f"{key}={value}" for key, value in values.items()), as_path(folder)]
+    overrides = [*(f"{key}={value}" for key, value in values.items())]
+    overrides.append(f"Global.output_dir={json.dumps(str(folder))}")
     with start_training(config, overrides, log) as process:
         while True:
             ended = process.poll() is not None

@@ -143,14 +143,19 @@ def write_lists(
         folder: Folder to write to.
         names: Class names, or empty.
     """
-    for name, chosen in ((TRAIN_LIST, ~validates), (VAL_LIST, validates)):
-        lines = [
-            bytes(index.paths[at]) + delimiter.encode() + b"%d\n" % index.labels[at]
-            for at in np.flatnonzero(chosen)
-        ]
-        (folder / name).write_bytes(b"".join(lines))
+    write_list(folder / TRAIN_LIST, index, ~validates, delimiter)
+    write_list(folder / VAL_LIST, index, validates, delimiter)
     if names:
         write_class_names(folder / LABEL_LIST, names)
+
+
+def write_list(path: Path, index: FileIndex, chosen: NDArray[np.bool_], delimiter: str = " ") -> None:
+    """Writes a list of the chosen images, [N], with their labels; several are separated by commas."""
+    lines = []
+    for position in np.flatnonzero(chosen).tolist():
+        label = ",".join(str(int(value)) for value in np.atleast_1d(index.labels[position]))
+        lines.append(bytes(index.paths[position]) + os.fsencode(f"{delimiter}{label}\n"))
+    path.write_bytes(b"".join(lines))
 
 
 def _hash(seed: int, path: bytes) -> bytes:
