@@ -80,7 +80,7 @@ def replace_head(
     data_format: Literal["NCHW", "NHWC"],
     layers: tuple[str, tuple[str, ...]] = ("fc", ("avg_pool", "flatten")),
 ) -> None:
-    """Replaces the last linear layer of a classifier by an `MLDecoderHead`, and its pooling by nothing, in place.
+    """Replaces the last linear layer of a classifier by an `MLDecoderHead`, without pooling, in place.
 
     Args:
         model: The classifier. Its attribute ``new_head`` then names the layer.
