@@ -153,6 +153,8 @@ DATASETS = Registry(
             "ImageNetDataset",
             "MultiScaleDataset",
             "VeriWild",
+            "Market1501",
+            "DukeMTMC",
             "CompCars",
             "ICartoonDataset",
             "ImageFolderDataset",
@@ -221,7 +223,7 @@ METRICS = Registry(
         **_in(f"{_OBJECTIVES}.distillation_losses", "DistillationTopkAcc"),
         **_in(f"{_SECTIONS}.objective", "PerClassRecall", "ConfusionMatrix"),
         **_in(f"{_SECTIONS}.objective", "CalibrationError", "TprAtFpr"),
-        **_in(f"{_OBJECTIVES}.embedding", "Recallk", "mAP"),
+        **_in(f"{_OBJECTIVES}.embedding", "Recallk", "Precisionk", "mAP"),
         **_in(
             f"{_OBJECTIVES}.multi_label",
             *("AccuracyScore", "ATTRMetric", "HammingDistance", "MultiLabelMAP"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
@@ -15,9 +17,10 @@ FEATURES, BACKBONE = "features", "backbone"
 class EmbeddingLinear(nn.Layer):  # type: ignore[misc]
     """A linear layer with PaddleClas's parameter name, ``fc``."""
 
-    def __init__(self, size: int, out: int) -> None:
+    def __init__(self, size: int, out: int, weight_attr: Any = None, bias_attr: Any = None) -> None:
         super().__init__()
-        self.fc = nn.Linear(size, out, weight_attr=paddle.ParamAttr(initializer=XavierNormal()))
+        weight_attr = weight_attr or paddle.ParamAttr(initializer=XavierNormal())
+        self.fc = nn.Linear(size, out, weight_attr=weight_attr, bias_attr=bias_attr)
 
     def forward(self, embedding: Tensor) -> Tensor:
         """Maps [B, size] to [B, out]."""
@@ -39,9 +42,9 @@ class EmbeddingConvolution(nn.Layer):  # type: ignore[misc]
 class EmbeddingNorm(nn.Layer):  # type: ignore[misc]
     """BatchNorm of embeddings with PaddleClas's parameter name, ``feat_bn``."""
 
-    def __init__(self, size: int, _out: int) -> None:
+    def __init__(self, size: int, _out: int, weight_attr: Any = None, bias_attr: Any = None) -> None:
         super().__init__()
-        self.feat_bn = nn.BatchNorm1D(size)
+        self.feat_bn = nn.BatchNorm1D(size, weight_attr=weight_attr, bias_attr=bias_attr)
 
     def forward(self, embedding: Tensor) -> Tensor:
         """Maps [B, size] to the same shape."""

@@ -6,6 +6,7 @@ Only settings whose meaning we have are translated. Others are left to validatio
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 from ppcls.config.base.tree import Tree, mapping_at, model_sections
@@ -21,6 +22,7 @@ _OTHER_FILES = {
 _PERSON_ATTRIBUTES, _GLASSES, _HOLD = 26, 1, 18  # classes of PA100K
 _COLORS, _TYPES = 10, 9  # classes of VeRi's attributes
 _TABLE_KEYS = ("source", "number", "color", "clarity", "obstruction", "angle")
+_DECODING_DATASETS = ("Market1501", "DukeMTMC", "CompCars")  # whose files start without DecodeImage
 _LCNET_STAGES = ("conv1.*", *(f"blocks{stage}.*" for stage in range(2, 7)))
 # PaddleClas's sampler to ours, and its keys to ours.
 _SAMPLERS = {
@@ -59,8 +61,13 @@ def translate_paddleclas(tree: Tree) -> None:
     for node in _mappings(tree.get("Metric")):
         if isinstance(topk := node.get("topk"), list) and all(isinstance(k, int) for k in topk):
             node["topk"] = list(dict.fromkeys(topk))  # PaddleClas reports a repeated value once
+    for node in _mappings(tree.get("DataLoader")):
+        chain = node.get("transform_ops") if node.get("name") in _DECODING_DATASETS else None
+        if isinstance(chain, list) and chain and "DecodeImage" not in chain[0]:
+            chain.insert(0, {"DecodeImage": {}})
     for chain in _chains(tree):
         _translate_padding(chain)
+        _translate_tensors(chain)
     post_process = mapping_at(tree, "Infer.PostProcess")
     _translate_attributes(post_process)
     if post_process.get("delimiter") == " ":  # of the file of class names
@@ -70,12 +77,6 @@ def translate_paddleclas(tree: Tree) -> None:
 def _translate_settings(settings: Tree) -> None:
     if settings.get("save_interval") == -1:  # no checkpoint but the latest and the best
         settings["save_interval"] = settings.get("epochs", 1)
-    # These are the only values that we support.
-    for key, value in (("feature_normalize", True), ("feature_binarize", False)):
-        if settings.get(key) is value:
-            del settings[key]
-    if settings.get("retrieval_feature_from") == "features":
-        del settings["retrieval_feature_from"]
 
 
 def _translate_schedule(optimizer: Any) -> None:
@@ -109,6 +110,8 @@ def _mappings(node: Any) -> Iterator[Tree]:
 def _translate_model(model: Tree) -> None:
     if model.get("name") == "ResNet50_last_stage_stride1":
         model |= {"name": "ResNet50", "last_stage_stride": 1}
+        if "stem_act" in model and model["stem_act"] is None:
+            model["stem_act"] = "none"
     rates = model.get("lr_mult_list")
     if isinstance(rates, list) and all(rate == 1 for rate in rates):
         del model["lr_mult_list"]
@@ -165,6 +168,19 @@ def _translate_padding(chain: list[Any]) -> None:
             size = padded
         elif name.startswith(("Resize", "RandCrop", "Crop", "RandomCrop")):
             size = _pair(settings.get("size"))
+
+
+def _translate_tensors(chain: list[Any]) -> None:
+    """Replaces `ToTensor` and `Normalize` of paddle.vision by `NormalizeImage`."""
+    for position, pair in enumerate(pairwise(chain)):
+        if all(isinstance(entry, dict) for entry in pair) and [*pair[0], *pair[1]] == [
+            "ToTensor",
+            "Normalize",
+        ]:
+            settings = pair[1]["Normalize"] or {}
+            if set(settings) <= {"mean", "std"}:
+                chain[position : position + 2] = [{"NormalizeImage": {"scale": 1 / 255, **settings}}]
+                return
 
 
 def _pair(size: Any) -> tuple[int, int] | None:

@@ -15,7 +15,7 @@ from paddle import Tensor
 
 from ppcls.config.custom import CustomMetric
 from ppcls.config.objectives.distillation_losses import DistillationTopkAcc
-from ppcls.config.objectives.embedding import Recallk, mAP
+from ppcls.config.objectives.embedding import Precisionk, Recallk, mAP
 from ppcls.config.objectives.multi_label import AccuracyScore, ATTRMetric, HammingDistance, MultiLabelMAP
 from ppcls.config.sections.objective import (
     CalibrationError,
@@ -26,6 +26,7 @@ from ppcls.config.sections.objective import (
     TprAtFpr,
 )
 from ppcls.metric import multi_label, retrieval, single_label
+from ppcls.metric.retrieval import PLAIN_SEARCH, Search
 from ppcls.outputs import LOGITS, Outputs, get_logits
 
 Count = Callable[[Outputs, Tensor], Tensor]
@@ -40,11 +41,13 @@ class Rows(NamedTuple):
         labels: Labels [N, C] or [N, 1].
         queries: Number of first rows that are queries, with the other rows as gallery; None: each row is a
             query among all others.
+        cameras: Camera of each image, [N]; None if unknown.
     """
 
     outputs: NDArray[np.float32]
     labels: Floats
     queries: int | None = None
+    cameras: NDArray[np.int64] | None = None
 
     @property
     def one_label(self) -> Floats:
@@ -144,18 +147,18 @@ class Metrics:
         return dict(zip(self.names, values, strict=True))
 
 
-def build_metrics(specs: tuple[MetricSpec, ...], classes: int = 0, rerank: bool = False) -> Metrics:
+def build_metrics(specs: tuple[MetricSpec, ...], classes: int = 0, search: Search = PLAIN_SEARCH) -> Metrics:
     """Builds the metrics of ``specs``, in their order.
 
     Args:
         classes: Number of classes, for metrics with values per class.
-        rerank: Whether retrieval metrics re-rank; see `ppcls.metric.reranking`.
+        search: How retrieval metrics compare images.
 
     Raises:
         ValueError: There is no metric, or a name occurs twice.
         TypeError: An entry is not a metric.
     """
-    parts = tuple(_build(spec, classes, rerank) for spec in specs)
+    parts = tuple(_build(spec, classes, search) for spec in specs)
     if not parts:
         raise ValueError("expected at least one metric")
     metrics = Metrics(parts, specs[0].lower_is_better)
@@ -164,7 +167,7 @@ def build_metrics(specs: tuple[MetricSpec, ...], classes: int = 0, rerank: bool 
     return metrics
 
 
-def _build(spec: MetricSpec, classes: int, rerank: bool) -> CountMetric | GatheredMetric:
+def _build(spec: MetricSpec, classes: int, search: Search) -> CountMetric | GatheredMetric:
     match spec:
         case CustomMetric():
             return GatheredMetric(spec.names, lambda rows: list(spec.compute(rows.outputs, rows.one_label)))
@@ -223,21 +226,24 @@ def _build(spec: MetricSpec, classes: int, rerank: bool) -> CountMetric | Gather
                     single_label.true_at_false_positives(rows.outputs, rows.labels[:, 0], spec.max_fpr)
                 ],
             )
-        case Recallk():
+        case Recallk() | Precisionk():
+            at = retrieval.precisions_at if isinstance(spec, Precisionk) else retrieval.recalls_at
             return GatheredMetric(
                 spec.names,
-                lambda rows: retrieval.recalls_at(
-                    rows.outputs, rows.labels[:, 0], spec.topk, rows.queries, rerank
+                lambda rows: at(
+                    rows.outputs, rows.labels[:, 0], spec.topk, rows.queries, rows.cameras, search
                 ),
-                "features",
+                search.output,
             )
         case mAP():
             return GatheredMetric(
                 spec.names,
                 lambda rows: [
-                    retrieval.mean_average_precision(rows.outputs, rows.labels[:, 0], rows.queries, rerank)
+                    retrieval.mean_average_precision(
+                        rows.outputs, rows.labels[:, 0], rows.queries, rows.cameras, search
+                    )
                 ],
-                "features",
+                search.output,
             )
     raise TypeError(f"{spec.kind} is not a metric")
 

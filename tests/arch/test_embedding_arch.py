@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import paddle
 import pytest
+from pydantic import ValidationError
 
 from ppcls.arch.build import build_model
 from ppcls.arch.embedding import (
@@ -15,6 +16,8 @@ from ppcls.arch.embedding import (
     remove_classifier,
 )
 from ppcls.arch.embedding import EmbeddingLinear as Neck
+from ppcls.config.objectives.embedding import RecModel
+from ppcls.engine.core.networks import build_network
 
 
 @pytest.mark.parametrize(
@@ -94,3 +97,38 @@ def test_options_of_strides_change_the_resolution() -> None:
     model.blocks6.register_forward_post_hook(lambda *found: shapes.append(found[2].shape[2:]))
     model(image)
     assert shapes == [[2, 32]]
+
+
+def test_bias_of_neck_and_head_follow_the_config() -> None:
+    tree = {
+        "name": "RecModel",
+        "Backbone": {"name": "ResNet18", "stem_act": "none"},
+        "Neck": {
+            "name": "BNNeck",
+            "num_features": 512,
+            "weight_attr": {"initializer": {"name": "Constant", "value": 0.5}},
+            "bias_attr": {"initializer": {"name": "Constant"}, "learning_rate": 1e-20},
+        },
+        "Head": {
+            "name": "FC",
+            "embedding_size": 512,
+            "class_num": 700,
+            "weight_attr": {"initializer": {"name": "Normal", "std": 0.001}},
+            "bias_attr": False,
+        },
+    }
+    model = build_network(RecModel.model_validate(tree))
+    assert (model.neck.feat_bn.weight.numpy() == 0.5).all()
+    assert model.neck.feat_bn.bias.optimize_attr["learning_rate"] == 1e-20
+    assert model.head.fc.bias is None
+    assert abs(float(model.head.fc.weight.std()) - 0.001) < 0.0001
+    images = paddle.ones([1, 3, 32, 32])
+    model.eval()
+    assert float(model.backbone.stem(images).min()) < 0, "no ReLU after the first convolution"
+    for attribute, text in (
+        ({"initializer": {"name": "Normal", "value": 1}}, "Normal has no value; remove it"),
+        ({"learning_rate": -1}, "expected a number >= 0, got -1"),
+    ):
+        tree["Head"]["bias_attr"] = attribute
+        with pytest.raises(ValidationError, match=text):
+            RecModel.model_validate(tree)

@@ -147,6 +147,31 @@ def test_sampler_of_identities_becomes_pk_sampler() -> None:
     assert train.sampler == PKSampler(batch_size=64, sample_per_id=4)
 
 
+def test_file_of_persons_loads_with_its_meaning() -> None:
+    tree = retrieving()
+    tree["Global"] |= {"retrieval_feature_from": "backbone", "feature_binarize": False}
+    tree["Arch"]["Backbone"] = {"name": "ResNet50_last_stage_stride1", "stem_act": None}
+    train = tree["DataLoader"]["Train"]["dataset"]
+    train |= {"name": "Market1501", "cls_label_path": "bounding_box_train", "backend": "pil"}
+    train["transform_ops"] = [
+        {"ResizeImage": {"size": [128, 256], "return_numpy": False, "backend": "pil"}},
+        {"ToTensor": None},
+        {"Normalize": {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}},
+    ]
+    tree["DataLoader"]["Eval"] = {
+        part: {"dataset": {**train, "cls_label_path": folder}, "sampler": {"batch_size": 4}}
+        for part, folder in (("Query", "query"), ("Gallery", "bounding_box_test"))
+    }
+    tree["Global"]["image_shape"] = [3, 256, 128]
+    del tree["Infer"]
+    config = load_config(tree)
+    assert config.Arch.architectures[0].options["stem_act"] == "none"
+    assert config.Global.feature_binarize is None
+    assert config.DataLoader.Train is not None
+    chain = [spec.kind for spec in config.DataLoader.Train.dataset.transform_ops]
+    assert chain == ["DecodeImage", "ResizeImage", "NormalizeImage"]
+
+
 def test_repeated_augmentation_keeps_its_batch_size() -> None:
     tree = plain("ResNet50")
     tree["DataLoader"]["Train"]["sampler"]["name"] = "RASampler"

@@ -10,6 +10,7 @@ from ppcls.config.load import load_config
 from ppcls.config.objectives.embedding import Recallk, mAP
 from ppcls.metric import reranking, retrieval
 from ppcls.metric.build import Rows, build_metrics
+from ppcls.metric.retrieval import Search
 
 
 def unit_vectors(count: int, size: int = 8, seed: int = 3) -> np.ndarray:
@@ -64,7 +65,7 @@ def test_reranking_finds_images_along_a_chain_of_neighbors() -> None:
     labels = np.repeat([0.0, 1.0], 40)
     plain = retrieval.mean_average_precision(features, labels)
     rows = Rows(features, labels[:, None])
-    metrics = build_metrics((mAP(), Recallk(topk=1)), rerank=True)
+    metrics = build_metrics((mAP(), Recallk(topk=1)), search=Search(rerank=True))
     values = metrics.values(np.zeros(0), 80, {"features": rows})
     assert values["mAP"] > plain + 0.01
     assert values["recall1"] == 1.0

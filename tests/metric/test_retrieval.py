@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score
 
-from ppcls.config.objectives.embedding import Recallk, mAP
+from ppcls.config.objectives.embedding import Precisionk, Recallk, mAP
 from ppcls.metric import retrieval
 from ppcls.metric.build import Rows, build_metrics
+from ppcls.metric.retrieval import Search
 
 
 @st.composite
@@ -74,3 +75,42 @@ def test_retrieval_query_finds_itself_in_gallery():
     rows = {"features": Rows(features, labels[:, None], queries=2)}
     found = build_metrics((Recallk(topk=1), mAP())).values(np.zeros(0), 4, rows)
     assert found == {"recall1": 1.0, "mAP": 1.0}, "nothing in the gallery is of the second identity"
+
+
+def test_retrieval_ignores_images_of_the_query_from_its_own_camera():
+    # The query's twin from camera 1 is the nearest; from camera 2 its identity comes after another one.
+    features = np.array([[1, 0], [1, 0], [0.8, 0.6], [0.9, 0.436]], "float32")
+    labels, cameras = np.array([[0.0], [0.0], [0.0], [1.0]]), np.array([1, 1, 2, 1])
+    metrics = build_metrics((Recallk(topk=(1, 2)), mAP()))
+    rows = Rows(features, labels, queries=1)
+    assert metrics.values(np.zeros(0), 4, {"features": rows})["recall1"] == 1.0
+    filtered = metrics.values(np.zeros(0), 4, {"features": rows._replace(cameras=cameras)})
+    assert filtered == {"recall1": 0.0, "recall2": 1.0, "mAP": 0.5}
+    alone = rows._replace(cameras=np.array([1, 1, 1, 2]))
+    assert math.isnan(metrics.values(np.zeros(0), 4, {"features": alone})["mAP"]), "no image is left to find"
+
+
+def test_precision_counts_the_nearest_images():
+    features = np.array([[1, 0], [0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0, 1]], "float32")
+    labels = np.array([[0.0], [0.0], [1.0], [0.0], [1.0]])
+    rows = Rows(features, labels, queries=1)
+    found = build_metrics((Precisionk(topk=(1, 2, 3, 8)),)).values(np.zeros(0), 5, {"features": rows})
+    assert found == {"precision1": 1.0, "precision2": 0.5, "precision3": 2 / 3, "precision8": 2 / 8}
+
+
+@pytest.mark.parametrize(
+    ("search", "expected"),
+    [
+        (Search(), 1.0),  # its angle is smaller
+        (Search(normalize=False), 0.0),  # the other image is longer
+        (Search(normalize=False, binarize="sign"), 0.0),  # equal bits: others win ties
+        (Search(normalize=False, binarize="round"), 1.0),
+        (Search(output="backbone"), 1.0),
+    ],
+)
+def test_search_compares_embeddings_as_it_is_set(search, expected):
+    features = np.array([[0.9, 0.2], [0.8, 0.4], [0.9, 0.8]], "float32")
+    metrics = build_metrics((Recallk(topk=1),), search=search)
+    assert metrics.gathered == (search.output,)
+    rows = Rows(features, np.array([[0.0], [0.0], [1.0]]), queries=1)
+    assert metrics.values(np.zeros(0), 3, {search.output: rows})["recall1"] == expected

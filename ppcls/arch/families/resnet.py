@@ -13,6 +13,7 @@ from functools import partial
 from typing import Literal
 
 from paddle import Tensor, nn
+from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat, UnderscoredConvNorm, uniform_linear
 from ppcls.arch.layers.residual import (
@@ -122,6 +123,7 @@ class ResNet(nn.Layer):  # type: ignore[misc]
         vd: Whether it is a "vd" network.
         layer_type: Kind of the inner convolutions of basic blocks.
         last_stage_stride: Stride of the last stage.
+        stem_act: Activation of the first convolutions: ``relu`` or ``none``.
         use_first_short_conv: Whether the first block projects its shortcut; in the paper it does not.
     """
 
@@ -136,6 +138,7 @@ class ResNet(nn.Layer):  # type: ignore[misc]
         layer_type: Literal["ConvBNLayer", "DiverseBranchBlock"] = "ConvBNLayer",
         use_first_short_conv: bool = True,
         last_stage_stride: int = 2,
+        stem_act: Literal["relu", "none"] = "relu",
     ) -> None:
         super().__init__()
         style = ResidualStyle(
@@ -145,7 +148,8 @@ class ResNet(nn.Layer):  # type: ignore[misc]
             last_stride=last_stage_stride,
         )
         stem = (32, 32, 64) if vd else (64,)
-        self.stem = nn.Sequential(*make_stem(style.conv, input_image_channel, stem, data_format))
+        act = F.relu if stem_act == "relu" else None
+        self.stem = nn.Sequential(*make_stem(style.conv, input_image_channel, stem, data_format, act))
         self.max_pool = nn.MaxPool2D(3, stride=2, padding=1, data_format=data_format)
         blocks = make_blocks(kind, depths, RESNET_WIDTHS, stem[-1], style, data_format)
         self.blocks = nn.Sequential(*(block for _, _, block in blocks))

@@ -9,7 +9,7 @@ from typing import ClassVar
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, UnderscoredConvNorm, uniform_linear
+from ppcls.arch.layers.conv_norm import Activation, ConvNorm, DataFormat, UnderscoredConvNorm, uniform_linear
 from ppcls.arch.layers.diverse_branch import DiverseBranchBlock
 from ppcls.arch.layers.squeeze_excitation import LinearSqueezeExcitation
 
@@ -167,13 +167,17 @@ def make_blocks(
 
 
 def make_stem(
-    conv: type[ConvNorm], in_channels: int, widths: Sequence[int], data_format: DataFormat
+    conv: type[ConvNorm],
+    in_channels: int,
+    widths: Sequence[int],
+    data_format: DataFormat,
+    act: Activation | None = F.relu,
 ) -> list[ConvNorm]:
     """Returns the first convolutions, which halve the size: one of 7x7, or several of 3x3."""
     kernel = 7 if len(widths) == 1 else 3
     inputs = (in_channels, *widths)
     return [
-        conv(inputs[i], width, kernel, 1 if i else 2, act=F.relu, data_format=data_format)
+        conv(inputs[i], width, kernel, 1 if i else 2, act=act, data_format=data_format)
         for i, width in enumerate(widths)
     ]
 

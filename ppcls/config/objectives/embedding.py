@@ -13,6 +13,7 @@ from ppcls.config.base.fields import (
     ClassCount,
     Count,
     NonNegative,
+    Number,
     Positive,
     Section,
     Spec,
@@ -37,7 +38,52 @@ class HeadSpec(Spec):
     """Length of the output: classes of a Head (or `auto`, as in Arch), or the embedding size of a Neck."""
 
 
-class FC(HeadSpec):
+class Initializer(Section):
+    """Initial values of a parameter."""
+
+    name: Literal["Constant", "Normal", "XavierNormal", "XavierUniform", "KaimingNormal", "KaimingUniform"]
+    """Name in `paddle.nn.initializer`."""
+    value: Number | None = None
+    """Constant: the value; default: 0."""
+    mean: Number | None = None
+    """Normal: mean; default: 0."""
+    std: Positive | None = None
+    """Normal: standard deviation; default: 1."""
+    fan_in: Count | None = None
+    """Xavier, Kaiming: number of inputs that the scale is computed from; default: those of the layer."""
+
+    @model_validator(mode="after")
+    def _check_parameters(self) -> Self:
+        known = {"Constant": {"value"}, "Normal": {"mean", "std"}}.get(self.name, {"fan_in"})
+        if unknown := self.model_fields_set - known - {"name"}:
+            raise ValueError(f"{self.name} has no {', '.join(sorted(unknown))}; remove it")
+        return self
+
+
+class Parameter(Section):
+    """Initial values and learning rate of a parameter."""
+
+    initializer: Initializer | None = None
+    """Initial values; default: those of the layer."""
+    learning_rate: NonNegative = 1.0
+    """Factor of the learning rate."""
+
+
+class LayerAttributes(Spec):
+    """Keys of layers with a weight and a bias."""
+
+    weight_attr: Parameter | None = None
+    """Settings of the weight."""
+    bias_attr: Parameter | Literal[False] | None = None
+    """Settings of the bias; False: no bias."""
+
+    @field_validator("bias_attr", mode="before")
+    @classmethod
+    def _read_bias(cls, value: Any) -> Any:
+        return Parameter.model_validate(value) if isinstance(value, dict) else value
+
+
+class FC(HeadSpec, LayerAttributes):
     """A linear layer."""
 
 
@@ -64,7 +110,7 @@ class VehicleNeck(Spec):
         return self.out_channels
 
 
-class BNNeck(Spec):
+class BNNeck(LayerAttributes):
     """BatchNorm of the embeddings (Luo et al. 2019)."""
 
     num_features: ClassCount
@@ -283,6 +329,15 @@ class Recallk(RetrievalSpec):
     def names(self) -> tuple[str, ...]:
         """Names such as ``("recall1", "recall5")``."""
         return tuple(f"recall{k}" for k in self.topk)
+
+
+class Precisionk(Recallk):
+    """Mean share of the same identity among the ``k`` nearest images; others win ties."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names such as ``("precision1", "precision5")``."""
+        return tuple(f"precision{k}" for k in self.topk)
 
 
 class mAP(RetrievalSpec):  # noqa: N801 - PaddleClas's name

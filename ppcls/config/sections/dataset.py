@@ -90,14 +90,57 @@ class ImageNetDataset(FileDataset):
     """Number the labels that occur from 0, in ascending order, for lists with gaps."""
 
 
-class VeriWild(ImageNetDataset):
-    """PaddleClas's name for an ImageNetDataset of identities. Its lists must not have a third column."""
+_DECODER = {"backend": "the loader chooses the decoder"}
 
-    ignored: ClassVar[Mapping[str, str]] = {"backend": "the loader chooses the decoder"}
+
+class VeriWild(ImageNetDataset):
+    """An ImageNetDataset of identities, whose lines may end with the number of the camera.
+
+    Retrieval then ignores images of a query's identity from its own camera.
+    """
+
+    ignored: ClassVar[Mapping[str, str]] = _DECODER
+
+
+class PersonDataset(FileDataset):
+    """Photographs of persons, whose names start with identity and camera, in a subfolder of `image_root`.
+
+    Retrieval ignores images of a query's identity from its own camera. Identities of a folder whose name
+    contains `train` are numbered from 0.
+
+    Attributes:
+        folder: Folder of the data set in `image_root`.
+        pattern: Regular expression for the beginning of a file name: identity and camera.
+    """
+
+    ignored: ClassVar[Mapping[str, str]] = _DECODER
+    folder: ClassVar[str]
+    pattern: ClassVar[str] = r"(-?\d+)_c(\d+)"
+    cls_label_path: str
+    """Folder of the images, such as `bounding_box_train`."""
+    follow_links: Literal[False] = False
+    """Must be False."""
+
+
+class Market1501(PersonDataset):
+    """Market-1501 (Zheng et al. 2015), in ``market1501/Market-1501-v15.09.15`` of `image_root`."""
+
+    folder: ClassVar[str] = "market1501/Market-1501-v15.09.15"
+    pattern: ClassVar[str] = r"(-?\d+)_c(\d)"
+
+
+class DukeMTMC(PersonDataset):
+    """DukeMTMC-reID (Zheng et al. 2017), in ``dukemtmc/DukeMTMC-reID`` of `image_root`."""
+
+    folder: ClassVar[str] = "dukemtmc/DukeMTMC-reID"
 
 
 class CompCars(ImageNetDataset):
     """PaddleClas's name for an ImageNetDataset of cars, without cropping them to boxes."""
+
+    key_hints: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("bbox_crop", "label_root"), "cropping to boxes is not supported; crop the files, and remove it"
+    )
 
 
 class ICartoonDataset(ImageNetDataset):

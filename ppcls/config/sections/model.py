@@ -142,6 +142,8 @@ class Arch(Section):
     last_stage_stride: Literal[1, 2] | None = None
     """ResNet50 and other ResNets: stride of the last stage. 1 doubles the resolution of the features, as in
     re-identification; default: 2."""
+    stem_act: Literal["relu", "none"] | None = None
+    """ResNet50 and other ResNets: activation of the first convolutions; default: relu."""
     stride_list: tuple[Stride, Stride, Stride, Stride, Stride] | None = None
     """PP-LCNet: strides of the first convolution and of the four later stages, a number or [vertical,
     horizontal] each; default: 2."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, field_validator, model_validator
 
 from ppcls.config.base.fields import (
     Bound,
@@ -57,6 +57,7 @@ def split_hook(value: Any) -> tuple[str, Any]:
     return value if isinstance(value, str) else "", {} if parameters is None else parameters
 
 
+_FALSE_IS_NONE = BeforeValidator(lambda value: None if value is False else value)
 ModuleName = Annotated[str, AfterValidator(_check_module)]
 Hook = Annotated[Any, AfterValidator(_check_hook)]
 
@@ -153,6 +154,12 @@ class Global(Section):
     """`retrieval`: find the identity of each image of DataLoader.Eval among all others, or of each Query
     image in the Gallery (Arch.name: RecModel). Labels may be any numbers. Only identity losses are
     reported."""
+    feature_normalize: bool = True
+    """In retrieval, compare embeddings by their cosines; False: by their inner products."""
+    feature_binarize: Annotated[Literal["sign", "round"] | None, _FALSE_IS_NONE] = None
+    """In retrieval, compare hash codes: the `sign` of each number, or for numbers from 0 to 1 `round`."""
+    retrieval_feature_from: Literal["features", "backbone"] = "features"
+    """Embedding that retrieval evaluates: the output of the Neck, or its input."""
     re_ranking: bool = False
     """Compare images by the nearest neighbors that they share (k-reciprocal re-ranking, arXiv:1701.08398),
     in evaluation with `eval_mode: retrieval`."""

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,7 @@ class FileIndex:
         source: List file or folder, for messages.
         lines: [N] int64 line numbers in ``source``, from 1; None for a folder.
         skipped: Number of files that a scan of folders skipped, by the ending of their names.
+        cameras: [N] int64, number of the camera of each image; None if unknown.
     """
 
     root: Path
@@ -59,6 +60,7 @@ class FileIndex:
     source: Path
     lines: NDArray[np.int64] | None = None
     skipped: Mapping[str, int] = field(default_factory=dict)
+    cameras: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -92,7 +94,7 @@ def read_list(
     class_num: int | None = None,
     *,
     follow_links: bool = False,
-    multi_label: bool = False,
+    labelled: Literal["once", "per class", "with cameras"] = "once",
 ) -> FileIndex:
     """Reads a list file without opening images.
 
@@ -102,7 +104,8 @@ def read_list(
         delimiter: Separator of path and label. The last one of a line counts.
         class_num: Number of classes of the model; None if any label from 0 is valid.
         follow_links: Whether images may be links out of ``root``.
-        multi_label: Whether a label has a 0 or 1 for each of ``class_num`` classes, such as ``0,1,1``.
+        labelled: ``per class``: a label has a 0 or 1 for each of ``class_num`` classes, such as ``0,1,1``;
+            ``with cameras``: a number of the camera may follow the label, in all lines or in none.
 
     Raises:
         UserError: The folder or the list is missing, or the list is empty or has wrong lines.
@@ -114,14 +117,19 @@ def read_list(
         raise UserError(f"{listing}: no such list file; expected lines of 'path{delimiter}label'") from None
     except OSError as error:
         raise UserError(f"{listing}: can't read this list file: {error.strerror}") from None
+    multi_label = labelled == "per class"
     label_problem = _multi_label_problem if multi_label else _label_problem
     paths: list[bytes] = []
     labels: list[Any] = []
     lines: list[int] = []
     problems: list[str] = []
+    cameras: list[int | None] = []
     for number, line in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), start=1):
         if not line.strip():
             continue
+        camera = None
+        if labelled == "with cameras" and (match := _camera_pattern(delimiter).fullmatch(line.rstrip())):
+            line, camera = match[1], int(match[2])
         path, separator, label = line.rstrip().rpartition(delimiter)
         path, label = path.strip(), label.strip()
         problem = _path_problem(path, separator, delimiter) or label_problem(label, class_num)
@@ -134,6 +142,10 @@ def read_list(
             problem = f"labels of {len(labels[-1])} classes, but line {lines[0]} has {len(labels[0])}"
             problems.append(f"{listing}, line {number}: {problem}")
         lines.append(number)
+        cameras.append(camera)
+        if (camera is None) != (cameras[0] is None):
+            problem = f"expected a camera after each label, or after none as in line {lines[0]}"
+            problems.append(f"{listing}, line {number}: {problem}")
     raise_line_errors(problems)
     if not paths:
         raise UserError(f"{listing}: the list is empty; expected lines of 'path{delimiter}label'")
@@ -149,8 +161,40 @@ def read_list(
         np.array(labels, np.float32 if multi_label else np.int64),
         listing,
         np.array(lines, np.int64),
+        cameras=None if cameras[0] is None else np.array(cameras, np.int64),
     )
     _check_paths(index, follow_links)
+    return index
+
+
+def read_named_files(root: Path, pattern: str, class_num: int | None, relabel: bool) -> FileIndex:
+    """Finds the images of a folder whose names start with identity and camera, without opening them.
+
+    Args:
+        root: Folder of the images, ``*.jpg``.
+        pattern: Regular expression for the beginning of a name, with the groups identity and camera. Files
+            of identity -1 are distractors, which are ignored.
+        class_num: Number of classes of the model; None if any label from 0 is valid.
+        relabel: Whether to number the identities that occur from 0.
+
+    Raises:
+        UserError: The folder is missing or has no such images, or a label is too large.
+    """
+    _check_folder(root)
+    matches = {file.name: re.match(pattern, file.name) for file in sorted(root.glob("*.jpg"))}
+    images = {name: match for name, match in matches.items() if match and int(match[1]) >= 0}
+    if not images:
+        raise UserError(f"{root}: no images of identities; expected names such as 0002_c1s1_000451_03.jpg")
+    labels = np.array([int(match[1]) for match in images.values()], np.int64)
+    if relabel:
+        labels = np.unique(labels, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    if class_num is not None and labels.max() >= class_num:
+        count = len(np.unique(labels))
+        raise UserError(f"{root}: {count} identities, but the head's class_num is {class_num}")
+    cameras = np.array([int(match[2]) for match in images.values()], np.int64)
+    paths = np.array([os.fsencode(name) for name in images])
+    index = FileIndex(root, paths, labels, root, cameras=cameras)
+    _check_paths(index, follow_links=False)
     return index
 
 
@@ -212,6 +256,12 @@ def list_files(files: Sequence[Path]) -> FileIndex:
     root = Path(os.path.commonpath([file.absolute().parent for file in files]))
     paths = np.array([os.fsencode(file.absolute().relative_to(root)) for file in files])
     return FileIndex(root, paths, np.zeros(len(files), np.int64), root)
+
+
+def _camera_pattern(delimiter: str) -> re.Pattern[str]:
+    """Returns the pattern of path with label, and camera."""
+    separator = re.escape(delimiter)
+    return re.compile(rf"(.*{separator}\s*-?\d+){separator}\s*(\d{{1,9}})")
 
 
 def _check_folder(root: Path) -> None:

@@ -44,6 +44,12 @@ class Index(Protocol):
         """
 
 
+def cameras_of(index: Index) -> NDArray[np.int64] | None:
+    """Returns the camera of each sample, [N]; None if the data set does not have them."""
+    cameras: NDArray[np.int64] | None = getattr(index, "cameras", None)
+    return cameras
+
+
 def positive_rates(index: Index) -> NDArray[np.float32] | None:
     """Returns the share of images with each class, [class_num]; None if images have a single label."""
     return index.labels.mean(axis=0, dtype=np.float64).astype(np.float32) if index.labels.ndim == 2 else None

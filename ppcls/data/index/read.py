@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from ppcls.config.sections.dataset import (
     Dataset,
+    DukeMTMC,
     ImageFolderDataset,
     ImageNetDataset,
     IndexedDataset,
+    Market1501,
     MultiLabelDataset,
     PythonDataset,
     RecordDataset,
+    VeriWild,
 )
-from ppcls.data.index.files import FileIndex, read_list
+from ppcls.data.index.files import FileIndex, read_list, read_named_files
 from ppcls.data.index.folders import read_part
 from ppcls.data.index.protocol import Index
 from ppcls.data.index.python_source import read_source
@@ -43,9 +47,13 @@ def read_index(dataset: Dataset, class_num: int | None) -> Index:
                 dataset.delimiter,
                 None if relabel else class_num,
                 follow_links=dataset.follow_links,
-                multi_label=isinstance(dataset, MultiLabelDataset),
+                labelled=_labelling(dataset),
             )
             return _relabel(index, class_num) if relabel else index
+        case Market1501() | DukeMTMC():
+            folder = Path(dataset.image_root) / dataset.folder / dataset.cls_label_path
+            relabel = "train" in dataset.cls_label_path
+            return read_named_files(folder, dataset.pattern, class_num, relabel)
         case ImageFolderDataset():
             return read_part(dataset, class_num)
         case RecordDataset():
@@ -54,6 +62,14 @@ def read_index(dataset: Dataset, class_num: int | None) -> Index:
         case PythonDataset():
             return read_source(dataset.source, class_num)
     raise TypeError(f"no index for {dataset.kind}")
+
+
+def _labelling(
+    dataset: ImageNetDataset | MultiLabelDataset,
+) -> Literal["once", "per class", "with cameras"]:
+    if isinstance(dataset, MultiLabelDataset):
+        return "per class"
+    return "with cameras" if isinstance(dataset, VeriWild) else "once"
 
 
 def _relabel(index: FileIndex, class_num: int | None) -> FileIndex:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from paddle import nn
+from paddle import ParamAttr, nn
 
 from ppcls.arch import embedding
 from ppcls.arch.build import build_model
@@ -16,7 +16,16 @@ from ppcls.arch.layers.feature_extractor import FeatureExtractor, FeatureLayerEr
 from ppcls.arch.layers.ml_decoder import replace_head
 from ppcls.config.objectives.distillation import DistillationModel
 from ppcls.config.objectives.distillation_losses import DistillationLossSpec
-from ppcls.config.objectives.embedding import BNNeck, HeadSpec, MarginHead, NeckSpec, RecModel, VehicleNeck
+from ppcls.config.objectives.embedding import (
+    BNNeck,
+    HeadSpec,
+    LayerAttributes,
+    MarginHead,
+    NeckSpec,
+    Parameter,
+    RecModel,
+    VehicleNeck,
+)
 from ppcls.config.schema import Config
 from ppcls.config.sections.model import Arch
 from ppcls.config.sections.run import AMP
@@ -83,7 +92,21 @@ def _build_head(name: str, spec: HeadSpec | NeckSpec, size: int) -> nn.Layer:
             f"Arch.{name}.embedding_size: expected {size} (its inputs), got {spec.embedding_size}"
         )
     usual = CosineHead if isinstance(spec, MarginHead) else embedding.EmbeddingLinear
-    return _LAYERS.get(type(spec), usual)(size, spec.class_num)
+    attributes = {}
+    if isinstance(spec, LayerAttributes):
+        attributes = {"weight_attr": _attribute(spec.weight_attr), "bias_attr": _attribute(spec.bias_attr)}
+    return _LAYERS.get(type(spec), usual)(size, spec.class_num, **attributes)
+
+
+def _attribute(spec: Parameter | Literal[False] | None) -> ParamAttr | Literal[False] | None:
+    """Returns Paddle's settings of a parameter."""
+    if spec is None or spec is False:
+        return spec
+    initial = spec.initializer
+    if initial is not None:
+        arguments = initial.model_dump(exclude={"name"}, exclude_none=True)
+        initial = getattr(nn.initializer, initial.name)(**arguments)
+    return ParamAttr(initializer=initial, learning_rate=spec.learning_rate)
 
 
 def join_beside(student: nn.Layer, arch: AnyArch, losses: Losses) -> None:

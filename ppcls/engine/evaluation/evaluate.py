@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from paddle import Tensor, nn
 
 from ppcls.config.schema import Config
+from ppcls.config.sections.run import Global
 from ppcls.data.build import build_loader
-from ppcls.data.index.protocol import positive_rates
+from ppcls.data.index.protocol import cameras_of, positive_rates
 from ppcls.data.loaders.batch import Batch, Loader
 from ppcls.engine.core.precision import Precision
 from ppcls.engine.evaluation.forward import EvalForward, Forward, run_model
@@ -22,6 +23,7 @@ from ppcls.engine.evaluation.outcomes import OutcomeCollector, append_rows
 from ppcls.errors import UserError
 from ppcls.loss.build import Criterion, build_criterion
 from ppcls.metric.build import Metrics, Rows, build_metrics
+from ppcls.metric.retrieval import Search
 from ppcls.outputs import Outputs, get_logits, zero_loss
 from ppcls.report.record import Outcomes
 from ppcls.runtime.collectives import all_reduce, gather_rows
@@ -100,11 +102,24 @@ class Evaluator:
         batches: Iterable[Batch] = query if not gallery else _query_then_gallery(query, gallery[0])
         if after_batch is not None:
             batches = _call_after_each(batches, after_batch)
-        result: EvalResult = self.evaluate(model, batches, len(query.index) if gallery else None)
+        queries = len(query.index) if gallery else None
+        result: EvalResult = self.evaluate(model, batches, queries, self._cameras())
         return result
 
+    def _cameras(self) -> NDArray[np.int64] | None:
+        """Returns the cameras of all images; None if a data set does not have them."""
+        cameras = [cameras_of(loader.index) for loader in self.loaders.values()]
+        known = [each for each in cameras if each is not None]
+        return np.concatenate(known) if len(known) == len(cameras) else None
+
     @paddle.no_grad()  # type: ignore[untyped-decorator]
-    def evaluate(self, model: nn.Layer, batches: Iterable[Batch], queries: int | None = None) -> EvalResult:
+    def evaluate(
+        self,
+        model: nn.Layer,
+        batches: Iterable[Batch],
+        queries: int | None = None,
+        cameras: NDArray[np.int64] | None = None,
+    ) -> EvalResult:
         """Evaluates a model on given batches.
 
         Sums and collected results stay on the device until all batches are done.
@@ -114,10 +129,11 @@ class Evaluator:
             batches: This rank's share.
             queries: Number of query images: those at lower positions are searched among the others. With
                 None, each image is searched among all others.
+            cameras: Camera of each image, by position; None if unknown.
         """
         progress, start, training = self.progress, time.perf_counter(), model.training
         model.eval()
-        totals = _EvalTotals(self.metrics, queries)
+        totals = _EvalTotals(self.metrics, queries, cameras)
         collector = OutcomeCollector(self.classes) if self.classes is not None else None
         forward = EvalForward(model, self.precision, self.forward)
         for batch, outputs in forward.outputs(self._reported(batches)):
@@ -182,11 +198,20 @@ def build_evaluator(
     return Evaluator(
         loaders=loaders,
         criterion=criterion,
-        metrics=build_metrics(config.Metric.Eval, config.Arch.class_num, config.Global.re_ranking),
+        metrics=build_metrics(config.Metric.Eval, config.Arch.class_num, _search(config.Global)),
         precision=precision,
         world=runtime.world_size,
         progress=runtime.progress,
         classes=config.Arch.class_num if sample_by_sample and single_label else None,
+    )
+
+
+def _search(settings: Global) -> Search:
+    return Search(
+        settings.retrieval_feature_from,
+        settings.feature_normalize,
+        settings.feature_binarize,
+        settings.re_ranking,
     )
 
 
@@ -201,10 +226,13 @@ class _EvalTotals:
 
     Args:
         queries: See `Evaluator.evaluate`.
+        cameras: See `Evaluator.evaluate`.
     """
 
-    def __init__(self, metrics: Metrics, queries: int | None) -> None:
-        self._metrics, self._queries = metrics, queries
+    def __init__(
+        self, metrics: Metrics, queries: int | None, cameras: NDArray[np.int64] | None = None
+    ) -> None:
+        self._metrics, self._queries, self._cameras = metrics, queries, cameras
         self._sums = paddle.zeros([2 + metrics.width], "float64")  # loss, images, counts
         self._rows: dict[str, list[Tensor]] = {name: [] for name in metrics.gathered}
         self._labels: list[Tensor] = []
@@ -255,8 +283,9 @@ class _EvalTotals:
         order = np.argsort(positions, kind="stable")
         queries = None if self._queries is None else int((positions < self._queries).sum())
         labels = _gather(self._labels, "float64", world)[order]
+        cameras = None if self._cameras is None else self._cameras[positions[order]]
         return {
-            name: Rows(_gather(rows, "float32", world)[order], labels, queries)
+            name: Rows(_gather(rows, "float32", world)[order], labels, queries, cameras)
             for name, rows in self._rows.items()
         }
 

@@ -9,11 +9,19 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
-from ppcls.config.sections.dataset import Dataset, ImageFolderDataset, ImageNetDataset
+from ppcls.config.sections.dataset import (
+    Dataset,
+    ImageFolderDataset,
+    ImageNetDataset,
+    Market1501,
+    VeriWild,
+)
 from ppcls.data.index.class_names import list_class_folders
 from ppcls.data.index.files import FileIndex
 from ppcls.data.index.files import read_list as read_list_file
+from ppcls.data.index.protocol import cameras_of
 from ppcls.data.index.read import read_index
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage
 from ppcls.errors import UserError
@@ -273,7 +281,7 @@ def test_read_list_long_path_is_rejected(tmp_path: Path) -> None:
 def test_read_list_labels_of_unequal_length_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text("a.jpg 0,1\nb.jpg 0,1,1\n")
     with pytest.raises(UserError, match="line 2: labels of 3 classes, but line 1 has 2"):
-        read_list_file(tmp_path, tmp_path / "list.txt", " ", multi_label=True)
+        read_list_file(tmp_path, tmp_path / "list.txt", " ", labelled="per class")
 
 
 @pytest.mark.hostile
@@ -325,3 +333,48 @@ def test_labels_with_gaps_are_renumbered(tmp_path: Path) -> None:
     assert file_index(dataset, 2).labels.tolist() == [1, 0, 1]
     with pytest.raises(UserError, match=r"has 2 different labels, but Arch\.class_num is 1"):
         read_index(dataset, 1)
+
+
+def write_persons(folder: Path, *names: str) -> None:
+    folder.mkdir(parents=True)
+    for name in names:
+        Image.new("RGB", (4, 8)).save(folder / name)
+
+
+def test_names_of_persons_hold_identity_and_camera(tmp_path: Path) -> None:
+    folder = tmp_path / "market1501/Market-1501-v15.09.15"
+    names = ("0007_c3s1_000001_00.jpg", "0002_c1s1_000001_00.jpg", "-1_c1s1_000001_00.jpg")
+    write_persons(folder / "bounding_box_train", *names)
+    write_persons(folder / "query", *names)
+    training, query = (
+        read_index(Market1501(transform_ops=CHAIN, image_root=str(tmp_path), cls_label_path=part), count)
+        for part, count in (("bounding_box_train", 2), ("query", None))
+    )
+    assert training.labels.tolist() == [0, 1]
+    assert query.labels.tolist() == [2, 7]
+    for index in (training, query):
+        assert cameras_of(index).tolist() == [1, 3]
+        assert Path(index.name(1)).name == names[0]
+        assert index.read(1)
+    spec = Market1501(transform_ops=CHAIN, image_root=str(tmp_path), cls_label_path="query")
+    with pytest.raises(UserError, match="2 identities, but the head's class_num is 2"):
+        read_index(spec, 2)
+    (folder / "empty").mkdir()
+    with pytest.raises(UserError, match="no images of identities"):
+        read_index(spec.model_copy(update={"cls_label_path": "empty"}), None)
+
+
+def test_third_column_of_veri_wild_is_the_camera(tmp_path: Path) -> None:
+    Image.new("RGB", (4, 8)).save(tmp_path / "a.jpg")
+    listing = tmp_path / "list.txt"
+    spec = VeriWild(transform_ops=CHAIN, image_root=str(tmp_path), cls_label_path=str(listing))
+    listing.write_text("a.jpg 5 17\na.jpg 6 2\n")
+    index = read_index(spec, None)
+    assert (index.labels.tolist(), cameras_of(index).tolist()) == ([5, 6], [17, 2])
+    listing.write_text("a.jpg 5\na.jpg 6\n")
+    assert cameras_of(read_index(spec, None)) is None
+    listing.write_text("a.jpg 5 1\na.jpg 6\n")
+    with pytest.raises(UserError, match=r"list.txt, line 2: expected a camera after each label"):
+        read_index(spec, None)
+    plain = ImageNetDataset(transform_ops=CHAIN, image_root=str(tmp_path), cls_label_path=str(listing))
+    assert Path(read_index(plain, None).name(0)).name == "a.jpg 5", "other data sets accept blanks in paths"

@@ -126,7 +126,7 @@ def image_list(data: bytes, folder: Path) -> None:
 
 @target
 def multi_label_list(data: bytes, folder: Path) -> None:
-    read_list(folder, written(data, folder / "list.txt"), "\t", None, multi_label=True)
+    read_list(folder, written(data, folder / "list.txt"), "\t", None, labelled="per class")
 
 
 @target

@@ -116,6 +116,7 @@ class _ResamplingTransform(Transform):
 class ResizeImage(_ResamplingTransform):
     """Resizes to ``size``, or so that the shorter side becomes ``resize_short``."""
 
+    ignored: ClassVar[Mapping[str, str]] = {"return_numpy": "images are arrays"}
     size: Size | None = None
     """Side, or [width, height]. Set either this or `resize_short`."""
     resize_short: Side | None = None

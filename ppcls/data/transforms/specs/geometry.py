@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -37,6 +38,7 @@ def _border(value: Any) -> Any:
 class Pad(Transform):
     """Adds a border. ``edge`` repeats the outermost pixels, ``reflect`` mirrors the image without them."""
 
+    ignored: ClassVar[Mapping[str, str]] = {"backend": "all backends compute the same"}
     padding: Annotated[tuple[int, int, int, int], BeforeValidator(_border)] = Field(
         description="pixels on all sides, or [horizontal, vertical], or [left, top, right, bottom]"
     )
