@@ -244,11 +244,7 @@ def _find_lr(config: Config) -> None:
 
 
 def _check_output_dir(folder: Path) -> None:
-    """Checks that an output folder can be created or written, without creating it.
-
-    Raises:
-        UserError: It can't.
-    """
+    """Raises `UserError` if an output folder can't be created or written; creates nothing."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         reason = "can't be written" if existing.is_dir() else "is not a folder"

@@ -29,6 +29,7 @@ from ppcls.engine.profiling.profile import build_profile
 from ppcls.engine.setup import build_run
 from ppcls.errors import SignalExit
 from ppcls.files import write_text
+from ppcls.report.confusion import class_name
 from ppcls.report.console import clock
 from ppcls.report.environment import read_hardware, read_versions
 from ppcls.report.html import RunInfo
@@ -157,7 +158,7 @@ def describe_recall(confusion: NDArray[np.int64], names: Sequence[str]) -> str:
         worst = np.argsort(recall, kind="stable")[:_SHOWN_CLASSES]
         labels, recall, title = labels[worst], recall[worst], f"lowest recall of {len(labels)} classes"
     parts = [
-        f"{names[label] if label < len(names) else label} {value:.3f} of {images[label]}"
+        f"{class_name(names, label)} {value:.3f} of {images[label]}"
         for label, value in zip(labels.tolist(), recall.tolist(), strict=True)
     ]
     return f"{title}: {', '.join(parts)}"
@@ -172,10 +173,10 @@ def warn_of_one_class(confusion: NDArray[np.int64], names: Sequence[str]) -> Ite
     """
     predicted = np.flatnonzero(confusion.sum(axis=0)).tolist()
     if len(predicted) == 1 and np.count_nonzero(confusion.sum(axis=1)) > 1:
-        name = names[predicted[0]] if predicted[0] < len(names) else predicted[0]
         yield (
-            f"warning: the model predicts {name} for every validation image; train longer (--epochs), "
-            "start from published weights (--pretrained), or change the learning rate (--lr)"
+            f"warning: the model predicts {class_name(names, predicted[0])} for every validation image; "
+            "train longer (--epochs), start from published weights (--pretrained), or change the learning "
+            "rate (--lr)"
         )
 
 

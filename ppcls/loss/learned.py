@@ -236,11 +236,7 @@ class AttentionTransfer(nn.Layer):  # type: ignore[misc]
 
 
 def _check_shape(name: str, feature: Tensor, shape: Sequence[int]) -> None:
-    """Checks that an output has the shape [B, *shape].
-
-    Raises:
-        UserError: It has not.
-    """
+    """Raises `UserError` unless an output has the shape [B, *shape]."""
     actual = list(feature.shape[1:])
     if actual != list(shape):
         raise UserError(

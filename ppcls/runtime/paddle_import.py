@@ -185,11 +185,7 @@ def _omp_threads() -> int | None:
 
 
 def check_deterministic() -> None:
-    """Checks that the environment does not request cuDNN's search, which makes runs differ.
-
-    Raises:
-        UserError: It does.
-    """
+    """Raises `UserError` if the environment requests cuDNN's search, which makes runs differ."""
     if os.environ.get(_SEARCH, "0").lower() not in ("0", "false", ""):
         raise UserError(
             f"{_SEARCH} chooses convolutions by their time, so runs differ, but "
