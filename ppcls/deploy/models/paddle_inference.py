@@ -20,6 +20,8 @@ from ppcls.errors import UserError
 from ppcls.runtime.start import Runtime
 
 _GPU_MEMORY = 100  # MB, initial size of the memory pool; it grows
+# Of Paddle 3.3 on CPUs. It merges a transpose with a reshape of several axes, as in Swin, into a wrong shape.
+_WRONG_FUSION = "operator_reshape_onednn_fuse_pass"
 _GPU_PRECISIONS = {
     "float32": inference.PrecisionType.Float32,
     "float16": inference.PrecisionType.Half,
@@ -93,6 +95,7 @@ class PaddleInferenceModel:
         if runtime.device_id is None:
             settings.disable_gpu()
             settings.set_cpu_math_library_num_threads(runtime.threads)
+            settings.delete_pass(_WRONG_FUSION)
             if precision == "bfloat16":
                 settings.enable_mkldnn()
                 settings.enable_mkldnn_bfloat16()
