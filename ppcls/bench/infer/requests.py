@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ppcls.bench.measure.processes import MeasuringProcess, worker_command
-from ppcls.bench.measure.runner import Candidate, Effort, Measurements
+from ppcls.bench.measure.runner import Candidate, Effort
 from ppcls.bench.results.schema import Label
 from ppcls.deploy.models.openvino import uses_openvino
 from ppcls.deploy.models.source import ModelSource, find_source
@@ -96,7 +96,7 @@ def make_candidates(
     return candidates
 
 
-def find_latencies(measured: Sequence[Measurements[str]]) -> Iterator[str]:
+def find_latencies(measured: Sequence[Candidate[str]]) -> Iterator[str]:
     """Yields conclusions about latencies, one sentence each."""
     done = [row for row in measured if row.samples]
     if not done:

@@ -70,10 +70,10 @@ def find_bottleneck(
     return LoaderLimit(bottleneck, text)
 
 
-def cheapest_good(speeds: Mapping[AnySetting, Quantity], cheapest_first: Sequence[AnySetting]) -> AnySetting:
+def cheapest_good(speeds: Mapping[AnySetting, float], cheapest_first: Sequence[AnySetting]) -> AnySetting:
     """Returns the cheapest setting that is about as fast as the fastest."""
-    best = max(speed.median for speed in speeds.values())
-    return next(setting for setting in cheapest_first if speeds[setting].median >= _AS_GOOD * best)
+    best = max(speeds.values())
+    return next(setting for setting in cheapest_first if speeds[setting] >= _AS_GOOD * best)
 
 
 def exceeds_noise(ratios: Quantity) -> bool:

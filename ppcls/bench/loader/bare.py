@@ -16,7 +16,6 @@ from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, RandCropIma
 from ppcls.errors import UserError
 
 ImageGraph = Callable[[Any, bool], Any]  # adds a chain after the encoded images, on the GPU or not
-ReaderGraph = Callable[[], Any]  # adds a reader, which returns images and labels
 
 
 def check_bare(workload: LoaderWorkload) -> None:
@@ -25,7 +24,7 @@ def check_bare(workload: LoaderWorkload) -> None:
     Raises:
         UserError: It has none.
     """
-    if not isinstance(workload.index, FileIndex):
+    if workload.reader is None and not isinstance(workload.index, FileIndex):
         raise UserError(
             f"{workload.index.source}: the bare pipeline supports only image files, listed or in folders"
         )
@@ -36,8 +35,8 @@ def check_bare(workload: LoaderWorkload) -> None:
         )
 
 
-def read_files(workload: LoaderWorkload, *, shuffled: bool = True) -> ReaderGraph:
-    """Returns DALI's reader of the workload's image files, which `check_bare` requires."""
+def read_files(workload: LoaderWorkload, *, shuffled: bool = True) -> Callable[[], Any]:
+    """Returns a function that adds DALI's reader of the workload's files, which `check_bare` requires."""
     index, positions = workload.index, workload.positions if shuffled else np.sort(workload.positions)
     assert isinstance(index, FileIndex)  # by check_bare
     several = index.labels.ndim == 2  # labels per image, which the reader does not support
@@ -50,18 +49,16 @@ def read_files(workload: LoaderWorkload, *, shuffled: bool = True) -> ReaderGrap
     )
 
 
-def bare_pipeline(
-    workload: LoaderWorkload, settings: DaliSettings, read: ReaderGraph, *, bytes_only: bool = False
-) -> Pipeline:
+def bare_pipeline(workload: LoaderWorkload, settings: DaliSettings, *, bytes_only: bool) -> Pipeline:
     """Returns a bare pipeline, not yet built, whose outputs have one row per image.
 
     Args:
         workload: Images; `check_bare` accepts them.
         settings: Threads, prefetch depth and GPU.
-        read: Reader, such as that of `read_files`.
         bytes_only: Whether to only read encoded images.
     """
     graph = None if bytes_only else _tutorial_graph(workload)
+    read = workload.reader or read_files(workload)
     on_gpu = settings.device_id is not None
     pipeline = Pipeline(
         batch_size=workload.batch_size,

@@ -7,7 +7,7 @@ when they only read bytes, and with the config's whole chain.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,10 +16,10 @@ from typing import Any
 from nvidia.dali import fn, tfrecord
 
 from ppcls.bench.loader.advice import dali_setting
-from ppcls.bench.loader.bare import ReaderGraph, bare_pipeline, check_bare, read_files
-from ppcls.bench.loader.runners import BatchTimer, Counts, load_batches, measure_batches, run_pipeline
-from ppcls.bench.loader.workload import LoaderWorkload, read_workload
-from ppcls.bench.measure.runner import Candidate, Measurements
+from ppcls.bench.loader.bare import check_bare, read_files
+from ppcls.bench.loader.runners import BatchTimer, Loaders, loader_candidate
+from ppcls.bench.loader.settings import LoaderSetting
+from ppcls.bench.loader.workload import LoaderWorkload
 from ppcls.bench.results.schema import ResultRow
 from ppcls.config.sections.dataset import (
     LMDBDataset,
@@ -29,7 +29,7 @@ from ppcls.config.sections.dataset import (
     WebDataset,
 )
 from ppcls.data.index.files import FileIndex
-from ppcls.data.loaders.dali.settings import resolve_dali_settings
+from ppcls.data.index.read import read_index
 from ppcls.data.records.formats import FORMATS
 from ppcls.data.records.shard import default_index_path
 from ppcls.dataset_tools.convert import Conversion, convert
@@ -71,7 +71,7 @@ _FORMATS: dict[str, tuple[type[RecordDataset], Callable[[str, str], Any]]] = {
 }
 
 
-def container_groups(workload: LoaderWorkload, timer: BatchTimer) -> Iterator[list[Candidate[str]]]:
+def container_groups(workload: LoaderWorkload, timer: BatchTimer) -> Iterator[Loaders]:
     """Yields the candidates of files, then those of each container, which is deleted before the next one.
 
     Args:
@@ -82,7 +82,8 @@ def container_groups(workload: LoaderWorkload, timer: BatchTimer) -> Iterator[li
         UserError: The images are not files, or the chain is another one.
     """
     check_bare(workload)
-    yield _candidates("files", workload, read_files(workload, shuffled=False), timer)
+    files = replace(workload, reader=read_files(workload, shuffled=False))
+    yield _candidates("files", files, timer)
     index, split = workload.index, workload.split
     assert isinstance(index, FileIndex)  # by check_bare
     for name, (dataset, reader) in _FORMATS.items():
@@ -90,46 +91,37 @@ def container_groups(workload: LoaderWorkload, timer: BatchTimer) -> Iterator[li
             conversion = Conversion(index, FORMATS[name], Path(folder), (len(index),))
             convert(conversion, lambda _: None)
             path = conversion.shards[0][0]
-            written = split.model_copy(
-                update={"dataset": dataset(paths=(str(path),), transform_ops=split.dataset.transform_ops)}
+            written = dataset(paths=(str(path),), transform_ops=split.dataset.transform_ops)
+            converted = replace(
+                workload,
+                split=split.model_copy(update={"dataset": written}),
+                index=read_index(written, workload.config.Arch.class_num),
+                reader=partial(reader, str(path), str(default_index_path(path))),
             )
-            loaders = workload.config.DataLoader.model_copy(update={"Train": written})
-            config = workload.config.model_copy(update={"DataLoader": loaders})
-            converted = read_workload(config, workload.runtime, workload.images)
-            read = partial(reader, str(path), str(default_index_path(path)))
-            yield _candidates(name, converted, read, timer)
+            yield _candidates(name, converted, timer)
 
 
-def _candidates(
-    source: str, workload: LoaderWorkload, read: ReaderGraph, timer: BatchTimer
-) -> list[Candidate[str]]:
-    """Returns DALI's reader and ours, each alone and with the whole chain; their key is the work."""
-    setting = dali_setting(workload)
-    read_only = replace(setting, backend="DALI CPU", prefetch=_AHEAD, stage="disk")
-    cpu = workload.on_cpu.dali_settings(setting.workers, _AHEAD)
-    settings = resolve_dali_settings(workload.split.loader.dali, workload.runtime)
-    streams: list[tuple[str, str, Callable[[], Counts]]] = [
-        (
-            "bytes",
-            _DALI,
-            lambda: run_pipeline(bare_pipeline(workload, cpu, read, bytes_only=True), touch=True),
-        ),
-        ("bytes", "ppcls", lambda: load_batches(read_only, workload)),
-        ("whole chain", _DALI, lambda: run_pipeline(bare_pipeline(workload, settings, read))),
-        ("whole chain", "ppcls", lambda: load_batches(setting, workload)),
-    ]
+def _candidates(source: str, workload: LoaderWorkload, timer: BatchTimer) -> Loaders:
+    """Returns DALI's reader and ours, each alone and with the whole chain."""
+    ours = dali_setting(workload)
+    works: dict[str, LoaderSetting] = {
+        "bytes": replace(ours, prefetch=_AHEAD, stage="disk"),
+        "whole chain": ours,
+    }
     return [
-        Candidate(
-            work,
+        loader_candidate(
+            setting,
+            workload,
+            timer,
             f"{source}, {work}, {reader}",
-            partial(measure_batches, stream, timer, setting.skipped_batches),
             {"source": source, "work": work, "reader": reader},
         )
-        for work, reader, stream in streams
+        for work, whole in works.items()
+        for reader, setting in ((_DALI, replace(whole, backend="bare DALI")), ("ppcls", whole))
     ]
 
 
-def make_rows(measured: Sequence[Measurements[str]]) -> list[ResultRow]:
+def make_rows(candidates: Loaders) -> list[ResultRow]:
     """Returns one row per work and reader of a source, with the ratio to DALI's reader."""
-    dali = {each.key: each for each in measured if each.labels["reader"] == _DALI}
-    return [each.row(dali[each.key], f"of {_DALI}") for each in measured]
+    dali = {each.labels["work"]: each for each in candidates if each.labels["reader"] == _DALI}
+    return [each.row(dali[each.labels["work"]], f"of {_DALI}") for each in candidates]

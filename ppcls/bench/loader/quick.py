@@ -7,19 +7,17 @@ from dataclasses import replace
 
 from ppcls.bench.loader.advice import dali_setting
 from ppcls.bench.loader.bare import check_bare
-from ppcls.bench.loader.runners import BatchTimer, loader_candidate
+from ppcls.bench.loader.runners import BatchTimer, Loaders, loader_candidate
 from ppcls.bench.loader.settings import LoaderSetting
 from ppcls.bench.loader.workload import LoaderWorkload
-from ppcls.bench.measure.runner import Candidate, Measurements
 from ppcls.bench.results.schema import ResultRow
 
 _BARE, _OURS = "bare DALI pipeline", "ppcls, DALI"
-Measured = Measurements[LoaderSetting]
 
 
 def quick_candidates(
     workload: LoaderWorkload, workers: Sequence[int], timer: BatchTimer, *, mixup: bool = False
-) -> list[Candidate[LoaderSetting]]:
+) -> Loaders:
     """Returns the bare pipeline, our DALI loader, and our paddle.io loader with some worker counts.
 
     Args:
@@ -44,14 +42,14 @@ def quick_candidates(
     ]
 
 
-def make_rows(measured: Sequence[Measured]) -> list[ResultRow]:
+def make_rows(loaders: Loaders) -> list[ResultRow]:
     """Returns one row per loader, with its ratio to the bare pipeline."""
-    return [each.row(measured[0], f"of {_BARE}") for each in measured]
+    return [each.row(loaders[0], f"of {_BARE}") for each in loaders]
 
 
-def compare_loaders(measured: Sequence[Measured]) -> Iterator[str]:
+def compare_loaders(loaders: Loaders) -> Iterator[str]:
     """Yields how many times faster our DALI loader is than our other loaders, one sentence each."""
-    ours = next(each for each in measured if each.name == _OURS)
-    for each in measured[2:]:
+    ours = next(each for each in loaders if each.name == _OURS)
+    for each in loaders[2:]:
         if ours.samples and each.samples:
             yield f"{_OURS} is {ours.ratio(each).median:.2f} times as fast as {each.name}"

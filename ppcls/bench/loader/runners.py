@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from nvidia.dali import Pipeline
 from nvidia.dali.backend import ReleaseUnusedMemory  # type: ignore[attr-defined]
 
-from ppcls.bench.loader.bare import bare_pipeline, check_bare, read_files
+from ppcls.bench.loader.bare import bare_pipeline, check_bare
 from ppcls.bench.loader.settings import LoaderSetting
 from ppcls.bench.loader.workload import LoaderWorkload
 from ppcls.bench.measure.runner import RATE, Candidate, MeasurementFailed, Sample
@@ -31,13 +30,14 @@ from ppcls.data.loaders.dali.reader import build_reader, shut_down
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.loaders.mixing import MixedLoader
 from ppcls.data.loaders.paddle import PaddleLoader, PaddleSettings, collect_before_fork, exit_with_parent
-from ppcls.data.sampling.order import Cursor, Order
+from ppcls.data.sampling.order import Order
 from ppcls.data.supported import check_dali, check_numpy
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import Op, RandCropImage
 from ppcls.errors import UserError
 
 Counts = Generator[int, None, None]  # number of images of each batch
+Loaders = list[Candidate[LoaderSetting]]
 MIN_BATCHES = 4  # counted batches
 _REASON_LENGTH = 300  # characters
 _PAGE = 4096  # bytes
@@ -107,37 +107,21 @@ def loader_candidate(
         labels: Labels of the result row; None for those of the setting.
     """
 
-    def open_batches() -> Counts:
+    def measure() -> Sample:
         try:
             _check_supported(setting, workload)
         except UserError as error:
             raise MeasurementFailed(str(error)) from None
-        return load_batches(setting, workload)
-
-    def measure() -> Sample:
-        sample = measure_batches(open_batches, timer, setting.skipped_batches)
+        try:
+            with closing(load_batches(setting, workload)) as batches:
+                sample = timer.time(batches, setting.skipped_batches)
+        except (RuntimeError, MemoryError, SystemError) as error:  # of DALI and Paddle
+            reason = error_reason(str(error))[:_REASON_LENGTH] or type(error).__name__
+            raise MeasurementFailed(reason) from None
         return {**sample, "megabytes_per_second": sample[RATE] * workload.image_bytes / 1e6}
 
     labels = setting.labels() if labels is None else labels
     return Candidate(setting, name or setting.describe(), measure, dict(labels))
-
-
-def measure_batches(open_batches: Callable[[], Counts], timer: BatchTimer, skipped: int) -> Sample:
-    """Opens a stream of batches and times it.
-
-    Args:
-        open_batches: Starts the stream.
-        timer: Timer.
-        skipped: Batches before the clock starts.
-
-    Raises:
-        MeasurementFailed: DALI or Paddle failed.
-    """
-    try:
-        with closing(open_batches()) as batches:
-            return timer.time(batches, skipped)
-    except (RuntimeError, MemoryError, SystemError) as error:  # of DALI and Paddle
-        raise MeasurementFailed(error_reason(str(error))[:_REASON_LENGTH] or type(error).__name__) from None
 
 
 def _check_supported(setting: LoaderSetting, workload: LoaderWorkload) -> None:
@@ -146,12 +130,7 @@ def _check_supported(setting: LoaderSetting, workload: LoaderWorkload) -> None:
     elif setting.backend == "paddle.io":
         check_numpy(workload.ops, "transform_ops")
     else:
-        check_dali(workload.ops, "transform_ops", _dali_settings(setting, workload))
-
-
-def _dali_settings(setting: LoaderSetting, workload: LoaderWorkload) -> DaliSettings:
-    device = workload.on_cpu if setting.backend == "DALI CPU" else workload
-    return device.dali_settings(setting.workers, setting.prefetch, **setting.dali)
+        check_dali(workload.ops, "transform_ops", workload.dali_settings(setting))
 
 
 def load_batches(setting: LoaderSetting, workload: LoaderWorkload) -> Counts:
@@ -162,8 +141,9 @@ def load_batches(setting: LoaderSetting, workload: LoaderWorkload) -> Counts:
     """
     order = workload.order(mixup=setting.mixup)
     if setting.backend == "bare DALI":
-        settings = _dali_settings(setting, workload)
-        return run_pipeline(bare_pipeline(workload, settings, read_files(workload)))
+        only_read = setting.stage == "disk"
+        pipeline = bare_pipeline(workload, workload.dali_settings(setting), bytes_only=only_read)
+        return _run_pipeline(pipeline, touch=only_read)
     if setting.backend == "paddle.io":
         return _load_by_paddle(setting, workload, order)
     return _load_by_dali(setting, workload, order)
@@ -180,13 +160,8 @@ def _iterate(loader: Loader, workload: LoaderWorkload) -> Counts:
         loader.release()
 
 
-def run_pipeline(pipeline: Pipeline, *, touch: bool = False) -> Counts:
-    """Builds a pipeline, yields the images of each batch endlessly, and releases the pipeline.
-
-    Args:
-        pipeline: Pipeline that is not yet built.
-        touch: Whether to read a byte of each memory page, because mapped files are read only then.
-    """
+def _run_pipeline(pipeline: Pipeline, *, touch: bool = False) -> Counts:
+    """Runs a pipeline; ``touch`` reads a byte of each memory page, as mapped files are read only then."""
     pipeline.build()
     try:
         while True:
@@ -204,7 +179,7 @@ def _touch_pages(images: Any) -> int:
 
 
 def _load_by_dali(setting: LoaderSetting, workload: LoaderWorkload, order: Order) -> Counts:
-    settings, ops = _dali_settings(setting, workload), workload.ops
+    settings, ops = workload.dali_settings(setting), workload.ops
     if setting.stage == "disk":
         return _read_by_dali(workload, order, settings)
     if setting.stage == "decode":
@@ -263,74 +238,42 @@ def _load_by_paddle(setting: LoaderSetting, workload: LoaderWorkload, order: Ord
         settings = PaddleSettings(setting.workers, workload.split.loader.use_shared_memory)
         return _iterate(PaddleLoader(workload.index, order, ops, settings), workload)
     parts: dict[str, tuple[Op, ...]] = {"disk": (), "decode": ops[:1]}
-    work = partial(_image_size, workload, parts.get(setting.stage, ops))
-    batches = (
-        order.at(Cursor(epoch, step)).indices.tolist()
-        for epoch in itertools.count()
-        for step in range(len(order))
+    sizes = paddle.io.DataLoader(
+        _ImageSizes(workload, parts.get(setting.stage, ops)),
+        batch_size=workload.batch_size,
+        num_workers=setting.workers,
+        use_shared_memory=setting.workers > 0,
+        return_list=True,
+        worker_init_fn=exit_with_parent,
     )
-    return _map_in_workers(work, batches, setting.workers)
+    return _count_rows(sizes, setting.workers)
 
 
-def _image_size(workload: LoaderWorkload, ops: tuple[Op, ...], position: int) -> NDArray[Any]:
-    """Makes an image and returns only its size, so that handing it over costs nothing."""
-    encoded = workload.index.read(position)
-    return np.asarray([run(ops, encoded, workload.draws(position)).size if ops else len(encoded)])
+class _ImageSizes(paddle.io.Dataset):  # type: ignore[misc]
+    """Makes images up to a stage and returns only their sizes, so that handing them over costs nothing."""
 
-
-class _MappedPositions(paddle.io.Dataset):  # type: ignore[misc]
-    """A function's result at each position."""
-
-    def __init__(self, function: Callable[[int], NDArray[Any]]) -> None:
+    def __init__(self, workload: LoaderWorkload, ops: tuple[Op, ...]) -> None:
         super().__init__()
-        self._function = function
+        self._workload, self._ops = workload, ops
 
-    def __getitem__(self, position: int) -> NDArray[Any]:
-        return self._function(position)
+    def __getitem__(self, number: int) -> NDArray[np.int64]:
+        positions = self._workload.positions
+        position = int(positions[number % len(positions)])
+        encoded = self._workload.index.read(position)
+        if not self._ops:
+            return np.asarray([len(encoded)])
+        return np.asarray([run(self._ops, encoded, self._workload.draws(position)).size])
 
     def __len__(self) -> int:
         return 1 << 40  # practically endless
 
 
-class _PositionBatches(paddle.io.BatchSampler):  # type: ignore[misc]
-    def __init__(self, positions: Iterator[list[int]]) -> None:
-        self._positions = positions
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return self._positions
-
-    def __len__(self) -> int:
-        return 1 << 40
-
-
-def _map_in_workers(
-    function: Callable[[int], NDArray[Any]], positions: Iterator[list[int]], workers: int
-) -> Counts:
-    """Applies a function to positions in paddle.io's workers, and yields the images of each batch.
-
-    Args:
-        function: Maps a position to an array; all arrays have the same shape.
-        positions: Positions of each batch.
-        workers: Number of processes; 0 for this one.
-    """
-    loader = paddle.io.DataLoader(
-        _MappedPositions(function),
-        batch_sampler=_PositionBatches(positions),
-        collate_fn=_stack,
-        num_workers=workers,
-        use_shared_memory=workers > 0,
-        return_list=True,
-        worker_init_fn=exit_with_parent,
-    )
+def _count_rows(loader: paddle.io.DataLoader, workers: int) -> Counts:
     if workers:
         collect_before_fork()
     batches = iter(loader)
     try:
-        for (batch,) in batches:
+        for batch in batches:
             yield int(batch.shape[0])
     finally:
         batches._try_shutdown_all()  # otherwise workers would outlive an iteration that is broken off
-
-
-def _stack(rows: Sequence[NDArray[Any]]) -> tuple[NDArray[Any]]:
-    return (np.stack(rows),)

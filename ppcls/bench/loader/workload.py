@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ppcls.bench.loader.settings import LoaderSetting
 from ppcls.config.schema import Config
 from ppcls.config.sections.loader import Dali, Split
 from ppcls.config.sections.sampler import DistributedBatchSampler, MultiScaleSampler
@@ -16,45 +19,15 @@ from ppcls.data.index.protocol import Index
 from ppcls.data.index.read import read_index
 from ppcls.data.loaders.dali.settings import DaliSettings, resolve_dali_settings
 from ppcls.data.sampling.order import Order
-from ppcls.data.sampling.sampler import Positions
+from ppcls.data.sampling.sampler import ListSampler, Positions
 from ppcls.data.transforms.specs import Op, count_draws, plan_chain
 from ppcls.data.transforms.specs.rng import permutation, uniforms
 from ppcls.errors import UserError
 from ppcls.runtime.hardware import Card
 from ppcls.runtime.start import Runtime, selected_card
 
-_EPOCH_SAMPLES = 1 << 16  # large, because a loader's workers restart with every epoch
+_EPOCH_SAMPLES = 1 << 16  # of an epoch: many, because a loader's workers restart with every epoch
 _WEIGHED = 256  # images whose mean size is reported
-
-
-@dataclass(frozen=True)
-class RepeatSampler:
-    """Random order of some samples of a data set, each repeated equally often per epoch.
-
-    Attributes:
-        size: Number of samples of the data set.
-        images: Number of samples used.
-        times: Repetitions per epoch.
-    """
-
-    size: int
-    images: int
-    times: int
-
-    def __len__(self) -> int:
-        return self.images * self.times
-
-    def chosen(self, seed: int) -> Positions:
-        """Returns the positions of the samples used, [images] int64."""
-        return permutation(seed, 0, self.size)[: self.images]
-
-    def epoch(self, seed: int, epoch: int) -> Positions:
-        """See `ppcls.data.sampling.sampler.EpochSampler`."""
-        return self.chosen(seed)[permutation(seed, 1 + epoch, len(self)) % self.images]
-
-    def describe(self) -> str:
-        """See `ppcls.data.sampling.sampler.EpochSampler`."""
-        return f"{self.images} of {self.size}, {self.times} times"
 
 
 @dataclass(frozen=True)
@@ -68,6 +41,7 @@ class LoaderWorkload:
         index: Samples of the split.
         images: Number of samples used.
         card: GPU as NVML reports it; None on a CPU, or if NVML does not know it.
+        reader: Adds DALI's reader of the images to a pipeline; None to read files.
     """
 
     config: Config
@@ -76,6 +50,7 @@ class LoaderWorkload:
     index: Index
     images: int
     card: Card | None = None
+    reader: Callable[[], Any] | None = None
 
     @property
     def batch_size(self) -> int:
@@ -94,16 +69,16 @@ class LoaderWorkload:
 
     def order(self, *, mixup: bool = False) -> Order:
         """Returns the order of an epoch that practically never ends: it repeats each image equally often."""
-        times = max(1, -(-_EPOCH_SAMPLES // self.images))
-        sampler = RepeatSampler(len(self.index), self.images, times)
+        repeated = np.tile(self.positions, max(1, -(-_EPOCH_SAMPLES // self.images)))
         group = 2 if mixup else 1
         rows = self.split.sampler.rows(self.runtime.world_size, group)
+        sampler = ListSampler(tuple(repeated.tolist()))
         return Order(sampler, rows, self.config.Global.seed, drop_last=True, group=group)
 
     @cached_property
     def positions(self) -> Positions:
-        """Positions of the images in the data set, [images] int64."""
-        return RepeatSampler(len(self.index), self.images, 1).chosen(self.config.Global.seed)
+        """Positions of the images in the data set in random order, [images] int64."""
+        return permutation(self.config.Global.seed, 0, len(self.index))[: self.images]
 
     @cached_property
     def image_bytes(self) -> float:
@@ -128,11 +103,13 @@ class LoaderWorkload:
         runtime = replace(self.runtime, device="cpu", device_id=None, card=None, budget=None)
         return replace(self, runtime=runtime)
 
-    def dali_settings(self, threads: int, prefetch: int | None, **more: object) -> DaliSettings:
-        """Returns the config's settings of DALI, with these changes."""
-        update = {"num_threads": threads, **({"prefetch_queue_depth": prefetch} if prefetch else {}), **more}
+    def dali_settings(self, setting: LoaderSetting) -> DaliSettings:
+        """Returns the config's settings of DALI, with those of a setting."""
+        prefetch = {"prefetch_queue_depth": setting.prefetch} if setting.prefetch is not None else {}
+        update = {"num_threads": setting.workers, **prefetch, **setting.dali}
+        device = self.on_cpu if setting.backend == "DALI CPU" or setting.stage == "disk" else self
         dali: Dali = self.split.loader.dali.model_copy(update=update)
-        return resolve_dali_settings(dali, self.runtime)
+        return resolve_dali_settings(dali, device.runtime)
 
 
 def read_workload(config: Config, runtime: Runtime, images: int) -> LoaderWorkload:

@@ -1,4 +1,4 @@
-"""Measurements in separate processes, because flags, threads and memory peaks belong to a process."""
+"""Candidate in separate processes, because flags, threads and memory peaks belong to a process."""
 
 from __future__ import annotations
 

@@ -33,10 +33,7 @@ class MetricUnit(NamedTuple):
 METRICS = {  # key of a sample: metric, in the order of the tables' columns
     "seconds": MetricUnit("time", "s", "less"),
     "share": MetricUnit("share", "%", "neither", 100),
-    "p50": MetricUnit("p50", "ms", "less", 1e3),
-    "p90": MetricUnit("p90", "ms", "less", 1e3),
-    "p95": MetricUnit("p95", "ms", "less", 1e3),
-    "p99": MetricUnit("p99", "ms", "less", 1e3),
+    **{name: MetricUnit(name, "ms", "less", 1e3) for name in ("p50", "p90", "p95", "p99")},
     RATE: MetricUnit("images/s", "images/s"),
     "megabytes_per_second": MetricUnit("data", "MB/s"),
     "cpu_per_image": MetricUnit("CPU", "s/1,000 images", "less", 1e3),
@@ -65,9 +62,9 @@ class MeasurementFailed(UserError):  # noqa: N818 - an expected outcome
         self.reason = reason
 
 
-@dataclass(frozen=True)
+@dataclass
 class Candidate(Generic[Key]):
-    """One thing to measure.
+    """One thing to measure, and its measurements so far.
 
     Attributes:
         key: Identity for the benchmark, such as a way of training.
@@ -75,31 +72,16 @@ class Candidate(Generic[Key]):
         measure: Measures once, in this process or in another one; returns a sample. It raises
             `MeasurementFailed` if only this candidate is affected.
         labels: Labels of the result row.
+        samples: One sample per round.
+        reason: Cause of missing rounds; empty if there are none.
     """
 
     key: Key
     name: str
     measure: Callable[[], Sample]
-    labels: dict[str, Label] = field(default_factory=dict)
-
-
-@dataclass
-class Measurements(Generic[Key]):
-    """Measurements of one candidate.
-
-    Attributes:
-        key: Identity of the candidate.
-        name: Name for people.
-        samples: One sample per round.
-        reason: Cause of missing rounds; empty if there are none.
-        labels: Labels of the result row.
-    """
-
-    key: Key
-    name: str
+    labels: dict[str, Label]
     samples: list[Sample] = field(default_factory=list)
     reason: str = ""
-    labels: dict[str, Label] = field(default_factory=dict)
 
     @property
     def rate(self) -> Quantity:
@@ -109,19 +91,17 @@ class Measurements(Generic[Key]):
     def metrics(self) -> dict[str, Quantity]:
         """Returns the metrics that all samples have."""
         return {
-            metric.name: Quantity(
-                tuple(metric.factor * sample[key] for sample in self.samples), metric.unit, metric.better
-            )
-            for key, metric in METRICS.items()
+            name: Quantity(tuple(factor * sample[key] for sample in self.samples), unit, better)
+            for key, (name, unit, better, factor) in METRICS.items()
             if self.samples and all(key in sample for sample in self.samples)
         }
 
-    def ratio(self, base: Measurements[Any]) -> Quantity:
+    def ratio(self, base: Candidate[Any]) -> Quantity:
         """Returns the rate over another candidate's rate in the same rounds."""
         pairs = zip(self.samples, base.samples, strict=False)  # an interrupt may have cost one side a round
         return Quantity(tuple(sample[RATE] / other[RATE] for sample, other in pairs), "")
 
-    def row(self, base: Measurements[Any] | None = None, versus: str = "") -> ResultRow:
+    def row(self, base: Candidate[Any] | None = None, versus: str = "") -> ResultRow:
         """Returns the result row: metrics, and why there are none, or fewer rounds than expected.
 
         Args:
@@ -154,71 +134,66 @@ class Effort:
     timeout: float = 900.0
 
 
-@dataclass(frozen=True)
-class Rounds(Generic[Key]):
-    """Outcome of all rounds.
-
-    Attributes:
-        measured: One entry per candidate, in their order.
-        interrupt: Interrupt that ended the rounds early, to be raised once results are written; None if there
-            was none.
-    """
-
-    measured: list[Measurements[Key]]
-    interrupt: KeyboardInterrupt | None = None
-
-
 def run_rounds(
-    candidates: Sequence[Candidate[Key]],
+    candidates: Sequence[Candidate[Any]],
     rounds: int,
     report: Callable[[str], None],
-    keep: Callable[[list[Measurements[Key]]], None] = lambda _: None,
-) -> Rounds[Key]:
-    """Measures all candidates in alternating rounds.
-
-    A candidate that fails is not tried again; its earlier samples stay.
+    keep: Callable[[], None] = lambda: None,
+) -> KeyboardInterrupt | None:
+    """Measures all candidates in alternating rounds; one that fails is not tried again.
 
     Args:
-        candidates: Candidates.
+        candidates: Candidates, which receive their samples.
         rounds: Number of rounds.
         report: Receives one line for people per measurement.
-        keep: Receives everything that is known, after each round.
+        keep: Called after each round.
 
     Returns:
-        What was measured. An interrupt (Ctrl-C) ends the rounds early.
+        The interrupt (Ctrl-C) that ended the rounds early, to be raised once results are written; or None.
 
     Raises:
         KeyboardInterrupt: The interrupt came before anything was measured.
     """
-    measured = [Measurements(each.key, each.name, labels=each.labels) for each in candidates]
-    pairs = list(zip(candidates, measured, strict=True))
     began = time.monotonic()
     try:
         for number in range(1, rounds + 1):
             if number == 2:
-                report(f"the other rounds take about {_duration((time.monotonic() - began) * (rounds - 1))}")
-            for candidate, measurement in pairs if number % 2 else pairs[::-1]:
-                if not measurement.reason:
-                    outcome = _measure(candidate, measurement)
-                    report(f"round {number} of {rounds}: {candidate.name}: {outcome}")
-            keep(measured)
+                rest = (time.monotonic() - began) * (rounds - 1)
+                text = f"{rest:.0f} s" if rest < 100 else f"{rest / 60:.0f} min"
+                report(f"the other rounds take about {text}")
+            for candidate in candidates if number % 2 else candidates[::-1]:
+                if not candidate.reason:
+                    report(f"round {number} of {rounds}: {candidate.name}: {_measure(candidate)}")
+            keep()
     except KeyboardInterrupt as interrupt:
-        if not any(measurement.samples for measurement in measured):
+        if not any(candidate.samples for candidate in candidates):
             raise
-        for measurement in measured:
-            if len(measurement.samples) < rounds and not measurement.reason:
-                measurement.reason = "interrupted"
-        return Rounds(measured, interrupt)
-    return Rounds(measured)
+        for candidate in candidates:
+            if len(candidate.samples) < rounds and not candidate.reason:
+                candidate.reason = "interrupted"
+        return interrupt
+    return None
 
 
-def find_conclusions(measured: Sequence[Measurements[Any]]) -> list[str]:
+def _measure(candidate: Candidate[Any]) -> str:
+    try:
+        sample = candidate.measure()
+    except MeasurementFailed as failure:
+        candidate.reason = failure.reason
+        return str(failure)
+    candidate.samples.append(sample)
+    return f"{sample[RATE]:.4g} images/s"
+
+
+def find_conclusions(candidates: Sequence[Candidate[Any]]) -> list[str]:
     """Returns sentences about any candidates: the fastest, too much noise, and missing rows."""
-    done = [each for each in measured if each.samples]
+    done = [each for each in candidates if each.samples]
     if not done:
         return ["Nothing could be measured; each row has the reason."]
     fastest = max(done, key=lambda each: each.rate.median)
-    sentences = [f"Fastest: {fastest.name}: {fastest.rate.median:.4g} images/s."] if len(measured) > 1 else []
+    sentences = []
+    if len(candidates) > 1:
+        sentences.append(f"Fastest: {fastest.name}: {fastest.rate.median:.4g} images/s.")
     spreads = [each.rate.spread for each in done if len(each.samples) > 1]
     noise = statistics.median(spreads) / 2 if spreads else 0.0
     if noise > _NOISY:
@@ -226,25 +201,11 @@ def find_conclusions(measured: Sequence[Measurements[Any]]) -> list[str]:
             f"Runs of the same candidate differ by ±{noise:.0%} here: other work shares the machine, or "
             "--seconds is too short. Smaller differences between candidates mean nothing."
         )
-    if lost := len(measured) - len(done):
-        sentences.append(f"{lost} of {len(measured)} could not be measured; each row has the reason.")
+    if lost := len(candidates) - len(done):
+        sentences.append(f"{lost} of {len(candidates)} could not be measured; each row has the reason.")
     return sentences
 
 
 def powers_of_two(most: int) -> list[int]:
     """Returns 1, 2, 4 and so on below ``most``, and ``most``; nothing for 0."""
     return sorted({*(1 << power for power in range(most.bit_length())), most}) if most else []
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
-
-
-def _measure(candidate: Candidate[Key], measurement: Measurements[Key]) -> str:
-    try:
-        sample = candidate.measure()
-    except MeasurementFailed as failure:
-        measurement.reason = failure.reason
-        return str(failure)
-    measurement.samples.append(sample)
-    return f"{sample[RATE]:.4g} images/s"

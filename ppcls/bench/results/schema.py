@@ -81,7 +81,7 @@ class Quantity:
 
 @dataclass(frozen=True)
 class ResultRow:
-    """Measurements of one candidate.
+    """Candidate of one candidate.
 
     Attributes:
         labels: Label name to value. Rows of two files with equal labels measured the same thing.
@@ -107,7 +107,7 @@ class Results:
         machine: CPU, cores, GPU and memory: name to value.
         versions: Package name to version.
         config: Complete config as YAML.
-        rows: Measurements.
+        rows: Candidate.
         charts: Charts in files of older versions; now they follow from the rows.
         findings: Conclusions, one sentence each.
     """

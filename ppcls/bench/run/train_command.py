@@ -6,11 +6,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Timer
 
 from ppcls.bench.measure.processes import end_process, exit_text, last_lines, ppcls_command, started_process
-from ppcls.bench.measure.runner import RATE, MeasurementFailed, Measurements, Sample
+from ppcls.bench.measure.runner import RATE, Candidate, MeasurementFailed, Sample
 from ppcls.bench.results.schema import ResultRow
 from ppcls.bench.run.split import PARTS, OutputLine, split_time
 from ppcls.config.schema import Config
@@ -65,7 +66,7 @@ def _run(command: list[str], timeout: float) -> tuple[list[OutputLine], float]:
     return lines, total
 
 
-def make_rows(measured: Sequence[Measurements[str]]) -> list[ResultRow]:
+def make_rows(measured: Sequence[Candidate[str]]) -> list[ResultRow]:
     """Returns a row for each part of the wall-clock time, and one for the whole run."""
     rows = []
     for whole in measured:
@@ -74,6 +75,6 @@ def make_rows(measured: Sequence[Measurements[str]]) -> list[ResultRow]:
                 {"seconds": sample["parts"][part], "share": sample["parts"][part] / sample["seconds"]}
                 for sample in whole.samples
             ]
-            rows.append(Measurements(part, part, samples, labels={"part": part}).row())
+            rows.append(replace(whole, labels={"part": part}, samples=samples, reason="").row())
         rows.append(whole.row())
     return rows

@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 
 from ppcls.bench.measure.processes import ppcls_command, started_process
-from ppcls.bench.measure.runner import Candidate, Effort, MeasurementFailed, Measurements
+from ppcls.bench.measure.runner import Candidate, Effort, MeasurementFailed
 from ppcls.bench.results.schema import Label
 from ppcls.bench.serve.load import measure_load
 from ppcls.errors import UserError
@@ -95,7 +95,7 @@ def read_images(paths: Sequence[Path]) -> list[bytes]:
     return [cv2.imencode(".jpg", picture)[1].tobytes() for picture in pictures]
 
 
-def compare_servers(measured: Sequence[Measurements[str]]) -> Iterator[str]:
+def compare_servers(measured: Sequence[Candidate[str]]) -> Iterator[str]:
     """Yields the speed with batching relative to the others, one sentence per number of clients."""
     done = [each for each in measured if each.samples]
     for batched in [each for each in done if each.key == BATCHED]:

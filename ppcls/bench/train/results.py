@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ppcls.bench.measure.runner import Measurements
+from ppcls.bench.measure.runner import Candidate
 from ppcls.bench.results.schema import Quantity, ResultRow
 from ppcls.bench.train.peak_flops import teraflops, utilization
 from ppcls.bench.train.tasks import Inspection
 from ppcls.bench.train.variants import PRECISIONS, Variant
 
-MeasuredVariant = Measurements[Variant]
+MeasuredVariant = Candidate[Variant]
 _PHASES = {"data wait": "data", "all-reduce": "all-reduce not hidden", "host": "rest"}  # other names
 
 

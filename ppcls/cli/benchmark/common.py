@@ -7,13 +7,16 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
-from ppcls.bench.measure.runner import Candidate, Effort, Key, Measurements, find_conclusions, run_rounds
+from ppcls.bench.measure.runner import Candidate, Effort, find_conclusions, run_rounds
 from ppcls.bench.results.schema import JSON, ResultRow, Results, write_results
 from ppcls.cli.command import write_output
 from ppcls.cli.options import positive_float, positive_int
 from ppcls.errors import UserError
 from ppcls.files import create_output_dir, write_text
+
+Kind = Callable[[str], float]
 
 
 def add_numbers(
@@ -21,27 +24,28 @@ def add_numbers(
     option: str,
     text: str,
     default: Sequence[int] | None = None,
-    kind: Callable[[str], int] = positive_int,
+    kind: Kind = positive_int,
 ) -> None:
-    """Adds an option for several numbers; duplicates count once."""
+    """Adds an option for several numbers."""
     parser.add_argument(option, nargs="+", type=kind, default=default, metavar="N", help=text)
 
 
-def add_effort(parser: argparse.ArgumentParser, counted: str, default: Effort) -> None:
-    """Adds the options for the number and duration of measurements.
+def add_number(
+    parser: argparse.ArgumentParser, option: str, text: str, default: float, kind: Kind = positive_int
+) -> None:
+    """Adds an option for a number, whose help shows the default."""
+    parser.add_argument(option, type=kind, default=default, help=f"{text} ({default:g})")
 
-    Args:
-        parser: Parser of the command.
-        counted: ``steps`` or ``requests``.
-        default: Default values.
-    """
-    for option, kind, value, text in (
-        ("--rounds", positive_int, default.rounds, "measurements of each candidate"),
-        ("--warm-up", positive_int, default.warm_up, f"number of {counted} before the measurement starts"),
-        ("--seconds", positive_float, default.seconds, "duration of a measurement in seconds"),
-        ("--timeout", positive_float, default.timeout, "time limit of one measurement in seconds"),
-    ):
-        parser.add_argument(option, type=kind, default=value, help=f"{text} (%(default)s)")
+
+def add_effort(parser: argparse.ArgumentParser, counted: str, default: Effort) -> None:
+    """Adds the options for the number and duration of measurements, of ``steps`` or ``requests``."""
+    add_number(parser, "--rounds", "measurements of each candidate", default.rounds)
+    text = f"number of {counted} before the measurement starts"
+    add_number(parser, "--warm-up", text, default.warm_up)
+    text = "duration of a measurement in seconds"
+    add_number(parser, "--seconds", text, default.seconds, positive_float)
+    text = "time limit of one measurement in seconds"
+    add_number(parser, "--timeout", text, default.timeout, positive_float)
     text = f"number of measured {counted}; by default as many as fit into --seconds"
     parser.add_argument(f"--{counted}", dest="counted", type=positive_int, metavar="N", help=text)
 
@@ -75,17 +79,12 @@ def check_out(arguments: argparse.Namespace) -> None:
     create_output_dir(out, "name another one with --out")
 
 
-def make_default_rows(measured: Sequence[Measurements[Key]]) -> list[ResultRow]:
-    """Returns one row per candidate."""
-    return [each.row() for each in measured]
-
-
 def measure_and_report(
     arguments: argparse.Namespace,
     empty: Results,
-    candidates: Sequence[Candidate[Key]],
-    conclude: Callable[[list[Measurements[Key]]], Iterable[str]] = lambda _: (),
-    make_rows: Callable[[list[Measurements[Key]]], Iterable[ResultRow]] = make_default_rows,
+    candidates: Sequence[Candidate[Any]],
+    conclude: Callable[[], Iterable[str]] = tuple,
+    make_rows: Callable[[], Iterable[ResultRow]] | None = None,
 ) -> None:
     """Measures candidates, prints the results, and writes them to the folder of ``--out``.
 
@@ -94,19 +93,18 @@ def measure_and_report(
         empty: Results without rows.
         candidates: Candidates.
         conclude: Returns the benchmark's own conclusions.
-        make_rows: Returns rows from measurements; also called after each round.
+        make_rows: Returns the rows, also after each round; None for one row per candidate.
 
     Raises:
         KeyboardInterrupt: Measuring was interrupted; what was measured before is written.
     """
 
-    def make_results(measured: list[Measurements[Key]]) -> Results:
-        return empty.filled(make_rows(measured), [*find_conclusions(measured), *conclude(measured)])
+    def make_results() -> Results:
+        rows = [each.row() for each in candidates] if make_rows is None else make_rows()
+        return empty.filled(rows, [*find_conclusions(candidates), *conclude()])
 
-    finished = run_rounds(
-        candidates, arguments.rounds, report, lambda measured: keep(arguments, make_results(measured))
-    )
-    finish(arguments, make_results(finished.measured), finished.interrupt)
+    interrupt = run_rounds(candidates, arguments.rounds, report, lambda: keep(arguments, make_results()))
+    finish(arguments, make_results(), interrupt)
 
 
 def report(line: str) -> None:
@@ -128,8 +126,8 @@ def finish(
     from ppcls.bench.results.tables import render_results
 
     out: Path | None = arguments.out
+    keep(arguments, results)
     if out is not None:
-        write_results(out, results)
         write_text(out / "results.txt", render_results(results))
         draw_pictures(out, results)
     write_output(render_results(results, terminal_width()))

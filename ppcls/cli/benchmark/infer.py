@@ -9,21 +9,13 @@ import yaml
 
 from ppcls.bench.measure.runner import Effort
 from ppcls.bench.results.schema import new_results
-from ppcls.cli.benchmark.common import (
-    add_effort,
-    add_numbers,
-    add_out,
-    check_out,
-    measure_and_report,
-    read_effort,
-    report,
-)
-from ppcls.cli.options import Subcommands, add_override, add_subcommand
+from ppcls.cli import options
+from ppcls.cli.benchmark import common
 
 
-def add_infer(commands: Subcommands) -> None:
+def add_infer(commands: options.Subcommands) -> None:
     """Adds ``infer``."""
-    parser = add_subcommand(
+    parser = options.add_subcommand(
         commands,
         "infer",
         "measure predictions: latency and images/s of a model by batch size and threads",
@@ -35,24 +27,27 @@ def add_infer(commands: Subcommands) -> None:
     )
     text = "folders written by ppcls export, for Paddle or as ONNX, or checkpoint folders"
     parser.add_argument("--model", nargs="+", required=True, type=Path, metavar="PATH", help=text)
-    add_override(parser, "set values of Global, such as Global.device=cpu")
-    add_numbers(parser, "--batch-size", "images per request (1 8 32)", default=[1, 8, 32])
-    add_numbers(parser, "--threads", "CPU threads of the model (default: all cores)")
-    add_effort(parser, "requests", Effort(warm_up=10, timeout=600.0))
-    add_out(parser, _infer)
+    options.add_override(parser, "set values of Global, such as Global.device=cpu")
+    common.add_numbers(parser, "--batch-size", "images per request (1 8 32)", default=[1, 8, 32])
+    common.add_numbers(parser, "--threads", "CPU threads of the model (default: all cores)")
+    common.add_effort(parser, "requests", Effort(warm_up=10, timeout=600.0))
+    common.add_out(parser, _infer)
 
 
 def _infer(arguments: argparse.Namespace) -> None:
     from ppcls.bench.infer.requests import find_latencies, find_models, inspect_machine, make_candidates
 
     models = find_models(arguments.model, arguments.override)
-    check_out(arguments)
+    common.check_out(arguments)
     machine = inspect_machine(arguments.model[0], arguments.override)
-    effort, axes = read_effort(arguments), (arguments.threads or [machine["cores"]], arguments.batch_size)
+    effort, axes = (
+        common.read_effort(arguments),
+        (arguments.threads or [machine["cores"]], arguments.batch_size),
+    )
     candidates = make_candidates(models, machine["device"], axes, arguments.override, effort)
     device = machine["machine"]["Device"]
-    report(f"{device}: kinds of requests: {len(candidates)}, rounds: {effort.rounds}")
+    common.report(f"{device}: kinds of requests: {len(candidates)}, rounds: {effort.rounds}")
     described = {str(path): source.description.model_dump(mode="json") for path, source in models}
     config = yaml.safe_dump(described, sort_keys=False, allow_unicode=True)
     empty = new_results("infer", config, machine["machine"], machine["versions"])
-    measure_and_report(arguments, empty, candidates, find_latencies)
+    common.measure_and_report(arguments, empty, candidates, lambda: find_latencies(candidates))

@@ -9,38 +9,22 @@ from typing import TYPE_CHECKING
 
 from ppcls.bench.measure.runner import find_conclusions, powers_of_two, run_rounds
 from ppcls.bench.results.schema import ResultRow, Results, new_results
-from ppcls.cli.benchmark.common import (
-    add_numbers,
-    add_out,
-    check_out,
-    finish,
-    keep,
-    measure_and_report,
-    report,
-)
-from ppcls.cli.options import (
-    Subcommands,
-    add_config_options,
-    add_subcommand,
-    non_negative_int,
-    positive_int,
-    read_config,
-    within,
-)
+from ppcls.cli import options
+from ppcls.cli.benchmark import common
 from ppcls.config.load import dump_config
 from ppcls.errors import UserError
 
 if TYPE_CHECKING:  # they import Paddle and DALI
-    from ppcls.bench.loader.runners import BatchTimer
+    from ppcls.bench.loader.runners import BatchTimer, Loaders
     from ppcls.bench.loader.workload import LoaderWorkload
 
 _ROUNDS, _QUICK_ROUNDS = 3, 5
 _RUN_SECONDS = 1.0  # approximate time to start and end a loader
 
 
-def add_loader(commands: Subcommands) -> None:
+def add_loader(commands: options.Subcommands) -> None:
     """Adds the command ``loader``."""
-    parser = add_subcommand(
+    parser = options.add_subcommand(
         commands,
         "loader",
         "measure data loaders: DALI, paddle.io, a bare DALI pipeline",
@@ -50,25 +34,25 @@ def add_loader(commands: Subcommands) -> None:
         ),
         "Measure data loaders with many settings, and report the bottleneck and the best setting.",
     )
-    add_config_options(parser)
+    options.add_config_options(parser)
     text = "only compare our DALI loader, a bare DALI pipeline and paddle.io, as configured"
     parser.add_argument("--quick", action="store_true", help=text)
     text = f"runs of each setting ({_ROUNDS}; with --quick {_QUICK_ROUNDS})"
-    parser.add_argument("--rounds", type=positive_int, help=text)
+    parser.add_argument("--rounds", type=options.positive_int, help=text)
     _add_duration(parser)
-    add_numbers(parser, "--threads", "threads of DALI (1, 2, 4, … all cores)")
+    common.add_numbers(parser, "--threads", "threads of DALI (1, 2, 4, … all cores)")
     text = "workers of paddle.io (0, 1, 2, 4, …; with --quick 2)"
-    add_numbers(parser, "--workers", text, kind=non_negative_int)
+    common.add_numbers(parser, "--workers", text, kind=options.non_negative_int)
     text = "with --quick: also measure our DALI loader with Mixup"
     parser.add_argument("--mixup", action="store_true", help=text)
     text = "write a copy of the config with the best setting"
     parser.add_argument("--write-config", type=Path, metavar="FILE", help=text)
-    add_out(parser, _loader)
+    common.add_out(parser, _loader)
 
 
-def add_containers(commands: Subcommands) -> None:
+def add_containers(commands: options.Subcommands) -> None:
     """Adds the command ``containers``."""
-    parser = add_subcommand(
+    parser = options.add_subcommand(
         commands,
         "containers",
         "compare reading image files with reading containers of them",
@@ -77,31 +61,30 @@ def add_containers(commands: Subcommands) -> None:
             "ppcls benchmark containers -c configs/ResNet50_photos.yaml --rounds 9 --out containers",
         ),
     )
-    add_config_options(parser)
-    parser.add_argument("--rounds", type=positive_int, default=5, help="runs of each reader (%(default)s)")
+    options.add_config_options(parser)
+    common.add_number(parser, "--rounds", "runs of each reader", 5)
     _add_duration(parser)
-    add_out(parser, _containers)
+    common.add_out(parser, _containers)
 
 
 def _add_duration(parser: argparse.ArgumentParser) -> None:
-    seconds, text = within(float, gt=0, le=3600), "measured seconds of a run (%(default)s)"
-    parser.add_argument("--seconds", type=seconds, default=2.0, help=text)
-    text = "maximum number of images to use (%(default)s)"
-    parser.add_argument("--images", type=positive_int, default=8192, metavar="N", help=text)
+    seconds = options.within(float, gt=0, le=3600)
+    common.add_number(parser, "--seconds", "measured seconds of a run", 2.0, seconds)
+    common.add_number(parser, "--images", "maximum number of images to use", 8192)
 
 
 def _start(
     arguments: argparse.Namespace, benchmark: str
 ) -> tuple[LoaderWorkload, BatchTimer, Results] | None:
     """Returns workload, timer and results without rows; None if the config was only printed."""
-    config = read_config(arguments)
+    config = options.read_config(arguments)
     if config is None:
         return None
-    check_out(arguments)
+    common.check_out(arguments)
     from ppcls.runtime import start as runtime
 
     run = runtime.start(config.Global)
-    report(run.describe())
+    common.report(run.describe())
     from ppcls.bench.loader.runners import make_timer
     from ppcls.bench.loader.workload import read_workload
     from ppcls.report.environment import read_hardware, read_versions
@@ -132,7 +115,9 @@ def _quick(
     from ppcls.bench.loader.quick import compare_loaders, make_rows, quick_candidates
 
     candidates = quick_candidates(workload, arguments.workers or [2], timer, mixup=arguments.mixup)
-    measure_and_report(arguments, empty, candidates, compare_loaders, make_rows)
+    common.measure_and_report(
+        arguments, empty, candidates, lambda: compare_loaders(candidates), lambda: make_rows(candidates)
+    )
 
 
 def _sweep(
@@ -146,34 +131,39 @@ def _sweep(
     threads = sorted(set(arguments.threads or counts))
     workers = sorted({0, *counts} if arguments.workers is None else set(arguments.workers))
     kinds = len(workers) + len(threads) * (2 if workload.on_gpu else 1) + 12  # approximately
-    report(
+    common.report(
         f"{workload.images} images of {workload.image_bytes / 1000:.0f} KB, batches of "
         f"{workload.batch_size}. About {kinds} settings x {rounds} runs of {arguments.seconds:g} s: at least "
         f"{kinds * rounds * (arguments.seconds + _RUN_SECONDS) / 60:.0f} min. To save time, use fewer "
         "--threads, --workers, --rounds or --seconds, or --quick."
     )
 
-    def keep_rows(rows: Sequence[ResultRow]) -> None:
-        keep(arguments, empty.filled(rows))
+    def results(findings: Sequence[str] = ()) -> Results:
+        return empty.filled(make_rows(sweep.candidates), findings)
 
-    sweep, setting, interrupt = LoaderSweep(workload, timer, rounds, report, keep_rows), None, None
+    def measure(candidates: Loaders) -> None:
+        interrupt = run_rounds(candidates, rounds, common.report, lambda: common.keep(arguments, results()))
+        if interrupt is not None:
+            raise interrupt
+
+    sweep, setting, interrupt = LoaderSweep(workload, timer, measure), None, None
     try:
         setting, findings = sweep.run(threads, workers)
     except KeyboardInterrupt as interrupted:
-        if not sweep.measured:
+        if not any(each.samples for each in sweep.candidates):
             raise
         findings = ["Interrupted: no setting is recommended; the figures are those measured before."]
         interrupt = interrupted
-    loaders = [each for each in sweep.measured if "up to" not in each.labels]
+    loaders = [each for each in sweep.candidates if "up to" not in each.labels]
     findings = [*find_conclusions(loaders), *findings]
-    finish(arguments, empty.filled(make_rows(sweep.measured), findings), interrupt)
+    common.finish(arguments, results(findings), interrupt)
     if (target := arguments.write_config) is None:
         return
     if setting is None:
         raise UserError(f"--write-config {target}: no setting is recommended, see above; nothing is written")
     write_config(Path(arguments.config), target, config_values(setting))
     overrides = "; values of -o are not included" if arguments.override else ""
-    report(f"{target}: {arguments.config} with {setting.describe()}{overrides}")
+    common.report(f"{target}: {arguments.config} with {setting.describe()}{overrides}")
 
 
 def _containers(arguments: argparse.Namespace) -> None:
@@ -184,9 +174,9 @@ def _containers(arguments: argparse.Namespace) -> None:
     workload, timer, results = started
     rows, interrupt = list[ResultRow](), None
     for candidates in container_groups(workload, timer):
-        rounds = run_rounds(candidates, arguments.rounds, report)
-        rows += make_rows(rounds.measured)
-        keep(arguments, results.filled(rows))
-        if (interrupt := rounds.interrupt) is not None:
+        interrupt = run_rounds(candidates, arguments.rounds, common.report)
+        rows += make_rows(candidates)
+        common.keep(arguments, results.filled(rows))
+        if interrupt is not None:
             break
-    finish(arguments, results.filled(rows), interrupt)
+    common.finish(arguments, results.filled(rows), interrupt)

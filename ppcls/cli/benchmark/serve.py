@@ -7,20 +7,13 @@ from pathlib import Path
 
 from ppcls.bench.results.schema import new_results
 from ppcls.bench.serve import servers
-from ppcls.cli.benchmark.common import (
-    add_effort,
-    add_numbers,
-    add_out,
-    check_out,
-    measure_and_report,
-    read_effort,
-)
-from ppcls.cli.options import Subcommands, add_subcommand
+from ppcls.cli import options
+from ppcls.cli.benchmark import common
 
 
-def add_serve(commands: Subcommands) -> None:
+def add_serve(commands: options.Subcommands) -> None:
     """Adds ``serve``."""
-    parser = add_subcommand(
+    parser = options.add_subcommand(
         commands,
         "serve",
         "measure servers under load: latency and images/s by number of clients",
@@ -34,11 +27,11 @@ def add_serve(commands: Subcommands) -> None:
     text = "exported folder or checkpoint folder"
     parser.add_argument("--model", required=True, type=Path, metavar="PATH", help=text)
     text = "numbers of clients that send requests at the same time (1 8 64)"
-    add_numbers(parser, "--clients", text, default=[1, 8, 64])
+    common.add_numbers(parser, "--clients", text, default=[1, 8, 64])
     text = "images to send: files, folders or patterns (default: generated JPEGs of 500x375 pixels)"
     parser.add_argument("--images", nargs="+", type=Path, default=[], metavar="PATH", help=text)
-    add_effort(parser, "requests", servers.EFFORT)
-    add_out(parser, _serve)
+    common.add_effort(parser, "requests", servers.EFFORT)
+    common.add_out(parser, _serve)
 
 
 def _serve(arguments: argparse.Namespace) -> None:
@@ -47,11 +40,11 @@ def _serve(arguments: argparse.Namespace) -> None:
 
     servers.need_server_packages()
     description = find_source(arguments.model).description
-    check_out(arguments)
+    common.check_out(arguments)
     machine = inspect_machine(arguments.model, ())
     images, clients = servers.read_images(arguments.images), list(dict.fromkeys(arguments.clients))
     empty = new_results("serve", description.as_yaml(), machine["machine"], machine["versions"])
     with servers.RunningServers(servers.server_commands(arguments.model, clients)) as running:
         name = description.Global.model_name
-        candidates = servers.make_candidates(running, name, clients, images, read_effort(arguments))
-        measure_and_report(arguments, empty, candidates, servers.compare_servers)
+        candidates = servers.make_candidates(running, name, clients, images, common.read_effort(arguments))
+        common.measure_and_report(arguments, empty, candidates, lambda: servers.compare_servers(candidates))

@@ -15,24 +15,8 @@ from ppcls.bench.train.pytorch import find_pytorch, pytorch_candidates, pytorch_
 from ppcls.bench.train.results import explain_rows, make_rows
 from ppcls.bench.train.tasks import TrainTask, inspect_machine, make_candidates
 from ppcls.bench.train.variants import PRECISIONS, find_variants
-from ppcls.cli.benchmark.common import (
-    add_effort,
-    add_numbers,
-    add_out,
-    check_out,
-    measure_and_report,
-    read_effort,
-    report,
-)
-from ppcls.cli.options import (
-    Subcommands,
-    add_config_options,
-    add_subcommand,
-    non_negative_int,
-    positive_float,
-    positive_int,
-    read_config,
-)
+from ppcls.cli import options
+from ppcls.cli.benchmark import common
 from ppcls.config.load import dump_config
 from ppcls.errors import UserError
 from ppcls.runtime.launch import read_launch
@@ -51,9 +35,9 @@ Global.epochs. The result shows how much a faster training step would speed up a
 _AXES = ("precision", "layout", "cudnn_search", "processes", "accumulate", "batch_size")
 
 
-def add_train(commands: Subcommands) -> None:
+def add_train(commands: options.Subcommands) -> None:
     """Adds the command."""
-    parser = add_subcommand(
+    parser = options.add_subcommand(
         commands,
         "train",
         "measure training: precisions, layouts, GPUs, accumulation, duration of each phase of a step",
@@ -64,7 +48,7 @@ def add_train(commands: Subcommands) -> None:
         ),
         _DESCRIPTION,
     )
-    add_config_options(parser)
+    options.add_config_options(parser)
     axes = parser.add_argument_group("axes")
     for option, choices, text in (
         ("--precision", list(PRECISIONS), "number formats; O1 and O2 are mixed precision in float16"),
@@ -72,9 +56,9 @@ def add_train(commands: Subcommands) -> None:
         ("--cudnn-search", ["on", "off"], "whether cuDNN searches for the fastest kernels"),
     ):
         axes.add_argument(option, nargs="+", default=[], choices=choices, help=text)
-    add_numbers(axes, "--processes", "number of GPUs, or of processes on a CPU", default=[])
-    add_numbers(axes, "--accumulate", "batches per update", default=[])
-    add_numbers(axes, "--batch-size", "images per batch and process", default=[])
+    common.add_numbers(axes, "--processes", "number of GPUs, or of processes on a CPU", default=[])
+    common.add_numbers(axes, "--accumulate", "batches per update", default=[])
+    common.add_numbers(axes, "--batch-size", "images per batch and process", default=[])
     parser.add_argument(
         "--source",
         nargs="+",
@@ -83,18 +67,18 @@ def add_train(commands: Subcommands) -> None:
         help="synthetic: one random batch on the device; loader: the config's data; bare: Paddle's own loop "
         "on a random batch (default: synthetic loader)",
     )
-    add_effort(parser, "steps", Effort())
+    common.add_effort(parser, "steps", Effort())
     text = "number of steps in which phases are timed; 0 for none (%(default)s)"
-    parser.add_argument("--phase-steps", type=non_negative_int, default=6, help=text)
+    parser.add_argument("--phase-steps", type=options.non_negative_int, default=6, help=text)
     text = "measure PyTorch too, with this Python or another one that has torch and torchvision"
     parser.add_argument("--torch", nargs="?", const=sys.executable, metavar="PYTHON", help=text)
     parser.add_argument("--torch-compile", action="store_true", help="with --torch: compiled models too")
-    add_out(parser, _train)
+    common.add_out(parser, _train)
 
 
-def add_run(commands: Subcommands) -> None:
+def add_run(commands: options.Subcommands) -> None:
     """Adds the command ``run``."""
-    parser = add_subcommand(
+    parser = options.add_subcommand(
         commands,
         "run",
         "measure a whole training run: start-up, training, data wait, evaluation, checkpoints",
@@ -104,47 +88,47 @@ def add_run(commands: Subcommands) -> None:
         ),
         _RUN_DESCRIPTION,
     )
-    add_config_options(parser)
+    options.add_config_options(parser)
     text = "epochs to train (default: Global.epochs)"
-    parser.add_argument("--epochs", type=positive_int, metavar="N", help=text)
-    parser.add_argument("--rounds", type=positive_int, default=1, help="number of runs (%(default)s)")
+    parser.add_argument("--epochs", type=options.positive_int, metavar="N", help=text)
+    parser.add_argument("--rounds", type=options.positive_int, default=1, help="number of runs (%(default)s)")
     text = "time limit of one run in seconds (%(default)g)"
-    parser.add_argument("--timeout", type=positive_float, default=86400.0, help=text)
-    add_out(parser, _run)
+    parser.add_argument("--timeout", type=options.positive_float, default=86400.0, help=text)
+    common.add_out(parser, _run)
 
 
 def _run(arguments: argparse.Namespace) -> None:
     if arguments.epochs is not None:
         arguments.override = [*arguments.override, f"Global.epochs={arguments.epochs}"]
-    config = read_config(arguments)
+    config = options.read_config(arguments)
     if config is None:
         return
-    check_out(arguments)
+    common.check_out(arguments)
     inspection = inspect_machine(Path(arguments.config), arguments.override)
     measure = partial(run_training, config, arguments.config, arguments.override, arguments.timeout)
     name = f"{config.Arch.name}, {config.Global.epochs} epochs"
     empty = new_results("run", dump_config(config), inspection.machine, inspection.versions)
-    candidate = Candidate("run", name, measure, {"part": "whole run"})
-    measure_and_report(arguments, empty, [candidate], make_rows=make_run_rows)
+    runs = [Candidate("run", name, measure, {"part": "whole run"})]
+    common.measure_and_report(arguments, empty, runs, make_rows=lambda: make_run_rows(runs))
 
 
 def _train(arguments: argparse.Namespace) -> None:
-    config = read_config(arguments)
+    config = options.read_config(arguments)
     if config is None:
         return
     if read_launch().world_size > 1:
         raise UserError(
             "benchmark train starts its processes itself (--processes); start it without a launcher"
         )
-    check_out(arguments)
+    common.check_out(arguments)
     versions = {}
     if arguments.torch:
         versions["PyTorch"] = find_pytorch(arguments.torch)
-        report(f"PyTorch {versions['PyTorch']} of {arguments.torch}")
+        common.report(f"PyTorch {versions['PyTorch']} of {arguments.torch}")
     inspection = inspect_machine(Path(arguments.config), arguments.override)
     axes = {name: getattr(arguments, name) for name in _AXES}
     variants = find_variants(config, inspection.device, arguments.source, axes)
-    effort = read_effort(arguments)
+    effort = common.read_effort(arguments)
     task = TrainTask(
         config=arguments.config,
         overrides=tuple(arguments.override),
@@ -159,12 +143,12 @@ def _train(arguments: argparse.Namespace) -> None:
     if arguments.torch:
         theirs = list(pytorch_variants(variants, compiled=arguments.torch_compile))
         candidates += pytorch_candidates(arguments.torch, theirs, task, inspection, config)
-    report(f"{inspection.device.describe()}: variants: {len(candidates)}, rounds: {effort.rounds}")
+    common.report(f"{inspection.device.describe()}: variants: {len(candidates)}, rounds: {effort.rounds}")
     empty = new_results("train", dump_config(config), inspection.machine, inspection.versions | versions)
-    measure_and_report(
+    common.measure_and_report(
         arguments,
         empty,
         candidates,
-        lambda measured: explain_rows(measured, inspection),
-        lambda measured: make_rows(measured, inspection),
+        lambda: explain_rows(candidates, inspection),
+        lambda: make_rows(candidates, inspection),
     )

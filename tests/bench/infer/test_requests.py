@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from finished_candidates import finished
 from small_classifier import config_tree, write_config, write_names, write_weights
 
 from ppcls.bench.infer.requests import find_latencies, find_models, make_candidates
 from ppcls.bench.infer.worker import measure
 from ppcls.bench.measure.processes import MeasuringProcess
-from ppcls.bench.measure.runner import Effort, Measurements
+from ppcls.bench.measure.runner import Candidate, Effort
 from ppcls.bench.results.schema import read_results
 from ppcls.cli import benchmark
 from ppcls.cli import export as export_cli
@@ -59,14 +60,14 @@ def test_make_candidates_combines_models_threads_and_batches(exported: dict[str,
         find_models([exported["onnx"], exported["onnx"] / "inference.onnx"], [])
 
 
-def one(batch_size: int, *rounds: float, **more: Any) -> Measurements[str]:
+def one(batch_size: int, *rounds: float, **more: Any) -> Candidate[str]:
     found = {"p90": 0.02, "p99": 0.03, "cpu_cores": 1.0, "host_memory": 300, "requests": 500, **more}
     samples = [{**found, "p50": each, "images_per_second": batch_size / each} for each in rounds]
-    return Measurements("m", f"batch {batch_size}", samples, labels={"batch size": batch_size})
+    return finished("m", f"batch {batch_size}", samples, labels={"batch size": batch_size})
 
 
 def test_row_and_conclusions_have_latencies() -> None:
-    lost = Measurements("m", "", [], "out of memory")
+    lost = finished("m", "", [], "out of memory")
     measured = [one(1, 0.010, 0.012), one(8, 0.040, 0.041), lost]
     row = measured[0].row()
     assert row.metrics["p50"].values == (10.0, 12.0)

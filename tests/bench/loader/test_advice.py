@@ -69,7 +69,7 @@ def test_find_bottleneck_noise_adds_no_time() -> None:
 
 
 def test_cheapest_good_prefers_cheap_among_the_fastest() -> None:
-    speeds = {each: Quantity((value,), "") for each, value in {1: 50.0, 2: 98.0, 4: 100.0, 8: 99.0}.items()}
+    speeds = {1: 50.0, 2: 98.0, 4: 100.0, 8: 99.0}
     assert cheapest_good(speeds, [1, 2, 4, 8]) == 2
     assert cheapest_good(speeds, [8, 4, 2, 1]) == 8
     assert cheapest_good({1: speeds[1]}, [1]) == 1

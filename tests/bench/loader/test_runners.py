@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -15,7 +16,7 @@ from benchmark_images import PHOTOS, write_images
 from ppcls.bench.loader.bare import check_bare
 from ppcls.bench.loader.runners import BatchTimer, Counts, load_batches, loader_candidate, make_timer
 from ppcls.bench.loader.settings import STAGES, LoaderSetting, Stage, list_backends, list_variants
-from ppcls.bench.loader.workload import LoaderWorkload, RepeatSampler, read_workload
+from ppcls.bench.loader.workload import LoaderWorkload, read_workload
 from ppcls.bench.measure.runner import MeasurementFailed
 from ppcls.bench.measure.usage import UsageMeter
 from ppcls.config.load import load_config
@@ -75,15 +76,13 @@ def test_load_batches_of_a_chain_without_randomness(overrides: list[str]) -> Non
     assert first(load_batches(replace(WITH_WORKERS, stage="transform"), workload), 1) == [2]
 
 
-def test_repeat_sampler_repeats_each_sample_equally() -> None:
-    sampler = RepeatSampler(size=50, images=7, times=3)
-    chosen = set(sampler.chosen(1).tolist())
-    assert len(chosen) == 7
-    assert chosen <= set(range(50))
-    epoch = sampler.epoch(1, 0)
-    assert len(epoch) == len(sampler) == 21
-    assert sorted(epoch.tolist()) == sorted(3 * list(chosen))
-    assert not np.array_equal(epoch, sampler.epoch(1, 1))
+def test_order_repeats_each_image_equally(overrides: list[str]) -> None:
+    workload = workload_of(overrides, images=7)
+    counts = Counter(workload.order().sampler.epoch(0, 0).tolist())
+    assert counts.keys() == set(workload.positions.tolist()) <= set(range(36))
+    assert len(counts) == 7
+    assert len(set(counts.values())) == 1
+    assert counts.total() >= 1 << 16
 
 
 def test_workload_properties(overrides: list[str]) -> None:

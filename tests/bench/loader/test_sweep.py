@@ -7,12 +7,14 @@ from functools import partial
 
 import pytest
 from benchmark_images import PHOTOS, write_images
+from finished_candidates import finished
 
 from ppcls.bench.loader import quick, sweep
+from ppcls.bench.loader.runners import Loaders
 from ppcls.bench.loader.settings import LoaderSetting
 from ppcls.bench.loader.sweep import LoaderSweep, best_of, make_rows
 from ppcls.bench.loader.workload import LoaderWorkload, read_workload
-from ppcls.bench.measure.runner import Candidate, MeasurementFailed, Measurements, Sample
+from ppcls.bench.measure.runner import Candidate, MeasurementFailed, Sample, run_rounds
 from ppcls.bench.results.schema import Label, ResultRow
 from ppcls.config.load import load_config
 from ppcls.runtime.start import Runtime
@@ -47,7 +49,11 @@ def scripted(monkeypatch: pytest.MonkeyPatch, workload: LoaderWorkload) -> Calla
             return Candidate(setting, name or setting.describe(), partial(measure, rates, setting), kept)
 
         monkeypatch.setattr(sweep, "loader_candidate", candidate)
-        return LoaderSweep(workload, None, 2, lambda _: None, lambda _: None)  # type: ignore[arg-type]
+
+        def measure_rounds(candidates: Loaders) -> None:
+            assert run_rounds(candidates, 2, lambda _: None) is None
+
+        return LoaderSweep(workload, None, measure_rounds)  # type: ignore[arg-type]
 
     return make
 
@@ -69,7 +75,7 @@ def test_sweep_combines_the_best_value_of_each_axis(scripted: Callable[[Rates], 
     assert setting.describe() == "DALI CPU, 2 threads, prefetch 2, decoder whole"
     assert bottleneck.startswith("The bottleneck is decode: ")
     assert advice.startswith("Use DALI CPU, 2 threads, prefetch 2, decoder whole: 1.31 times the images/s")
-    rows = make_rows(found.measured)
+    rows = make_rows(found.candidates)
     assert [row.labels["up to"] for row in rows if "up to" in row.labels] == ["disk", "decode", "transform"]
     best = next(row for row in rows if row.labels.get("setting") == "best found")
     assert best.metrics["of present"].values == pytest.approx((810 / 616, 810 / 616))
@@ -95,7 +101,7 @@ def test_sweep_without_a_loader_that_works_recommends_nothing(
     setting, (sentence,) = found.run((1,), (0,))
     assert setting is None
     assert "no setting is recommended" in sentence
-    assert [row.note for row in make_rows(found.measured)] == ["", "no memory", "no memory"]
+    assert [row.note for row in make_rows(found.candidates)] == ["", "no memory", "no memory"]
 
 
 def test_sweep_best_setting_that_fails_later_recommends_nothing(
@@ -106,10 +112,12 @@ def test_sweep_best_setting_that_fails_later_recommends_nothing(
     assert sentence.startswith("The best setting was not measured completely")
 
 
-def measured(name: str, *rates: float, reason: str = "", backend: str = "DALI CPU") -> sweep.Measured:
+def measured(
+    name: str, *rates: float, reason: str = "", backend: str = "DALI CPU"
+) -> Candidate[LoaderSetting]:
     samples = [{"images_per_second": rate} for rate in rates]
     key = LoaderSetting(backend, int(name))  # type: ignore[arg-type]
-    return Measurements(key, name, samples, reason)
+    return finished(key, name, samples, reason)
 
 
 def test_best_of_ignores_failures_and_other_backends() -> None:
@@ -120,16 +128,16 @@ def test_best_of_ignores_failures_and_other_backends() -> None:
         measured("8", 9000, reason="out of memory"),
         measured("16", 9000, backend="paddle.io"),
     ]
-    best = best_of(found, "DALI CPU", "workers")
+    best = best_of(found, "DALI CPU")
     assert best is not None
     assert best.workers == 2
-    assert best_of(found, "DALI GPU", "workers") is None
+    assert best_of(found, "DALI GPU") is None
 
 
 def test_quick_rows_and_conclusions_compare_with_the_bare_pipeline() -> None:
     names = ("bare DALI pipeline", "ppcls, DALI", "ppcls, paddle.io, 2 workers")
     found = [
-        Measurements(LoaderSetting("DALI CPU", 1), name, [{"images_per_second": rate} for rate in rates])
+        finished(LoaderSetting("DALI CPU", 1), name, [{"images_per_second": rate} for rate in rates])
         for name, rates in zip(names, [(100, 50), (110, 55), ()], strict=True)
     ]
     bare, ours, lost = quick.make_rows(found)

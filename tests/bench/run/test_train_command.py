@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from benchmark_images import PHOTOS, write_images
+from finished_candidates import finished
 
-from ppcls.bench.measure.runner import MeasurementFailed, Measurements
+from ppcls.bench.measure.runner import MeasurementFailed
 from ppcls.bench.results.schema import read_results
 from ppcls.bench.run import train_command
 from ppcls.bench.run.split import PARTS
@@ -53,5 +54,5 @@ def test_run_failure_has_a_reason_and_the_log(code: str, timeout: float, reason:
 
 
 def test_make_rows_of_a_failed_run_has_the_reason() -> None:
-    (row,) = make_rows([Measurements("run", "run", [], "exit code 3", {"part": "whole run"})])
+    (row,) = make_rows([finished("run", "run", [], "exit code 3", {"part": "whole run"})])
     assert (row.labels, row.metrics, row.note) == ({"part": "whole run"}, {}, "exit code 3")

@@ -11,9 +11,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from finished_candidates import finished
 from small_classifier import config_tree, write_config, write_image, write_names, write_weights
 
-from ppcls.bench.measure.runner import MeasurementFailed, Measurements
+from ppcls.bench.measure.runner import MeasurementFailed
 from ppcls.bench.results.schema import read_results
 from ppcls.bench.serve.load import measure_load
 from ppcls.bench.serve.servers import BATCHED, PLAIN, UNBATCHED, compare_servers, read_images
@@ -91,10 +92,10 @@ def test_load_counts_answers_and_reports_failures(answer: bytes, reason: str) ->
 def test_conclusions_compare_servers_with_equal_clients() -> None:
     rates = {BATCHED: 30.0, UNBATCHED: 20.0, PLAIN: 10.0}
     measured = [
-        Measurements(server, server, [{"images_per_second": rate}], labels={"clients": 8})
+        finished(server, server, [{"images_per_second": rate}], labels={"clients": 8})
         for server, rate in rates.items()
     ]
-    other = Measurements(PLAIN, PLAIN, [{"images_per_second": 1.0}], labels={"clients": 1})
+    other = finished(PLAIN, PLAIN, [{"images_per_second": 1.0}], labels={"clients": 1})
     (text,) = compare_servers([*measured, other])
     assert text == f"Images/s of {BATCHED} with 8 client(s): 1.50 times {UNBATCHED}, 3.00 times {PLAIN}."
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from finished_candidates import finished
 
-from ppcls.bench.measure.runner import Measurements
 from ppcls.bench.train.results import MeasuredVariant, explain_rows, make_rows
 from ppcls.bench.train.tasks import Inspection
 from ppcls.bench.train.variants import TrainingDevice, Variant
@@ -26,7 +26,7 @@ def measured(variant: Variant, *rates: float, reason: str = "", **more: Any) -> 
     whole = {"step": 0.05, "data_wait": 0.25, "cpu_cores": 3.0, "host_memory": 4000, "execution": PLAIN}
     gpu = {"gpu_reserved": 9000, "gpu_allocated": 8000}
     samples = [{"images_per_second": rate, **whole, **gpu, **more} for rate in rates]
-    return Measurements(variant, variant.describe(), samples, reason, variant.labels())
+    return finished(variant, variant.describe(), samples, reason, variant.labels())
 
 
 def test_make_rows_returns_the_step_and_its_phases() -> None:

@@ -1,0 +1,22 @@
+"""Candidates of a benchmark that have samples already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ppcls.bench.measure.runner import Candidate, Key, Sample
+from ppcls.bench.results.schema import Label
+
+
+def finished(
+    key: Key,
+    name: str = "",
+    samples: Sequence[Sample] = (),
+    reason: str = "",
+    labels: dict[str, Label] | None = None,
+) -> Candidate[Key]:
+    return Candidate(key, name, dict, labels or {}, list(samples), reason)
+
+
+def with_rates(name: str, *rates: float) -> Candidate[str]:
+    return finished(name, name, [{"images_per_second": rate} for rate in rates])
