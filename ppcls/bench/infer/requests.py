@@ -62,15 +62,7 @@ def make_candidates(
     overrides: Sequence[str],
     effort: Effort,
 ) -> list[Candidate[str]]:
-    """Returns candidates that measure each kind of request in a process of its own.
-
-    Args:
-        models: Models.
-        device: ``cpu`` or ``gpu``.
-        axes: Numbers of CPU threads, and batch sizes; all combinations are measured.
-        overrides: Overrides of Global.
-        effort: How long to measure.
-    """
+    """Returns candidates that measure each kind of request in a process of its own."""
     candidates = []
     for (path, source), threads, batch_size in product(models, *map(dict.fromkeys, axes)):
         labels: dict[str, Label] = {

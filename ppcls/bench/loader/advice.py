@@ -77,11 +77,7 @@ def cheapest_good(speeds: Mapping[AnySetting, float], cheapest_first: Sequence[A
 
 
 def exceeds_noise(ratios: Quantity) -> bool:
-    """Returns whether a candidate was faster in every round, by more than the rounds differ.
-
-    Args:
-        ratios: Its speed over the other candidate's, one per round.
-    """
+    """Returns whether a candidate was faster in every round, by more than the rounds differ."""
     return ratios.low > 1 and ratios.median - 1 > (ratios.high - ratios.low) / 2
 
 

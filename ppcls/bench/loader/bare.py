@@ -50,13 +50,7 @@ def read_files(workload: LoaderWorkload, *, shuffled: bool = True) -> Callable[[
 
 
 def bare_pipeline(workload: LoaderWorkload, settings: DaliSettings, *, bytes_only: bool) -> Pipeline:
-    """Returns a bare pipeline, not yet built, whose outputs have one row per image.
-
-    Args:
-        workload: Images; `check_bare` accepts them.
-        settings: Threads, prefetch depth and GPU.
-        bytes_only: Whether to only read encoded images.
-    """
+    """Returns a bare pipeline, not yet built, whose outputs have one row per image."""
     graph = None if bytes_only else _tutorial_graph(workload)
     read = workload.reader or read_files(workload)
     on_gpu = settings.device_id is not None

@@ -74,10 +74,6 @@ _FORMATS: dict[str, tuple[type[RecordDataset], Callable[[str, str], Any]]] = {
 def container_groups(workload: LoaderWorkload, timer: BatchTimer) -> Iterator[Loaders]:
     """Yields the candidates of files, then those of each container, which is deleted before the next one.
 
-    Args:
-        workload: Image files; the chain must be decode, random crop, flip, normalize.
-        timer: Timer of batches.
-
     Raises:
         UserError: The images are not files, or the chain is another one.
     """

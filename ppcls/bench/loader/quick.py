@@ -20,12 +20,6 @@ def quick_candidates(
 ) -> Loaders:
     """Returns the bare pipeline, our DALI loader, and our paddle.io loader with some worker counts.
 
-    Args:
-        workload: Images; the chain must be decode, random crop, flip, normalize.
-        workers: Worker counts of paddle.io.
-        timer: Timer of batches.
-        mixup: Whether to add our DALI loader with Mixup, which needs an even batch size.
-
     Raises:
         UserError: The images are not files, or the chain is another one.
     """

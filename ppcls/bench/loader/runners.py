@@ -97,15 +97,7 @@ def loader_candidate(
     name: str = "",
     labels: Mapping[str, Label] | None = None,
 ) -> Candidate[LoaderSetting]:
-    """Returns a candidate that loads images.
-
-    Args:
-        setting: How to load images.
-        workload: Images.
-        timer: Timer.
-        name: Name for people; empty for that of the setting.
-        labels: Labels of the result row; None for those of the setting.
-    """
+    """Returns a candidate that loads images."""
 
     def measure() -> Sample:
         try:

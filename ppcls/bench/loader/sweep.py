@@ -26,11 +26,6 @@ BEST, PRESENT = "best found", "present"
 class LoaderSweep:
     """Measures settings, and keeps what is known.
 
-    Args:
-        workload: Images.
-        timer: Timer of batches.
-        measure: Measures candidates in rounds.
-
     Attributes:
         candidates: Everything that was measured so far.
     """
@@ -43,10 +38,6 @@ class LoaderSweep:
 
     def run(self, threads: Sequence[int], workers: Sequence[int]) -> tuple[LoaderSetting | None, list[str]]:
         """Measures backends, then variants of our DALI loader, then the best setting.
-
-        Args:
-            threads: Numbers of DALI's threads.
-            workers: Numbers of paddle.io's workers.
 
         Returns:
             The setting to use, None if unknown; and sentences about bottleneck and setting.

@@ -115,11 +115,6 @@ class LoaderWorkload:
 def read_workload(config: Config, runtime: Runtime, images: int) -> LoaderWorkload:
     """Reads the data set of ``DataLoader.Train``.
 
-    Args:
-        config: Config.
-        runtime: Device and cores of one process.
-        images: Maximum number of images to use.
-
     Raises:
         UserError: There is no ``DataLoader.Train``, its data cannot be used, or there are several processes.
     """

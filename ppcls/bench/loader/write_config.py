@@ -32,11 +32,6 @@ def check_new_file(path: Path) -> Path:
 def write_config(source: Path, target: Path, values: Mapping[str, Any]) -> None:
     """Writes a copy of a YAML file with some values set; comments, order and quotes stay.
 
-    Args:
-        source: YAML file.
-        target: New file.
-        values: Path, such as ``DataLoader.Train.loader.num_workers``, to value.
-
     Raises:
         UserError: ``target`` exists or cannot be written, or the copy would not be read as intended.
     """

@@ -24,13 +24,18 @@ from ppcls.files import write_text
 
 JSON, CSV = "results.json", "results.csv"
 _FORMAT, _VERSION = "ppcls benchmark results", 1
-# Earlier results of the loader have another name of a metric, and labels that no longer vary.
-_RENAMED = {"throughput": "images/s"}
-_DROPPED = (("varied", "workers"), ("varied", "prefetch"), ("varied", "decoder"), ("chain", "config"))
 _EXACT = ConfigDict(extra="forbid", strict=True)
 
 Label: TypeAlias = str | int | float | bool
 Better: TypeAlias = Literal["more", "less", "neither"]
+# Earlier results have another name of a metric, and labels that no longer vary if they have these values.
+_RENAMED = {"throughput": "images/s"}
+_DROPPED: dict[str, tuple[Label, ...]] = {
+    "varied": ("workers", "prefetch", "decoder"),
+    "chain": ("config",),
+    "cudnn search": ("none", "auto"),
+    "accumulate": (1,),
+}
 
 
 @dataclass(frozen=True)
@@ -188,9 +193,6 @@ def label_text(label: Label) -> str:
 def read_results(path: Path) -> Results:
     """Reads the results of a benchmark, also those of older versions.
 
-    Args:
-        path: ``results.json``, or the folder that contains it.
-
     Raises:
         UserError: The file is missing, unreadable, damaged, of another kind or of another version.
     """
@@ -222,6 +224,6 @@ def read_results(path: Path) -> Results:
 
 
 def _with_new_names(row: ResultRow) -> ResultRow:
-    labels = {name: value for name, value in row.labels.items() if (name, value) not in _DROPPED}
+    labels = {name: value for name, value in row.labels.items() if value not in _DROPPED.get(name, ())}
     metrics = {_RENAMED.get(name, name): metric for name, metric in row.metrics.items()}
     return replace(row, labels=labels, metrics=metrics)

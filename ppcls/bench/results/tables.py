@@ -38,13 +38,7 @@ def render_results(results: Results, width: int | None = None) -> str:
 
 
 def render_comparison(comparison: ResultsComparison, names: tuple[str, str], width: int | None = None) -> str:
-    """Returns warnings, a table, and the rows that only one side has.
-
-    Args:
-        comparison: Comparison to show.
-        names: Names of the two sides.
-        width: Columns of the terminal; None without one.
-    """
+    """Returns warnings, a table, and the rows that only one side has."""
     console, text = _console(width or _NO_TERMINAL)
     warnings = [f"warning: {warning}" for warning in comparison.warnings]
     _print_lines(console, [f"A: {names[0]}", f"B: {names[1]}", *warnings])

@@ -22,12 +22,6 @@ from ppcls.report.record import StepRecord
 def run_training(config: Config, path: str, overrides: Sequence[str], timeout: float) -> Sample:
     """Trains once in a temporary output folder; returns the seconds of each part, and images per second.
 
-    Args:
-        config: Config with all overrides.
-        path: Its file.
-        overrides: Overrides of the file.
-        timeout: Seconds after which the run is aborted.
-
     Raises:
         MeasurementFailed: The run failed, or exceeded the timeout.
     """

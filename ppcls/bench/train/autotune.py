@@ -127,11 +127,6 @@ def choose(config: Config, measure: Measure, memory: int) -> tuple[Execution, di
     """Returns the fastest way, and the images per second of all ways that worked.
 
     The settings are tried one after the other, each together with the best values so far.
-
-    Args:
-        config: Config of the run.
-        measure: Trains a config for a few seconds; may raise `MeasurementFailed`.
-        memory: Memory of the card in MiB.
     """
     open_settings = list(_open_settings(config))
     fixed: dict[str, Any] = {}

@@ -51,15 +51,7 @@ def pytorch_variants(variants: Sequence[Variant], *, compiled: bool) -> Iterator
 def pytorch_candidates(
     python: str, variants: Sequence[Variant], task: TrainTask, inspection: Inspection, config: Config
 ) -> list[Candidate[Variant]]:
-    """Returns candidates that measure variants of PyTorch.
-
-    Args:
-        python: Python with PyTorch.
-        variants: Variants of PyTorch.
-        task: How long to measure.
-        inspection: Facts about machine and model.
-        config: Config whose training is compared.
-    """
+    """Returns candidates that measure variants of PyTorch."""
     split, device = config.DataLoader.need_train(), inspection.device
     base = {
         "model": config.Arch.exported.name,
@@ -81,8 +73,8 @@ def pytorch_candidates(
             "threads": min(inspection.threads, cores),
             "format": PRECISIONS[variant.precision].format,
             "layout": variant.layout,
-            "cudnn_search": variant.cudnn_search in ("on", "auto"),
-            "accumulate": variant.accumulate,
+            "cudnn_search": not config.Global.deterministic,
+            "accumulate": config.Global.update_freq,
             "compile": variant.framework == COMPILED,
         }
         count = str(variant.processes)

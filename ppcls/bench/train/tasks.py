@@ -112,14 +112,7 @@ def make_candidate(
 def make_candidates(
     variants: Sequence[Variant], task: TrainTask, inspection: Inspection, config: Config
 ) -> list[Candidate[Variant]]:
-    """Returns candidates that train variants of a config.
-
-    Args:
-        variants: Ways to train.
-        task: Config and duration; its source and settling time are replaced.
-        inspection: Facts about machine and model.
-        config: The task's config.
-    """
+    """Returns candidates that train variants of a config."""
     device = inspection.device
     base = config_variant(config, device, "synthetic")
 

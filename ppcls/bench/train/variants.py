@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
@@ -68,8 +68,6 @@ class Variant:
         processes: Number of GPUs, or of processes that share a CPU.
         precision: One of `PRECISIONS`.
         layout: ``NCHW`` or ``NHWC``.
-        cudnn_search: ``on``, ``off``, ``auto`` as in training, or ``none`` on a CPU.
-        accumulate: Batches per update.
         batch_size: Images per batch and process; 0 if processes share a global batch size.
         source: ``synthetic``: one random batch on the device; ``loader``: the config's data; ``bare``: the
             loop of Paddle's documentation on synthetic data.
@@ -79,32 +77,28 @@ class Variant:
     processes: int
     precision: str
     layout: str
-    cudnn_search: str
-    accumulate: int
     batch_size: int
     source: str
     framework: str = "Paddle"
 
     def labels(self) -> dict[str, Label]:
         """Returns the fields by name."""
-        return {field.name.replace("_", " "): getattr(self, field.name) for field in fields(self)}
+        return {name.replace("_", " "): value for name, value in asdict(self).items()}
 
     def describe(self) -> str:
         """Returns one line for people."""
+        framework = f"{self.framework}, " if self.framework != "Paddle" else ""
         plural = "es" if self.processes > 1 else ""
-        parts = [
-            *([self.framework] if self.framework != "Paddle" else []),
-            f"{self.processes} process{plural}, {self.precision}, {self.layout}",
-            *([f"cuDNN search {self.cudnn_search}"] if self.cudnn_search in ("on", "off") else []),
-            *([f"{self.accumulate} batches per update"] if self.accumulate > 1 else []),
-            *([f"batch {self.batch_size}"] if self.batch_size else []),
-        ]
-        return f"{', '.join(parts)}, {self.source}"
+        batch = f"batch {self.batch_size}, " if self.batch_size else ""
+        return (
+            f"{framework}{self.processes} process{plural}, {self.precision}, {self.layout}, {batch}"
+            f"{self.source}"
+        )
 
     def overrides(self, base: Variant) -> list[str]:
         """Returns the overrides of a config that by itself trains as ``base``."""
         level, format = PRECISIONS[self.precision]
-        changes = [f"Arch.data_format={self.layout}", f"Global.update_freq={self.accumulate}"]
+        changes = [f"Arch.data_format={self.layout}"]
         if self.precision != base.precision:
             amp = [f"AMP.level={level}", f"AMP.dtype={format}"] if level is not None else []
             changes += [f"AMP.use_amp={level is not None}", *amp]
@@ -113,15 +107,13 @@ class Variant:
         return changes
 
     def environment(self) -> dict[str, str | None]:
-        """Returns the variables to set before Paddle or PyTorch is imported; None removes one."""
-        variables: dict[str, str | None] = {}
-        if self.cudnn_search in ("on", "off"):
-            variables["FLAGS_cudnn_exhaustive_search"] = str(int(self.cudnn_search == "on"))
-        if self.precision in ("float32", "TF32"):
-            # 0 forbids TF32 in NVIDIA's libraries. Without it, Paddle and our PyTorch worker use TF32 if they
-            # can.
-            variables["NVIDIA_TF32_OVERRIDE"] = "0" if self.precision == "float32" else None
-        return variables
+        """Returns the variables to set before Paddle or PyTorch is imported; None removes one.
+
+        0 forbids TF32 in NVIDIA's libraries. Without it, Paddle and our PyTorch worker use TF32 if they can.
+        """
+        if self.precision not in ("float32", "TF32"):
+            return {}
+        return {"NVIDIA_TF32_OVERRIDE": "0" if self.precision == "float32" else None}
 
 
 def config_variant(config: Config, device: TrainingDevice, source: Source) -> Variant:
@@ -135,16 +127,8 @@ def config_variant(config: Config, device: TrainingDevice, source: Source) -> Va
     precision = "TF32" if device.has_tf32 else "float32"
     if amp is not None and amp.use_amp:
         precision = amp.level if amp.dtype == "float16" else f"{amp.level}-bfloat16"
-    search = "off" if config.Global.deterministic else "auto"
-    return Variant(
-        processes=1,
-        precision=precision,
-        layout=config.Arch.data_format,
-        cudnn_search="none" if device.kind == "cpu" else search,
-        accumulate=config.Global.update_freq,
-        batch_size=0 if name == "global_batch_size" else size,
-        source=source,
-    )
+    batch_size = 0 if name == "global_batch_size" else size
+    return Variant(1, precision, config.Arch.data_format, batch_size, source)
 
 
 def find_variants(
@@ -175,25 +159,16 @@ def find_variants(
 
 
 def _tour(base: Variant, device: TrainingDevice) -> Iterator[Variant]:
-    for precision in PRECISIONS:
-        yield replace(base, precision=precision)
-    for layout in ("NCHW", "NHWC"):
-        yield replace(base, layout=layout)
-    if device.kind == "gpu":
-        for search in ("on", "off"):
-            yield replace(base, cudnn_search=search)
-    yield replace(base, accumulate=4 if base.accumulate == 1 else 1)
-    for processes in powers_of_two(device.gpus):
-        yield replace(base, processes=processes)
+    yield from (replace(base, precision=precision) for precision in PRECISIONS)
+    yield from (replace(base, layout=layout) for layout in ("NCHW", "NHWC"))
+    yield from (replace(base, processes=processes) for processes in powers_of_two(device.gpus))
 
 
 def find_obstacle(variant: Variant, device: TrainingDevice) -> str | None:
     """Returns why a variant cannot run here, as far as is known without trying; None if nothing is known."""
     format = PRECISIONS[variant.precision].format
     if device.kind == "cpu":
-        if format in ("TF32", "float16"):
-            return f"{format} needs a GPU"
-        return None if variant.cudnn_search == "none" else "cuDNN needs a GPU"
+        return f"{format} needs a GPU" if format in ("TF32", "float16") else None
     if format in ("TF32", "bfloat16") and not device.has_tf32:
         major, minor = device.capability
         return f"{format} needs compute capability 8.0 (Ampere), but {device.card} has {major}.{minor}"

@@ -65,11 +65,6 @@ def inspect(config: Config, runtime: Runtime) -> dict[str, Any]:
 def measure(config: Config, runtime: Runtime, task: TrainTask) -> dict[str, Any]:
     """Measures one variant of training, together with all other ranks.
 
-    Args:
-        config: Config of the task.
-        runtime: Rank and device.
-        task: Source and duration.
-
     Returns:
         A sample over all ranks: images per second, seconds, MiB.
 

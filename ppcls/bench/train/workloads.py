@@ -125,11 +125,6 @@ def bare_step(config: Config, batch: Batch, world: int) -> Callable[[], None]:
 
     It has no loader, metrics, log or schedule: forward, backward and the optimizer, in the config's
     precision.
-
-    Args:
-        config: Config of model, optimizer and precision.
-        batch: Batch that is trained on again and again; labels [B] int64.
-        world: Number of processes.
     """
     model, amp = build_network(config.Arch), config.AMP
     half = amp is not None and amp.use_amp
@@ -198,10 +193,6 @@ class SyntheticLoader(OrderedLoader):
 
     Labels cycle through the classes; with several labels per image, every second class is 1. Batch
     transforms, such as Mixup, are not applied.
-
-    Args:
-        config: Config with image shape, batch size and accumulation; its images are not read.
-        runtime: Rank and device.
     """
 
     def __init__(self, config: Config, runtime: Runtime) -> None:

@@ -24,15 +24,15 @@ from ppcls.runtime.launch import read_launch
 _DESCRIPTION = """Train a config for a few steps in several variants, each in a new process.
 
 The values of several axes are combined, and everything else stays as in the config. Without any axis, the
-first variant is the config itself, and each further variant changes one thing: the precision, the layout,
-cuDNN's search, gradient accumulation, or the number of GPUs (1, 2, 4 …)."""
+first variant is the config itself, and each further variant changes one thing: the precision, the layout, or
+the number of GPUs (1, 2, 4 …)."""
 _RUN_DESCRIPTION = """Start tools/train.py in a new process and show where its wall-clock time goes.
 
 The time is split into start-up (imports, data set, model, until the first batch is requested), training,
 data wait (the device waits for the loader), evaluation, checkpoints, and the rest (end of the process). The
 run uses one process and writes to a temporary folder, which is deleted. --epochs overrides the config's
 Global.epochs. The result shows how much a faster training step would speed up a whole run."""
-_AXES = ("precision", "layout", "cudnn_search", "processes", "accumulate", "batch_size")
+_AXES = ("precision", "layout", "processes", "batch_size")
 
 
 def add_train(commands: options.Subcommands) -> None:
@@ -40,7 +40,7 @@ def add_train(commands: options.Subcommands) -> None:
     parser = options.add_subcommand(
         commands,
         "train",
-        "measure training: precisions, layouts, GPUs, accumulation, duration of each phase of a step",
+        "measure training: precisions, layouts, GPUs, duration of each phase of a step",
         (
             "ppcls benchmark train -c configs/ResNet50_photos.yaml --out tour",
             "ppcls benchmark train -c configs/ResNet50_photos.yaml --precision TF32 O1 --layout NCHW NHWC",
@@ -53,11 +53,9 @@ def add_train(commands: options.Subcommands) -> None:
     for option, choices, text in (
         ("--precision", list(PRECISIONS), "number formats; O1 and O2 are mixed precision in float16"),
         ("--layout", ["NCHW", "NHWC"], "layout of images and activations"),
-        ("--cudnn-search", ["on", "off"], "whether cuDNN searches for the fastest kernels"),
     ):
         axes.add_argument(option, nargs="+", default=[], choices=choices, help=text)
     common.add_numbers(axes, "--processes", "number of GPUs, or of processes on a CPU", default=[])
-    common.add_numbers(axes, "--accumulate", "batches per update", default=[])
     common.add_numbers(axes, "--batch-size", "images per batch and process", default=[])
     parser.add_argument(
         "--source",

@@ -104,7 +104,8 @@ def test_labels_are_named_and_grouped_in_order_of_appearance() -> None:
 
 
 def test_read_results_of_an_earlier_version_renames_metrics_and_drops_labels(tmp_path: Path) -> None:
-    labels = {"varied": "workers", "chain": "config", "backend": "DALI CPU", "workers": 2}
+    dropped = {"varied": "workers", "chain": "config", "cudnn search": "auto", "accumulate": 1}
+    labels = {**dropped, "backend": "DALI CPU", "workers": 2}
     rates = {"values": [5.0], "unit": "images/s", "better": "more"}
     chart = {"title": "Speed", "metric": "throughput", "x": "workers", "series": ["backend"], "where": {}}
     tree = json.loads(to_json(RESULTS))

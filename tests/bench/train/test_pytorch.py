@@ -21,7 +21,7 @@ from ppcls.bench.train.variants import TrainingDevice, Variant
 from ppcls.config.load import load_config
 from ppcls.errors import UserError
 
-VARIANT = Variant(2, "O2", "NHWC", "on", 1, 256, "synthetic")
+VARIANT = Variant(2, "O2", "NHWC", 256, "synthetic")
 HAS_TORCH = (
     importlib.util.find_spec("torch") is not None and importlib.util.find_spec("torchvision") is not None
 )
@@ -120,7 +120,7 @@ def test_candidates_run_the_worker_with_the_variants_task(monkeypatch: pytest.Mo
         impossible.measure()
     first, second = processes
     assert first.command[:3] == ["python3", "-m", "torch.distributed.run"]
-    assert first.environment == {"FLAGS_cudnn_exhaustive_search": "1"}
+    assert first.environment == {}
     assert first.timeout == 60.0
     assert first.task == {
         "model": "ResNet50",

@@ -45,16 +45,6 @@ def test_train_precisions_and_memory(make_yaml: Callable[..., Path], tmp_path: P
     assert all(row.metrics["forward"].median > 0 for row in split)
 
 
-def test_train_cudnn_search_is_an_axis(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
-    config = make_yaml(Global__device="gpu", Arch__name="PPLCNet_x0_25")
-    rows = measured(config, tmp_path, "--cudnn-search", "on", "off", "--source", "synthetic")
-    rates = {
-        row.labels["cudnn search"]: row.metrics["images/s"].median for row in rows if "of" not in row.labels
-    }
-    assert set(rates) == {"on", "off"}
-    assert min(rates.values()) > 0
-
-
 def test_train_out_of_memory_is_a_row(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
     config = make_yaml(Global__device="gpu", Global__gpu_memory_fraction=0.02)
     rows = measured(config, tmp_path, "--batch-size", "8", "65536", "--source", "synthetic")

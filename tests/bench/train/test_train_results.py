@@ -13,7 +13,7 @@ from ppcls.bench.train.tasks import Inspection
 from ppcls.bench.train.variants import TrainingDevice, Variant
 
 PLAIN = "steps: operator by operator"
-PLAIN_VARIANT = Variant(1, "O2", "NHWC", "on", 1, 256, "synthetic")
+PLAIN_VARIANT = Variant(1, "O2", "NHWC", 256, "synthetic")
 FED = replace(PLAIN_VARIANT, source="loader")
 H200 = TrainingDevice("gpu", 16, 2, "NVIDIA H200", (9, 0))
 
@@ -116,10 +116,7 @@ def test_explain_rows_reason_for_missing_mfu() -> None:
 
 
 def test_explain_rows_limits_of_a_cpu() -> None:
-    cpu = [
-        replace(PLAIN_VARIANT, precision="O1-bfloat16", cudnn_search="none", processes=count)
-        for count in (1, 2)
-    ]
+    cpu = [replace(PLAIN_VARIANT, precision="O1-bfloat16", processes=count) for count in (1, 2)]
     sentences = " ".join(
         explain_rows([measured(each, 5.0) for each in cpu], inspection(TrainingDevice("cpu", 2)))
     )

@@ -50,14 +50,6 @@ def test_config_variant_reads_the_config(
         1,
         "loader",
     )
-    assert base_variant.cudnn_search == ("none" if device is CPU else "auto")
-
-
-def test_config_variant_deterministic_does_not_search() -> None:
-    assert (
-        config_variant(config("ResNet50.yaml", "Global.deterministic=True"), H200, "loader").cudnn_search
-        == "off"
-    )
 
 
 @pytest.mark.parametrize("name", ["ResNet50.yaml", "ResNet50_fp16_ultra.yaml", "ResNet50_bf16.yaml"])
@@ -67,12 +59,11 @@ def test_overrides_turn_the_config_into_the_variant(name: str) -> None:
     axes = {
         "precision": list(PRECISIONS),
         "layout": ["NCHW", "NHWC"],
-        "accumulate": [1, 4],
         "batch_size": [32, 64],
         "processes": [],
     }
     variants = find_variants(base, H200, ["loader"], axes)
-    assert len(set(variants)) == len(PRECISIONS) * 2 * 2 * 2
+    assert len(set(variants)) == len(PRECISIONS) * 2 * 2
     for each in variants:
         found = config_variant(config(name, *each.overrides(base_variant)), H200, "loader")
         precision = "TF32" if each.precision == "float32" else each.precision  # the environment decides which
@@ -84,7 +75,7 @@ def test_find_variants_tour_changes_one_thing_at_a_time() -> None:
     base_variant = config_variant(base, H200, "synthetic")
     tour = find_variants(base, H200, ["synthetic", "loader"], {})
     assert tour[:2] == [base_variant, replace(base_variant, source="loader")]
-    assert len(tour) == 2 * (1 + 5 + 1 + 2 + 1 + 2)  # precisions, layout, search, accumulation, 2 and 4 GPUs
+    assert len(tour) == 2 * (1 + 5 + 1 + 2)  # precisions, layout, 2 and 4 GPUs
     for each in tour:
         changed = [name for name, value in each.labels().items() if value != base_variant.labels()[name]]
         assert len([name for name in changed if name != "source"]) <= 1
@@ -104,7 +95,6 @@ def test_find_variants_combines_axes_and_keeps_the_rest() -> None:
         ({"precision": "O2"}, CPU, "float16 needs a GPU"),
         ({"precision": "TF32"}, CPU, "TF32 needs a GPU"),
         ({"precision": "O1-bfloat16"}, CPU, None),
-        ({"cudnn_search": "off"}, CPU, "cuDNN needs a GPU"),
         ({"processes": 8}, CPU, None),
         (
             {"precision": "TF32"},
@@ -123,16 +113,14 @@ def test_find_obstacle_reasons(change: dict[str, object], device: TrainingDevice
 def test_environment_distinguishes_float32_from_tf32() -> None:
     variant = config_variant(config(), H200, "synthetic")
     assert variant.environment() == {"NVIDIA_TF32_OVERRIDE": None}
-    assert replace(variant, cudnn_search="on").environment()["FLAGS_cudnn_exhaustive_search"] == "1"
-    exact = replace(variant, precision="float32", cudnn_search="off").environment()
-    assert exact == {"FLAGS_cudnn_exhaustive_search": "0", "NVIDIA_TF32_OVERRIDE": "0"}
+    assert replace(variant, precision="float32").environment() == {"NVIDIA_TF32_OVERRIDE": "0"}
     assert "NVIDIA_TF32_OVERRIDE" not in replace(variant, precision="O2").environment()
 
 
 def test_describe_names_all_deviations() -> None:
-    variant = Variant(2, "O2", "NHWC", "on", 4, 256, "loader", "PyTorch")
-    text = "PyTorch, 2 processes, O2, NHWC, cuDNN search on, 4 batches per update, batch 256, loader"
-    assert variant.describe() == text
+    variant = Variant(2, "O2", "NHWC", 256, "loader", "PyTorch")
+    assert variant.describe() == "PyTorch, 2 processes, O2, NHWC, batch 256, loader"
+    assert Variant(1, "O2", "NHWC", 0, "bare").describe() == "1 process, O2, NHWC, bare"
 
 
 def test_overrides_keep_a_global_batch_size() -> None:
