@@ -24,13 +24,12 @@ _LOG_FROM = 30  # ratio of the largest to the smallest median from which the y a
 
 @dataclass(frozen=True)
 class MetricChart:
-    """A metric by one label.
+    """A metric by one label: lines if all values of the label are numbers, otherwise bars.
 
     Attributes:
         metric: Name of the metric.
         x: Name of the label on the x axis.
-        series: Values of the other labels, to the quantity by value of ``x``: lines if all of these are
-            numbers, otherwise bars.
+        series: Values of the other labels, to the quantity by value of ``x``.
     """
 
     metric: str
@@ -40,19 +39,13 @@ class MetricChart:
     @property
     def values(self) -> list[Any]:
         """Returns the values on the x axis: numbers in ascending order, others as in the rows."""
-        values = list(dict.fromkeys(value for line in self.series.values() for value in line))
+        values = list(dict.fromkeys(value for points in self.series.values() for value in points))
         return sorted(values) if self.numeric else values
 
     @property
     def numeric(self) -> bool:
         """Returns whether the x axis has numbers."""
-        return all(type(value) in (int, float) for line in self.series.values() for value in line)
-
-    @property
-    def file(self) -> str:
-        """Returns the name of its file."""
-        words = re.sub(r"[^a-z0-9]+", "-", f"{self.metric} by {self.x}".lower())
-        return f"{words.strip('-')[:60]}.png"
+        return all(type(value) in (int, float) for points in self.series.values() for value in points)
 
 
 def make_charts(results: Results) -> list[MetricChart]:
@@ -66,20 +59,19 @@ def make_charts(results: Results) -> list[MetricChart]:
 def _charts_of(rows: Sequence[ResultRow]) -> Iterator[MetricChart]:
     varied = varied_labels(rows)
     for metric in _DRAWN:
-        drawn = False
         measured = [row for row in rows if metric in row.metrics]
+        charts = []
         for x in varied:
             series: dict[str, dict[Any, Quantity]] = {}
             for row in measured:
                 points = series.setdefault(_name(row, [name for name in varied if name != x]), {})
                 points[row.labels[x]] = row.metrics[metric]
             series = {name: points for name, points in series.items() if len(points) > 1}
-            if series:
-                drawn = True
-                yield MetricChart(metric, x, series)
-        if len(measured) > 1 and not drawn:
+            charts += [MetricChart(metric, x, series)] if series else []
+        if len(measured) > 1 and not charts:
             bars = {_name(row, varied): row.metrics[metric] for row in measured}
-            yield MetricChart(metric, ", ".join(varied), {"": bars})
+            charts = [MetricChart(metric, ", ".join(varied), {"": bars})]
+        yield from charts
 
 
 def _name(row: ResultRow, names: Sequence[str]) -> str:
@@ -89,38 +81,36 @@ def _name(row: ResultRow, names: Sequence[str]) -> str:
 def draw_pictures(folder: Path, results: Results) -> None:
     """Draws one PNG per chart into a folder."""
     for number, chart in enumerate(make_charts(results), start=1):
-        with atomic_write(folder / f"{number:02}-{chart.file}") as file:
+        words = re.sub(r"[^a-z0-9]+", "-", f"{chart.metric} by {chart.x}".lower()).strip("-")
+        with atomic_write(folder / f"{number:02}-{words[:60]}.png") as file:
             file.write(to_png(chart))
 
 
 def to_png(chart: MetricChart) -> bytes:
-    """Draws medians with the range over the rounds as whiskers: lines over numbers, otherwise bars."""
+    """Draws medians with the range over the rounds as whiskers."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     places = {value: value if chart.numeric else index for index, value in enumerate(chart.values)}
     width = 0.8 / len(chart.series)
     for index, (name, points) in enumerate(chart.series.items()):
-        values = sorted(points, key=lambda value: places[value])
-        metrics = [points[value] for value in values]
-        x, medians = [places[value] for value in values], [metric.median for metric in metrics]
+        shift = 0 if chart.numeric else (index - (len(chart.series) - 1) / 2) * width
+        x = sorted(points, key=lambda value: places[value])
+        metrics = [points[value] for value in x]
+        medians = [metric.median for metric in metrics]
         below = [metric.median - metric.low for metric in metrics]
         above = [metric.high - metric.median for metric in metrics]
         style: dict[str, Any] = {"yerr": [below, above], "label": name, "capsize": 3}
+        positions = [places[value] + shift for value in x]
         if chart.numeric:
-            axes.errorbar(x, medians, marker="o", markersize=4, **style)
+            axes.errorbar(positions, medians, marker="o", markersize=4, **style)
         else:
-            shift = (index - (len(chart.series) - 1) / 2) * width
-            axes.bar([place + shift for place in x], medians, width, **style)
-    columns = max(_NARROW, _WIDTH // len(places))
-    axes.set_xticks(
-        list(places.values()), [fill(label_text(value), columns) for value in places], parse_math=False
-    )
+            axes.bar(positions, medians, width, **style)
+    names = [fill(label_text(value), max(_NARROW, _WIDTH // len(places))) for value in places]
+    axes.set_xticks(list(places.values()), names, parse_math=False)
     quantities = [metric for points in chart.series.values() for metric in points.values()]
-    unit = quantities[0].unit
     axes.set_xlabel(chart.x, parse_math=False)
-    axes.set_ylabel(with_unit(chart.metric, unit), parse_math=False)
-    lowest = min(metric.low for metric in quantities)
-    medians = [metric.median for metric in quantities]
+    axes.set_ylabel(with_unit(chart.metric, quantities[0].unit), parse_math=False)
+    lowest, medians = min(each.low for each in quantities), [each.median for each in quantities]
     if lowest > 0 and max(medians) > _LOG_FROM * min(medians):
         axes.set_yscale("log")
         axes.set_ylim(bottom=10.0 ** math.floor(math.log10(lowest)))
@@ -128,9 +118,8 @@ def to_png(chart: MetricChart) -> bytes:
         axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axes.grid(axis="y", alpha=0.3)
-    if len(chart.series) > 1:
-        for text in axes.legend(fontsize="small").get_texts():
-            text.set_parse_math(False)
+    for text in axes.legend(fontsize="small").get_texts() if len(chart.series) > 1 else ():
+        text.set_parse_math(False)
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=120)
     return file.getvalue()

@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
-from pydantic_core import from_json
 
 from ppcls.errors import UserError
 from ppcls.files import write_text
 
 JSON, CSV = "results.json", "results.csv"
-_FORMAT, _VERSION = "ppcls benchmark results", 1
 _EXACT = ConfigDict(extra="forbid", strict=True)
 
 Label: TypeAlias = str | int | float | bool
@@ -134,6 +132,17 @@ class Results:
         return replace(self, rows=tuple(rows), findings=tuple(findings))
 
 
+@dataclass(frozen=True)
+class _File:
+    """Content of ``results.json``."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _EXACT
+
+    results: Results
+    format: Literal["ppcls benchmark results"] = "ppcls benchmark results"
+    version: Literal[1] = 1
+
+
 def new_results(benchmark: str, config: str, machine: dict[str, str], versions: dict[str, str]) -> Results:
     """Returns results of this command without rows; for the arguments see `Results`."""
     written = datetime.now().astimezone().isoformat(timespec="seconds")
@@ -149,8 +158,7 @@ def write_results(folder: Path, results: Results) -> None:
 
 def to_json(results: Results) -> str:
     """Returns the text that `read_results` reads."""
-    envelope = {"format": _FORMAT, "version": _VERSION, "results": results}
-    return TypeAdapter(dict[str, Any]).dump_json(envelope, indent=1).decode() + "\n"
+    return TypeAdapter(_File).dump_json(_File(results), indent=1).decode() + "\n"
 
 
 def _to_csv(results: Results) -> str:
@@ -199,27 +207,14 @@ def read_results(path: Path) -> Results:
     path = path / JSON if path.is_dir() else path
     expected = f"expected the {JSON} that ppcls benchmark --out writes"
     try:
-        tree = from_json(path.read_bytes())
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; {expected}") from None
+        results = TypeAdapter(_File).validate_json(path.read_bytes()).results
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not a benchmark's results, or damaged: not JSON: {error}") from None
-    if not isinstance(tree, dict) or tree.get("format") != _FORMAT:
-        raise UserError(f"{path}: not a benchmark's results; {expected}")
-    if tree.get("version") != _VERSION:
-        raise UserError(
-            f"{path}: results of version {tree.get('version')}, but this ppcls reads version {_VERSION}; "
-            "read them with the ppcls that wrote them, or measure again"
-        )
-    try:
-        text = TypeAdapter(Any).dump_json(tree.get("results"))
-        results = TypeAdapter(Results).validate_json(text)
+        raise UserError(f"{path}: {error.strerror}; {expected}") from None
     except ValidationError as error:
         wrong = error.errors(include_url=False, include_context=False)[0]
-        place = ".".join(["results", *map(str, wrong["loc"])])
-        raise UserError(f"{path}: damaged: {place}: {wrong['msg']}") from None
+        place = ".".join(map(str, wrong["loc"])) or "JSON"
+        reason = f"{place}: {wrong['msg']}"
+        raise UserError(f"{path}: damaged, or not a benchmark's results: {reason}; {expected}") from None
     return results.filled(map(_with_new_names, results.rows), results.findings)
 
 

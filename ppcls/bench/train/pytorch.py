@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ppcls.bench.measure.processes import MeasuringProcess
 from ppcls.bench.measure.runner import Candidate, MeasurementFailed
-from ppcls.bench.train.tasks import Inspection, TrainTask, make_candidate
-from ppcls.bench.train.variants import PRECISIONS, Variant
+from ppcls.bench.train.tasks import TrainTask, make_candidate
+from ppcls.bench.train.variants import PRECISIONS, Inspection, Variant
 from ppcls.config.schema import Config
 from ppcls.config.sections.transform import check_chain
 from ppcls.errors import UserError
@@ -26,7 +26,7 @@ def find_pytorch(python: str) -> str:
         UserError: It cannot be started, or cannot import both.
     """
     try:
-        return str(MeasuringProcess([python, _WORKER], {"inspect": True}, _IMPORT_SECONDS).run()["version"])
+        return str(MeasuringProcess([python, _WORKER], {}, _IMPORT_SECONDS).run()["version"])
     except MeasurementFailed as failure:
         raise UserError(
             f"--torch {python}: {failure.reason}; name a Python that has torch and torchvision"
@@ -52,13 +52,13 @@ def pytorch_candidates(
     python: str, variants: Sequence[Variant], task: TrainTask, inspection: Inspection, config: Config
 ) -> list[Candidate[Variant]]:
     """Returns candidates that measure variants of PyTorch."""
-    split, device = config.DataLoader.need_train(), inspection.device
+    split = config.DataLoader.need_train()
     base = {
         "model": config.Arch.exported.name,
         "classes": config.Arch.class_num,
         "parameters": inspection.rgb_parameters,
         "size": check_chain(split.dataset.transform_ops).size,
-        "device": device.kind,
+        "device": inspection.device,
         "warm_up": task.warm_up,
         "settle": inspection.settle_seconds,
         "steps": task.steps,
@@ -66,7 +66,7 @@ def pytorch_candidates(
     }
 
     def make_process(variant: Variant) -> MeasuringProcess:
-        cores = max(1, device.cores // variant.processes)
+        cores = max(1, inspection.cores // variant.processes)
         torch_task = base | {
             "batch_size": variant.batch_size or split.sampler.rows(variant.processes),
             "processes": variant.processes,

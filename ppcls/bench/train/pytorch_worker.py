@@ -80,11 +80,6 @@ def build_step(task: dict[str, Any], device: torch.device) -> Callable[[], None]
     return step
 
 
-def inspect() -> dict[str, Any]:
-    """Returns the versions."""
-    return {"version": f"{torch.__version__} and torchvision {torchvision.__version__}"}
-
-
 def measure(task: dict[str, Any]) -> dict[str, Any]:
     """Measures a task and returns a sample like that of `ppcls.bench.train.worker.measure`."""
     device = torch.device("cpu")
@@ -97,16 +92,16 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
         torch.set_num_threads(task["threads"])
     step = build_step(task, device)
     warm = [_run(step, device, 1) for _ in range(task["warm_up"])]
-    (last,) = _reduce([warm[-1] if warm else task["seconds"]], device)
+    (last,) = _reduce(device, warm[-1] if warm else task["seconds"])
     steps = task["steps"] or max(_MIN_STEPS, round(task["seconds"] / last))
     _run(step, device, round(task["settle"] / last))
-    _reduce([0.0], device)  # a barrier: all ranks start together
+    _reduce(device, 0.0)  # a barrier: all ranks start together
     computed, began = time.process_time(), time.perf_counter()
     seconds = _run(step, device, steps)
     used = (time.process_time() - computed) / (time.perf_counter() - began)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-    (slowest,) = _reduce([seconds], device)
-    cores, host = _reduce([used, peak], device, distributed.ReduceOp.SUM)
+    (slowest,) = _reduce(device, seconds)
+    cores, host = _reduce(device, used, peak, total=True)
     sample = {
         "images_per_second": task["batch_size"] * task["accumulate"] * steps * task["processes"] / slowest,
         "step": slowest / steps,
@@ -117,7 +112,7 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
     }
     if device.type == "cuda":
         memory = [torch.cuda.max_memory_allocated() >> 20, torch.cuda.max_memory_reserved() >> 20]
-        sample["gpu_allocated"], sample["gpu_reserved"] = _reduce(memory, device)
+        sample["gpu_allocated"], sample["gpu_reserved"] = _reduce(device, *memory)
     return sample
 
 
@@ -130,30 +125,30 @@ def _run(step: Callable[[], None], device: torch.device, steps: int) -> float:
     return time.perf_counter() - began
 
 
-def _reduce(
-    values: list[float], device: torch.device, operation: Any = distributed.ReduceOp.MAX
-) -> list[float]:
+def _reduce(device: torch.device, *values: float, total: bool = False) -> list[float]:
     """Returns each value's maximum over all ranks, or its sum."""
     reduced = torch.tensor(values, dtype=torch.float64, device=device)
     if distributed.is_initialized():
-        distributed.all_reduce(reduced, operation)
+        distributed.all_reduce(reduced, distributed.ReduceOp.SUM if total else distributed.ReduceOp.MAX)
     result: list[float] = reduced.tolist()
     return result
 
 
 def _rank() -> int:
-    """Returns the rank of this process on its machine."""
     return distributed.get_rank() if distributed.is_initialized() else 0
 
 
 def main(folder: Path) -> int:
-    """Measures the task in a folder and returns the exit code."""
+    """Measures the task in a folder, or returns the versions, and returns the exit code."""
     task = json.loads((folder / "task.json").read_text(encoding="utf-8"))
-    answer: dict[str, Any]
+    answer: dict[str, Any] = {
+        "found": {"version": f"{torch.__version__} and torchvision {torchvision.__version__}"}
+    }
     if task.get("processes", 1) > 1:
         distributed.init_process_group("nccl" if task["device"] == "gpu" else "gloo")
     try:
-        answer = {"found": inspect() if task.get("inspect") else measure(task)}
+        if "model" in task:
+            answer = {"found": measure(task)}
     except NotMeasurable as error:
         answer = {"reason": str(error)}
     except torch.cuda.OutOfMemoryError as error:

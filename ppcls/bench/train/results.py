@@ -8,8 +8,7 @@ from dataclasses import replace
 from ppcls.bench.measure.runner import Candidate
 from ppcls.bench.results.schema import Quantity, ResultRow
 from ppcls.bench.train.peak_flops import teraflops, utilization
-from ppcls.bench.train.tasks import Inspection
-from ppcls.bench.train.variants import PRECISIONS, Variant
+from ppcls.bench.train.variants import PRECISIONS, Inspection, Variant
 
 MeasuredVariant = Candidate[Variant]
 _PHASES = {"data wait": "data", "all-reduce": "all-reduce not hidden", "host": "rest"}  # other names
@@ -57,11 +56,11 @@ def _common_executions(measured: Sequence[MeasuredVariant]) -> dict[str, str]:
 
 def _peak_rate(variant: Variant, inspection: Inspection) -> float | str:
     """Returns the card's peak in 10^12 FLOPs per second, or why MFU cannot be computed."""
-    if inspection.device.kind == "cpu":
+    if inspection.device == "cpu":
         return "the peak rate of a CPU is unknown"
     if inspection.multiply_adds is None:
         return "several models train together, and only the multiply-adds of one are known"
-    rate = teraflops(inspection.device.card, PRECISIONS[variant.precision].format)
+    rate = teraflops(inspection.card, PRECISIONS[variant.precision].format)
     return rate if isinstance(rate, str) else float(rate)
 
 
@@ -70,10 +69,10 @@ def explain_rows(measured: Sequence[MeasuredVariant], inspection: Inspection) ->
     done = [row for row in measured if row.samples]
     for framework, execution in _common_executions(done).items():
         yield f"{framework} {execution}."
-    on_cpu = inspection.device.kind == "cpu"
+    on_cpu = inspection.device == "cpu"
     if on_cpu and any(row.key.processes > 1 for row in done):
         yield (
-            f"All processes share {inspection.device.cores} CPU cores and exchange gradients by gloo: these "
+            f"All processes share {inspection.cores} CPU cores and exchange gradients by gloo: these "
             "figures show the cost of the exchange, not how training scales on GPUs."
         )
     if on_cpu and any("bfloat16" in row.key.precision and row.key.framework == "Paddle" for row in done):

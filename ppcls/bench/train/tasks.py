@@ -9,14 +9,11 @@ from typing import Any
 
 from ppcls.bench.measure.processes import MeasuringProcess, worker_command
 from ppcls.bench.measure.runner import Candidate, MeasurementFailed, Sample
-from ppcls.bench.train.variants import TrainingDevice, Variant, config_variant, find_obstacle
+from ppcls.bench.train.variants import Inspection, Variant, config_variant, find_obstacle
 from ppcls.config.load import load_config
 from ppcls.config.schema import Config
 from ppcls.errors import UserError
 
-# An idle GPU is fast for one second, then slows down; its clock is stable after about 2 s:
-# docs/performance.md.
-_SETTLE_SECONDS = 2.0
 CHECKED_UPDATES = 8  # whose losses a sample contains; a CUDA graph is captured before the fourth
 _INSPECT_SECONDS = 300.0  # timeout of inspecting the machine
 
@@ -53,36 +50,6 @@ class TrainTask:
         return TrainTask(**{**tree, "overrides": tuple(tree["overrides"])})
 
 
-@dataclass(frozen=True)
-class Inspection:
-    """Facts about machine and model, found before anything is measured.
-
-    Attributes:
-        device: Device to train on.
-        machine: Machine, for the results.
-        versions: Package versions, for the results.
-        model: Name of the model.
-        size: Height and width of its images, such as ``224x224``.
-        threads: Paddle's threads in a single process.
-        rgb_parameters: Number of parameters of the model for images with three channels.
-        multiply_adds: Multiply-adds of the forward pass on one image; None if several models train together.
-    """
-
-    device: TrainingDevice
-    machine: dict[str, str]
-    versions: dict[str, str]
-    model: str
-    size: str
-    threads: int
-    rgb_parameters: int
-    multiply_adds: int | None
-
-    @property
-    def settle_seconds(self) -> float:
-        """Seconds of work after which the device's clock is stable."""
-        return _SETTLE_SECONDS if self.device.kind == "gpu" else 0.0
-
-
 def inspect_machine(config: Path, overrides: Sequence[str]) -> Inspection:
     """Inspects machine and model in a separate process, because this one must not occupy a GPU.
 
@@ -91,8 +58,7 @@ def inspect_machine(config: Path, overrides: Sequence[str]) -> Inspection:
     """
     task = {"config": str(config), "overrides": list(overrides)}
     facts = MeasuringProcess(worker_command("inspect"), task, _INSPECT_SECONDS).run()
-    device = {**facts["device"], "capability": tuple(facts["device"]["capability"])}
-    return Inspection(**{**facts, "device": TrainingDevice(**device)})
+    return Inspection(**{**facts, "capability": tuple(facts["capability"])})
 
 
 def make_candidate(
@@ -101,7 +67,7 @@ def make_candidate(
     """Returns a candidate that trains a variant in processes of their own, which ``make_process`` returns."""
 
     def measure() -> Sample:
-        if obstacle := find_obstacle(variant, inspection.device):
+        if obstacle := find_obstacle(variant, inspection):
             raise MeasurementFailed(obstacle)
         return make_process(variant).run()
 
@@ -113,11 +79,10 @@ def make_candidates(
     variants: Sequence[Variant], task: TrainTask, inspection: Inspection, config: Config
 ) -> list[Candidate[Variant]]:
     """Returns candidates that train variants of a config."""
-    device = inspection.device
-    base = config_variant(config, device, "synthetic")
+    base = config_variant(config, inspection, "synthetic")
 
     def make_process(variant: Variant) -> MeasuringProcess:
-        overrides = [*task.overrides, *variant.overrides(base), f"Global.device={device.kind}"]
+        overrides = [*task.overrides, *variant.overrides(base), f"Global.device={inspection.device}"]
         try:
             load_config(task.config, overrides)
         except UserError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
@@ -13,6 +13,9 @@ from ppcls.bench.train.peak_flops import Format
 from ppcls.config.schema import Config
 
 Source = Literal["synthetic", "loader", "bare"]
+# An idle GPU is fast for one second, then slows down; its clock is stable after about 2 s:
+# docs/performance.md.
+_SETTLE_SECONDS = 2.0
 
 
 class _Precision(NamedTuple):
@@ -33,31 +36,50 @@ PRECISIONS = {
 
 
 @dataclass(frozen=True)
-class TrainingDevice:
-    """Device to train on.
+class Inspection:
+    """Facts about machine and model, found before anything is measured.
 
     Attributes:
-        kind: ``cpu`` or ``gpu``.
+        device: ``cpu`` or ``gpu``.
         cores: CPU cores of a single process.
+        threads: Paddle's threads in a single process.
         gpus: Number of usable GPUs; 0 on a CPU.
         card: Name of the GPU; empty on a CPU.
         capability: Compute capability of the GPU; (0, 0) on a CPU.
+        machine: Machine, for the results.
+        versions: Package versions, for the results.
+        model: Name of the model.
+        size: Height and width of its images, such as ``224x224``.
+        rgb_parameters: Number of parameters of the model for images with three channels.
+        multiply_adds: Multiply-adds of the forward pass on one image; None if several models train together.
     """
 
-    kind: Literal["cpu", "gpu"]
+    device: Literal["cpu", "gpu"]
     cores: int
+    threads: int
     gpus: int = 0
     card: str = ""
     capability: tuple[int, int] = (0, 0)
+    machine: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    model: str = ""
+    size: str = ""
+    rgb_parameters: int = 0
+    multiply_adds: int | None = None
 
     @property
     def has_tf32(self) -> bool:
         """Whether the card has TF32 and bfloat16, which exist since Ampere."""
         return self.capability >= (8, 0)
 
+    @property
+    def settle_seconds(self) -> float:
+        """Seconds of work after which the device's clock is stable."""
+        return _SETTLE_SECONDS if self.device == "gpu" else 0.0
+
     def describe(self) -> str:
         """Returns one line for people."""
-        return f"CPU, {self.cores} cores" if self.kind == "cpu" else f"{self.gpus} x {self.card}"
+        return f"CPU, {self.cores} cores" if self.device == "cpu" else f"{self.gpus} x {self.card}"
 
 
 @dataclass(frozen=True)
@@ -116,7 +138,7 @@ class Variant:
         return {"NVIDIA_TF32_OVERRIDE": "0" if self.precision == "float32" else None}
 
 
-def config_variant(config: Config, device: TrainingDevice, source: Source) -> Variant:
+def config_variant(config: Config, machine: Inspection, source: Source) -> Variant:
     """Returns how a config trains by itself in one process.
 
     Raises:
@@ -124,7 +146,7 @@ def config_variant(config: Config, device: TrainingDevice, source: Source) -> Va
     """
     name, size = config.DataLoader.need_train().sampler.batch_setting
     amp = config.AMP
-    precision = "TF32" if device.has_tf32 else "float32"
+    precision = "TF32" if machine.has_tf32 else "float32"
     if amp is not None and amp.use_amp:
         precision = amp.level if amp.dtype == "float16" else f"{amp.level}-bfloat16"
     batch_size = 0 if name == "global_batch_size" else size
@@ -132,7 +154,7 @@ def config_variant(config: Config, device: TrainingDevice, source: Source) -> Va
 
 
 def find_variants(
-    config: Config, device: TrainingDevice, sources: list[Source], axes: dict[str, list[Any]]
+    config: Config, machine: Inspection, sources: list[Source], axes: dict[str, list[Any]]
 ) -> list[Variant]:
     """Returns all combinations of the axes' values; without any value, a tour.
 
@@ -141,37 +163,37 @@ def find_variants(
 
     Args:
         config: Config to train.
-        device: Device to train on.
+        machine: Device to train on.
         sources: Sources of the batches.
         axes: Name of a field of `Variant` to its values; an empty list leaves it as the config has it.
 
     Raises:
         UserError: The config has no ``DataLoader.Train``.
     """
-    base = config_variant(config, device, sources[0])
+    base = config_variant(config, machine, sources[0])
     used = {name: values for name, values in axes.items() if values}
     if used:
         combinations = product(*used.values())
         variants = [replace(base, **dict(zip(used, values, strict=True))) for values in combinations]
     else:
-        variants = [base, *_tour(base, device)]
+        variants = [base, *_tour(base, machine)]
     return list(dict.fromkeys(replace(variant, source=source) for variant in variants for source in sources))
 
 
-def _tour(base: Variant, device: TrainingDevice) -> Iterator[Variant]:
+def _tour(base: Variant, machine: Inspection) -> Iterator[Variant]:
     yield from (replace(base, precision=precision) for precision in PRECISIONS)
     yield from (replace(base, layout=layout) for layout in ("NCHW", "NHWC"))
-    yield from (replace(base, processes=processes) for processes in powers_of_two(device.gpus))
+    yield from (replace(base, processes=processes) for processes in powers_of_two(machine.gpus))
 
 
-def find_obstacle(variant: Variant, device: TrainingDevice) -> str | None:
+def find_obstacle(variant: Variant, machine: Inspection) -> str | None:
     """Returns why a variant cannot run here, as far as is known without trying; None if nothing is known."""
     format = PRECISIONS[variant.precision].format
-    if device.kind == "cpu":
+    if machine.device == "cpu":
         return f"{format} needs a GPU" if format in ("TF32", "float16") else None
-    if format in ("TF32", "bfloat16") and not device.has_tf32:
-        major, minor = device.capability
-        return f"{format} needs compute capability 8.0 (Ampere), but {device.card} has {major}.{minor}"
-    if variant.processes > device.gpus:
-        return f"{variant.processes} processes need as many GPUs, but Paddle sees {device.gpus}"
+    if format in ("TF32", "bfloat16") and not machine.has_tf32:
+        major, minor = machine.capability
+        return f"{format} needs compute capability 8.0 (Ampere), but {machine.card} has {major}.{minor}"
+    if variant.processes > machine.gpus:
+        return f"{variant.processes} processes need as many GPUs, but Paddle sees {machine.gpus}"
     return None

@@ -13,7 +13,7 @@ from ppcls.arch.build import build_model
 from ppcls.arch.cost import measure as measure_cost
 from ppcls.bench.measure.usage import UsageMeter
 from ppcls.bench.train.tasks import TrainTask
-from ppcls.bench.train.variants import TrainingDevice
+from ppcls.bench.train.variants import Inspection
 from ppcls.bench.train.workloads import Workload, bare_workload, image_shape, our_workload
 from ppcls.config.objectives.distillation import DistillationModel
 from ppcls.config.schema import Config
@@ -31,18 +31,17 @@ _MIN_STEPS = 2
 
 
 def inspect(config: Config, runtime: Runtime) -> dict[str, Any]:
-    """Returns the fields of `ppcls.bench.train.tasks.Inspection`.
+    """Returns the fields of `Inspection`.
 
     Raises:
         UserError: The config has no ``DataLoader.Train``.
     """
     split = config.DataLoader.need_train()
-    device = TrainingDevice(runtime.device, runtime.cores)
+    gpu: dict[str, Any] = {}
     if runtime.device == "gpu":
-        cuda = paddle.device.cuda
-        gpus, card = cuda.device_count(), cuda.get_device_name(runtime.device_id)
-        major, minor = cuda.get_device_capability(runtime.device_id)
-        device = TrainingDevice("gpu", runtime.cores, gpus, card, (major, minor))
+        cuda, number = paddle.device.cuda, runtime.device_id
+        gpu = {"gpus": cuda.device_count(), "card": cuda.get_device_name(number)}
+        gpu["capability"] = cuda.get_device_capability(number)
     arch, shape = config.Arch.exported, image_shape(config.Arch.data_format, split)
     cost = rgb = measure_cost(lambda: build_network(config.Arch), shape)
     if arch.input_image_channel != 3:
@@ -50,16 +49,19 @@ def inspect(config: Config, runtime: Runtime) -> dict[str, Any]:
         rgb = measure_cost(
             lambda: build_model(arch.name, arch.class_num, arch.data_format, 3, **arch.options), three
         )
-    return {
-        "device": asdict(device),
-        "model": arch.name,
-        "size": "x".join(map(str, check_chain(split.dataset.transform_ops).size or ())),
-        "threads": runtime.threads,
-        "machine": read_hardware(runtime),
-        "versions": read_versions(),
-        "rgb_parameters": rgb.parameters,
-        "multiply_adds": None if isinstance(config.Arch, DistillationModel) else cost.flops,
-    }
+    inspection = Inspection(
+        runtime.device,
+        runtime.cores,
+        runtime.threads,
+        machine=read_hardware(runtime),
+        versions=read_versions(),
+        model=arch.name,
+        size="x".join(map(str, check_chain(split.dataset.transform_ops).size or ())),
+        rgb_parameters=rgb.parameters,
+        multiply_adds=None if isinstance(config.Arch, DistillationModel) else cost.flops,
+        **gpu,
+    )
+    return asdict(inspection)
 
 
 def measure(config: Config, runtime: Runtime, task: TrainTask) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def _train(arguments: argparse.Namespace) -> None:
         common.report(f"PyTorch {versions['PyTorch']} of {arguments.torch}")
     inspection = inspect_machine(Path(arguments.config), arguments.override)
     axes = {name: getattr(arguments, name) for name in _AXES}
-    variants = find_variants(config, inspection.device, arguments.source, axes)
+    variants = find_variants(config, inspection, arguments.source, axes)
     effort = common.read_effort(arguments)
     task = TrainTask(
         config=arguments.config,
@@ -141,7 +141,7 @@ def _train(arguments: argparse.Namespace) -> None:
     if arguments.torch:
         theirs = list(pytorch_variants(variants, compiled=arguments.torch_compile))
         candidates += pytorch_candidates(arguments.torch, theirs, task, inspection, config)
-    common.report(f"{inspection.device.describe()}: variants: {len(candidates)}, rounds: {effort.rounds}")
+    common.report(f"{inspection.describe()}: variants: {len(candidates)}, rounds: {effort.rounds}")
     empty = new_results("train", dump_config(config), inspection.machine, inspection.versions | versions)
     common.measure_and_report(
         arguments,

@@ -121,26 +121,23 @@ def read_error(path: Path, text: str) -> str:
     path.write_text(text)
     with pytest.raises(UserError) as raised:
         read_results(path)
-    assert str(raised.value).startswith(f"{path}: ")
-    return str(raised.value).removeprefix(f"{path}: ")
+    start, end = f"{path}: damaged, or not a benchmark's results: ", "; expected the results.json that "
+    assert str(raised.value).startswith(start)
+    return str(raised.value).removeprefix(start).partition(end)[0]
 
 
 def test_read_results_rejects_other_files(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
-    with pytest.raises(UserError, match=r"results\.json: no such file; expected the results\.json that"):
+    with pytest.raises(UserError, match=r"results\.json: No such file or directory; expected the results"):
         read_results(tmp_path)
-    expected = "not a benchmark's results; expected the results.json that ppcls benchmark --out writes"
-    for text in ("[]", "{}", "1", '{"format": "COCO"}'):
-        assert read_error(path, text) == expected
+    assert "should be an object" in read_error(path, "[]")
+    assert read_error(path, "{}") == "results: Field required"
     whole = to_json(RESULTS)
-    assert read_error(path, json.dumps({**json.loads(whole), "version": 2})) == (
-        "results of version 2, but this ppcls reads version 1; "
-        "read them with the ppcls that wrote them, or measure again"
-    )
-    assert read_error(path, whole[: len(whole) // 2]).startswith(
-        "not a benchmark's results, or damaged: not JSON: "
-    )
-    assert "not JSON" in read_error(path, "")
+    for name, value in (("format", "COCO"), ("version", 2)):
+        error = read_error(path, json.dumps({**json.loads(whole), name: value}))
+        assert error.startswith(f"{name}: Input should be ")
+    for text in (whole[: len(whole) // 2], ""):
+        assert read_error(path, text).startswith("JSON: Invalid JSON: ")
 
 
 @pytest.mark.parametrize(
@@ -163,4 +160,4 @@ def test_read_results_names_the_damaged_field(
 ) -> None:
     tree = json.loads(to_json(RESULTS))
     damage(tree["results"])
-    assert read_error(tmp_path / "a.json", json.dumps(tree)).startswith(f"damaged: {message}")
+    assert read_error(tmp_path / "a.json", json.dumps(tree)).startswith(message)

@@ -16,8 +16,8 @@ from ppcls.bench.measure.processes import MeasuringProcess
 from ppcls.bench.measure.runner import MeasurementFailed
 from ppcls.bench.train import pytorch
 from ppcls.bench.train.pytorch import find_pytorch, pytorch_candidates, pytorch_variants
-from ppcls.bench.train.tasks import Inspection, TrainTask
-from ppcls.bench.train.variants import TrainingDevice, Variant
+from ppcls.bench.train.tasks import TrainTask
+from ppcls.bench.train.variants import Inspection, Variant
 from ppcls.config.load import load_config
 from ppcls.errors import UserError
 
@@ -108,8 +108,7 @@ def test_candidates_run_the_worker_with_the_variants_task(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(MeasuringProcess, "run", run)
     config = load_config(ROOT / "configs" / "ResNet50.yaml")
-    device = TrainingDevice("gpu", 16, 2, "NVIDIA H200", (9, 0))
-    inspection = Inspection(device, {}, {}, "ResNet50", "224x224", 12, 25_557_032, 1)
+    inspection = Inspection("gpu", 16, 12, 2, "NVIDIA H200", (9, 0), rgb_parameters=25_557_032)
     task = TrainTask("ResNet50.yaml", (), "synthetic", warm_up=3, steps=7, seconds=2.0, timeout=60.0)
     variants = list(pytorch_variants([VARIANT], compiled=True))
     variants.append(replace(VARIANT, processes=4, framework="PyTorch"))

@@ -9,7 +9,7 @@ from paths import ROOT
 
 from ppcls.bench.train.variants import (
     PRECISIONS,
-    TrainingDevice,
+    Inspection,
     Variant,
     config_variant,
     find_obstacle,
@@ -20,9 +20,9 @@ from ppcls.config.schema import Config
 from ppcls.errors import UserError
 
 CONFIGS = ROOT / "configs"
-CPU = TrainingDevice("cpu", 2)
-H200 = TrainingDevice("gpu", 16, 4, "NVIDIA H200", (9, 0))
-V100 = TrainingDevice("gpu", 16, 1, "Tesla V100-SXM2-32GB", (7, 0))
+CPU = Inspection("cpu", 2, 2)
+H200 = Inspection("gpu", 16, 16, 4, "NVIDIA H200", (9, 0))
+V100 = Inspection("gpu", 16, 16, 1, "Tesla V100-SXM2-32GB", (7, 0))
 
 
 def config(name: str = "ResNet50.yaml", *overrides: str) -> Config:
@@ -40,9 +40,7 @@ def config(name: str = "ResNet50.yaml", *overrides: str) -> Config:
         ("ResNet50_bf16.yaml", H200, "O1-bfloat16", "NHWC"),
     ],
 )
-def test_config_variant_reads_the_config(
-    name: str, device: TrainingDevice, precision: str, layout: str
-) -> None:
+def test_config_variant_reads_the_config(name: str, device: Inspection, precision: str, layout: str) -> None:
     base_variant = config_variant(config(name), device, "loader")
     assert (base_variant.precision, base_variant.layout, base_variant.processes, base_variant.source) == (
         precision,
@@ -105,7 +103,7 @@ def test_find_variants_combines_axes_and_keeps_the_rest() -> None:
         ({"processes": 4, "precision": "O2-bfloat16"}, H200, None),
     ],
 )
-def test_find_obstacle_reasons(change: dict[str, object], device: TrainingDevice, reason: str | None) -> None:
+def test_find_obstacle_reasons(change: dict[str, object], device: Inspection, reason: str | None) -> None:
     variant = config_variant(config(), device, "synthetic")
     assert find_obstacle(replace(variant, **change), device) == reason
 
