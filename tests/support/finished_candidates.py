@@ -15,7 +15,7 @@ def finished(
     reason: str = "",
     labels: dict[str, Label] | None = None,
 ) -> Candidate[Key]:
-    return Candidate(key, name, dict, labels or {}, list(samples), reason)
+    return Candidate(key, name, dict, labels or {}, None, list(samples), reason)
 
 
 def with_rates(name: str, *rates: float) -> Candidate[str]:

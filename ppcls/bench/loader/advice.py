@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from ppcls.bench.loader.settings import STAGES, Backend, LoaderSetting, Stage
@@ -28,23 +27,10 @@ _REMEDIES: dict[Bottleneck, str] = {
 AnySetting = TypeVar("AnySetting", bound=Hashable)
 
 
-@dataclass(frozen=True)
-class LoaderLimit:
-    """What limits a loader.
-
-    Attributes:
-        bottleneck: Stage, or the GPU.
-        text: Figures, and what helps.
-    """
-
-    bottleneck: Bottleneck
-    text: str
-
-
 def find_bottleneck(
     rates: Mapping[Stage, float], setting: LoaderSetting, gpu_load: float | None = None
-) -> LoaderLimit:
-    """Returns what limits a loader: the stage that adds most to the time per image, or the GPU that runs it.
+) -> str:
+    """Returns a sentence about what limits a loader: the stage that adds most time per image, or its GPU.
 
     Args:
         rates: Images per second up to each stage, this stage included.
@@ -63,11 +49,10 @@ def find_bottleneck(
             bottleneck, limit = "GPU", f"the GPU, busy {gpu_load:.0%} of the time, with {slowest}"
     steps = ", ".join(f"{stage} {number(rates[stage])}" for stage in STAGES)
     share = added[slowest] / sum(added.values())
-    text = (
+    return (
         f"The bottleneck is {limit}: {share:.0%} of the time per image (images/s up to {steps}). "
         f"To speed up, {_REMEDIES[bottleneck]}."
     )
-    return LoaderLimit(bottleneck, text)
 
 
 def cheapest_good(speeds: Mapping[AnySetting, float], cheapest_first: Sequence[AnySetting]) -> AnySetting:

@@ -20,7 +20,7 @@ from ppcls.bench.loader.bare import check_bare, read_files
 from ppcls.bench.loader.runners import BatchTimer, Loaders, loader_candidate
 from ppcls.bench.loader.settings import LoaderSetting
 from ppcls.bench.loader.workload import LoaderWorkload
-from ppcls.bench.results.schema import ResultRow
+from ppcls.bench.results.schema import Label
 from ppcls.config.sections.dataset import (
     LMDBDataset,
     RecordDataset,
@@ -104,20 +104,12 @@ def _candidates(source: str, workload: LoaderWorkload, timer: BatchTimer) -> Loa
         "bytes": replace(ours, prefetch=_AHEAD, stage="disk"),
         "whole chain": ours,
     }
-    return [
-        loader_candidate(
-            setting,
-            workload,
-            timer,
-            f"{source}, {work}, {reader}",
-            {"source": source, "work": work, "reader": reader},
-        )
-        for work, whole in works.items()
-        for reader, setting in ((_DALI, replace(whole, backend="bare DALI")), ("ppcls", whole))
-    ]
-
-
-def make_rows(candidates: Loaders) -> list[ResultRow]:
-    """Returns one row per work and reader of a source, with the ratio to DALI's reader."""
-    dali = {each.labels["work"]: each for each in candidates if each.labels["reader"] == _DALI}
-    return [each.row(dali[each.labels["work"]], f"of {_DALI}") for each in candidates]
+    candidates: Loaders = []
+    for work, setting in works.items():
+        readers = {_DALI: replace(setting, backend="bare DALI"), "ppcls": setting}
+        for reader, each in readers.items():
+            labels: dict[str, Label] = {"source": source, "work": work, "reader": reader}
+            name = f"{source}, {work}, {reader}"
+            candidates.append(loader_candidate(each, workload, timer, name, labels))
+            candidates[-1].base = (f"of {_DALI}", candidates[-1 if reader == _DALI else -2])
+    return candidates

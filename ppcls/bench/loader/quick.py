@@ -10,7 +10,6 @@ from ppcls.bench.loader.bare import check_bare
 from ppcls.bench.loader.runners import BatchTimer, Loaders, loader_candidate
 from ppcls.bench.loader.settings import LoaderSetting
 from ppcls.bench.loader.workload import LoaderWorkload
-from ppcls.bench.results.schema import ResultRow
 
 _BARE, _OURS = "bare DALI pipeline", "ppcls, DALI"
 
@@ -30,15 +29,13 @@ def quick_candidates(
         settings["ppcls, DALI + Mixup"] = replace(dali, mixup=True)
     for count in workers:
         settings[f"ppcls, paddle.io, {count} workers"] = LoaderSetting("paddle.io", count)
-    return [
+    loaders = [
         loader_candidate(setting, workload, timer, name, {"loader": name})
         for name, setting in settings.items()
     ]
-
-
-def make_rows(loaders: Loaders) -> list[ResultRow]:
-    """Returns one row per loader, with its ratio to the bare pipeline."""
-    return [each.row(loaders[0], f"of {_BARE}") for each in loaders]
+    for loader in loaders:
+        loader.base = (f"of {_BARE}", loaders[0])
+    return loaders
 
 
 def compare_loaders(loaders: Loaders) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from ppcls.bench.results.schema import Label
 from ppcls.config.sections.transform import MixupOperator
 from ppcls.data.bad_images.search import error_reason
 from ppcls.data.loaders.batch import Loader
-from ppcls.data.loaders.dali.loader import DaliLoader
+from ppcls.data.loaders.dali.loader import DaliLoader, PipelineInput
 from ppcls.data.loaders.dali.reader import build_reader, shut_down
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.loaders.mixing import MixedLoader
@@ -135,7 +135,7 @@ def load_batches(setting: LoaderSetting, workload: LoaderWorkload) -> Counts:
     if setting.backend == "bare DALI":
         only_read = setting.stage == "disk"
         pipeline = bare_pipeline(workload, workload.dali_settings(setting), bytes_only=only_read)
-        return _run_pipeline(pipeline, touch=only_read)
+        return _run_pipelines([pipeline], touch=only_read)
     if setting.backend == "paddle.io":
         return _load_by_paddle(setting, workload, order)
     return _load_by_dali(setting, workload, order)
@@ -152,15 +152,30 @@ def _iterate(loader: Loader, workload: LoaderWorkload) -> Counts:
         loader.release()
 
 
-def _run_pipeline(pipeline: Pipeline, *, touch: bool = False) -> Counts:
-    """Runs a pipeline; ``touch`` reads a byte of each memory page, as mapped files are read only then."""
-    pipeline.build()
+def _run_pipelines(
+    pipelines: Sequence[Pipeline], inputs: Sequence[PipelineInput] = (), *, touch: bool = False
+) -> Counts:
+    """Runs pipelines in turn, without handing their images over to Paddle.
+
+    Args:
+        pipelines: Pipelines that are not yet built.
+        inputs: Their external sources, if any.
+        touch: Whether to read a byte of each memory page, because mapped files are read only then.
+    """
     try:
-        while True:
-            output = pipeline.run()[0]
+        for pipeline in pipelines:
+            pipeline.build()
+        for number in itertools.count():
+            turn = number % len(pipelines)
+            output = pipelines[turn].run()[0]
             yield _touch_pages(output) if touch else len(output)
+            if inputs:
+                inputs[turn].pop()
     finally:
-        shut_down(pipeline)
+        for pipeline in pipelines:
+            shut_down(pipeline)
+        for source in inputs:
+            source.close()
         ReleaseUnusedMemory()
 
 
@@ -178,7 +193,9 @@ def _load_by_dali(setting: LoaderSetting, workload: LoaderWorkload, order: Order
         ops = _decoding(ops, settings)
     loader = DaliLoader(workload.index, order, ops, settings)
     if setting.stage != "hand-over":
-        return _run_pipelines(loader, settings)
+        with settings.on_cores():
+            graphs = [loader.graph() for _ in range(settings.pipelines)]
+        return _run_pipelines([graph.pipeline for graph in graphs], [graph.input for graph in graphs])
     if setting.mixup:
         classes = workload.config.Arch.class_num
         mixed = MixedLoader(loader, MixupOperator(alpha=0.2), classes, workload.layout)
@@ -205,23 +222,6 @@ def _decoding(ops: tuple[Op, ...], settings: DaliSettings) -> tuple[Op, ...]:
     if not settings.decode_window or not isinstance(crop.spec, RandCropImage):
         return (decode,)
     return (decode, replace(crop, spec=crop.spec.resized(1)))
-
-
-def _run_pipelines(loader: DaliLoader, settings: DaliSettings) -> Counts:
-    """Runs a loader's pipelines in turn, without handing their images over to Paddle."""
-    with settings.on_cores():
-        graphs = [loader.graph() for _ in range(settings.pipelines)]
-    try:
-        for graph in graphs:
-            graph.pipeline.build()
-        for graph in itertools.cycle(graphs):
-            yield len(graph.pipeline.run()[0])
-            graph.input.pop()
-    finally:
-        for graph in graphs:
-            shut_down(graph.pipeline)
-            graph.input.close()
-        ReleaseUnusedMemory()
 
 
 def _load_by_paddle(setting: LoaderSetting, workload: LoaderWorkload, order: Order) -> Counts:

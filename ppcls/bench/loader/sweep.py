@@ -17,7 +17,7 @@ from ppcls.bench.loader.settings import (
 )
 from ppcls.bench.loader.workload import LoaderWorkload
 from ppcls.bench.measure.runner import Candidate
-from ppcls.bench.results.schema import Label, ResultRow
+from ppcls.bench.results.schema import Label
 from ppcls.data.transforms.specs import RandCropImage
 
 BEST, PRESENT = "best found", "present"
@@ -51,15 +51,15 @@ class LoaderSweep:
         settings = list_backends(threads, workers, on_gpu=self._workload.on_gpu)
         measured = self._measure([self._candidate(setting) for setting in settings])
         best_dali = self._best_dali(best_of(measured, own_backend(self._workload)))
-        found = [each for each in (best_dali, best_of(measured, "paddle.io")) if each is not None]
-        if not found:
+        working = [each for each in (best_dali, best_of(measured, "paddle.io")) if each is not None]
+        if not working:
             return None, ["The config's chain was not measured completely, so no setting is recommended."]
         done = [each for each in self.candidates if not each.reason]
         fastest = {
             setting: max(each.rate.median for each in done if each.key.backend == setting.backend)
-            for setting in found
+            for setting in working
         }
-        return self._measure_best(cheapest_good(fastest, found))
+        return self._measure_best(cheapest_good(fastest, working))
 
     def _best_dali(self, best: LoaderSetting | None) -> LoaderSetting | None:
         """Returns our DALI loader with the best prefetch depth and decoder, which are tried independently."""
@@ -91,6 +91,8 @@ class LoaderSweep:
         finals = {BEST: self._final("setting", BEST, best)}
         finals |= {} if same else {PRESENT: self._final("setting", PRESENT, present)}
         finals |= {stage: self._final("up to", stage, replace(best, stage=stage)) for stage in STAGES[:-1]}
+        for name in (BEST, PRESENT) if not same else ():
+            finals[name].base = ("of present", finals[PRESENT])
         self._measure(list(finals.values()))
         lost = {name for name, each in finals.items() if each.reason}
         if lost - {PRESENT}:
@@ -98,11 +100,11 @@ class LoaderSweep:
         rates = {stage: finals[stage].rate.median for stage in STAGES[:-1]}
         rates["hand-over"] = finals[BEST].rate.median
         loads = finals[BEST].metrics().get("GPU load")
-        limit = find_bottleneck(rates, best, None if loads is None else loads.median / 100)
+        bottleneck = find_bottleneck(rates, best, None if loads is None else loads.median / 100)
         if PRESENT in lost:
-            return best, [limit.text, f"Use {best.describe()}: the present setting could not be measured."]
+            return best, [bottleneck, f"Use {best.describe()}: the present setting could not be measured."]
         chosen, advice = advise(best, present, None if same else finals[BEST].ratio(finals[PRESENT]))
-        return chosen, [limit.text, advice]
+        return chosen, [bottleneck, advice]
 
     def _candidate(self, setting: LoaderSetting) -> Candidate[LoaderSetting]:
         return loader_candidate(setting, self._workload, self._timer)
@@ -114,6 +116,10 @@ class LoaderSweep:
 
     def _measure(self, candidates: Loaders) -> Loaders:
         self.candidates += candidates
+        bare = self.candidates[0]  # of list_backends
+        for candidate in candidates:
+            if "of" not in candidate.labels:
+                candidate.base = ("of bare DALI", bare)
         self._measure_rounds(candidates)
         return candidates
 
@@ -125,16 +131,3 @@ def best_of(measured: Iterable[Candidate[LoaderSetting]], backend: Backend) -> L
     }
     costs = sorted(speeds, key=lambda setting: (setting.workers, setting.prefetch or 0, bool(setting.dali)))
     return cheapest_good(speeds, costs) if speeds else None
-
-
-def make_rows(measured: Loaders) -> list[ResultRow]:
-    """Returns a row for each measurement, with its ratio to the bare pipeline or to the present setting."""
-    bare = next((each for each in measured if each.key.backend == "bare DALI"), None)
-    present = next((each for each in measured if each.labels.get("setting") == PRESENT), None)
-    rows = []
-    for each in measured:
-        if "setting" in each.labels:
-            rows.append(each.row(present, "of present"))
-        elif each.samples or each.reason:
-            rows.append(each.row(None if "up to" in each.labels else bare, "of bare DALI"))
-    return rows

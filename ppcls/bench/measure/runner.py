@@ -72,6 +72,7 @@ class Candidate(Generic[Key]):
         measure: Measures once, in this process or in another one; returns a sample. It raises
             `MeasurementFailed` if only this candidate is affected.
         labels: Labels of the result row.
+        base: Name of a ratio in the result row, and the candidate to compare with; None for no ratio.
         samples: One sample per round.
         reason: Cause of missing rounds; empty if there are none.
     """
@@ -80,6 +81,7 @@ class Candidate(Generic[Key]):
     name: str
     measure: Callable[[], Sample]
     labels: dict[str, Label]
+    base: tuple[str, Candidate[Any]] | None = None
     samples: list[Sample] = field(default_factory=list)
     reason: str = ""
 
@@ -101,16 +103,11 @@ class Candidate(Generic[Key]):
         pairs = zip(self.samples, base.samples, strict=False)  # an interrupt may have cost one side a round
         return Quantity(tuple(sample[RATE] / other[RATE] for sample, other in pairs), "")
 
-    def row(self, base: Candidate[Any] | None = None, versus: str = "") -> ResultRow:
-        """Returns the result row: metrics, and why there are none, or fewer rounds than expected.
-
-        Args:
-            base: Candidate to compare with; None for none. It may not have been measured.
-            versus: Name of the ratio's metric.
-        """
+    def row(self) -> ResultRow:
+        """Returns the result row: metrics, and why there are none, or fewer rounds than expected."""
         metrics = self.metrics()
-        if metrics and base is not None and base.samples:
-            metrics[versus] = self.ratio(base)
+        if metrics and self.base is not None and self.base[1].samples:
+            metrics[self.base[0]] = self.ratio(self.base[1])
         count = f"rounds measured: {len(self.samples)}; " if self.samples and self.reason else ""
         return ResultRow(self.labels, metrics, f"{count}{self.reason}")
 

@@ -112,19 +112,17 @@ def _loader(arguments: argparse.Namespace) -> None:
 def _quick(
     arguments: argparse.Namespace, workload: LoaderWorkload, timer: BatchTimer, empty: Results
 ) -> None:
-    from ppcls.bench.loader.quick import compare_loaders, make_rows, quick_candidates
+    from ppcls.bench.loader.quick import compare_loaders, quick_candidates
 
     candidates = quick_candidates(workload, arguments.workers or [2], timer, mixup=arguments.mixup)
-    common.measure_and_report(
-        arguments, empty, candidates, lambda: compare_loaders(candidates), lambda: make_rows(candidates)
-    )
+    common.measure_and_report(arguments, empty, candidates, lambda: compare_loaders(candidates))
 
 
 def _sweep(
     arguments: argparse.Namespace, workload: LoaderWorkload, timer: BatchTimer, empty: Results
 ) -> None:
     from ppcls.bench.loader.advice import config_values
-    from ppcls.bench.loader.sweep import LoaderSweep, make_rows
+    from ppcls.bench.loader.sweep import LoaderSweep
     from ppcls.bench.loader.write_config import write_config
 
     counts, rounds = powers_of_two(workload.runtime.cores), arguments.rounds
@@ -139,7 +137,8 @@ def _sweep(
     )
 
     def results(findings: Sequence[str] = ()) -> Results:
-        return empty.filled(make_rows(sweep.candidates), findings)
+        rows = [each.row() for each in sweep.candidates if each.samples or each.reason]
+        return empty.filled(rows, findings)
 
     def measure(candidates: Loaders) -> None:
         interrupt = run_rounds(candidates, rounds, common.report, lambda: common.keep(arguments, results()))
@@ -169,13 +168,13 @@ def _sweep(
 def _containers(arguments: argparse.Namespace) -> None:
     if (started := _start(arguments, "containers")) is None:
         return
-    from ppcls.bench.loader.containers import container_groups, make_rows
+    from ppcls.bench.loader.containers import container_groups
 
     workload, timer, results = started
     rows, interrupt = list[ResultRow](), None
     for candidates in container_groups(workload, timer):
         interrupt = run_rounds(candidates, arguments.rounds, common.report)
-        rows += make_rows(candidates)
+        rows += [each.row() for each in candidates]
         common.keep(arguments, results.filled(rows))
         if interrupt is not None:
             break

@@ -1,4 +1,4 @@
-"""The sweep's choice, with scripted rates instead of loaders; rows of the quick benchmark."""
+"""The sweep's choice, with scripted rates instead of loaders; conclusions of the quick benchmark."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import pytest
 from benchmark_images import PHOTOS, write_images
 from finished_candidates import finished
 
-from ppcls.bench.loader import quick, sweep
+from ppcls.bench.loader import sweep
+from ppcls.bench.loader.quick import compare_loaders
 from ppcls.bench.loader.runners import Loaders
 from ppcls.bench.loader.settings import LoaderSetting
-from ppcls.bench.loader.sweep import LoaderSweep, best_of, make_rows
+from ppcls.bench.loader.sweep import LoaderSweep, best_of
 from ppcls.bench.loader.workload import LoaderWorkload, read_workload
 from ppcls.bench.measure.runner import Candidate, MeasurementFailed, Sample, run_rounds
-from ppcls.bench.results.schema import Label, ResultRow
+from ppcls.bench.results.schema import Label
 from ppcls.config.load import load_config
 from ppcls.runtime.start import Runtime
 
@@ -75,7 +76,7 @@ def test_sweep_combines_the_best_value_of_each_axis(scripted: Callable[[Rates], 
     assert setting.describe() == "DALI CPU, 2 threads, prefetch 2, decoder whole"
     assert bottleneck.startswith("The bottleneck is decode: ")
     assert advice.startswith("Use DALI CPU, 2 threads, prefetch 2, decoder whole: 1.31 times the images/s")
-    rows = make_rows(found.candidates)
+    rows = [each.row() for each in found.candidates]
     assert [row.labels["up to"] for row in rows if "up to" in row.labels] == ["disk", "decode", "transform"]
     best = next(row for row in rows if row.labels.get("setting") == "best found")
     assert best.metrics["of present"].values == pytest.approx((810 / 616, 810 / 616))
@@ -101,7 +102,7 @@ def test_sweep_without_a_loader_that_works_recommends_nothing(
     setting, (sentence,) = found.run((1,), (0,))
     assert setting is None
     assert "no setting is recommended" in sentence
-    assert [row.note for row in make_rows(found.candidates)] == ["", "no memory", "no memory"]
+    assert [each.row().note for each in found.candidates] == ["", "no memory", "no memory"]
 
 
 def test_sweep_best_setting_that_fails_later_recommends_nothing(
@@ -134,18 +135,14 @@ def test_best_of_ignores_failures_and_other_backends() -> None:
     assert best_of(found, "DALI GPU") is None
 
 
-def test_quick_rows_and_conclusions_compare_with_the_bare_pipeline() -> None:
+def test_compare_loaders_takes_rounds_in_pairs() -> None:
     names = ("bare DALI pipeline", "ppcls, DALI", "ppcls, paddle.io, 2 workers")
     found = [
         finished(LoaderSetting("DALI CPU", 1), name, [{"images_per_second": rate} for rate in rates])
         for name, rates in zip(names, [(100, 50), (110, 55), ()], strict=True)
     ]
-    bare, ours, lost = quick.make_rows(found)
-    assert bare.metrics["of bare DALI pipeline"].values == (1.0, 1.0)
-    assert ours.metrics["of bare DALI pipeline"].values == pytest.approx((1.1, 1.1))
-    assert lost == ResultRow({}, {})
-    assert list(quick.compare_loaders(found)) == []
+    assert list(compare_loaders(found)) == []
     found[2].samples = [{"images_per_second": rate} for rate in (55, 11)]
-    assert list(quick.compare_loaders(found)) == [
+    assert list(compare_loaders(found)) == [
         "ppcls, DALI is 3.50 times as fast as ppcls, paddle.io, 2 workers"
     ]

@@ -116,10 +116,12 @@ def test_row_has_the_metrics_of_all_samples_in_their_units() -> None:
         "step": ((200.0,), "ms", "less"),
     }
     assert list(both.row().metrics) == ["images/s"]
-    assert both.row(first, "of x").metrics["of x"].values == (1.0,)
+    both.base = ("of x", first)
+    assert both.row().metrics["of x"].values == (1.0,)
     lost = finished("y", "y", [], "no memory")
-    assert lost.row(first, "of x") == ResultRow({}, {}, "no memory")
-    assert "of y" not in first.row(lost, "of y").metrics
+    lost.base, first.base = ("of x", first), ("of y", lost)
+    assert lost.row() == ResultRow({}, {}, "no memory")
+    assert "of y" not in first.row().metrics
 
 
 def test_find_conclusions_names_the_fastest_and_missing_rows() -> None:
