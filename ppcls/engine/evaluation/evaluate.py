@@ -292,7 +292,8 @@ class _EvalTotals:
 
 def _gather(rows: list[Tensor], dtype: str, world: int) -> NDArray[Any]:
     joined = np.asarray(paddle.concat(rows).numpy()) if rows else np.zeros((0, 0), dtype)
-    return np.concatenate(gather_rows(joined, world))
+    parts = gather_rows(joined, world)
+    return parts[0] if world == 1 else np.concatenate(parts)  # embeddings are large: without a copy
 
 
 def _query_then_gallery(query: Loader, gallery: Loader) -> Iterator[Batch]:
