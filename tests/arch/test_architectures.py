@@ -31,11 +31,15 @@ from paths import ROOT, SUPPORT
 from ppcls.arch.build import build_model
 from ppcls.arch.cost import count_parameters, measure
 from ppcls.arch.families.convnext import ConvNeXt
+from ppcls.arch.families.cswin_transformer import CSWinTransformer
+from ppcls.arch.families.cvt import CvT
 from ppcls.arch.families.levit import LeViT
+from ppcls.arch.families.nextvit import NextViT
 from ppcls.arch.families.resnext_wsl import WideResNeXt101
 from ppcls.arch.families.swin_transformer import SwinTransformer
 from ppcls.arch.families.tnt import TNT
 from ppcls.arch.families.twins import Twins
+from ppcls.arch.families.uniformer import UniFormer
 from ppcls.arch.families.vision_transformer import VisionTransformer
 from ppcls.deploy.export.onnx import convert
 from ppcls.registry import ARCHITECTURES
@@ -110,6 +114,12 @@ COMPARED = [
     "TNT_small",
     "PeleeNet",
     "MobileNeXt_x1_0",
+    "MixNet_S",
+    "UniFormer_small",
+    "UniFormer_small_plus",
+    "CvT_13_224",
+    "CSWinTransformer_tiny_224",
+    "NextViT_small_224",
 ]
 NARROW = {  # small networks for tests that do not depend on the size
     "ConvNeXt_tiny": partial(ConvNeXt, (1, 1, 2, 1), (8, 12, 16, 24)),
@@ -118,6 +128,11 @@ NARROW = {  # small networks for tests that do not depend on the size
     "alt_gvt_small": partial(Twins, (8, 12, 16, 24), (1, 2, 2, 3), (4, 4, 4, 4), (2, 2, 1, 1), True),
     "LeViT_128S": partial(LeViT, (16, 24, 32), 8, (1, 1, 1), (2, 3, 4)),
     "TNT_small": partial(TNT, 24, 8, 3, 2),
+    "UniFormer_small": partial(UniFormer, (1, 1, 2, 1), scaled=True),
+    "UniFormer_small_plus": partial(UniFormer, (1, 1, 1, 1), 32, True),
+    "CvT_13_224": partial(CvT, (8, 12, 16), (1, 1, 2), (1, 2, 4)),
+    "CSWinTransformer_tiny_224": partial(CSWinTransformer, 8, (1, 1, 2, 1), (2, 2, 4, 4), 3),
+    "NextViT_small_224": partial(NextViT, 5),
     "ResNeXt101_32x8d_wsl": partial(WideResNeXt101, 1),
 }
 FIXED_SIZE = ("ViT", "LeViT", "TNT")  # start of the names of networks that need `img_size`
@@ -130,6 +145,7 @@ LAYOUT_SIDES = {  # sides, and odd ones, of networks that do not accept the usua
 }
 # Their layers occur in others of `COMPARED`, too.
 SIMILAR = {"ResNet50_vc", "SE_ResNeXt50_vd_32x4d", "ResNeSt50_fast_1s1x64d", "pcpvt_small"}
+UNUSED = {"CvT_13_224": "stage2.blocks.1.attn.conv_proj_q."}  # the last block classifies by its class token
 NCHW, NHWC = (0, 1, 2, 3), (0, 2, 3, 1)
 
 
@@ -273,7 +289,7 @@ def test_layouts_agree_and_all_parameters_get_gradients(name, monkeypatch):
                 continue
             found[f"gradient of {key}"] = gradient = parameter.grad.numpy()
             assert np.isfinite(gradient).all(), key
-            assert gradient.any(), key
+            assert gradient.any() or key.startswith(UNUSED.get(name, "\0")), key
         model.eval()
         odd_images = noise(sides if name in OPTIONS else odd_sides)
         found["odd logits"] = model(paddle.to_tensor(odd_images.transpose(axes))).numpy()
@@ -299,14 +315,15 @@ def test_exported_transformer_accepts_any_batch(name, data_format, tmp_path):
     spec = paddle.static.InputSpec([None, *shape], "float32")
     x = paddle.randn([3, *shape])
     expected = model(x).numpy()
+    allowed = 1e-4 * max(1.0, np.abs(expected).max())
     paddle.jit.save(paddle.jit.to_static(model, input_spec=[spec], full_graph=True), str(tmp_path / "m"))
     loaded = paddle.jit.load(str(tmp_path / "m"))
     for rows in (3, 1):
-        np.testing.assert_allclose(loaded(x[:rows]).numpy(), expected[:rows], rtol=0, atol=1e-4)
+        np.testing.assert_allclose(loaded(x[:rows]).numpy(), expected[:rows], rtol=0, atol=allowed)
     if data_format == "NCHW":
         (program,) = (path for path in tmp_path.iterdir() if path.suffix in (".json", ".pdmodel"))
         session = onnxruntime.InferenceSession(convert(program, name))
         (image,) = session.get_inputs()
         for rows in (3, 1):
             (found,) = session.run(None, {image.name: x[:rows].numpy()})
-            np.testing.assert_allclose(found, expected[:rows], rtol=0, atol=1e-4)
+            np.testing.assert_allclose(found, expected[:rows], rtol=0, atol=allowed)

@@ -45,18 +45,26 @@ ONLY_SIDES = {  # of networks that accept images of one size only
     "LeViT_128S": (224, 224),
     "TNT_small": (224, 224),
     "PeleeNet": (64, 96),
+    "MixNet_S": (224, 224),
+    "UniFormer_small": (224, 224),
+    "CSWinTransformer_tiny_224": (224, 224),
+    "NextViT_small_224": (64, 96),
 }
 OPTIONS = {name: {"img_size": SIDES[0]} for name, sides in ONLY_SIDES.items() if sides == SIDES}
 OPTIONS["ResNet18_dbb"] = {"layer_type": "DiverseBranchBlock", "use_first_short_conv": False}
 EAGER = (  # start of the names of models that cannot be built without weights
+    "CSWin",
     "ConvNeXt",
+    "CvT",
     "FasterNet",
     "LeViT",
+    "NextViT",
     "PVT",
     "StarNet",
     "SwinTransformer",
     "TNT",
     "TinyNet",
+    "UniFormer",
     "VAN",
     "alt_gvt",
     "pcpvt",
@@ -217,9 +225,32 @@ def distance_products(layer, tokens, _made):
     return tokens.shape[0] * layer.num_heads * queries * keys * (layer.key_dim + layer.d)
 
 
+def strided_products(_layer, tokens, _made):
+    """Counts those of CvT, where images are square, and convolutions halve the sides of keys and values."""
+    groups, count, width = tokens.shape
+    side = int(count**0.5)
+    keys = (side + 1) // 2 * ((side + 1) // 2) + count - side**2  # without and with the class token
+    return 2 * groups * count * keys * width
+
+
+def stripe_products(layer, tokens, _made):
+    """Counts those of CSWin Transformer within windows."""
+    groups, count, channels = tokens.shape
+    return 2 * groups * count * layer.h_split * layer.w_split * channels
+
+
+def averaged_products(layer, tokens, _made):
+    """Counts those of Next-ViT, where several tokens have one key and value."""
+    groups, count, channels = tokens.shape
+    return 2 * groups * count * (count // layer.N_ratio) * channels
+
+
 PRODUCTS = {  # by module and class
+    ("cswin_transformer", "LePEAttention"): stripe_products,
+    ("cvt", "Attention"): strided_products,
     ("levit", "Attention"): distance_products,
     ("levit", "AttentionSubsample"): distance_products,
+    ("nextvit", "E_MHSA"): averaged_products,
     ("pvt_v2", "Attention"): reduced_products,
     ("twins", "Attention"): reduced_products,
     ("twins", "GroupAttention"): window_products,
@@ -228,6 +259,7 @@ PRODUCTS = {  # by module and class
             ("distilled_vision_transformer", "Attention"),
             ("swin_transformer", "WindowAttention"),
             ("tnt", "Attention"),
+            ("uniformer", "Attention"),
             ("vision_transformer", "Attention"),
         ],
         products,

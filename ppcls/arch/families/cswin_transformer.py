@@ -1,0 +1,184 @@
+"""CSWin Transformer (Dong et al. 2021, https://arxiv.org/abs/2107.00652): attention within crossing stripes.
+
+Half of the heads attend within vertical stripes, the others within horizontal ones. Sides that are no
+multiple of the stripes' width are padded with zeros; PaddleClas rejects them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import paddle
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.layers.conv_norm import DataFormat
+from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
+from ppcls.arch.layers.transformer import MatrixProduct, Mlp, apply_to_tokens, linear
+
+_RATIO = 4
+
+
+class StripeAttention(nn.Layer):  # type: ignore[misc]
+    """Attention within windows, to which a depthwise convolution of the values in each window is added.
+
+    Args:
+        width: Width of a token, a multiple of ``heads``.
+        heads: Number of heads.
+        drop_rate: Dropout of the attention weights.
+    """
+
+    def __init__(self, width: int, heads: int, drop_rate: float, data_format: DataFormat) -> None:
+        super().__init__()
+        self.get_v = nn.Conv2D(width, width, 3, padding=1, groups=width, data_format=data_format)
+        self.scores, self.mixed = MatrixProduct(transposed=True), MatrixProduct()
+        self.attn_drop = dropout(drop_rate)
+        self._heads, self._split, self._data_format = heads, width // heads, data_format
+
+    def forward(self, parts: Sequence[Tensor], window: tuple[int, int]) -> Tensor:
+        """Maps queries, keys and values, each [B, H, W, width], to [B, H, W, width].
+
+        Args:
+            parts: Queries, keys and values.
+            window: Height and width of a window, of which H and W are multiples.
+        """
+        height, width, channels = parts[0].shape[1:]
+        grid = [height // window[0], window[0], width // window[1], window[1], channels]
+        windows = [part.reshape([-1, *grid]).transpose([0, 1, 3, 2, 4, 5]) for part in parts]
+        values = windows[2].reshape([-1, *window, channels])
+        local = apply_to_tokens(self.get_v, values, self._data_format)
+        query, key, value = (self._heads_first(part, window) for part in windows)
+        weights = F.softmax(self.scores(query * self._split**-0.5, key), axis=-1)
+        mixed = self.mixed(self.attn_drop(weights), value).transpose([0, 2, 1, 3])
+        x = mixed.reshape([-1, *window, channels]) + local
+        x = x.reshape([-1, grid[0], grid[2], *window, channels]).transpose([0, 1, 3, 2, 4, 5])
+        return x.reshape([-1, height, width, channels])
+
+    def _heads_first(self, windows: Tensor, window: tuple[int, int]) -> Tensor:
+        tokens = windows.reshape([-1, window[0] * window[1], self._heads, self._split])
+        return tokens.transpose([0, 2, 1, 3])
+
+
+class CrossBlock(nn.Layer):  # type: ignore[misc]
+    """Attention within stripes of both directions, then `Mlp`, each with normalization first and a shortcut.
+
+    Args:
+        width: Width of a token.
+        heads: Number of heads.
+        stripe: Width of a stripe; 0 for attention among all tokens.
+        rates: Dropout after each layer and of attention weights.
+        drop_path: Probability of skipping each half.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        stripe: int,
+        rates: tuple[float, float],
+        drop_path: float,
+        data_format: DataFormat,
+    ) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = linear(width, 3 * width), linear(width, width)
+        count = 2 if stripe else 1
+        attention = partial(StripeAttention, width // count, heads // count, rates[1], data_format)
+        self.attns = nn.LayerList([attention() for _ in range(count)])
+        self.mlp = Mlp(width, _RATIO * width, rates[0])
+        self.drop_path = DropPath(drop_path)
+        self._stripe = stripe
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps tokens [B, H, W, width] to the same shape."""
+        x = x + self.drop_path(self.proj(self._attend(self.qkv(self.norm1(x)))))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+    def _attend(self, x: Tensor) -> Tensor:
+        height, width = x.shape[1:3]
+        if not self._stripe:
+            return self.attns[0](paddle.split(x, 3, axis=-1), (height, width))
+        below, right = -height % self._stripe, -width % self._stripe
+        if below or right:
+            x = F.pad(x, [0, 0, 0, below, 0, right, 0, 0])
+        parts = paddle.split(x, 6, axis=-1)  # two halves each of queries, keys and values
+        windows = (height + below, self._stripe), (self._stripe, width + right)
+        halves = [self.attns[i](parts[i::2], window) for i, window in enumerate(windows)]
+        x = paddle.concat(halves, axis=-1)
+        return x[:, :height, :width] if below or right else x
+
+
+class ConvToken(nn.Layer):  # type: ignore[misc]
+    """A strided convolution, with this name in checkpoints, and layer norm of its outputs."""
+
+    def __init__(self, name: str, conv: nn.Conv2D, width: int, data_format: DataFormat) -> None:
+        super().__init__()
+        self.add_sublayer(name, conv)
+        self.norm = nn.LayerNorm(width)
+        self._name, self._data_format = name, data_format
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps tokens [B, H, W, C] to [B, H', W', width]."""
+        return self.norm(apply_to_tokens(getattr(self, self._name), x, self._data_format))
+
+
+class CSWinTransformer(nn.Layer):  # type: ignore[misc]
+    """The CSWin Transformer.
+
+    Args:
+        width: Width of a token in the first stage; it doubles from stage to stage.
+        depths: Blocks per stage.
+        heads: Heads of each block per stage.
+        stripe: Width of a stripe in the third stage.
+        drop_path_rate: Probability of skipping the last block; it decreases linearly to 0 in the first one.
+        drop_rate: Dropout within `Mlp`.
+        attn_drop_rate: Dropout of attention weights.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        depths: tuple[int, int, int, int],
+        heads: tuple[int, int, int, int],
+        stripe: int,
+        drop_path_rate: float = 0.0,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        conv = partial(nn.Conv2D, data_format=data_format)
+        first = conv(input_image_channel, width, 7, 4, padding=2)
+        self.patch_embedding = ConvToken("patch_embed", first, width, data_format)
+        rates, drops = iter(drop_paths(drop_path_rate, sum(depths))), (drop_rate, attn_drop_rate)
+        self.stages = nn.LayerList()
+        for i, (depth, split) in enumerate(zip(depths, (1, 2, stripe, 0), strict=True)):
+            block = partial(CrossBlock, width, heads[i], split, drops, data_format=data_format)
+            stage = nn.Sequential(("blocks", nn.Sequential(*(block(next(rates)) for _ in range(depth)))))
+            if split:
+                merge = conv(width, 2 * width, 3, 2, padding=1)
+                width *= 2
+                stage.add_sublayer("merge", ConvToken("conv", merge, width, data_format))
+            self.stages.append(stage)
+        self.norm = nn.LayerNorm(width)
+        self.head = linear(width, class_num)
+        self._channels_last = data_format == "NHWC"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
+        x = self.patch_embedding(x if self._channels_last else x.transpose([0, 2, 3, 1]))
+        for stage in self.stages:
+            x = stage(x)
+        return self.head(self.norm(x).mean([1, 2]))
+
+
+_DEEP = (2, 4, 32, 2)
+CSWinTransformer_tiny_224 = partial(CSWinTransformer, 64, (1, 2, 21, 1), (2, 4, 8, 16), 7, drop_path_rate=0.2)
+CSWinTransformer_small_224 = partial(CSWinTransformer, 64, _DEEP, (2, 4, 8, 16), 7, drop_path_rate=0.4)
+CSWinTransformer_base_224 = partial(CSWinTransformer, 96, _DEEP, (4, 8, 16, 32), 7, drop_path_rate=0.5)
+CSWinTransformer_base_384 = partial(CSWinTransformer, 96, _DEEP, (4, 8, 16, 32), 12, drop_path_rate=0.5)
+CSWinTransformer_large_224 = partial(CSWinTransformer, 144, _DEEP, (6, 12, 24, 24), 7, drop_path_rate=0.5)
+CSWinTransformer_large_384 = partial(CSWinTransformer, 144, _DEEP, (6, 12, 24, 24), 12, drop_path_rate=0.5)

@@ -1,0 +1,177 @@
+"""CvT (Wu et al. 2021, https://arxiv.org/abs/2103.15808): queries, keys and values from convolutions."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import paddle
+from paddle import ParamAttr, Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat
+from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
+from ppcls.arch.layers.transformer import DEVIATION, MatrixProduct, Mlp, apply_to_tokens, linear, normal
+
+_RATIO = 4
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """Returns an approximation of GELU by the logistic function."""
+    return x * F.sigmoid(1.702 * x)
+
+
+class ConvAttention(nn.Layer):  # type: ignore[misc]
+    """Self-attention with depthwise convolutions first; those of keys and values halve the size (figure 2b).
+
+    Args:
+        width: Width of a token, a multiple of ``heads``.
+        heads: Number of heads.
+        drop_rate: Dropout of the output.
+        attn_drop_rate: Dropout of the attention weights.
+    """
+
+    def __init__(
+        self, width: int, heads: int, drop_rate: float, attn_drop_rate: float, data_format: DataFormat
+    ) -> None:
+        super().__init__()
+        conv = partial(ConvNorm, width, width, 3, groups=width, data_format=data_format)
+        self.conv_proj_q, self.conv_proj_k, self.conv_proj_v = conv(), conv(stride=2), conv(stride=2)
+        self.proj_q, self.proj_k, self.proj_v = (linear(width, width) for _ in range(3))
+        self.proj = linear(width, width)
+        self.attn_drop, self.proj_drop = dropout(attn_drop_rate), dropout(drop_rate)
+        self.scores, self.mixed = MatrixProduct(transposed=True), MatrixProduct()
+        self._width, self._heads, self._data_format = width, heads, data_format
+
+    def forward(self, x: Tensor, size: tuple[int, int]) -> Tensor:
+        """Maps tokens [B, N, width] to the same shape; the last of them form an image of this size."""
+        height, width = size
+        count = x.shape[1] - height * width
+        others, pixels = paddle.split(x, [count, height * width], axis=1) if count else (None, x)
+        image = pixels.reshape([-1, height, width, self._width])
+        parts = []
+        for name in "qkv":
+            conv, project = getattr(self, f"conv_proj_{name}"), getattr(self, f"proj_{name}")
+            tokens = apply_to_tokens(conv, image, self._data_format).flatten(1, 2)
+            tokens = project(tokens if others is None else paddle.concat([others, tokens], axis=1))
+            split = [-1, tokens.shape[1], self._heads, self._width // self._heads]
+            parts.append(tokens.reshape(split).transpose([0, 2, 1, 3]))
+        query, key, value = parts
+        # As in the authors' code, the scale is that of a single head of full width.
+        weights = F.softmax(self.scores(query * self._width**-0.5, key), axis=-1)
+        mixed = self.mixed(self.attn_drop(weights), value).transpose([0, 2, 1, 3])
+        return self.proj_drop(self.proj(mixed.flatten(2)))
+
+
+class ConvAttentionBlock(nn.Layer):  # type: ignore[misc]
+    """`ConvAttention`, then `Mlp`, each with normalization first and a shortcut."""
+
+    def __init__(self, width: int, attention: ConvAttention, drop_rate: float, drop_path: float) -> None:
+        super().__init__()
+        self.norm1, self.norm2, self.attn = nn.LayerNorm(width), nn.LayerNorm(width), attention
+        self.mlp = Mlp(width, _RATIO * width, drop_rate, quick_gelu)
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor, size: tuple[int, int]) -> Tensor:
+        """Maps tokens [B, N, width] to the same shape; see `ConvAttention`."""
+        x = x + self.drop_path(self.attn(self.norm1(x), size))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+
+class CvTStage(nn.Layer):  # type: ignore[misc]
+    """A strided convolution, layer norm, and blocks.
+
+    Args:
+        first: Whether it is the first stage, with a larger convolution.
+        last: Whether it is the last stage, which has a class token.
+        drop_paths: Probability of skipping each block.
+        rates: Dropout after each layer and of attention weights.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        width: int,
+        heads: int,
+        first: bool,
+        last: bool,
+        drop_paths: list[float],
+        rates: tuple[float, float],
+        data_format: DataFormat,
+    ) -> None:
+        super().__init__()
+        kernel, stride, padding = (7, 4, 2) if first else (3, 2, 1)
+        conv = nn.Conv2D(in_channels, width, kernel, stride, padding=padding, data_format=data_format)
+        self.patch_embed = nn.LayerDict({"proj": conv, "norm": nn.LayerNorm(width)})
+        if last:
+            self.cls_token = self.create_parameter([1, 1, width], attr=normal())
+        self.pos_drop = dropout(rates[0])
+        self.blocks = nn.LayerList()
+        for rate in drop_paths:
+            attention = ConvAttention(width, heads, *rates, data_format)
+            self.blocks.append(ConvAttentionBlock(width, attention, rates[0], rate))
+        self._last, self._channels_last = last, data_format == "NHWC"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] (or NHWC) to features in the same layout, or in the last stage to [B, width]."""
+        x = self.patch_embed["proj"](x)
+        x = self.patch_embed["norm"](x if self._channels_last else x.transpose([0, 2, 3, 1]))
+        size = x.shape[1:3]
+        tokens = x.flatten(1, 2)
+        if self._last:
+            token = self.cls_token.astype(x.dtype) + paddle.zeros_like(tokens[:, :1])
+            tokens = paddle.concat([token, tokens], axis=1)
+        tokens = self.pos_drop(tokens)
+        for block in self.blocks:
+            tokens = block(tokens, size)
+        if self._last:
+            return tokens[:, 0]
+        x = tokens.reshape([-1, *x.shape[1:]])
+        return x if self._channels_last else x.transpose([0, 3, 1, 2])
+
+
+class CvT(nn.Layer):  # type: ignore[misc]
+    """The CvT network.
+
+    Args:
+        widths: Width of a token per stage.
+        depths: Blocks per stage.
+        heads: Heads of each block per stage.
+        drop_path_rate: Probability of skipping the last block of the last stage, whose first block is never
+            skipped; other stages skip nothing.
+        drop_rate: Dropout of tokens and after each layer.
+        attn_drop_rate: Dropout of attention weights.
+    """
+
+    def __init__(
+        self,
+        widths: tuple[int, int, int],
+        depths: tuple[int, int, int],
+        heads: tuple[int, int, int],
+        drop_path_rate: float = 0.1,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        channels, drops = input_image_channel, (drop_rate, attn_drop_rate)
+        for i, (width, depth) in enumerate(zip(widths, depths, strict=True)):
+            first, last = i == 0, i == len(widths) - 1
+            rates = drop_paths(drop_path_rate if last else 0.0, depth)
+            stage = CvTStage(channels, width, heads[i], first, last, rates, drops, data_format)
+            self.add_sublayer(f"stage{i}", stage)
+            channels = width
+        self.norm = nn.LayerNorm(channels)
+        uniform = nn.initializer.Uniform(-(channels**-0.5), channels**-0.5)
+        bias = ParamAttr(initializer=uniform)
+        self.head = nn.Linear(channels, class_num, weight_attr=normal(DEVIATION), bias_attr=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
+        return self.head(self.norm(self.stage2(self.stage1(self.stage0(x)))))
+
+
+CvT_13_224 = CvT_13_384 = partial(CvT, (64, 192, 384), (1, 2, 10), (1, 3, 6))
+CvT_21_224 = CvT_21_384 = partial(CvT, (64, 192, 384), (1, 4, 16), (1, 3, 6))
+CvT_W24_384 = partial(CvT, (192, 768, 1024), (2, 2, 20), (3, 12, 16), drop_path_rate=0.3)

@@ -1,0 +1,245 @@
+"""Next-ViT (Li et al. 2022, https://arxiv.org/abs/2207.05501): convolutional blocks, and some with attention.
+
+As in PaddleClas, keys and values are averages of consecutive tokens.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar
+
+import paddle
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, batch_norm, round_channels
+from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
+from ppcls.arch.layers.norm_act import norm_relu
+from ppcls.arch.layers.transformer import DEVIATION, MatrixProduct, linear, normal
+
+_HEAD = 32
+_STEM = ((64, 2), (32, 1), (64, 1), (64, 2))  # channels and stride
+_WIDTHS = ((96, 96), (192, 256), (384, 512), (768, 1024))  # of blocks without and with attention, per stage
+_REDUCTIONS = (8, 4, 2, 1)  # of the sides of keys and values, per stage
+_GROUP = 5  # in the third stage, every block at a multiple of it has attention
+_SHARE = 0.75  # of the channels that have attention
+
+
+class NextConvNorm(ConvNorm):
+    """A `ConvNorm` with the parameter names of this network."""
+
+    names: ClassVar[tuple[str, str]] = ("conv", "norm")
+
+
+class GroupedConvAttention(nn.Layer):  # type: ignore[misc]
+    """A 3x3 convolution per head, batch norm, ReLU and a 1x1 convolution."""
+
+    def __init__(self, channels: int, data_format: DataFormat) -> None:
+        super().__init__()
+        conv = partial(
+            nn.Conv2D, channels, channels, weight_attr=normal(), bias_attr=False, data_format=data_format
+        )
+        self.group_conv3x3 = conv(3, padding=1, groups=channels // _HEAD)
+        self.norm = batch_norm(channels, data_format)
+        self.projection = conv(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        return self.projection(norm_relu(self.norm, self.group_conv3x3(x)))
+
+
+class ReluMlp(nn.Layer):  # type: ignore[misc]
+    """Two 1x1 convolutions with ReLU between them."""
+
+    def __init__(self, channels: int, ratio: int, drop_rate: float, data_format: DataFormat) -> None:
+        super().__init__()
+        hidden = round_channels(channels * ratio, 32)
+        conv = partial(nn.Conv2D, kernel_size=1, weight_attr=normal(), data_format=data_format)
+        self.conv1, self.conv2 = conv(channels, hidden), conv(hidden, channels)
+        self.drop = dropout(drop_rate)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        return self.drop(self.conv2(self.drop(F.relu(self.conv1(x)))))
+
+
+class AveragedAttention(nn.Layer):  # type: ignore[misc]
+    """Self-attention with averages of consecutive tokens as keys and values.
+
+    Args:
+        width: Width of a token.
+        count: Number of tokens per average.
+        rates: Dropout of the output and of the attention weights.
+    """
+
+    def __init__(self, width: int, count: int, rates: tuple[float, float]) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.proj = (linear(width, width) for _ in range(4))
+        self.proj_drop, self.attn_drop = dropout(rates[0]), dropout(rates[1])
+        self.scores, self.mixed = MatrixProduct(transposed=True), MatrixProduct()
+        self._count, self._width = count, width
+        if count > 1:
+            self.norm = nn.BatchNorm1D(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps tokens [B, N, width] to the same shape."""
+        source = x
+        if self._count > 1:
+            kept = x.shape[1] // self._count
+            groups = x[:, : kept * self._count].reshape([-1, kept, self._count, self._width])
+            source = self.norm(groups.mean(2).flatten(0, 1)).reshape([-1, kept, self._width])
+        query, key, value = self._split(self.q(x)), self._split(self.k(source)), self._split(self.v(source))
+        weights = F.softmax(self.scores(query * _HEAD**-0.5, key), axis=-1)
+        mixed = self.mixed(self.attn_drop(weights), value).transpose([0, 2, 1, 3])
+        return self.proj_drop(self.proj(mixed.flatten(2)))
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.reshape([-1, x.shape[1], self._width // _HEAD, _HEAD]).transpose([0, 2, 1, 3])
+
+
+class ConvBlock(nn.Layer):  # type: ignore[misc]
+    """`GroupedConvAttention`, then `ReluMlp`, each with a shortcut.
+
+    Args:
+        stride: Stride of average pooling.
+        rates: Dropout after each layer and of attention weights.
+        drop_path: Probability of skipping each half.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out: int,
+        stride: int,
+        rates: tuple[float, float],
+        drop_path: float,
+        data_format: DataFormat,
+    ) -> None:
+        super().__init__()
+        self.patch_embed = _embed(in_channels, out, stride, data_format)
+        self.mhca = GroupedConvAttention(out, data_format)
+        self.norm = batch_norm(out, data_format)
+        self.mlp = ReluMlp(out, 3, rates[0], data_format)
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', ceil(H/stride), ceil(W/stride)]; or NHWC."""
+        x = self.patch_embed(x)
+        x = x + self.drop_path(self.mhca(x))
+        return x + self.drop_path(self.mlp(self.norm(x)))
+
+
+class AttentionBlock(nn.Layer):  # type: ignore[misc]
+    """`AveragedAttention`, to which the channels of `GroupedConvAttention` are appended, then `ReluMlp`.
+
+    Args:
+        stride: Stride of average pooling.
+        reduction: Factor by which the sides of keys and values are reduced.
+        rates: Dropout after each layer and of attention weights.
+        drop_path: Probability of skipping the second half; smaller for the parts of the first one.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out: int,
+        stride: int,
+        reduction: int,
+        rates: tuple[float, float],
+        drop_path: float,
+        data_format: DataFormat,
+    ) -> None:
+        super().__init__()
+        width = round_channels(out * _SHARE, 32)
+        self.patch_embed = _embed(in_channels, width, stride, data_format)
+        self.norm1, self.norm2 = batch_norm(width, data_format), batch_norm(out, data_format)
+        self.e_mhsa = AveragedAttention(width, reduction**2, rates)
+        self.projection = _embed(width, out - width, 1, data_format)
+        self.mhca = GroupedConvAttention(out - width, data_format)
+        self.mlp = ReluMlp(out, 2, rates[0], data_format)
+        self.mhsa_drop, self.mhca_drop = DropPath(drop_path * _SHARE), DropPath(drop_path * (1 - _SHARE))
+        self.drop_path = DropPath(drop_path)
+        self._channels_last = data_format == "NHWC"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', ceil(H/stride), ceil(W/stride)]; or NHWC."""
+        x = self.patch_embed(x)
+        normed = self.norm1(x)
+        normed = normed if self._channels_last else normed.transpose([0, 2, 3, 1])
+        attended = self.e_mhsa(normed.flatten(1, 2)).reshape([-1, *normed.shape[1:]])
+        x = x + self.mhsa_drop(attended if self._channels_last else attended.transpose([0, 3, 1, 2]))
+        others = self.projection(x)
+        others = others + self.mhca_drop(self.mhca(others))
+        x = paddle.concat([x, others], axis=3 if self._channels_last else 1)
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+
+def _embed(in_channels: int, out: int, stride: int, data_format: DataFormat) -> nn.Layer:
+    """Returns average pooling with this stride, and a 1x1 convolution if size or channels change."""
+    layers = nn.Sequential()
+    if stride > 1:
+        pool = nn.AvgPool2D(stride, stride, ceil_mode=True, data_format=data_format)
+        layers.add_sublayer("avgpool", pool)
+    if stride > 1 or in_channels != out:
+        conv = nn.Conv2D(in_channels, out, 1, weight_attr=normal(), bias_attr=False, data_format=data_format)
+        layers.add_sublayer("conv", conv)
+        layers.add_sublayer("norm", batch_norm(out, data_format))
+    return layers
+
+
+class NextViT(nn.Layer):  # type: ignore[misc]
+    """The Next-ViT network.
+
+    Args:
+        depth: Blocks of the third stage, a multiple of 5.
+        drop_path_rate: Probability of skipping the last block; it decreases linearly to 0 in the first one.
+        drop_rate: Dropout after each layer.
+        attn_drop_rate: Dropout of attention weights.
+    """
+
+    def __init__(
+        self,
+        depth: int,
+        drop_path_rate: float = 0.0,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        initializer = nn.initializer.Normal(std=DEVIATION)
+        channels, stem = input_image_channel, list[nn.Layer]()
+        for out, stride in _STEM:
+            options = {"act": F.relu, "data_format": data_format, "initializer": initializer}
+            stem.append(NextConvNorm(channels, out, 3, stride, **options))
+            channels = out
+        self.stem = nn.Sequential(*stem)
+        depths, blocks, rates = (3, 4, depth, 3), list[nn.Layer](), (drop_rate, attn_drop_rate)
+        drops = iter(drop_paths(drop_path_rate, sum(depths)))
+        for stage, count in enumerate(depths):
+            period = _GROUP if stage == 2 else count  # between blocks with attention
+            for i in range(count):
+                stride, attends = 2 if stage and not i else 1, stage > 0 and (i + 1) % period == 0
+                out = _WIDTHS[stage][attends]
+                if attends:
+                    reduced = stride, _REDUCTIONS[stage]
+                    block = AttentionBlock(channels, out, *reduced, rates, next(drops), data_format)
+                else:
+                    block = ConvBlock(channels, out, stride, rates, next(drops), data_format)
+                blocks.append(block)
+                channels = out
+        self.features = nn.Sequential(*blocks)
+        self.norm = batch_norm(channels, data_format)
+        self.avgpool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        self.proj_head = nn.Sequential(linear(channels, class_num))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
+        x = self.norm(self.features(self.stem(x)))
+        return self.proj_head(self.avgpool(x).flatten(1))
+
+
+NextViT_small_224 = NextViT_small_384 = partial(NextViT, 10, drop_path_rate=0.1)
+NextViT_base_224 = NextViT_base_384 = partial(NextViT, 20, drop_path_rate=0.2)
+NextViT_large_224 = NextViT_large_384 = partial(NextViT, 30, drop_path_rate=0.2)

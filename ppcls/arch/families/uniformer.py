@@ -1,0 +1,193 @@
+"""UniFormer (Li et al. 2022, https://arxiv.org/abs/2201.09450): convolutions first, then attention."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.layers.conv_norm import DataFormat, batch_norm
+from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
+from ppcls.arch.layers.transformer import SelfAttention, TransformerBlock, linear
+
+_WIDTHS = (64, 128, 320, 512)
+_RATIO = 4
+_INITIAL_SCALE = 1e-6
+
+
+class ConvMlp(nn.Layer):  # type: ignore[misc]
+    """Two 1x1 convolutions with GELU between them."""
+
+    def __init__(self, channels: int, drop_rate: float, data_format: DataFormat) -> None:
+        super().__init__()
+        self.fc1_conv = nn.Conv2D(channels, _RATIO * channels, 1, data_format=data_format)
+        self.fc2_conv = nn.Conv2D(_RATIO * channels, channels, 1, data_format=data_format)
+        self.drop = dropout(drop_rate)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        return self.drop(self.fc2_conv(self.drop(F.gelu(self.fc1_conv(x)))))
+
+
+class LocalBlock(nn.Layer):  # type: ignore[misc]
+    """A transformer block with a depthwise 5x5 convolution instead of attention, and batch norm."""
+
+    def __init__(self, channels: int, drop_rate: float, drop_path: float, data_format: DataFormat) -> None:
+        super().__init__()
+        conv = partial(nn.Conv2D, channels, channels, data_format=data_format)
+        self.pos_embed = conv(3, padding=1, groups=channels)
+        self.norm1, self.norm2 = (batch_norm(channels, data_format) for _ in range(2))
+        self.conv1, self.conv2 = conv(1), conv(1)
+        self.attn = conv(5, padding=2, groups=channels)
+        self.mlp = ConvMlp(channels, drop_rate, data_format)
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        x = x + self.pos_embed(x)
+        x = x + self.drop_path(self.conv2(self.attn(self.conv1(self.norm1(x)))))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+
+class GlobalBlock(TransformerBlock):
+    """A transformer block for images, which adds a depthwise convolution first.
+
+    Args:
+        width: Channels.
+        attention: Layer from tokens to tokens.
+        scaled: Whether each half ends with a learned scale per channel.
+        drop_rate: Dropout within `Mlp`.
+        drop_path: Probability of skipping each half.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        attention: nn.Layer,
+        scaled: bool,
+        drop_rate: float,
+        drop_path: float,
+        data_format: DataFormat,
+    ) -> None:
+        hidden = _RATIO * width
+        super().__init__(width, attention, hidden, epsilon=1e-6, drop_rate=drop_rate, drop_path=drop_path)
+        self.pos_embed = nn.Conv2D(width, width, 3, padding=1, groups=width, data_format=data_format)
+        self._scaled, self._channels_last = scaled, data_format == "NHWC"
+        if scaled:
+            scale = nn.initializer.Constant(_INITIAL_SCALE)
+            self.gamma_1, self.gamma_2 = (self.create_parameter([width], attr=scale) for _ in range(2))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Maps [B, C, H, W] to the same shape; or NHWC. There is no ``mask``."""
+        x = x + self.pos_embed(x)
+        x = x if self._channels_last else x.transpose([0, 2, 3, 1])
+        tokens = x.flatten(1, 2)
+        if self._scaled:
+            tokens = tokens + self.drop_path(self.gamma_1 * self.attn(self.norm1(tokens)))
+            tokens = tokens + self.drop_path(self.gamma_2 * self.mlp(self.norm2(tokens)))
+        else:
+            tokens = TransformerBlock.forward(self, tokens, mask)  # Paddle 2.6 cannot compile super()
+        x = tokens.reshape([-1, *x.shape[1:]])
+        return x if self._channels_last else x.transpose([0, 3, 1, 2])
+
+
+class PatchConv(nn.Layer):  # type: ignore[misc]
+    """Maps each patch to a normalized token, and omits incomplete patches."""
+
+    def __init__(self, in_channels: int, out_channels: int, patch: int, data_format: DataFormat) -> None:
+        super().__init__()
+        self.proj_conv = nn.Conv2D(in_channels, out_channels, patch, patch, data_format=data_format)
+        self.norm = nn.LayerNorm(out_channels)
+        self._channels_last = data_format == "NHWC"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H/patch, W/patch]; or NHWC."""
+        x = self.proj_conv(x)
+        if self._channels_last:
+            return self.norm(x)
+        return self.norm(x.transpose([0, 2, 3, 1])).transpose([0, 3, 1, 2])
+
+
+class OverlappingConv(nn.Layer):  # type: ignore[misc]
+    """3x3 convolutions with stride 2 to each of the widths, with batch norm, and GELU between them."""
+
+    def __init__(self, in_channels: int, widths: tuple[int, ...], data_format: DataFormat) -> None:
+        super().__init__()
+        layers: list[nn.Layer] = []
+        for width in widths:
+            conv = nn.Conv2D(in_channels, width, 3, 2, padding=1, data_format=data_format)
+            layers += [conv, batch_norm(width, data_format), nn.GELU()]
+            in_channels = width
+        self.proj = nn.Sequential(*layers[:-1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H', W']; or NHWC."""
+        return self.proj(x)
+
+
+class UniFormer(nn.Layer):  # type: ignore[misc]
+    """The UniFormer network.
+
+    Args:
+        depths: Blocks per stage.
+        head: Width of a head.
+        overlapping: Whether 3x3 convolutions instead of patches reduce the size.
+        scaled: See `GlobalBlock`.
+        drop_path_rate: Probability of skipping the last block; it decreases linearly to 0 in the first one.
+        drop_rate: Dropout of the first features and after each layer.
+        attn_drop_rate: Dropout of attention weights.
+    """
+
+    def __init__(
+        self,
+        depths: tuple[int, int, int, int],
+        head: int = 64,
+        overlapping: bool = False,
+        scaled: bool = False,
+        drop_path_rate: float = 0.1,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        channels, rates = input_image_channel, iter(drop_paths(drop_path_rate, sum(depths)))
+        attention = partial(SelfAttention, drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
+        self.pos_drop = dropout(drop_rate)
+        for i, (width, depth) in enumerate(zip(_WIDTHS, depths, strict=True), 1):
+            widths = (width // 2, width) if i == 1 else (width,)
+            embed = (
+                OverlappingConv(channels, widths, data_format)
+                if overlapping
+                else PatchConv(channels, width, 4 if i == 1 else 2, data_format)
+            )
+            blocks = [
+                LocalBlock(width, drop_rate, next(rates), data_format)
+                if i <= 2
+                else GlobalBlock(
+                    width, attention(width, width // head), scaled, drop_rate, next(rates), data_format
+                )
+                for _ in range(depth)
+            ]
+            self.add_sublayer(f"patch_embed{i}", embed)
+            self.add_sublayer(f"blocks{i}", nn.Sequential(*blocks))
+            channels = width
+        self.norm = batch_norm(channels, data_format)
+        self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        self.head = linear(channels, class_num)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
+        x = self.blocks1(self.pos_drop(self.patch_embed1(x)))
+        for i in range(2, 5):
+            x = getattr(self, f"blocks{i}")(getattr(self, f"patch_embed{i}")(x))
+        return self.head(self.avg_pool(self.norm(x)).flatten(1))
+
+
+UniFormer_small = partial(UniFormer, (3, 4, 8, 3))
+UniFormer_small_plus = partial(UniFormer, (3, 5, 9, 3), 32, True)
+UniFormer_small_plus_dim64 = partial(UniFormer, (3, 5, 9, 3), 64, True)
+UniFormer_base = partial(UniFormer, (5, 8, 20, 7), drop_path_rate=0.3)
+UniFormer_base_ls = partial(UniFormer, (5, 8, 20, 7), scaled=True, drop_path_rate=0.3)
