@@ -27,16 +27,18 @@ def choose_step(config: Config, state: TrainState) -> tuple[Step, str]:
     setting = config.Global.cuda_graph
     execution = (
         "a compiled model"
-        if compiles(config.Global.to_static, config.Arch, config.AMP, state.runtime)
+        if compiles(config.Global, config.Arch, config.AMP, state.runtime)
         else "operator by operator"
     )
+    if config.Global.fused_kernels is True:
+        execution += ", with fused kernels"
     if setting is False:
         return train_step, f"steps: {execution}; no CUDA graph (Global.cuda_graph)"
     blocker = _capture_blocker(config, state)
     if blocker is None and setting == "auto":
         blocker = _unmeasured(state)
     if blocker is None:
-        return GraphedStep(state), "steps: a CUDA graph, captured after the first ones"
+        return GraphedStep(state), f"steps: a CUDA graph, captured after the first ones ({execution})"
     if setting is True:
         raise UserError(f"Global.cuda_graph: {blocker}; set it to auto or False")
     return train_step, f"steps: {execution}; no CUDA graph: {blocker}"

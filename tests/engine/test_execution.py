@@ -74,8 +74,13 @@ def test_choose_step_compiles_where_it_is_faster(
     overrides: dict[str, Any],
     expected: bool,
 ) -> None:
-    config = make_config("x", Global__device="auto", **overrides)
-    assert compiles(wanted, config.Arch, config.AMP, device) is expected
+    config = make_config("x", Global__device="auto", Global__to_static=wanted, **overrides)
+    assert compiles(config.Global, config.Arch, config.AMP, device) is expected
+
+
+def test_choose_step_fused_kernels_replace_compilation(make_config: Callable[..., Config]) -> None:
+    config = make_config("x", Global__to_static=True, Global__fused_kernels=True)
+    assert not compiles(config.Global, config.Arch, config.AMP, Runtime())
 
 
 def test_rounded_bfloat16_is_not_compiled(make_config: Callable[..., Config]) -> None:
@@ -91,7 +96,7 @@ def test_choose_step_captures_graph_on_gpu(make_config: Callable[..., Config], w
     for wanted in ("auto", True):
         step, how = choose_step(make_config(f"{wanted}", Global__cuda_graph=wanted), state)
         assert isinstance(step, GraphedStep)
-        assert how == "steps: a CUDA graph, captured after the first ones"
+        assert how == "steps: a CUDA graph, captured after the first ones (operator by operator)"
     step, how = choose_step(make_config("z", Global__cuda_graph=False), state)
     assert step is train_step
     assert how == "steps: operator by operator; no CUDA graph (Global.cuda_graph)"

@@ -94,11 +94,24 @@ class ConvNorm(nn.Layer):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
-        conv, norm = self.names
-        x = getattr(self, conv)(x)
+        return self._normalize(getattr(self, self.names[0])(x))
+
+    def fork(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the output as `forward`, and ``x`` for its other consumer, a shortcut.
+
+        A fused convolution (`ppcls.arch.fused`) adds its gradient to that of the other consumer.
+        """
+        convolution = getattr(self, self.names[0])
+        if not hasattr(convolution, "fork"):
+            return self(x), x
+        output, x = convolution.fork(x)
+        return self._normalize(output), x
+
+    def _normalize(self, x: Tensor) -> Tensor:
+        norm = getattr(self, self.names[1])
         if self._act is F.relu:
-            return norm_relu(getattr(self, norm), x)
-        x = getattr(self, norm)(x)
+            return norm_relu(norm, x)
+        x = norm(x)
         return x if self._act is None else self._act(x)
 
     def add_relu(self, x: Tensor, shortcut: Tensor) -> Tensor:

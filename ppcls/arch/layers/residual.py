@@ -117,7 +117,8 @@ class BasicBlock(ResidualBlock):
 
     def forward(self, x: Tensor) -> Tensor:
         """See `ResidualBlock.forward`."""
-        return self._join(self.conv1, self.conv0(x), x)
+        inner, x = _fork(self.conv0, x)
+        return self._join(self.conv1, inner, x)
 
 
 class BottleneckBlock(ResidualBlock):
@@ -144,7 +145,12 @@ class BottleneckBlock(ResidualBlock):
 
     def forward(self, x: Tensor) -> Tensor:
         """See `ResidualBlock.forward`."""
-        return self._join(self.conv2, self.conv1(self.conv0(x)), x)
+        inner, x = _fork(self.conv0, x)
+        return self._join(self.conv2, self.conv1(inner), x)
+
+
+def _fork(conv: ConvNorm | DiverseBranchBlock, x: Tensor) -> tuple[Tensor, Tensor]:
+    return conv.fork(x) if isinstance(conv, ConvNorm) else (conv(x), x)
 
 
 def make_blocks(

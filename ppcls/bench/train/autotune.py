@@ -1,4 +1,4 @@
-"""Chooses how a run executes its training steps: layout, CUDA graph, compilation.
+"""Chooses how a run executes its training steps: layout, CUDA graph, compilation, fused kernels.
 
 Before a long run on a GPU, processes of their own train the run's model on one synthetic batch, each in
 another way. A way counts only if its losses agree with those of eager NCHW steps, the reference. The choice
@@ -39,7 +39,15 @@ _TOLERANCE = {"float32": 0.01, "float16": 0.05, "bfloat16": 0.1}  # of the loss,
 _MEMORY_SHARE = 0.8  # of the card; the rest is for images and evaluation
 # Speed relative to the best way so far from which a setting is used. A CUDA graph needs no gain here: during
 # a run, the host has other work, which slows down steps that it launches operator by operator.
-_USED_FROM = {"cuda_graph": 0.98, "data_format": 1.02, "to_static": 1.02}
+_USED_FROM = {"cuda_graph": 0.98, "data_format": 1.02, "to_static": 1.02, "fused_kernels": 1.02}
+# The settings in the order of measurement, and the values that are tried. The fused kernels need NHWC, and
+# replace compilation.
+_WAYS: Mapping[str, Mapping[str, Any]] = {
+    "cuda_graph": {"cuda_graph": True},
+    "data_format": {"data_format": "NHWC"},
+    "to_static": {"to_static": True},
+    "fused_kernels": {"fused_kernels": True, "data_format": "NHWC", "to_static": False},
+}
 
 Measure = Callable[[Config], Sample]
 
@@ -52,20 +60,24 @@ class Execution:
         data_format: Layout of the model.
         cuda_graph: Whether steps are replayed as a CUDA graph.
         to_static: Whether the model is compiled.
+        fused_kernels: Whether the model uses the fused kernels.
     """
 
     data_format: str = "NCHW"
     cuda_graph: bool = False
     to_static: bool = False
+    fused_kernels: bool = False
 
     def __str__(self) -> str:
         """Returns the settings as words."""
         steps = "CUDA graph" if self.cuda_graph else "operator by operator"
-        return f"{self.data_format}, {'compiled, ' if self.to_static else ''}{steps}"
+        model = "fused kernels, " if self.fused_kernels else "compiled, " if self.to_static else ""
+        return f"{self.data_format}, {model}{steps}"
 
     def applied(self, config: Config) -> Config:
         """Returns the config with these settings."""
-        run = config.Global.model_copy(update={"cuda_graph": self.cuda_graph, "to_static": self.to_static})
+        names = ("cuda_graph", "to_static", "fused_kernels")
+        run = config.Global.model_copy(update={name: getattr(self, name) for name in names})
         arch = config.Arch.with_data_format(self.data_format)  # type: ignore[arg-type]
         return config.model_copy(update={"Global": run, "Arch": arch})
 
@@ -132,7 +144,7 @@ def choose(config: Config, measure: Measure, memory: int) -> tuple[Execution, di
     fixed: dict[str, Any] = {}
     if "data_format" not in open_settings:
         fixed["data_format"] = config.Arch.data_format
-    for name in ("cuda_graph", "to_static"):
+    for name in ("cuda_graph", "to_static", "fused_kernels"):
         if name not in open_settings:
             fixed[name] = getattr(config.Global, name)
     best = Execution(**fixed)
@@ -144,9 +156,8 @@ def choose(config: Config, measure: Measure, memory: int) -> tuple[Execution, di
     tolerance = _TOLERANCE[amp.dtype if amp is not None and amp.use_amp else "float32"]
     reference: list[float] | None = None
     rates: dict[str, float] = {}
-    values: Mapping[str, Any] = {"cuda_graph": True, "data_format": "NHWC", "to_static": True}
-    for name in ("", *(name for name in values if name in open_settings)):
-        way = replace(best, **{name: values[name]}) if name else best
+    for name in ("", *(name for name in _WAYS if name in open_settings)):
+        way = replace(best, **_WAYS[name]) if name else best
         try:
             sample = measure(way.applied(config))
             losses = sample["losses"]
@@ -204,10 +215,14 @@ def _open_settings(config: Config) -> Iterator[str]:
     if settings.cuda_graph == "auto" and not (settings.sync_bn and launched):
         yield "cuda_graph"
     entry = ZOO.get(config.Arch.name)  # the user's own architectures may not support NHWC
+    nhwc = config.Arch.data_format == "NHWC"
     if "data_format" not in config.Arch.model_fields_set and entry is not None and not entry.fixed_input:
         yield "data_format"
-    if settings.to_static == "auto":
+        nhwc = True
+    if settings.to_static == "auto" and settings.fused_kernels is not True:
         yield "to_static"
+    if settings.fused_kernels == "auto" and settings.to_static is not True and nhwc:
+        yield "fused_kernels"
 
 
 def _measure_on(card: Card) -> Measure:
@@ -234,7 +249,7 @@ def _cache_key(config: Config, card: Card) -> str:
         "transforms": [repr(op) for op in train.dataset.transform_ops],
         "accumulate": config.Global.update_freq,
         "open": list(_open_settings(config)),
-        "settings": [config.Global.cuda_graph, config.Global.to_static],
+        "settings": [config.Global.cuda_graph, config.Global.to_static, config.Global.fused_kernels],
         "card": [card.name(), card.total],
         "versions": [__version__, _version_of("paddlepaddle-gpu"), _version_of("paddlepaddle")],
     }

@@ -177,9 +177,14 @@ class Global(Section):
     cuda_graph: Literal["auto", True, False] = "auto"
     """Capture a training step as a CUDA graph and replay it, so that the host no longer launches each kernel;
     `auto`: as `autotune` measures, else with Paddle 2.6 on one node."""
+    fused_kernels: Literal["auto", True, False] = "auto"
+    """Train an NHWC model with own kernels for BatchNorm with addition and ReLU, and with convolutions that
+    stay in NHWC; `auto`: as `autotune` measures, else False. Needs a GPU of compute capability 8.0 or later
+    and NVRTC. Replaces `to_static`."""
     autotune: bool = True
-    """Before a run of at least 2,000 updates on a GPU, measure which values of `to_static`, `cuda_graph` and
-    Arch.data_format are fastest with equal losses, and use them where these settings are `auto` or absent.
+    """Before a run of at least 2,000 updates on a GPU, measure which values of `to_static`, `cuda_graph`,
+    `fused_kernels` and Arch.data_format are fastest with equal losses, and use them where these settings are
+    `auto` or absent.
     Takes about a minute, once for each model, batch size, precision, card and version. Shorter runs in
     float16 use NHWC unless Arch.data_format is set."""
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import paddle
 from paddle import nn
 
+from ppcls.arch.fused.cuda import CudaUnavailableError
+from ppcls.arch.fused.layers import check_available, fuse
 from ppcls.config.objectives.distillation import DistillationModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.model import Arch
@@ -66,6 +68,8 @@ def build_state(
     if config.Global.sync_bn:
         model = synchronize_batch_norm(model, runtime)
     rates = factors(config.Optimizer, model)
+    if config.Global.fused_kernels is True:
+        _fuse(model, config, runtime)
     optimizer = build_optimizer(config.Optimizer, model, precision.master_weights, rates)
     precision.prepare(model, optimizer)
     rate, order = config.Optimizer.lr, loader.order
@@ -100,9 +104,29 @@ def _training_network(model: nn.Layer, config: Config, runtime: Runtime) -> nn.L
     """Returns the model for training: with its teachers and peers, compiled, or unchanged."""
     if isinstance(config.Arch, DistillationModel):
         return build_distilling(model, config.Arch, config.Loss.Train, config.AMP, runtime.device)
-    if isinstance(config.Arch, Arch) and compiles(config.Global.to_static, config.Arch, config.AMP, runtime):
+    if isinstance(config.Arch, Arch) and compiles(config.Global, config.Arch, config.AMP, runtime):
         return compile_model(model, config.Arch, config.AMP, runtime)
     return model
+
+
+def _fuse(model: nn.Layer, config: Config, runtime: Runtime) -> None:
+    """Makes a model use the fused kernels.
+
+    Raises:
+        UserError: The run is on a CPU, a library is missing, or the model has no such layer.
+    """
+    key, fix = "Global.fused_kernels", "set Global.fused_kernels=auto"
+    if runtime.device == "cpu":
+        raise UserError(f"{key}: needs an NVIDIA GPU, but this run uses the CPU; {fix}")
+    try:
+        check_available()
+    except CudaUnavailableError as error:
+        raise UserError(f"{key}: {error}; {fix}") from error
+    if not fuse(model):
+        raise UserError(
+            f"{key}: {config.Arch.name} has no convolution or batch norm of NHWC images; "
+            f"set Arch.data_format=NHWC, or {fix}"
+        )
 
 
 def rate_scale(settings: Global, order: Order) -> RateScale | None:

@@ -11,14 +11,14 @@ the memory of the first step itself, and would destroy the value that is added t
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any, Literal
+from typing import Any
 
 import paddle
 from paddle import nn
 
 from ppcls.arch.layers.norm_act import expect_float16
 from ppcls.config.sections.model import Arch
-from ppcls.config.sections.run import AMP
+from ppcls.config.sections.run import AMP, Global
 from ppcls.errors import UserError
 from ppcls.runtime.paddle_import import stop_cudnn_search
 from ppcls.runtime.start import Runtime
@@ -122,15 +122,15 @@ class CompiledModel(nn.Layer):  # type: ignore[misc]
         return nn.Layer.__call__(self.model, image)
 
 
-def compiles(setting: bool | Literal["auto"], arch: object, amp: AMP | None, runtime: Runtime) -> bool:
+def compiles(settings: Global, arch: object, amp: AMP | None, runtime: Runtime) -> bool:
     """Returns whether training compiles the model.
 
     Args:
         arch: Config section ``Arch``. Models of several parts are never compiled.
     """
-    if not isinstance(arch, Arch):
+    if not isinstance(arch, Arch) or settings.fused_kernels is True:
         return False
-    return _is_nhwc_float16(arch, amp, runtime) if setting == "auto" else setting
+    return _is_nhwc_float16(arch, amp, runtime) if settings.to_static == "auto" else settings.to_static
 
 
 def compile_model(model: nn.Layer, arch: Arch, amp: AMP | None, runtime: Runtime) -> nn.Layer:

@@ -28,7 +28,12 @@ class Timer:
 
     def __call__(self, config: Config) -> Sample:
         settings = config.Global
-        way = Execution(config.Arch.data_format, bool(settings.cuda_graph), bool(settings.to_static))
+        way = Execution(
+            config.Arch.data_format,
+            bool(settings.cuda_graph),
+            bool(settings.to_static),
+            settings.fused_kernels is True,
+        )
         self.measured.append(way)
         rate = self.rates[way]
         if rate == 0:
@@ -45,14 +50,29 @@ class Timer:
 EAGER, GRAPH = Execution(), Execution(cuda_graph=True)
 NHWC, COMPILED = Execution("NHWC", True), Execution("NHWC", True, True)
 COMPILED_NCHW = Execution(cuda_graph=True, to_static=True)
-RATES = {EAGER: 100.0, GRAPH: 200.0, NHWC: 300.0, COMPILED: 400.0, COMPILED_NCHW: 250.0}
+FUSED = Execution("NHWC", True, fused_kernels=True)
+RATES = {EAGER: 100.0, GRAPH: 200.0, NHWC: 300.0, COMPILED: 400.0, COMPILED_NCHW: 250.0, FUSED: 350.0}
 
 
 def test_choose_keeps_each_setting_that_is_faster(make_config: Callable[..., Config]) -> None:
     timer = Timer(RATES)
     chosen, rates = choose(make_config(**HALF), timer, MEMORY)
-    assert (chosen, timer.measured) == (COMPILED, [EAGER, GRAPH, NHWC, COMPILED])
-    assert list(rates.values()) == [100, 200, 300, 400]
+    assert (chosen, timer.measured) == (COMPILED, [EAGER, GRAPH, NHWC, COMPILED, FUSED])
+    assert list(rates.values()) == [100, 200, 300, 400, 350]
+
+
+def test_choose_fused_kernels_bring_their_layout_and_replace_compilation(
+    make_config: Callable[..., Config],
+) -> None:
+    slow = {NHWC: 50.0, COMPILED_NCHW: 210.0}  # as float32, for which Paddle converts NHWC
+    chosen, _ = choose(make_config(**HALF), Timer({**RATES, **slow}), MEMORY)
+    assert chosen == FUSED
+    tuned = chosen.applied(make_config(**HALF))
+    assert (tuned.Arch.data_format, tuned.Global.fused_kernels, tuned.Global.to_static) == (
+        "NHWC",
+        True,
+        False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,24 +82,25 @@ def test_choose_skips_other_losses_and_too_much_memory(
     make_config: Callable[..., Config], changes: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     timer = Timer(RATES, changes={COMPILED: changes})
-    assert choose(make_config(**HALF), timer, MEMORY)[0] == NHWC
+    assert choose(make_config(**HALF), timer, MEMORY)[0] == FUSED
     assert f"{COMPILED}: skipped: " in capsys.readouterr().err
 
 
 def test_choose_prefers_a_graph_that_is_as_fast(make_config: Callable[..., Config]) -> None:
-    rates = {EAGER: 100.0, GRAPH: 99.0, NHWC: 100.0, Execution(cuda_graph=True, to_static=True): 100.0}
+    rates = {EAGER: 100.0, GRAPH: 99.0, NHWC: 100.0, COMPILED_NCHW: 100.0, FUSED: 100.0}
     timer = Timer(rates)
     assert choose(make_config(**HALF), timer, MEMORY)[0] == GRAPH
 
 
 def test_choose_skips_what_fails(make_config: Callable[..., Config]) -> None:
     slower = {Execution("NHWC"): 90.0, Execution(to_static=True): 110.0}
+    slower[Execution("NHWC", fused_kernels=True)] = 90.0
     timer = Timer({**RATES, GRAPH: 0.0, **slower})
     assert choose(make_config(**HALF), timer, MEMORY)[0] == Execution(to_static=True)
 
 
 def test_choose_obeys_explicit_settings(make_config: Callable[..., Config]) -> None:
-    explicit = {"Arch__data_format": "NHWC", "Global__to_static": False}
+    explicit = {"Arch__data_format": "NHWC", "Global__to_static": False, "Global__fused_kernels": False}
     timer = Timer({Execution("NHWC"): 1.0, NHWC: 2.0})
     assert choose(make_config(**HALF, **explicit), timer, MEMORY)[0] == NHWC
 
@@ -104,10 +125,10 @@ def test_autotune_measures_once_and_reads_the_choice_later(
     assert (tuned.Arch.data_format, tuned.Global.cuda_graph, tuned.Global.to_static) == ("NHWC", True, True)
     assert (config.Arch.data_format, config.Global.cuda_graph) == ("NCHW", "auto")
     assert autotune(config) == tuned
-    assert len(card.measured) == 4
+    assert len(card.measured) == 5
     assert "as measured before" in capsys.readouterr().err
     autotune(make_config(**HALF, DataLoader__Train__sampler__batch_size=2))
-    assert len(card.measured) == 8, "another batch size is measured, too"
+    assert len(card.measured) == 10, "another batch size is measured, too"
 
 
 @pytest.mark.parametrize(

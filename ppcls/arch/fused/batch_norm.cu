@@ -1,0 +1,278 @@
+// BatchNorm of NHWC images with optional addition and ReLU, forward and backward, for training. Follows vector.cuh.
+//
+// An image batch is a matrix [rows, channels] with one row per pixel. A thread handles the same 16 bytes (VECTOR
+// channels) of every stride-th row, so it keeps the channels' factors in registers. Blocks are two-dimensional:
+// x counts columns of 16 bytes, y counts rows.
+//
+// The first kernel of each direction reads the rows in descending order and the second one in ascending order: what
+// a convolution wrote last, and what the first kernel read last, is still in the L2 cache.
+
+#define THREADS 512 // at most, per block
+#define UNROLL 4    // rows that a thread loads before it uses them
+
+__device__ __forceinline__ void load(const float *source, int column, float *value) {
+#pragma unroll
+  for (int i = 0; i < VECTOR; ++i) value[i] = source[column * VECTOR + i];
+}
+
+// Adds up two sums per channel over all blocks. Returns whether this thread holds the total of `channel`; exactly
+// one thread of the last block that arrives does so for each channel. The order of additions is fixed.
+__device__ bool total(const float (&first)[VECTOR], const float (&second)[VECTOR], int columns, float *partial,
+                      unsigned int *arrived, int &channel, float &a, float &b) {
+  __shared__ float shared[2 * VECTOR * THREADS];
+  __shared__ bool last;
+  const int thread = threadIdx.y * blockDim.x + threadIdx.x, threads = blockDim.x * blockDim.y;
+  const int channels = columns * VECTOR, width = blockDim.x * VECTOR;
+#pragma unroll
+  for (int i = 0; i < VECTOR; ++i) {
+    shared[i * THREADS + thread] = first[i];
+    shared[(VECTOR + i) * THREADS + thread] = second[i];
+  }
+  __syncthreads();
+  for (int i = thread; i < 2 * width; i += threads) {
+    const int value = i / blockDim.x, x = i % blockDim.x, column = blockIdx.x * blockDim.x + x;
+    float sum = 0.f;
+    for (int y = 0; y < blockDim.y; ++y) sum += shared[value * THREADS + y * blockDim.x + x];
+    const int which = value / VECTOR;
+    if (column < columns)
+      partial[(which * gridDim.y + blockIdx.y) * channels + column * VECTOR + value % VECTOR] = sum;
+  }
+  __threadfence();
+  __syncthreads();
+  if (thread == 0) last = atomicAdd(&arrived[blockIdx.x], 1u) == gridDim.y - 1;
+  __syncthreads();
+  if (!last) return false;
+  __threadfence();
+  if (thread == 0) arrived[blockIdx.x] = 0; // for the next launch
+  const int parts = threads / width, part = thread / width, local = thread % width;
+  channel = blockIdx.x * width + local;
+  a = b = 0.f;
+  if (part < parts && channel < channels)
+#pragma unroll 4
+    for (int y = part; y < gridDim.y; y += parts) {
+      a += __ldcg(&partial[y * channels + channel]);
+      b += __ldcg(&partial[(gridDim.y + y) * channels + channel]);
+    }
+  shared[thread] = a;
+  shared[THREADS + thread] = b;
+  __syncthreads();
+  if (part != 0 || channel >= channels) return false;
+  for (int i = 1; i < parts; ++i) {
+    a += shared[i * width + local];
+    b += shared[THREADS + i * width + local];
+  }
+  return true;
+}
+
+// Statistics of a batch, and from them the factors of `normalize`: y = x * scale + bias.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    statistics(const uint4 *x, const float *gamma, const float *beta, float *running_mean, float *running_variance,
+               float momentum, float epsilon, float *saved, float *partial, unsigned int *arrived, int rows,
+               int columns) {
+  const int column = blockIdx.x * blockDim.x + threadIdx.x, stride = gridDim.y * blockDim.y;
+  // Values are shifted by those of the first row, so that the variance is not a difference of large numbers.
+  float sum[VECTOR] = {}, square[VECTOR] = {}, shift[VECTOR];
+  if (column < columns) {
+    unpack(x[column], shift);
+    for (int row = rows - 1 - (blockIdx.y * blockDim.y + threadIdx.y); row >= 0; row -= UNROLL * stride) {
+      uint4 packed[UNROLL];
+#pragma unroll
+      for (int i = 0; i < UNROLL; ++i)
+        if (row - i * stride >= 0) packed[i] = x[(row - i * stride) * columns + column];
+#pragma unroll
+      for (int i = 0; i < UNROLL; ++i) {
+        if (row - i * stride < 0) break;
+        float value[VECTOR];
+        unpack(packed[i], value);
+#pragma unroll
+        for (int j = 0; j < VECTOR; ++j) {
+          const float shifted = value[j] - shift[j];
+          sum[j] += shifted;
+          square[j] += shifted * shifted;
+        }
+      }
+    }
+  }
+  int channel;
+  float a, b;
+  if (!total(sum, square, columns, partial, arrived, channel, a, b)) return;
+  const int channels = columns * VECTOR;
+  float origin[VECTOR];
+  unpack(x[channel / VECTOR], origin);
+  float offset = origin[0];
+#pragma unroll
+  for (int j = 1; j < VECTOR; ++j) offset = channel % VECTOR == j ? origin[j] : offset;
+  const float shifted = a / rows, mean = offset + shifted;
+  const float variance = fmaxf(b / rows - shifted * shifted, 0.f) + 0.f * b; // not finite if the sum is not
+  const float inverse = rsqrtf(variance + epsilon), scale = gamma[channel] * inverse;
+  saved[channel] = scale;
+  saved[channels + channel] = beta[channel] - mean * scale;
+  saved[2 * channels + channel] = mean;
+  saved[3 * channels + channel] = inverse;
+  running_mean[channel] = momentum * running_mean[channel] + (1.f - momentum) * mean;
+  running_variance[channel] = momentum * running_variance[channel] + (1.f - momentum) * variance;
+}
+
+// What follows normalization: nothing, ReLU, or the addition of a shortcut and ReLU.
+enum Tail { NONE, RELU, ADD_RELU };
+
+// y = relu(x * scale + bias + z), by TAIL. NaN stays NaN.
+// With a shortcut, `mask` receives one byte per vector, whose bits say where the gradient passes.
+template <Tail TAIL>
+__device__ __forceinline__ void normalize(const uint4 *x, const uint4 *z, uint4 *y, unsigned char *mask,
+                                          const float *saved, int rows, int columns) {
+  const int column = blockIdx.x * blockDim.x + threadIdx.x, stride = gridDim.y * blockDim.y;
+  if (column >= columns) return;
+  float scale[VECTOR], bias[VECTOR];
+  load(saved, column, scale);
+  load(saved + columns * VECTOR, column, bias);
+  for (int row = blockIdx.y * blockDim.y + threadIdx.y; row < rows; row += UNROLL * stride) {
+    uint4 inputs[UNROLL], addends[UNROLL];
+#pragma unroll
+    for (int i = 0; i < UNROLL; ++i)
+      if (row + i * stride < rows) {
+        inputs[i] = x[(row + i * stride) * columns + column];
+        if (TAIL == ADD_RELU) addends[i] = z[(row + i * stride) * columns + column];
+      }
+#pragma unroll
+    for (int i = 0; i < UNROLL; ++i) {
+      if (row + i * stride >= rows) break;
+      const int index = (row + i * stride) * columns + column;
+      float value[VECTOR], addend[VECTOR];
+      unpack(inputs[i], value);
+      if (TAIL == ADD_RELU) unpack(addends[i], addend);
+      unsigned int bits = 0;
+#pragma unroll
+      for (int j = 0; j < VECTOR; ++j) {
+        value[j] = value[j] * scale[j] + bias[j];
+        if (TAIL == ADD_RELU) value[j] += addend[j];
+        if (TAIL != NONE) {
+          const bool passes = !(value[j] <= 0.f);
+          value[j] = passes ? value[j] : 0.f;
+          bits |= (unsigned int)passes << j;
+        }
+      }
+      y[index] = pack(value);
+      if (TAIL == ADD_RELU) mask[index] = bits;
+    }
+  }
+}
+
+// Gradients of gamma and beta, and from them the factors of `input_gradient`. With a shortcut, the gradient that
+// passes ReLU is written to `dz`: it is the shortcut's.
+template <Tail TAIL>
+__device__ __forceinline__ void parameter_gradients(const uint4 *dy, const uint4 *x, const unsigned char *mask,
+                                                    uint4 *dz, const float *saved, float *dgamma, float *dbeta,
+                                                    float *factors, float *partial, unsigned int *arrived, int rows,
+                                                    int columns) {
+  const int column = blockIdx.x * blockDim.x + threadIdx.x, stride = gridDim.y * blockDim.y;
+  const int channels = columns * VECTOR;
+  float sum[VECTOR] = {}, product[VECTOR] = {};
+  if (column < columns) {
+    float scale[VECTOR], bias[VECTOR], mean[VECTOR];
+    load(saved, column, scale);
+    load(saved + channels, column, bias);
+    load(saved + 2 * channels, column, mean);
+    for (int row = rows - 1 - (blockIdx.y * blockDim.y + threadIdx.y); row >= 0; row -= UNROLL * stride) {
+      uint4 gradients[UNROLL], inputs[UNROLL];
+      unsigned char bits[UNROLL];
+#pragma unroll
+      for (int i = 0; i < UNROLL; ++i)
+        if (row - i * stride >= 0) {
+          gradients[i] = dy[(row - i * stride) * columns + column];
+          inputs[i] = x[(row - i * stride) * columns + column];
+          if (TAIL == ADD_RELU) bits[i] = mask[(row - i * stride) * columns + column];
+        }
+#pragma unroll
+      for (int i = 0; i < UNROLL; ++i) {
+        if (row - i * stride < 0) break;
+        float gradient[VECTOR], input[VECTOR];
+        unpack(gradients[i], gradient);
+        unpack(inputs[i], input);
+#pragma unroll
+        for (int j = 0; j < VECTOR; ++j) {
+          if (TAIL == ADD_RELU) gradient[j] = bits[i] >> j & 1 ? gradient[j] : 0.f;
+          if (TAIL == RELU) gradient[j] = input[j] * scale[j] + bias[j] <= 0.f ? 0.f : gradient[j];
+          sum[j] += gradient[j];
+          product[j] += gradient[j] * (input[j] - mean[j]);
+        }
+        if (TAIL == ADD_RELU) dz[(row - i * stride) * columns + column] = pack(gradient);
+      }
+    }
+  }
+  int channel;
+  float a, b;
+  if (!total(sum, product, columns, partial, arrived, channel, a, b)) return;
+  const float scale = saved[channel], mean = saved[2 * channels + channel], inverse = saved[3 * channels + channel];
+  dbeta[channel] = a;
+  dgamma[channel] = b * inverse;
+  const float slope = -scale * inverse * inverse * b / rows;
+  factors[channel] = slope;
+  factors[channels + channel] = -scale * a / rows - slope * mean;
+}
+
+// dx = gradient * scale + x * slope + offset. The gradient is dy, with RELU only where that passes.
+template <Tail TAIL>
+__device__ __forceinline__ void input_gradient(const uint4 *dy, const uint4 *x, uint4 *dx, const float *saved,
+                                               const float *factors, int rows, int columns) {
+  const int column = blockIdx.x * blockDim.x + threadIdx.x, stride = gridDim.y * blockDim.y;
+  const int channels = columns * VECTOR;
+  if (column >= columns) return;
+  float scale[VECTOR], bias[VECTOR], slope[VECTOR], offset[VECTOR];
+  load(saved, column, scale);
+  load(saved + channels, column, bias);
+  load(factors, column, slope);
+  load(factors + channels, column, offset);
+  for (int row = blockIdx.y * blockDim.y + threadIdx.y; row < rows; row += UNROLL * stride) {
+    uint4 gradients[UNROLL], inputs[UNROLL];
+#pragma unroll
+    for (int i = 0; i < UNROLL; ++i)
+      if (row + i * stride < rows) {
+        gradients[i] = dy[(row + i * stride) * columns + column];
+        inputs[i] = x[(row + i * stride) * columns + column];
+      }
+#pragma unroll
+    for (int i = 0; i < UNROLL; ++i) {
+      if (row + i * stride >= rows) break;
+      float gradient[VECTOR], input[VECTOR];
+      unpack(gradients[i], gradient);
+      unpack(inputs[i], input);
+#pragma unroll
+      for (int j = 0; j < VECTOR; ++j) {
+        if (TAIL == RELU) gradient[j] = input[j] * scale[j] + bias[j] <= 0.f ? 0.f : gradient[j];
+        gradient[j] = gradient[j] * scale[j] + input[j] * slope[j] + offset[j];
+      }
+      dx[(row + i * stride) * columns + column] = pack(gradient);
+    }
+  }
+}
+
+// The kernels for each tail.
+#define KERNELS(tail, TAIL)                                                                                            \
+  extern "C" __global__ void __launch_bounds__(THREADS, 1)                                                             \
+      normalize_##tail(const uint4 *x, const uint4 *z, uint4 *y, unsigned char *mask, const float *saved, int rows,    \
+                       int columns) {                                                                                  \
+    normalize<TAIL>(x, z, y, mask, saved, rows, columns);                                                              \
+  }                                                                                                                    \
+  extern "C" __global__ void __launch_bounds__(THREADS, 1)                                                             \
+      parameter_gradients_##tail(const uint4 *dy, const uint4 *x, const unsigned char *mask, uint4 *dz,                \
+                                 const float *saved, float *dgamma, float *dbeta, float *factors, float *partial,      \
+                                 unsigned int *arrived, int rows, int columns) {                                       \
+    parameter_gradients<TAIL>(dy, x, mask, dz, saved, dgamma, dbeta, factors, partial, arrived, rows, columns);        \
+  }
+
+KERNELS(none, NONE)
+KERNELS(relu, RELU)
+KERNELS(add_relu, ADD_RELU)
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    input_gradient_none(const uint4 *dy, const uint4 *x, uint4 *dx, const float *saved, const float *factors, int rows,
+                        int columns) {
+  input_gradient<NONE>(dy, x, dx, saved, factors, rows, columns);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    input_gradient_relu(const uint4 *dy, const uint4 *x, uint4 *dx, const float *saved, const float *factors, int rows,
+                        int columns) {
+  input_gradient<RELU>(dy, x, dx, saved, factors, rows, columns);
+}

@@ -1,0 +1,149 @@
+"""BatchNorm of NHWC images with optional addition and ReLU, in few passes over memory.
+
+A step of ResNet-50 spends almost half of its time in BatchNorm, which is limited by memory traffic. The
+forward pass reads the images twice: for the statistics, and to normalize, add and apply ReLU. So does the
+backward pass: for the gradients of gamma and beta, and for that of the input. It computes ReLU's input again
+instead of reading it; with a shortcut, the forward pass stores one bit per value.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any, Literal
+
+import paddle
+from paddle import Tensor, nn
+from paddle.autograd import PyLayer
+
+from ppcls.arch.fused.cuda import address, contiguous, kernels, vector_length
+
+_THREADS = 512  # per block; THREADS of batch_norm.cu
+_WIDTH = 16  # vectors of a row per block: few, so that many blocks share the last step of a sum
+
+Tail = Literal["none", "relu", "add_relu"]
+
+
+def batch_norm(
+    norm: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None = None, *, relu: bool = True
+) -> Tensor:
+    """Returns ``relu(norm(x) + shortcut)``, and updates the running statistics.
+
+    Args:
+        norm: Layer in training mode.
+        x: [B, H, W, C] float32, float16 or bfloat16 on the GPU; its channels fill vectors of 16 bytes.
+        shortcut: Tensor like ``x``; None for none. It needs ``relu``.
+        relu: Whether ReLU follows.
+    """
+    output: Tensor
+    x = contiguous(x)
+    if shortcut is None:
+        output = _BatchNorm.apply(x, norm.weight, norm.bias, norm, "relu" if relu else "none")
+    else:
+        output = _BatchNormAdd.apply(x, norm.weight, norm.bias, contiguous(shortcut), norm)
+    return output
+
+
+class _BatchNorm(PyLayer):  # type: ignore[misc]
+    """BatchNorm, and ReLU if wanted."""
+
+    @staticmethod
+    def forward(
+        context: Any, x: Tensor, gamma: Tensor, beta: Tensor, norm: nn.BatchNorm2D, tail: Tail
+    ) -> Tensor:
+        output, saved, _ = _Work(x).forward(x, norm, tail, None)
+        context.save_for_backward(x, saved)
+        context.tail = tail
+        context.needed = [not tensor.stop_gradient for tensor in (x, gamma, beta)]
+        return output
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, saved = context.saved_tensor()
+        gradients = _Work(x).backward(gradient, x, saved, context.tail, None)
+        return _only(context.needed, gradients[:3])
+
+
+class _BatchNormAdd(PyLayer):  # type: ignore[misc]
+    """BatchNorm, the addition of a shortcut and ReLU."""
+
+    @staticmethod
+    def forward(
+        context: Any, x: Tensor, gamma: Tensor, beta: Tensor, shortcut: Tensor, norm: nn.BatchNorm2D
+    ) -> Tensor:
+        output, saved, mask = _Work(x).forward(x, norm, "add_relu", shortcut)
+        context.save_for_backward(x, saved, mask)
+        context.needed = [not tensor.stop_gradient for tensor in (x, gamma, beta, shortcut)]
+        return output
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, saved, mask = context.saved_tensor()
+        return _only(context.needed, _Work(x).backward(gradient, x, saved, "add_relu", mask))
+
+
+def _only(needed: list[bool], gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    """Returns the gradients, with None for those that are not needed, as Paddle expects."""
+    return tuple(gradient if used else None for used, gradient in zip(needed, gradients, strict=True))
+
+
+class _Work:
+    """Launches the kernels for images like ``x``."""
+
+    def __init__(self, x: Tensor) -> None:
+        self._kernels = kernels("batch_norm.cu", x.dtype)
+        self._channels = x.shape[-1]
+        self._rows = x.size // self._channels
+        columns = self._channels // vector_length(x.dtype)
+        width = min(columns, _WIDTH)
+        height = _THREADS // width
+        across = -(-columns // width)
+        down = max(1, min(self._kernels.multiprocessors // across, -(-self._rows // height)))
+        self._grid, self._block = (across, down), (width, height)
+        self._shape = ctypes.c_int(self._rows), ctypes.c_int(columns)
+
+    def forward(
+        self, x: Tensor, norm: nn.BatchNorm2D, tail: Tail, shortcut: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Returns the output, what `backward` needs of the statistics, and the bits of ReLU."""
+        saved, sums = paddle.empty([4 * self._channels]), self._sums()
+        parameters = x, norm.weight, norm.bias, norm._mean, norm._variance
+        rates = ctypes.c_float(norm._momentum), ctypes.c_float(norm._epsilon)
+        results = saved, sums, _arrived()
+        self._launch("statistics", *map(address, parameters), *rates, *map(address, results))
+        output = paddle.empty_like(x)
+        mask = None if shortcut is None else paddle.empty([x.size // vector_length(x.dtype)], "uint8")
+        self._launch(f"normalize_{tail}", *map(address, (x, shortcut, output, mask, saved)))
+        return output, saved, mask
+
+    def backward(
+        self, gradient: Tensor, x: Tensor, saved: Tensor, tail: Tail, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Returns the gradients of input, gamma, beta and shortcut."""
+        dgamma, dbeta = paddle.empty([self._channels]), paddle.empty([self._channels])
+        factors = paddle.empty([2 * self._channels])
+        passed = None if mask is None else paddle.empty_like(x)
+        gradient = contiguous(gradient)
+        operands, results = (
+            (gradient, x, mask, passed, saved),
+            (dgamma, dbeta, factors, self._sums(), _arrived()),
+        )
+        self._launch(f"parameter_gradients_{tail}", *map(address, (*operands, *results)))
+        dx = paddle.empty_like(x)
+        source = gradient if passed is None else passed
+        kernel = "input_gradient_relu" if tail == "relu" else "input_gradient_none"
+        self._launch(kernel, *map(address, (source, x, dx, saved, factors)))
+        return dx, dgamma, dbeta, passed
+
+    def _sums(self) -> Tensor:
+        """Returns memory for two sums per block and channel."""
+        return paddle.empty([2 * self._grid[1] * self._channels])
+
+    def _launch(self, kernel: str, *arguments: Any) -> None:
+        self._kernels.launch(kernel, self._grid, self._block, *arguments, *self._shape)
+
+
+@cache
+def _arrived() -> Tensor:
+    """Returns counters that are zero between two kernels."""
+    return paddle.zeros([1024], "int32")

@@ -1,0 +1,279 @@
+"""Convolutions of NHWC images by cuDNN, in the layout that tensor cores read.
+
+Paddle 2.6 does so for float16 alone. It converts float32 and bfloat16 images to NCHW and back for each
+convolution. Weights keep Paddle's order, so checkpoints stay the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import paddle
+from paddle import Tensor
+from paddle.autograd import PyLayer
+
+from ppcls.arch.fused.cuda import CudaUnavailableError, contiguous, current_stream, load_library
+
+_NHWC, _CROSS_CORRELATION, _FLOAT = 1, 1, 0  # of cudnn.h
+_DEFAULT_MATH, _TENSOR_CORES = 0, 1  # the first one is TF32 for float32, unless NVIDIA_TF32_OVERRIDE=0
+_ELEMENTS = {paddle.float32: 0, paddle.float16: 2, paddle.bfloat16: 9}  # cudnnDataType_t
+_ALGORITHMS = 8  # more than cuDNN has for any direction
+_DETERMINISTIC = "FLAGS_cudnn_deterministic"
+_MAX_WORKSPACE = 1 << 30  # bytes
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What a convolution does besides its weights.
+
+    Attributes:
+        padding: Zeros on each side (vertical, horizontal).
+        stride: Stride (vertical, horizontal).
+        dilation: Distance of the kernel's elements (vertical, horizontal).
+        groups: Number of groups of channels.
+    """
+
+    padding: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+
+
+def convolve(x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+    """Returns the convolution of NHWC images on the GPU.
+
+    Args:
+        x: [B, H, W, C] float32, float16 or bfloat16.
+        weight: [C', C / groups, KH, KW], in the dtype of ``x``.
+        geometry: Stride, padding and so on.
+    """
+    output: Tensor = _Convolution.apply(contiguous(x), weight, geometry)
+    return output
+
+
+def convolve_fork(x: Tensor, weight: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
+    """Returns the convolution as `convolve`, and ``x`` for its second consumer.
+
+    The convolution's gradient is added to that of the second consumer in place. A separate addition would
+    read both and write a third tensor. ``x`` must need a gradient.
+    """
+    output, same = _ForkingConvolution.apply(contiguous(x), weight, geometry)
+    return output, same
+
+
+class _Convolution(PyLayer):  # type: ignore[misc]
+    """A convolution."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        context.plan = _plan(tuple(x.shape), tuple(weight.shape), x.dtype, geometry)
+        context.input_needed, context.weight_needed = not x.stop_gradient, not weight.stop_gradient
+        kernel = _channels_last(weight)
+        context.save_for_backward(x, kernel)
+        output: Tensor = context.plan.forward(x, kernel)
+        return output
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        return _gradients(context, gradient, None)
+
+
+class _ForkingConvolution(PyLayer):  # type: ignore[misc]
+    """A convolution that also returns its input."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, weight: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
+        # A view: Paddle would take x itself for an output that was changed in place.
+        return _Convolution.forward(context, x, weight, geometry), paddle.view(x, x.shape)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor, other: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        return _gradients(context, gradient, contiguous(other))
+
+
+def _gradients(context: Any, gradient: Tensor, total: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """Returns the gradients of input and weights; that of the input is added to ``total`` if given."""
+    x, kernel = context.saved_tensor()
+    gradient = contiguous(gradient)
+    dx = context.plan.input_gradient(gradient, kernel, total) if context.input_needed else None
+    dw = context.plan.weight_gradient(x, gradient) if context.weight_needed else None
+    return dx, dw
+
+
+def _channels_last(weight: Tensor) -> Tensor:
+    """Returns weights as [C', KH, KW, C]; those of 1x1 kernels are so already."""
+    return contiguous(weight if weight.shape[2] == weight.shape[3] == 1 else weight.transpose([0, 2, 3, 1]))
+
+
+class _Performance(ctypes.Structure):
+    """cudnnConvolutionFwdAlgoPerf_t and its counterparts for the gradients."""
+
+    _fields_ = (
+        ("algorithm", ctypes.c_int),
+        ("status", ctypes.c_int),
+        ("time", ctypes.c_float),
+        ("memory", ctypes.c_size_t),
+        ("determinism", ctypes.c_int),
+        ("math", ctypes.c_int),
+        ("reserved", ctypes.c_int * 3),
+    )
+
+
+class _Plan:
+    """Descriptors and algorithms of a convolution at one size of images."""
+
+    def __init__(
+        self, image: tuple[int, ...], weight: tuple[int, ...], dtype: Any, geometry: Geometry
+    ) -> None:
+        self._cudnn = cudnn()
+        (pad_y, pad_x), (stride_y, stride_x) = geometry.padding, geometry.stride
+        (dilate_y, dilate_x), groups = geometry.dilation, geometry.groups
+        batch, height, width, channels = image
+        outputs, _, kernel_y, kernel_x = weight
+        rows = (height + 2 * pad_y - dilate_y * (kernel_y - 1) - 1) // stride_y + 1
+        columns = (width + 2 * pad_x - dilate_x * (kernel_x - 1) - 1) // stride_x + 1
+        self._input, self._output = list(image), [batch, rows, columns, outputs]
+        self._kernel = [outputs, kernel_y, kernel_x, channels // groups]
+        element, make = _ELEMENTS[dtype], self._cudnn.descriptor
+        self._x = make("Tensor", "Tensor4d", _NHWC, element, batch, channels, height, width)
+        self._y = make("Tensor", "Tensor4d", _NHWC, element, batch, outputs, rows, columns)
+        self._w = make("Filter", "Filter4d", element, _NHWC, outputs, channels // groups, kernel_y, kernel_x)
+        shape = (pad_y, pad_x, stride_y, stride_x, dilate_y, dilate_x, _CROSS_CORRELATION, _FLOAT)
+        self._convolution = make("Convolution", "Convolution2d", *shape)
+        self._cudnn.call("cudnnSetConvolutionGroupCount", self._convolution, groups)
+        math = _DEFAULT_MATH if dtype == paddle.float32 else _TENSOR_CORES
+        self._cudnn.call("cudnnSetConvolutionMathType", self._convolution, math)
+        self._algorithms: dict[str, tuple[int, int, int]] = {}
+
+    def forward(self, x: Tensor, kernel: Tensor) -> Tensor:
+        """Returns the output [B, H', W', C']."""
+        y = paddle.empty(self._output, x.dtype)
+        self._run("Forward", (self._x, self._w, self._y), (x, kernel, y))
+        return y
+
+    def input_gradient(self, gradient: Tensor, kernel: Tensor, total: Tensor | None) -> Tensor:
+        """Returns the gradient of the images, added to ``total`` in place if given."""
+        dx = paddle.empty(self._input, gradient.dtype) if total is None else total
+        operands = (self._w, self._y, self._x)
+        self._run("BackwardData", operands, (kernel, gradient, dx), beta=0.0 if total is None else 1.0)
+        return dx
+
+    def weight_gradient(self, x: Tensor, gradient: Tensor) -> Tensor:
+        """Returns the gradient of the weights in Paddle's order."""
+        dw = paddle.empty(self._kernel, x.dtype)
+        self._run("BackwardFilter", (self._x, self._y, self._w), (x, gradient, dw))
+        outputs, kernel_y, kernel_x, channels = self._kernel
+        if kernel_y == kernel_x == 1:
+            return dw.reshape([outputs, channels, 1, 1])
+        return dw.transpose([0, 3, 1, 2]).contiguous()
+
+    def _run(
+        self,
+        direction: str,
+        operands: tuple[ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p],
+        tensors: tuple[Tensor, Tensor, Tensor],
+        beta: float = 0.0,
+    ) -> None:
+        """Runs one direction; the third tensor is the result, to which ``beta`` times itself is added."""
+        library = self._cudnn
+        if direction not in self._algorithms:
+            self._algorithms[direction] = library.choose(direction, operands, self._convolution)
+        algorithm, size, math = self._algorithms[direction]
+        library.call("cudnnSetConvolutionMathType", self._convolution, math)
+        workspace = library.workspace(size)
+        first, second, result = (
+            (descriptor, ctypes.c_void_p(tensor.data_ptr()))
+            for descriptor, tensor in zip(operands, tensors, strict=True)
+        )
+        library.call(
+            f"cudnnConvolution{direction}",
+            library.handle(),
+            ctypes.byref(ctypes.c_float(1.0)),
+            *first,
+            *second,
+            self._convolution,
+            algorithm,
+            ctypes.c_void_p(workspace.data_ptr()),
+            ctypes.c_size_t(size),
+            ctypes.byref(ctypes.c_float(beta)),
+            *result,
+        )
+
+
+_plan = cache(_Plan)
+
+
+@cache
+def cudnn() -> Cudnn:
+    """Returns the library, loaded once.
+
+    Raises:
+        CudaUnavailableError: It can't be loaded.
+    """
+    return Cudnn()
+
+
+class Cudnn:
+    """The cuDNN library, its handle on Paddle's stream, and memory for its algorithms."""
+
+    def __init__(self) -> None:
+        self._library = load_library(["libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"])
+        self._library.cudnnGetErrorString.restype = ctypes.c_char_p
+        self._handle, self._stream = ctypes.c_void_p(), 0
+        self.call("cudnnCreate", ctypes.byref(self._handle))
+        self._workspaces = [paddle.empty([1 << 20], "uint8")]  # captured graphs may use any of them
+
+    def call(self, name: str, *arguments: object) -> None:
+        """Calls a function.
+
+        Raises:
+            CudaUnavailableError: It failed.
+        """
+        status = getattr(self._library, name)(*arguments)
+        if status != 0:
+            raise CudaUnavailableError(f"{name}: {self._library.cudnnGetErrorString(status).decode()}")
+
+    def handle(self) -> ctypes.c_void_p:
+        """Returns the handle, set to Paddle's current stream."""
+        if (stream := current_stream()) != self._stream:
+            self.call("cudnnSetStream", self._handle, ctypes.c_void_p(stream))
+            self._stream = stream
+        return self._handle
+
+    def workspace(self, size: int) -> Tensor:
+        """Returns memory of at least ``size`` bytes, shared by all algorithms."""
+        if self._workspaces[-1].size < size:
+            self._workspaces.append(paddle.empty([size], "uint8"))
+        return self._workspaces[-1]
+
+    def descriptor(self, create: str, fill: str, *values: int) -> ctypes.c_void_p:
+        """Returns a new descriptor: of ``cudnnCreate{create}Descriptor`` and ``cudnnSet{fill}Descriptor``."""
+        descriptor = ctypes.c_void_p()
+        self.call(f"cudnnCreate{create}Descriptor", ctypes.byref(descriptor))
+        self.call(f"cudnnSet{fill}Descriptor", descriptor, *values)
+        return descriptor
+
+    def choose(
+        self,
+        direction: str,
+        operands: tuple[ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p],
+        convolution: ctypes.c_void_p,
+    ) -> tuple[int, int, int]:
+        """Returns the algorithm that cuDNN expects to be fastest, its workspace in bytes, and its arithmetic.
+
+        cuDNN's search, which times all algorithms, finds none that is faster (docs/performance.md).
+        """
+        first, second, result = operands
+        candidates, count = (_Performance * _ALGORITHMS)(), ctypes.c_int()
+        name = f"cudnnGetConvolution{direction}Algorithm_v7"
+        operation = first, second, convolution, result
+        self.call(name, self.handle(), *operation, _ALGORITHMS, ctypes.byref(count), candidates)
+        deterministic = paddle.get_flags(_DETERMINISTIC)[_DETERMINISTIC]
+        for candidate in candidates[: count.value]:
+            allowed = candidate.determinism == 1 or not deterministic
+            if candidate.status == 0 and candidate.memory <= _MAX_WORKSPACE and allowed:
+                return candidate.algorithm, candidate.memory, candidate.math
+        raise CudaUnavailableError(f"{name}: no algorithm needs at most {_MAX_WORKSPACE} bytes")

@@ -1,0 +1,168 @@
+"""CUDA kernels that NVRTC compiles at run time for the current GPU, and libraries that Paddle uses itself."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import paddle
+from paddle import Tensor
+
+_MULTIPROCESSORS, _MAJOR, _MINOR = 16, 75, 76  # CUdevice_attribute of cuda.h
+_ELEMENTS = {
+    paddle.float32: (0, 4),
+    paddle.float16: (1, 8),
+    paddle.bfloat16: (2, 8),
+}  # ELEMENT, values per vector
+
+
+class CudaUnavailableError(RuntimeError):
+    """A library is missing, or a call of CUDA failed."""
+
+
+def load_library(names: Sequence[str]) -> ctypes.CDLL:
+    """Loads the first library that exists: on the system's path, or in the packages of NVIDIA beside Paddle.
+
+    Raises:
+        CudaUnavailableError: None exists.
+    """
+    spec = find_spec("nvidia")
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()] if spec is not None else []
+    files = [file for name in names for folder in folders for file in folder.glob(f"*/lib/{name}")]
+    for name in (*names, *map(str, files)):
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise CudaUnavailableError(f"none of the libraries {', '.join(names)} can be loaded")
+
+
+def vector_length(dtype: Any) -> int:
+    """Returns the number of values in 16 bytes; 0 if the kernels do not know the dtype."""
+    return _ELEMENTS.get(dtype, (0, 0))[1]
+
+
+def fills_vectors(channels: int, dtype: Any) -> bool:
+    """Returns whether the kernels can process NHWC images of so many channels."""
+    length = vector_length(dtype)
+    return length > 0 and channels % length == 0
+
+
+def contiguous(tensor: Tensor) -> Tensor:
+    """Returns a tensor whose memory has the order of its axes: itself, or a copy of a transposed view."""
+    return tensor if tensor.is_contiguous() else tensor.contiguous()
+
+
+def address(tensor: Tensor | None) -> ctypes.c_void_p:
+    """Returns the address of a contiguous tensor; null for None."""
+    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
+
+
+@cache
+def kernels(file: str, dtype: Any) -> Kernels:
+    """Returns the kernels of a file of this folder for a dtype, compiled once.
+
+    Raises:
+        CudaUnavailableError: They cannot be compiled here.
+    """
+    paddle.zeros([1])  # so that Paddle creates the context of its GPU
+    return Kernels(read_source(file), compiler_options(dtype))
+
+
+def read_source(file: str) -> str:
+    """Returns a CUDA source of this folder, with what all of them share."""
+    folder = Path(__file__).parent
+    return "".join((folder / name).read_text(encoding="utf-8") for name in ("vector.cuh", file))
+
+
+def compiler_options(dtype: Any) -> list[str]:
+    """Returns the options to compile a source of this folder for images of a dtype."""
+    return [f"-DELEMENT={_ELEMENTS[dtype][0]}", "--std=c++14"]
+
+
+def current_stream() -> int:
+    """Returns the address of the CUDA stream on which Paddle launches its kernels."""
+    return int(paddle.device.cuda.current_stream().cuda_stream)
+
+
+class Kernels:
+    """The kernels of a CUDA source, compiled for the GPU of this process.
+
+    Args:
+        source: CUDA C++ without includes.
+        options: Options of the compiler.
+
+    Attributes:
+        multiprocessors: Number of multiprocessors of the GPU.
+
+    Raises:
+        CudaUnavailableError: NVRTC is missing, or does not know this GPU.
+    """
+
+    def __init__(self, source: str, options: Sequence[str]) -> None:
+        self._driver = load_library(["libcuda.so.1"])
+        device, value = ctypes.c_int(), ctypes.c_int()
+        self._check("cuCtxGetDevice", ctypes.byref(device))
+        attributes = []
+        for attribute in (_MULTIPROCESSORS, _MAJOR, _MINOR):
+            self._check("cuDeviceGetAttribute", ctypes.byref(value), attribute, device)
+            attributes.append(value.value)
+        self.multiprocessors, major, minor = attributes
+        if major < 8:
+            raise CudaUnavailableError(
+                f"compute capability {major}.{minor} is not supported, only 8.0 and later"
+            )
+        binary = compile_source(source, [f"--gpu-architecture=sm_{major}{minor}", *options])
+        self._module = ctypes.c_void_p()
+        self._check("cuModuleLoadData", ctypes.byref(self._module), binary)
+        self._functions: dict[str, ctypes.c_void_p] = {}
+
+    def launch(self, name: str, grid: tuple[int, int], block: tuple[int, int], *arguments: Any) -> None:
+        """Launches a kernel on Paddle's stream.
+
+        Args:
+            name: Name of an ``extern "C"`` kernel.
+            grid: Number of blocks (x, y).
+            block: Threads of a block (x, y).
+            arguments: Arguments of the kernel, as `ctypes` values.
+        """
+        if name not in self._functions:
+            function = ctypes.c_void_p()
+            self._check("cuModuleGetFunction", ctypes.byref(function), self._module, name.encode())
+            self._functions[name] = function
+        addresses = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+        shape = (*grid, 1, *block, 1)
+        stream = ctypes.c_void_p(current_stream())
+        self._check("cuLaunchKernel", self._functions[name], *shape, 0, stream, addresses, None)
+
+    def _check(self, name: str, *arguments: object) -> None:
+        status = getattr(self._driver, name)(*arguments)
+        if status != 0:
+            raise CudaUnavailableError(f"{name} failed with error {status} of the CUDA driver")
+
+
+def compile_source(source: str, options: Sequence[str]) -> bytes:
+    """Returns the machine code of a CUDA source; needs no GPU.
+
+    Raises:
+        CudaUnavailableError: NVRTC is missing, or the source does not compile.
+    """
+    nvrtc = load_library(["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"])
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None)
+    flags = [option.encode() for option in options]
+    status = nvrtc.nvrtcCompileProgram(program, len(flags), (ctypes.c_char_p * len(flags))(*flags))
+    if status != 0:
+        nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+        log = ctypes.create_string_buffer(size.value)
+        nvrtc.nvrtcGetProgramLog(program, log)
+        raise CudaUnavailableError(f"NVRTC error {status}: {log.value.decode(errors='replace').strip()}")
+    nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
+    binary = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetCUBIN(program, binary)
+    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    return binary.raw

@@ -1,0 +1,136 @@
+"""Makes a model use the fused kernels. Its parameters, their names and its own code do not change."""
+
+from __future__ import annotations
+
+from types import MethodType
+from typing import Any
+
+import paddle
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.fused import batch_norm, convolution, max_pool
+from ppcls.arch.fused.convolution import Geometry
+from ppcls.arch.fused.cuda import fills_vectors, kernels
+
+_CHANNELS = 4  # of images, at least: with 3, cuDNN is slower in half precision
+
+
+def check_available() -> None:
+    """Compiles kernels and loads cuDNN.
+
+    Raises:
+        CudaUnavailableError: This machine lacks a library, or its GPU is not supported.
+    """
+    kernels("batch_norm.cu", paddle.float32)
+    convolution.cudnn()
+
+
+def fuse(model: nn.Layer) -> int:
+    """Makes the NHWC convolutions, batch norms and max poolings of a model use the fused kernels.
+
+    Batch norms are fused in training only. Frozen ones, which normalize by running statistics, stay.
+
+    Returns:
+        Number of convolutions and batch norms that were fused.
+    """
+    count = 0
+    for layer in model.sublayers(include_self=True):
+        if isinstance(layer, nn.Conv2D) and _is_plain_convolution(layer):
+            layer.forward, layer.fork = MethodType(_convolve, layer), MethodType(_fork, layer)
+            count += 1
+        elif type(layer) is nn.BatchNorm2D and _is_plain_norm(layer):
+            layer.forward, layer.norm_relu = MethodType(_normalize, layer), MethodType(_norm_relu, layer)
+            count += 1
+        elif isinstance(layer, nn.MaxPool2D) and _is_plain_pooling(layer):
+            layer.forward = MethodType(_max_pool, layer)
+    return count
+
+
+def _is_plain_convolution(layer: nn.Conv2D) -> bool:
+    padding = layer._updated_padding
+    return (
+        layer._data_format == "NHWC"
+        and layer.bias is None
+        and layer._padding_mode == "zeros"
+        and layer._padding_algorithm == "EXPLICIT"
+        and (isinstance(padding, int) or len(padding) == 2)
+    )
+
+
+def _is_plain_norm(layer: nn.BatchNorm2D) -> bool:
+    affine = layer.weight is not None and layer.bias is not None
+    return affine and layer._data_format == "NHWC" and not layer._use_global_stats
+
+
+def _is_plain_pooling(layer: nn.MaxPool2D) -> bool:
+    sides = layer.ksize, layer.stride, layer.padding
+    square = all(isinstance(side, int) for side in sides)
+    return square and layer.data_format == "NHWC" and not (layer.return_mask or layer.ceil_mode)
+
+
+def _operands(layer: nn.Conv2D, x: Tensor) -> tuple[Tensor, Tensor, Geometry]:
+    """Returns the arguments of `convolution.convolve`, in the dtype of automatic casting if it is active."""
+    weight, dtype = layer.weight, _amp_dtype() or x.dtype
+    missing = _CHANNELS - x.shape[-1]
+    if missing > 0 and layer._groups == 1 and dtype != paddle.float32:
+        x, weight = _with_zeros(x, 3, missing), _with_zeros(weight, 1, missing)
+    padding, stride, dilation = map(_pair, (layer._updated_padding, layer._stride, layer._dilation))
+    return _cast(x, dtype), _cast(weight, dtype), Geometry(padding, stride, dilation, layer._groups)
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+
+def _with_zeros(tensor: Tensor, axis: int, count: int) -> Tensor:
+    """Returns a tensor with so many zeros behind an axis."""
+    shape = list(tensor.shape)
+    shape[axis] = count
+    return paddle.concat([tensor, paddle.zeros(shape, tensor.dtype)], axis=axis)
+
+
+def _cast(tensor: Tensor, dtype: Any) -> Tensor:
+    return tensor if tensor.dtype == dtype else tensor.astype(dtype)  # which copies in any case
+
+
+def _amp_dtype() -> Any:
+    """Returns the dtype of automatic casting; None if it is off."""
+    tracer = paddle.base.framework._dygraph_tracer()
+    if tracer._amp_level == paddle.base.core.AmpLevel.O0:
+        return None
+    return getattr(paddle, tracer._amp_dtype)
+
+
+def _convolve(layer: nn.Conv2D, x: Tensor) -> Tensor:
+    return convolution.convolve(*_operands(layer, x))
+
+
+def _fork(layer: nn.Conv2D, x: Tensor) -> tuple[Tensor, Tensor]:
+    image, weight, geometry = _operands(layer, x)
+    if x.stop_gradient or image is not x:
+        return convolution.convolve(image, weight, geometry), x
+    return convolution.convolve_fork(image, weight, geometry)
+
+
+def _normalize(layer: nn.BatchNorm2D, x: Tensor) -> Tensor:
+    if not _fuses(layer, x):
+        return nn.BatchNorm2D.forward(layer, x)
+    return batch_norm.batch_norm(layer, x, relu=False)
+
+
+def _norm_relu(layer: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None) -> Tensor:
+    if not _fuses(layer, x):
+        x = nn.BatchNorm2D.forward(layer, x)
+        return F.relu(x if shortcut is None else x + shortcut)
+    return batch_norm.batch_norm(layer, x, None if shortcut is None else _cast(shortcut, x.dtype))
+
+
+def _fuses(layer: nn.BatchNorm2D, x: Tensor) -> bool:
+    return layer.training and fills_vectors(x.shape[-1], x.dtype)
+
+
+def _max_pool(layer: nn.MaxPool2D, x: Tensor) -> Tensor:
+    if not fills_vectors(x.shape[-1], x.dtype):
+        return type(layer).forward(layer, x)
+    return max_pool.max_pool(x, layer.ksize, layer.stride, layer.padding)

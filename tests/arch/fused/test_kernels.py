@@ -1,0 +1,187 @@
+"""The fused kernels against float64 NumPy and Paddle's own operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from numpy.typing import NDArray
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.fused.batch_norm import batch_norm
+from ppcls.arch.fused.convolution import Geometry, convolve, convolve_fork
+from ppcls.arch.fused.cuda import (
+    CudaUnavailableError,
+    compile_source,
+    compiler_options,
+    fills_vectors,
+    read_source,
+)
+from ppcls.arch.fused.max_pool import max_pool
+
+# Relative tolerance by dtype. Convolutions of float32 compute in TF32, whose products have 11 bits.
+TOLERANCE = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
+CONVOLUTION = {"float32": 2e-3, "float16": 4e-3, "bfloat16": 3e-2}
+DTYPES = ["float32", "float16", "bfloat16"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("file", ["batch_norm.cu", "max_pool.cu"])
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+def test_sources_compile_without_a_gpu(file: str, dtype: str, architecture: str) -> None:
+    options = [f"--gpu-architecture={architecture}", *compiler_options(getattr(paddle, dtype))]
+    try:
+        assert compile_source(read_source(file), options)[:4] == b"\x7fELF"
+    except CudaUnavailableError as error:
+        if "can be loaded" not in str(error):
+            raise
+        pytest.skip("NVRTC is not installed")
+
+
+@pytest.mark.parametrize(
+    ("channels", "half", "single"), [(64, True, True), (12, False, True), (3, False, False)]
+)
+def test_fills_vectors_depends_on_the_size_of_a_value(channels: int, half: bool, single: bool) -> None:
+    assert fills_vectors(channels, paddle.float16) is half
+    assert fills_vectors(channels, paddle.float32) is single
+    assert not fills_vectors(channels, paddle.float64)
+
+
+def _random(shape: tuple[int, ...], dtype: str, seed: int, shift: float = 0.0) -> Tensor:
+    values = np.random.default_rng(seed).standard_normal(shape) + shift
+    tensor = paddle.to_tensor(values.astype("float32")).astype(dtype)
+    tensor.stop_gradient = False
+    return tensor
+
+
+def _exact(tensor: Tensor) -> NDArray[np.float64]:
+    values: NDArray[np.float64] = tensor.astype("float32").numpy().astype("float64")
+    return values
+
+
+def _assert_close(value: Tensor, expected: NDArray[Any], tolerance: float) -> None:
+    error = np.linalg.norm(_exact(value) - expected)
+    assert error <= tolerance * np.linalg.norm(expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tail", ["none", "relu", "add_relu"])
+@pytest.mark.parametrize(
+    "shape", [(8, 14, 14, 256), (4, 7, 7, 2048), (16, 28, 28, 64), (3, 5, 5, 24), (2, 3, 3, 96)]
+)
+def test_batch_norm_matches_its_formulas(shape: tuple[int, ...], tail: str, dtype: str) -> None:
+    channels, tolerance = shape[-1], TOLERANCE[dtype]
+    norm = nn.BatchNorm2D(channels, data_format="NHWC")
+    norm.weight.set_value(_random((channels,), "float32", 1, shift=2.0))
+    norm.bias.set_value(_random((channels,), "float32", 2))
+    x, shortcut = _random(shape, dtype, 3, shift=3.0), _random(shape, dtype, 4)
+    gradient = _random(shape, dtype, 5)
+    y = batch_norm(norm, x, shortcut if tail == "add_relu" else None, relu=tail != "none")
+    y.backward(gradient)
+
+    values, gamma = _exact(x).reshape(-1, channels), _exact(norm.weight)
+    mean, variance = values.mean(0), values.var(0)
+    normal = (_exact(x) - mean) / np.sqrt(variance + 1e-5)
+    before = normal * gamma + _exact(norm.bias) + (_exact(shortcut) if tail == "add_relu" else 0.0)
+    passed = _exact(gradient) if tail == "none" else _exact(gradient) * (before > 0)
+    dbeta, dgamma = passed.sum((0, 1, 2)), (passed * normal).sum((0, 1, 2))
+    rows = len(values)
+    dx = gamma / np.sqrt(variance + 1e-5) * (passed - dbeta / rows - normal * dgamma / rows)
+    _assert_close(y, before if tail == "none" else np.maximum(before, 0), tolerance)
+    _assert_close(x.grad, dx, tolerance)
+    _assert_close(norm.weight.grad, dgamma, tolerance)
+    _assert_close(norm.bias.grad, dbeta, tolerance)
+    _assert_close(norm._mean, 0.1 * mean, 1e-5)
+    _assert_close(norm._variance, 0.9 + 0.1 * variance, 1e-5)
+    if tail == "add_relu":
+        _assert_close(shortcut.grad, passed, tolerance)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_batch_norm_nonfinite_input_reaches_output_and_statistics(value: float) -> None:
+    norm = nn.BatchNorm2D(64, data_format="NHWC")
+    images = np.ones((2, 4, 4, 64), "float32")
+    images[1, 2, 3, 5] = value
+    y = batch_norm(norm, paddle.to_tensor(images))
+    finite = np.isfinite(y.numpy()).all((0, 1, 2))
+    assert not finite[5]
+    assert finite[np.arange(64) != 5].all()
+    assert not np.isfinite(norm._variance.numpy()[5])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("side", "channels", "outputs", "kernel", "stride", "groups"),
+    [
+        (14, 64, 128, 1, 1, 1),
+        (14, 64, 128, 1, 2, 1),
+        (15, 64, 64, 3, 2, 1),
+        (28, 4, 64, 7, 2, 1),
+        (14, 64, 64, 3, 1, 32),
+    ],
+)
+def test_convolve_matches_paddle(
+    side: int, channels: int, outputs: int, kernel: int, stride: int, groups: int, dtype: str
+) -> None:
+    x = _random((8, side, side, channels), dtype, 1)
+    weight = _random((outputs, channels // groups, kernel, kernel), dtype, 2)
+    geometry = Geometry((kernel // 2,) * 2, (stride,) * 2, (1, 1), groups)
+    y, same = convolve_fork(x * 1, weight, geometry)
+    gradient, other = _random(tuple(y.shape), dtype, 3), _random(tuple(x.shape), dtype, 4)
+    ((y * gradient).astype("float32").sum() + (same * other).astype("float32").sum()).backward()
+    results = y, x.grad, weight.grad
+
+    x, weight = (tensor.detach().astype("float32") for tensor in (x, weight))
+    x.stop_gradient = weight.stop_gradient = False
+    y = F.conv2d(x.transpose([0, 3, 1, 2]), weight, None, stride, kernel // 2, 1, groups).transpose(
+        [0, 2, 3, 1]
+    )
+    ((y * gradient.astype("float32")).sum() + (x * other.astype("float32")).sum()).backward()
+    for result, expected in zip(results, (y, x.grad, weight.grad), strict=True):
+        _assert_close(result, _exact(expected), CONVOLUTION[dtype])
+
+
+@pytest.mark.gpu
+def test_convolve_transposed_view_is_read_in_its_own_order() -> None:
+    view = _random((2, 16, 8, 8), "float32", 1).transpose([0, 2, 3, 1])
+    weight, geometry = _random((32, 16, 3, 3), "float32", 2), Geometry((1, 1), (1, 1), (1, 1), 1)
+    copied = paddle.to_tensor(view.numpy())
+    np.testing.assert_array_equal(
+        convolve(view, weight, geometry).numpy(), convolve(copied, weight, geometry).numpy()
+    )
+
+
+@pytest.mark.gpu
+def test_convolve_without_needed_gradients_returns_none_for_them() -> None:
+    x, weight = _random((2, 8, 8, 16), "float32", 1), _random((32, 16, 1, 1), "float32", 2)
+    x.stop_gradient = True
+    convolve(x, weight, Geometry((0, 0), (1, 1), (1, 1), 1)).sum().backward()
+    assert x.grad is None
+    assert weight.grad is not None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("side", "channels", "kernel", "stride", "padding"),
+    [(16, 64, 3, 2, 1), (15, 24, 3, 2, 1), (9, 64, 2, 2, 0), (14, 8, 5, 3, 2)],
+)
+def test_max_pool_matches_paddle(
+    side: int, channels: int, kernel: int, stride: int, padding: int, dtype: str
+) -> None:
+    x = _random((4, side, side, channels), dtype, 1)
+    exact = x.detach().astype("float32")
+    exact.stop_gradient = False
+    y = max_pool(x, kernel, stride, padding)
+    expected = F.max_pool2d(exact.transpose([0, 3, 1, 2]), kernel, stride, padding).transpose([0, 2, 3, 1])
+    gradient = _random(tuple(y.shape), dtype, 2)
+    y.backward(gradient)
+    expected.backward(gradient.astype("float32"))
+    np.testing.assert_array_equal(_exact(y), _exact(expected))
+    _assert_close(x.grad, _exact(exact.grad), TOLERANCE[dtype])
