@@ -13,8 +13,9 @@ from small_classifier import config_tree, write_config, write_image, write_names
 
 from ppcls.arch.build import build_model
 from ppcls.cli.infer import infer
-from ppcls.deploy.heat_map import HeatMapWriter, attention_rollout
+from ppcls.deploy.heat_map import HeatMapWriter
 from ppcls.deploy.models.source import find_source
+from ppcls.engine.evaluation.heat_map import attention_rollout
 
 CAT = 282  # tiger cat
 
@@ -29,7 +30,7 @@ def test_grad_cam_of_real_weights_is_where_the_cat_is(tmp_path: Path, side: str)
     assert cv2.imwrite(str(tmp_path / "cat.png"), both[:, :, ::-1])
     source = find_source(Path("EfficientNet_lite0"), ["Infer.transforms.1.ResizeImage={size: [224, 224]}"])
     writer = HeatMapWriter(source, tmp_path / "heat")
-    heat = writer.grad_cam(writer.prepare((tmp_path / "cat.png").read_bytes()), CAT)
+    heat = writer.maps.grad_cam(writer.maps.prepare((tmp_path / "cat.png").read_bytes()), CAT)
     assert heat.shape == (7, 7)
     left, right = heat[:, :3].sum(), heat[:, 4:].sum()
     assert (left > 3 * right) if side == "left" else (right > 3 * left)
@@ -49,11 +50,11 @@ def test_grad_cam_is_the_same_in_both_layouts_and_matches_its_formula(tmp_path: 
     image = write_image(tmp_path / "image.png", 1)
     writer = HeatMapWriter(find_source(config), tmp_path / "heat")
     # A ResNet ends in the mean of the feature map and a linear layer, so the gradient is its weights.
-    model = writer.model
+    model = writer.maps.model
     kept: list[Any] = []
     blocks = [layer for layer in model.sublayers() if type(layer).__name__ == "BasicBlock"]
     blocks[-1].register_forward_post_hook(lambda _layer, _inputs, output: kept.append(output))
-    prepared = writer.prepare(image.read_bytes())
+    prepared = writer.maps.prepare(image.read_bytes())
     model(paddle.to_tensor(prepared))
     feature = kept[0].numpy()[0] if layout == "NCHW" else kept[0].numpy()[0].transpose(2, 0, 1)
     linear = model.sublayers()[-1].weight.numpy()
@@ -61,7 +62,7 @@ def test_grad_cam_is_the_same_in_both_layouts_and_matches_its_formula(tmp_path: 
     best = int(heats.max(axis=(1, 2)).argmax())
     expected = heats[best] - heats[best].min()
     assert expected.max() > 0
-    np.testing.assert_allclose(writer.grad_cam(prepared, best), expected / expected.max(), atol=1e-4)
+    np.testing.assert_allclose(writer.maps.grad_cam(prepared, best), expected / expected.max(), atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,5 @@ def test_unusable_folder_or_model_is_an_error(
         model = ["--model", str(tmp_path / "onnx")]
     folder = tmp_path if occupied else tmp_path / "heat"
     assert infer([*model, "--explain", str(folder), str(image)]) == 1
-    reason = (
-        "expected a new or empty folder, but it has files" if occupied else "--explain needs a checkpoint"
-    )
+    reason = "expected a new or empty folder, but it has files" if occupied else "heat maps need a checkpoint"
     assert reason in capsys.readouterr().err

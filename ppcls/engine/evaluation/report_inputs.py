@@ -85,7 +85,7 @@ class ReportImages(PictureSource):
         except DecodeError:
             return None
         rgb = self._decoder.after(ImageState()).rgb
-        return Picture(_to_uint8(pixels, str(pixels.dtype), rgb), "", self._index.name(position))
+        return Picture(to_uint8(pixels, str(pixels.dtype), rgb), "", self._index.name(position))
 
     def _describe(self, label: NDArray[Any]) -> str:
         if label.ndim == 0:
@@ -112,10 +112,10 @@ def unnormalize(image: NDArray[Any], chain: Sequence[Transform]) -> NDArray[np.u
             mean, std = (np.array(values, np.float32) for values in (spec.mean, spec.std))
             image = (image[:, :, :channels] * std + mean) / spec.scale
         state = spec.after(state)
-    return _to_uint8(image, dtype, state.rgb)
+    return to_uint8(image, dtype, state.rgb)
 
 
-def _to_uint8(pixels: NDArray[Any], dtype: str, rgb: bool) -> NDArray[np.uint8]:
+def to_uint8(pixels: NDArray[Any], dtype: str, rgb: bool) -> NDArray[np.uint8]:
     """Converts pixels to RGB, [H, W, C] uint8; float32 is scaled from its lowest to its highest value."""
     values: NDArray[Any] = np.nan_to_num(pixels.astype(np.float32), posinf=0.0, neginf=0.0)
     if dtype == "uint16":

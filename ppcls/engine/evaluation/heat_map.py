@@ -1,0 +1,153 @@
+"""Heat maps of the pixels that support a class: Grad-CAM, and attention rollout for ViT and DeiT."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import cv2
+import numpy as np
+import paddle
+from numpy.typing import NDArray
+from paddle import Tensor, nn
+
+from ppcls.arch.families.swin_transformer import SwinTransformer
+from ppcls.arch.families.vision_transformer import VisionTransformer
+from ppcls.arch.layers.transformer import SelfAttention
+from ppcls.config.sections.transform import ImageState, Transform
+from ppcls.data.transforms.numpy_ops import run
+from ppcls.data.transforms.specs import NormalizeImage, plan_chain
+from ppcls.engine.evaluation.report_inputs import to_uint8
+from ppcls.errors import UserError
+
+_Hook = Callable[[nn.Layer, Any, Any], None]
+_NO_DRAWS = np.zeros(0, np.float32)
+
+
+class HeatMaps:
+    """Heat maps of one model over images.
+
+    Args:
+        model: A classifier with its trained weights.
+        transforms: Transforms of evaluation, from the bytes of a file.
+        layout: Layout of the model's input, ``NCHW`` or ``NHWC``.
+
+    Attributes:
+        model: The model.
+    """
+
+    def __init__(self, model: nn.Layer, transforms: Sequence[Transform], layout: str) -> None:
+        self.model = model
+        model.eval()
+        self._by_rollout = isinstance(model, VisionTransformer)
+        channels_last = isinstance(model, SwinTransformer) or layout == "NHWC"
+        self._spatial = [1, 2] if channels_last else [2, 3]
+        self._chain = plan_chain(transforms, "CHW" if layout == "NCHW" else "HWC")
+        shown = [spec for spec in transforms if not isinstance(spec, NormalizeImage)]
+        self._pixels, self._state = plan_chain(shown, "HWC"), ImageState()
+        for spec in shown:
+            self._state = spec.after(self._state)
+
+    def prepare(self, data: bytes | memoryview) -> NDArray[Any]:
+        """Returns the input of the model for one image, with a batch axis.
+
+        Raises:
+            ValueError: If the image cannot be decoded.
+        """
+        return np.ascontiguousarray(run(self._chain, data, _NO_DRAWS)[None], np.float32)
+
+    def overlay(self, data: bytes | memoryview, class_id: int) -> NDArray[np.uint8]:
+        """Returns an image as the model sees it, under its heat map: RGB [H, W, 3] uint8.
+
+        Args:
+            data: Bytes of the image file.
+            class_id: The class. Attention rollout does not depend on it.
+
+        Raises:
+            ValueError: If the image cannot be decoded.
+            UserError: If the model has no suitable layer.
+        """
+        image = self.prepare(data)
+        heat = attention_rollout(self.model, image) if self._by_rollout else self.grad_cam(image, class_id)
+        pixels = to_uint8(run(self._pixels, data, _NO_DRAWS), self._state.dtype, self._state.rgb)
+        pixels = np.repeat(pixels[:, :, :1], 3, axis=2) if pixels.shape[2] < 3 else pixels[:, :, :3]
+        size = pixels.shape[1::-1]
+        enlarged = cv2.resize(heat, size, interpolation=cv2.INTER_CUBIC).clip(0, 1)
+        colors = cv2.applyColorMap(np.uint8(255 * enlarged), cv2.COLORMAP_TURBO)
+        overlaid = cv2.addWeighted(pixels, 0.5, cv2.cvtColor(colors, cv2.COLOR_BGR2RGB), 0.5, 0)
+        return np.asarray(overlaid, np.uint8)
+
+    def grad_cam(self, image: NDArray[Any], class_id: int) -> NDArray[Any]:
+        """Returns the heat map [h, w] of the last feature map, 0..1 (Selvaraju et al. 2017).
+
+        Args:
+            image: A prepared image with a batch axis.
+            class_id: The class.
+
+        Raises:
+            UserError: If the model has no feature map that leads to the logits.
+        """
+        feature_maps: list[Tensor] = []
+
+        def keep_feature_map(_layer: nn.Layer, _inputs: Any, output: Any) -> None:
+            if not isinstance(output, Tensor) or output.ndim != 4:
+                return
+            if min(output.shape[axis] for axis in self._spatial) > 1:
+                feature_maps[:] = [output]
+
+        tensor = paddle.to_tensor(image, stop_gradient=False)
+        with _hooked(self.model.sublayers(), keep_feature_map):
+            logits = self.model(tensor)
+        if not isinstance(logits, Tensor) or not feature_maps:
+            raise UserError(f"heat map: {type(self.model).__name__} has no feature map before its logits")
+        (gradient,) = paddle.grad(logits[0, class_id], feature_maps, allow_unused=True)
+        if gradient is None:
+            raise UserError(f"heat map: the last feature map of {type(self.model).__name__} is not used")
+        channels = 3 if self._spatial == [1, 2] else 1
+        weights = gradient.mean(self._spatial, keepdim=True)
+        heat = (weights * feature_maps[0]).sum(channels)[0]
+        return _normalized(heat.clip(0).numpy())
+
+
+@paddle.no_grad()  # type: ignore[untyped-decorator]
+def attention_rollout(model: VisionTransformer, image: NDArray[Any]) -> NDArray[Any]:
+    """Returns how much the class token attends to each patch, [h, w], 0..1 (Abnar and Zuidema 2020).
+
+    Args:
+        model: The model.
+        image: A prepared image, [1, C, H, W] or [1, H, W, C].
+    """
+    attention: list[NDArray[Any]] = []
+
+    def keep_attention(_drop: nn.Layer, _inputs: Any, weights: Tensor) -> None:
+        attention.append(weights.numpy()[0].mean(axis=0))
+
+    # The weights of an attention layer pass through the layer of their dropout.
+    drops = [layer.attn_drop for layer in model.sublayers() if isinstance(layer, SelfAttention)]
+    with _hooked(drops, keep_attention):
+        model(paddle.to_tensor(image))
+    rollout = np.eye(len(attention[0]))
+    for weights in attention:
+        rollout = (weights + np.eye(len(weights))) / 2 @ rollout
+    patches = rollout[0, len(model.tokens) :]
+    side = round(len(patches) ** 0.5)
+    return _normalized(patches.reshape(side, -1))
+
+
+@contextmanager
+def _hooked(layers: Iterable[nn.Layer], hook: _Hook) -> Iterator[None]:
+    """Calls a hook after each of the layers."""
+    helpers = [layer.register_forward_post_hook(hook) for layer in layers]
+    try:
+        yield
+    finally:
+        for helper in helpers:
+            helper.remove()
+
+
+def _normalized(heat: NDArray[Any]) -> NDArray[Any]:
+    """Returns a heat map whose values are 0..1, with 1 for the largest."""
+    heat = heat.astype(np.float32)
+    heat = heat - heat.min()
+    return heat / max(float(heat.max()), 1e-12)
