@@ -170,8 +170,8 @@ def _load_index(
 
 def _parser() -> argparse.ArgumentParser:
     options = config_parser(
-        "Serve models over HTTP: web pages on / and /docs, POST /predict and /search, /models, /live, "
-        "/ready, /health and /metrics.",
+        "Serve models over HTTP: pages on / and /docs, POST /predict, /explain and /search, /models, "
+        "/live, /ready, /health and /metrics.",
         (
             "ppcls serve --model runs/pets",
             "ppcls serve --model onnx/inference.onnx --host 0.0.0.0 --port 9000 --max-batch 32",

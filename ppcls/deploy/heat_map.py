@@ -14,11 +14,6 @@ from ppcls.engine.evaluation.heat_map import HeatMaps
 from ppcls.errors import UserError
 
 
-def can_explain(source: ModelSource) -> bool:
-    """Returns whether heat maps of a model can be computed: they need the gradients of its classes."""
-    return source.config is not None and source.description.postprocess is not None
-
-
 def load_heat_maps(source: ModelSource) -> HeatMaps:
     """Loads a model for heat maps.
 

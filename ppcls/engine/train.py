@@ -21,7 +21,9 @@ from ppcls.data.index.class_names import LABEL_LIST, write_class_names
 from ppcls.engine.agreement import describe_unshared
 from ppcls.engine.checkpoint.output_lock import OutputLock
 from ppcls.engine.core.hooks import ProfileWindow, ProgressHooks, RunHook, load_hooks
+from ppcls.engine.core.networks import build_network, read_inferred
 from ppcls.engine.core.state import TrainState
+from ppcls.engine.evaluation.heat_map import HeatMaps
 from ppcls.engine.evaluation.report_inputs import ReportImages, weight_histograms
 from ppcls.engine.loop import Run, fit
 from ppcls.engine.profiling.peak_memory import explain_out_of_memory
@@ -37,6 +39,8 @@ from ppcls.report.reporters import MemoryReporter, Reporters, build_reporters, l
 from ppcls.runtime.collectives import fail_together
 from ppcls.runtime.signals import describe_ignored
 from ppcls.runtime.start import Runtime
+from ppcls.weights.files import fill_model
+from ppcls.weights.store import BEST, newest
 
 _SHOWN_CLASSES = 10
 
@@ -96,7 +100,8 @@ def _lock(output_dir: Path, runtime: Runtime) -> Iterator[str]:
 def _write_reports(config: Config, run: Run, output_dir: Path) -> None:
     """Writes the config and class names, and gives the run its reporter."""
     layout, names = config.Arch.data_format, run.checkpoints.class_names
-    pictures = ReportImages(config.DataLoader, layout, run.indexes.get("DataLoader.Eval"), names)
+    heat_maps = partial(_load_heat_maps, config, output_dir)
+    pictures = ReportImages(config.DataLoader, layout, run.indexes.get("DataLoader.Eval"), names, heat_maps)
     run.step = pictures.watch(run.step)
     text = dump_config(config)
     write_text(output_dir / "config.yaml", text)
@@ -123,6 +128,17 @@ def _write_reports(config: Config, run: Run, output_dir: Path) -> None:
     if run.memory_report is not None:
         memory = MemoryReporter(run.memory_report, run.evaluator is not None, run.reporter)
         run.reporter = Reporters([run.reporter, memory])
+
+
+def _load_heat_maps(config: Config, output_dir: Path) -> HeatMaps | None:
+    """Returns the heat maps of the best model; None if there is none."""
+    best = newest(BEST, output_dir, config.Global.checkpoint_fallback_dir)
+    evaluation = config.DataLoader.evaluated.get("Eval")
+    if best is None or evaluation is None:
+        return None
+    model = build_network(config.Arch)
+    fill_model(model, read_inferred(config, best), best)
+    return HeatMaps(model, evaluation.dataset.transform_ops, config.Arch.data_format)
 
 
 def summarize(run: Run, output_dir: Path, seconds: float) -> Iterator[str]:
@@ -194,6 +210,7 @@ def _train(run: Run, output_dir: Path) -> None:
         run.log(f"done: {state.epoch} epochs, {state.update} updates; all files are in {output_dir}")
         for line in summarize(run, output_dir, time.monotonic() - start):
             run.log(line)
+        run.reporter.finish()
     except SignalExit as caught:
         failure = stopped = caught
         run.log(f"update {state.update}: {stopped}")

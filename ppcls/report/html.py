@@ -11,6 +11,7 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
+from ppcls.errors import UserError
 from ppcls.files import write_text
 from ppcls.report.charts import COLOURS, build_charts, describe_gaps
 from ppcls.report.confusion import class_name, class_recalls, confused_pairs, describe_mistake, nonzero_cells
@@ -22,6 +23,7 @@ from ppcls.report.thumbnail import Picture, PictureSource, data_uri
 
 _MAX_EVENTS, _MAX_BAD_IMAGES = 1000, 200
 _INTERVAL = 60.0  # seconds, within an epoch
+_HEAT_MAP_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -51,12 +53,18 @@ class RunInfo:
 
 @dataclass
 class _ShownEvaluation:
-    """The evaluation whose results per sample are shown. ``worst`` is None until its pictures are read."""
+    """The evaluation whose results per sample are shown.
+
+    Attributes:
+        worst: Pictures of the worst mistakes, by position; None until they are read.
+        note: Why there are no heat maps, or what they show.
+    """
 
     epoch: int
     best: bool
     outcomes: Outcomes
-    worst: list[dict[str, str]] | None = None
+    worst: dict[int, dict[str, str]] | None = None
+    note: str = ""
 
 
 class HtmlReport(Reporter):
@@ -100,6 +108,29 @@ class HtmlReport(Reporter):
             self._written = time.monotonic()
             with self._budget.spending():
                 self._write()
+
+    def finish(self) -> None:
+        """Adds heat maps to the worst mistakes of the best model, for up to 20 seconds."""
+        evaluation = self._evaluation
+        if evaluation is None or not evaluation.best or not self._worst():
+            return
+        self._stale, end, explained = (
+            True,
+            time.monotonic() + _HEAT_MAP_SECONDS,
+            self._info.pictures.explained,
+        )
+        assert evaluation.worst is not None
+        try:
+            for mistake in evaluation.outcomes.worst:
+                figure = evaluation.worst.get(mistake.position)
+                if figure is None or time.monotonic() > end:
+                    continue
+                picture = explained(mistake.position, mistake.predicted)
+                if picture is not None:
+                    figure["heat_map"] = data_uri(picture.pixels)
+                    evaluation.note = "Heat maps show the pixels that support the predicted class."
+        except (UserError, MemoryError) as error:
+            evaluation.note = f"There are no heat maps: {str(error).removeprefix('heat map: ')}."
 
     def close(self) -> None:
         """Writes the end of the run. An existing page stays unchanged if there were no records."""
@@ -159,13 +190,13 @@ class HtmlReport(Reporter):
         if evaluation is None:
             return []
         if evaluation.worst is None:
-            evaluation.worst = []
+            evaluation.worst = {}
             for mistake in evaluation.outcomes.worst:
                 picture = info.pictures.evaluated(mistake.position)
                 if picture is not None:
                     caption = describe_mistake(mistake, info.classes)
-                    evaluation.worst.append(_as_figure(replace(picture, caption=caption)))
-        return evaluation.worst
+                    evaluation.worst[mistake.position] = _as_figure(replace(picture, caption=caption))
+        return list(evaluation.worst.values())
 
 
 @cache
@@ -181,7 +212,8 @@ def _read_asset(name: str) -> str:
 
 
 def _as_figure(picture: Picture) -> dict[str, str]:
-    return {"address": data_uri(picture.pixels), "caption": picture.caption, "title": picture.title}
+    shown = {"address": data_uri(picture.pixels), "caption": picture.caption, "title": picture.title}
+    return {**shown, "heat_map": ""}
 
 
 def _is_complete(records: Sequence[Record]) -> bool:

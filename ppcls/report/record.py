@@ -166,6 +166,9 @@ class Reporter:
     def advance_evaluation(self, batch: int, batches: int) -> None:
         """Receives the number of evaluated batches after each one. Must be fast."""
 
+    def finish(self) -> None:
+        """Receives that all epochs are trained and saved. Only messages and `close` follow."""
+
     def close(self) -> None:
         """Finishes the report. Nothing follows, and a second call has no effect."""
 

@@ -47,6 +47,10 @@ class Reporters(Reporter):
         """Passes the progress of an evaluation on."""
         self._pass_on(lambda reporter: reporter.advance_evaluation(batch, batches))
 
+    def finish(self) -> None:
+        """Passes on that all epochs are trained."""
+        self._pass_on(lambda reporter: reporter.finish())
+
     def _pass_on(self, call: Callable[[Reporter], None]) -> None:
         for reporter in self._reporters:
             with self._forgive(reporter):

@@ -39,6 +39,14 @@ class PictureSource:
         """Returns a sample of the evaluated data set, or None if it cannot be read."""
         return None
 
+    def explained(self, position: int, class_id: int) -> Picture | None:  # noqa: ARG002
+        """Returns an evaluated sample under the heat map of a class of the best model, or None without one.
+
+        Raises:
+            UserError: If the best model has no heat maps.
+        """
+        return None
+
 
 def thumbnail(pixels: NDArray[np.uint8]) -> Image.Image:
     """Returns [H, W, C] uint8 as an image of at most 128 px per side: grey if C is below 3, else RGB."""

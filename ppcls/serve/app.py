@@ -1,4 +1,4 @@
-"""The HTTP endpoints: /predict, /search, /models, web pages, /live, /ready, /health and /metrics."""
+"""The HTTP endpoints: /predict, /explain, /search, /models, pages, /live, /ready, /health and /metrics."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ from ppcls.version import __version__
 
 _MAX_BODIES = 16  # largest bodies that all requests together may hold in memory
 _CLIENT_GONE = 499
-Answer = Callable[[], Awaitable[dict[str, Any]]]
+Answer = Callable[[], Awaitable[Response]]
 _FILE = {"type": "string", "format": "binary"}
+_MODEL = {"name": "model", "in": "query", "schema": {"type": "string"}, "required": False}
 _BODY = {
     "requestBody": {
         "required": True,
@@ -41,10 +42,12 @@ _BODY = {
     },
     "parameters": [
         {"name": "topk", "in": "query", "schema": {"type": "integer", "minimum": 1}, "required": False},
-        {"name": "model", "in": "query", "schema": {"type": "string"}, "required": False},
+        _MODEL,
     ],
 }
 _NEAREST = {"name": "nearest", "in": "query", "schema": {"type": "integer", "minimum": 1}, "required": False}
+_CLASS_ID = {"name": "class_id", "in": "query", "schema": {"type": "integer", "minimum": 0}, "required": True}
+_EXPLAIN_BODY = {"requestBody": _BODY["requestBody"], "parameters": [_CLASS_ID, _MODEL]}
 _SEARCH_BODY = {"requestBody": _BODY["requestBody"], "parameters": [_NEAREST]}
 _ERRORS = {
     400: "the request has no image, or the form or topk is invalid",
@@ -107,10 +110,26 @@ def build_app(models: ServedModels, limits: RequestLimits, index: ImageIndex | N
     async def predict(request: Request) -> Response:
         """Returns the best `topk` classes of each image in the request, or its embedding."""
 
-        async def answer() -> dict[str, Any]:
+        async def answer() -> Response:
             service = models.find(request.query_params.get("model"))
             topk = _read_topk(request.query_params.getlist("topk"), service)
             return _results(service, await _predict(request, service, limits, bodies, topk))
+
+        return await measure(answer)
+
+    @app.post("/explain", responses=responses, openapi_extra=_EXPLAIN_BODY)
+    async def explain(request: Request) -> Response:
+        """Returns the image under a heat map of the pixels that support the class `class_id`, as PNG."""
+
+        async def answer() -> Response:
+            service = models.find(request.query_params.get("model"))
+            class_id = _read_class(request.query_params.getlist("class_id"), service)
+            with ExitStack() as held:
+                images = await _read(request, limits, bodies, held)
+                if len(images) > 1:
+                    raise RequestError(400, f"expected one image, got {len(images)}")
+                with anyio.fail_after(limits.timeout):
+                    return Response(await service.explain(images[0], class_id), media_type="image/png")
 
         return await measure(answer)
 
@@ -120,7 +139,7 @@ def build_app(models: ServedModels, limits: RequestLimits, index: ImageIndex | N
         async def search(request: Request) -> Response:
             """Returns the `nearest` images of the index for each image in the request."""
 
-            async def answer() -> dict[str, Any]:
+            async def answer() -> Response:
                 service = models.find(None)
                 count = _read_count("nearest", request.query_params.getlist("nearest")) or 5
                 results = await _predict(request, service, limits, bodies)
@@ -203,7 +222,7 @@ def build_app(models: ServedModels, limits: RequestLimits, index: ImageIndex | N
 
 async def _respond(answer: Answer, timeout: float) -> Response:
     try:
-        return JSONResponse(await answer())
+        return await answer()
     except RequestError as error:
         return error_response(error.status, error.reason, error.images)
     except BusyError as error:
@@ -224,20 +243,25 @@ async def _predict(
     topk: int | None = None,
 ) -> list[Prediction]:
     with ExitStack() as held:
-
-        def acquire(count: int) -> None:
-            held.enter_context(bodies.acquire(count))
-
-        images = await read_images(request.headers, request.stream(), limits, acquire)
+        images = await _read(request, limits, bodies, held)
         with anyio.fail_after(limits.timeout):
             return await service.predict(images, topk)
 
 
-def _results(service: InferenceService, answers: Sequence[Prediction | NearestImages]) -> dict[str, Any]:
-    return {
-        "model": service.predictor.description.Global.model_name,
-        "results": [_as_json(answer) for answer in answers],
-    }
+async def _read(
+    request: Request, limits: RequestLimits, bodies: AdmissionLimit, held: ExitStack
+) -> list[bytes]:
+    """Returns the images of a request, whose memory is reserved until ``held`` is closed."""
+
+    def acquire(count: int) -> None:
+        held.enter_context(bodies.acquire(count))
+
+    return await read_images(request.headers, request.stream(), limits, acquire)
+
+
+def _results(service: InferenceService, answers: Sequence[Prediction | NearestImages]) -> Response:
+    model = service.predictor.description.Global.model_name
+    return JSONResponse({"model": model, "results": [_as_json(answer) for answer in answers]})
 
 
 def _read_count(name: str, values: list[str]) -> int | None:
@@ -263,6 +287,17 @@ def _read_topk(values: list[str], service: InferenceService) -> int | None:
     return topk
 
 
+def _read_class(values: list[str], service: InferenceService) -> int:
+    """Returns the parameter ``class_id`` for a heat map."""
+    if not service.explains:
+        raise RequestError(422, "this model has no heat maps: they need a checkpoint that returns classes")
+    (text, *more) = values or ("",)
+    classes = service.predictor.description.width
+    if more or not (text.isascii() and text.isdecimal()) or len(text) > 6 or int(text) >= classes:
+        raise RequestError(400, f"class_id: expected one integer from 0 to {classes - 1}, got {text[:80]!r}")
+    return int(text)
+
+
 def _as_json(answer: Prediction | NearestImages) -> dict[str, Any]:
     if not isinstance(answer, Classification):
         return answer.as_tree()
@@ -276,6 +311,7 @@ def _describe(service: InferenceService) -> dict[str, Any]:
     return {
         "model": description.Global.model_name,
         "embedding_size" if embeds else "classes": description.width if description.width > 0 else None,
+        "heat_maps": service.explains,
     }
 
 

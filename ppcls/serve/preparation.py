@@ -68,18 +68,22 @@ class Preparation:
         Raises:
             ValueError: The image can't be decoded.
         """
-        try:
-            header = read_header(image)
-        except DecodeError:  # decoding gives the reason; other files, such as .npy, have no such header
-            return _prepare(self._chain, image)
-        large = header.height * header.width * header.scans > _LARGE
-        return None if large else _prepare(self._chain, image)
+        return None if is_large(image) else _prepare(self._chain, image)
 
     def stop(self) -> None:
         """Drops what is not prepared yet, and waits for the threads and processes."""
         self._processes.stop()  # type: ignore[no-untyped-call]
         self._processes.join()
         self._threads.shutdown(cancel_futures=True)
+
+
+def is_large(image: bytes) -> bool:
+    """Returns whether decoding an image file takes long, by its header."""
+    try:
+        header = read_header(image)
+    except DecodeError:  # decoding gives the reason; other files, such as .npy, have no such header
+        return False
+    return header.height * header.width * header.scans > _LARGE
 
 
 def _prepare(chain: Sequence[Op], image: bytes) -> Array:

@@ -8,18 +8,21 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.deploy.models.source import ModelSource
+from ppcls.deploy.models.source import ModelSource, can_explain
 from ppcls.deploy.predictor import Predictor
 from ppcls.deploy.results import Prediction
 from ppcls.serve.batcher import Batcher
 from ppcls.serve.limits import AdmissionLimit, RequestError
 from ppcls.serve.metrics import ServerMetrics
-from ppcls.serve.preparation import Preparation
+from ppcls.serve.preparation import Preparation, is_large
+
+if TYPE_CHECKING:  # imports Paddle
+    from ppcls.engine.evaluation.heat_map import HeatMaps
 
 Array = NDArray[Any]
 _ANY_LENGTH = 224  # of the first image of a model that accepts any size
@@ -106,6 +109,7 @@ class InferenceService:
         self._images = AdmissionLimit(batching.max_waiting, "images")
         self._metrics, self._worker = metrics, worker
         self._preparation = Preparation(predictor.chain, predictor.cores)
+        self._heat_maps: HeatMaps | None = None  # loaded by the first request
         self._batcher = Batcher[_Item, Array | ValueError | None](
             self._run, batching.max_batch, batching.max_wait
         )
@@ -114,6 +118,11 @@ class InferenceService:
     def ready(self) -> bool:
         """Whether requests are answered."""
         return self._batcher.running
+
+    @property
+    def explains(self) -> bool:
+        """Whether the model has heat maps."""
+        return can_explain(self.predictor.source)
 
     def start(self) -> None:
         """Starts to answer requests."""
@@ -155,6 +164,34 @@ class InferenceService:
                 raise RequestError(422, "; ".join(named if len(images) > 1 else bad.values()), bad)
             self._metrics.images.labels(self.name).inc(len(outputs))
             return [self.predictor.interpret(row, topk) for row in outputs if isinstance(row, np.ndarray)]
+
+    async def explain(self, image: bytes, class_id: int) -> bytes:
+        """Returns the image under the heat map of a class, as a PNG file.
+
+        Args:
+            image: Bytes of an image file.
+            class_id: The class.
+
+        Raises:
+            BusyError: If too many images are in work.
+            RequestError: If the image cannot be decoded or is too large.
+            UserError: If the model has no feature map.
+        """
+        with self._images.acquire(1), self._metrics.count_in_work(self.name, 1):
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._worker, self._explain_now, image, class_id)
+
+    def _explain_now(self, image: bytes, class_id: int) -> bytes:
+        from ppcls.deploy.heat_map import encode_png, load_heat_maps
+
+        if is_large(image):  # its decoding could not be ended
+            raise RequestError(422, "the image is too large for a heat map; make it smaller")
+        if self._heat_maps is None:
+            self._heat_maps = load_heat_maps(self.predictor.source)
+        try:
+            return encode_png(self._heat_maps.overlay(image, class_id))
+        except ValueError as error:
+            raise RequestError(422, str(error), {0: str(error)}) from None
 
     async def _prepare_and_run(self, images: Sequence[bytes]) -> Sequence[Array | ValueError | None]:
         """Returns the outputs of all images, or what is wrong with them, if at least one is bad."""

@@ -82,6 +82,7 @@ def test_train_writes_all_documented_files(
     for part in ("Confusion matrix, ", "Training images as the model sees them", "done: 2 epochs, 8 updates"):
         assert part in page
     assert "The run has ended" in page
+    assert "Heat maps show the pixels that support the predicted class." in page
     log = (output / "train.log").read_text()
     assert "Small, float32, 4 batches per epoch" in log
     assert f"done: 2 epochs, 8 updates; all files are in {output}" in log

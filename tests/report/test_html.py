@@ -16,6 +16,7 @@ from matplotlib.colors import to_hex
 from report_records import EVALUATION, STEP, make_records
 
 import ppcls.report.html
+from ppcls.errors import UserError
 from ppcls.report.charts import COLOURS
 from ppcls.report.html import HtmlReport, RunInfo, summarize_run
 from ppcls.report.record import Mistake, Outcomes, Record, Reporter
@@ -197,6 +198,33 @@ def test_mistakes_are_read_once_per_evaluation(tmp_path: Path) -> None:
     page.record(replace(evaluation, outcomes=outcomes(None)))
     assert "there are too many classes" in text(tmp_path)
     assert pictures.read == [5, 3, 5, 3]
+
+
+@pytest.mark.parametrize("best", [True, False])
+def test_finished_run_shows_heat_maps_of_the_best_model(tmp_path: Path, best: bool) -> None:
+    class Explained(TwoPictures):
+        def explained(self, position: int, class_id: int) -> Picture | None:
+            assert (position, class_id) == (5, 1), "the predicted class of the mistake that can be read"
+            return Picture(np.full((4, 4, 3), 200, np.uint8), "")
+
+    page = build_report(tmp_path, replace(INFO, pictures=Explained()))
+    report(page, [STEP, replace(EVALUATION, best=best, outcomes=outcomes([[3, 2], [1, 0]]))])
+    page.finish()
+    page.close()
+    assert text(tmp_path).count('alt="heat map"') == best
+    assert ("Heat maps show the pixels" in text(tmp_path)) == best
+
+
+def test_report_names_the_reason_for_missing_heat_maps(tmp_path: Path) -> None:
+    class Unexplained(TwoPictures):
+        def explained(self, position: int, class_id: int) -> Picture | None:
+            raise UserError("heat map: Net has no feature map before its logits")
+
+    page = build_report(tmp_path, replace(INFO, pictures=Unexplained()))
+    page.record(replace(EVALUATION, best=True, outcomes=outcomes(None)))
+    page.finish()
+    page.close()
+    assert "There are no heat maps: Net has no feature map before its logits." in text(tmp_path)
 
 
 @pytest.mark.parametrize(

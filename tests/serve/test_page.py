@@ -18,7 +18,7 @@ DROP = """files => {
 
 @needs_chromium
 def test_page_shows_classes_in_order_and_errors_in_plain_words(server: Running, images: list[bytes]) -> None:
-    with opened_server(server) as page:
+    with opened_server(server, ("/", "/health", "/predict", "/explain")) as page:
         page.locator("#model:not(:empty)").wait_for()
         model = page.locator("#model").inner_text()
         assert model.startswith("MobileNetV3_small_x0_35, 3 classes; images of up to")
@@ -33,6 +33,14 @@ def test_page_shows_classes_in_order_and_errors_in_plain_words(server: Running, 
         scores = [float(text.removesuffix(" %")) for text in first.locator(".row b").all_inner_texts()]
         assert set(names) <= set(CLASSES)
         assert scores == sorted(scores, reverse=True)
+
+        first.locator("button", has_text="Show heat map").click()
+        first.locator("img.heat").wait_for()
+        assert (
+            first.locator("img.heat").evaluate("async image => (await image.decode(), image.naturalWidth)")
+            == 32
+        )
+        assert first.locator("button").count() == 0
 
         dropped = [("first.png", images[1]), ("none.png", b"no image"), ("last.png", images[2])]
         page.evaluate(DROP, [[name, base64.b64encode(data).decode()] for name, data in dropped])

@@ -245,6 +245,7 @@ def test_health_and_metrics_report_requests_and_errors(server: Running, images: 
         "status": "ok",
         "model": "MobileNetV3_small_x0_35",
         "classes": 3,
+        "heat_maps": True,
         "max_bytes": 52_428,
         "max_images": 6,
         "timeout": 30.0,

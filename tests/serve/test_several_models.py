@@ -71,7 +71,12 @@ def test_models_are_chosen_loaded_replaced_and_unloaded(protected: Running, imag
         other = classes(model="other")
         assert other[0] == "MobileNetV3_small_x0_35"
         loaded = client.put("/models/second")
-        assert loaded.json() == {"name": "second", "model": other[0], "classes": len(CLASSES)}
+        assert loaded.json() == {
+            "name": "second",
+            "model": other[0],
+            "classes": len(CLASSES),
+            "heat_maps": False,
+        }
         assert classes(model="second") == other
         assert client.put("/models/second").status_code == 200, "replaces it"
         assert 'ppcls_images_total{model="second"} 1.0' in client.get("/metrics").text

@@ -74,6 +74,11 @@ class ModelSource:
         return self.run.use_dali
 
 
+def can_explain(source: ModelSource) -> bool:
+    """Returns whether heat maps of a model can be computed: they need the gradients of its classes."""
+    return source.config is not None and source.description.postprocess is not None
+
+
 class _ExportedSettings(Section):
     """What can be set for an exported model."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import paddle
@@ -24,6 +25,9 @@ from ppcls.report.confusion import class_name
 from ppcls.report.record import Histogram
 from ppcls.report.thumbnail import Picture, PictureSource
 
+if TYPE_CHECKING:  # imports this module
+    from ppcls.engine.evaluation.heat_map import HeatMaps
+
 SHOWN = 16
 _NAMED = 3  # classes that are named for a mixed label
 _BINS = 40
@@ -37,16 +41,23 @@ class ReportImages(PictureSource):
         layout: Layout of the model's input, ``NCHW`` or ``NHWC``.
         evaluated: Evaluated samples; None without evaluation.
         names: Class names by label; may be empty.
+        heat_maps: Returns the heat maps of the best model, or None without one.
     """
 
     def __init__(
-        self, splits: DataLoader, layout: str, evaluated: Index | None, names: Sequence[str]
+        self,
+        splits: DataLoader,
+        layout: str,
+        evaluated: Index | None,
+        names: Sequence[str],
+        heat_maps: Callable[[], HeatMaps | None] = lambda: None,
     ) -> None:
         assert splits.Train is not None
         evaluation = splits.evaluated.get("Eval")
         self._chain = splits.Train.dataset.transform_ops
         self._decoder = evaluation.dataset.transform_ops[0] if evaluation is not None else None
         self._layout, self._index, self._names = layout, evaluated, names
+        self._heat_maps = cache(heat_maps)
         self._epoch: int | None = None
         self._kept: tuple[Tensor, Tensor] | None = None
         self._pictures: list[Picture] = []
@@ -86,6 +97,21 @@ class ReportImages(PictureSource):
             return None
         rgb = self._decoder.after(ImageState()).rgb
         return Picture(to_uint8(pixels, str(pixels.dtype), rgb), "", self._index.name(position))
+
+    def explained(self, position: int, class_id: int) -> Picture | None:
+        """Returns an evaluated image under the heat map of a class; None without a best model.
+
+        Raises:
+            UserError: If the best model has no heat maps.
+        """
+        maps = self._heat_maps()
+        if self._index is None or maps is None:
+            return None
+        try:
+            pixels = maps.overlay(self._index.read(position), class_id)
+        except DecodeError:
+            return None
+        return Picture(pixels, "", self._index.name(position))
 
     def _describe(self, label: NDArray[Any]) -> str:
         if label.ndim == 0:
