@@ -14,17 +14,12 @@ from ppcls.data.transforms.specs.fuse import FusedTransform, VariableSize
 from ppcls.errors import UserError
 
 
-def base_spec(op: Op) -> Transform:
-    """Returns the spec of an op, without the wrapper for variable sizes."""
-    return op.spec.part if isinstance(op.spec, VariableSize) else op.spec
-
-
 def transforms_of(op: Op) -> list[tuple[int | None, Transform]]:
     """Returns the transforms of an op with their positions in ``transform_ops``.
 
     The transform that the model's layout adds has no position and is the last one.
     """
-    spec = base_spec(op)
+    spec = op.spec.part if isinstance(op.spec, VariableSize) else op.spec
     specs = spec.parts if isinstance(spec, FusedTransform) else (spec,)
     return [(position, spec) for position, spec in zip_longest(op.positions, specs) if spec is not None]
 

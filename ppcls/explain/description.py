@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from ppcls.config.base.fields import Spec
 from ppcls.config.sections.transform import Transform
-from ppcls.data.supported import base_spec, transforms_of
+from ppcls.data.supported import transforms_of
 from ppcls.data.transforms.specs import Op
 from ppcls.data.transforms.specs.decisions import decide
-from ppcls.data.transforms.specs.fuse import FusedTransform
 
 
 @dataclass(frozen=True)
@@ -36,13 +35,11 @@ class PipelineStage:
         transforms: Each transform with its position in ``transform_ops`` and its parameters.
         operators: The operators that implement them.
         decisions: What is decided for each image.
-        fused: Name of the fused transform; empty if the transforms are not fused.
     """
 
     transforms: tuple[str, ...]
     operators: tuple[StageOperator, ...]
     decisions: str = ""
-    fused: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,27 +58,16 @@ class PipelineDescription:
     facts: dict[str, str]
     stages: tuple[PipelineStage, ...]
 
-    @property
-    def fusions(self) -> list[str]:
-        """One line for each fusion."""
-        return [
-            f"{' + '.join(text.split(' ')[1] for text in stage.transforms)} → {stage.fused}: "
-            f"{', '.join(operator.name for operator in stage.operators)}"
-            for stage in self.stages
-            if stage.fused
-        ]
-
 
 def describe_stage(op: Op, operators: Sequence[StageOperator]) -> PipelineStage:
     """Describes ``op``, which ``operators`` implement."""
-    transforms, spec = transforms_of(op), base_spec(op)
+    transforms = transforms_of(op)
     return PipelineStage(
         transforms=tuple(
             f"[{'+' if at is None else at}] {describe_spec(transform)}" for at, transform in transforms
         ),
         operators=tuple(operators),
         decisions="; ".join(filter(None, (_describe_decisions(transform) for _, transform in transforms))),
-        fused=spec.kind if isinstance(spec, FusedTransform) else "",
     )
 
 

@@ -36,8 +36,6 @@ def _print(console: Console, description: PipelineDescription) -> None:
         console.print(f"  {name:8} {text}")
     console.print()
     console.print(_table(description))
-    for fusion in description.fusions:
-        console.print(f"  fused    {fusion}")
     console.print()
 
 

@@ -17,7 +17,6 @@ DESCRIBED = PipelineDescription(
                 StageOperator("resize", "gpu", "x"),
             ),
             decisions="where",
-            fused="DecodeRandCrop",
         ),
     ),
 )
