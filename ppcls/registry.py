@@ -249,7 +249,15 @@ OPTIMIZERS = Registry(
 SCHEDULES = Registry(
     "learning-rate schedule",
     {
-        **_in(f"{_SECTIONS}.schedule", "Constant", "Piecewise", "Cosine", "Linear", "Polynomial"),
+        **_in(
+            f"{_SECTIONS}.schedule",
+            "Constant",
+            "Piecewise",
+            "Cosine",
+            "CosineFixmatch",
+            "Linear",
+            "Polynomial",
+        ),
         **_in(f"{_SECTIONS}.schedule", "MultiStepDecay", "Step", "Cyclic", "OneCycleLR", "ReduceOnPlateau"),
         "MultiStep": f"{_SECTIONS}.schedule:MultiStepDecay",
     },

@@ -16,6 +16,7 @@ from ppcls.config.sections.loader import DataLoader, Split
 from ppcls.config.sections.model import Arch
 from ppcls.config.sections.objective import (
     MAX_CONFUSION_CLASSES,
+    SSL,
     ClassWeightedLoss,
     ConfusionMatrix,
     FocalLoss,
@@ -233,6 +234,31 @@ def image_problems(settings: Global, arch: Model, data: DataLoader, infer: Infer
         for side in data.Train.sizes.sizes:
             if text := architecture(model.name).size_problem((side, side), model.img_size):
                 yield problem(text, "DataLoader", "Train", *where)
+
+
+def semi_supervised_problems(spec: SSL | None, data: DataLoader, arch: Model) -> Problems:
+    """Yields what semi-supervised training lacks or does not support."""
+    if (spec is None) != (data.UnLabelTrain is None):
+        missing = "SSL" if spec is None else "DataLoader.UnLabelTrain"
+        yield problem(
+            "missing; semi-supervised training needs SSL and DataLoader.UnLabelTrain", *missing.split(".")
+        )
+    if data.UnLabelTrain is None or data.Train is None:
+        return
+    if not isinstance(arch, Arch):
+        yield problem(f"semi-supervised training of a {arch.name} is not supported", "Arch", "name")
+    if not data.Train.sampler.drop_last:
+        text = "expected True with DataLoader.UnLabelTrain: all batches have the same size"
+        yield problem(text, "DataLoader", "Train", "sampler", "drop_last")
+    if data.Train.sizes is not None:
+        yield problem(
+            "not supported with DataLoader.UnLabelTrain; remove it", "DataLoader", "Train", "input_size"
+        )
+    elif check_chain(data.Train.dataset.transform_ops) != check_chain(
+        data.UnLabelTrain.dataset.transform_ops
+    ):
+        text = "expected images of the same size as in DataLoader.Train"
+        yield problem(text, "DataLoader", "UnLabelTrain", "dataset", "transform_ops")
 
 
 def folder_problems(data: DataLoader) -> Problems:

@@ -16,7 +16,6 @@ _OTHER_FILES = {
     "base_config_file": "a search for settings, not a training run; use ppcls tune for a search",
     "ARCHITECTURE": "a file for PaddleClas's former static engine, which PaddleClas itself no longer reads",
     "IndexProcess": "a file for PaddleClas's retrieval system, not for a training run",
-    "UnLabelLoss": "semi-supervised training is not supported; docs/from-paddleclas.md says why",
 }
 
 _PERSON_ATTRIBUTES, _GLASSES, _HOLD = 26, 1, 18  # classes of PA100K
@@ -55,6 +54,7 @@ def translate_paddleclas(tree: Tree) -> None:
         if isinstance(arch.get("use_sync_bn"), bool):
             tree["Global"] = settings = {"sync_bn": arch.pop("use_sync_bn"), **settings}
     _translate_settings(settings)
+    _translate_semi_supervised(tree, settings)
     _translate_schedule(tree.get("Optimizer"))
     for node in _mappings(tree.get("DataLoader")):
         _translate_sampler(node.get("sampler"))
@@ -77,6 +77,22 @@ def translate_paddleclas(tree: Tree) -> None:
 def _translate_settings(settings: Tree) -> None:
     if settings.get("save_interval") == -1:  # no checkpoint but the latest and the best
         settings["save_interval"] = settings.get("epochs", 1)
+
+
+def _translate_semi_supervised(tree: Tree, settings: Tree) -> None:
+    """Turns the sections of FixMatch into ours."""
+    if settings.get("train_mode") == "fixmatch":
+        del settings["train_mode"]
+    if tree.get("UnLabelLoss") == {"Train": [{"CELoss": {"weight": 1.0, "reduction": "none"}}]}:
+        del tree["UnLabelLoss"]
+    unlabelled = mapping_at(tree, "DataLoader.UnLabelTrain")
+    dataset = mapping_at(unlabelled, "dataset")
+    for old, new, target in (
+        ("transform_ops_weak", "transform_ops", dataset),
+        ("transform_ops_strong", "transform_ops_strong", unlabelled),
+    ):
+        if old in dataset:
+            target[new] = dataset.pop(old)
 
 
 def _translate_schedule(optimizer: Any) -> None:
@@ -141,7 +157,7 @@ def _chains(tree: Tree) -> Iterator[list[Any]]:
 
     def visit(node: Any) -> Iterator[list[Any]]:
         for key, value in node.items() if isinstance(node, dict) else ():
-            if key in ("transform_ops", "transforms") and isinstance(value, list):
+            if key in ("transform_ops", "transform_ops_strong", "transforms") and isinstance(value, list):
                 yield value
             else:
                 yield from visit(value)

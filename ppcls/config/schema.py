@@ -30,6 +30,7 @@ class Config(Section):
         **{"classes_num": "write Arch.class_num", "model_save_dir": "write Global.output_dir"},
         "use_gpu": "write Global.device: gpu or cpu",
         "AMP_BF16": "write AMP with dtype: bfloat16",
+        "UnLabelLoss": "write SSL, which has the cross-entropy of FixMatch; others are not supported",
         "Slim": "quantization and pruning during training are not supported; remove it, and export the "
         "trained model in int8 with: ppcls export --format onnx --precision int8",
     }
@@ -46,6 +47,8 @@ class Config(Section):
     """Moving average of the weights; by default none."""
     Loss: objective.Loss = objective.Loss()
     """Losses."""
+    SSL: objective.SSL | None = None
+    """Semi-supervised training; by default only labelled images are used."""
     Optimizer: Annotated[OptimizerSpec, Tagged(OPTIMIZERS)]
     """The optimizer and its learning-rate schedule."""
     DataLoader: loader.DataLoader = loader.DataLoader()
@@ -74,6 +77,7 @@ class Config(Section):
             *checks.evaluation_problems(data),
             *checks.folder_problems(data),
             *checks.mixing_problems(data.Train),
+            *checks.semi_supervised_problems(self.SSL, data, arch),
         ]
         if problems:
             raise ValidationError.from_exception_data("Config", problems)

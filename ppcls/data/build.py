@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from ppcls.config.sections.dataset import Dataset
-from ppcls.config.sections.loader import Dali, Split
+from ppcls.config.sections.loader import Dali, Split, Unlabelled
 from ppcls.config.sections.run import Global
 from ppcls.config.sections.sampler import EqualPixels
 from ppcls.config.sections.transform import Layout, check_chain
@@ -66,7 +66,7 @@ def build_loader(
         UserError: The dataset can't be read, is empty, has wrong lines, is smaller than a batch, or does not
             suit the sampler; or the backend does not support a transform on this device.
     """
-    training = place == "Train"
+    training = place in ("Train", "UnLabelTrain")
     index = read_index(split.dataset, label_count)
     mixing = split.dataset.batch_transform_ops if training else ()
     group = math.lcm(split.sampler.group, 2 if mixing else 1) if training else 1
@@ -95,6 +95,22 @@ def build_loader(
     from ppcls.data.loaders.mixing import MixedLoader
 
     return MixedLoader(loader, mixing[0], arch.class_num, layout)
+
+
+def add_unlabelled(
+    labelled: Loader, split: Unlabelled, runtime: Runtime, run: Global, arch: ModelInput
+) -> Loader:
+    """Returns a loader that adds two views of unlabelled images to each batch.
+
+    Raises:
+        UserError: As `build_loader`.
+    """
+    from ppcls.data.loaders.semi_supervised import SemiSupervisedLoader
+
+    weak, strong = (
+        build_loader(view, "UnLabelTrain", runtime, run, arch, None) for view in (split, split.strong)
+    )
+    return SemiSupervisedLoader(labelled, weak, strong)
 
 
 def build_file_loader(

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from ppcls.config.sections.schedule import (
     Constant,
     Cosine,
+    CosineFixmatch,
     Cyclic,
     MultiStepDecay,
     OneCycleLR,
@@ -86,6 +87,8 @@ def decayed(spec: Schedule, now: ScheduleTime) -> float:
         case Cosine():
             share = (1.0 + math.cos(math.pi * now.progress)) / 2.0
             return spec.eta_min + (spec.learning_rate - spec.eta_min) * share
+        case CosineFixmatch():
+            return spec.learning_rate * math.cos(math.pi * spec.num_cycles * now.progress)
         case Polynomial():
             share = math.pow(1.0 - now.progress, spec.power)
             return spec.end_lr + (spec.learning_rate - spec.end_lr) * share

@@ -213,7 +213,6 @@ def test_random_interpolation_and_colour_of_timm_are_accepted() -> None:
     [
         ("base_config_file", "ppcls tune"),
         ("ARCHITECTURE", "static engine"),
-        ("UnLabelLoss", "semi-supervised training is not supported"),
     ],
 )
 def test_file_of_another_program_is_rejected_with_one_line(key: str, text: str) -> None:

@@ -9,8 +9,9 @@ from pydantic import BeforeValidator, field_validator, model_validator
 from typing_extensions import Self
 
 from ppcls.config.base.fields import Bound, Count, Fraction, Index, Section, Tagged, Workers, error_at
-from ppcls.config.sections.dataset import Dataset
+from ppcls.config.sections.dataset import Chain, Dataset
 from ppcls.config.sections.sampler import InputSize, SamplerSpec, check_sizes
+from ppcls.config.sections.transform import check_chain
 from ppcls.errors import UserError
 from ppcls.registry import DATASETS, INPUT_SIZES, SAMPLERS
 
@@ -116,6 +117,33 @@ class Split(Section):
         return self.input_size or self.sampler.input_size
 
 
+class Unlabelled(Split):
+    """Unlabelled images for semi-supervised training; the labels of their list have no effect."""
+
+    transform_ops_strong: Chain
+    """Transforms of the strong view; `transform_ops` of `dataset` are those of the weak view."""
+
+    @model_validator(mode="after")
+    def _check_views(self) -> Self:
+        weak, strong = (
+            check_chain(chain) for chain in (self.dataset.transform_ops, self.transform_ops_strong)
+        )
+        if weak != strong:
+            text = f"expected images of {weak.size}, as from dataset.transform_ops, got {strong.size}"
+            raise error_at(text, "transform_ops_strong")
+        if not self.sampler.drop_last:
+            raise error_at("expected True: all batches have the same size", "sampler", "drop_last")
+        if self.sizes is not None or self.dataset.batch_transform_ops or self.dataset.on_error == "skip":
+            raise ValueError("input_size, batch_transform_ops and on_error: skip are not supported here")
+        return self
+
+    @property
+    def strong(self) -> Split:
+        """The same images with the transforms of the strong view."""
+        dataset = self.dataset.model_copy(update={"transform_ops": self.transform_ops_strong})
+        return self.model_copy(update={"dataset": dataset})
+
+
 class QueryAndGallery(Section):
     """Two data sets for retrieval: each query image searches for its identity in the gallery."""
 
@@ -130,6 +158,8 @@ class DataLoader(Section):
 
     Train: Split | None = None
     """Training data."""
+    UnLabelTrain: Unlabelled | None = None
+    """Unlabelled images for the section SSL."""
     Eval: Split | QueryAndGallery | None = None
     """Evaluation data: one data set, or Query and Gallery with Global.eval_mode: retrieval."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -16,6 +17,7 @@ from ppcls.config.base.fields import (
     NonNegative,
     Number,
     Part,
+    Positive,
     Section,
     Spec,
     error_at,
@@ -87,6 +89,7 @@ class ClassWeightedLoss(LossSpec):
 class CELoss(ClassWeightedLoss):
     """Mean cross-entropy of the softmax."""
 
+    ignored: ClassVar[Mapping[str, str]] = {"reduction": "the loss is the mean over the batch"}
     labels: ClassVar[Labels] = "one"
     epsilon: Decay | None = None
     """Label smoothing (Szegedy et al. 2016, section 7): share of the uniform distribution in the target."""
@@ -207,6 +210,22 @@ class TprAtFpr(MetricSpec):
     max_fpr: Fraction = 0.001
     """Largest accepted false positive rate, the share of the first class's images that are predicted as the
     second."""
+
+
+class SSL(Section):
+    """Semi-supervised training with DataLoader.UnLabelTrain (FixMatch, Sohn et al. 2020).
+
+    The model predicts weakly augmented unlabelled images. Where it is confident, its prediction is the label
+    for the strongly augmented view of the same image.
+    """
+
+    ignored: ClassVar[Mapping[str, str]] = {"tempture": "temperature is the key, which PaddleClas misspells"}
+    threshold: Fraction = 0.95
+    """Smallest probability of a predicted class that becomes a label."""
+    temperature: Positive = 1.0
+    """Divisor of the logits before the softmax of these probabilities."""
+    weight: NonNegative = 1.0
+    """Factor of the loss of unlabelled images."""
 
 
 class Loss(Section):

@@ -68,6 +68,7 @@ class Global(Section):
     ignored: ClassVar[Mapping[str, str]] = {
         "class_num": "Arch.class_num is the key",
         "infer_imgs": "Infer.infer_imgs is the key",
+        "iter_per_epoch": "samples of ClassBalancedSampler sets the length of an epoch",
     }
 
     output_dir: str = "./output"

@@ -139,6 +139,17 @@ class Cosine(RatedSchedule):
     """Learning rate at the end of the run."""
 
 
+class CosineFixmatch(RatedSchedule):
+    """``learning_rate * cos(pi * num_cycles * progress)``, progress from 0 to 1 (Sohn et al. 2020)."""
+
+    ignored: ClassVar[Mapping[str, str]] = {
+        **RatedSchedule.ignored,
+        "num_warmup_steps": "warmup_epoch is the key",
+    }
+    num_cycles: Annotated[float, Bound(gt=0, le=0.5)] = 7 / 16
+    """Share of a whole turn of the cosine, divided by two; 0.5 ends at 0."""
+
+
 class Polynomial(RatedSchedule):
     """``end_lr + (learning_rate - end_lr) * (1 - progress) ** power``, progress from 0 to 1."""
 

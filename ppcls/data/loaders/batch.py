@@ -29,6 +29,8 @@ class Batch:
             averaged over ranks, is the mean over all real samples of the update.
         update: Whether the optimizer update follows this batch (gradient accumulation).
         positions: [B] int64, on the host: samples of the index in these rows; None if unknown.
+        unlabelled: Number U of unlabelled images: ``image`` then has 2 U more rows, their weak and their
+            strong views in the same order, for which there are no labels.
     """
 
     image: paddle.Tensor
@@ -37,6 +39,7 @@ class Batch:
     weight: float
     update: bool
     positions: NDArray[np.int64] | None = None
+    unlabelled: int = 0
 
 
 class Loader(Protocol):

@@ -15,7 +15,7 @@ from ppcls.config.sections.model import Arch
 from ppcls.config.sections.optimizer import OptimizerSpec
 from ppcls.config.sections.run import Global
 from ppcls.config.sections.schedule import ReduceOnPlateau
-from ppcls.data.build import build_loader
+from ppcls.data.build import add_unlabelled, build_loader
 from ppcls.data.index.protocol import positive_rates
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.sampling.order import Order
@@ -28,6 +28,7 @@ from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
 from ppcls.loss.build import build_criterion
 from ppcls.loss.class_weights import count_classes
+from ppcls.loss.semi_supervised import with_pseudo_labels
 from ppcls.metric.build import build_metrics
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.name_rules import factors, freeze
@@ -57,6 +58,8 @@ def build_state(
     if loader is None:
         classes = config.class_count(training=True)
         loader = build_loader(split, "Train", runtime, config.Global, config.Arch, classes)
+        if (unlabelled := config.DataLoader.UnLabelTrain) is not None:
+            loader = add_unlabelled(loader, unlabelled, runtime, config.Global, config.Arch)
     precision = build_precision(config.AMP, runtime.device)
     if precision.master_weights:
         _check_half_update(config.Optimizer, precision)
@@ -79,6 +82,9 @@ def build_state(
     plateau = Plateau(rate, config.Metric.Eval[0].names[0]) if isinstance(rate, ReduceOnPlateau) else None
     losses = config.Loss.Train
     counts = count_classes(losses, loader.index.labels, config.Arch.class_num)
+    criterion = build_criterion(losses, positive_rates(loader.index), config.Arch.margin, counts)
+    if config.SSL is not None:
+        criterion = with_pseudo_labels(criterion, config.SSL)
     ema = None
     if config.EMA is not None:
         masters = master_weights(optimizer, model)
@@ -89,7 +95,7 @@ def build_state(
         optimizer=optimizer,
         schedule=schedule if plateau is None else plateau.applied(schedule),
         precision=precision,
-        criterion=build_criterion(losses, positive_rates(loader.index), config.Arch.margin, counts),
+        criterion=criterion,
         metrics=build_metrics(config.Metric.Train) if config.Metric.Train else None,
         loader=loader,
         ema=ema,

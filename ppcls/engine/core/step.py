@@ -120,7 +120,8 @@ def _mean_loss(state: TrainState, outputs: Outputs, batch: Batch) -> paddle.Tens
     """Returns the mean loss of the batch's valid samples."""
     if batch.valid == 0:
         return zero_loss(outputs)  # this rank still takes part in the exchange
-    return state.criterion(first_rows(outputs, batch.valid), batch.label[: batch.valid])
+    rows = batch.valid + 2 * batch.unlabelled
+    return state.criterion(first_rows(outputs, rows), batch.label[: batch.valid])
 
 
 @paddle.no_grad()  # type: ignore[untyped-decorator]

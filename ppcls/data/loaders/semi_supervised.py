@@ -1,0 +1,74 @@
+"""Batches of labelled images followed by two views of unlabelled ones, for consistency training."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from typing import Any
+
+import paddle
+
+from ppcls.data.loaders.batch import Batch, Loader
+from ppcls.data.loaders.pairs import PairLoader
+from ppcls.data.sampling.order import Cursor
+
+
+class SemiSupervisedLoader:
+    """Adds the weak and the strong views of unlabelled images to each labelled batch.
+
+    The position in the unlabelled images follows from that in the labelled ones: their batches are used in
+    order, epoch after epoch, however long the epochs of the labelled images are. So a checkpoint holds the
+    position of the labelled images only.
+
+    Args:
+        labelled: Loader of the labelled images, whose batches are all full.
+        weak: Loader of the unlabelled images, weakly augmented; its batches are all full.
+        strong: Loader of the same images in the same order, strongly augmented.
+    """
+
+    def __init__(self, labelled: Loader, weak: Loader, strong: Loader) -> None:
+        self._labelled, self._views = labelled, PairLoader(weak, strong)
+        self._unlabelled = (weak, strong)
+        self.index, self.order, self.quarantine = labelled.index, labelled.order, labelled.quarantine
+
+    def __len__(self) -> int:
+        """Returns the number of batches of an epoch of the labelled images."""
+        return len(self._labelled)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yields the batches from the current position to the end of the epoch."""
+        self._seek()
+        views = self._repeat_views()
+        try:
+            for batch in self._labelled:
+                weak, strong = next(views)
+                yield replace(
+                    batch,
+                    image=paddle.concat([batch.image, weak.image, strong.image]),
+                    unlabelled=len(weak.label),
+                )
+        finally:
+            views.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the position after the last batch that was yielded."""
+        return self._labelled.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Moves to a position that `state_dict` returned; see `Order.restore` for errors."""
+        self._labelled.load_state_dict(state)
+
+    def release(self) -> None:
+        """Frees threads and memory; the next iteration allocates them again."""
+        for loader in (self._labelled, *self._unlabelled):
+            loader.release()
+
+    def _seek(self) -> None:
+        """Moves the unlabelled images to the batch that belongs to the position of the labelled ones."""
+        state, order = self._labelled.state_dict(), self._unlabelled[0].order
+        batches = state["epoch"] * len(self._labelled) + state["step"]
+        self._views.load_state_dict(order.state_dict(Cursor().next(len(order), batches)))
+
+    def _repeat_views(self) -> Generator[tuple[Batch, Batch], None, None]:
+        while True:
+            yield from self._views

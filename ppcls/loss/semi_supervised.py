@@ -1,0 +1,48 @@
+"""FixMatch: labels of confident predictions for weakly augmented images teach strongly augmented ones."""
+
+from __future__ import annotations
+
+import paddle
+from paddle import Tensor
+from paddle.nn import functional as F
+
+from ppcls.config.sections.objective import SSL
+from ppcls.loss.build import Criterion
+from ppcls.outputs import Outputs, first_rows, get_logits
+
+
+def with_pseudo_labels(criterion: Criterion, spec: SSL) -> Criterion:
+    """Adds the loss of unlabelled images to a criterion of labelled ones.
+
+    Returns:
+        A function of the outputs for B labelled images, U weak and U strong views, and of B labels.
+    """
+
+    def semi_supervised(outputs: Outputs, label: Tensor) -> Tensor:
+        loss, count = criterion(first_rows(outputs, len(label)), label), len(label)
+        logits = get_logits(outputs)
+        if len(logits) == count:  # as in measurements of speed
+            return loss
+        weak, strong = logits[count:].chunk(2)
+        return loss + spec.weight * pseudo_label_loss(weak, strong, spec.temperature, spec.threshold)
+
+    return semi_supervised
+
+
+def pseudo_label_loss(weak: Tensor, strong: Tensor, temperature: float, threshold: float) -> Tensor:
+    """Returns the cross-entropy with confident pseudo labels (Sohn et al. 2020, equation 4).
+
+    Args:
+        weak: Logits [U, C] for the weak views, which get no gradient.
+        strong: Logits [U, C] for the strong views.
+        temperature: Divisor of the weak logits.
+        threshold: Smallest probability of a class that becomes a label.
+
+    Returns:
+        Float32 scalar: the sum over confident images, divided by U.
+    """
+    with paddle.amp.auto_cast(enable=False):
+        probability = F.softmax(weak.detach().astype("float32") / temperature, axis=-1)
+        confident = (probability.max(axis=-1) >= threshold).astype("float32")
+        cost = F.cross_entropy(strong.astype("float32"), probability.argmax(axis=-1), reduction="none")
+        return (cost.reshape([-1]) * confident).mean()

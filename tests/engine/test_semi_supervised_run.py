@@ -1,0 +1,112 @@
+"""Semi-supervised training from the config to checkpoints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from small_tree import small_tree
+
+from ppcls.cli import train as cli
+from ppcls.config.base.errors import ConfigError
+from ppcls.config.load import load_config
+from ppcls.weights.files import read_weights
+
+
+def semi_supervised(images: Path, output: Path) -> dict[str, Any]:
+    tree = small_tree(images, output)
+    train = tree["DataLoader"]["Train"]
+    train["sampler"] |= {"drop_last": True}
+    strong = [*train["dataset"]["transform_ops"]]
+    strong.insert(-1, {"RandAugment": None})
+    tree["DataLoader"]["UnLabelTrain"] = {
+        **train,
+        "transform_ops_strong": strong,
+        "sampler": {"batch_size": 4, "shuffle": True, "drop_last": True},
+    }
+    tree["SSL"] = {"threshold": 0.0}
+    return tree
+
+
+def train(tree: dict[str, Any], *overrides: str) -> Any:
+    path = Path(tree["Global"]["output_dir"]).with_suffix(".yaml")
+    path.write_text(yaml.safe_dump(tree))
+    assert cli.train(["-c", str(path), *(part for override in overrides for part in ("-o", override))]) == 0
+    return read_weights(Path(tree["Global"]["output_dir"]) / "latest")
+
+
+def test_resumed_run_ends_with_the_same_weights_and_unlabelled_images_matter(
+    images: Path, tmp_path: Path
+) -> None:
+    whole = train(semi_supervised(images, tmp_path / "whole"))
+    parts = semi_supervised(images, tmp_path / "parts")
+    parts["Optimizer"]["lr"] = {"name": "Constant", "learning_rate": 0.01}
+    constant = semi_supervised(images, tmp_path / "constant")
+    constant["Optimizer"]["lr"] = parts["Optimizer"]["lr"]
+    uninterrupted = train(constant)
+    train(parts, "Global.epochs=1")
+    resumed = train(parts, "Global.checkpoints=auto")
+    assert all((resumed[name] == uninterrupted[name]).all() for name in uninterrupted)
+    ignored = semi_supervised(images, tmp_path / "ignored")
+    ignored["SSL"]["weight"] = 0.0
+    differences = [np.abs(value - whole[name]).max() for name, value in train(ignored).items()]
+    assert max(differences) > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda tree: tree.pop("SSL"), r"SSL: missing"),
+        (lambda tree: tree["DataLoader"].pop("UnLabelTrain"), r"DataLoader\.UnLabelTrain: missing"),
+        (
+            lambda tree: tree["DataLoader"]["Train"]["sampler"].pop("drop_last"),
+            r"DataLoader\.Train\.sampler\.drop_last: expected True",
+        ),
+        (
+            lambda tree: tree["DataLoader"]["UnLabelTrain"]["sampler"].pop("drop_last"),
+            r"DataLoader\.UnLabelTrain\.sampler\.drop_last: expected True",
+        ),
+        (
+            lambda tree: tree["DataLoader"]["UnLabelTrain"]["transform_ops_strong"][1].update(
+                RandCropImage={"size": 24}
+            ),
+            r"transform_ops_strong: expected images of \(16, 16\), as from dataset\.transform_ops, got",
+        ),
+    ],
+)
+def test_incomplete_semi_supervised_config_is_an_error(
+    images: Path, tmp_path: Path, change: Any, text: str
+) -> None:
+    tree = json.loads(json.dumps(semi_supervised(images, tmp_path / "run")))  # nothing is shared
+    change(tree)
+    with pytest.raises(ConfigError, match=text):
+        load_config(tree)
+
+
+def test_fixmatch_file_of_paddleclas_keeps_its_meaning(images: Path, tmp_path: Path) -> None:
+    tree = json.loads(json.dumps(semi_supervised(images, tmp_path / "run")))
+    unlabelled = tree["DataLoader"]["UnLabelTrain"]
+    dataset = unlabelled["dataset"]
+    dataset["transform_ops_weak"] = dataset.pop("transform_ops")
+    dataset["transform_ops_strong"] = unlabelled.pop("transform_ops_strong")
+    tree["Global"] |= {"train_mode": "fixmatch", "iter_per_epoch": 1024}
+    tree["SSL"] = {"tempture": 1, "threshold": 0.95}
+    tree["UnLabelLoss"] = {"Train": [{"CELoss": {"weight": 1.0, "reduction": "none"}}]}
+    tree["Loss"] = {"Train": [{"CELoss": {"weight": 1.0, "reduction": "mean"}}]}
+    tree["Optimizer"]["lr"] = {
+        **{"name": "CosineFixmatch", "learning_rate": 0.03, "num_warmup_steps": 0},
+        "num_cycles": 0.4375,
+    }
+    config = load_config(tree)
+    assert config.SSL is not None
+    assert config.SSL.threshold == 0.95
+    split = config.DataLoader.UnLabelTrain
+    assert split is not None
+    assert [spec.kind for spec in split.strong.dataset.transform_ops][3] == "RandAugment"
+    tree["UnLabelLoss"] = {"Train": [{"CCSSLCELoss": {"weight": 1.0}}]}
+    with pytest.raises(ConfigError, match="UnLabelLoss: unknown key; write SSL"):
+        load_config(tree)
