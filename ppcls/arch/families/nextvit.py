@@ -97,7 +97,7 @@ class AveragedAttention(nn.Layer):  # type: ignore[misc]
         return x.reshape([-1, x.shape[1], self._width // _HEAD, _HEAD]).transpose([0, 2, 1, 3])
 
 
-class ConvBlock(nn.Layer):  # type: ignore[misc]
+class GroupedConvBlock(nn.Layer):  # type: ignore[misc]
     """`GroupedConvAttention`, then `ReluMlp`, each with a shortcut.
 
     Args:
@@ -129,7 +129,7 @@ class ConvBlock(nn.Layer):  # type: ignore[misc]
         return x + self.drop_path(self.mlp(self.norm(x)))
 
 
-class AttentionBlock(nn.Layer):  # type: ignore[misc]
+class AveragedAttentionBlock(nn.Layer):  # type: ignore[misc]
     """`AveragedAttention`, to which the channels of `GroupedConvAttention` are appended, then `ReluMlp`.
 
     Args:
@@ -224,9 +224,9 @@ class NextViT(nn.Layer):  # type: ignore[misc]
                 out = _WIDTHS[stage][attends]
                 if attends:
                     reduced = stride, _REDUCTIONS[stage]
-                    block = AttentionBlock(channels, out, *reduced, rates, next(drops), data_format)
+                    block = AveragedAttentionBlock(channels, out, *reduced, rates, next(drops), data_format)
                 else:
-                    block = ConvBlock(channels, out, stride, rates, next(drops), data_format)
+                    block = GroupedConvBlock(channels, out, stride, rates, next(drops), data_format)
                 blocks.append(block)
                 channels = out
         self.features = nn.Sequential(*blocks)
