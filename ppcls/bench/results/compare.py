@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -23,14 +22,10 @@ _CHANGED_LINES = 5  # of a config that a warning shows
 Verdict = Literal["within noise", "better", "worse", "more", "less", "unknown"]
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """Second side over first side.
+class Ratio(NamedTuple):
+    """Geometric mean of the second side over that of the first, and its confidence interval.
 
-    Attributes:
-        value: Ratio of the geometric means.
-        low: Lower end of the confidence interval; 0 if unknown.
-        high: Upper end of the confidence interval; infinity if unknown.
+    If the interval is unknown, it is 0 to infinity.
     """
 
     value: float
@@ -63,16 +58,8 @@ def find_ratio(first: Sequence[float], second: Sequence[float]) -> Ratio | None:
         return Ratio(ratio, float(np.exp(interval.low)), float(np.exp(interval.high)))
 
 
-@dataclass(frozen=True)
-class MetricComparison:
-    """One metric of a row that both sides have.
-
-    Attributes:
-        name: Name of the metric.
-        first: Quantity of the first side.
-        second: Quantity of the second side.
-        ratio: Second over first; None if a value is 0 or less.
-    """
+class MetricComparison(NamedTuple):
+    """One metric of a row that both sides have; there is no ratio if a value is 0 or less."""
 
     name: str
     first: Quantity
@@ -94,8 +81,7 @@ class MetricComparison:
         return "better" if more == (self.first.better == "more") else "worse"
 
 
-@dataclass(frozen=True)
-class ResultsComparison:
+class ResultsComparison(NamedTuple):
     """Comparison of two results.
 
     Attributes:

@@ -17,7 +17,6 @@ from ppcls.bench.measure.processes import ppcls_command, started_process
 from ppcls.bench.measure.runner import Candidate, Effort, MeasurementFailed
 from ppcls.bench.results.schema import Label
 from ppcls.bench.serve.load import measure_load
-from ppcls.errors import UserError
 
 EFFORT = Effort(warm_up=20, timeout=600.0)
 BATCHED, UNBATCHED, PLAIN = "ppcls serve", "ppcls serve, without batching", "plain FastAPI"
@@ -104,15 +103,3 @@ def compare_servers(measured: Sequence[Candidate[str]]) -> Iterator[str]:
         ratios = [f"{batched.ratio(other).median:.2f} times {other.key}" for other in others]
         if ratios:
             yield f"Images/s of {BATCHED} with {clients} client(s): {', '.join(ratios)}."
-
-
-def need_server_packages() -> None:
-    """Checks that the packages of the server are installed.
-
-    Raises:
-        UserError: If not.
-    """
-    try:
-        import fastapi  # noqa: F401
-    except ImportError as error:
-        raise UserError(f"benchmark serve: {error}; pip install 'ppcls[serve]'") from None

@@ -230,10 +230,12 @@ def _measure_on(card: Card) -> Measure:
         with tempfile.TemporaryDirectory(prefix="ppcls-autotune-") as folder:
             path = Path(folder) / "config.yaml"
             path.write_text(dump_config(config), encoding="utf-8")
-            task = TrainTask(str(path), (), "synthetic", warm_up=CHECKED_UPDATES, settle=0.5, seconds=1.0)
+            task = TrainTask(
+                config=str(path), warm_up=CHECKED_UPDATES, settle=0.5, seconds=1.0, phase_steps=0
+            )
             environment = {"CUDA_VISIBLE_DEVICES": card.uuid, "FLAGS_selected_gpus": None}
             command = worker_command("train")
-            return MeasuringProcess(command, asdict(task) | {"phase_steps": 0}, _TIMEOUT, environment).run()
+            return MeasuringProcess(command, asdict(task), _TIMEOUT, environment).run()
 
     return measure
 

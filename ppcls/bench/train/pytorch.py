@@ -61,7 +61,7 @@ def pytorch_candidates(
         "device": inspection.device,
         "warm_up": task.warm_up,
         "settle": inspection.settle_seconds,
-        "steps": task.steps,
+        "steps": task.counted,
         "seconds": task.seconds,
     }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ppcls.bench.measure.processes import MeasuringProcess, worker_command
-from ppcls.bench.measure.runner import Candidate, MeasurementFailed, Sample
+from ppcls.bench.measure.runner import Candidate, Effort, MeasurementFailed, Sample
 from ppcls.bench.train.variants import Inspection, Variant, config_variant, find_obstacle
 from ppcls.config.load import load_config
 from ppcls.config.schema import Config
@@ -18,31 +18,23 @@ CHECKED_UPDATES = 8  # whose losses a sample contains; a CUDA graph is captured 
 _INSPECT_SECONDS = 300.0  # timeout of inspecting the machine
 
 
-@dataclass(frozen=True)
-class TrainTask:
+@dataclass(frozen=True, kw_only=True)
+class TrainTask(Effort):
     """Task of one measuring process.
 
     Attributes:
         config: YAML file.
         overrides: Overrides of the config.
         source: ``synthetic``, ``loader``, or ``bare`` for Paddle's own loop on synthetic data.
-        warm_up: Number of updates that are not counted.
         settle: Seconds of further updates that are not counted, until the device's clock is stable.
-        steps: Number of counted updates; None for as many as ``seconds`` take.
-        seconds: Seconds that are counted.
         phase_steps: Number of updates afterwards in which each phase is timed.
-        timeout: Seconds after which the process is ended.
     """
 
     config: str
-    overrides: tuple[str, ...]
-    source: str
-    warm_up: int = 5
+    overrides: tuple[str, ...] = ()
+    source: str = "synthetic"
     settle: float = 0.0
-    steps: int | None = None
-    seconds: float = 5.0
     phase_steps: int = 4
-    timeout: float = 900.0
 
     @staticmethod
     def from_json(tree: dict[str, Any]) -> TrainTask:

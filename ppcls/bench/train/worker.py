@@ -89,7 +89,7 @@ def _time_updates(task: TrainTask, workload: Workload, runtime: Runtime) -> dict
     """Times whole updates without looking into them."""
     seconds = [_run(workload, runtime, 1) for _ in range(task.warm_up)]
     last = _gather(runtime, last=seconds[-1] if seconds else task.seconds)["last"].max()
-    steps = task.steps or max(_MIN_STEPS, round(task.seconds / last))
+    steps = task.counted or max(_MIN_STEPS, round(task.seconds / last))
     _run(workload, runtime, round(task.settle / last))
     meter = UsageMeter(selected_card() if runtime.device == "gpu" else None)
     meter.start()

@@ -115,17 +115,13 @@ def bare_workload(config: Config, runtime: Runtime) -> Workload:
     if runtime.device == "cpu" and amp is not None and amp.use_amp:
         raise UserError("on a CPU, Paddle's own AMP computes in float32")
     loader = SyntheticLoader(config, runtime)
-    step = bare_step(config, next(iter(loader)), runtime.world_size)
+    step = _bare_step(config, next(iter(loader)), runtime.world_size)
     execution = "steps: operator by operator, Paddle's own loop"
     return Workload(lambda _: step(), loader.order.batch_size, lambda: 0.0, execution, False, loader.release)
 
 
-def bare_step(config: Config, batch: Batch, world: int) -> Callable[[], None]:
-    """Returns a function that trains one step on one batch, as in Paddle's documentation.
-
-    It has no loader, metrics, log or schedule: forward, backward and the optimizer, in the config's
-    precision.
-    """
+def _bare_step(config: Config, batch: Batch, world: int) -> Callable[[], None]:
+    """Returns a function that trains one step: forward, backward, optimizer, in the config's precision."""
     model, amp = build_network(config.Arch), config.AMP
     half = amp is not None and amp.use_amp
     level, dtype = (amp.level, amp.dtype) if amp is not None else ("O1", "float16")

@@ -38,7 +38,6 @@ def _serve(arguments: argparse.Namespace) -> None:
     from ppcls.bench.infer.requests import inspect_machine
     from ppcls.deploy.models.source import find_source
 
-    servers.need_server_packages()
     description = find_source(arguments.model).description
     common.check_out(arguments)
     machine = inspect_machine(arguments.model, ())

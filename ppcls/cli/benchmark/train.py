@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -130,12 +131,8 @@ def _train(arguments: argparse.Namespace) -> None:
     task = TrainTask(
         config=arguments.config,
         overrides=tuple(arguments.override),
-        source="synthetic",
-        warm_up=effort.warm_up,
-        steps=effort.counted,
-        seconds=effort.seconds,
         phase_steps=arguments.phase_steps,
-        timeout=effort.timeout,
+        **asdict(effort),
     )
     candidates = make_candidates(variants, task, inspection, config)
     if arguments.torch:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from report_records import EVALUATION, STEP
 
-from ppcls.bench.run.split import OutputLine, split_time
+from ppcls.bench.run.train_command import OutputLine, split_time
 from ppcls.report.record import EvalRecord, StepRecord
 
 

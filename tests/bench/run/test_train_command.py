@@ -12,8 +12,7 @@ from finished_candidates import finished
 from ppcls.bench.measure.runner import MeasurementFailed
 from ppcls.bench.results.schema import read_results
 from ppcls.bench.run import train_command
-from ppcls.bench.run.split import PARTS
-from ppcls.bench.run.train_command import make_rows
+from ppcls.bench.run.train_command import PARTS, make_rows
 from ppcls.cli import benchmark
 
 

@@ -109,7 +109,7 @@ def test_candidates_run_the_worker_with_the_variants_task(monkeypatch: pytest.Mo
     monkeypatch.setattr(MeasuringProcess, "run", run)
     config = load_config(ROOT / "configs" / "ResNet50.yaml")
     inspection = Inspection("gpu", 16, 12, 2, "NVIDIA H200", (9, 0), rgb_parameters=25_557_032)
-    task = TrainTask("ResNet50.yaml", (), "synthetic", warm_up=3, steps=7, seconds=2.0, timeout=60.0)
+    task = TrainTask(config="ResNet50.yaml", warm_up=3, counted=7, seconds=2.0, timeout=60.0)
     variants = list(pytorch_variants([VARIANT], compiled=True))
     variants.append(replace(VARIANT, processes=4, framework="PyTorch"))
     eager, compiled, impossible = pytorch_candidates("python3", variants, task, inspection, config)

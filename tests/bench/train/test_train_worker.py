@@ -40,7 +40,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def task(source: str, **changes: object) -> TrainTask:
-    return TrainTask(**{"config": "", "overrides": (), "source": source, "warm_up": 1, "steps": 3, **changes})
+    return TrainTask(**{"config": "", "source": source, "warm_up": 1, "counted": 3, **changes})
 
 
 @pytest.mark.parametrize("source", ["synthetic", "loader"])
@@ -58,7 +58,7 @@ def test_measure_our_step(make_config: MakeConfig, source: str) -> None:
 
 
 def test_measure_steps_fill_the_time(make_config: MakeConfig) -> None:
-    found = measure(make_config(Arch__name="Small"), CPU, task("synthetic", steps=None, seconds=0.2))
+    found = measure(make_config(Arch__name="Small"), CPU, task("synthetic", counted=None, seconds=0.2))
     assert 2 <= found["steps"] < 2000
     assert "phases" not in measure(make_config(Arch__name="Small"), CPU, task("synthetic", phase_steps=0))
 
