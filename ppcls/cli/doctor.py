@@ -19,6 +19,7 @@ from typing import Any, Literal
 import ppcls
 from ppcls.cli.command import Arguments, command, write_output
 from ppcls.cli.options import add_examples
+from ppcls.deploy.models.engine import find_tensorrt
 from ppcls.errors import UserError
 from ppcls.runtime.device import PYPI_GPU_CAPABILITIES, has_pypi_kernels
 from ppcls.runtime.hardware import Driver, read_driver, usable_cores
@@ -28,6 +29,7 @@ Status = Literal["ok", "note", "error"]
 _INDEX = "https://www.paddlepaddle.org.cn/packages/stable/cu126/"
 _EXTRAS = {
     "onnx": ("onnxruntime", "paddle2onnx"),
+    "openvino": ("openvino", "nncf"),
     "serve": ("fastapi", "uvicorn"),
     "loggers": ("visualdl", "tensorboardX"),
 }
@@ -118,6 +120,8 @@ def _checks() -> Iterator[Check]:
         yield from check_paddle(driver, probe_paddle())
     yield check_dali()
     yield from check_extras()
+    if driver is not None:
+        yield check_tensorrt()
     yield from check_machine()
 
 
@@ -279,6 +283,14 @@ def check_extras() -> Iterator[Check]:
             yield Check(f"extra {extra}", "note", f"not installed: {', '.join(missing)}", fix)
         else:
             yield Check(f"extra {extra}", "ok", ", ".join(f"{name} {_version(name)}" for name in names))
+
+
+def check_tensorrt() -> Check:
+    """Checks whether TensorRT can run exported ONNX models."""
+    if problem := find_tensorrt():
+        reason, _, fix = problem.partition("; ")
+        return Check("TensorRT", "note", f"cannot be used: {reason}", f"{fix}, if you need it")
+    return Check("TensorRT", "ok", "runs .onnx files with -o Infer.engine=tensorrt")
 
 
 def check_machine() -> Iterator[Check]:

@@ -32,7 +32,7 @@ class Config(Section):
         "AMP_BF16": "write AMP with dtype: bfloat16",
         "UnLabelLoss": "write SSL, which has the cross-entropy of FixMatch; others are not supported",
         "Slim": "quantization and pruning during training are not supported; remove it, and export the "
-        "trained model in int8 with: ppcls export --format onnx --precision int8",
+        "trained model in int8 with: ppcls export --precision int8 --format onnx (or openvino, for CPUs)",
     }
     Global: run.Global = run.Global()
     """The run as a whole."""

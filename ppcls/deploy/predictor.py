@@ -16,7 +16,8 @@ from ppcls.config.load import load_config
 from ppcls.config.schema import Config
 from ppcls.config.sections.infer import MultiLabelThreshOutput, ThreshOutput, Topk
 from ppcls.data.transforms.numpy_ops import run, run_on_pixels
-from ppcls.deploy.models.openvino import OpenVinoModel, uses_openvino
+from ppcls.deploy.models.engine import choose_engine
+from ppcls.deploy.models.openvino import OpenVinoModel
 from ppcls.deploy.models.source import ModelSource, find_source, source_of_config
 from ppcls.deploy.results import Classification, Embedding, Prediction
 from ppcls.errors import UserError
@@ -246,14 +247,16 @@ def _find_source(model: str | Path | Config | ModelSource, overrides: Sequence[s
 
 def _load(source: ModelSource, runtime: Runtime | None) -> tuple[InferenceModel, int]:
     """Loads a model, and returns it with the number of cores."""
-    if not source.needs_paddle:
+    engine = choose_engine(source)
+    if engine != "paddle":
         cores = usable_cores() if runtime is None else runtime.cores
         threads = source.run.cpu_threads or cores
-        if uses_openvino(source):
+        if engine == "openvino":
             return OpenVinoModel(source.file, source.description, threads), cores
         from ppcls.deploy.models.onnx import OnnxModel
 
-        return OnnxModel(source.file, source.description, source.run.device, threads), cores
+        device = "tensorrt" if engine == "tensorrt" else source.run.device
+        return OnnxModel(source.file, source.description, device, threads), cores
     runtime = runtime or start(source.run)
     if source.config is not None:
         from ppcls.deploy.models.trained import TrainedModel

@@ -151,3 +151,22 @@ def test_command_explains_that_its_package_was_replaced(
     monkeypatch.delattr(ppcls, "__version__")
     assert main(["models"]) == 1
     assert "paddleclas 2.5.1 installs a package named ppcls" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("problem", "status", "fix"),
+    [
+        ("", "ok", ""),
+        (
+            "its libraries are not installed; pip install tensorrt",
+            "note",
+            "pip install tensorrt, if you need it",
+        ),
+    ],
+)
+def test_tensorrt_is_a_note_if_it_cannot_be_used(
+    problem: str, status: str, fix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "find_tensorrt", lambda: problem)
+    check = doctor.check_tensorrt()
+    assert (check.status, check.fix) == (status, fix)

@@ -10,10 +10,16 @@ from typing import Any
 from ppcls.bench.measure.processes import MeasuringProcess, worker_command
 from ppcls.bench.measure.runner import Candidate, Effort
 from ppcls.bench.results.schema import Label
-from ppcls.deploy.models.openvino import uses_openvino
+from ppcls.deploy.models.engine import Engine, choose_engine
 from ppcls.deploy.models.source import ModelSource, find_source
 from ppcls.errors import UserError
 
+_ENGINES: dict[Engine, str] = {
+    "paddle": "Paddle Inference",
+    "onnxruntime": "onnxruntime",
+    "openvino": "OpenVINO",
+    "tensorrt": "TensorRT",
+}
 _INSPECT_SECONDS = 300.0  # timeout of looking at the machine
 _FEW = 100  # requests below which the 99th percentile is hardly more than the slowest request
 
@@ -39,9 +45,7 @@ def find_models(paths: Sequence[Path], overrides: Sequence[str]) -> Models:
 def _engine(source: ModelSource) -> str:
     if source.config is not None:
         return "Paddle, as trained"
-    engine, precision = "Paddle Inference", source.description.precision
-    if not source.needs_paddle:
-        engine = "OpenVINO" if uses_openvino(source) else "onnxruntime"
+    engine, precision = _ENGINES[choose_engine(source)], source.description.precision
     return engine if precision == "float32" else f"{engine} {precision}"
 
 

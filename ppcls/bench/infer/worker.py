@@ -12,6 +12,7 @@ import numpy as np
 from ppcls.bench.measure.usage import UsageMeter
 from ppcls.deploy.models.source import find_source
 from ppcls.deploy.predictor import Predictor
+from ppcls.errors import UserError
 from ppcls.runtime import start as runtime
 
 
@@ -47,9 +48,15 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
         and the number of ``requests``.
 
     Raises:
-        UserError: The model cannot be loaded or run.
+        UserError: The model cannot be loaded or run, or not in its precision.
     """
-    predictor = Predictor(find_source(Path(task["model"]), task["overrides"]))
+    source = find_source(Path(task["model"]), task["overrides"])
+    predictor = Predictor(source)
+    if source.config is None and f" {source.description.precision})" not in predictor.model.engine:
+        raise UserError(
+            f"{source.file}: expected a device that computes in {source.description.precision}, "
+            f"found {predictor.model.engine}"
+        )
     shape = (task["batch_size"], *predictor.description.Input.shape[1:])
     images = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
     for _ in range(task["warm_up"]):

@@ -67,9 +67,9 @@ class Infer(Section):
     """File or folder of images, unless the command line names one."""
     batch_size: BatchSize = 10
     """Images per batch."""
-    engine: Literal["auto", "onnxruntime", "openvino"] = "auto"
+    engine: Literal["auto", "onnxruntime", "openvino", "tensorrt"] = "auto"
     """Program that runs an exported `.onnx` file. auto: OpenVINO on a CPU if it is installed, otherwise
-    onnxruntime. OpenVINO alone runs `.xml` files."""
+    onnxruntime. tensorrt: TensorRT through onnxruntime. OpenVINO alone runs `.xml` files."""
     transforms: FixedChain
     """Transforms of each image, in order. Random ones are not allowed."""
     PostProcess: Annotated[_AnyPostProcess, Tagged(POSTPROCESSES, default="Topk")] = Topk()

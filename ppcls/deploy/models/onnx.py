@@ -10,7 +10,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
-from ppcls.deploy.models.description import ModelDescription
+from ppcls.deploy.models.description import ModelDescription, Precision
 from ppcls.errors import UserError
 
 _ERRORS_ONLY = 3
@@ -24,14 +24,15 @@ class OnnxModel:
     Args:
         file: The model.
         description: Description of the model.
-        device: Device to run on. A GPU needs the package onnxruntime-gpu.
+        device: ``auto``, ``cpu``, ``gpu``, or ``tensorrt`` for a GPU through TensorRT. A GPU needs the
+            package onnxruntime-gpu.
         threads: Number of CPU threads.
 
     Attributes:
         engine: The program that runs the model, with its version, device and precision.
 
     Raises:
-        UserError: If onnxruntime cannot load the model or has no GPU support.
+        UserError: If onnxruntime cannot load the model, TensorRT or CUDA.
     """
 
     def __init__(self, file: Path, description: ModelDescription, device: str, threads: int) -> None:
@@ -43,12 +44,18 @@ class OnnxModel:
         # Enough to bridge the time between two operators. On busy cores, threads that spin for longer
         # (1 ms by default) take them from the threads that do the work.
         settings.add_session_config_entry("session.intra_op.spin_duration_us", "50")
-        providers = _providers(device)
+        providers = _providers(device, description.precision)
         try:
             self._session = onnxruntime.InferenceSession(str(file), settings, providers)
         except _LOAD_ERRORS as error:
             raise UserError(f"{file}: onnxruntime cannot load this model: {error}") from None
         provider = self._session.get_providers()[0].removesuffix("ExecutionProvider")
+        if device == "tensorrt" and provider != "Tensorrt":
+            raise UserError(
+                f"{file}: onnxruntime {onnxruntime.__version__} cannot load TensorRT and would use "
+                f"{provider}; install the versions of tensorrt and CUDA that it was built with, or remove "
+                "Infer.engine=tensorrt"
+            )
         self.engine = f"ONNX Runtime {onnxruntime.__version__} ({provider}, {description.precision})"
         self._file, self._input, self._dtype = file, description.Input.name, description.Input.dtype
         inputs = [tensor.name for tensor in self._session.get_inputs()]
@@ -66,12 +73,15 @@ class OnnxModel:
         return np.asarray(answers)
 
 
-def _providers(device: str) -> list[str]:
-    """Returns the devices of onnxruntime, in order of preference.
+def _providers(device: str, precision: Precision) -> list[Any]:
+    """Returns the providers of onnxruntime, in order of preference, some with options.
 
     Raises:
         UserError: If a GPU is requested and this onnxruntime has no support for it.
     """
+    if device == "tensorrt":
+        options = {"trt_fp16_enable": precision == "float16", "trt_int8_enable": precision == "int8"}
+        return [("TensorrtExecutionProvider", options), "CUDAExecutionProvider", "CPUExecutionProvider"]
     cuda = "CUDAExecutionProvider"
     available = cuda in onnxruntime.get_available_providers()
     if device == "gpu" and not available:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,54 +11,12 @@ from numpy.typing import NDArray
 from ppcls.deploy.models.description import ModelDescription
 from ppcls.errors import UserError
 
-if TYPE_CHECKING:
-    from ppcls.deploy.models.source import ModelSource
-
-
-def uses_openvino(source: ModelSource) -> bool:
-    """Returns whether OpenVINO runs an exported model.
-
-    It runs ``.xml`` files, and ``.onnx`` files if it is selected, or if it is installed, on a CPU.
-
-    Raises:
-        UserError: If it is needed and not installed, or needed on a GPU, or if another engine is selected for
-            its own format.
-    """
-    engine, device = source.infer.engine, source.run.device
-    if source.needs_paddle:
-        return False
-    is_own = source.file.suffix == ".xml"
-    if is_own and engine not in ("auto", "openvino"):
-        raise UserError(
-            f"{source.file}: only OpenVINO runs this file; remove Infer.engine={engine}, or export with "
-            "--format onnx"
-        )
-    if engine == "onnxruntime":
-        return False
-    installed = find_spec("openvino") is not None
-    if is_own or engine == "openvino":
-        name = str(source.file) if is_own else "Infer.engine=openvino"
-        if not installed:
-            raise UserError(f"{name}: OpenVINO is not installed; pip install 'openvino>=2025'")
-        if device == "gpu":
-            raise UserError(f"{name}: OpenVINO runs on CPUs only; set Global.device=cpu")
-        return True
-    return installed and (device == "cpu" or (device == "auto" and not _onnxruntime_has_gpu()))
-
 
 def supports_bfloat16() -> bool:
     """Returns whether OpenVINO, which must be installed, computes in bfloat16 on this CPU."""
     import openvino
 
     return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-
-
-def _onnxruntime_has_gpu() -> bool:
-    try:
-        import onnxruntime
-    except ImportError:
-        return False
-    return "CUDAExecutionProvider" in onnxruntime.get_available_providers()
 
 
 class OpenVinoModel:

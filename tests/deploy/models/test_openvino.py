@@ -1,10 +1,9 @@
-"""Choice of the program that runs an exported file, and OpenVINO's own format, if OpenVINO is installed."""
+"""OpenVINO, if it is installed."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +11,6 @@ from small_classifier import config_tree, write_config, write_image, write_names
 
 from ppcls.cli.export import export
 from ppcls.cli.infer import infer
-from ppcls.deploy.models import openvino
-from ppcls.deploy.models.source import find_source
 from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
 
@@ -28,38 +25,6 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = f"Global.save_inference_dir={folder / 'onnx'}"
     assert export(["-c", config, "--format", "onnx", "-o", out]) == 0
     return folder / "onnx"
-
-
-@pytest.mark.parametrize(
-    ("overrides", "installed", "gpu", "expected"),
-    [
-        ([], True, False, True),
-        ([], True, True, False),
-        ([], False, False, False),
-        (["Global.device=cpu"], True, True, True),
-        (["Global.device=gpu"], True, True, False),
-        (["Infer.engine=onnxruntime"], True, False, False),
-        (["Infer.engine=openvino"], True, True, True),
-        (["Infer.engine=openvino"], False, False, "OpenVINO is not installed; pip install"),
-        (["Infer.engine=openvino", "Global.device=gpu"], True, True, "runs on CPUs only"),
-    ],
-)
-def test_openvino_is_chosen_on_cpus_if_it_is_installed(
-    exported: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    overrides: list[str],
-    installed: bool,
-    gpu: bool,
-    expected: Any,
-) -> None:
-    monkeypatch.setattr(openvino, "find_spec", lambda _name: object() if installed else None)
-    monkeypatch.setattr(openvino, "_onnxruntime_has_gpu", lambda: gpu)
-    source = find_source(exported, overrides)
-    if isinstance(expected, bool):
-        assert openvino.uses_openvino(source) is expected
-    else:
-        with pytest.raises(UserError, match=expected):
-            openvino.uses_openvino(source)
 
 
 @needs_openvino
@@ -83,29 +48,6 @@ def test_damaged_model_is_an_error(exported: Path, tmp_path: Path) -> None:
     (tmp_path / "inference.onnx").write_bytes(b"damaged")
     with pytest.raises(UserError, match="OpenVINO cannot load this model"):
         Predictor(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("installed", "overrides", "message"),
-    [
-        (False, [], "OpenVINO is not installed; pip install"),
-        (True, ["Infer.engine=onnxruntime"], "only OpenVINO runs this file; remove Infer.engine=onnxruntime"),
-        (True, ["Global.device=gpu"], "OpenVINO runs on CPUs only; set Global.device=cpu"),
-    ],
-)
-def test_openvino_file_with_another_engine_is_an_error(
-    exported: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    installed: bool,
-    overrides: list[str],
-    message: str,
-) -> None:
-    monkeypatch.setattr(openvino, "find_spec", lambda _name: object() if installed else None)
-    (tmp_path / "inference.yml").write_bytes((exported / "inference.yml").read_bytes())
-    (tmp_path / "inference.xml").touch()
-    with pytest.raises(UserError, match=message):
-        Predictor(tmp_path, overrides=overrides)
 
 
 @needs_openvino
