@@ -209,6 +209,7 @@ LOSSES = Registry(
         **_in(f"{_OBJECTIVES}.layer_losses", "DistillationDistanceLoss", "DistillationRKDLoss"),
         **_in(f"{_OBJECTIVES}.layer_losses", "DistillationPairLoss", "AFDLoss"),
         **_in(f"{_OBJECTIVES}.embedding", "TripletLossV2", "TripletLoss", "SupConLoss"),
+        **_in(f"{_OBJECTIVES}.embedding", "DCHLoss", "LCDSHLoss", "DSHSDLoss", "PairwiseCosface"),
     },
     {
         "MGDLoss": "write DistillationPairLoss with base_loss_name: MGDLoss",
@@ -233,7 +234,16 @@ METRICS = Registry(
 )
 HEADS = Registry(
     "neck or head",
-    _in(f"{_OBJECTIVES}.embedding", "FC", "ArcMargin", "CosMargin", "CircleMargin", "VehicleNeck", "BNNeck"),
+    _in(
+        f"{_OBJECTIVES}.embedding",
+        "FC",
+        "ArcMargin",
+        "CosMargin",
+        "CircleMargin",
+        "VehicleNeck",
+        "BNNeck",
+        "Tanh",
+    ),
 )
 POSTPROCESSES = Registry(
     "post-processing method",

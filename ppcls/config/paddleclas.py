@@ -53,6 +53,11 @@ def translate_paddleclas(tree: Tree) -> None:
             _translate_stage_rates(arch, tree["Optimizer"])
         if isinstance(arch.get("use_sync_bn"), bool):
             tree["Global"] = settings = {"sync_bn": arch.pop("use_sync_bn"), **settings}
+    if "class_num" in mapping_at(tree, "Arch.Backbone") and "BackboneStopLayer" not in tree["Arch"]:
+        tree["Arch"]["BackboneStopLayer"] = {"name": "none"}  # PaddleClas keeps the last layer
+    for node in _mappings(tree.get("Loss")):
+        if "_lambda" in node:
+            node["quantization"] = node.pop("_lambda")
     _translate_settings(settings)
     _translate_semi_supervised(tree, settings)
     _translate_schedule(tree.get("Optimizer"))

@@ -28,14 +28,18 @@ from ppcls.config.objectives.embedding import (
     ArcMargin,
     CircleMargin,
     CosMargin,
+    DCHLoss,
+    DSHSDLoss,
+    LCDSHLoss,
     MarginHead,
+    PairwiseCosface,
     SupConLoss,
     TripletLossV2,
 )
 from ppcls.config.objectives.layer_losses import DistillationDistanceLoss, DistillationRKDLoss
 from ppcls.config.objectives.multi_label import MultiLabelAsymmetricLoss, MultiLabelLoss
 from ppcls.config.sections.objective import BCELoss, CELoss, FocalLoss, LossSpec
-from ppcls.loss import classification, distillation, embedding, features
+from ppcls.loss import classification, distillation, embedding, features, hashing
 from ppcls.loss.class_weights import ClassCounts, class_weights, logit_offsets
 from ppcls.loss.learned import learned_losses
 from ppcls.outputs import LOGITS, Outputs, get_logits, layer_output_name
@@ -130,6 +134,22 @@ def _term(spec: LossSpec, images: ClassStatistics) -> Criterion:
         case TripletLossV2():
             return lambda outputs, label: embedding.hard_triplets(
                 outputs[spec.feature_from], label, spec.margin, spec.normalize_feature
+            )
+        case DCHLoss():
+            return lambda outputs, label: hashing.cauchy_hashing(
+                outputs["features"], label, spec.gamma, spec.quantization
+            )
+        case LCDSHLoss():
+            return lambda outputs, label: hashing.locality_constrained(
+                outputs["features"], label, spec.quantization
+            )
+        case DSHSDLoss():
+            return lambda outputs, label: hashing.stable_distribution(
+                outputs["features"], outputs[LOGITS], label, spec.alpha
+            )
+        case PairwiseCosface():
+            return lambda outputs, label: embedding.pairwise_cosines(
+                outputs["features"], label, spec.margin, spec.gamma
             )
         case SupConLoss():
             factor = spec.temperature / spec.base_temperature

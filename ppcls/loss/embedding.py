@@ -74,6 +74,29 @@ def supervised_contrast(features: Tensor, label: Tensor, temperature: float) -> 
         return cost.sum() / (count > 0).astype("float32").sum().clip(min=1.0)
 
 
+def pairwise_cosines(features: Tensor, label: Tensor, margin: float, gamma: float) -> Tensor:
+    """Returns the pair similarity loss with one weight for all pairs (Sun et al. 2020, equation 1).
+
+    ``softplus(logsumexp(gamma * (s_n + margin)) + logsumexp(-gamma * s_p))`` over the pairs of each row.
+
+    Args:
+        features: Embeddings [B, D], any floating dtype.
+        label: Identities [B] int64.
+
+    Returns:
+        The mean over the batch, a float32 scalar. A row without positives or without negatives costs nothing.
+    """
+    with paddle.amp.auto_cast(enable=False):
+        z = F.normalize(features.astype("float32"), axis=1)
+        cosine = z @ z.t()
+        same = (label.unsqueeze(1) == label.unsqueeze(0)).astype("float32")
+        positive, negative = same - paddle.eye(z.shape[0]), 1.0 - same
+        far = -1e8
+        near = paddle.logsumexp(-gamma * cosine * positive + far * (1.0 - positive), axis=1)
+        other = paddle.logsumexp(gamma * (cosine + margin) * negative + far * (1.0 - negative), axis=1)
+        return F.softplus(near + other).mean()
+
+
 def _of_label(positive: Tensor, negative: Tensor, label: Tensor) -> Tensor:
     return paddle.where(F.one_hot(label, positive.shape[-1]) > 0.5, positive, negative)
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import paddle
 import pytest
 from paddleclas_trees import attributes, plain, retrieving
 
 from ppcls.config.base.errors import ConfigError
 from ppcls.config.compat import config_warnings
 from ppcls.config.load import load_config
+from ppcls.config.objectives.embedding import RecModel
 from ppcls.config.sections.infer import MultiLabelThreshOutput, ThreshOutput
 from ppcls.config.sections.sampler import PKSampler, RepeatedAugSampler
 from ppcls.config.sections.schedule import Piecewise
+from ppcls.engine.core.networks import build_network
 
 LCNET = "PPLCNet_x1_0"
 
@@ -133,7 +136,9 @@ def test_vehicle_file_loads_with_its_neck_and_loss() -> None:
     tree["Arch"]["Head"]["name"] = "BNNeck"
     with pytest.raises(ConfigError) as caught:
         load_config(tree)
-    assert any("expected FC, VehicleNeck or BNNeck, got ArcMargin" in line for line in caught.value.problems)
+    assert any(
+        "expected FC, VehicleNeck, BNNeck or Tanh, got ArcMargin" in line for line in caught.value.problems
+    )
 
 
 def test_sampler_of_identities_becomes_pk_sampler() -> None:
@@ -219,3 +224,30 @@ def test_file_of_another_program_is_rejected_with_one_line(key: str, text: str) 
     with pytest.raises(ConfigError, match=text) as caught:
         load_config({key: {}, "other": 1})
     assert len(caught.value.problems) == 1
+
+
+@pytest.mark.parametrize("loss", ["DCHLoss", "LCDSHLoss"])
+def test_file_of_deep_hashing_keeps_the_last_layer(loss: str) -> None:
+    tree = retrieving()
+    tree["Global"] |= {"feature_normalize": False, "feature_binarize": "sign"}
+    tree["Arch"] = {"name": "RecModel", "Backbone": {"name": "AlexNet", "class_num": 48}}
+    tree["Loss"] = {"Train": [{loss: {"_lambda": 0.2, "n_class": 10}}], "Eval": [{loss: {"_lambda": 0.2}}]}
+    tree["Metric"] = {"Eval": [{"mAP": {}}]}
+    config = load_config(tree)
+    assert isinstance(config.Arch, RecModel)
+    assert config.Arch.BackboneStopLayer.name == "none"
+    assert config.Loss.Train[0].model_dump()["quantization"] == 0.2
+
+
+def test_hash_codes_have_as_many_bits_as_the_backbone_has_classes() -> None:
+    tree = {
+        **{"name": "RecModel", "Backbone": {"name": "PPLCNet_x0_25", "class_num": 48}},
+        **{"BackboneStopLayer": {"name": "none"}, "Neck": {"name": "Tanh"}},
+        "Head": {"name": "FC", "embedding_size": 48, "class_num": 5},
+    }
+    model = build_network(RecModel.model_validate(tree))
+    model.eval()
+    outputs = model(10 * paddle.randn([2, 3, 64, 64]))
+    assert outputs["features"].shape == [2, 48]
+    assert float(outputs["features"].abs().max()) <= 1
+    assert outputs["logits"].shape == [2, 5]

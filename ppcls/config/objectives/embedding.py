@@ -127,7 +127,12 @@ class BNNeck(LayerAttributes):
         return self.num_features
 
 
-NeckSpec = FC | VehicleNeck | BNNeck
+class Tanh(Spec):
+    """The hyperbolic tangent of the backbone's output, for hash codes."""
+
+
+SizedNeck = FC | VehicleNeck | BNNeck
+NeckSpec = SizedNeck | Tanh
 
 
 class MarginHead(HeadSpec):
@@ -163,8 +168,9 @@ class StopLayer(Section):
     """The last layer of the backbone."""
 
     ignored: ClassVar[Mapping[str, str]] = {"output_dim": "the backbone determines it"}
-    name: Literal["flatten", "avg_pool"] = "flatten"
-    """Both names mean the input of the last linear layer, one number per channel."""
+    name: Literal["flatten", "avg_pool", "none"] = "flatten"
+    """flatten and avg_pool mean the input of the last linear layer, one number per channel; none: the output
+    of this layer, Backbone.class_num numbers, such as hash codes."""
 
 
 class RecModel(Section):
@@ -178,7 +184,7 @@ class RecModel(Section):
     BackboneStopLayer: StopLayer = StopLayer()
     """Last layer of the backbone."""
     Neck: Annotated[NeckSpec, Tagged(HEADS)] | None = None
-    """FC, VehicleNeck or BNNeck, whose output is the embedding."""
+    """FC, VehicleNeck, BNNeck or Tanh, whose output is the embedding."""
     Head: Annotated[HeadSpec, Tagged(HEADS)] | None = None
     """Classifier for training."""
     infer_output_key: Literal["features"] = "features"
@@ -190,20 +196,22 @@ class RecModel(Section):
     @classmethod
     def _check_neck(cls, value: Any) -> Any:
         if value is not None and not isinstance(value, NeckSpec):
-            raise ValueError(f"expected FC, VehicleNeck or BNNeck, got {value.kind}")
+            raise ValueError(f"expected FC, VehicleNeck, BNNeck or Tanh, got {value.kind}")
         return value
 
     @field_validator("Head")
     @classmethod
     def _check_head(cls, value: Any) -> Any:
-        if isinstance(value, (VehicleNeck, BNNeck)):
+        if isinstance(value, (VehicleNeck, BNNeck, Tanh)):
             raise ValueError(f"expected FC or a head with a margin, got {value.kind}")
         return value
 
     @model_validator(mode="after")
     def _check_embedding_size(self) -> Self:
         neck, head = self.Neck, self.Head
-        if neck is not None and head is not None and head.embedding_size != neck.class_num:
+        if isinstance(neck, Tanh) or neck is None:
+            return self
+        if head is not None and head.embedding_size != neck.class_num:
             text = f"expected Neck.class_num ({neck.class_num}), got {head.embedding_size}"
             raise error_at(text, "Head", "embedding_size")
         return self
@@ -211,8 +219,8 @@ class RecModel(Section):
     def describe(self) -> str:
         """Returns the parts of the model, for the log."""
         parts = [f"backbone {self.Backbone.name}"]
-        if self.Neck is not None:
-            parts.append(f"embeddings of size {self.Neck.class_num}")
+        if self.embedding_size is not None:
+            parts.append(f"embeddings of size {self.embedding_size}")
         parts.append("no head" if self.Head is None else f"{self.Head.kind} of {self.Head.class_num} classes")
         return ", ".join(parts)
 
@@ -224,7 +232,7 @@ class RecModel(Section):
     @property
     def embedding_size(self) -> int | None:
         """Length of an embedding; None if it is that of the backbone's output."""
-        if self.Neck is not None:
+        if self.Neck is not None and not isinstance(self.Neck, Tanh):
             return self.Neck.class_num
         return self.Head.embedding_size if self.Head is not None else None
 
@@ -305,6 +313,57 @@ class SupConLoss(LossSpec):
     """`features`: embeddings; `backbone`: the input of Neck."""
 
 
+class PairwiseCosface(LossSpec):
+    """Log-sum-exp loss of the cosines of all pairs in the batch of the process (Sun et al. 2020)."""
+
+    labels: ClassVar[Labels] = "one"
+    on_embeddings: ClassVar[bool] = True
+    margin: NonNegative
+    """By how much cosines within an identity should exceed those between identities."""
+    gamma: Positive
+    """Factor of the cosines."""
+
+
+class HashLoss(LossSpec):
+    """A loss of embeddings whose signs are hash codes, for `Global.feature_binarize: sign`.
+
+    All pairs in the batch of the process count.
+    """
+
+    ignored: ClassVar[Mapping[str, str]] = {"n_class": "pairs are compared by their labels"}
+    labels: ClassVar[Labels] = "one"
+    on_embeddings: ClassVar[bool] = True
+
+
+class DCHLoss(HashLoss):
+    """Deep Cauchy Hashing (Cao et al. 2018): pairs of rare kind, same or different identity, weigh more."""
+
+    gamma: Positive = 20.0
+    """Scale of the Cauchy distribution of distances."""
+    quantization: NonNegative = 0.1
+    """Weight of the distance of each number from -1 or 1."""
+
+
+class LCDSHLoss(HashLoss):
+    """Locality-Constrained Deep Supervised Hashing (Zhu & Gao 2017)."""
+
+    quantization: NonNegative = 3.0
+    """Weight of the difference between similarities of embeddings and of their signs."""
+
+
+class DSHSDLoss(LossSpec):
+    """Deep Supervised Hashing based on Stable Distribution (Wu et al. 2019): classes, and distances of pairs.
+
+    It contains the cross-entropy of the head.
+    """
+
+    labels: ClassVar[Labels] = "one"
+    alpha: NonNegative = 0.05
+    """Weight of the loss of pairs."""
+    multi_label: Literal[False] = False
+    """Must be False."""
+
+
 class RetrievalSpec(MetricSpec):
     """A retrieval metric: each image searches for its identity among all others.
 
@@ -353,7 +412,7 @@ def embedding_problems(
     for split in ("Train", "Eval"):
         for position, spec in enumerate(getattr(loss, split)):
             where = ("Loss", split, position, spec.kind)
-            if spec.on_embeddings and rec is None:
+            if (spec.on_embeddings or isinstance(spec, DSHSDLoss)) and rec is None:
                 yield problem("needs embeddings; expected Arch.name: RecModel", *where)
             if headless and not spec.on_embeddings and not (split == "Eval" and retrieval):
                 yield problem("needs classes; expected a Head in Arch", *where)

@@ -21,9 +21,10 @@ from ppcls.config.objectives.embedding import (
     HeadSpec,
     LayerAttributes,
     MarginHead,
-    NeckSpec,
     Parameter,
     RecModel,
+    SizedNeck,
+    Tanh,
     VehicleNeck,
 )
 from ppcls.config.schema import Config
@@ -71,12 +72,18 @@ def _build_embedding(arch: RecModel, pretrained: bool) -> nn.Layer:
     backbone = build_arch(arch.Backbone)
     if pretrained and (source := arch.Backbone.weights):
         start_from(backbone, read_weights(Path(source)), source)
-    try:
-        size = remove_classifier(backbone)
-    except ValueError as error:
-        raise UserError(f"Arch.Backbone: {error}; choose another architecture") from None
-    neck = head = None
-    if arch.Neck is not None:
+    if arch.BackboneStopLayer.name == "none":
+        size = arch.Backbone.class_num
+    else:
+        try:
+            size = remove_classifier(backbone)
+        except ValueError as error:
+            raise UserError(f"Arch.Backbone: {error}; choose another architecture") from None
+    neck: nn.Layer | None = None
+    head = None
+    if isinstance(arch.Neck, Tanh):
+        neck = nn.Tanh()
+    elif arch.Neck is not None:
         neck, size = _build_head("Neck", arch.Neck, size), arch.Neck.class_num
     if arch.Head is not None:
         head = _build_head("Head", arch.Head, size)
@@ -86,7 +93,7 @@ def _build_embedding(arch: RecModel, pretrained: bool) -> nn.Layer:
 _LAYERS = {VehicleNeck: embedding.EmbeddingConvolution, BNNeck: embedding.EmbeddingNorm}
 
 
-def _build_head(name: str, spec: HeadSpec | NeckSpec, size: int) -> nn.Layer:
+def _build_head(name: str, spec: HeadSpec | SizedNeck, size: int) -> nn.Layer:
     if spec.embedding_size != size:
         raise UserError(
             f"Arch.{name}.embedding_size: expected {size} (its inputs), got {spec.embedding_size}"

@@ -1,0 +1,84 @@
+"""Losses of embeddings whose signs are hash codes."""
+
+from __future__ import annotations
+
+import paddle
+from paddle import Tensor
+from paddle.nn import functional as F
+
+_EXPONENT = 50.0  # largest half inner product
+
+
+def _same_identity(label: Tensor) -> Tensor:
+    """Returns 1 for pairs of the same identity and 0 for others, [B, B] float32."""
+    return (label.unsqueeze(1) == label.unsqueeze(0)).astype("float32")
+
+
+def cauchy_hashing(features: Tensor, label: Tensor, gamma: float, quantization: float) -> Tensor:
+    """Returns the loss of Deep Cauchy Hashing (Cao et al. 2018, equations 7 to 9).
+
+    Args:
+        features: Embeddings [B, D], any floating dtype.
+        label: Identities [B] int64.
+        gamma: Scale of the Cauchy distribution.
+        quantization: Weight of the quantization loss.
+
+    Returns:
+        Float32 scalar, the mean over all pairs.
+    """
+    with paddle.amp.auto_cast(enable=False):
+        z, same = features.astype("float32"), _same_identity(label)
+        share = same.mean()  # at least 1 / B
+        weight = same / share + (1.0 - same) / (1.0 - share).clip(min=1e-6)
+        weight = paddle.where(share < 1.0, weight, paddle.ones_like(weight))
+        distance = _hamming(z, z)
+        pairs = weight * (same * (distance / gamma).log() + (1.0 + gamma / distance).log())
+        rounding = (1.0 + _hamming(z.abs(), paddle.ones_like(z[:1])) / gamma).log()
+        return pairs.mean() + quantization * rounding.mean()
+
+
+def _hamming(one: Tensor, other: Tensor) -> Tensor:
+    """Returns relaxed Hamming distances of codes [B, D] and [K, D], > 0, [B, K]."""
+    lengths = one.norm(axis=1).unsqueeze(1) * other.norm(axis=1).unsqueeze(0)
+    cosine = one @ other.t() / lengths.clip(min=1e-4)
+    return (1.0 - cosine.clip(max=0.99)) * (one.shape[1] / 2)
+
+
+def locality_constrained(features: Tensor, label: Tensor, quantization: float) -> Tensor:
+    """Returns the loss of Locality-Constrained Deep Supervised Hashing (Zhu & Gao 2017).
+
+    Args:
+        features: Embeddings [B, D], any floating dtype.
+        label: Identities [B] int64.
+        quantization: Weight of the difference between similarities of embeddings and of their signs.
+
+    Returns:
+        Float32 scalar, the mean over all pairs.
+    """
+    with paddle.amp.auto_cast(enable=False):
+        z = features.astype("float32")
+        similarity = (0.5 * (z @ z.t())).clip(-_EXPONENT, _EXPONENT)
+        bits = z.sign()
+        difference = F.sigmoid(similarity) - F.sigmoid(0.5 * (bits @ bits.t()))
+        likelihood = F.softplus(-(2.0 * _same_identity(label) - 1.0) * similarity)
+        return likelihood.mean() + quantization * difference.square().mean()
+
+
+def stable_distribution(features: Tensor, logits: Tensor, label: Tensor, alpha: float) -> Tensor:
+    """Returns the loss of hashing based on stable distribution (Wu et al. 2019).
+
+    Args:
+        features: Embeddings [B, D], any floating dtype.
+        logits: [B, C].
+        label: Classes [B] int64.
+        alpha: Weight of the loss of pairs.
+
+    Returns:
+        Float32 scalar: the cross-entropy and, for all pairs, half the squared distance of those of the same
+        class, and half of what other distances lack to 2 D.
+    """
+    with paddle.amp.auto_cast(enable=False):
+        z, same = features.astype("float32"), _same_identity(label)
+        distance = (z.unsqueeze(1) - z.unsqueeze(0)).square().sum(axis=2)
+        pairs = same * distance + (1.0 - same) * F.relu(2.0 * z.shape[1] - distance)
+        return F.cross_entropy(logits.astype("float32"), label) + alpha * 0.5 * pairs.mean()
