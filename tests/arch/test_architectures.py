@@ -33,6 +33,7 @@ from ppcls.arch.cost import count_parameters, measure
 from ppcls.arch.families.convnext import ConvNeXt
 from ppcls.arch.families.cswin_transformer import CSWinTransformer
 from ppcls.arch.families.cvt import CvT
+from ppcls.arch.families.dsnet import DSNet
 from ppcls.arch.families.levit import LeViT
 from ppcls.arch.families.nextvit import NextViT
 from ppcls.arch.families.resnext_wsl import WideResNeXt101
@@ -120,6 +121,9 @@ COMPARED = [
     "CvT_13_224",
     "CSWinTransformer_tiny_224",
     "NextViT_small_224",
+    "DSNet_tiny",
+    "MicroNet_M0",
+    "MicroNet_M3",
 ]
 NARROW = {  # small networks for tests that do not depend on the size
     "ConvNeXt_tiny": partial(ConvNeXt, (1, 1, 2, 1), (8, 12, 16, 24)),
@@ -133,6 +137,7 @@ NARROW = {  # small networks for tests that do not depend on the size
     "CvT_13_224": partial(CvT, (8, 12, 16), (1, 1, 2), (1, 2, 4)),
     "CSWinTransformer_tiny_224": partial(CSWinTransformer, 8, (1, 1, 2, 1), (2, 2, 4, 4), 3),
     "NextViT_small_224": partial(NextViT, 5),
+    "DSNet_tiny": partial(DSNet, (1, 1, 1, 1)),
     "ResNeXt101_32x8d_wsl": partial(WideResNeXt101, 1),
 }
 FIXED_SIZE = ("ViT", "LeViT", "TNT")  # start of the names of networks that need `img_size`
@@ -142,6 +147,7 @@ LAYOUT_SIDES = {  # sides, and odd ones, of networks that do not accept the usua
     "InceptionV4": ((139, 139), (107, 131)),
     "LeViT_128S": ((224, 224), (224, 224)),
     "TNT_small": ((224, 224), (224, 224)),
+    "DSNet_tiny": ((96, 64), (96, 67)),
 }
 # Their layers occur in others of `COMPARED`, too.
 SIMILAR = {"ResNet50_vc", "SE_ResNeXt50_vd_32x4d", "ResNeSt50_fast_1s1x64d", "pcpvt_small"}
@@ -311,7 +317,8 @@ def test_exported_transformer_accepts_any_batch(name, data_format, tmp_path):
     model = NARROW[name](class_num=CLASSES, **options)
     fill(model)
     model.eval()
-    shape = [3, 48, 48] if data_format == "NCHW" else [48, 48, 3]
+    side = 128 if name == "DSNet_tiny" else 48
+    shape = [3, side, side] if data_format == "NCHW" else [side, side, 3]
     spec = paddle.static.InputSpec([None, *shape], "float32")
     x = paddle.randn([3, *shape])
     expected = model(x).numpy()

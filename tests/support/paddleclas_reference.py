@@ -49,6 +49,7 @@ ONLY_SIDES = {  # of networks that accept images of one size only
     "UniFormer_small": (224, 224),
     "CSWinTransformer_tiny_224": (224, 224),
     "NextViT_small_224": (64, 96),
+    "DSNet_tiny": (224, 224),
 }
 OPTIONS = {name: {"img_size": SIDES[0]} for name, sides in ONLY_SIDES.items() if sides == SIDES}
 OPTIONS["ResNet18_dbb"] = {"layer_type": "DiverseBranchBlock", "use_first_short_conv": False}
@@ -56,6 +57,7 @@ EAGER = (  # start of the names of models that cannot be built without weights
     "CSWin",
     "ConvNeXt",
     "CvT",
+    "DSNet",
     "FasterNet",
     "LeViT",
     "NextViT",
@@ -69,7 +71,8 @@ EAGER = (  # start of the names of models that cannot be built without weights
     "alt_gvt",
     "pcpvt",
 )
-SCALES = {"RedNet26": 0.3}  # of weights, against overflow: an involution multiplies features by features
+# Of weights, against overflow: an involution multiplies features by features, and DSNet has many shortcuts.
+SCALES = {"RedNet26": 0.3, "DSNet_tiny": 0.5}
 OPTIONS["TinyNet_C"] = {  # as in PaddleClas's configs
     "override_params": {
         "batch_norm_momentum": 0.9,
@@ -245,7 +248,15 @@ def averaged_products(layer, tokens, _made):
     return 2 * groups * count * (count // layer.N_ratio) * channels
 
 
+def dual_products(layer, image, _made):
+    """Counts those of DSNet: of the smaller stream with itself, and of both streams with each other."""
+    _, channels, height, width = image.shape
+    small = height // layer.downsample * (width // layer.downsample)
+    return channels * small * (small + 2 * height * width)
+
+
 PRODUCTS = {  # by module and class
+    ("dsnet", "MixBlock"): dual_products,
     ("cswin_transformer", "LePEAttention"): stripe_products,
     ("cvt", "Attention"): strided_products,
     ("levit", "Attention"): distance_products,

@@ -1,0 +1,175 @@
+"""DSNet (Mao et al. 2021, https://arxiv.org/abs/2105.14734): convolution and attention side by side.
+
+Half of the channels are convolved at full size, the others attend to each other at a smaller one. Then each
+half attends to the other. As in PaddleClas, every stage restarts the rates of stochastic depth.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import paddle
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.layers.conv_norm import DataFormat, batch_norm
+from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
+from ppcls.arch.layers.transformer import MatrixProduct
+
+_WIDTHS, _HEADS = (64, 128, 320, 512), (1, 2, 5, 8)  # per stage
+_REDUCTIONS = (8, 4, 2, 2)  # of the sides for attention, per stage
+_RATIO = 4
+
+
+class PixelMlp(nn.Layer):  # type: ignore[misc]
+    """Two 1x1 convolutions with GELU between them."""
+
+    def __init__(self, channels: int, drop_rate: float, data_format: DataFormat) -> None:
+        super().__init__()
+        self.fc1 = nn.Conv2D(channels, _RATIO * channels, 1, data_format=data_format)
+        self.fc2 = nn.Conv2D(_RATIO * channels, channels, 1, data_format=data_format)
+        self.drop = dropout(drop_rate)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        return self.drop(self.fc2(self.drop(F.gelu(self.fc1(x)))))
+
+
+class ProjectedAttention(nn.Layer):  # type: ignore[misc]
+    """Attention of heads that were projected before.
+
+    Args:
+        drop_rate: Dropout of the output.
+        attn_drop_rate: Dropout of the attention weights.
+    """
+
+    def __init__(self, drop_rate: float, attn_drop_rate: float) -> None:
+        super().__init__()
+        self.scores, self.mixed = MatrixProduct(transposed=True), MatrixProduct()
+        self.attn_drop, self.proj_drop = dropout(attn_drop_rate), dropout(drop_rate)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Maps queries [B, heads, N, C] and keys and values [B, heads, M, C] to tokens [B, N, heads * C]."""
+        weights = F.softmax(self.scores(query * query.shape[-1] ** -0.5, key), axis=-1)
+        return self.proj_drop(self.mixed(self.attn_drop(weights), value).transpose([0, 2, 1, 3]).flatten(2))
+
+
+class DualStreamBlock(nn.Layer):  # type: ignore[misc]
+    """Both streams (figure 2), then `PixelMlp`, each with a shortcut.
+
+    Args:
+        channels: Channels, of which each stream has half.
+        heads: Number of heads.
+        reduction: Factor between the sides of both streams.
+        rates: Dropout after each layer and of attention weights.
+        drop_path: Probability of skipping each half.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        heads: int,
+        reduction: int,
+        rates: tuple[float, float],
+        drop_path: float,
+        data_format: DataFormat,
+    ) -> None:
+        super().__init__()
+        half, conv = channels // 2, partial(nn.Conv2D, data_format=data_format)
+        self.pos_embed = conv(channels, channels, 3, padding=1, groups=channels)
+        self.norm1, self.norm2 = batch_norm(channels, data_format), batch_norm(channels, data_format)
+        self.conv1, self.conv2 = conv(channels, channels, 1), conv(channels, channels, 1)
+        self.norm_conv1, self.norm_conv2 = batch_norm(half, data_format), batch_norm(half, data_format)
+        self.norm_sa1, self.norm_sa2 = nn.LayerNorm(half), nn.LayerNorm(half)
+        self.conv = conv(half, half, 3, padding=1, groups=half)
+        self.channel_up, self.cross_channel_up_sa = nn.Linear(half, 3 * half), nn.Linear(half, 3 * half)
+        self.cross_channel_up_conv = conv(half, 3 * half, 1)
+        self.fuse_channel_conv, self.fuse_channel_sa = nn.Linear(half, half), nn.Linear(half, half)
+        self.attn, self.cross_attn = ProjectedAttention(*rates), ProjectedAttention(*rates)
+        self.mlp = PixelMlp(channels, rates[0], data_format)
+        self.drop_path = DropPath(drop_path)
+        self._heads, self._reduction, self._data_format = heads, reduction, data_format
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        x = x + self.pos_embed(x)
+        axis = 1 if self._data_format == "NCHW" else 3
+        attended, convolved = paddle.split(self.conv1(self.norm1(x)), 2, axis)
+        convolved = convolved + self.conv(self.norm_conv1(convolved))
+        size = convolved.shape[2:] if axis == 1 else convolved.shape[1:3]
+        small = [side // self._reduction for side in size]
+        tokens = self._tokens(F.interpolate(attended, small, mode="bilinear", data_format=self._data_format))
+        tokens = tokens + self.attn(*self._heads_of(self.channel_up(self.norm_sa1(tokens))))
+
+        projected = self._tokens(self.cross_channel_up_conv(self.norm_conv2(convolved)))
+        large_query, large_key, large_value = self._heads_of(projected)
+        query, key, value = self._heads_of(self.cross_channel_up_sa(self.norm_sa2(tokens)))
+        fused = self.fuse_channel_conv(self.cross_attn(large_query, key, value))
+        convolved = convolved + self._image(fused, size)
+        tokens = tokens + self.fuse_channel_sa(self.cross_attn(query, large_key, large_value))
+        image = self._image(tokens, small)
+        attended = F.interpolate(image, size, mode="bilinear", data_format=self._data_format)
+
+        x = x + self.drop_path(self.conv2(paddle.concat([convolved, attended], axis)))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+    def _tokens(self, x: Tensor) -> Tensor:
+        return x.flatten(1, 2) if self._data_format == "NHWC" else x.flatten(2).transpose([0, 2, 1])
+
+    def _image(self, tokens: Tensor, size: list[int]) -> Tensor:
+        x = tokens.reshape([-1, *size, tokens.shape[2]])
+        return x if self._data_format == "NHWC" else x.transpose([0, 3, 1, 2])
+
+    def _heads_of(self, x: Tensor) -> list[Tensor]:
+        """Returns queries, keys and values, each [B, heads, N, C / heads], of tokens [B, N, 3 C]."""
+        split = x.reshape([-1, x.shape[1], 3, self._heads, x.shape[2] // 3 // self._heads])
+        parts: list[Tensor] = split.transpose([2, 0, 3, 1, 4]).unbind(0)
+        return parts
+
+
+class DSNet(nn.Layer):  # type: ignore[misc]
+    """The DSNet network.
+
+    Args:
+        depths: Blocks per stage.
+        drop_rate: Dropout of the first features and after each layer.
+        attn_drop_rate: Dropout of attention weights.
+        drop_path_rate: Rate of stochastic depth that one stage with all blocks would reach.
+    """
+
+    def __init__(
+        self,
+        depths: tuple[int, int, int, int],
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.1,
+        drop_path_rate: float = 0.1,
+    ) -> None:
+        super().__init__()
+        channels, rates = input_image_channel, drop_paths(drop_path_rate, sum(depths))
+        self.pos_drop = dropout(drop_rate)
+        for i, (width, depth) in enumerate(zip(_WIDTHS, depths, strict=True)):
+            patch = 2 if i else 4
+            embed = nn.Conv2D(channels, width, patch, patch, data_format=data_format)
+            self.add_sublayer(f"patch_embed{i + 1}", nn.Sequential(("proj", embed)))
+            shape, drops = (width, _HEADS[i], _REDUCTIONS[i]), (drop_rate, attn_drop_rate)
+            blocks = [DualStreamBlock(*shape, drops, rate, data_format) for rate in rates[:depth]]
+            self.add_sublayer(f"blocks{i + 1}", nn.Sequential(*blocks))
+            channels = width
+        self.norm = batch_norm(channels, data_format)
+        self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        self.head = nn.Linear(channels, class_num)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
+        x = self.blocks1(self.pos_drop(self.patch_embed1(x)))
+        for i in range(2, 5):
+            x = getattr(self, f"blocks{i}")(getattr(self, f"patch_embed{i}")(x))
+        return self.head(self.avg_pool(self.norm(x)).flatten(1))
+
+
+DSNet_tiny = partial(DSNet, (2, 2, 4, 1))
+DSNet_small = partial(DSNet, (3, 4, 8, 3))
+DSNet_base = partial(DSNet, (3, 4, 28, 3))
