@@ -43,7 +43,7 @@ def _measure(kind: str, task: dict[str, Any]) -> dict[str, Any]:
 
     if kind == "inspect":
         return train_worker.inspect(config, run)
-    return train_worker.measure(config, run, TrainTask.from_json(task))
+    return train_worker.measure(config, run, TrainTask(**task))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ppcls.bench.measure.runner import latency_sample
 from ppcls.bench.measure.usage import UsageMeter
 from ppcls.deploy.models.source import find_source
 from ppcls.deploy.predictor import Predictor
@@ -72,13 +73,7 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
         predictor.model.run(images)
         latencies.append(time.perf_counter() - sent)
     wall, usage = time.perf_counter() - began, meter.stop()
-    p50, p90, p99 = np.percentile(latencies, [50, 90, 99]).tolist()
-    return {
-        "p50": p50,
-        "p90": p90,
-        "p99": p99,
-        "images_per_second": task["batch_size"] * len(latencies) / wall,
+    return latency_sample(latencies, wall, task["batch_size"], (50, 90, 99)) | {
         "cpu_cores": usage["cpu_seconds"] / wall,
         "host_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
-        "requests": len(latencies),
     }

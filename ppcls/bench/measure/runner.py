@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
+
 from ppcls.bench.results.schema import Better, Label, Quantity, ResultRow
 from ppcls.errors import UserError
 
@@ -201,6 +203,15 @@ def find_conclusions(candidates: Sequence[Candidate[Any]]) -> list[str]:
     if lost := len(candidates) - len(done):
         sentences.append(f"{lost} of {len(candidates)} could not be measured; each row has the reason.")
     return sentences
+
+
+def latency_sample(
+    latencies: Sequence[float], seconds: float, images: int, percentiles: Sequence[int]
+) -> Sample:
+    """Returns a sample of requests: percentiles such as ``p50`` in seconds, speed, and number of requests."""
+    values = np.percentile(latencies, percentiles).tolist()
+    named = {f"p{percent}": value for percent, value in zip(percentiles, values, strict=True)}
+    return {**named, RATE: images * len(latencies) / seconds, "requests": len(latencies)}
 
 
 def powers_of_two(most: int) -> list[int]:

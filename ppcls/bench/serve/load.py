@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-import numpy as np
-
-from ppcls.bench.measure.runner import MeasurementFailed
+from ppcls.bench.measure.runner import MeasurementFailed, latency_sample
 
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 
@@ -19,14 +17,7 @@ _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 def measure_load(
     address: str, images: Sequence[bytes], clients: int, seconds: float, requests: int | None = None
 ) -> dict[str, Any]:
-    """Measures a server with several clients at once.
-
-    Args:
-        address: Address of the server, such as ``http://127.0.0.1:8000``.
-        images: Bytes of image files, which each client sends in turn.
-        clients: Number of clients. Each has one connection.
-        seconds: Duration.
-        requests: Number of requests of all clients, instead of the duration.
+    """Measures a server with several clients at once, for a duration or for a number of requests of all.
 
     Returns:
         ``p50``, ``p95`` and ``p99`` in seconds, ``images_per_second`` and the number of ``requests``.
@@ -60,10 +51,7 @@ def measure_load(
         asyncio.run(run())
     except (OSError, EOFError) as error:
         raise MeasurementFailed(f"the server closed a connection: {error}") from None
-    wall = time.perf_counter() - began
-    p50, p95, p99 = np.percentile(latencies, [50, 95, 99]).tolist()
-    rate = len(latencies) / wall
-    return {"p50": p50, "p95": p95, "p99": p99, "images_per_second": rate, "requests": len(latencies)}
+    return latency_sample(latencies, time.perf_counter() - began, 1, (50, 95, 99))
 
 
 def _request(host: str, image: bytes) -> bytes:

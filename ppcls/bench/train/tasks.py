@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from ppcls.bench.measure.processes import MeasuringProcess, worker_command
 from ppcls.bench.measure.runner import Candidate, Effort, MeasurementFailed, Sample
@@ -31,15 +30,10 @@ class TrainTask(Effort):
     """
 
     config: str
-    overrides: tuple[str, ...] = ()
+    overrides: Sequence[str] = ()
     source: str = "synthetic"
     settle: float = 0.0
     phase_steps: int = 4
-
-    @staticmethod
-    def from_json(tree: dict[str, Any]) -> TrainTask:
-        """Returns the task that was written as JSON."""
-        return TrainTask(**{**tree, "overrides": tuple(tree["overrides"])})
 
 
 def inspect_machine(config: Path, overrides: Sequence[str]) -> Inspection:

@@ -128,12 +128,8 @@ def _train(arguments: argparse.Namespace) -> None:
     axes = {name: getattr(arguments, name) for name in _AXES}
     variants = find_variants(config, inspection, arguments.source, axes)
     effort = common.read_effort(arguments)
-    task = TrainTask(
-        config=arguments.config,
-        overrides=tuple(arguments.override),
-        phase_steps=arguments.phase_steps,
-        **asdict(effort),
-    )
+    overrides, phases = arguments.override, arguments.phase_steps
+    task = TrainTask(config=arguments.config, overrides=overrides, phase_steps=phases, **asdict(effort))
     candidates = make_candidates(variants, task, inspection, config)
     if arguments.torch:
         theirs = list(pytorch_variants(variants, compiled=arguments.torch_compile))
