@@ -15,7 +15,8 @@ from ppcls.arch.build import build_model
 from ppcls.cli.infer import infer
 from ppcls.deploy.heat_map import HeatMapWriter
 from ppcls.deploy.models.source import find_source
-from ppcls.engine.evaluation.heat_map import attention_rollout
+from ppcls.engine.evaluation.heat_map import HeatMaps, attention_rollout
+from ppcls.errors import UserError
 
 CAT = 282  # tiger cat
 
@@ -86,6 +87,23 @@ def write_weights_of(name: str, folder: Path) -> Path:
     paddle.seed(7)
     write_arrays(folder / "model.safetensors", build_model(name, 3).state_dict())
     return folder / "model.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("PVT_V2_B0", (7, 7)), ("LeViT_128S", (14, 14)), ("CvT_13_224", (7, 7)), ("TNT_small", None)],
+)
+def test_grad_cam_of_transformer_is_that_of_an_image_not_of_attention_weights(
+    name: str, shape: tuple[int, int] | None
+) -> None:
+    paddle.seed(7)
+    maps = HeatMaps(build_model(name, 3), [], "NCHW")
+    image = np.random.default_rng(0).standard_normal((1, 3, 224, 224), np.float32)
+    if shape is None:
+        with pytest.raises(UserError, match="has no feature map"):
+            maps.grad_cam(image, 1)
+    else:
+        assert maps.grad_cam(image, 1).shape == shape
 
 
 def test_attention_rollout_of_uniform_attention_is_uniform() -> None:

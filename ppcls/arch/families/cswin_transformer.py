@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import ClassVar
 
 import paddle
 from paddle import Tensor, nn
@@ -135,6 +136,8 @@ class CSWinTransformer(nn.Layer):  # type: ignore[misc]
         drop_rate: Dropout within `Mlp`.
         attn_drop_rate: Dropout of attention weights.
     """
+
+    channels_last: ClassVar[bool] = True  # features are [B, H, W, C] in both layouts
 
     def __init__(
         self,

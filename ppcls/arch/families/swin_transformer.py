@@ -211,6 +211,8 @@ class SwinTransformer(nn.Layer):  # type: ignore[misc]
     # Buffers in checkpoints of several versions of PaddleClas; the architecture determines their values.
     derived: ClassVar[tuple[str, ...]] = ("relative_position_index", "attn_mask")
 
+    channels_last: ClassVar[bool] = True  # features are [B, H, W, C] in both layouts
+
     def __init__(
         self,
         width: int,

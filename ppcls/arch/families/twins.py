@@ -8,6 +8,7 @@ them.
 from __future__ import annotations
 
 from functools import partial
+from typing import ClassVar
 
 from paddle import ParamAttr, Tensor, nn
 from paddle.nn import functional as F
@@ -89,6 +90,8 @@ class Twins(nn.Layer):  # type: ignore[misc]
         attn_drop_rate: Dropout of attention weights.
         drop_path_rate: Probability of skipping the last block; it decreases linearly to 0 in the first one.
     """
+
+    channels_last: ClassVar[bool] = True  # features are [B, H, W, C] in both layouts
 
     def __init__(
         self,

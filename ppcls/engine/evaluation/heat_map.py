@@ -12,7 +12,6 @@ import paddle
 from numpy.typing import NDArray
 from paddle import Tensor, nn
 
-from ppcls.arch.families.swin_transformer import SwinTransformer
 from ppcls.arch.families.vision_transformer import VisionTransformer
 from ppcls.arch.layers.transformer import SelfAttention
 from ppcls.config.sections.transform import ImageState, Transform
@@ -41,7 +40,7 @@ class HeatMaps:
         self.model = model
         model.eval()
         self._by_rollout = isinstance(model, VisionTransformer)
-        channels_last = isinstance(model, SwinTransformer) or layout == "NHWC"
+        channels_last = getattr(model, "channels_last", False) or layout == "NHWC"
         self._spatial = [1, 2] if channels_last else [2, 3]
         self._chain = plan_chain(transforms, "CHW" if layout == "NCHW" else "HWC")
         shown = [spec for spec in transforms if not isinstance(spec, NormalizeImage)]
@@ -91,13 +90,17 @@ class HeatMaps:
         feature_maps: list[Tensor] = []
 
         def keep_feature_map(_layer: nn.Layer, _inputs: Any, output: Any) -> None:
-            if not isinstance(output, Tensor) or output.ndim != 4:
+            if not isinstance(output, Tensor) or output.ndim != 4 or output.shape[0] != 1:
                 return
             if min(output.shape[axis] for axis in self._spatial) > 1:
                 feature_maps[:] = [output]
 
         tensor = paddle.to_tensor(image, stop_gradient=False)
-        with _hooked(self.model.sublayers(), keep_feature_map):
+        # Attention's weights and its heads have four axes, too.
+        attention = [layer for layer in self.model.sublayers() if hasattr(layer, "scores")]
+        others = {id(part) for layer in attention for part in layer.children()}
+        layers = [layer for layer in self.model.sublayers() if id(layer) not in others]
+        with _hooked(layers, keep_feature_map):
             logits = self.model(tensor)
         if not isinstance(logits, Tensor) or not feature_maps:
             raise UserError(f"heat map: {type(self.model).__name__} has no feature map before its logits")
