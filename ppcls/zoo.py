@@ -46,6 +46,7 @@ class Architecture:
         std: Standard deviation of the pixels of each channel, 0..1.
         sha256: SHA-256 of its published plain weights; "" if unknown.
         speed: Images per second of one CPU core's time, measured by ppcls; 0 if unknown.
+        bgr: Whether its weights were evaluated with images in BGR order.
         interpolation: Interpolation of the resizing that its weights were evaluated with.
         crop_ratio: Side of the centre crop, relative to the short side of the resized image.
     """
@@ -67,6 +68,7 @@ class Architecture:
     package: str = ""
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    bgr: bool = False
     interpolation: str = "bilinear"
     crop_ratio: float = 0.875
     sha256: str = ""

@@ -30,7 +30,7 @@ def block_positions(firsts: Iterable[bool]) -> list[tuple[int, int]]:
     return positions
 
 
-def _positions_of(depths: Sequence[int]) -> list[tuple[int, int]]:
+def positions_of(depths: Sequence[int]) -> list[tuple[int, int]]:
     """Returns (stage, position in the stage) of each block, given the number of blocks per stage."""
     starts = {0, *accumulate(depths)}
     return block_positions(i in starts for i in range(sum(depths)))
@@ -38,7 +38,7 @@ def _positions_of(depths: Sequence[int]) -> list[tuple[int, int]]:
 
 def _in_stage(pattern: str, depths: Sequence[int]) -> tuple[str, Replacement]:
     """Returns a rule that numbers blocks by stage; the pattern's group is the block's number, from 0."""
-    places = _positions_of(depths)
+    places = positions_of(depths)
     return pattern, lambda match: "blocks.{}.{}.".format(*places[int(match[1])])
 
 
@@ -115,7 +115,7 @@ _V2_DEPTHS = (1, 2, 3, 4, 3, 3, 1)
 
 def mobilenet_v2(_: nn.Layer) -> Rules:
     """Returns the rules of Paddle's MobileNetV2."""
-    places = _positions_of(_V2_DEPTHS)
+    places = positions_of(_V2_DEPTHS)
 
     def rename(match: re.Match[str]) -> str:
         stage, i = places[int(match[1]) - 1]
@@ -141,7 +141,7 @@ _V3_DEPTHS = {models.MobileNetV3Large: (1, 2, 3, 4, 2, 3), models.MobileNetV3Sma
 def mobilenet_v3(model: nn.Layer) -> Rules:
     """Returns the rules of Paddle's MobileNetV3."""
     depths = next(depths for kind, depths in _V3_DEPTHS.items() if isinstance(model, kind))
-    places = _positions_of(depths)
+    places = positions_of(depths)
     parts = {"expand_conv": "expand", "bottleneck_conv": "depthwise", "linear_conv": "project"}
 
     def rename(match: re.Match[str]) -> str:

@@ -23,6 +23,7 @@ from ppcls.arch.families.ghostnet import GhostNet
 from ppcls.arch.families.hrnet import HRNet
 from ppcls.arch.families.inception import InceptionV3, InceptionV4
 from ppcls.arch.families.mobilenet import MobileNetV1Net, MobileNetV2Net, MobileNetV3Net
+from ppcls.arch.families.mobilenet_v4 import MobileNetV4
 from ppcls.arch.families.pp_lcnet import PPLCNet
 from ppcls.arch.families.res2net import Res2Net
 from ppcls.arch.families.resnet import BasicSEResNet, ResNet
@@ -51,6 +52,7 @@ _VARIANTS: dict[type[nn.Layer], str] = {
     DarkNet53: "PaddleClas's DarkNet53 has ReLU instead of leaky ReLU",
     GhostNet: "PaddleClas's GhostNet differs in squeeze-and-excitation and in the last convolution",
     MobileNetV1Net: "PaddleClas's MobileNetV1 has ReLU instead of ReLU6",
+    MobileNetV4: "attention in PaddleClas's MobileNetV4 divides products by a larger number",
     PPLCNet: "the last convolution of PaddleClas's PPLCNet has no bias",
     TinyNet: "PaddleClas's TinyNet rounds its numbers of blocks up",
     Res2Net: "PaddleClas's Res2Net does not count padding in average pooling, and has another first block",
@@ -91,7 +93,8 @@ def read_names(model: nn.Layer, names: Iterable[str], source: str) -> Translatio
         UserError: The network differs from the one of the same name in timm.
     """
     file_names, own = set(names), model.state_dict().keys()
-    identical = file_names >= {name for name in own if not name.endswith(".relative_position_index")}
+    derived = tuple(f".{name}" for name in getattr(model, "derived", ()))
+    identical = file_names >= {name for name in own if not name.endswith(derived)}
     _check_family(model, source, identical=identical)
     if identical and not isinstance(model, EfficientNetLite):  # which has timm's names
         return Translation({name: name for name in file_names})

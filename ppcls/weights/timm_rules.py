@@ -22,11 +22,15 @@ from ppcls.arch.families.dla import DLA
 from ppcls.arch.families.dpn import DPN
 from ppcls.arch.families.efficientnet import EfficientNet
 from ppcls.arch.families.efficientnet_lite import EfficientNetLite
+from ppcls.arch.families.efficientnet_v2 import EfficientNetV2
 from ppcls.arch.families.fasternet import FasterNet
 from ppcls.arch.families.ghostnet import GhostNet
 from ppcls.arch.families.hrnet import HRNet
 from ppcls.arch.families.inception import InceptionV3
 from ppcls.arch.families.mobilenet import MobileNetV1Net
+from ppcls.arch.families.mobilenet_v4 import MobileNetV4
+from ppcls.arch.families.mobilevit import MobileViT
+from ppcls.arch.families.mobilevit_v2 import MobileViTV2
 from ppcls.arch.families.pp_hgnet import PPHGNet, PPHGNetV2
 from ppcls.arch.families.pp_lcnet import PPLCNet, PPLCNetV2
 from ppcls.arch.families.pvt_v2 import PyramidVisionTransformerV2
@@ -39,6 +43,7 @@ from ppcls.arch.families.starnet import StarNet
 from ppcls.arch.families.swin_transformer import SwinTransformer
 from ppcls.arch.families.vision_transformer import VisionTransformer
 from ppcls.arch.layers.residual import NumberedResNet
+from ppcls.weights.timm_hybrid_rules import MOBILEVIT, MOBILEVIT_V2, efficientnet_v2, mobilenet_v4
 from ppcls.weights.timm_mobile_rules import (
     GHOSTNET,
     LCNET,
@@ -337,6 +342,10 @@ _TIMM: dict[type[nn.Layer], Callable[[nn.Layer], Rules]] = {
     RegNet: lambda _: _REGNET,
     RepVGG: lambda _: _REPVGG,
     EfficientNet: efficientnet,
+    EfficientNetV2: efficientnet_v2,
+    MobileNetV4: mobilenet_v4,
+    MobileViT: lambda _: MOBILEVIT,
+    MobileViTV2: lambda _: MOBILEVIT_V2,
     SwinTransformer: lambda _: _SWIN,
     PPHGNet: lambda _: [(r"^stem\.", "stem.stem."), *_HGNET],
     PPHGNetV2: lambda _: _HGNET,

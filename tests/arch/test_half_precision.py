@@ -13,6 +13,7 @@ from paddle import nn
 
 from ppcls.arch.families.convnext import ConvNeXt
 from ppcls.arch.families.swin_transformer import SwinTransformer
+from ppcls.arch.families.swin_transformer_v2 import SwinTransformerV2
 from ppcls.arch.families.vision_transformer import DistilledVisionTransformer
 from ppcls.config.sections.run import AMP
 from ppcls.engine.core.precision import build_precision
@@ -24,6 +25,7 @@ MODELS: list[Any] = [
     ),
     pytest.param(partial(DistilledVisionTransformer, 48, 16, 24, 2, 3), id="DeiT"),
     pytest.param(partial(SwinTransformer, 12, (1, 2, 1, 1), 3, 7, drop_path_rate=0.0), id="Swin"),
+    pytest.param(partial(SwinTransformerV2, 12, (1, 2, 1, 1), 3, 4, 128, drop_path_rate=0.0), id="SwinV2"),
 ]
 
 

@@ -134,3 +134,10 @@ def test_export_writes_weights_that_can_be_read_back(
         np.testing.assert_array_equal(second.state_dict()[name].numpy(), tensor.numpy(), err_msg=name)
     assert main(command) == 1
     assert "--safetensors" in capsys.readouterr().err
+
+
+def test_published_model_expects_its_size_and_order_of_channels() -> None:
+    configs = {name: published_config(name) for name in ("MobileViT_S", "MobileViTV2_x1_0")}
+    orders = {name: config.Infer.transforms[0].to_rgb for name, config in configs.items() if config.Infer}
+    assert orders == {"MobileViT_S": False, "MobileViTV2_x1_0": True}
+    assert {config.Global.image_shape for config in configs.values()} == {(3, 256, 256)}

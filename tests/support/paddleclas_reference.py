@@ -50,6 +50,9 @@ ONLY_SIDES = {  # of networks that accept images of one size only
     "CSWinTransformer_tiny_224": (224, 224),
     "NextViT_small_224": (64, 96),
     "DSNet_tiny": (224, 224),
+    "MobileNetV4_hybrid_medium": (64, 96),
+    "MobileViTV2_x0_5": (64, 128),
+    "MobileViTV3_x0_5": (64, 128),
 }
 OPTIONS = {name: {"img_size": SIDES[0]} for name, sides in ONLY_SIDES.items() if sides == SIDES}
 OPTIONS["ResNet18_dbb"] = {"layer_type": "DiverseBranchBlock", "use_first_short_conv": False}
@@ -58,8 +61,10 @@ EAGER = (  # start of the names of models that cannot be built without weights
     "ConvNeXt",
     "CvT",
     "DSNet",
+    "EfficientNetV2",
     "FasterNet",
     "LeViT",
+    "MobileViT",
     "NextViT",
     "PVT",
     "StarNet",
@@ -71,6 +76,8 @@ EAGER = (  # start of the names of models that cannot be built without weights
     "alt_gvt",
     "pcpvt",
 )
+# Start of the names of models that PaddleClas can build, but not call.
+BROKEN = "SwinTransformerV2"
 # Of weights, against overflow: an involution multiplies features by features, and DSNet has many shortcuts.
 SCALES = {"RedNet26": 0.3, "DSNet_tiny": 0.5}
 OPTIONS["TinyNet_C"] = {  # as in PaddleClas's configs
@@ -113,6 +120,8 @@ def fill(model, scale=1.0):
 
 def still(model):
     """Disables dropout: two implementations draw different random numbers."""
+    if hasattr(model, "mconfig"):  # EfficientNetV2
+        model.mconfig.survival_prob = 0.0
     for layer in model.sublayers():
         if isinstance(layer, nn.Dropout):
             layer.p = 0.0
@@ -137,9 +146,14 @@ def run(model, name):
     return found
 
 
+def state_of(model):
+    """Returns parameters and buffers, without masks, which Swin Transformer V2 stores as zeros."""
+    return {name: value for name, value in model.state_dict().items() if not name.endswith(".attn_mask")}
+
+
 def digest(model):
     """Returns a hash of all parameter names."""
-    lines = sorted(f"{name} {tuple(value.shape)}" for name, value in model.state_dict().items())
+    lines = sorted(f"{name} {tuple(value.shape)}" for name, value in state_of(model).items())
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
@@ -181,10 +195,12 @@ def write_values(path, names):
         for layer in model.sublayers():
             if hasattr(layer, "id_tensor"):  # float64, which Paddle 3 no longer adds to float32
                 layer.id_tensor = layer.id_tensor.astype("float32")
-        for key, tensor in model.state_dict().items():
+        for key, tensor in state_of(model).items():
             value = tensor.numpy()
             written[f"{name}/shape/{key}"] = np.array(value.shape, int)
             written[f"{name}/init/{key}"] = np.array([value.mean(), value.std(), np.abs(value).max()])
+        if name.startswith(BROKEN):
+            continue
         for key, logits in run(model, name).items():
             written[f"{name}/{key}"] = logits
     np.savez(path, **written)
@@ -255,6 +271,12 @@ def dual_products(layer, image, _made):
     return channels * small * (small + 2 * height * width)
 
 
+def shared_products(layer, image, _made):
+    """Counts those of MobileNetV4, whose heads share keys and values."""
+    count = image.shape[2] * image.shape[3]
+    return 2 * image.shape[0] * layer.query_dim * count * (count // layer.kv_stride**2)
+
+
 PRODUCTS = {  # by module and class
     ("dsnet", "MixBlock"): dual_products,
     ("cswin_transformer", "LePEAttention"): stripe_products,
@@ -262,12 +284,15 @@ PRODUCTS = {  # by module and class
     ("levit", "Attention"): distance_products,
     ("levit", "AttentionSubsample"): distance_products,
     ("nextvit", "E_MHSA"): averaged_products,
+    ("mobilenet_v4", "MobileAttention"): shared_products,
     ("pvt_v2", "Attention"): reduced_products,
     ("twins", "Attention"): reduced_products,
     ("twins", "GroupAttention"): window_products,
     **dict.fromkeys(
         [
             ("distilled_vision_transformer", "Attention"),
+            ("mobilevit", "Attention"),
+            ("mobilevit_v3", "MultiHeadAttention"),
             ("swin_transformer", "WindowAttention"),
             ("tnt", "Attention"),
             ("uniformer", "Attention"),
@@ -293,7 +318,7 @@ def trained(build):
 
 def write_table(path, names):
     """Writes parameters, names and FLOPs of these or all of PaddleClas's models."""
-    from ppcls.arch.cost import measure, measure_on
+    from ppcls.arch.cost import Cost, count_parameters, measure, measure_on
     from ppcls.zoo import ZOO
 
     table = {}
@@ -302,7 +327,11 @@ def write_table(path, names):
         if build is None:
             continue
         shape = ZOO[name].input_shape
-        if name.startswith(EAGER):
+        if name.startswith(BROKEN):
+            with unique_name.guard():
+                model = build()
+            names, cost = digest(model), Cost(count_parameters(model), None)
+        elif name.startswith(EAGER):
             with paddle.no_grad(), unique_name.guard():
                 model = trained(build)
                 names, cost = digest(model), measure_on(model, paddle.zeros([1, *shape]))

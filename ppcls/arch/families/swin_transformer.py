@@ -8,104 +8,52 @@ PaddleClas, every second block shifts its windows, even where one window covers 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar
 
-import numpy as np
 import paddle
-from numpy.typing import NDArray
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat
 from ppcls.arch.layers.drop_path import drop_paths, dropout
-from ppcls.arch.layers.transformer import SelfAttention, TransformerBlock, linear, normal
+from ppcls.arch.layers.transformer import TransformerBlock, linear, normal
+from ppcls.arch.layers.windows import WindowAttention, shift_mask
 
 _MLP_RATIO = 4
-_APART = -100.0  # added to the attention scores of tokens from different regions
+
+MakeBlock = Callable[..., TransformerBlock]
 
 
-class WindowAttention(SelfAttention):
-    """Attention within windows, with a learned bias for the relative position of each pair of tokens."""
+class SwinAttention(WindowAttention):
+    """Window attention with one learned bias per relative position and head."""
 
     def __init__(
         self, width: int, heads: int, window: int, shift: int, drop_rate: float, attn_drop_rate: float
     ) -> None:
-        super().__init__(width, heads, drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
+        super().__init__(width, heads, window, shift, drop_rate, attn_drop_rate)
         self.relative_position_bias_table = self.create_parameter(
             [(2 * window - 1) ** 2, heads], attr=normal()
         )
-        index = paddle.to_tensor(relative_positions(window))
-        if paddle.in_dynamic_mode():
-            self.register_buffer("relative_position_index", index)
-        else:  # a static program treats it as a constant
-            self.relative_position_index = index
-        self._window, self._shift = window, shift
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Maps tokens [B, H, W, width] to the same shape; ``mask`` is `shift_mask`, to shift the windows."""
-        height, width = x.shape[1:3]
-        below, right = -height % self._window, -width % self._window
-        shifted = self._shift and mask is not None
-        if below or right:
-            x = F.pad(x, [0, 0, 0, below, 0, right, 0, 0])
-        if shifted:
-            x = x.roll([-self._shift, -self._shift], [1, 2])
-        x = self.attend(to_windows(x, self._window), self._bias(mask))
-        x = from_windows(x, self._window, height + below, width + right)
-        if shifted:
-            x = x.roll([self._shift, self._shift], [1, 2])
-        return x[:, :height, :width] if below or right else x
-
-    def _bias(self, mask: Tensor | None) -> Tensor:
-        tokens = self._window**2
-        bias = self.relative_position_bias_table.index_select(self.relative_position_index.flatten())
-        bias = bias.reshape([1, tokens, tokens, -1]).transpose([0, 3, 1, 2])
-        return bias if mask is None else bias + mask.astype(bias.dtype)
+    def table(self) -> Tensor:
+        """See `WindowAttention.table`."""
+        return self.relative_position_bias_table
 
 
-def relative_positions(window: int) -> NDArray[np.int64]:
-    """Returns [N, N] int64: for each pair of the N tokens of a window, the row of its bias in the table."""
-    rows, columns = np.divmod(np.arange(window**2), window)
-    down = rows[:, None] - rows + window - 1
-    along = columns[:, None] - columns + window - 1
-    return np.asarray(down * (2 * window - 1) + along, np.int64)
-
-
-def shift_mask(height: int, width: int, window: int) -> Tensor:
-    """Returns the mask that separates tokens which are neighbors only because shifting wraps around.
-
-    Args:
-        height: Height of the feature map, a multiple of ``window``.
-        width: Width of the feature map, a multiple of ``window``.
-        window: Side of a window; windows are shifted by half of it, rounded down.
-
-    Returns:
-        [windows, 1, N, N] float32, 0 for two tokens of the same region.
-    """
-    rows, columns = (
-        (paddle.arange(side) >= side - window).astype("int32")
-        + (paddle.arange(side) >= side - window // 2).astype("int32")
-        for side in (height, width)
-    )
-    regions = (3 * rows.unsqueeze(1) + columns).reshape([1, height, width, 1])
-    regions = to_windows(regions, window).squeeze(-1)
-    apart = regions.unsqueeze(1) != regions.unsqueeze(2)
-    return (apart.astype("float32") * _APART).unsqueeze(1)
-
-
-def to_windows(x: Tensor, window: int) -> Tensor:
-    """Maps [B, H, W, C] to [B * windows, window * window, C]."""
-    height, width, channels = x.shape[1:]
-    x = x.reshape([-1, height // window, window, width // window, window, channels])
-    return x.transpose([0, 1, 3, 2, 4, 5]).reshape([-1, window * window, channels])
-
-
-def from_windows(x: Tensor, window: int, height: int, width: int) -> Tensor:
-    """Maps [B * windows, window * window, C] to [B, height, width, C]."""
-    channels = x.shape[-1]
-    x = x.reshape([-1, height // window, width // window, window, window, channels])
-    return x.transpose([0, 1, 3, 2, 4, 5]).reshape([-1, height, width, channels])
+def make_block(
+    width: int,
+    heads: int,
+    window: int,
+    shift: int,
+    drop_path: float,
+    drop_rate: float = 0.0,
+    attn_drop_rate: float = 0.0,
+) -> TransformerBlock:
+    """Returns a block of Swin Transformer; see `SwinTransformer`."""
+    attention = SwinAttention(width, heads, window, shift, drop_rate, attn_drop_rate)
+    return TransformerBlock(width, attention, _MLP_RATIO * width, drop_rate=drop_rate, drop_path=drop_path)
 
 
 class SwinPatchEmbed(nn.Layer):  # type: ignore[misc]
@@ -140,48 +88,30 @@ class PatchMerging(nn.Layer):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, H, W, C] to [B, ceil(H / 2), ceil(W / 2), 2 * C]."""
+        return self.reduction(self.norm(self.gather(x)))
+
+    @staticmethod
+    def gather(x: Tensor) -> Tensor:
+        """Maps [B, H, W, C] to [B, ceil(H / 2), ceil(W / 2), 4 * C]."""
         height, width = x.shape[1:3]
         if height % 2 or width % 2:
             x = F.pad(x, [0, 0, 0, height % 2, 0, width % 2, 0, 0])
-        corners = [x[:, row::2, column::2] for column in (0, 1) for row in (0, 1)]
-        return self.reduction(self.norm(paddle.concat(corners, axis=-1)))
+        return paddle.concat([x[:, row::2, column::2] for column in (0, 1) for row in (0, 1)], axis=-1)
 
 
 class SwinStage(nn.Layer):  # type: ignore[misc]
     """Blocks of one size, every second one with shifted windows.
 
     Args:
-        width: Width of a token.
-        heads: Heads of each block.
+        blocks: The blocks.
+        downsample: Layer that follows them.
         window: Side of a window.
-        drop_paths: Probability of skipping each block.
-        drop_rate: Dropout after each layer.
-        attn_drop_rate: Dropout of attention weights.
-        last: Whether it is the last stage, which does not merge tokens.
         shift_single: Whether a window that covers everything is shifted, too.
     """
 
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        window: int,
-        drop_paths: list[float],
-        drop_rate: float,
-        attn_drop_rate: float,
-        last: bool,
-        shift_single: bool,
-    ) -> None:
+    def __init__(self, blocks: list[nn.Layer], downsample: nn.Layer, window: int, shift_single: bool) -> None:
         super().__init__()
-        self.blocks = nn.LayerList()
-        for i, drop_path in enumerate(drop_paths):
-            shift = window // 2 if i % 2 else 0
-            attention = WindowAttention(width, heads, window, shift, drop_rate, attn_drop_rate)
-            hidden = _MLP_RATIO * width
-            self.blocks.append(
-                TransformerBlock(width, attention, hidden, drop_rate=drop_rate, drop_path=drop_path)
-            )
-        self.downsample = nn.Identity() if last else PatchMerging(width)
+        self.blocks, self.downsample = nn.LayerList(blocks), downsample
         self._window, self._shift_single = window, shift_single
 
     def forward(self, x: Tensor) -> Tensor:
@@ -206,10 +136,12 @@ class SwinTransformer(nn.Layer):  # type: ignore[misc]
         drop_rate: Dropout of tokens and after each layer.
         attn_drop_rate: Dropout of attention weights.
         shift_single_window: Whether every second block shifts its window even if it covers everything.
+        stages: Side of a window and constructor of a block per stage, instead of ``window`` and `make_block`.
     """
 
     # Buffers in checkpoints of several versions of PaddleClas; the architecture determines their values.
     derived: ClassVar[tuple[str, ...]] = ("relative_position_index", "attn_mask")
+    merging: ClassVar[type[PatchMerging]] = PatchMerging
 
     channels_last: ClassVar[bool] = True  # features are [B, H, W, C] in both layouts
 
@@ -226,19 +158,21 @@ class SwinTransformer(nn.Layer):  # type: ignore[misc]
         drop_rate: float = 0.0,
         attn_drop_rate: float = 0.0,
         shift_single_window: bool = True,
+        stages: Sequence[tuple[int, MakeBlock]] | None = None,
     ) -> None:
         super().__init__()
         self.shifts_single_window = shift_single_window
         self.patch_embed = SwinPatchEmbed(input_image_channel, width, data_format)
         self.pos_drop = dropout(drop_rate)
-        rates = drop_paths(drop_path_rate, sum(depths))
+        rates = iter(drop_paths(drop_path_rate, sum(depths)))
         self.layers = nn.LayerList()
-        for i, depth in enumerate(depths):
-            stage_rates, rates = rates[:depth], rates[depth:]
-            last = i == len(depths) - 1
-            size = width << i, heads << i, window
-            drops = stage_rates, drop_rate, attn_drop_rate
-            self.layers.append(SwinStage(*size, *drops, last, shift_single_window))
+        stages = stages or [(window, make_block)] * len(depths)
+        for i, (depth, (side, make)) in enumerate(zip(depths, stages, strict=True)):
+            size = width << i, heads << i, side
+            shifts = (side // 2 if j % 2 else 0 for j in range(depth))
+            blocks = [make(*size, shift, next(rates), drop_rate, attn_drop_rate) for shift in shifts]
+            downsample = nn.Identity() if i == len(depths) - 1 else self.merging(width << i)
+            self.layers.append(SwinStage(blocks, downsample, side, shift_single_window))
         features = width << (len(depths) - 1)
         self.norm = nn.LayerNorm(features)
         self.head = linear(features, class_num)

@@ -15,10 +15,10 @@ from paddle.nn import functional as F
 from paddle.regularizer import L2Decay
 
 from ppcls.arch.families.pvt_v2 import ReducedAttention, TokenConvolution
-from ppcls.arch.families.swin_transformer import from_windows, to_windows
 from ppcls.arch.layers.conv_norm import DataFormat, fan_out_normal
 from ppcls.arch.layers.drop_path import drop_paths, dropout
 from ppcls.arch.layers.transformer import SelfAttention, TransformerBlock, linear
+from ppcls.arch.layers.windows import from_windows, to_windows
 
 _WINDOW = 7
 _REDUCTIONS = (8, 4, 2, 1)  # of the sides of keys and values, per stage

@@ -126,6 +126,24 @@ class UnderscoredConvNorm(ConvNorm):
     names = ("_conv", "_batch_norm")
 
 
+class FanOutNormal(nn.initializer.Initializer):  # type: ignore[misc]
+    """Initial weights of a convolution: normal, with variance 2 / (output channels * area of the kernel).
+
+    Args:
+        depthwise: Whether a depthwise convolution counts as one output channel.
+    """
+
+    def __init__(self, *, depthwise: bool = False) -> None:
+        super().__init__()
+        self._depthwise = depthwise
+
+    def forward(self, var: Tensor, block: object = None) -> Tensor:
+        """Initializes a parameter, [C', C / groups, height, width]."""
+        out_channels, in_channels, height, width = var.shape
+        fan_out = height * width * (1 if self._depthwise and in_channels == 1 else out_channels)
+        return nn.initializer.Normal(std=(2.0 / fan_out) ** 0.5).forward(var, block)
+
+
 def kaiming_conv(
     data_format: DataFormat, kind: type[ConvNorm] = ConvNorm, *, decay: bool = False
 ) -> partial[ConvNorm]:

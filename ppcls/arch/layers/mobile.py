@@ -6,8 +6,12 @@ from functools import partial
 from typing import ClassVar
 
 from paddle import Tensor, nn
+from paddle.nn import functional as F
 
-from ppcls.arch.layers.conv_norm import Activation, ConvNorm, DataFormat
+from ppcls.arch.layers.conv_norm import Activation, ConvNorm, DataFormat, batch_norm
+from ppcls.arch.layers.drop_path import DropPath
+from ppcls.arch.layers.sequence import LayerScale
+from ppcls.arch.layers.transformer import MatrixProduct
 
 _FEATURES = 1280
 
@@ -93,6 +97,59 @@ class InvertedResidual(nn.Layer):  # type: ignore[misc]
         for name in self.names:
             y = getattr(self, name)(y)
         return x + y if self._shortcut else y
+
+
+class MultiQueryAttention(nn.Layer):  # type: ignore[misc]
+    """Attention whose heads share keys and values (MobileNetV4, section 4), with a shortcut.
+
+    Args:
+        width: Width of a head.
+        heads: Number of heads.
+        stride: Stride of the depthwise convolutions that reduce keys and values.
+        factor: Factor on the products of queries and keys.
+        scale: Initial factor on the channels.
+        drop: Probability of skipping the layer.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        width: int,
+        heads: int,
+        stride: int,
+        factor: float,
+        scale: float,
+        drop: float,
+        data_format: DataFormat,
+    ) -> None:
+        super().__init__()
+        conv = partial(nn.Conv2D, kernel_size=1, bias_attr=False, data_format=data_format)
+        self.norm = batch_norm(channels, data_format, decay=False)
+        self.query_proj, self.proj = conv(channels, width * heads), conv(width * heads, channels)
+        self.key_proj, self.value_proj = conv(channels, width), conv(channels, width)
+        down = partial(ConvNorm, channels, channels, 3, stride, channels, None, data_format, decay=False)
+        self.key_down_proj, self.value_down_proj = (down() if stride > 1 else nn.Identity() for _ in range(2))
+        self.scores, self.mixed = MatrixProduct(transposed=True), MatrixProduct()
+        self.layer_scale, self.drop_path = LayerScale(channels, scale, data_format), DropPath(drop)
+        self._width, self._factor, self._channels_last = width, factor, data_format == "NHWC"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        y = self.norm(x)
+        query = self._tokens(self.query_proj(y)) * self._factor
+        key = self._tokens(self.key_proj(self.key_down_proj(y)))
+        value = self._tokens(self.value_proj(self.value_down_proj(y)))
+        count, width = query.shape[1:]
+        scores = self.scores(query.reshape([-1, count * width // self._width, self._width]), key)
+        y = self.mixed(F.softmax(scores, axis=-1), value).reshape([-1, count, width])
+        if self._channels_last:
+            y = y.reshape([-1, *x.shape[1:3], width])
+        else:
+            y = y.transpose([0, 2, 1]).reshape([-1, width, *x.shape[2:]])
+        return x + self.drop_path(self.layer_scale(self.proj(y)))
+
+    def _tokens(self, x: Tensor) -> Tensor:
+        return x.flatten(1, 2) if self._channels_last else x.flatten(2).transpose([0, 2, 1])
 
 
 class LateFeatures(nn.Layer):  # type: ignore[misc]

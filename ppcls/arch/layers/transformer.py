@@ -6,6 +6,7 @@ As in ViT, each half starts with normalization. Attention uses plain operators.
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import paddle
 from paddle import ParamAttr, Tensor, nn
@@ -50,6 +51,8 @@ class SelfAttention(nn.Layer):  # type: ignore[misc]
         attn_drop_rate: Dropout of the attention weights.
     """
 
+    names: ClassVar[tuple[str, str]] = ("qkv", "proj")  # of the linear layers, in checkpoints
+
     def __init__(
         self,
         width: int,
@@ -61,8 +64,8 @@ class SelfAttention(nn.Layer):  # type: ignore[misc]
         attn_drop_rate: float = 0.0,
     ) -> None:
         super().__init__()
-        self.qkv = linear(width, 3 * width, bias=bias)
-        self.proj = linear(width, width)
+        self.add_sublayer(self.names[0], linear(width, 3 * width, bias=bias))
+        self.add_sublayer(self.names[1], linear(width, width))
         self.scores, self.mixed = MatrixProduct(transposed=True), MatrixProduct()
         self.attn_drop, self.proj_drop = dropout(attn_drop_rate), dropout(drop_rate)
         self._heads, self._scale = heads, scale or (width // heads) ** -0.5
@@ -77,15 +80,23 @@ class SelfAttention(nn.Layer):  # type: ignore[misc]
         ``bias``, [W, heads, N, N] or [1, heads, N, N], is added to the products of queries and keys.
         """
         tokens, width = x.shape[-2:]
-        split = self.qkv(x).reshape([-1, tokens, 3, self._heads, width // self._heads])
+        split = self.project(x).reshape([-1, tokens, 3, self._heads, width // self._heads])
         query, key, value = split.transpose([2, 0, 3, 1, 4]).unbind(0)
-        scores = self.scores(query * self._scale, key)  # scaled first, to stay in float16's range
+        scores = self.compare(query, key)
         if bias is not None:
             groups = scores.reshape([-1, *bias.shape])
             scores = (groups + bias).reshape([-1, self._heads, tokens, tokens])
         weights = self.attn_drop(F.softmax(scores, axis=-1))
         mixed = self.mixed(weights, value).transpose([0, 2, 1, 3])
-        return self.proj_drop(self.proj(mixed.reshape([-1, tokens, width])))
+        return self.proj_drop(getattr(self, self.names[1])(mixed.reshape([-1, tokens, width])))
+
+    def project(self, x: Tensor) -> Tensor:
+        """Maps tokens [B, N, width] to queries, keys and values [B, N, 3 * width]."""
+        return getattr(self, self.names[0])(x)
+
+    def compare(self, query: Tensor, key: Tensor) -> Tensor:
+        """Returns the products of queries and keys [B, heads, N, width / heads], [B, heads, N, N]."""
+        return self.scores(query * self._scale, key)  # scaled first, to stay in float16's range
 
 
 class Mlp(nn.Layer):  # type: ignore[misc]

@@ -136,9 +136,9 @@ class Arch(Section):
     timm_variant: bool | None = None
     """Build timm's network instead of PaddleClas's, for its weights. These differ in: DarkNet53: leaky ReLU;
     EfficientNet, EfficientNet_lite: even padding; GhostNet: squeeze-and-excitation, bias of the last
-    convolution; MobileNetV1: ReLU6; PPLCNet: bias of the last convolution; Res2Net: pooling, first block;
-    SE_ResNet18, SE_ResNet34: squeeze-and-excitation, first shortcut; TinyNet: number of blocks.
-    Default: False."""
+    convolution; MobileNetV1: ReLU6; MobileNetV4_hybrid: scale of attention; PPLCNet: bias of the last
+    convolution; Res2Net: pooling, first block; SE_ResNet18, SE_ResNet34: squeeze-and-excitation, first
+    shortcut; TinyNet: number of blocks. Default: False."""
     last_stage_stride: Literal[1, 2] | None = None
     """ResNet50 and other ResNets: stride of the last stage. 1 doubles the resolution of the features, as in
     re-identification; default: 2."""
@@ -155,6 +155,10 @@ class Arch(Section):
     """MobileNetV3, PP-LCNet, ESNet: dropout before the classifier; null for none."""
     ml_decoder: MLDecoder | None = None
     """ResNet, PP-LCNet, PP-HGNet and others: the head ML-Decoder, for many labels per image."""
+    dropout: Decay | None = None
+    """MobileViTV3: dropout within transformers; default: 0.1."""
+    classifier_dropout: Decay | None = None
+    """MobileViTV3: dropout before the classifier; default: 0.1."""
     use_fused_attn: Literal[False] | None = None
     """Accepted for PaddleClas's configs; attention uses plain operators."""
     use_fused_linear: Literal[False] | None = None

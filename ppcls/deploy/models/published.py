@@ -32,13 +32,17 @@ def published_config(name: str, overrides: Sequence[str] = ()) -> Config:
         resize["backend"] = "pil"
     normalize = {"scale": "1.0/255.0", "mean": list(entry.mean), "std": list(entry.std)}
     transforms = [
-        {"DecodeImage": None},
+        {"DecodeImage": {"to_rgb": not entry.bgr}},
         {"ResizeImage": resize},
         {"CropImage": {"size": entry.side}},
         {"NormalizeImage": normalize},
     ]
     tree: dict[str, Any] = {
-        "Global": {"output_dir": f"./output/{name}", "pretrained_model": str(entry.weights_file())},
+        "Global": {
+            "output_dir": f"./output/{name}",
+            "pretrained_model": str(entry.weights_file()),
+            "image_shape": list(entry.input_shape),
+        },
         "Arch": {"name": name, "class_num": _CLASSES},
         "Loss": {"Train": [{"CELoss": None}], "Eval": [{"CELoss": None}]},
         "Optimizer": {"name": "Momentum", "lr": {"name": "Constant", "learning_rate": 0.01}},

@@ -6,13 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ppcls.arch.families.swin_transformer import (
-    SwinTransformer,
-    from_windows,
-    relative_positions,
-    shift_mask,
-    to_windows,
-)
+from ppcls.arch.families.swin_transformer import SwinTransformer
+from ppcls.arch.layers.windows import from_windows, relative_positions, shift_mask, to_windows
 from ppcls.errors import UserError
 from ppcls.weights.files import fill_model
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from quickstart import problems, read
 
+from ppcls.zoo import families_with
+
 SWIN = "SwinTransformer_tiny_patch4_window7_224"
 
 
@@ -37,11 +39,12 @@ def test_options_of_paddleclas_are_accepted() -> None:
         (
             ["Arch.drop_path_rate=0.1"],
             "Arch.drop_path_rate: ResNet18 has no such option, "
-            "only ConvNeXt, ViT, DeiT, SwinTransformer, VAN, PVTv2, StarNet; remove it",
+            f"only {', '.join(families_with('drop_path_rate'))}; remove it",
         ),
         (
             [f"Arch.name={SWIN}", "Arch.img_size=32"],
-            f"Arch.img_size: {SWIN} has no such option, only ViT, DeiT; remove it",
+            f"Arch.img_size: {SWIN} has no such option, "
+            f"only {', '.join(families_with('img_size'))}; remove it",
         ),
         ([f"Arch.name={SWIN}", "Arch.use_fused_attn=True"], "Arch.use_fused_attn: expected False, got True"),
         (

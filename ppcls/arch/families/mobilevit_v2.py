@@ -1,0 +1,128 @@
+"""MobileViTV2 (Mehta and Rastegari 2022, https://arxiv.org/abs/2206.02680), with attention of linear cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.families.mobilevit import MobileViTConvNorm
+from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, round_channels
+from ppcls.arch.layers.drop_path import dropout
+from ppcls.arch.layers.linear_attention import UNIFORM, linear_transformer, pointwise
+from ppcls.arch.layers.patches import even, over_patches, resize, sides
+from ppcls.arch.layers.sequence import ResidualSequence
+
+
+class MobileViTV2Block(nn.Layer):  # type: ignore[misc]
+    """Convolutions, `linear_transformer` over the pixels of the same position in all patches, a convolution.
+
+    Args:
+        width: Channels of a token.
+        depth: Blocks of the transformer.
+    """
+
+    def __init__(
+        self, channels: int, width: int, depth: int, conv: partial[ConvNorm], data_format: DataFormat
+    ) -> None:
+        super().__init__()
+        narrow = nn.Sequential(("conv", pointwise(channels, width, data_format, bias=False)))
+        self.local_rep = nn.Sequential(conv(channels, channels, 3, 1, channels, F.silu), narrow)
+        self.global_rep = linear_transformer(width, depth, data_format)
+        self.conv_proj = conv(width, channels, 1)
+        self._data_format = data_format
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to the same shape; or NHWC. It enlarges odd sides."""
+        x = resize(x, even(sides(x, self._data_format)), self._data_format, align=True)
+        x = over_patches(self.global_rep, self.local_rep(x), self._data_format, self._data_format)
+        return self.conv_proj(x)
+
+
+def inverted_residual(
+    conv: partial[ConvNorm], in_channels: int, out_channels: int, stride: int, expansion: int
+) -> ResidualSequence:
+    """Returns an inverted residual with the names of this family."""
+    width = round_channels(in_channels * expansion)
+    block = nn.Sequential(
+        ("exp_1x1", conv(in_channels, width, 1, act=F.silu)),
+        ("conv_3x3", conv(width, width, 3, stride, width, F.silu)),
+        ("red_1x1", conv(width, out_channels, 1)),
+    )
+    return ResidualSequence({"block": block}, stride == 1 and in_channels == out_channels)
+
+
+class MobileViTStages(nn.Sequential):  # type: ignore[misc]
+    """The structure of MobileViTV2 and V3, which map images [B, C, H, W] (or NHWC) to logits [B, class_num].
+
+    Args:
+        channels: Channels of the first convolution and of the stages.
+        widths: Width of a token in the last three stages.
+        depths: Blocks of attention in the last three stages.
+        block: Constructor of the blocks that end them.
+        initializer: Initializer of the convolutions with batch norm.
+        expansion: Channels within inverted residuals, as a multiple of their input's.
+        repeats: Inverted residuals of the second stage.
+        features: Channels of the last convolution; 0 for none.
+        drop_rate: Dropout before the classifier.
+        linear: Constructor of the classifier.
+    """
+
+    def __init__(
+        self,
+        channels: Sequence[int],
+        widths: Sequence[int],
+        depths: Sequence[int] = (2, 4, 3),
+        block: Callable[..., nn.Layer] = MobileViTV2Block,
+        initializer: nn.initializer.Initializer = UNIFORM,
+        expansion: int = 2,
+        repeats: int = 2,
+        features: int = 0,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+        drop_rate: float = 0.0,
+        linear: Callable[[int, int], nn.Linear] = nn.Linear,
+    ) -> None:
+        conv = partial(MobileViTConvNorm, data_format=data_format, initializer=initializer)
+        residual = partial(inverted_residual, conv, expansion=expansion)
+        stem, first, second, *later = channels
+        stages = [[residual(stem, first, 1)], [residual(first, second, 2)]]
+        stages[1] += [residual(second, second, 1) for _ in range(repeats - 1)]
+        for out, width, depth in zip(later, widths, depths, strict=True):
+            stages.append([residual(second, out, 2), block(out, width, depth, conv, data_format)])
+            second = out
+        pool = nn.Sequential(nn.AdaptiveAvgPool2D(1, data_format=data_format), nn.Flatten())
+        classifier = linear(features or second, class_num)
+        super().__init__(
+            ("conv_1", conv(input_image_channel, stem, 3, 2, act=F.silu)),
+            *((f"layer_{i}", nn.Sequential(*stage)) for i, stage in enumerate(stages, 1)),
+            ("conv_1x1_exp", conv(second, features, 1, act=F.silu) if features else nn.Identity()),
+            (
+                "classifier",
+                nn.Sequential(("pool", pool), ("dropout", dropout(drop_rate)), ("fc", classifier)),
+            ),
+        )
+
+
+class MobileViTV2(MobileViTStages):
+    """The network, whose channels are multiplied by ``factor``."""
+
+    def __init__(self, factor: float, **options: Any) -> None:
+        super().__init__(*scaled(factor), **options)
+
+
+def scaled(factor: float) -> tuple[list[int], list[int]]:
+    """Returns the channels and widths of `MobileViTStages`, multiplied by ``factor``."""
+    stages = [round_channels(channels * factor) for channels in (128, 256, 384, 512)]
+    widths = [round_channels(width * factor) for width in (128, 192, 256)]
+    return [int(32 * factor), round_channels(64 * factor, 16), *stages], widths
+
+
+MobileViTV2_x0_5 = partial(MobileViTV2, 0.5)
+MobileViTV2_x1_0 = partial(MobileViTV2, 1.0)
+MobileViTV2_x1_5 = partial(MobileViTV2, 1.5)
+MobileViTV2_x2_0 = partial(MobileViTV2, 2.0)

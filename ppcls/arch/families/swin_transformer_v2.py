@@ -1,0 +1,158 @@
+"""Swin Transformer V2 (Liu et al. 2021, https://arxiv.org/abs/2111.09883).
+
+Attention compares directions only, a small network computes the position biases, and normalization ends each
+residual. As in version 1, images may have any size.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import paddle
+from numpy.typing import NDArray
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.families.swin_transformer import PatchMerging, SwinTransformer
+from ppcls.arch.layers.transformer import TransformerBlock, linear
+from ppcls.arch.layers.windows import WindowAttention, add_constant
+
+_MLP_RATIO = 4
+_HIDDEN = 512  # width within the network that computes position biases
+_MAX_BIAS = 16.0
+_MAX_SCALE = 100.0
+_EPSILON = 1e-6  # smallest length of queries and keys
+
+
+class CosineAttention(WindowAttention):
+    """Window attention by cosines, with biases that follow from the logarithms of distances.
+
+    Args:
+        trained_window: Side of the windows in pretraining, which scales distances; 0 for ``window``.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        window: int,
+        shift: int,
+        drop_rate: float,
+        attn_drop_rate: float,
+        trained_window: int,
+    ) -> None:
+        super().__init__(width, heads, window, shift, drop_rate, attn_drop_rate, bias=False)
+        start = nn.initializer.Constant(math.log(10))
+        self.logit_scale = self.create_parameter([heads, 1, 1], default_initializer=start)
+        self.cpb_mlp = nn.Sequential(linear(2, _HIDDEN), nn.ReLU(), linear(_HIDDEN, heads, bias=False))
+        self.q_bias, self.v_bias = (self.create_parameter([width], is_bias=True) for _ in range(2))
+        add_constant(self, "relative_coords_table", log_distances(window, trained_window or window))
+
+    def project(self, x: Tensor) -> Tensor:
+        """See `SelfAttention.project`."""
+        x = self.qkv(x)  # keys have no bias
+        bias = paddle.concat([self.q_bias, paddle.zeros_like(self.q_bias), self.v_bias])
+        return x + bias.astype(x.dtype)
+
+    def compare(self, query: Tensor, key: Tensor) -> Tensor:
+        """See `SelfAttention.compare`."""
+        query, key = (F.normalize(x, axis=-1, epsilon=_EPSILON) for x in (query, key))
+        scores = self.scores(query, key)
+        return scores * self.logit_scale.clip(max=math.log(_MAX_SCALE)).exp().astype(scores.dtype)
+
+    def table(self) -> Tensor:
+        """See `WindowAttention.table`."""
+        return _MAX_BIAS * F.sigmoid(self.cpb_mlp(self.relative_coords_table).flatten(0, 2))
+
+
+def log_distances(window: int, trained_window: int) -> NDArray[np.float32]:
+    """Returns the relative positions on a logarithmic scale (equation 4), [1, 2w - 1, 2w - 1, 2]."""
+    distances = np.arange(1 - window, window) / max(trained_window - 1, 1) * 8
+    scaled = np.sign(distances) * np.log2(np.abs(distances) + 1) / np.log2(8)
+    return np.stack(np.meshgrid(scaled, scaled, indexing="ij"), -1)[None].astype(np.float32)
+
+
+class PostNormBlock(TransformerBlock):
+    """A transformer block whose residuals end with normalization (figure 1)."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Maps tokens [B, H, W, width] to the same shape."""
+        mixed = self.attn(x) if mask is None else self.attn(x, mask)
+        x = x + self.drop_path(self.norm1(mixed))
+        return x + self.drop_path(self.norm2(self.mlp(x)))
+
+
+def make_block(
+    width: int,
+    heads: int,
+    window: int,
+    shift: int,
+    drop_path: float,
+    drop_rate: float,
+    attn_drop_rate: float,
+    trained_window: int,
+) -> PostNormBlock:
+    """Returns a block; see `SwinTransformerV2`."""
+    attention = CosineAttention(width, heads, window, shift, drop_rate, attn_drop_rate, trained_window)
+    return PostNormBlock(width, attention, _MLP_RATIO * width, drop_rate=drop_rate, drop_path=drop_path)
+
+
+class PostNormMerging(PatchMerging):
+    """Merges 2 x 2 tokens, and normalizes afterwards."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.norm = nn.LayerNorm(2 * width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """See `PatchMerging.forward`."""
+        return self.norm(self.reduction(self.gather(x)))
+
+
+class SwinTransformerV2(SwinTransformer):
+    """The network. A window is at most as large as a stage's feature map of published images.
+
+    Args:
+        side: Side of the published images.
+        trained_windows: Side of the windows in pretraining per stage; 0 for the stage's window.
+        options: Further arguments of `SwinTransformer`.
+    """
+
+    derived: ClassVar[tuple[str, ...]] = (*SwinTransformer.derived, "relative_coords_table")
+    merging: ClassVar[type[PatchMerging]] = PostNormMerging
+
+    def __init__(
+        self,
+        width: int,
+        depths: tuple[int, int, int, int],
+        heads: int,
+        window: int,
+        side: int = 256,
+        trained_windows: tuple[int, int, int, int] = (0, 0, 0, 0),
+        **options: Any,
+    ) -> None:
+        stages = [
+            (min(window, side // 4 >> i), partial(make_block, trained_window=trained))
+            for i, trained in enumerate(trained_windows)
+        ]
+        super().__init__(width, depths, heads, window, stages=stages, shift_single_window=False, **options)
+
+
+_TINY = partial(SwinTransformerV2, 96, (2, 2, 6, 2), 3, drop_path_rate=0.2)
+_SMALL = partial(SwinTransformerV2, 96, (2, 2, 18, 2), 3, drop_path_rate=0.3)
+_BASE = partial(SwinTransformerV2, 128, (2, 2, 18, 2), 4, drop_path_rate=0.5)
+_FINE_TUNED: dict[str, Any] = {"drop_path_rate": 0.2, "trained_windows": (12, 12, 12, 6)}
+_LARGE = partial(SwinTransformerV2, 192, (2, 2, 18, 2), 6, **_FINE_TUNED)
+
+SwinTransformerV2_tiny_patch4_window8_256 = partial(_TINY, 8)
+SwinTransformerV2_tiny_patch4_window16_256 = partial(_TINY, 16)
+SwinTransformerV2_small_patch4_window8_256 = partial(_SMALL, 8)
+SwinTransformerV2_small_patch4_window16_256 = partial(_SMALL, 16)
+SwinTransformerV2_base_patch4_window8_256 = partial(_BASE, 8)
+SwinTransformerV2_base_patch4_window16_256 = partial(_BASE, 16)
+SwinTransformerV2_base_patch4_window24_384 = partial(_BASE, 24, 384, **_FINE_TUNED)
+SwinTransformerV2_large_patch4_window16_256 = partial(_LARGE, 16)
+SwinTransformerV2_large_patch4_window24_384 = partial(_LARGE, 24, 384)

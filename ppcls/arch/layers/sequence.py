@@ -1,0 +1,50 @@
+"""Layers that are called one after the other, under names of their own in checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from paddle import Tensor, nn
+
+from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat
+from ppcls.arch.layers.drop_path import DropPath
+
+
+class ResidualSequence(nn.Sequential):  # type: ignore[misc]
+    """Layers that are called one after the other, and an optional shortcut around them.
+
+    Args:
+        layers: Names in checkpoints, and layers.
+        shortcut: Whether to add the input to the output.
+        drop: Probability of skipping the layers, if there is a shortcut.
+    """
+
+    def __init__(self, layers: Mapping[str, nn.Layer], shortcut: bool, drop: float = 0.0) -> None:
+        skips = {"drop_path": DropPath(drop)} if shortcut and drop else {}
+        super().__init__(*layers.items(), *skips.items())
+        self._shortcut = shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to [B, C', H', W']; or NHWC."""
+        y = nn.Sequential.forward(self, x)  # Paddle 2.6 cannot compile super()
+        return x + y if self._shortcut else y
+
+
+class LayerScale(nn.Layer):  # type: ignore[misc]
+    """Multiplies each channel by a learned factor, initially ``scale``."""
+
+    def __init__(self, channels: int, scale: float, data_format: DataFormat) -> None:
+        super().__init__()
+        self.gamma = self.create_parameter([channels], default_initializer=nn.initializer.Constant(scale))
+        self._shape = [-1] if data_format == "NHWC" else [1, -1, 1, 1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        return x * self.gamma.reshape(self._shape)
+
+
+def named(conv: str, norm: str, layers: ConvNorm, act: nn.Layer | None = None) -> dict[str, nn.Layer]:
+    """Returns the layers of a `ConvNorm` under the names ``conv`` and ``norm``, and an activation."""
+    pair = zip((conv, norm), layers.names, strict=True)
+    activation = {} if act is None else {f"{norm}_act": act}
+    return {name: getattr(layers, own_name) for name, own_name in pair} | activation
