@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -48,7 +49,7 @@ def write_openvino(onnx: Path, file: Path) -> None:
     """Writes an ONNX model in OpenVINO's format: ``file``, and its float32 weights in a ``.bin`` file."""
     import openvino
 
-    openvino.save_model(openvino.Core().read_model(onnx), file, compress_to_fp16=False)
+    _save(openvino.Core().read_model(onnx), file, compress=False)
 
 
 def store_weights_in_float16(file: Path) -> None:
@@ -104,13 +105,26 @@ def quantize_with_nncf(file: Path, name: str, batches: Sequence[Array]) -> Quant
 
 def _replace(model: Any, file: Path, *, compress: bool) -> None:
     """Writes new files instead of changing the old ones, which OpenVINO may have mapped into memory."""
-    import openvino
-
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:
         written = Path(folder) / file.name
-        openvino.save_model(model, written, compress_to_fp16=compress)
+        _save(model, written, compress=compress)
         for part in (written, written.with_suffix(".bin")):
             part.replace(file.with_name(part.name))
+
+
+def _save(model: Any, file: Path, *, compress: bool) -> None:
+    """Writes a model.
+
+    Raises:
+        OSError: If it cannot be written, for which OpenVINO gives no reason.
+    """
+    import openvino
+
+    try:
+        openvino.save_model(model, file, compress_to_fp16=compress)
+    except RuntimeError as error:
+        free = shutil.disk_usage(file.parent).free / 1e6
+        raise OSError(f"OpenVINO cannot write {file.name}, {free:.0f} MB are free: {error}") from None
 
 
 def _count_operators(model: Any) -> QuantizedOperators:

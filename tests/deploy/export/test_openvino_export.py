@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import resource
+import signal
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from small_classifier import config_tree, write_config, write_image, write_names, write_weights
 
 from ppcls.cli.export import export
@@ -109,6 +112,26 @@ def test_openvino_int8_export_is_calibrated_by_nncf(
     assert "1 Softmax" in line.partition("float32:")[2]
     scores = Predictor(tmp_path / "model").model.run(np.ones((2, 3, 32, 32), np.float32))
     np.testing.assert_allclose(scores.sum(axis=1), 1, rtol=1e-5)
+
+
+@needs_openvino
+def test_openvino_file_on_a_full_disk_is_an_error(tmp_path: Path) -> None:
+    """The kernel cuts files at a limit, as a full disk does."""
+    shapes = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, 256]) for name in ("x", "y")]
+    weights = numpy_helper.from_array(np.random.default_rng(0).random((256, 256), np.float32), "w")
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = helper.make_graph([node], "g", shapes[:1], shapes[1:], [weights])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, before[1]))
+        with pytest.raises(OSError, match=r"OpenVINO cannot write inference\.xml, \d+ MB are free"):
+            openvino_export.write_openvino(tmp_path / "model.onnx", tmp_path / "inference.xml")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])

@@ -107,7 +107,8 @@ def test_int8_export_records_calibration_and_comparison(quantized: Path, trained
 
 def test_int8_export_predicts_by_onnxruntime(quantized: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = write_image(quantized.parent / "photo.png", 5)
-    assert infer(["--model", str(quantized), "--json", str(image), "-o", "Global.device=cpu"]) == 0
+    settings = ["-o", "Global.device=cpu", "-o", "Infer.engine=onnxruntime"]
+    assert infer(["--model", str(quantized), "--json", str(image), *settings]) == 0
     printed = capsys.readouterr()
     assert len(json.loads(printed.out)["scores"]) == 2
     engine = f"ONNX Runtime {onnxruntime.__version__} (CPU, int8)"
@@ -115,7 +116,9 @@ def test_int8_export_predicts_by_onnxruntime(quantized: Path, capsys: pytest.Cap
 
 
 def test_benchmark_of_int8_model_names_its_precision(quantized: Path) -> None:
-    (candidate,) = make_candidates(find_models([quantized], []), "cpu", ([1], [1]), [], Effort())
+    (candidate,) = make_candidates(
+        find_models([quantized], ["Infer.engine=onnxruntime"]), "cpu", ([1], [1]), [], Effort()
+    )
     assert candidate.labels["run by"] == "onnxruntime int8"
 
 
