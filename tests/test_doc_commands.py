@@ -56,6 +56,8 @@ SHORTER = {
     r" --trials 50": " --trials 1",
     r" --profile 20:40": " --profile 1:3",
     r".* -c configs/quickstart.yaml --(find|folds).*": r"\g<0> -o Arch.name=ShuffleNetV2_x0_25",
+    r".* -c examples/few_labels.yaml": r"\g<0> -o Arch.name=ShuffleNetV2_x0_25"
+    " Global.epochs=1 DataLoader.Train.sampler.samples=32",
     r"^ppcls tune (?!.*--trials).*": r"\g<0> --trials 1 -o Global.output_dir=output/tune",
     r"^(ppcls |python tools/)benchmark(\.py)? (?!compare).*": r"\g<0> --seconds 0.05 --rounds 2",
     r"^.*benchmark.*ResNet50_photos.yaml": r"\g<0> -o DataLoader.Train.sampler.batch_size=4",

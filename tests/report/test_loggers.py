@@ -1,10 +1,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
+import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
+from types import ModuleType
 
+import httpx
 import pytest
 import yaml
 from report_records import EVALUATION, STEP, make_records
@@ -55,7 +62,39 @@ def test_tensorboard_reads_a_resumed_run_as_one_curve(tmp_path: Path) -> None:
 def test_mlflow_run_continues_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    spec = MLflow(tracking_uri=(tmp_path / "mlruns").as_uri(), experiment="digits")
+    check_mlflow_run(mlflow, tmp_path, (tmp_path / "mlruns").as_uri())
+
+
+@pytest.mark.slow
+def test_mlflow_server_receives_the_run(tmp_path: Path) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    pytest.importorskip("mlflow.server.handlers", reason="mlflow-skinny has no server")
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = str(listener.getsockname()[1])
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", port]
+    command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{tmp_path}/mlflow.db"]
+    with (tmp_path / "server.log").open("w") as output:
+        server = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+    try:
+        address = f"http://127.0.0.1:{port}"
+        while server.poll() is None and not answers(f"{address}/health"):
+            time.sleep(0.2)
+        check_mlflow_run(mlflow, tmp_path, address)
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait()
+
+
+def answers(address: str) -> bool:
+    try:
+        return httpx.get(address).is_success
+    except httpx.TransportError:
+        return False
+
+
+def check_mlflow_run(mlflow: ModuleType, tmp_path: Path, address: str) -> None:
+    spec = MLflow(tracking_uri=address, experiment="digits")
     records = make_records(2)
     log(tmp_path, spec, records[:3])
     client = mlflow.MlflowClient(tracking_uri=spec.tracking_uri)

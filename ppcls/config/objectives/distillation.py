@@ -237,7 +237,10 @@ class DistillationModel(Section):
                     text = f"expected {getattr(self, key)}, as in Arch.{key}, got {getattr(arch, key)}"
                     yield problem(text, "models", position, name, key)
             if name in self.frozen and self.initial_weights(name) is None:
-                text = "is frozen, but has no trained weights; set `pretrained` to a file"
+                text = (
+                    "is frozen, but has no trained weights; set `pretrained` to a file, such as "
+                    f"-o Arch.models.{position}.{name}.pretrained=FILE"
+                )
                 yield problem(text, "models", position, name)
         trainable = [name for name in self.members if name not in self.frozen]
         if not trainable:
