@@ -194,10 +194,11 @@ class Predictor:
         postprocess, names = self.description.postprocess, self.names
         if postprocess is None:
             return Embedding(output)
-        ranked: NDArray[np.intp] = np.argsort(-output, kind="stable")
+        kept = topk or postprocess.topk if isinstance(postprocess, Topk) else len(output)
+        ranked = rank(output, min(kept, len(output)))
         match postprocess:
             case Topk():
-                chosen = ranked[: topk or postprocess.topk]
+                chosen = ranked
             case ThreshOutput():
                 chosen = np.array([int(output[1] >= postprocess.threshold)])
             case MultiLabelThreshOutput():
@@ -233,6 +234,14 @@ class Predictor:
             return
         with ThreadPoolExecutor(self.cores) as pool:
             yield from pool.map(prepare, range(len(images)))
+
+
+def rank(scores: Array, count: int) -> NDArray[np.intp]:
+    """Returns the indexes of the highest scores, the highest first; of equal ones the first."""
+    least = np.partition(scores, -count)[-count]
+    candidates = np.flatnonzero(scores >= least)
+    order: NDArray[np.intp] = np.argsort(-scores[candidates], kind="stable")
+    return candidates[order][:count]
 
 
 def _find_source(model: str | Path | Config | ModelSource, overrides: Sequence[str]) -> ModelSource:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import cv2
@@ -106,11 +108,27 @@ def flip_image(spec: RandFlipImage, image: np.ndarray, decisions: Decisions) -> 
 
 @apply.register
 def normalize_image(spec: NormalizeImage, image: np.ndarray, decisions: Decisions) -> Array:
-    mean, std = np.asarray(spec.mean, np.float32), np.asarray(spec.std, np.float32)
-    pixels = (image.astype(np.float32) * np.float32(spec.scale) - mean) / std
+    if image.dtype == np.uint8:  # a look-up is three times as fast
+        table = _normalize_bytes(spec.scale, spec.mean, spec.std, image.shape[2])
+        pixels: Array = np.asarray(cv2.LUT(image, table)).reshape(image.shape)
+    else:
+        pixels = _normalize(image, spec.scale, spec.mean, spec.std)
     if spec.channel_num is not None:
         pixels = np.pad(pixels, [(0, 0), (0, 0), (0, spec.channel_num - pixels.shape[2])])
     return pixels.astype(np.float16) if spec.output_fp16 else pixels
+
+
+def _normalize(pixels: Array, scale: float, mean: Sequence[float], std: Sequence[float]) -> Array:
+    """Returns ``(pixels * scale - mean) / std`` in float32, per channel of the last axis."""
+    scaled = pixels.astype(np.float32) * np.float32(scale)
+    return np.asarray((scaled - np.asarray(mean, np.float32)) / np.asarray(std, np.float32))
+
+
+@lru_cache(maxsize=16)
+def _normalize_bytes(scale: float, mean: tuple[float, ...], std: tuple[float, ...], channels: int) -> Array:
+    """Returns the normalized value of each byte, [1, 256, channels] float32."""
+    values = np.arange(256, dtype=np.uint8)[None, :, None].repeat(channels, axis=2)
+    return _normalize(values, scale, mean, std)
 
 
 @apply.register
