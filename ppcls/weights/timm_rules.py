@@ -16,6 +16,7 @@ from paddle.vision import models
 
 from ppcls.arch.families.alexnet import AlexNet
 from ppcls.arch.families.convnext import ConvNeXt
+from ppcls.arch.families.cspnet import CSPDarkNet
 from ppcls.arch.families.darknet import DarkNet53
 from ppcls.arch.families.densenet import DenseNet
 from ppcls.arch.families.dla import DLA
@@ -41,6 +42,8 @@ from ppcls.arch.families.rexnet import ReXNet
 from ppcls.arch.families.shufflenet_v2 import ShuffleNetV2
 from ppcls.arch.families.starnet import StarNet
 from ppcls.arch.families.swin_transformer import SwinTransformer
+from ppcls.arch.families.tnt import TNT
+from ppcls.arch.families.twins import Twins
 from ppcls.arch.families.vision_transformer import VisionTransformer
 from ppcls.arch.layers.residual import NumberedResNet
 from ppcls.weights.timm_hybrid_rules import MOBILEVIT, MOBILEVIT_V2, efficientnet_v2, mobilenet_v4
@@ -360,6 +363,9 @@ _TIMM: dict[type[nn.Layer], Callable[[nn.Layer], Rules]] = {
     PyramidVisionTransformerV2: lambda _: _PVT_V2,
     ReXNet: lambda _: _REXNET,
     StarNet: lambda _: (),
+    TNT: lambda _: (),
+    Twins: lambda _: (),
+    CSPDarkNet: lambda _: [(r"^fc\.", "head.fc.")],
     GhostNet: lambda _: GHOSTNET,
     MobileNetV1Net: lambda _: MOBILENET_V1,
     PPLCNet: lambda _: LCNET,

@@ -20,6 +20,7 @@ from ppcls.weights.timm_names import Translation, read_names, write_names
 
 _STATISTICS = {"running_mean": "_mean", "running_var": "_variance"}
 _COUNTER = "num_batches_tracked"
+_PIXEL_POSITIONS = "pixel_pos"  # of TNT: a feature map [1, C, H, W] in timm, tokens [1, H * W, C] here
 # Convolutions of timm that are linear layers here, and the sides of their kernels.
 _AS_CONVOLUTIONS = {
     ".se.fc1.": 1,
@@ -78,6 +79,8 @@ def from_torch(
         key, array = translation.names.get(renamed, renamed), arrays[name]
         if key in linear and array.ndim >= 2:
             array = array.reshape(len(array), -1).T  # timm uses convolutions as linear layers
+        elif name == _PIXEL_POSITIONS and array.ndim == 4:
+            array = array.reshape(*array.shape[:2], -1).transpose(0, 2, 1)
         elif array.ndim != len(shapes.get(key, ())) > 0 and array.size == math.prod(shapes[key]):
             # torchvision's layer scale is [C, 1, 1], and ReXNet's classifier is a convolution here.
             array = array.reshape(shapes[key])
@@ -116,6 +119,9 @@ def to_timm(
                 array = array.reshape(len(array), -1, kernel, kernel)
         elif name == "head.fc.weight":
             array = array.reshape(array.shape[:2])  # ReXNet's
+        elif name == _PIXEL_POSITIONS:
+            side = math.isqrt(array.shape[1])
+            array = array.transpose(0, 2, 1).reshape(1, -1, side, side)
         layer, _, parameter = name.rpartition(".")
         parameter = {ours: theirs for theirs, ours in _STATISTICS.items()}.get(parameter, parameter)
         converted[f"{layer}.{parameter}" if layer else parameter] = np.ascontiguousarray(array)

@@ -72,6 +72,10 @@ MODELS = {
     "mobilevitv2_050": "MobileViTV2_x0_5",
     "swinv2_tiny_window8_256": "SwinTransformerV2_tiny_patch4_window8_256",
     "tinynet_e": "TinyNet_E",
+    "tnt_s_patch16_224": "TNT_small",
+    "twins_pcpvt_small": "pcpvt_small",
+    "twins_svt_small": "alt_gvt_small",
+    "cspdarknet53": "CSPDarkNet53",
     "torchvision/resnet18": "ResNet18",
     "torchvision/densenet121": "DenseNet121",
     "torchvision/swin_t": "SwinTransformer_tiny_patch4_window7_224",
@@ -89,6 +93,7 @@ MODELS = {
 _SIDES = {
     "torchvision/vit_b_32": 384,
     "darknet53": 256,
+    "cspdarknet53": 256,
     "inception_v3": 299,
     "torchvision/inception_v3": 299,
     "tinynet_e": 106,
