@@ -31,11 +31,13 @@ from paths import ROOT, SUPPORT
 from ppcls.arch.build import build_model
 from ppcls.arch.cost import count_parameters, measure
 from ppcls.arch.families.convnext import ConvNeXt
+from ppcls.arch.families.cspnet import CSPDarkNet
 from ppcls.arch.families.cswin_transformer import CSWinTransformer
 from ppcls.arch.families.cvt import CvT
 from ppcls.arch.families.dsnet import DSNet
 from ppcls.arch.families.efficientnet_v2 import EfficientNetV2
 from ppcls.arch.families.levit import LeViT
+from ppcls.arch.families.mixnet import MixNet_S
 from ppcls.arch.families.nextvit import NextViT
 from ppcls.arch.families.resnext_wsl import WideResNeXt101
 from ppcls.arch.families.swin_transformer import SwinTransformer
@@ -150,6 +152,8 @@ NARROW = {  # small networks for tests that do not depend on the size
     "CSWinTransformer_tiny_224": partial(CSWinTransformer, 8, (1, 1, 2, 1), (2, 2, 4, 4), 3),
     "NextViT_small_224": partial(NextViT, 5),
     "DSNet_tiny": partial(DSNet, (1, 1, 1, 1)),
+    "CSPDarkNet53": partial(CSPDarkNet, (1, 2, 1)),
+    "MixNet_S": MixNet_S,
     "ResNeXt101_32x8d_wsl": partial(WideResNeXt101, 1),
 }
 FIXED_SIZE = ("ViT", "LeViT", "TNT")  # start of the names of networks that need `img_size`
@@ -339,7 +343,7 @@ def test_layouts_agree_and_all_parameters_get_gradients(name, monkeypatch):
 
 @pytest.mark.parametrize("data_format", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("name", sorted(NARROW.keys() - {"ResNeXt101_32x8d_wsl", "EfficientNetV2_S"}))
-def test_exported_transformer_accepts_any_batch(name, data_format, tmp_path):
+def test_exported_model_accepts_any_batch(name, data_format, tmp_path):
     """The batch size is unknown in a program; ONNX is checked for NCHW, the layout of exported models."""
     options = {"data_format": data_format, **({"img_size": 48} if name.startswith(FIXED_SIZE) else {})}
     model = NARROW[name](class_num=CLASSES, **options)

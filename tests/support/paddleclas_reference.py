@@ -122,7 +122,7 @@ def still(model):
     """Disables dropout: two implementations draw different random numbers."""
     if hasattr(model, "mconfig"):  # EfficientNetV2
         model.mconfig.survival_prob = 0.0
-    for layer in model.sublayers():
+    for layer in model.sublayers(include_self=True):
         if isinstance(layer, nn.Dropout):
             layer.p = 0.0
         for rate in ("drop_connect_rate", "drop_prob", "drop_rate", "rate"):

@@ -6,9 +6,8 @@ from functools import partial
 
 import paddle
 from paddle import Tensor, nn
-from paddle.nn import functional as F
 
-from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat
+from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, leaky_relu
 
 _STEM = 32
 
@@ -44,7 +43,7 @@ class CrossStage(nn.Layer):  # type: ignore[misc]
         data_format: DataFormat,
     ) -> None:
         super().__init__()
-        conv = partial(ConvNorm, act=F.leaky_relu, data_format=data_format)
+        conv = partial(ConvNorm, act=leaky_relu, data_format=data_format)
         half = width // 2
         self.conv_down = conv(in_channels, out_channels, 3, 2)
         self.conv_exp = conv(out_channels, width, 1)
@@ -71,7 +70,7 @@ class CSPDarkNet(nn.Layer):  # type: ignore[misc]
         input_image_channel: int = 3,
     ) -> None:
         super().__init__()
-        conv = ConvNorm(input_image_channel, _STEM, 3, act=F.leaky_relu, data_format=data_format)
+        conv = ConvNorm(input_image_channel, _STEM, 3, act=leaky_relu, data_format=data_format)
         self.stem = nn.Sequential(("conv1", conv))
         stages, channels = [], _STEM
         for i, depth in enumerate(depths):

@@ -7,7 +7,7 @@ from functools import partial
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, uniform_linear
+from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, leaky_relu, uniform_linear
 
 _DEPTHS = (1, 2, 8, 8, 4)  # blocks of each stage
 _FIRST = 64
@@ -48,7 +48,7 @@ class DarkNet53(nn.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.timm_variant = timm_variant
-        act = F.leaky_relu if timm_variant else F.relu
+        act = leaky_relu if timm_variant else F.relu
         conv = partial(DarkConvNorm, act=act, data_format=data_format)
         self._conv1 = conv(input_image_channel, _FIRST // 2, 3)
         self._conv2 = conv(_FIRST // 2, _FIRST, 3, 2)

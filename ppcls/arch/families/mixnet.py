@@ -72,7 +72,7 @@ class MixedConv(nn.Layer):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
         parts = paddle.split(x, self._parts, self._axis)
-        outputs = [conv(part) for conv, part in zip(self.children(), parts, strict=True)]
+        outputs = [getattr(self, str(i))(part) for i, part in enumerate(parts)]
         return paddle.concat(outputs, self._axis)
 
 

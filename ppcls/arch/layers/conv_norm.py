@@ -144,6 +144,14 @@ class FanOutNormal(nn.initializer.Initializer):  # type: ignore[misc]
         return nn.initializer.Normal(std=(2.0 / fan_out) ** 0.5).forward(var, block)
 
 
+def leaky_relu(x: Tensor) -> Tensor:
+    """Returns ``x`` where it is positive, otherwise 0.01 ``x``.
+
+    paddle2onnx converts `F.leaky_relu` to an operator with another slope.
+    """
+    return paddle.maximum(x, 0.01 * x)
+
+
 def kaiming_conv(
     data_format: DataFormat, kind: type[ConvNorm] = ConvNorm, *, decay: bool = False
 ) -> partial[ConvNorm]:
