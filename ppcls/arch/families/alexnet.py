@@ -33,7 +33,7 @@ class PooledConvolution(nn.Layer):  # type: ignore[misc]
         self._pool = nn.MaxPool2D(3, stride=2, data_format=data_format)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H', W']; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H', W']."""
         return self._pool(F.relu(self._conv(x)))
 
 

@@ -20,7 +20,7 @@ class CspBlock(nn.Layer):  # type: ignore[misc]
         self.conv1, self.conv2 = conv(channels, width, 1), conv(width, channels, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         return x + self.conv2(self.conv1(x))
 
 
@@ -53,7 +53,7 @@ class CrossStage(nn.Layer):  # type: ignore[misc]
         self._axis = 1 if data_format == "NCHW" else 3
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/2, W/2]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/2, W/2]."""
         kept, changed = paddle.split(self.conv_exp(self.conv_down(x)), 2, self._axis)
         changed = self.conv_transition_b(self.blocks(changed))
         return self.conv_transition(paddle.concat([kept, changed], self._axis))

@@ -28,7 +28,7 @@ class DarkBlock(nn.Layer):  # type: ignore[misc]
         self._conv2 = conv(channels // 2, channels, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         return x + self._conv2(self._conv1(x))
 
 

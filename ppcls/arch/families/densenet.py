@@ -25,7 +25,7 @@ class NormConv(nn.Layer):  # type: ignore[misc]
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H, W]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H, W]."""
         return self._conv(norm_relu(self._batch_norm, x))
 
 
@@ -40,7 +40,7 @@ class DenseLayer(nn.Layer):  # type: ignore[misc]
         self._channels = 1 if data_format == "NCHW" else 3
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C + growth, H, W]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C + growth, H, W]."""
         return paddle.concat([x, self.bn_ac_func2(self.bn_ac_func1(x))], axis=self._channels)
 
 
@@ -59,7 +59,7 @@ class DenseBlock(nn.Layer):  # type: ignore[misc]
         ]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C + depth * growth, H, W]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C + depth * growth, H, W]."""
         for layer in self._layers:
             x = layer(x)
         return x
@@ -74,7 +74,7 @@ class Transition(nn.Layer):  # type: ignore[misc]
         self.avg_pool = nn.AvgPool2D(2, 2, data_format=data_format)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C/2, H/2, W/2]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C/2, H/2, W/2]."""
         return self.avg_pool(self.conv_ac_func(x))
 
 

@@ -61,7 +61,7 @@ class AggregatedBlock(nn.Layer):  # type: ignore[misc]
             self._pairs.append((self.add_sublayer(f"conv{i}", conv), self.add_sublayer(f"bn{i}", norm)))
 
     def forward(self, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         y = x
         for i, (conv, norm) in enumerate(self._pairs):
             y = norm(conv(F.relu(y) if i else y))
@@ -78,7 +78,7 @@ class AggregationRoot(nn.Layer):  # type: ignore[misc]
         self._residual, self._axis = residual, 1 if data_format == "NCHW" else 3
 
     def forward(self, features: Sequence[Tensor]) -> Tensor:
-        """Maps features [B, C, H, W] to [B, C', H, W]; or NHWC."""
+        """Maps features [B, C, H, W] (or NHWC) to [B, C', H, W]."""
         y = self.bn(self.conv(paddle.concat(features, self._axis)))
         return F.relu(y + features[0] if self._residual else y)
 
@@ -126,7 +126,7 @@ class AggregationTree(nn.Layer):  # type: ignore[misc]
             self.tree1, self.tree2 = tree(in_channels, out, stride), tree(out, out, earlier=earlier + out)
 
     def forward(self, x: Tensor, earlier: Sequence[Tensor] = ()) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         bottom = self.downsample(x)
         if self._level_root:
             earlier = [*earlier, bottom]

@@ -39,7 +39,7 @@ class NormConvolution(nn.Layer):  # type: ignore[misc]
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         return self._conv(norm_relu(self._batch_norm, x))
 
 

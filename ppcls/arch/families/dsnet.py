@@ -31,7 +31,7 @@ class PixelMlp(nn.Layer):  # type: ignore[misc]
         self.drop = dropout(drop_rate)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         return self.drop(self.fc2(self.drop(F.gelu(self.fc1(x)))))
 
 
@@ -91,7 +91,7 @@ class DualStreamBlock(nn.Layer):  # type: ignore[misc]
         self._heads, self._reduction, self._data_format = heads, reduction, data_format
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         x = x + self.pos_embed(x)
         axis = 1 if self._data_format == "NCHW" else 3
         attended, convolved = paddle.split(self.conv1(self.norm1(x)), 2, axis)

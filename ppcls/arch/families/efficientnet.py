@@ -150,7 +150,7 @@ class MBConv(nn.Layer):  # type: ignore[misc]
         self._drop = DropPath(drop) if self._shortcut and drop else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         y = self._pcn(self._se(self._dcn(self._ecn(x))))
         return x + self._drop(y) if self._shortcut else y
 
@@ -211,7 +211,7 @@ class EfficientNetFeatures(nn.Layer):  # type: ignore[misc]
         self.out_channels = channels
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, out_channels, H/32, W/32]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, out_channels, H/32, W/32]."""
         x = self._conv_stem(x)
         for block in self._blocks:
             x = block(x)

@@ -30,7 +30,7 @@ class EnhancedShuffleUnit(nn.Layer):  # type: ignore[misc]
         self._layout, self._axis = data_format, 1 if data_format == "NCHW" else 3
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         untouched, x = paddle.split(x, 2, axis=self._axis)
         x = self.pw_1_1(x)
         x = self.pw_1_2(self.se(paddle.concat([x, self.dw_1(x)], axis=self._axis)))
@@ -54,7 +54,7 @@ class EnhancedDownsamplingUnit(nn.Layer):  # type: ignore[misc]
         self._axis = 1 if data_format == "NCHW" else 3
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/2, W/2]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/2, W/2]."""
         first = self.pw_1(self.dw_1(x))
         second = self.pw_2_2(self.se(self.dw_2(self.pw_2_1(x))))
         return self.concat_pw(self.concat_dw(paddle.concat([first, second], axis=self._axis)))

@@ -40,7 +40,7 @@ class PartialConvolution(nn.Layer):  # type: ignore[misc]
         self._parts, self._axis = [part, channels - part], 1 if data_format == "NCHW" else 3
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         first, others = paddle.split(x, self._parts, axis=self._axis)
         return paddle.concat([self.partial_conv3(first), others], axis=self._axis)
 
@@ -60,7 +60,7 @@ class PartialBlock(nn.Layer):  # type: ignore[misc]
         self.drop_path = DropPath(drop_path) if drop_path else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         return x + self.drop_path(self.mlp(self.spatial_mixing(x)))
 
 
@@ -87,7 +87,7 @@ class NormalizedReduction(nn.Layer):  # type: ignore[misc]
         self.norm = batch_norm(out_channels, data_format, momentum=momentum)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/kernel, W/kernel]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/kernel, W/kernel]."""
         return self.norm(getattr(self, self._name)(x))
 
 

@@ -58,7 +58,7 @@ class GhostModule(nn.Layer):  # type: ignore[misc]
         self._channels = 1 if data_format == "NCHW" else 3
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H, W]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H, W]."""
         x = self.primary_conv(x)
         return paddle.concat([x, self.cheap_operation(x)], axis=self._channels)
 
@@ -101,7 +101,7 @@ class GhostBottleneck(nn.Layer):  # type: ignore[misc]
         self.shortcut_conv = nn.Identity() if same else conv(in_channels, out_channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         y = self.ghost_module_2(self.se_block(self.depthwise_conv(self.ghost_module_1(x))))
         return y + self.shortcut_conv(self.shortcut_depthwise(x))
 

@@ -89,7 +89,7 @@ class HarmonicBlock(nn.Layer):  # type: ignore[misc]
         self._axis = 1 if data_format == "NCHW" else 3
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H, W]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H, W]."""
         features = [x]
         for i, layer in enumerate(self.layers, start=1):
             inputs = [features[source] for source in links(i)]

@@ -47,7 +47,7 @@ class HighResolutionBlock(nn.Layer):  # type: ignore[misc]
         self.conv_down = conv(in_channels, out, 1) if project else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H, W]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H, W]."""
         y = x
         for name in self._names[:-1]:
             y = getattr(self, name)(y)

@@ -67,7 +67,7 @@ class InceptionModule(nn.Layer):  # type: ignore[misc]
         self.width = width_of(self._output)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, width, H', W']; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, width, H', W']."""
         outputs = {"x": x}
 
         def read(names: str) -> Tensor:

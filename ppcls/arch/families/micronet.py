@@ -53,7 +53,7 @@ class LayersOfConv(nn.Layer):  # type: ignore[misc]
         self.conv = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H', W']; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H', W']."""
         return self.conv(x)
 
 
@@ -77,7 +77,7 @@ class ShuffledGroups(nn.Layer):  # type: ignore[misc]
         self._groups, self._first = groups, data_format == "NCHW"
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         if self._first:
             _, channels, height, width = x.shape
             parts = x.reshape([-1, self._groups, channels // self._groups, height, width])
@@ -121,7 +121,7 @@ class ShiftMax(nn.Layer):  # type: ignore[misc]
         self._spatial = [2, 3] if data_format == "NCHW" else [1, 2]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         weights = (self.fc(self.avg_pool(x).flatten(1)) - 0.5) * 4.0
         parts = paddle.split(weights.unsqueeze(self._spatial), 2 * len(self._starts), self._axis)
         others = x.index_select(self._order, self._axis)
@@ -203,7 +203,7 @@ class MicroBlock(nn.Layer):  # type: ignore[misc]
         self._shortcut = stride == 1 and in_channels == out
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         y = self.layers(x)
         return x + y if self._shortcut else y
 

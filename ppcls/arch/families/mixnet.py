@@ -70,7 +70,7 @@ class MixedConv(nn.Layer):  # type: ignore[misc]
             self.add_sublayer(str(i), conv)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         parts = paddle.split(x, self._parts, self._axis)
         outputs = [getattr(self, str(i))(part) for i, part in enumerate(parts)]
         return paddle.concat(outputs, self._axis)
@@ -102,7 +102,7 @@ class MixedConvNorm(nn.Layer):  # type: ignore[misc]
         self._act = act
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         x = self.bn(self.conv(x))
         return x if self._act is None else self._act(x)
 
@@ -139,7 +139,7 @@ class MixedBlock(nn.Layer):  # type: ignore[misc]
         self._shortcut = stride == 1 and in_channels == out
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         y = self.conv2(self.se(self.conv1(self.exp_conv(x))))
         return x + y if self._shortcut else y
 

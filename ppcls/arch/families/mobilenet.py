@@ -77,7 +77,7 @@ class MobileNetV2Stage(nn.Layer):  # type: ignore[misc]
             self._blocks.append(self.add_sublayer(name, block))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         for block in self._blocks:
             x = block(x)
         return x

@@ -75,7 +75,7 @@ class SandglassBlock(nn.Layer):  # type: ignore[misc]
         self.conv = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         y = self.conv(x)
         return x + y if self._shortcut else y
 

@@ -59,7 +59,7 @@ class MobileViTBlock(nn.Layer):  # type: ignore[misc]
         self._data_format = data_format
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC. Odd sides are enlarged for the transformer."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape. Odd sides are enlarged for the transformer."""
         y = self.conv2(self.conv1(x))
         size = sides(x, self._data_format)
         y = resize(y, even(size), self._data_format)

@@ -36,7 +36,7 @@ class MobileViTV2Block(nn.Layer):  # type: ignore[misc]
         self._data_format = data_format
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC. It enlarges odd sides."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape. It enlarges odd sides."""
         x = resize(x, even(sides(x, self._data_format)), self._data_format, align=True)
         x = over_patches(self.global_rep, self.local_rep(x), self._data_format, self._data_format)
         return self.conv_proj(x)

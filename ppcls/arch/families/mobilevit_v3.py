@@ -70,7 +70,7 @@ class MobileViTV3Block(nn.Layer):  # type: ignore[misc]
         self._data_format, self._channel = data_format, 3 if data_format == "NHWC" else 1
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC. Odd sides are enlarged for the transformer."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape. Odd sides are enlarged for the transformer."""
         local, size = self.local_rep(x), sides(x, self._data_format)
         y = resize(local, even(size), self._data_format)
         y = over_patches(lambda x: self.global_rep(x.flatten(0, 1)), y, self._data_format, "NHWC")

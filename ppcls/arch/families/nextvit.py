@@ -44,7 +44,7 @@ class GroupedConvAttention(nn.Layer):  # type: ignore[misc]
         self.projection = conv(1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         return self.projection(norm_relu(self.norm, self.group_conv3x3(x)))
 
 
@@ -59,7 +59,7 @@ class ReluMlp(nn.Layer):  # type: ignore[misc]
         self.drop = dropout(drop_rate)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         return self.drop(self.conv2(self.drop(F.relu(self.conv1(x)))))
 
 
@@ -123,7 +123,7 @@ class GroupedConvBlock(nn.Layer):  # type: ignore[misc]
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', ceil(H/stride), ceil(W/stride)]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', ceil(H/stride), ceil(W/stride)]."""
         x = self.patch_embed(x)
         x = x + self.drop_path(self.mhca(x))
         return x + self.drop_path(self.mlp(self.norm(x)))
@@ -162,7 +162,7 @@ class AveragedAttentionBlock(nn.Layer):  # type: ignore[misc]
         self._channels_last = data_format == "NHWC"
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', ceil(H/stride), ceil(W/stride)]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', ceil(H/stride), ceil(W/stride)]."""
         x = self.patch_embed(x)
         normed = self.norm1(x)
         normed = normed if self._channels_last else normed.transpose([0, 2, 3, 1])

@@ -42,7 +42,7 @@ class TwoWayStem(nn.Layer):  # type: ignore[misc]
         self._axis = 1 if data_format == "NCHW" else 3
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps images [B, C, H, W] to [B, 32, H/4, W/4]; or NHWC."""
+        """Maps images [B, C, H, W] (or NHWC) to [B, 32, H/4, W/4]."""
         x = self.stem1(x)
         return self.stem3(paddle.concat([self.pool(x), self.stem2b(self.stem2a(x))], self._axis))
 
@@ -65,7 +65,7 @@ class TwoWayDense(nn.Layer):  # type: ignore[misc]
         self._axis = 1 if data_format == "NCHW" else 3
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C + 32, H, W]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C + 32, H, W]."""
         one = self.branch1b(self.branch1a(x))
         two = self.branch2c(self.branch2b(self.branch2a(x)))
         return paddle.concat([x, one, two], self._axis)

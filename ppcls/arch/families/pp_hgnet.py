@@ -29,7 +29,7 @@ class EffectiveSqueezeExcitation(nn.Layer):  # type: ignore[misc]
         self.conv = nn.Conv2D(channels, channels, 1, weight_attr=normal, data_format=data_format)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         return x * F.sigmoid(self.conv(self.avg_pool(x)))
 
 
@@ -62,7 +62,7 @@ class AggregationBlock(nn.Layer):  # type: ignore[misc]
         self._channels = 1 if data_format == "NCHW" else 3
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H, W]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H, W]."""
         outputs = [x]
         for layer in self.layers:
             outputs.append(layer(outputs[-1]))
@@ -88,7 +88,7 @@ class PPHGNetStage(nn.Layer):  # type: ignore[misc]
         self.blocks = nn.Sequential(*blocks)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H, W] or half the size; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H, W] or half the size."""
         return self.blocks(self.downsample(x))
 
 
@@ -193,7 +193,7 @@ class AffineConvNorm(ConvNorm):
         self.lab = nn.Identity() if self._act is None else LearnedAffine()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         return self.lab(ConvNorm.forward(self, x))  # Paddle 2.6 cannot compile super()
 
 
@@ -206,7 +206,7 @@ class LightConv(nn.Layer):  # type: ignore[misc]
         self.conv2 = conv(out_channels, out_channels, kernel, 1, out_channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H, W]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H, W]."""
         return self.conv2(self.conv1(x))
 
 
@@ -231,7 +231,7 @@ class PPHGNetV2Stem(nn.Layer):  # type: ignore[misc]
         self._channels = 1 if data_format == "NCHW" else 3
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/4, W/4]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/4, W/4]."""
         x = self.stem1(x)
         both = [self.pool(x), self.stem2b(self.stem2a(x))]
         return self.stem4(self.stem3(paddle.concat(both, axis=self._channels)))

@@ -127,7 +127,7 @@ class LateBlock(BranchedLayer):
         self._shortcut = not narrow and stride == 1 and in_channels == out_channels
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         y = F.relu(self.add_up(x))
         if self._narrow:
             return self.pw_conv_2(self.pw_conv_1(self.se(y)))

@@ -48,7 +48,7 @@ class Involution(nn.Layer):  # type: ignore[misc]
         self._last = data_format == "NHWC"
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C, H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C, H/stride, W/stride]."""
         weight = self.conv2(self.conv1(self.avgpool(x)))
         if self._last:
             weight, x = weight.transpose([0, 3, 1, 2]), x.transpose([0, 3, 1, 2])
@@ -76,7 +76,7 @@ class InvolutionBlock(nn.Layer):  # type: ignore[misc]
         self.downsample = shortcut if project else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         y = F.relu(self.bn1(self.conv1(x)))
         y = F.relu(self.bn2(self.conv2(y)))
         return F.relu(self.bn3(self.conv3(y)) + self.downsample(x))

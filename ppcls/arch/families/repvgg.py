@@ -51,7 +51,7 @@ class RepVGGBlock(BranchedLayer):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         return F.relu(self.se(self.add_up(x)))
 
     def replace_branches(self, convolution: nn.Conv2D) -> None:

@@ -43,7 +43,7 @@ class SplitAttention(nn.Layer):  # type: ignore[misc]
         self._branches, self._axis = branches, 1 if data_format == "NCHW" else 3
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         x = self.conv1(x)
         parts = paddle.split(x, self._branches, self._axis)
         scores = self.conv3(self.conv2(self.avg_pool2d(sum(parts[1:], parts[0]))))
@@ -91,7 +91,7 @@ class SplitAttentionBlock(nn.Layer):  # type: ignore[misc]
             self._batch_norm = batch_norm(out, data_format, decay=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', ceil(H/stride), ceil(W/stride)]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', ceil(H/stride), ceil(W/stride)]."""
         before, after = self._pools
         shortcut = self._batch_norm(self.conv4(self.pool(x))) if self._projects else x
         return self.conv3.add_relu(after(self.conv2(before(self.conv1(x)))), shortcut)

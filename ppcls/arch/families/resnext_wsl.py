@@ -41,7 +41,7 @@ class WideBottleneck(nn.Layer):  # type: ignore[misc]
             self._short.add_sublayer("_conv", conv(in_channels, out_channels, 1, stride))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         shortcut: Tensor = self._short(x)
         return self._conv2.add_relu(self._conv1(self._conv0(x)), shortcut)
 

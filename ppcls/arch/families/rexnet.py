@@ -55,7 +55,7 @@ class NormalizedSqueezeExcitation(nn.Layer):  # type: ignore[misc]
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         return x * self.fc(self.avg_pool(x))
 
 
@@ -85,7 +85,7 @@ class PartialShortcutBlock(nn.Layer):  # type: ignore[misc]
         self._parts, self._axis = [in_channels, out - in_channels], 1 if data_format == "NCHW" else 3
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         y = self.out(x)
         if not self._shortcut:
             return y

@@ -29,7 +29,7 @@ class ShuffleUnit(nn.Layer):  # type: ignore[misc]
         self._layout = data_format
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         untouched, x = paddle.split(x, 2, axis=1 if self._layout == "NCHW" else 3)
         return interleave(untouched, self._conv_linear(self._conv_dw(self._conv_pw(x))), self._layout)
 
@@ -48,7 +48,7 @@ class DownsamplingUnit(nn.Layer):  # type: ignore[misc]
         self._layout = data_format
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/2, W/2]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/2, W/2]."""
         first = self._conv_linear_1(self._conv_dw_1(x))
         second = self._conv_linear_2(self._conv_dw_2(self._conv_pw_2(x)))
         return interleave(first, second, self._layout)

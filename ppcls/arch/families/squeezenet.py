@@ -24,7 +24,7 @@ class ReluConvolution(nn.Layer):  # type: ignore[misc]
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H, W]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H, W]."""
         return F.relu(self._conv(x))
 
 
@@ -39,7 +39,7 @@ class FireModule(nn.Layer):  # type: ignore[misc]
         self._axis = 1 if data_format == "NCHW" else 3
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, 8 * squeezed, H, W]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, 8 * squeezed, H, W]."""
         x = self._conv(x)
         return paddle.concat([self._conv_path1(x), self._conv_path2(x)], self._axis)
 

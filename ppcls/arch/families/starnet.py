@@ -43,7 +43,7 @@ class StarBlock(nn.Layer):  # type: ignore[misc]
         self.drop_path = DropPath(drop_path) if drop_path else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         y = self.dwconv(x)
         y = F.relu6(self.f1(y)) * self.f2(y)
         return x + self.drop_path(self.dwconv2(self.g(y)))

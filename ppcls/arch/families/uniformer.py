@@ -26,7 +26,7 @@ class ConvMlp(nn.Layer):  # type: ignore[misc]
         self.drop = dropout(drop_rate)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         return self.drop(self.fc2_conv(self.drop(F.gelu(self.fc1_conv(x)))))
 
 
@@ -44,7 +44,7 @@ class LocalBlock(nn.Layer):  # type: ignore[misc]
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         x = x + self.pos_embed(x)
         x = x + self.drop_path(self.conv2(self.attn(self.conv1(self.norm1(x)))))
         return x + self.drop_path(self.mlp(self.norm2(x)))
@@ -79,7 +79,7 @@ class GlobalBlock(TransformerBlock):
             self.gamma_1, self.gamma_2 = (self.create_parameter([width], attr=scale) for _ in range(2))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC. There is no ``mask``."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape. There is no ``mask``."""
         x = x + self.pos_embed(x)
         x = x if self._channels_last else x.transpose([0, 2, 3, 1])
         tokens = x.flatten(1, 2)
@@ -102,7 +102,7 @@ class PatchConv(nn.Layer):  # type: ignore[misc]
         self._channels_last = data_format == "NHWC"
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/patch, W/patch]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/patch, W/patch]."""
         x = self.proj_conv(x)
         if self._channels_last:
             return self.norm(x)
@@ -122,7 +122,7 @@ class OverlappingConv(nn.Layer):  # type: ignore[misc]
         self.proj = nn.Sequential(*layers[:-1])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H', W']; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H', W']."""
         return self.proj(x)
 
 

@@ -46,7 +46,7 @@ class LargeKernelAttention(nn.Layer):  # type: ignore[misc]
         self.conv1 = _conv(channels, channels, 1, data_format)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         return x * self.conv1(self.conv_spatial(self.conv0(x)))
 
 
@@ -60,7 +60,7 @@ class GatedAttention(nn.Layer):  # type: ignore[misc]
         self.proj_2 = _conv(channels, channels, 1, data_format)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         return x + self.proj_2(self.spatial_gating_unit(F.gelu(self.proj_1(x))))
 
 
@@ -75,7 +75,7 @@ class ConvolutionalMlp(nn.Layer):  # type: ignore[misc]
         self.drop = dropout(drop_rate)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         return self.drop(self.fc2(self.drop(F.gelu(self.dwconv(self.fc1(x))))))
 
 
@@ -97,7 +97,7 @@ class VisualAttentionBlock(nn.Layer):  # type: ignore[misc]
         self._shape = [channels, 1, 1] if data_format == "NCHW" else [channels]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         first, second = self.layer_scale_1.reshape(self._shape), self.layer_scale_2.reshape(self._shape)
         x = x + self.drop_path(first * self.attn(self.norm1(x)))
         return x + self.drop_path(second * self.mlp(self.norm2(x)))
@@ -112,7 +112,7 @@ class OverlappingPatches(nn.Layer):  # type: ignore[misc]
         self.norm = batch_norm(out, data_format)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         return self.norm(self.proj(x))
 
 

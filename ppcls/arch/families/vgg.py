@@ -36,7 +36,7 @@ class ConvBlock(nn.Layer):  # type: ignore[misc]
         self.max_pool = nn.MaxPool2D(2, stride=2, data_format=data_format)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/2, W/2]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/2, W/2]."""
         for conv in self._convs:
             x = F.relu(conv(x))
         return self.max_pool(x)

@@ -26,7 +26,7 @@ class SeparableConvolution(nn.Layer):  # type: ignore[misc]
         self._depthwise_conv = conv(out_channels, out_channels, 3, groups=out_channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H, W]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H, W]."""
         return self._depthwise_conv(self._pointwise_conv(x))
 
 
@@ -60,7 +60,7 @@ class SeparableBlock(nn.Layer):  # type: ignore[misc]
             self.add_sublayer(name, SeparableConvolution(inputs, outputs, data_format))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         y = x
         for position, name in enumerate(self._names):
             y = F.relu(y) if position or self._relu_first else y
@@ -86,7 +86,7 @@ class EntryFlow(nn.Layer):  # type: ignore[misc]
             channels = width
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps images [B, C, H, W] to [B, 728, H/16, W/16]; or NHWC."""
+        """Maps images [B, C, H, W] (or NHWC) to [B, 728, H/16, W/16]."""
         x = self._conv2(self._conv1(x))
         for block in self._blocks:
             x = block(x)

@@ -33,7 +33,7 @@ class NormalizedConv(nn.Layer):  # type: ignore[misc]
         self._bn = _norm(out_channels, data_format)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         return self._bn(self._conv(x))
 
 
@@ -64,7 +64,7 @@ class DepthwiseFirst(nn.Layer):  # type: ignore[misc]
         self._activates = activates
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         x = self._bn1(self._conv1(x))
         x = self._bn2(self._conv2(F.relu(x) if self._activates else x))
         return F.relu(x) if self._activates else x
@@ -89,7 +89,7 @@ class StridedBlock(nn.Layer):  # type: ignore[misc]
             self._short = NormalizedConv(widths[0], widths[-1], 1, stride, data_format)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         y = x
         for conv in (self._conv1, self._conv2, self._conv3):
             y = conv(y if self._last else F.relu(y))

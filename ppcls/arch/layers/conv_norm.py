@@ -93,7 +93,7 @@ class ConvNorm(nn.Layer):  # type: ignore[misc]
         return convolution
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         return self._normalize(getattr(self, self.names[0])(x))
 
     def fork(self, x: Tensor) -> tuple[Tensor, Tensor]:

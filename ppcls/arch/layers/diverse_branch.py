@@ -42,7 +42,7 @@ class DiverseBranchBlock(BranchedLayer):
         self._act = act
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         x = self.add_up(x)
         return x if self._act is None else self._act(x)
 
@@ -71,7 +71,7 @@ class AverageBranch(FoldableBranch):
         self._kernel = kernel
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         return self.avgbn(self.avg(self.bn(self.conv(x))))
 
     def folded(self) -> tuple[Array, Array]:
@@ -103,7 +103,7 @@ class ChainedConvBranch(FoldableBranch):
         self.bn2 = batch_norm(out_channels, data_format)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         return self.bn2(self.conv2(self.bn1(self.idconv1(x))))
 
     def folded(self) -> tuple[Array, Array]:
@@ -117,7 +117,7 @@ class IdentityConv(nn.Conv2D):  # type: ignore[misc]
     """A 1x1 convolution by the identity plus ``weight``, which weight decay pulls towards the identity."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         return x + nn.Conv2D.forward(self, x)  # Paddle 2.6 cannot compile super()
 
 
@@ -138,7 +138,7 @@ class PaddedNorm(nn.Layer):  # type: ignore[misc]
         self._width, self._data_format = width, data_format
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C, H + 2 width, W + 2 width]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C, H + 2 width, W + 2 width]."""
         x = self.bn(x)
         first = self._data_format == "NCHW"
         deviation = paddle.sqrt(self.bn._variance + self.bn._epsilon)

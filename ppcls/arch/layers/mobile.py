@@ -44,7 +44,7 @@ class DepthwiseSeparable(nn.Layer):  # type: ignore[misc]
         self.add_sublayer(pointwise, conv(in_channels, out_channels, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         for name in self.names:
             x = getattr(self, name)(x)
         return x
@@ -92,7 +92,7 @@ class InvertedResidual(nn.Layer):  # type: ignore[misc]
         self._shortcut = stride == 1 and in_channels == out_channels
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         y = x
         for name in self.names:
             y = getattr(self, name)(y)
@@ -134,7 +134,7 @@ class MultiQueryAttention(nn.Layer):  # type: ignore[misc]
         self._width, self._factor, self._channels_last = width, factor, data_format == "NHWC"
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         y = self.norm(x)
         query = self._tokens(self.query_proj(y)) * self._factor
         key = self._tokens(self.key_proj(self.key_down_proj(y)))

@@ -82,7 +82,7 @@ class ResidualBlock(nn.Layer):  # type: ignore[misc]
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride]; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         raise NotImplementedError
 
     def _join(self, last: ConvNorm | DiverseBranchBlock, inner: Tensor, x: Tensor) -> Tensor:

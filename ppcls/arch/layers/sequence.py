@@ -25,7 +25,7 @@ class ResidualSequence(nn.Sequential):  # type: ignore[misc]
         self._shortcut = shortcut
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H', W']; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H', W']."""
         y = nn.Sequential.forward(self, x)  # Paddle 2.6 cannot compile super()
         return x + y if self._shortcut else y
 
@@ -39,7 +39,7 @@ class LayerScale(nn.Layer):  # type: ignore[misc]
         self._shape = [-1] if data_format == "NHWC" else [1, -1, 1, 1]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         return x * self.gamma.reshape(self._shape)
 
 

@@ -43,7 +43,7 @@ class SqueezeExcitation(nn.Layer):  # type: ignore[misc]
         return nn.Conv2D(in_channels, out_channels, 1, data_format=data_format)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         reduce, expand = self.names
         squeezed = self._act(getattr(self, reduce)(self.avg_pool(x)))
         return x * self._gate(getattr(self, expand)(squeezed))
@@ -76,6 +76,6 @@ class LinearSqueezeExcitation(nn.Layer):  # type: ignore[misc]
         self._spatial = [2, 3] if data_format == "NCHW" else [1, 2]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to the same shape; or NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         weight = self.squeeze(self.avg_pool(x).squeeze(self._spatial))
         return x * self._gate(self.excitation(F.relu(weight))).unsqueeze(self._spatial)
