@@ -12,24 +12,11 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.layers.conv_norm import DataFormat, batch_norm
+from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, FanOutNormal
+from ppcls.arch.layers.sequence import named
 
 
-def _convolution(
-    in_channels: int, out: int, kernel: int, data_format: DataFormat, **options: int
-) -> nn.Conv2D:
-    normal = nn.initializer.Normal(std=(2.0 / (kernel**2 * out)) ** 0.5)
-    attribute = paddle.ParamAttr(initializer=normal)
-    return nn.Conv2D(
-        in_channels,
-        out,
-        kernel,
-        padding=kernel // 2,
-        weight_attr=attribute,
-        bias_attr=False,
-        data_format=data_format,
-        **options,
-    )
+_CONV = partial(ConvNorm, initializer=FanOutNormal())
 
 
 class AggregatedBlock(nn.Layer):  # type: ignore[misc]
@@ -54,27 +41,25 @@ class AggregatedBlock(nn.Layer):  # type: ignore[misc]
         rows = [(in_channels, inner, 3, stride, 1), (inner, out, 3, 1, 1)]
         if group_width is not None:
             rows = [(in_channels, inner, 1, 1, 1), (inner, inner, 3, stride, groups), (inner, out, 1, 1, 1)]
-        self._pairs = []
+        self._depth, conv = len(rows), partial(_CONV, data_format=data_format)
         for i, (inputs, outputs, kernel, step, split) in enumerate(rows, start=1):
-            conv = _convolution(inputs, outputs, kernel, data_format, stride=step, groups=split)
-            norm = batch_norm(outputs, data_format)
-            self._pairs.append((self.add_sublayer(f"conv{i}", conv), self.add_sublayer(f"bn{i}", norm)))
+            layers = conv(inputs, outputs, kernel, step, split)
+            for name, layer in named(f"conv{i}", f"bn{i}", layers).items():
+                self.add_sublayer(name, layer)
 
     def forward(self, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         y = x
-        for i, (conv, norm) in enumerate(self._pairs):
-            y = norm(conv(F.relu(y) if i else y))
+        for i in range(1, self._depth + 1):
+            y = getattr(self, f"bn{i}")(getattr(self, f"conv{i}")(F.relu(y) if i > 1 else y))
         return F.relu(y + (x if shortcut is None else shortcut))
 
 
-class AggregationRoot(nn.Layer):  # type: ignore[misc]
+class AggregationRoot(ConvNorm):
     """A 1x1 convolution of several features, with an optional shortcut of the first one."""
 
     def __init__(self, in_channels: int, out: int, residual: bool, data_format: DataFormat) -> None:
-        super().__init__()
-        self.conv = _convolution(in_channels, out, 1, data_format)
-        self.bn = batch_norm(out, data_format)
+        super().__init__(in_channels, out, 1, data_format=data_format, initializer=FanOutNormal())
         self._residual, self._axis = residual, 1 if data_format == "NCHW" else 3
 
     def forward(self, features: Sequence[Tensor]) -> Tensor:
@@ -109,18 +94,15 @@ class AggregationTree(nn.Layer):  # type: ignore[misc]
         super().__init__()
         self._levels, self._level_root = levels, level_root
         earlier += in_channels if level_root else 0
-        self.downsample = (
-            nn.MaxPool2D(stride, stride, ceil_mode=True, data_format=data_format)
-            if stride > 1
-            else nn.Identity()
-        )
+        pool = partial(nn.MaxPool2D, stride, stride, ceil_mode=True, data_format=data_format)
+        self.downsample = pool() if stride > 1 else nn.Identity()
         self.project = nn.Identity()
         if levels == 1:
             self.tree1, self.tree2 = block(in_channels, out, stride), block(out, out, 1)
             self.root = AggregationRoot(2 * out + earlier, out, residual, data_format)
             if in_channels != out:
-                conv = _convolution(in_channels, out, 1, data_format)
-                self.project = nn.Sequential(conv, batch_norm(out, data_format))
+                conv = _CONV(in_channels, out, 1, data_format=data_format)
+                self.project = nn.Sequential(*named("0", "1", conv).items())
         else:
             tree = partial(AggregationTree, levels - 1, block, residual=residual, data_format=data_format)
             self.tree1, self.tree2 = tree(in_channels, out, stride), tree(out, out, earlier=earlier + out)
@@ -159,25 +141,21 @@ class DLA(nn.Layer):  # type: ignore[misc]
         input_image_channel: int = 3,
     ) -> None:
         super().__init__()
-        inputs = (input_image_channel, channels[0], channels[0])
-        for name, size, out, kernel, stride in zip(
-            ("base_layer", "level0", "level1"),
-            inputs,
-            (*channels[:1], *channels[:2]),
-            (7, 3, 3),
-            (1, 1, 2),
-            strict=True,
-        ):
-            conv = _convolution(size, out, kernel, data_format, stride=stride)
-            self.add_sublayer(name, nn.Sequential(conv, batch_norm(out, data_format), nn.ReLU()))
+        first, second, *_ = channels
+        conv = partial(_CONV, data_format=data_format)
+        for name, layers in {
+            "base_layer": conv(input_image_channel, first, 7),
+            "level0": conv(first, first, 3),
+            "level1": conv(first, second, 3, 2),
+        }.items():
+            self.add_sublayer(name, nn.Sequential(*named("0", "1", layers, nn.ReLU()).items()))
         block = partial(AggregatedBlock, groups=groups, group_width=group_width, data_format=data_format)
         tree = partial(AggregationTree, block=block, stride=2, residual=residual, data_format=data_format)
         for i, depth in enumerate(levels, start=2):
             layer = tree(depth, in_channels=channels[i - 1], out=channels[i], level_root=i > 2)
             self.add_sublayer(f"level{i}", layer)
         self.global_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
-        normal = nn.initializer.Normal(std=(2.0 / class_num) ** 0.5)
-        attribute = paddle.ParamAttr(initializer=normal)
+        attribute = paddle.ParamAttr(initializer=FanOutNormal())
         self.fc = nn.Conv2D(channels[-1], class_num, 1, weight_attr=attribute, data_format=data_format)
 
     def forward(self, x: Tensor) -> Tensor:
