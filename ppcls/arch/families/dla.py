@@ -15,7 +15,6 @@ from paddle.nn import functional as F
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, FanOutNormal
 from ppcls.arch.layers.sequence import named
 
-
 _CONV = partial(ConvNorm, initializer=FanOutNormal())
 
 

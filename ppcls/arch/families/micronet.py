@@ -13,7 +13,7 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.layers.conv_norm import DataFormat, batch_norm, round_channels
+from ppcls.arch.layers.conv_norm import DataFormat, FanOutNormal, batch_norm, round_channels
 from ppcls.arch.layers.transformer import linear
 
 _REDUCTION, _LEAST = 8, 4  # of the channels between the layers of shift-max
@@ -38,7 +38,7 @@ def _conv_norm(
         stride,
         padding=[side // 2 for side in kernel],
         groups=groups,
-        weight_attr=nn.initializer.Normal(std=(2.0 / (kernel[0] * kernel[1] * out)) ** 0.5),
+        weight_attr=FanOutNormal(),
         bias_attr=False,
         data_format=data_format,
     )

@@ -10,7 +10,7 @@ from functools import partial
 
 from paddle import Tensor, nn
 
-from ppcls.arch.layers.conv_norm import DataFormat, batch_norm, fan_out_normal, round_channels
+from ppcls.arch.layers.conv_norm import DataFormat, FanOutNormal, batch_norm, round_channels
 from ppcls.arch.layers.transformer import linear
 
 _STEM = 32
@@ -36,7 +36,7 @@ def _conv_norm(
         stride,
         padding=kernel // 2,
         groups=in_channels if depthwise else 1,
-        weight_attr=fan_out_normal(out, kernel),
+        weight_attr=FanOutNormal(),
         bias_attr=False,
         data_format=data_format,
     )

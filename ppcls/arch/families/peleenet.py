@@ -8,7 +8,7 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, fan_out_normal
+from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, FanOutNormal
 from ppcls.arch.layers.transformer import linear
 
 _STEM, _GROWTH = 32, 32
@@ -24,7 +24,7 @@ class PeleeConv(ConvNorm):
     def __init__(
         self, in_channels: int, out: int, kernel: int, stride: int = 1, *, data_format: DataFormat
     ) -> None:
-        normal = fan_out_normal(out, kernel)
+        normal = FanOutNormal()
         super().__init__(in_channels, out, kernel, stride, 1, F.relu, data_format, initializer=normal)
 
 

@@ -15,7 +15,7 @@ from paddle.nn import functional as F
 from paddle.regularizer import L2Decay
 
 from ppcls.arch.families.pvt_v2 import ReducedAttention, TokenConvolution
-from ppcls.arch.layers.conv_norm import DataFormat, fan_out_normal
+from ppcls.arch.layers.conv_norm import DataFormat, FanOutNormal
 from ppcls.arch.layers.drop_path import drop_paths, dropout
 from ppcls.arch.layers.transformer import SelfAttention, TransformerBlock, linear
 from ppcls.arch.layers.windows import from_windows, to_windows
@@ -50,7 +50,7 @@ class PositionEncoding(nn.Layer):  # type: ignore[misc]
             3,
             padding=1,
             groups=width,
-            weight_attr=ParamAttr(initializer=fan_out_normal(width, 3, width), regularizer=no_decay),
+            weight_attr=ParamAttr(initializer=FanOutNormal(depthwise=True), regularizer=no_decay),
             bias_attr=ParamAttr(regularizer=no_decay),
             data_format=data_format,
         )
@@ -66,7 +66,7 @@ class PatchNorm(nn.Layer):  # type: ignore[misc]
 
     def __init__(self, in_channels: int, width: int, patch: int, data_format: DataFormat) -> None:
         super().__init__()
-        shape, attr = (in_channels, width, patch, patch), fan_out_normal(width, patch)
+        shape, attr = (in_channels, width, patch, patch), FanOutNormal()
         self.proj = nn.Conv2D(*shape, weight_attr=attr, data_format=data_format)
         self.norm = nn.LayerNorm(width)
         self._channels_last = data_format == "NHWC"

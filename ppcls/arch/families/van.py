@@ -7,7 +7,7 @@ from functools import partial
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.layers.conv_norm import DataFormat, batch_norm, fan_out_normal
+from ppcls.arch.layers.conv_norm import DataFormat, FanOutNormal, batch_norm
 from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
 from ppcls.arch.layers.transformer import linear
 
@@ -31,7 +31,7 @@ def _conv(
         padding=kernel // 2 * dilation,
         dilation=dilation,
         groups=groups,
-        weight_attr=fan_out_normal(out, kernel, groups),
+        weight_attr=FanOutNormal(depthwise=True),
         data_format=data_format,
     )
 

@@ -127,7 +127,9 @@ class UnderscoredConvNorm(ConvNorm):
 
 
 class FanOutNormal(nn.initializer.Initializer):  # type: ignore[misc]
-    """Initial weights of a convolution: normal, with variance 2 / (output channels * area of the kernel).
+    """Initial weights that keep the variance of gradients (He et al. 2015, equation 14).
+
+    They are normal, with variance 2 / (output channels * area of the kernel).
 
     Args:
         depthwise: Whether a depthwise convolution counts as one output channel.
@@ -158,11 +160,6 @@ def kaiming_conv(
     """Returns a constructor of convolutions with Kaiming-normal weights; see `ConvNorm`."""
     normal = nn.initializer.KaimingNormal()
     return partial(kind, data_format=data_format, initializer=normal, decay=decay)
-
-
-def fan_out_normal(out_channels: int, kernel: int, groups: int = 1) -> nn.initializer.Normal:
-    """Returns the initializer that keeps the variance of gradients (He et al. 2015, equation 14)."""
-    return nn.initializer.Normal(std=(2.0 / (kernel**2 * out_channels // groups)) ** 0.5)
 
 
 def round_channels(channels: float, divisor: int = 8) -> int:
