@@ -203,7 +203,7 @@ def models(files: Path) -> Path:
     run("ppcls train -c embeddings.yaml --output runs/embeddings", files)
     for name in ("cats", "dogs", "birds"):
         (files / "runs" / name).symlink_to("pets")
-    run("ppcls dataset photos 16", files)
+    run("ppcls dataset photos 32", files)
     run(
         "openssl req -x509 -newkey rsa:2048 -nodes -keyout server.key -out server.crt -subj /CN=localhost",
         files,
