@@ -71,7 +71,8 @@ def test_workers_share_the_port_and_one_that_is_killed_is_replaced(
     killed = min(before)
     os.kill(killed, signal.SIGKILL)
     assert server.process.stderr is not None
-    assert f"warning: worker process {killed} ended with exit code -9" in server.process.stderr.readline()
+    warning = f"warning: worker process {killed} ended with exit code -9"
+    assert any(warning in line for line in server.process.stderr), "the runtime may write lines of its own"
     end = time.monotonic() + GUARD
     while len(worker_processes(server)) < WORKERS and time.monotonic() < end:
         time.sleep(0.05)
