@@ -12,6 +12,7 @@ from paddle.nn import functional as F
 from ppcls.arch.fused import batch_norm, convolution, max_pool
 from ppcls.arch.fused.convolution import Geometry
 from ppcls.arch.fused.cuda import fills_vectors, kernels
+from ppcls.arch.layers.conv_norm import ImageConv2D
 
 _CHANNELS = 4  # of images, at least: with 3, cuDNN is slower in half precision
 
@@ -29,20 +30,21 @@ def check_available() -> None:
 def fuse(model: nn.Layer) -> int:
     """Makes the NHWC convolutions, batch norms and max poolings of a model use the fused kernels.
 
-    Batch norms are fused in training only. Frozen ones, which normalize by running statistics, stay.
+    Batch norms are fused in training only. Frozen ones, which normalize by running statistics, do not change. Nor
+    do classes derived from Paddle's layers, which may compute something else.
 
     Returns:
         Number of convolutions and batch norms that were fused.
     """
     count = 0
     for layer in model.sublayers(include_self=True):
-        if isinstance(layer, nn.Conv2D) and _is_plain_convolution(layer):
+        if type(layer) in (nn.Conv2D, ImageConv2D) and _is_plain_convolution(layer):
             layer.forward, layer.fork = MethodType(_convolve, layer), MethodType(_fork, layer)
             count += 1
         elif type(layer) is nn.BatchNorm2D and _is_plain_norm(layer):
             layer.forward, layer.norm_relu = MethodType(_normalize, layer), MethodType(_norm_relu, layer)
             count += 1
-        elif isinstance(layer, nn.MaxPool2D) and _is_plain_pooling(layer):
+        elif type(layer) is nn.MaxPool2D and _is_plain_pooling(layer):
             layer.forward = MethodType(_max_pool, layer)
     return count
 

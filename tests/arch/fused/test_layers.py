@@ -28,9 +28,14 @@ def test_fuse_counts_convolutions_and_norms_of_nhwc_models_only() -> None:
     assert fuse(build_model("ResNet18", 10, "NCHW", 3)) == 0
 
 
+class PaddedConvolution(nn.Conv2D):  # type: ignore[misc]
+    """A convolution with a forward pass of its own."""
+
+
 @pytest.mark.parametrize(
     "layer",
     [
+        PaddedConvolution(4, 8, 3, bias_attr=False, data_format="NHWC"),
         nn.Conv2D(4, 8, 3, data_format="NHWC"),  # with a bias
         nn.Conv2D(4, 8, 3, padding="SAME", bias_attr=False, data_format="NHWC"),
         nn.Conv2D(4, 8, 3, padding=[1, 2, 1, 2], bias_attr=False, data_format="NHWC"),
