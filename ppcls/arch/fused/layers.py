@@ -30,8 +30,8 @@ def check_available() -> None:
 def fuse(model: nn.Layer) -> int:
     """Makes the NHWC convolutions, batch norms and max poolings of a model use the fused kernels.
 
-    Batch norms are fused in training only. Frozen ones, which normalize by running statistics, do not change. Nor
-    do classes derived from Paddle's layers, which may compute something else.
+    Batch norms are fused in training only. Frozen ones, which normalize by running statistics, do not change.
+    Nor do classes derived from Paddle's layers, which may compute something else.
 
     Returns:
         Number of convolutions and batch norms that were fused.
