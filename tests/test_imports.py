@@ -61,3 +61,10 @@ def test_training_imports_neither_scipy_nor_scikit_learn() -> None:
 def test_training_step_imports_few_modules_of_ppcls() -> None:
     ours = {name for name in modules_after("ppcls.engine.core.step") if name.startswith("ppcls")}
     assert len(ours) <= 70
+
+
+def test_export_and_prediction_import_no_optional_package() -> None:
+    """Without the extras `onnx` and `openvino`, Paddle's own format works."""
+    optional = {"onnx", "onnxruntime", "openvino", "nncf", "paddle2onnx"}
+    commands = "ppcls.cli.export, ppcls.deploy.export.export, ppcls.cli.infer, ppcls.deploy.predictor"
+    assert not optional & modules_after(commands)

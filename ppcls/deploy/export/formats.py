@@ -9,7 +9,6 @@ from ppcls.deploy.export.onnx import need_converter
 from ppcls.deploy.export.openvino import need_openvino
 from ppcls.deploy.export.precision import need_precision_tools
 from ppcls.deploy.models.description import ModelDescription, Precision
-from ppcls.deploy.models.onnx import OnnxModel
 from ppcls.deploy.models.openvino import OpenVinoModel, supports_bfloat16
 from ppcls.deploy.models.paddle_inference import PaddleInferenceModel, find_precision
 from ppcls.deploy.predictor import InferenceModel
@@ -72,6 +71,8 @@ def _check_paddle(precision: Precision, runtime: Runtime) -> None:
 def load_exported(file: Path, description: ModelDescription, runtime: Runtime) -> InferenceModel:
     """Loads a model that was just written. ONNX and OpenVINO run it on the CPU."""
     if file.suffix == ".onnx":
+        from ppcls.deploy.models.onnx import OnnxModel  # needs onnxruntime, other formats do not
+
         return OnnxModel(file, description, "cpu", usable_cores())
     if file.suffix == ".xml":
         return OpenVinoModel(file, description, usable_cores())
