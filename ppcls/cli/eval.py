@@ -68,7 +68,7 @@ def evaluate(argv: Arguments = None) -> None:
         from ppcls.report.confusion import confusion_csv
 
         if result.outcomes is None:
-            raise UserError("--confusion: expected images with one label, these have several labels each")
+            raise UserError("--confusion: expected images with one label; these have several labels each")
         assert result.outcomes.confusion is not None  # because there are few enough classes
         write_text(confusion, confusion_csv(result.outcomes.confusion))
     metrics = " ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())

@@ -51,7 +51,7 @@ def _split_loc(place: str) -> tuple[str, ...]:
 
 
 def schedule_problems(schedule: Schedule, settings: Global) -> Problems:
-    """Evaluations exist if something depends on them."""
+    """Checks that evaluations exist if something depends on them."""
     if settings.eval_during_train:
         return
     if isinstance(schedule, ReduceOnPlateau):
@@ -62,7 +62,7 @@ def schedule_problems(schedule: Schedule, settings: Global) -> Problems:
 
 
 def precision_problems(amp: AMP | None, optimizer: OptimizerSpec, device: str) -> Problems:
-    """Mixed precision fits the device, the loss scale and the optimizer."""
+    """Checks that mixed precision fits the device, the loss scale and the optimizer."""
     if amp is None or not amp.use_amp:
         return
     if amp.dtype == "float16" and device == "cpu":
@@ -77,7 +77,7 @@ def precision_problems(amp: AMP | None, optimizer: OptimizerSpec, device: str) -
 
 
 def label_problems(loss: Loss, metric: Metric, data: DataLoader) -> Problems:
-    """Losses and metrics accept the number of labels per image, and find what they need in the data set."""
+    """Checks that losses and metrics accept the labels per image, and find what they need in the data set."""
     for place, split in data.splits.items():
         part = place.partition(".")[0]
         multi_label = isinstance(split.dataset, MultiLabelDataset)
@@ -105,7 +105,7 @@ def label_problems(loss: Loss, metric: Metric, data: DataLoader) -> Problems:
 
 
 def class_weight_problems(loss: Loss, data: DataLoader, class_num: int) -> Problems:
-    """Weights fit the classes, and evaluation needs nothing that is computed from the training data."""
+    """Checks that weights fit the classes, and that evaluation does not depend on the training data."""
     several = data.Train is not None and isinstance(data.Train.dataset, MultiLabelDataset)
     for part in ("Train", "Eval"):
         for position, spec in enumerate(getattr(loss, part)):
@@ -137,7 +137,7 @@ def _suitable(section: str, part: str, multi_label: bool) -> str:
 
 
 def multi_label_problems(data: DataLoader, use_multilabel: bool) -> Problems:
-    """The sampler and ``Global.use_multilabel`` fit the number of labels per image."""
+    """Checks that the sampler and ``Global.use_multilabel`` fit the number of labels per image."""
     for place, split in data.splits.items():
         sampler = split.sampler
         by_class = isinstance(sampler, (ClassBalancedSampler, PKSampler)) or (
@@ -159,7 +159,7 @@ def multi_label_problems(data: DataLoader, use_multilabel: bool) -> Problems:
 
 
 def metric_problems(metric: Metric, class_num: int) -> Problems:
-    """No value is reported twice, and metrics fit the number of classes and the split."""
+    """Checks that no value is reported twice, and that metrics fit the number of classes and the split."""
     for part in ("Train", "Eval"):
         seen: set[str] = set()
         for position, spec in enumerate(getattr(metric, part)):
@@ -181,7 +181,7 @@ def metric_problems(metric: Metric, class_num: int) -> Problems:
 
 
 def post_process_problems(infer: Infer | None, data: DataLoader, arch: Model) -> Problems:
-    """Post-processing fits the labels and the number of classes. A RecModel always returns embeddings."""
+    """Checks that post-processing fits the labels and classes. A RecModel always returns embeddings."""
     if infer is None or isinstance(arch, RecModel):
         return
     post, where = infer.PostProcess, ("Infer", "PostProcess")
@@ -204,7 +204,7 @@ def post_process_problems(infer: Infer | None, data: DataLoader, arch: Model) ->
 
 
 def image_problems(settings: Global, arch: Model, data: DataLoader, infer: Infer | None) -> Problems:
-    """Transforms produce images that the model and the exported model accept."""
+    """Checks that transforms produce images that the model and the exported model accept."""
     channels = arch.input_image_channel
     if settings.image_channel not in (None, channels):
         text = f"expected Arch.input_image_channel ({channels}), got {settings.image_channel}; remove it"
@@ -262,7 +262,7 @@ def semi_supervised_problems(spec: SSL | None, data: DataLoader, arch: Model) ->
 
 
 def folder_problems(data: DataLoader) -> Problems:
-    """Training and evaluation on parts of one folder have no images in common."""
+    """Checks that training and evaluation on parts of one folder have no images in common."""
     train = None if data.Train is None else data.Train.dataset
     for place, split in data.evaluated.items():
         dataset = split.dataset
@@ -286,7 +286,7 @@ def folder_problems(data: DataLoader) -> Problems:
 
 
 def sampler_problems(data: DataLoader, settings: Global, class_num: int) -> Problems:
-    """The training sampler and its image sizes fit the run and the classes."""
+    """Checks that the training sampler and its image sizes fit the run and the classes."""
     if data.Train is None:
         return
     sampler, sizes = data.Train.sampler, data.Train.input_size
@@ -303,7 +303,7 @@ def sampler_problems(data: DataLoader, settings: Global, class_num: int) -> Prob
 
 
 def evaluation_problems(data: DataLoader) -> Problems:
-    """Evaluation uses each sample once, unmixed and in one size."""
+    """Checks that evaluation uses each sample once, unmixed and in one size."""
     for place, split in data.evaluated.items():
         loc = _split_loc(place)
         if not isinstance(split.sampler, DistributedBatchSampler):
@@ -320,7 +320,7 @@ def evaluation_problems(data: DataLoader) -> Problems:
 
 
 def mixing_problems(train: Split | None) -> Problems:
-    """Training batches that are mixed are shuffled and have an even size, so that images form pairs."""
+    """Checks that mixed training batches are shuffled and of even size, so that images form pairs."""
     if train is None:
         return
     sampler = train.sampler

@@ -101,7 +101,7 @@ def _translate_semi_supervised(tree: Tree, settings: Tree) -> None:
 
 
 def _translate_schedule(optimizer: Any) -> None:
-    """Removes a last epoch of Piecewise without a rate after it: there the rate stays."""
+    """Removes the last of the ``decay_epochs`` of Piecewise if no learning rate follows it."""
     lr = optimizer.get("lr") if isinstance(optimizer, dict) else None
     if not isinstance(lr, dict) or lr.get("name") != "Piecewise":
         return

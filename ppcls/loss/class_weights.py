@@ -48,7 +48,7 @@ def count_classes(losses: Sequence[Any], labels: NDArray[Any], classes: int) -> 
 def class_weights(spec: ClassWeightedLoss, counts: ClassCounts | None) -> Floats | None:
     """Returns the weight of each class, [C]; None without weights.
 
-    Of a `MultiLabelLoss` and of a `FocalLoss` with sigmoids these are the weights of positives.
+    For `MultiLabelLoss` and for `FocalLoss` with sigmoids, these are the weights of positives.
 
     Raises:
         ValueError: The weights depend on ``counts``, which is None.

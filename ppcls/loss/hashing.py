@@ -74,8 +74,8 @@ def stable_distribution(features: Tensor, logits: Tensor, label: Tensor, alpha: 
         alpha: Weight of the loss of pairs.
 
     Returns:
-        Float32 scalar: the cross-entropy and, for all pairs, half the squared distance of those of the same
-        class, and half of what other distances lack to 2 D.
+        Float32 scalar: the cross-entropy, plus ``alpha / 2`` times the mean over all pairs: the squared
+        distance for the same class, and for others the amount by which it is below 2 D.
     """
     with paddle.amp.auto_cast(enable=False):
         z, same = features.astype("float32"), _same_identity(label)

@@ -1,4 +1,4 @@
-"""FixMatch: labels of confident predictions for weakly augmented images teach strongly augmented ones."""
+"""FixMatch: confident predictions for weakly augmented images become labels of strongly augmented ones."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class HtmlReport(Reporter):
         self._update = 0  # of the latest message
 
     def message(self, text: str, update: int | None = None) -> None:  # noqa: ARG002
-        """Remembers the update, because a run can stop between two records. The events have the text."""
+        """Stores the update, because a run can stop between two records. The text is in the events."""
         self._update = max(self._update, update or 0)
 
     def record(self, record: Record) -> None:

@@ -254,7 +254,7 @@ def start_loggers(specs: Sequence[LoggerSpec], run: TrackedRun) -> list[Reporter
     """Starts the loggers of a run.
 
     Raises:
-        UserError: The library of a logger is not installed. No other problem of a logger is an error.
+        UserError: The library of a logger is not installed. Other failures of a logger are only reported.
     """
     for spec in specs:
         module, extra = _LIBRARIES[type(spec)]

@@ -150,7 +150,7 @@ class Reporter:
     """Receives what a run reports, in order of time. Every method does nothing until it is overridden."""
 
     def message(self, text: str, update: int | None = None) -> None:
-        """Receives a line of text for people.
+        """Receives a line of readable text.
 
         Args:
             text: The line.
@@ -167,7 +167,7 @@ class Reporter:
         """Receives the number of evaluated batches after each one. Must be fast."""
 
     def finish(self) -> None:
-        """Receives that all epochs are trained and saved. Only messages and `close` follow."""
+        """Is called when all epochs are trained and saved. Only messages and `close` follow."""
 
     def close(self) -> None:
         """Finishes the report. Nothing follows, and a second call has no effect."""

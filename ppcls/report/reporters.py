@@ -90,7 +90,7 @@ class MemoryReporter(Reporter):
         self._sent = False
 
     def record(self, record: Record) -> None:
-        """Measures when the time has come."""
+        """Measures and sends the message if it is due."""
         due = True
         if isinstance(record, StepRecord):
             due = not self._evaluates and record.step == record.steps_per_epoch

@@ -140,7 +140,7 @@ def as_json(table: StepTable) -> str:
 
 
 def as_text(table: StepTable) -> str:
-    """Returns the table as lines for people."""
+    """Returns the table as readable lines."""
     first, stop = table.steps
     ranks = f", rank 0 of {len(table.own_ms)}" if table.own_ms else ""
     lines = [

@@ -15,7 +15,7 @@ _SIDE = 128
 
 @dataclass(frozen=True)
 class Picture:
-    """An image for people to look at.
+    """A picture of a sample, for the report.
 
     Attributes:
         pixels: [H, W, C] uint8, RGB if C is 3.

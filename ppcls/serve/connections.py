@@ -143,7 +143,7 @@ class LimitedProtocol(H11Protocol):
 
 
 class _StrictReceiveBuffer(ReceiveBuffer):
-    """Rejects lines that end with LF alone: proxies disagree on them, which hides requests from some."""
+    """Rejects lines that end with LF alone, which some proxies accept, so that requests could pass unseen."""
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
         """Returns the lines of headers, or None while they are incomplete."""

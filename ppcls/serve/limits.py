@@ -41,7 +41,7 @@ class RequestLimits:
 
 
 class AdmissionLimit:
-    """Limits what all requests together may use. What does not fit is rejected instead of queued.
+    """Limits what all requests together may use. Requests beyond the limit are rejected instead of queued.
 
     Args:
         size: The limit.

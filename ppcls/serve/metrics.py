@@ -54,12 +54,12 @@ class ServerMetrics:
         )
 
     def add_model(self, name: str) -> None:
-        """Adds a model, with no image in work."""
+        """Adds a model, without images in progress."""
         self._in_work.labels(name).set(0)
 
     @contextmanager
     def count_in_work(self, name: str, images: int) -> Iterator[None]:
-        """Counts images of a model as in work until the block ends."""
+        """Counts images of a model as in progress until the block ends."""
         gauge = self._in_work.labels(name)
         gauge.inc(images)
         try:

@@ -60,10 +60,10 @@ class RejectAmbiguousLength:
 
 
 class AllowedHosts:
-    """Rejects requests to names that are not this server's, so that no web page can reach it under its name.
+    """Rejects requests whose header ``Host`` does not name this server, which prevents DNS rebinding.
 
-    In such an attack (DNS rebinding), the page's own name resolves to the server's address. Addresses as
-    names are always allowed, because they resolve to nothing else.
+    In this attack, the name of a web page's own server resolves to the address of this server. IP addresses
+    are always allowed, because they cannot resolve to another address.
 
     Args:
         app: The application.

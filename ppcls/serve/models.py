@@ -81,7 +81,7 @@ class ServedModels:
             RequestError: If the server has no folder of models, or if the model cannot be loaded.
         """
         if self._folder is None:
-            raise RequestError(403, "this server loads no further models; start it with --models-folder")
+            raise RequestError(403, "this server cannot load further models; start it with --models-folder")
         path = self._folder / name
         if not NAME.fullmatch(name) or not path.is_dir():
             raise RequestError(404, f"{name[:80]!r}: no such subfolder of --models-folder")
@@ -105,7 +105,7 @@ class ServedModels:
             RequestError: If there is no such model, if it is the last one, or if the server has no folder.
         """
         if self._folder is None:
-            raise RequestError(403, "this server unloads no models; start it with --models-folder")
+            raise RequestError(403, "this server cannot unload models; start it with --models-folder")
         async with self._changing:
             service = self.find(name)
             if len(self.services) == 1:

@@ -1,4 +1,4 @@
-"""Prepares the images of requests: usual ones in threads, large ones in processes, which can be ended."""
+"""Prepares the images of requests: small ones in threads, large ones in processes, which can be stopped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_PROCESSES = 2  # each may need a gigabyte
 class Preparation:
     """Prepares images for one model, in one event loop.
 
-    A decoder in a thread can't be ended, so only images that take little time are decoded in threads.
+    A decoder in a thread can't be stopped, so only images that take little time are decoded in threads.
 
     Args:
         chain: Transforms without random draws.

@@ -70,7 +70,7 @@ class TlsFiles:
         """Checks that both can be read and belong together.
 
         Raises:
-            UserError: If not.
+            UserError: If they cannot be read or do not belong together.
         """
         try:
             # An empty password keeps an encrypted key from asking for one on the terminal.

@@ -147,7 +147,7 @@ class InferenceService:
             topk: See `Predictor.interpret`.
 
         Raises:
-            BusyError: If too many images are in work.
+            BusyError: If too many images are in progress.
             RequestError: If images cannot be decoded. It names all of them.
             UserError: If an output of the model is not finite.
         """
@@ -173,7 +173,7 @@ class InferenceService:
             class_id: The class.
 
         Raises:
-            BusyError: If too many images are in work.
+            BusyError: If too many images are in progress.
             RequestError: If the image cannot be decoded or is too large.
             UserError: If the model has no feature map.
         """

@@ -35,9 +35,9 @@ class WorkerProcesses:
     """Processes that serve the same models. Each has its share of the CPU cores.
 
     Args:
-        serve: Function of a module. It serves until SIGTERM, calls its last argument once it accepts
-            requests, and returns an exit code.
-        arguments: Its first arguments.
+        serve: Module-level function that serves until SIGTERM and returns an exit code. It calls its last
+            argument once it accepts requests.
+        arguments: First arguments of ``serve``.
         count: Number of processes.
         grace: Seconds to answer the last requests.
     """
@@ -48,7 +48,7 @@ class WorkerProcesses:
         self._codes: list[int | None] = []
 
     def run(self, on_ready: Callable[[], None]) -> None:
-        """Serves until SIGTERM or Ctrl-C, and restarts processes that end before.
+        """Serves until SIGTERM or Ctrl-C, and restarts processes that end earlier.
 
         Args:
             on_ready: Called when all processes accept requests.

@@ -109,7 +109,7 @@ def read_pdparams(path: Path) -> Arrays:
         raise UserError(f"{path}: expected a mapping from names to arrays, got {type(content).__name__}")
     arrays = arrays_in(content)
     if not arrays:
-        raise UserError(f"{path}: no arrays in it; expected the weights of a model")
+        raise UserError(f"{path}: contains no arrays; expected the weights of a model")
     return arrays
 
 
@@ -173,7 +173,7 @@ def fetch_weights(path: Path, *, retry: bool = True) -> Path:
         if file is None:
             similar = suggest(str(path), list(ZOO)) if path.parent == Path() else ""
             raise UserError(
-                f"{path}: no weights there; expected a checkpoint folder, a .safetensors, .pdparams or .pth "
+                f"{path}: no weights found; expected a checkpoint folder, a .safetensors, .pdparams or .pth "
                 f"file, or the name of an architecture{similar}"
             )
         path = file

@@ -286,9 +286,9 @@ def test_read_file_with_wrong_bytes_raises_only_user_errors(
         (b"\x80\x04j\x00\x00\x00\x7f.", "damaged"),
         (b"not a pickle at all", "damaged"),
         (pickle.dumps([1.0, 2.0]), "expected a mapping from names to arrays, got list"),
-        (pickle.dumps({}), "no arrays in it; expected the weights of a model"),
-        (pickle.dumps({"epoch": 3}), "no arrays in it; expected the weights of a model"),
-        (pickle.dumps({"names": np.array(["a"])}), "no arrays in it; expected the weights of a model"),
+        (pickle.dumps({}), "contains no arrays; expected the weights of a model"),
+        (pickle.dumps({"epoch": 3}), "contains no arrays; expected the weights of a model"),
+        (pickle.dumps({"names": np.array(["a"])}), "contains no arrays; expected the weights of a model"),
     ],
 )
 def test_read_other_content_is_an_error(tmp_path: Path, written: bytes, message: str) -> None:
@@ -354,7 +354,7 @@ def test_read_folder_with_only_an_average_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["nothing", "weights.bin"])
 def test_read_folder_without_weights_is_an_error(tmp_path: Path, name: str) -> None:
     (tmp_path / "weights.bin").write_bytes(b"")
-    with pytest.raises(UserError, match=rf"{name}: no weights there; expected a checkpoint folder, a \.safe"):
+    with pytest.raises(UserError, match=rf"{name}: no weights found; expected a checkpoint folder, a \.safe"):
         read_weights(tmp_path / name)
 
 

@@ -45,7 +45,7 @@ def batch_norm(
 
 
 class _BatchNorm(PyLayer):  # type: ignore[misc]
-    """BatchNorm, and ReLU if wanted."""
+    """BatchNorm, and ReLU if requested."""
 
     @staticmethod
     def forward(

@@ -104,7 +104,7 @@ def _gradients(context: Any, gradient: Tensor, total: Tensor | None) -> tuple[Te
 
 
 def _channels_last(weight: Tensor) -> Tensor:
-    """Returns weights as [C', KH, KW, C]; those of 1x1 kernels are so already."""
+    """Returns weights as [C', KH, KW, C]; those of 1x1 kernels have this order already."""
     return contiguous(weight if weight.shape[2] == weight.shape[3] == 1 else weight.transpose([0, 2, 3, 1]))
 
 
@@ -250,7 +250,7 @@ class Cudnn:
         return self._workspaces[-1]
 
     def descriptor(self, create: str, fill: str, *values: int) -> ctypes.c_void_p:
-        """Returns a new descriptor: of ``cudnnCreate{create}Descriptor`` and ``cudnnSet{fill}Descriptor``."""
+        """Returns a new descriptor, set by ``cudnnSet{fill}Descriptor``."""
         descriptor = ctypes.c_void_p()
         self.call(f"cudnnCreate{create}Descriptor", ctypes.byref(descriptor))
         self.call(f"cudnnSet{fill}Descriptor", descriptor, *values)

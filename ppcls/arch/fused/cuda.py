@@ -47,7 +47,7 @@ def vector_length(dtype: Any) -> int:
 
 
 def fills_vectors(channels: int, dtype: Any) -> bool:
-    """Returns whether the kernels can process NHWC images of so many channels."""
+    """Returns whether the kernels can process NHWC images with this number of channels."""
     length = vector_length(dtype)
     return length > 0 and channels % length == 0
 

@@ -70,7 +70,7 @@ class _MaxPool(PyLayer):  # type: ignore[misc]
 def _launch(
     kernel: str, size: tuple[int, int], tensors: tuple[Tensor, Tensor, Tensor], shape: _Shape
 ) -> None:
-    """Launches a kernel for so many rows of so many vectors."""
+    """Launches a kernel for a number of rows, each of a number of vectors."""
     rows, row = size
     grid = (-(-row // _THREADS), min(rows, _MAX_BLOCKS))
     kernels("max_pool.cu", tensors[0].dtype).launch(

@@ -21,7 +21,7 @@ def over_patches(
 
     Args:
         layer: Layer whose output has the size of its input.
-        x: Images [B, C, H, W]; or NHWC.
+        x: Images [B, C, H, W] (or NHWC).
         data_format: Layout of the images.
         inner: Layout of the layer's input; NHWC is [B, positions, patches, C].
     """

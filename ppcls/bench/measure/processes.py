@@ -1,4 +1,4 @@
-"""Candidate in separate processes, because flags, threads and memory peaks belong to a process."""
+"""Measures in separate processes, because flags, threads and memory peaks belong to a process."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Candidate(Generic[Key]):
 
     Attributes:
         key: Identity for the benchmark, such as a way of training.
-        name: Name for people.
+        name: Name that is printed.
         measure: Measures once, in this process or in another one; returns a sample. It raises
             `MeasurementFailed` if only this candidate is affected.
         labels: Labels of the result row.
@@ -144,7 +144,7 @@ def run_rounds(
     Args:
         candidates: Candidates, which receive their samples.
         rounds: Number of rounds.
-        report: Receives one line for people per measurement.
+        report: Receives one readable line per measurement.
         keep: Called after each round.
 
     Returns:

@@ -84,7 +84,7 @@ class Quantity:
 
 @dataclass(frozen=True)
 class ResultRow:
-    """Candidate of one candidate.
+    """Result of one candidate.
 
     Attributes:
         labels: Label name to value. Rows of two files with equal labels measured the same thing.
@@ -110,7 +110,7 @@ class Results:
         machine: CPU, cores, GPU and memory: name to value.
         versions: Package name to version.
         config: Complete config as YAML.
-        rows: Candidate.
+        rows: Results of the candidates.
         charts: Charts in files of older versions; now they follow from the rows.
         findings: Conclusions, one sentence each.
     """

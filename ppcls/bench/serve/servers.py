@@ -53,7 +53,7 @@ class RunningServers(ExitStack):
 
 
 def server_commands(model: Path, clients: Sequence[int]) -> dict[str, Sequence[str]]:
-    """Returns the command lines of the servers of a model, for up to so many clients."""
+    """Returns the command lines of the servers of a model, for up to this number of clients."""
     limits = ["--max-connections", str(max(512, 4 * max(clients))), "--max-waiting", str(max(256, *clients))]
     batched = ppcls_command("serve", "--model", str(model), "--port", "0", *limits)
     return {

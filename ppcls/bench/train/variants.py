@@ -78,7 +78,7 @@ class Inspection:
         return _SETTLE_SECONDS if self.device == "gpu" else 0.0
 
     def describe(self) -> str:
-        """Returns one line for people."""
+        """Returns a readable description in one line."""
         return f"CPU, {self.cores} cores" if self.device == "cpu" else f"{self.gpus} x {self.card}"
 
 
@@ -108,7 +108,7 @@ class Variant:
         return {name.replace("_", " "): value for name, value in asdict(self).items()}
 
     def describe(self) -> str:
-        """Returns one line for people."""
+        """Returns a readable description in one line."""
         framework = f"{self.framework}, " if self.framework != "Paddle" else ""
         plural = "es" if self.processes > 1 else ""
         batch = f"batch {self.batch_size}, " if self.batch_size else ""

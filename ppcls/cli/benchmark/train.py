@@ -71,7 +71,9 @@ def add_train(commands: options.Subcommands) -> None:
     parser.add_argument("--phase-steps", type=options.non_negative_int, default=6, help=text)
     text = "measure PyTorch too, with this Python or another one that has torch and torchvision"
     parser.add_argument("--torch", nargs="?", const=sys.executable, metavar="PYTHON", help=text)
-    parser.add_argument("--torch-compile", action="store_true", help="with --torch: compiled models too")
+    parser.add_argument(
+        "--torch-compile", action="store_true", help="with --torch: also measure compiled models"
+    )
     common.add_out(parser, _train)
 
 

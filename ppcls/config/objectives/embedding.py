@@ -169,8 +169,8 @@ class StopLayer(Section):
 
     ignored: ClassVar[Mapping[str, str]] = {"output_dim": "the backbone determines it"}
     name: Literal["flatten", "avg_pool", "none"] = "flatten"
-    """flatten and avg_pool mean the input of the last linear layer, one number per channel; none: the output
-    of this layer, Backbone.class_num numbers, such as hash codes."""
+    """Output of the backbone. `flatten` and `avg_pool`: the input of its last linear layer, one number per
+    channel; `none`: the output of that layer, Backbone.class_num numbers, such as hash codes."""
 
 
 class RecModel(Section):
@@ -277,7 +277,7 @@ class TripletLossV2(LossSpec):
     labels: ClassVar[Labels] = "one"
     on_embeddings: ClassVar[bool] = True
     margin: Positive = 0.5
-    """By how much images of other identities must be farther away than those of the same identity."""
+    """Minimum difference between the distances to images of other identities and of the same identity."""
     normalize_feature: bool = True
     """Normalize embeddings to length 1."""
     feature_from: Literal["features", "backbone"] = "features"
@@ -319,7 +319,7 @@ class PairwiseCosface(LossSpec):
     labels: ClassVar[Labels] = "one"
     on_embeddings: ClassVar[bool] = True
     margin: NonNegative
-    """By how much cosines within an identity should exceed those between identities."""
+    """Minimum difference between cosines within an identity and between identities."""
     gamma: Positive
     """Factor of the cosines."""
 

@@ -87,7 +87,7 @@ class ImageNetDataset(FileDataset):
     delimiter: str = Field(" ", min_length=1)
     """Separates path and label. A path may contain it."""
     relabel: bool = False
-    """Number the labels that occur from 0, in ascending order, for lists with gaps."""
+    """Renumber the labels from 0, in ascending order, for lists whose labels have gaps."""
 
 
 _DECODER = {"backend": "the loader chooses the decoder"}

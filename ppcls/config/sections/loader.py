@@ -31,7 +31,7 @@ class Dali(Section):
     """Keep DALI's threads on the cores next to the GPU; `auto`: where the driver reports them."""
     decode: Literal["auto", "window", "whole"] = "auto"
     """`window`: decode only the part that a random crop needs; `whole`: decode everything and crop on the
-    device; `auto`: `window`, unless the decoder caches."""
+    device; `auto`: `window`, unless the decoder caches images."""
     decode_on: Literal["auto", "gpu", "cpu"] = "auto"
     """Where images are decoded that the GPU then transforms; `cpu` leaves the GPU to training if there are
     enough cores; `auto`: on the CPU with 12 threads or more, else on the GPU."""
@@ -47,10 +47,10 @@ class Dali(Section):
     preallocate_height_hint: Annotated[Count | None, _AUTO] = None
     """Height of the largest image, to allocate memory for; `auto`: allocate nothing in advance."""
     jpeg_fancy_upsampling: bool = False
-    """On a GPU, upsample chroma as CPU decoders do: pixels are closer to theirs, decoding is slightly
-    slower."""
+    """On a GPU, upsample chroma as CPU decoders do: pixels are closer to theirs, and decoding is
+    slightly slower."""
     jpeg_fast_idct: bool = False
-    """On a CPU, decode JPEGs with a less exact transform: grey levels differ by 1 or 2, decoding is a few
+    """On a CPU, decode JPEGs with a less exact transform: grey levels differ by 1 or 2, and decoding is a few
     percent faster."""
     cache_size: Index = 0
     """GPU memory for decoded images, in MB; 0: no cache. A CPU has no cache."""

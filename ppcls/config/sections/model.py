@@ -134,7 +134,7 @@ class Arch(Section):
     """Swin: whether every second block shifts its window even if it covers the whole feature map, as in
     PaddleClas; False, as in the paper, for weights of timm and torchvision; default: True."""
     timm_variant: bool | None = None
-    """Build timm's network instead of PaddleClas's, for its weights. These differ in: DarkNet53: leaky ReLU;
+    """Build timm's network instead of PaddleClas's, for its weights. The differences: DarkNet53: leaky ReLU;
     EfficientNet, EfficientNet_lite: even padding; GhostNet: squeeze-and-excitation, bias of the last
     convolution; MobileNetV1: ReLU6; MobileNetV4_hybrid: scale of attention; PPLCNet: bias of the last
     convolution; Res2Net: pooling, first block; SE_ResNet18, SE_ResNet34: squeeze-and-excitation, first

@@ -158,7 +158,8 @@ class Global(Section):
     feature_normalize: bool = True
     """In retrieval, compare embeddings by their cosines; False: by their inner products."""
     feature_binarize: Annotated[Literal["sign", "round"] | None, _FALSE_IS_NONE] = None
-    """In retrieval, compare hash codes: the `sign` of each number, or for numbers from 0 to 1 `round`."""
+    """In retrieval, compare hash codes. `sign`: the signs of the numbers; `round`: the numbers, from 0 to
+    1, rounded."""
     retrieval_feature_from: Literal["features", "backbone"] = "features"
     """Embedding that retrieval evaluates: the output of the Neck, or its input."""
     re_ranking: bool = False
@@ -173,15 +174,15 @@ class Global(Section):
     save_inference_dir: str = "./inference"
     """Folder of the exported model; by default `inference` in `output_dir`, if that is set."""
     to_static: Literal["auto", True, False] = "auto"
-    """Compile the model for training; `auto`: as `autotune` measures, else with AMP in float16 and NHWC on a
-    GPU with Paddle 2.6."""
+    """Compile the model for training; `auto`: what `autotune` chooses; without it, True only for AMP in
+    float16 and NHWC on a GPU with Paddle 2.6."""
     cuda_graph: Literal["auto", True, False] = "auto"
     """Capture a training step as a CUDA graph and replay it, so that the host no longer launches each kernel;
-    `auto`: as `autotune` measures, else with Paddle 2.6 on one node."""
+    `auto`: what `autotune` chooses; without it, True only with Paddle 2.6 on one node."""
     fused_kernels: Literal["auto", True, False] = "auto"
-    """Train an NHWC model with own kernels for BatchNorm with addition and ReLU, and with convolutions that
-    stay in NHWC; `auto`: as `autotune` measures, else False. Needs a GPU of compute capability 8.0 or later
-    and NVRTC. Replaces `to_static`."""
+    """Train an NHWC model with ppcls's own kernels for BatchNorm, addition and ReLU, and with convolutions
+    that stay in NHWC; `auto`: what `autotune` chooses; without it, False. Needs a GPU of compute capability
+    8.0 or later and NVRTC. Replaces `to_static`."""
     autotune: bool = True
     """Before a run of at least 2,000 updates on a GPU, measure which values of `to_static`, `cuda_graph`,
     `fused_kernels` and Arch.data_format are fastest with equal losses, and use them where these settings are

@@ -133,7 +133,7 @@ class FixedSizeSampler(SamplerSpec):
     @model_validator(mode="after")
     def _check_batch_size(self) -> Self:
         if self.batch_size is None and self.global_batch_size is None:
-            raise error_at("missing; expected this, or global_batch_size", "batch_size")
+            raise error_at("missing; set this, or global_batch_size", "batch_size")
         if self.batch_size is not None and self.global_batch_size is not None:
             text = "expected this (over all processes) or batch_size (of each), got both; set one to null"
             raise error_at(text, "global_batch_size")
@@ -250,7 +250,7 @@ class PKSampler(FixedSizeSampler):
     """Batches of P identities (classes) with K images each, for metric learning."""
 
     sample_per_id: Count
-    """K; P is batch_size / K on each process."""
+    """Images per identity, K. Each process has P = batch_size / K identities."""
     sample_method: Literal["id_avg_prob"] = "id_avg_prob"
     """The only supported method: all identities are equally likely."""
     shuffle: Literal[True] = True

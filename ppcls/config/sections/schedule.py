@@ -41,7 +41,8 @@ class Schedule(Spec):
     }
     ordered: ClassVar[tuple[str, str] | None] = None
     warmup_epoch: NonNegative = 0.0
-    """Length of the warm-up in epochs; 0: no warm-up. A run that is not longer warms up in its first half."""
+    """Length of the warm-up in epochs; 0: no warm-up. If the run is not longer than this, its first half is
+    the warm-up."""
     warmup_start_lr: NonNegative = 0.0
     """Learning rate of the first update of the warm-up."""
     by_epoch: bool = False
@@ -147,7 +148,7 @@ class CosineFixmatch(RatedSchedule):
         "num_warmup_steps": "warmup_epoch is the key",
     }
     num_cycles: Annotated[float, Bound(gt=0, le=0.5)] = 7 / 16
-    """Share of a whole turn of the cosine, divided by two; 0.5 ends at 0."""
+    """Number of half periods of the cosine in the run; 0.5 ends at 0."""
 
 
 class Polynomial(RatedSchedule):

@@ -176,7 +176,7 @@ def _read_tiff_header(file: io.BytesIO) -> Header:
     file.seek(tags.next)
     tags.load(file)
     if tags.next:
-        raise DecodeError("a TIFF of several pages; save one image per file, with interleaved channels")
+        raise DecodeError("a TIFF with several pages; save one image per file, with interleaved channels")
     bits, formats = set(tags.get(_BITS, (1,))), set(tags.get(_SAMPLE_FORMAT, (_UNSIGNED,)))
     if formats != {_UNSIGNED} or not (bits == {8} or bits == {16}):
         kind = "float" if 3 in formats else "signed" if 2 in formats else "unsigned"

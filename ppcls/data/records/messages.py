@@ -130,4 +130,4 @@ def _varint(data: Bytes, begin: int, end: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             return value, begin + index + 1
-    raise ProtobufError("a number does not end")
+    raise ProtobufError("a number is incomplete")

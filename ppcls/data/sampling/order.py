@@ -133,7 +133,8 @@ class Order:
             )
         if size < self.group * self.world and self.global_batch_size is not None:
             raise UserError(
-                f"global_batch_size {size} is less than {self.group} for each of {self.world} processes"
+                f"global_batch_size {size} is too small for {self.world} processes: "
+                f"each needs {self.group} or more"
             )
         if self.global_batch > self.batch_size * self.world:
             raise ValueError(f"{self.world} x {self.batch_size} rows can't hold {self.global_batch}")

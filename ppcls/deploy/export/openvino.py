@@ -96,7 +96,7 @@ def quantize_with_nncf(file: Path, name: str, batches: Sequence[Array]) -> Quant
     operators = _count_operators(quantized)
     if not operators.int8:
         raise UserError(
-            f"{name}: no operator has an int8 form, only {', '.join(operators.float32)}; "
+            f"{name}: none of its operators can run in int8 ({', '.join(operators.float32)}); "
             "use --precision bfloat16 or float32"
         )
     _replace(quantized, file, compress=False)

@@ -127,7 +127,7 @@ def quantize(
     operators = _count_operators(onnx.load_from_string(data).graph)
     if not operators.int8:
         raise UserError(
-            f"{name}: no operator has an int8 form, only {', '.join(operators.float32)}; "
+            f"{name}: none of its operators can run in int8 ({', '.join(operators.float32)}); "
             "use --precision float16 or float32"
         )
     file.write_bytes(data)

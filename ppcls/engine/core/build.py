@@ -130,7 +130,7 @@ def _fuse(model: nn.Layer, config: Config, runtime: Runtime) -> None:
         raise UserError(f"{key}: {error}; {fix}") from error
     if not fuse(model):
         raise UserError(
-            f"{key}: {config.Arch.name} has no convolution or batch norm of NHWC images; "
+            f"{key}: {config.Arch.name} has no convolution or batch norm in NHWC; "
             f"set Arch.data_format=NHWC, or {fix}"
         )
 
@@ -159,6 +159,6 @@ def _check_half_update(spec: OptimizerSpec, precision: Precision) -> None:
         if "is not registered" not in str(error):
             raise
         raise UserError(
-            f"{precision.name}: {spec.kind} of Paddle {paddle.__version__} cannot update such "
-            "weights; use -o AMP.level=O1, float16, another Optimizer, or a newer Paddle"
+            f"{precision.name}: {spec.kind} of Paddle {paddle.__version__} cannot update weights "
+            "in this precision; use -o AMP.level=O1, float16, another Optimizer, or a newer Paddle"
         ) from None

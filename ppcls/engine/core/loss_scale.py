@@ -45,7 +45,7 @@ class LossScale:
     def track_statistics(self, model: nn.Layer) -> None:
         """Restores BatchNorm's running statistics too after an overflow. `begin_step` must then be called.
 
-        A forward pass that overflows would otherwise leave infinities in the statistics for ever.
+        A forward pass that overflows would otherwise leave infinities in the statistics forever.
         """
         self._model, self._statistics, self._saved_statistics = model, None, False
 

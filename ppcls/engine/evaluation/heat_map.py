@@ -106,7 +106,7 @@ class HeatMaps:
             raise UserError(f"heat map: {type(self.model).__name__} has no feature map before its logits")
         (gradient,) = paddle.grad(logits[0, class_id], feature_maps, allow_unused=True)
         if gradient is None:
-            raise UserError(f"heat map: the last feature map of {type(self.model).__name__} is not used")
+            raise UserError(f"heat map: {type(self.model).__name__} does not use its last feature map")
         channels = 3 if self._spatial == [1, 2] else 1
         weights = gradient.mean(self._spatial, keepdim=True)
         heat = (weights * feature_maps[0]).sum(channels)[0]

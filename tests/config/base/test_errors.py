@@ -109,7 +109,7 @@ SAMPLER = "DataLoader.Train.sampler"
         (f"{OPS}=[]", f"{OPS}: no transform decodes the image; start with DecodeImage or DecodeNumpy"),
         ("Infer.transforms.1=RandFlipImage", "Infer.transforms"),
         # Samplers
-        (f"{SAMPLER}.batch_size=null", f"{SAMPLER}.batch_size: missing; expected this, or global_batch_size"),
+        (f"{SAMPLER}.batch_size=null", f"{SAMPLER}.batch_size: missing; set this, or global_batch_size"),
         (
             f"{SAMPLER}.global_batch_size=8",
             f"{SAMPLER}.global_batch_size: expected this (over all processes) or",

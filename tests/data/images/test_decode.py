@@ -153,7 +153,7 @@ REASONS: list[tuple[DecodeImage, str, str]] = [
     (
         GREY,
         "tiff of pages",
-        "a TIFF of several pages; save one image per file, with interleaved channels",
+        "a TIFF with several pages; save one image per file, with interleaved channels",
     ),
     (FIVE16, "grey jpeg", "expected 5 channels, found 1 channel"),
     (GREY, "jpeg", "expected 1 channel, found 3 channels"),

@@ -1,4 +1,4 @@
-"""Images that are made to occupy a loader for ever, or to fill the memory."""
+"""Images that are made to occupy a loader forever, or to fill the memory."""
 
 from __future__ import annotations
 

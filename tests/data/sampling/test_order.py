@@ -103,7 +103,7 @@ def test_order_has_each_sample_once_per_epoch(order: Order, epoch: int) -> None:
 
 @given(ANY, EPOCHS)
 def test_order_has_equal_steps_and_updates_on_all_ranks(order: Order, epoch: int) -> None:
-    """Whatever the size: a rank that made one step more would wait for the others for ever."""
+    """Whatever the size: a rank that made one step more would wait for the others forever."""
     ranks = [replace(order, rank=rank) for rank in range(order.world)]
     plans = [[each.at(Cursor(epoch, step)) for step in range(len(each))] for each in ranks]
     assert len({len(plan) for plan in plans}) == 1
@@ -221,7 +221,7 @@ def test_global_batch_size_is_kept_on_any_number_of_ranks(
 
 
 def test_order_rejects_global_batch_smaller_than_ranks() -> None:
-    with pytest.raises(UserError, match="global_batch_size 6 is less than 2 for each of 4 processes"):
+    with pytest.raises(UserError, match="size 6 is too small for 4 processes: each needs 2 or more"):
         Order(SequentialSampler(12), batch_size=2, world=4, group=2, global_batch_size=6)
 
 

@@ -25,7 +25,7 @@ _TGKILL = {"x86_64": 234, "aarch64": 131}  # number of the system call that sign
 
 
 class PipeUnblocker:
-    """Makes DALI fail on a named pipe instead of waiting for its other end for ever.
+    """Makes DALI fail on a named pipe instead of waiting forever for its other end.
 
     DALI opens files in threads of its own, which no signal interrupts. So whenever the loader has waited for
     a second, a thread opens and closes the other end of all pipes among the files that DALI may be reading.

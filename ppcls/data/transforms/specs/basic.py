@@ -194,7 +194,7 @@ class RandCropImage(_ResamplingTransform):
             if low > high:
                 raise ValueError(f"expected {name} as [min, max], got [{low}, {high}]")
         if self.scale[1] == 0:
-            raise ValueError("expected a largest scale > 0")
+            raise ValueError("expected the largest scale to be > 0")
         return self
 
     def after(self, state: ImageState) -> ImageState:

@@ -186,7 +186,7 @@ def test_invalid_chain_error_names_position(chain: list[Transform], position: in
             {"size": 8, "interpolation": "lanczos"},
             "no other backend matches cv2's lanczos sampling; use backend: pil, or bilinear",
         ),
-        (RandCropImage, {"size": 8, "scale": [0, 0]}, "expected a largest scale > 0"),
+        (RandCropImage, {"size": 8, "scale": [0, 0]}, "expected the largest scale to be > 0"),
         (RandCropImage, {"size": 8, "ratio": [2, 1]}, "expected ratio as [min, max], got [2.0, 1.0]"),
         (RandCropImage, {"size": 8, "ratio": [0, 1]}, "expected a number >= 0.01 and <= 100, got 0"),
         (
