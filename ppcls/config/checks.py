@@ -220,10 +220,6 @@ def image_problems(settings: Global, arch: Model, data: DataLoader, infer: Infer
         if state.channels != channels:
             text = f"produces images of {state.channels} channels, but Arch.input_image_channel is {channels}"
             yield problem(text, *loc)
-        shape = (state.channels, *(state.size or ()))
-        if loc[0] == "Infer" and shape != settings.image_shape:
-            text = f"produces images of {list(shape)}, but Global.image_shape is {list(settings.image_shape)}"
-            yield problem(f"{text}; make them equal", *loc)
         for model in arch.architectures:
             if state.size and (text := architecture(model.name).size_problem(state.size, model.img_size)):
                 yield problem(f"produces images of {text}", *loc)

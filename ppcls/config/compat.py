@@ -11,6 +11,7 @@ from ppcls.config.objectives.embedding import RecModel
 from ppcls.config.sections.infer import Topk
 from ppcls.config.sections.model import Arch
 from ppcls.config.sections.optimizer import CoupledSpec
+from ppcls.config.sections.transform import check_chain
 from ppcls.registry import ARCHITECTURES
 
 if TYPE_CHECKING:  # only for annotations
@@ -35,6 +36,14 @@ def _overridden_keys(config: Config) -> Iterator[str]:
         yield "Optimizer.weight_decay has no effect; regularizer means the same and takes precedence"
     if config.Global.to_static is True and not isinstance(config.Arch, Arch):
         yield f"Global.to_static has no effect; {config.Arch.name} is never compiled"
+    if config.Infer is not None:
+        state = check_chain(config.Infer.transforms)
+        shape, stated = [state.channels, *(state.size or ())], list(config.Global.image_shape)
+        if shape != stated:
+            yield (
+                f"Global.image_shape ({stated}) has no effect on prediction and export; Infer.transforms "
+                f"produces images of {shape} and takes precedence"
+            )
     if config.Global.re_ranking and config.Global.eval_mode != "retrieval":
         yield "Global.re_ranking has no effect without Global.eval_mode: retrieval"
     if isinstance(config.Arch, RecModel) and config.Infer is not None and config.Infer.PostProcess != Topk():

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from ppcls.config.base.tree import Tree, mapping_at, model_sections
+from ppcls.config.objectives.distillation import STUDENT
 
 # Sections of files that are no configs of a training run, and what to do with such a file.
 _OTHER_FILES = {
@@ -50,7 +51,7 @@ def translate_paddleclas(tree: Tree) -> None:
             if arch.pop("use_ml_decoder"):
                 arch["ml_decoder"] = head
         if isinstance(tree.get("Optimizer"), dict):
-            _translate_stage_rates(arch, tree["Optimizer"])
+            _translate_stage_rates(_trained_model(arch), tree["Optimizer"])
         if isinstance(arch.get("use_sync_bn"), bool):
             tree["Global"] = settings = {"sync_bn": arch.pop("use_sync_bn"), **settings}
     if "class_num" in mapping_at(tree, "Arch.Backbone") and "BackboneStopLayer" not in tree["Arch"]:
@@ -133,9 +134,18 @@ def _translate_model(model: Tree) -> None:
         model |= {"name": "ResNet50", "last_stage_stride": 1}
         if "stem_act" in model and model["stem_act"] is None:
             model["stem_act"] = "none"
+    if "return_patterns" in model:
+        model.pop("return_stages", None)  # PaddleClas ignores it then
     rates = model.get("lr_mult_list")
     if isinstance(rates, list) and all(rate == 1 for rate in rates):
         del model["lr_mult_list"]
+
+
+def _trained_model(arch: Tree) -> Tree:
+    """Returns the section of the model whose parameters have no prefix: of several models, the student."""
+    models, name = arch.get("models"), str(arch.get("infer_model_name", STUDENT))
+    named = [mapping_at(item, name) for item in models] if isinstance(models, list) else []
+    return next(filter(None, named), arch)
 
 
 def _translate_stage_rates(arch: Tree, optimizer: Tree) -> None:

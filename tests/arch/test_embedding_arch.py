@@ -97,6 +97,10 @@ def test_options_of_strides_change_the_resolution() -> None:
     model.blocks6.register_forward_post_hook(lambda *found: shapes.append(found[2].shape[2:]))
     model(image)
     assert shapes == [[2, 32]]
+    model = build_model("ResNet18_vd", 2, stride_list=(2, (2, 1), (2, 1), (2, 1), 1))
+    features = model.blocks(model.max_pool(model.stem(paddle.randn([1, 3, 48, 30]))))
+    assert features.shape == [1, 512, 3, 15]
+    assert model(image).shape == [1, 2]
 
 
 def test_bias_of_neck_and_head_follow_the_config() -> None:

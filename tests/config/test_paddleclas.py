@@ -67,6 +67,41 @@ def test_stage_rates_of_pp_lcnet_become_rules() -> None:
     assert config.Arch.options["use_last_conv"] is False
 
 
+def test_stage_rates_of_a_distilled_student_become_rules() -> None:
+    tree = plain(LCNET)
+    strides = [2, [2, 1], [2, 1], [2, 1], [2, 1]]
+    student = {"name": LCNET, "lr_mult_list": [0.0, 0.4, 0.4, 0.8, 0.8, 1.0], "stride_list": strides}
+    tree["Arch"] = {"name": "DistillationModel", "class_num": 10, "freeze_params_list": [True, False]}
+    tree["Arch"]["models"] = [
+        {"Teacher": {"name": "ResNet101_vd", "stride_list": strides, "pretrained": "teacher.pdparams"}},
+        {"Student": student},
+    ]
+    tree["Loss"]["Train"] = [{"DistillationDMLLoss": {"model_name_pairs": [["Student", "Teacher"]]}}]
+    config = load_config(tree)
+    assert config.Optimizer.freeze == ("conv1.*",)
+    assert [rule.lr_mult for rule in config.Optimizer.by_name] == [0.4, 0.4, 0.8, 0.8]
+    assert config.Arch.architectures[0].options["stride_list"] == (2, (2, 1), (2, 1), (2, 1), (2, 1))
+
+
+def test_stages_of_a_distilled_model_yield_to_named_layers() -> None:
+    tree = plain(LCNET)
+    member = {"name": LCNET, "return_stages": True, "return_patterns": ["blocks4"]}
+    tree["Arch"] = {"name": "DistillationModel", "class_num": 2}
+    tree["Arch"]["models"] = [{"Teacher": {**member}}, {"Student": {**member}}]
+    pairs = {"model_name_pairs": [["Student", "Teacher"]]}
+    tree["Loss"]["Train"] = [
+        {"DistillationGTCELoss": {"model_names": ["Student", "Teacher"]}},
+        {"DistillationDistanceLoss": {"key": "blocks4", **pairs}},
+    ]
+    tree["Metric"] = {"Eval": [{"TopkAcc": {"topk": 1}}]}
+    tree["Infer"]["PostProcess"] = {"name": "Topk", "topk": 1}
+    assert load_config(tree).Arch.architectures[1].return_patterns == ("blocks4",)
+    tree["Arch"]["models"][1]["Student"]["return_stages"] = True
+    del tree["Arch"]["models"][1]["Student"]["return_patterns"]
+    with pytest.raises(ConfigError, match=r"Student\.return_stages: unknown key; write return_patterns"):
+        load_config(tree)
+
+
 @pytest.mark.parametrize(
     ("mode", "border"), [(0, (0, 0, 20, 20)), (1, (10, 10, 10, 10)), (2, (20, 20, 0, 0))]
 )

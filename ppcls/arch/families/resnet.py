@@ -8,7 +8,7 @@ in shortcuts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
@@ -23,6 +23,7 @@ from ppcls.arch.layers.residual import (
     NumberedResNet,
     ResidualBlock,
     ResidualStyle,
+    Stride,
     make_blocks,
     make_stem,
 )
@@ -122,7 +123,8 @@ class ResNet(nn.Layer):  # type: ignore[misc]
         depths: Number of blocks per stage.
         vd: Whether it is a "vd" network.
         layer_type: Kind of the inner convolutions of basic blocks.
-        last_stage_stride: Stride of the last stage.
+        last_stage_stride: Stride of the last stage, without ``stride_list``.
+        stride_list: Strides of the first convolution, the max pooling and the later stages; by default 2.
         stem_act: Activation of the first convolutions: ``relu`` or ``none``.
         use_first_short_conv: Whether the first block projects its shortcut; in the paper it does not.
     """
@@ -139,18 +141,21 @@ class ResNet(nn.Layer):  # type: ignore[misc]
         use_first_short_conv: bool = True,
         last_stage_stride: int = 2,
         stem_act: Literal["relu", "none"] = "relu",
+        stride_list: Sequence[Stride] | None = None,
     ) -> None:
         super().__init__()
+        first, pooling, *strides = stride_list or (2, 2, 2, 2, last_stage_stride)
         style = ResidualStyle(
             pooled_shortcut=vd,
             diverse=layer_type == "DiverseBranchBlock",
             first_projected=use_first_short_conv,
-            last_stride=last_stage_stride,
+            strides=tuple(strides),
         )
         stem = (32, 32, 64) if vd else (64,)
         act = F.relu if stem_act == "relu" else None
-        self.stem = nn.Sequential(*make_stem(style.conv, input_image_channel, stem, data_format, act))
-        self.max_pool = nn.MaxPool2D(3, stride=2, padding=1, data_format=data_format)
+        convs = make_stem(style.conv, input_image_channel, stem, data_format, act, stride=first)
+        self.stem = nn.Sequential(*convs)
+        self.max_pool = nn.MaxPool2D(3, stride=pooling, padding=1, data_format=data_format)
         blocks = make_blocks(kind, depths, RESNET_WIDTHS, stem[-1], style, data_format)
         self.blocks = nn.Sequential(*(block for _, _, block in blocks))
         self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)

@@ -59,7 +59,7 @@ class ConvNorm(nn.Layer):  # type: ignore[misc]
         in_channels: int,
         out_channels: int,
         kernel: int | tuple[int, int],
-        stride: int = 1,
+        stride: int | tuple[int, int] = 1,
         groups: int = 1,
         act: Activation | None = None,
         data_format: DataFormat = "NCHW",

@@ -28,7 +28,7 @@ class DiverseBranchBlock(BranchedLayer):
         in_channels: int,
         out_channels: int,
         kernel: int,
-        stride: int = 1,
+        stride: int | tuple[int, int] = 1,
         act: Activation | None = None,
         data_format: DataFormat = "NCHW",
     ) -> None:
@@ -61,7 +61,12 @@ class AverageBranch(FoldableBranch):
     """A 1x1 convolution and average pooling, each with batch norm."""
 
     def __init__(
-        self, in_channels: int, out_channels: int, kernel: int, stride: int, data_format: DataFormat
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel: int,
+        stride: int | tuple[int, int],
+        data_format: DataFormat,
     ) -> None:
         super().__init__()
         self.conv = nn.Conv2D(in_channels, out_channels, 1, bias_attr=False, data_format=data_format)
@@ -85,7 +90,12 @@ class ChainedConvBranch(FoldableBranch):
     """A 1x1 convolution, initially the identity, and a k x k convolution, each with batch norm."""
 
     def __init__(
-        self, in_channels: int, out_channels: int, kernel: int, stride: int, data_format: DataFormat
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel: int,
+        stride: int | tuple[int, int],
+        data_format: DataFormat,
     ) -> None:
         super().__init__()
         self.idconv1 = IdentityConv(

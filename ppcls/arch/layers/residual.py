@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from paddle import Tensor, nn
 from paddle.nn import functional as F
@@ -14,6 +14,7 @@ from ppcls.arch.layers.diverse_branch import DiverseBranchBlock
 from ppcls.arch.layers.squeeze_excitation import LinearSqueezeExcitation
 
 RESNET_WIDTHS = (64, 128, 256, 512)
+Stride: TypeAlias = int | tuple[int, int]  # of both axes, or vertical and horizontal
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class ResidualStyle:
         squeeze_divisor: The width inside squeeze-and-excitation is a multiple of it.
         diverse: Whether the convolutions of a `BasicBlock` are `DiverseBranchBlock`s.
         first_projected: Whether the first block of the network projects its shortcut.
-        last_stride: Stride of the last stage.
+        strides: Stride of each stage but the first: a number, or (vertical, horizontal).
     """
 
     conv: type[ConvNorm] = ConvNorm
@@ -41,7 +42,7 @@ class ResidualStyle:
     squeeze_divisor: int = 1
     diverse: bool = False
     first_projected: bool = True
-    last_stride: int = 2
+    strides: tuple[Stride, ...] = (2, 2, 2)
 
 
 class ResidualBlock(nn.Layer):  # type: ignore[misc]
@@ -57,15 +58,15 @@ class ResidualBlock(nn.Layer):  # type: ignore[misc]
         self,
         in_channels: int,
         width: int,
-        stride: int,
+        stride: Stride,
         project: bool,
         style: ResidualStyle,
         data_format: DataFormat,
     ) -> None:
         super().__init__()
         channels = self.out_channels(width, style)
-        pooled = project and style.pooled_shortcut and stride > 1
-        self.pool = nn.AvgPool2D(2, 2, ceil_mode=True, data_format=data_format) if pooled else nn.Identity()
+        pooled = project and style.pooled_shortcut and stride != 1
+        self.pool = _average_pool(stride, data_format) if pooled else nn.Identity()
         self.short = (
             style.conv(in_channels, channels, 1, 1 if pooled else stride, data_format=data_format)
             if project
@@ -100,7 +101,7 @@ class BasicBlock(ResidualBlock):
         self,
         in_channels: int,
         width: int,
-        stride: int,
+        stride: Stride,
         project: bool,
         style: ResidualStyle,
         data_format: DataFormat,
@@ -128,7 +129,7 @@ class BottleneckBlock(ResidualBlock):
         self,
         in_channels: int,
         width: int,
-        stride: int,
+        stride: Stride,
         project: bool,
         style: ResidualStyle,
         data_format: DataFormat,
@@ -153,6 +154,13 @@ def _fork(conv: ConvNorm | DiverseBranchBlock, x: Tensor) -> tuple[Tensor, Tenso
     return conv.fork(x) if isinstance(conv, ConvNorm) else (conv(x), x)
 
 
+def _average_pool(stride: Stride, data_format: DataFormat) -> nn.AvgPool2D:
+    """Returns the pooling of 2x2 pixels in a shortcut; the last window of an axis may be smaller."""
+    if stride == 2:
+        return nn.AvgPool2D(2, 2, ceil_mode=True, data_format=data_format)
+    return nn.AvgPool2D(2, stride, "SAME", data_format=data_format)
+
+
 def make_blocks(
     kind: type[ResidualBlock],
     depths: Sequence[int],
@@ -164,9 +172,7 @@ def make_blocks(
     """Yields (stage, position in the stage, block); each stage but the first usually halves the size."""
     for stage, (width, depth) in enumerate(zip(widths, depths, strict=True)):
         for i in range(depth):
-            stride = 2 if stage > 0 and i == 0 else 1
-            if stage == len(depths) - 1 and i == 0:
-                stride = style.last_stride
+            stride = style.strides[stage - 1] if stage > 0 and i == 0 else 1
             project = i == 0 and (stage > 0 or style.first_projected)
             yield stage, i, kind(channels, width, stride, project, style, data_format)
             channels = kind.out_channels(width, style)
@@ -178,12 +184,14 @@ def make_stem(
     widths: Sequence[int],
     data_format: DataFormat,
     act: Activation | None = F.relu,
+    *,
+    stride: Stride = 2,
 ) -> list[ConvNorm]:
-    """Returns the first convolutions, which halve the size: one of 7x7, or several of 3x3."""
+    """Returns the first convolutions, which usually halve the size: one of 7x7, or several of 3x3."""
     kernel = 7 if len(widths) == 1 else 3
     inputs = (in_channels, *widths)
     return [
-        conv(inputs[i], width, kernel, 1 if i else 2, act=act, data_format=data_format)
+        conv(inputs[i], width, kernel, 1 if i else stride, act=act, data_format=data_format)
         for i, width in enumerate(widths)
     ]
 

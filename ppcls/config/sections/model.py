@@ -145,8 +145,9 @@ class Arch(Section):
     stem_act: Literal["relu", "none"] | None = None
     """ResNet50 and other ResNets: activation of the first convolutions; default: relu."""
     stride_list: tuple[Stride, Stride, Stride, Stride, Stride] | None = None
-    """PP-LCNet: strides of the first convolution and of the four later stages, a number or [vertical,
-    horizontal] each; default: 2."""
+    """PP-LCNet: strides of the first convolution and of the four later stages; ResNet50 and other ResNets:
+    of the first convolution, the max pooling and the three later stages, instead of `last_stage_stride`. Each
+    is a number or [vertical, horizontal]; default: 2."""
     override_params: EfficientNetOverrides | None = None
     """TinyNet: settings of the network; default: those of EfficientNet."""
     use_last_conv: bool | None = None

@@ -170,7 +170,7 @@ class Global(Section):
     image_channel: Count | None = None
     """Must equal Arch.input_image_channel; PaddleClas's files set both by a YAML anchor."""
     image_shape: tuple[Count, Side, Side] = (3, 224, 224)
-    """[channels, height, width] of the exported model's input."""
+    """[channels, height, width] of the exported model's input. `Infer.transforms` takes precedence."""
     save_inference_dir: str = "./inference"
     """Folder of the exported model; by default `inference` in `output_dir`, if that is set."""
     to_static: Literal["auto", True, False] = "auto"

@@ -19,6 +19,7 @@ from ppcls.config.schema import Config
 from ppcls.config.sections.dataset import FixedChain
 from ppcls.config.sections.infer import Infer, MultiLabelThreshOutput, ThreshOutput, Topk
 from ppcls.config.sections.infer import PostProcess as PostprocessSpec
+from ppcls.config.sections.transform import check_chain
 from ppcls.data.transforms.specs import NormalizeImage, Op, plan_chain
 from ppcls.errors import UserError
 
@@ -248,7 +249,8 @@ def describe_model(
     ops = [
         spec.model_copy(update={"order": ""}) if isinstance(spec, NormalizeImage) else spec for spec in chain
     ]
-    channels, height, width = config.Global.image_shape
+    state = check_chain(settings.transforms)
+    channels, (height, width) = state.channels, state.size or (-1, -1)
     shape = [-1, height, width, channels] if layout == "NHWC" else [-1, channels, height, width]
     tree: dict[str, Any] = {
         "Global": {"model_name": arch.exported.name},

@@ -19,14 +19,15 @@ from small_classifier import CLASSES, config_tree, write_config, write_image, wr
 from ppcls.arch.cost import count_parameters
 from ppcls.arch.layers.reparameterize import reparameterize
 from ppcls.cli import export as export_cli
+from ppcls.config.compat import config_warnings
 from ppcls.config.load import validate
 from ppcls.config.schema import Config
 from ppcls.config.sections.dataset import FixedChain
 from ppcls.config.sections.transform import check_chain
 from ppcls.data.transforms.numpy_ops import Array, apply, run
 from ppcls.data.transforms.specs import ToCHWImage, plan_chain
+from ppcls.deploy.models.description import describe_model
 from ppcls.engine.core.networks import build_network
-from ppcls.errors import UserError
 from ppcls.weights.files import fill_model, read_weights
 
 TOOL = ROOT / "tools" / "export.py"
@@ -264,11 +265,16 @@ def test_export_without_section_infer_is_an_error(
     assert "no section Infer; add it with transforms" in capsys.readouterr().err
 
 
-def test_export_with_another_image_shape_is_an_error(weights: Path) -> None:
+def test_input_of_the_exported_model_follows_the_transforms_of_prediction(weights: Path) -> None:
     tree = config_tree(weights, None)
     tree["Global"]["image_shape"] = [3, 64, 64]
-    with pytest.raises(UserError, match=r"Infer.transforms: produces images of \[3, 32, 32\], but"):
-        validate(tree, "test")
+    config = validate(tree, "test")
+    assert config.Infer is not None
+    assert describe_model(config, config.Infer, None).Input.shape == (-1, 3, 32, 32)
+    (warning,) = [line for line in config_warnings(config) if "image_shape" in line]
+    assert "Infer.transforms produces images of [3, 32, 32]" in warning
+    tree["Global"]["image_shape"] = [3, 32, 32]
+    assert not any("image_shape" in line for line in config_warnings(validate(tree, "test")))
 
 
 def test_export_merges_branches_into_one_convolution(tmp_path: Path) -> None:
