@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import struct
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 from ppcls.deploy.predictor import Predictor
 from ppcls.deploy.results import NearestImages
 from ppcls.errors import UserError
-from ppcls.files import atomic_write
+from ppcls.files import atomic_write, open_regular
 from ppcls.metric.reranking import reranked_similarities
 
 Kind = Literal["flat", "hnsw"]
@@ -24,6 +26,11 @@ Floats = NDArray[np.float32]
 _RERANKED = 100  # nearest images that are re-ranked
 _LINKS, _SEARCHED = 32, 128  # of HNSW: links per image, and candidates of a search
 _SAME_MODEL = 0.9  # similarity of two embeddings of the test image
+# Errors of NumPy, zipfile, json and FAISS for invalid files.
+_DAMAGED = (
+    *(ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile, struct.error),
+    *(RecursionError, RuntimeError, MemoryError, OverflowError),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +67,11 @@ class ImageIndex:
             count: Number of images per query.
             rerank: Whether the 100 nearest images are ordered by `reranked_similarities`. The
                 similarities in the result are still cosine similarities.
+
+        Raises:
+            UserError: The embeddings have another size than those of the index.
         """
+        self._check_width(queries.shape[1])
         candidates = min(max(count, _RERANKED if rerank else 0), len(self.files))
         rows, similarities = self._search(np.ascontiguousarray(queries, np.float32), candidates)
         results = []
@@ -104,16 +115,20 @@ class ImageIndex:
         Raises:
             UserError: They have another size, or differ for the test image.
         """
-        width, probe = self.vectors.shape[1], probe_embedding(predictor)
-        if predictor.description.width not in (-1, width):
-            raise UserError(
-                f"{predictor.source.file}: returns embeddings of {predictor.description.width} values, "
-                f"but the index has {width}; use its model: {self.model}"
-            )
+        probe, width = probe_embedding(predictor), predictor.description.width
+        if len(probe) or width != -1:
+            self._check_width(len(probe) or width, f"{predictor.source.file}: ")
         if len(probe) == len(self.probe) > 0 and (similarity := float(probe @ self.probe)) < _SAME_MODEL:
             raise UserError(
                 f"{predictor.source.file}: not the model of the index: the similarity of their embeddings "
                 f"of one test image is {similarity:.2f}, expected at least {_SAME_MODEL}; use {self.model}"
+            )
+
+    def _check_width(self, width: int, where: str = "") -> None:
+        if width != (expected := self.vectors.shape[1]):
+            raise UserError(
+                f"{where}returns embeddings of {width} values, but the index has {expected}; "
+                f"use its model: {self.model}"
             )
 
     def save(self, file: Path) -> None:
@@ -159,19 +174,50 @@ def load_index(file: Path) -> ImageIndex:
         UserError: The file is not such an index.
     """
     try:
-        with np.load(file, allow_pickle=False) as arrays:
-            about, vectors = json.loads(arrays["about"].tobytes()), arrays["vectors"]
-            files, kind = [Path(name) for name in about["files"]], about["kind"]
-            if vectors.ndim != 2 or kind not in get_args(Kind):
-                raise ValueError(f"vectors {vectors.shape}, kind {kind!r}")
-            stored = _import_faiss().deserialize_index(arrays["faiss"]) if kind == "hnsw" else None
-            if len(files) != len(vectors):
-                raise ValueError(f"{len(files)} files, {len(vectors)} vectors")
-            return ImageIndex(tuple(files), vectors, kind, about["model"], arrays["probe"], stored)
+        with open_regular(file) as stream:
+            arrays = np.load(stream, allow_pickle=False)
+            if not isinstance(arrays, np.lib.npyio.NpzFile):
+                raise ValueError("one array instead of an archive")
+            with arrays:
+                return _read_index(arrays)
     except FileNotFoundError:
         raise UserError(f"{file}: file not found; create an index with ppcls index build") from None
-    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except OSError as error:
+        raise UserError(f"{file}: can't be read as an index: {error.strerror or error}") from None
+    except _DAMAGED as error:
         raise UserError(f"{file}: expected a file written by ppcls index: {error}") from None
+
+
+def _read_index(arrays: np.lib.npyio.NpzFile) -> ImageIndex:
+    members = [] if arrays.zip is None else arrays.zip.infolist()
+    if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+        raise ValueError("compressed arrays")  # which could be much larger than the file
+    about, vectors, probe = json.loads(arrays["about"].tobytes()), arrays["vectors"], arrays["probe"]
+    names, kind = about["files"], about["kind"]
+    if kind not in get_args(Kind) or not isinstance(names, list):
+        raise ValueError(f"kind {kind!r}, files {type(names).__name__}")
+    if vectors.ndim != 2 or vectors.shape[0] != len(names) or not vectors.size:
+        raise ValueError(f"vectors {vectors.shape} for {len(names)} files")
+    if probe.shape not in ((0,), vectors.shape[1:]):
+        raise ValueError(f"probe {probe.shape} for vectors {vectors.shape}")
+    for name, array in (("vectors", vectors), ("probe", probe)):
+        if array.dtype != np.float32 or not np.isfinite(array).all():
+            raise ValueError(f"{name}: expected finite float32 numbers, got {array.dtype}")
+    stored = None
+    if kind == "hnsw":
+        faiss = _import_faiss()
+        stored = faiss.deserialize_index(arrays["faiss"])
+        if not isinstance(stored, faiss.IndexHNSWFlat) or (stored.ntotal, stored.d) != vectors.shape:
+            raise ValueError(f"FAISS's {type(stored).__name__} does not fit vectors {vectors.shape}")
+    return ImageIndex(
+        tuple(map(_to_path, names)), vectors, kind, str(_to_path(about["model"])), probe, stored
+    )
+
+
+def _to_path(name: str) -> Path:
+    if b"\0" in os.fsencode(name):
+        raise ValueError(f"the path {name!r} contains a NUL character")
+    return Path(name)
 
 
 def probe_embedding(predictor: Predictor) -> Floats:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -156,3 +159,81 @@ def test_faiss_finds_what_numpy_finds(kind: Any, tmp_path: Path, monkeypatch: py
         assert by_faiss.files == by_numpy.files
         np.testing.assert_allclose(by_faiss.similarities, by_numpy.similarities, atol=1e-6)
     assert found[0].files[0] == Path("0.jpg") != changed[0].files[0]
+
+
+def write_index(file: Path, changes: Any = None, **arrays: Any) -> Path:
+    """Writes an index of four images, changed by the arguments."""
+    content = {"kind": "flat", "model": "m", "files": ["a", "b", "c", "d"], **(changes or {})}
+    vectors = unit_vectors(4)
+    encoded = np.frombuffer(json.dumps(content).encode(), np.uint8)
+    np.savez(file, **{"about": encoded, "vectors": vectors, "probe": vectors[0], **arrays})
+    return file.with_name(f"{file.name}.npz").rename(file)
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize(
+    ("changes", "arrays", "reason"),
+    [
+        ({"files": ["a"]}, {}, r"vectors \(4, 8\) for 1 files"),
+        ({"files": "abcd"}, {}, "kind 'flat', files str"),
+        ({"files": ["a\0", "b", "c", "d"]}, {}, "contains a NUL character"),
+        ({"files": [1, 2, 3, 4]}, {}, "not int"),
+        ({"model": 5}, {}, "not int"),
+        ({"kind": ["flat"]}, {}, "kind \\['flat'\\]"),
+        ({"kind": "hnsw"}, {"faiss": np.zeros(99, np.uint8)}, "faiss"),
+        ({"files": []}, {"vectors": unit_vectors(0)}, r"vectors \(0, 8\) for 0 files"),
+        ({}, {"vectors": unit_vectors(4) * np.nan}, "vectors: expected finite float32 numbers"),
+        ({}, {"vectors": np.array([["a"] * 8] * 4)}, "vectors: expected finite float32 numbers, got <U1"),
+        ({}, {"probe": unit_vectors(1)[0, :3]}, r"probe \(3,\) for vectors"),
+        ({}, {"about": np.frombuffer(b"[" * 200_000, np.uint8)}, "recursion"),
+    ],
+)
+def test_damaged_index_is_an_error(tmp_path: Path, changes: Any, arrays: Any, reason: str) -> None:
+    if changes.get("kind") == "hnsw":
+        pytest.importorskip("faiss")
+    file = write_index(tmp_path / "bad.index", changes, **arrays)
+    with pytest.raises(UserError, match=f"bad.index: expected a file written by ppcls index: .*{reason}"):
+        load_index(file)
+
+
+@pytest.mark.hostile
+def test_index_that_is_larger_than_its_file_is_an_error(tmp_path: Path) -> None:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f4", "fortran_order": False, "shape": (1 << 45, 4)}
+    )
+    file = write_index(tmp_path / "bad.index")
+    with zipfile.ZipFile(file) as valid:
+        about = valid.read("about.npy")
+    for kind, reason in ((zipfile.ZIP_STORED, "Unable to allocate"), (zipfile.ZIP_DEFLATED, "compressed")):
+        with zipfile.ZipFile(file, "w", kind) as archive:
+            archive.writestr("about.npy", about)
+            archive.writestr("vectors.npy", header.getvalue())
+        with pytest.raises(UserError, match=f"expected a file written by ppcls index: {reason}"):
+            load_index(file)
+
+
+@pytest.mark.hostile
+def test_faiss_index_of_other_vectors_is_an_error(tmp_path: Path) -> None:
+    faiss = pytest.importorskip("faiss")
+    other, flat = faiss.IndexHNSWFlat(8, 32), faiss.IndexFlatIP(8)
+    other.add(unit_vectors(100))
+    flat.add(unit_vectors(4))
+    for index in (other, flat):
+        file = write_index(tmp_path / "bad.index", {"kind": "hnsw"}, faiss=faiss.serialize_index(index))
+        with pytest.raises(UserError, match=r"does not fit vectors \(4, 8\)"):
+            load_index(file)
+
+
+@pytest.mark.hostile
+def test_pipe_as_index_is_an_error(run: Run, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.index")
+    assert (
+        "pipe.index: can't be read as an index: not a regular file"
+        in run("remove", tmp_path / "pipe.index", "x")[2]
+    )
+
+
+def test_query_of_another_size_is_an_error() -> None:
+    with pytest.raises(UserError, match="returns embeddings of 5 values, but the index has 8"):
+        index_of(unit_vectors(3)).nearest(unit_vectors(1, 5), 1)
