@@ -20,6 +20,7 @@ from ppcls.errors import UserError, raise_line_errors
 from ppcls.files import read_regular, retry_io
 
 _MAX_DIGITS = 18  # of a label; Python does not parse thousands of digits
+_MAX_CAMERA = 10**9 - 1
 _MAX_PATH = 4095  # bytes that Linux opens
 _MAX_INDEX = 1 << 32  # bytes of all paths, each of which takes as many as the longest
 _SHOWN = 80  # characters of a quoted value
@@ -128,11 +129,13 @@ def read_list(
         if not line.strip():
             continue
         camera = None
-        if labelled == "with cameras" and (match := _camera_pattern(delimiter).fullmatch(line.rstrip())):
-            line, camera = match[1], int(match[2])
+        if labelled == "with cameras":
+            line, camera = _split_camera(line, delimiter)
         path, separator, label = line.rstrip().rpartition(delimiter)
         path, label = path.strip(), label.strip()
         problem = _path_problem(path, separator, delimiter) or label_problem(label, class_num)
+        if camera is not None and camera > _MAX_CAMERA:
+            problem = problem or f"camera {camera}: expected at most {_MAX_CAMERA}"
         if problem:
             problems.append(f"{listing}, line {number}: {problem}")
             continue
@@ -178,13 +181,16 @@ def read_named_files(root: Path, pattern: str, class_num: int | None, relabel: b
         relabel: Whether to number the identities that occur from 0.
 
     Raises:
-        UserError: The folder is missing or has no such images, or a label is too large.
+        UserError: The folder is missing or has no such images, or an identity or camera is too large.
     """
     _check_folder(root)
     matches = {file.name: re.match(pattern, file.name) for file in sorted(root.glob("*.jpg"))}
     images = {name: match for name, match in matches.items() if match and int(match[1]) >= 0}
     if not images:
         raise UserError(f"{root}: no images of identities; expected names such as 0002_c1s1_000451_03.jpg")
+    for name, match in images.items():
+        if max(map(len, match.groups())) > _MAX_DIGITS:
+            raise UserError(f"{root / name}: expected at most {_MAX_DIGITS} digits for identity and camera")
     labels = np.array([int(match[1]) for match in images.values()], np.int64)
     if relabel:
         labels = np.unique(labels, return_inverse=True)[1].reshape(-1).astype(np.int64)
@@ -258,10 +264,13 @@ def list_files(files: Sequence[Path]) -> FileIndex:
     return FileIndex(root, paths, np.zeros(len(files), np.int64), root)
 
 
-def _camera_pattern(delimiter: str) -> re.Pattern[str]:
-    """Returns the pattern of path with label, and camera."""
-    separator = re.escape(delimiter)
-    return re.compile(rf"(.*{separator}\s*-?\d+){separator}\s*(\d{{1,9}})")
+def _split_camera(line: str, delimiter: str) -> tuple[str, int | None]:
+    """Returns path with label, and the camera after them; None if there is none."""
+    rest, _, camera = line.rstrip().rpartition(delimiter)
+    _, separator, label = rest.rstrip().rpartition(delimiter)
+    if not (separator and re.fullmatch("-?[0-9]+", label.strip()) and re.fullmatch("[0-9]+", camera.strip())):
+        return line, None
+    return rest, int(camera.strip()[:_MAX_DIGITS])
 
 
 def _check_folder(root: Path) -> None:

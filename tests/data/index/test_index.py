@@ -13,13 +13,14 @@ from PIL import Image
 
 from ppcls.config.sections.dataset import (
     Dataset,
+    DukeMTMC,
     ImageFolderDataset,
     ImageNetDataset,
     Market1501,
     VeriWild,
 )
 from ppcls.data.index.class_names import list_class_folders
-from ppcls.data.index.files import FileIndex
+from ppcls.data.index.files import FileIndex, read_named_files
 from ppcls.data.index.files import read_list as read_list_file
 from ppcls.data.index.protocol import cameras_of
 from ppcls.data.index.read import read_index
@@ -378,3 +379,29 @@ def test_third_column_of_veri_wild_is_the_camera(tmp_path: Path) -> None:
         read_index(spec, None)
     plain = ImageNetDataset(transform_ops=CHAIN, image_root=str(tmp_path), cls_label_path=str(listing))
     assert Path(read_index(plain, None).name(0)).name == "a.jpg 5", "other data sets accept blanks in paths"
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("a.jpg" + " " * 200_000 + "b", "expected a whole number as label, got 'b'"),
+        ("a.jpg " + "1" * 200_000, "expected a label from 0"),
+        ("a.jpg 1 " + "1" * 200_000, "camera 1{18}: expected at most 999999999"),
+        ("a.jpg 1 9999999999", "camera 9999999999: expected at most 999999999"),
+    ],
+    ids=["blanks", "label", "long camera", "camera"],
+)
+def test_invalid_camera_is_rejected_in_linear_time(tmp_path: Path, line: str, reason: str) -> None:
+    listing = tmp_path / "list.txt"
+    listing.write_text(line)
+    with pytest.raises(UserError, match=f"line 1: {reason}"):
+        read_list_file(tmp_path, listing, " ", labelled="with cameras")
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("name", [f"1_c{'9' * 100}.jpg", f"{'9' * 100}_c1.jpg"])
+def test_name_with_a_huge_number_is_rejected(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(UserError, match="expected at most 18 digits for identity and camera"):
+        read_named_files(tmp_path, DukeMTMC.pattern, None, relabel=True)
