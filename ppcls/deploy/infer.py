@@ -191,7 +191,7 @@ def _predict_with_dali(
             assert batch.positions is not None
             outputs: dict[int, Array] = {}
             if batch.valid:
-                rows = predictor.check_finite(predictor.model.run(batch.image)[: batch.valid])
+                rows = predictor.check_outputs(predictor.model.run(batch.image)[: batch.valid])
                 outputs = dict(zip(batch.positions[: batch.valid].tolist(), rows, strict=True))
             for index in range(done, min(done + predictor.batch_size, len(files))):
                 if index in outputs:

@@ -16,6 +16,7 @@ from ppcls.config.load import load_config
 from ppcls.config.schema import Config
 from ppcls.config.sections.infer import MultiLabelThreshOutput, ThreshOutput, Topk
 from ppcls.data.transforms.numpy_ops import run, run_on_pixels
+from ppcls.deploy.models.description import DESCRIPTION
 from ppcls.deploy.models.engine import choose_engine
 from ppcls.deploy.models.openvino import OpenVinoModel
 from ppcls.deploy.models.source import ModelSource, find_source, source_of_config
@@ -159,22 +160,23 @@ class Predictor:
         """Returns the outputs of the model, one row per prepared image of a batch.
 
         Raises:
-            UserError: If an output is not finite.
+            UserError: If an output is not finite, or if the model does not fit its description.
         """
         outputs: dict[int, Array] = {}
         shapes = [image.shape for image in prepared]
         for shape in dict.fromkeys(shapes):  # several only if the model prepares images itself
             rows = [row for row, other in enumerate(shapes) if other == shape]
             batch = self.model.run(np.stack([prepared[row] for row in rows]))
-            outputs |= zip(rows, self.check_finite(batch), strict=True)
+            outputs |= zip(rows, self.check_outputs(batch), strict=True)
         return [outputs[row] for row in range(len(prepared))]
 
-    def check_finite(self, outputs: Array) -> Array:
+    def check_outputs(self, outputs: Array) -> Array:
         """Returns ``outputs``.
 
         Raises:
-            UserError: If an output is not finite.
+            UserError: If an output is not finite, or if the outputs do not have the described shape.
         """
+        self.check_shape(outputs)
         if not np.isfinite(outputs).all():
             outputs_name = "embeddings" if self.embeds else "scores"
             raise UserError(
@@ -182,6 +184,19 @@ class Predictor:
                 "its weights contain NaN or overflow"
             )
         return outputs
+
+    def check_shape(self, outputs: Array) -> None:
+        """Checks that the outputs have the described shape.
+
+        Raises:
+            UserError: If they do not.
+        """
+        width = self.description.width
+        if outputs.ndim != 2 or width not in (-1, outputs.shape[1]):
+            raise UserError(
+                f"{self.source.file}: expected outputs of shape {[-1, width]}, as {DESCRIPTION} describes, "
+                f"got {list(outputs.shape)}; export the model again"
+            )
 
     def interpret(self, output: Array, topk: int | None = None) -> Prediction:
         """Returns the prediction for one row of the outputs of the model.

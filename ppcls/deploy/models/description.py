@@ -159,6 +159,11 @@ class ModelDescription(Section):
             return self
         if isinstance(postprocess, Topk) and postprocess.topk > width:
             raise ValueError(f"topk: expected at most {width}, the number of classes, got {postprocess.topk}")
+        threshold = getattr(postprocess, "threshold", None)
+        if isinstance(threshold, tuple) and len(threshold) != width:
+            raise ValueError(f"threshold has {len(threshold)} values, expected {width}, one per class")
+        if isinstance(postprocess, ThreshOutput) and width != 2:
+            raise ValueError(f"ThreshOutput needs two classes, but the model has {width}")
         if postprocess.activation != self.Output.activation:
             needed, actual = postprocess.activation, self.Output.activation
             raise ValueError(f"{postprocess.kind} needs {needed}, but the model ends in {actual}")

@@ -14,8 +14,8 @@ from ppcls.deploy.models.description import ModelDescription, Precision
 from ppcls.errors import UserError
 
 _ERRORS_ONLY = 3
-_LOAD_ERRORS = (native.Fail, native.InvalidGraph, native.InvalidProtobuf, native.NotImplemented)
 _RUN_ERRORS = (native.Fail, native.RuntimeException, native.InvalidArgument)
+_LOAD_ERRORS = (*_RUN_ERRORS, native.InvalidGraph, native.InvalidProtobuf, native.NotImplemented)
 
 
 class OnnxModel:
@@ -67,7 +67,7 @@ class OnnxModel:
         """See `ppcls.deploy.predictor.InferenceModel`."""
         images = np.ascontiguousarray(images, self._dtype)
         try:
-            (answers,) = self._session.run(None, {self._input: images})
+            answers = self._session.run(None, {self._input: images})[0]
         except _RUN_ERRORS as error:
             raise UserError(f"{self._file}: onnxruntime cannot run this model: {error}") from None
         return np.asarray(answers)

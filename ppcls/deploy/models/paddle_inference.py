@@ -110,6 +110,12 @@ class PaddleInferenceModel:
                 f"{weights.name} is damaged or was written by another version (inference.json needs Paddle "
                 f"3, inference.pdmodel needs 2.6); export the model again: {_last_line(error)}"
             ) from None
+        names = self._predictor.get_input_names()
+        if names != [description.Input.name]:
+            raise UserError(
+                f"{program}: the model has the input {', '.join(names)}, but inference.yml has "
+                f"{description.Input.name}"
+            )
         self._input = self._predictor.get_input_handle(description.Input.name)
         self._output = self._predictor.get_output_handle(self._predictor.get_output_names()[0])
         self._runtime = runtime

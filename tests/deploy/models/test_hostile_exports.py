@@ -1,0 +1,86 @@
+"""Exported models whose files contradict each other."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from small_classifier import config_tree, write_config, write_image, write_names, write_weights
+
+from ppcls.cli.export import export
+from ppcls.deploy.models.source import find_source
+from ppcls.deploy.predictor import Predictor
+from ppcls.errors import UserError
+from ppcls.serve.service import load
+
+pytestmark = pytest.mark.hostile
+
+TWO_CLASSES: dict[str, Any] = {
+    "Output": {"shape": [-1, 2]},
+    "PostProcess": {"Topk": {"topk": 2, "label_list": ["a", "b"]}},
+}
+
+
+@pytest.fixture(scope="module", params=["onnx", "paddle"])
+def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    weights = write_weights(folder / "model.safetensors", "MobileNetV3_small_x0_35")
+    tree = config_tree(weights, write_names(folder / "names.txt"))
+    tree["Arch"]["name"] = "MobileNetV3_small_x0_35"
+    config = str(write_config(folder / "config.yaml", tree))
+    out = f"Global.save_inference_dir={folder / 'exported'}"
+    assert export(["-c", config, "--format", request.param, "-o", out]) == 0
+    return folder / "exported"
+
+
+def changed(exported: Path, folder: Path, sections: dict[str, Any]) -> Path:
+    """Returns a copy whose inference.yml has other values in some sections."""
+    copy = shutil.copytree(exported, folder / "copy")
+    tree = yaml.safe_load((copy / "inference.yml").read_text(encoding="utf-8"))
+    for name, values in sections.items():
+        tree[name] = values if name == "PostProcess" else {**tree[name], **values}
+    write_config(copy / "inference.yml", tree)
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("sections", "reason"),
+    [
+        ({"Input": {"name": "other"}}, "the model has the input x, but inference.yml has other"),
+        ({"Input": {"layout": "NHWC"}}, "cannot run this model"),
+        (TWO_CLASSES, r"expected outputs of shape \[-1, 2\], as inference.yml describes, got \[1, 3\]"),
+        ({"PostProcess": {"ThreshOutput": {"threshold": 0.5}}}, "needs two classes, but the model has 3"),
+        (
+            {
+                "Output": {"activation": "sigmoid"},
+                "PostProcess": {"MultiLabelThreshOutput": {"threshold": [0.5] * 7}},
+            },
+            "threshold has 7 values, expected 3, one per class",
+        ),
+    ],
+    ids=["input", "layout", "width", "threshold", "thresholds"],
+)
+def test_description_that_does_not_fit_is_an_error(
+    exported: Path, tmp_path: Path, sections: dict[str, Any], reason: str
+) -> None:
+    image = write_image(tmp_path / "image.png", 0).read_bytes()
+    copy = changed(exported, tmp_path, sections)
+    with pytest.raises(UserError, match=reason):
+        Predictor(copy, device="cpu").predict([image])
+
+
+def test_server_rejects_a_model_of_other_width(exported: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"expected outputs of shape \[-1, 2\]"):
+        load(find_source(changed(exported, tmp_path, TWO_CLASSES)), 2)
+
+
+def test_onnx_file_without_a_graph_is_an_error(exported: Path, tmp_path: Path) -> None:
+    copy = changed(exported, tmp_path, {})
+    if not (copy / "inference.onnx").exists():
+        pytest.skip("of ONNX only")
+    (copy / "inference.onnx").write_bytes(b"\x08\x07")
+    with pytest.raises(UserError, match=r"onnxruntime cannot load this model: .*No graph was found"):
+        Predictor(copy, overrides=["Infer.engine=onnxruntime"])
