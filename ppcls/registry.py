@@ -66,7 +66,7 @@ def import_user_module(name: str, key: str) -> ModuleType:
         key: Key of the config that names it, for the error.
 
     Raises:
-        UserError: The module is missing. Errors of the module itself are not changed.
+        UserError: The module is missing, or ends the process. Its other errors are not changed.
     """
     folder = str(Path.cwd())
     if folder not in sys.path:
@@ -81,6 +81,11 @@ def import_user_module(name: str, key: str) -> ModuleType:
             f"{key}: no module '{name}' in {folder} or on Python's path; start in its folder, or add that "
             "folder to PYTHONPATH"
         ) from None
+    except SystemExit as error:
+        raise UserError(
+            f"{key}: the module '{name}' ends the process (sys.exit) when it is imported; "
+            'put such code below `if __name__ == "__main__":`'
+        ) from error
 
 
 class UnknownNameError(ValueError):

@@ -13,6 +13,7 @@ from ppcls.config.custom import CustomLoss, CustomTransform, register
 from ppcls.config.load import load_config
 from ppcls.config.sections.objective import CELoss
 from ppcls.config.sections.transform import ImageState
+from ppcls.engine.core.hooks import load_hooks
 from ppcls.errors import UserError
 from ppcls.registry import LOSSES
 
@@ -84,3 +85,12 @@ def test_custom_transform_needs_pixels() -> None:
     with pytest.raises(ValueError, match="put DecodeImage before it"):
         CustomTransform().after(ImageState())
     assert CustomTransform().after(ImageState(encoded=False)) == ImageState(encoded=False)
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("override", ["Global.import_modules=[NAME]", "Global.hooks=[NAME:Hook]"])
+def test_module_that_exits_when_it_is_imported_is_an_error(folder: Path, override: str) -> None:
+    name = f"exiting_parts_{len(override)}"
+    (folder / f"{name}.py").write_text("import sys\nsys.exit(0)\n")
+    with pytest.raises(UserError, match=rf"the module '{name}' ends the process \(sys.exit\)"):
+        load_hooks(load_config(CONFIG, [override.replace("NAME", name)]).Global.hooks)
