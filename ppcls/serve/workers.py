@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from ppcls.errors import UserError
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # prometheus_client adds up the metrics of all processes in it
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _EXTRA_SECONDS = 10.0  # for a worker to end, on top of the time for its last requests
+_RETRY_SECONDS = 10.0  # after a process that could not be replaced
 
 Serve = Callable[..., int]
 
@@ -54,7 +56,8 @@ class WorkerProcesses:
             on_ready: Called when all processes accept requests.
 
         Raises:
-            UserError: If a process ends before it accepts requests, or with an error after the signal.
+            UserError: If a process ends before it accepts requests, or with an error after the signal. If it
+                replaces another one, only if no process remains.
         """
         with tempfile.TemporaryDirectory(prefix="ppcls-metrics-") as metrics, _stop_signal() as stop:
             try:
@@ -64,9 +67,14 @@ class WorkerProcesses:
                     if not all(self._becomes_ready(worker, stop) for worker in started):
                         return
                 on_ready()
-                while stop not in (ended := wait([stop, *self._sentinels()])):
+                missing: list[int] = []
+                while stop not in (
+                    ended := wait([stop, *self._sentinels()], _RETRY_SECONDS if missing else None)
+                ):
                     for worker in [item for item in self._workers if item.process.sentinel in ended]:
-                        self._replace(worker, metrics, stop)
+                        self._remove(worker, metrics)
+                        missing.append(worker.number)
+                    missing = [number for number in missing if not self._restart(number, metrics, stop)]
             finally:
                 self._stop_all()
         # SIGTERM ends a process that does not serve yet.
@@ -104,7 +112,8 @@ class WorkerProcesses:
             ) from None
         return True
 
-    def _replace(self, worker: _Worker, metrics: str, stop: int) -> None:
+    def _remove(self, worker: _Worker, metrics: str) -> None:
+        """Removes a process that ended."""
         worker.process.join()
         code, pid = worker.process.exitcode, worker.process.pid
         sys.stderr.write(f"warning: worker process {pid} ended with exit code {code}; starting another one\n")
@@ -114,13 +123,33 @@ class WorkerProcesses:
         from prometheus_client.multiprocess import mark_process_dead
 
         mark_process_dead(pid, metrics)  # type: ignore[no-untyped-call]
-        self._becomes_ready(self._start(worker.number, metrics), stop)
+
+    def _restart(self, number: int, metrics: str, stop: int) -> bool:
+        """Starts a process in place of one that ended, and returns whether it serves.
+
+        Raises:
+            UserError: If it ends before, and no other process serves.
+        """
+        worker = self._start(number, metrics)
+        try:
+            return self._becomes_ready(worker, stop)
+        except UserError as error:
+            self._workers.remove(worker)
+            if not self._workers:
+                raise
+            sys.stderr.write(
+                f"warning: {error}. {len(self._workers)} of {self._count} workers serve; "
+                f"trying again in {_RETRY_SECONDS:g} s\n"
+            )
+            sys.stderr.flush()
+            return False
 
     def _stop_all(self) -> None:
         for worker in self._workers:
             worker.process.terminate()
+        end = time.monotonic() + self._grace + _EXTRA_SECONDS
         for worker in self._workers:
-            worker.process.join(self._grace + _EXTRA_SECONDS)
+            worker.process.join(max(end - time.monotonic(), 0))
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -112,3 +113,23 @@ def test_workers_with_models_folder_is_an_error(
     options: list[Any] = ["--models-folder", model, "--api-key-file", keys, "--workers", "2"]
     assert serve(["--model", str(model), *map(str, options)]) == 1
     assert "--workers 2: expected 1 with --models-folder" in capsys.readouterr().err
+
+
+@pytest.mark.hostile
+def test_other_workers_serve_if_one_cannot_be_replaced(
+    model: Path, tmp_path: Path, images: list[bytes]
+) -> None:
+    copy = shutil.copytree(model, tmp_path / "copy")
+    with running(tmp_path, "--model", copy, "--workers", str(WORKERS), "--max-batch", "2") as server:
+        copy.rename(tmp_path / "away")
+        os.kill(min(worker_processes(server)), signal.SIGKILL)
+        assert server.process.stderr is not None
+        while not (line := server.process.stderr.readline()).endswith("serve; trying again in 10 s\n"):
+            assert line, "the server ended"
+        assert "1 of 2 workers serve" in line
+        assert predict(server, images[0]).status_code == 200
+        (tmp_path / "away").rename(copy)
+        end = time.monotonic() + GUARD
+        while len(worker_processes(server)) < WORKERS and time.monotonic() < end:
+            time.sleep(0.05)
+        assert [predict(server, images[0]).status_code for _ in range(4)] == [200] * 4
