@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,13 +72,16 @@ def load(source: ModelSource, max_batch: int) -> Predictor:
     Raises:
         UserError: If the model cannot be loaded or run.
     """
+    if source.file.exists():
+        # A link such as best_model may name another checkpoint when heat maps are loaded.
+        source = replace(source, file=source.file.resolve())
     predictor = Predictor(source)
     expected = predictor.description.Input
     shape = [length if length > 0 else _ANY_LENGTH for length in expected.shape[1:]]
     first, end = (1, max_batch), time.perf_counter() + _WARM_UP_SECONDS
     for count in dict.fromkeys([*first, *range(1, max_batch)]):
         if count in first or time.perf_counter() < end:
-            predictor.model.run(np.zeros((count, *shape), expected.dtype))
+            predictor.check_shape(predictor.model.run(np.zeros((count, *shape), expected.dtype)))
     return predictor
 
 

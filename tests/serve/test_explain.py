@@ -10,9 +10,11 @@ import httpx
 import numpy as np
 import pytest
 from running import Running
-from small_classifier import write_config
+from small_classifier import write_checkpoint, write_config
 
 from ppcls.cli.infer import infer
+from ppcls.deploy.models.source import find_source
+from ppcls.serve.service import load
 
 
 def explain(server: Running, query: str, *images: bytes) -> httpx.Response:
@@ -65,3 +67,16 @@ def explain_nothing(server: Running, query: str) -> httpx.Response:
 def test_heat_map_of_broken_image_is_an_error(server: Running) -> None:
     found = explain(server, "?class_id=0", b"no image")
     assert (found.status_code, found.json()["error"]) == (422, "not an image that can be decoded")
+
+
+@pytest.mark.hostile
+def test_heat_maps_are_those_of_the_loaded_checkpoint(tree: dict[str, Any], tmp_path: Path) -> None:
+    weights = Path(tree["Global"]["pretrained_model"]).read_bytes()
+    files = {
+        "config.yaml": write_config(tmp_path / "c.yaml", tree).read_bytes(),
+        "model.safetensors": weights,
+    }
+    loaded = write_checkpoint(tmp_path / "run", files).resolve()
+    predictor = load(find_source(tmp_path / "run"), 1)
+    assert write_checkpoint(tmp_path / "run", files).resolve() != loaded, "training goes on"
+    assert predictor.source.file == loaded
