@@ -300,7 +300,10 @@ def _read_class(values: list[str], service: InferenceService) -> int:
 
 def _as_json(answer: Prediction | NearestImages) -> dict[str, Any]:
     if not isinstance(answer, Classification):
-        return answer.as_tree()
+        tree = answer.as_tree()
+        if isinstance(answer, NearestImages):  # names of files may have bytes that are not UTF-8
+            tree["nearest"] = [name.encode("utf-8", "backslashreplace").decode() for name in tree["nearest"]]
+        return tree
     names = answer.names or (None,) * len(answer.class_ids)
     rows = zip(answer.class_ids, names, answer.scores, strict=True)
     return {"predictions": [{"class_id": index, "name": name, "score": score} for index, name, score in rows]}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,3 +81,19 @@ def test_page_shows_the_first_values(embedding_server: Running, images: list[byt
         shown = page.locator("article p", has_text="Embedding: ")
         shown.wait_for()
         assert len(shown.inner_text().split(", ")) == SIZE + 1
+
+
+@pytest.mark.hostile
+def test_search_escapes_names_that_are_not_utf8(
+    embedding_config: dict[str, Any], folder: Path, images: list[bytes]
+) -> None:
+    config = Path(embedding_config["Global"]["pretrained_model"]).with_name("config.yaml")
+    write_config(config, embedding_config)
+    predictor = Predictor(validate(embedding_config, "test"))
+    (found,) = predictor.embed(images[:1])
+    file = config.with_name("bytes.index")
+    names = (Path(os.fsdecode(b"\xff.png")),)
+    ImageIndex(names, found.vector[None], probe=probe_embedding(predictor)).save(file)
+    with running(folder, "-c", config, "--index", file) as server, server.client() as client:
+        answer = client.post("/search", files={"image": images[0]})
+    assert (answer.status_code, answer.json()["results"][0]["nearest"]) == (200, ["\\udcff.png"])
