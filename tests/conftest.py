@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -32,6 +34,17 @@ def pytest_configure() -> None:
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+def _exit_process(process: subprocess.Popen[Any], kind: Any, error: Any, trace: Any) -> None:
+    """Ends the block of ``with subprocess.Popen``. If it failed, its process is killed, not awaited."""
+    if kind is not None:
+        process.kill()
+    _await_process(process, kind, error, trace)
+
+
+_await_process = subprocess.Popen.__exit__
+subprocess.Popen.__exit__ = _exit_process  # type: ignore[method-assign]
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
