@@ -33,6 +33,7 @@ from ppcls.data.records.formats import FORMATS
 from ppcls.data.records.shard import OpenFiles
 from ppcls.data.transforms.specs import DecodeImage
 from ppcls.data.transforms.specs.basic import DecodeNumpy
+from ppcls.deploy.image_index import load_index
 from ppcls.deploy.models.description import read_description
 from ppcls.deploy.results import Classification
 from ppcls.engine.checkpoint.snapshot import _read_state
@@ -127,6 +128,20 @@ def image_list(data: bytes, folder: Path) -> None:
 @target
 def multi_label_list(data: bytes, folder: Path) -> None:
     read_list(folder, written(data, folder / "list.txt"), "\t", None, labelled="per class")
+
+
+@target
+def camera_list(data: bytes, folder: Path) -> None:
+    read_list(folder, written(data, folder / "list.txt"), " ", None, labelled="with cameras")
+
+
+@target
+def image_index(data: bytes, folder: Path) -> None:
+    """An index that can be read can be searched, and its names can be printed."""
+    index = load_index(written(data, folder / "images.index"))
+    for found in index.nearest(index.vectors[:1], 3):
+        str(found)
+        json.dumps(found.as_tree(), allow_nan=False)
 
 
 @target
