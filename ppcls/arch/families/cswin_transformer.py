@@ -12,11 +12,12 @@ from typing import ClassVar
 
 import paddle
 from paddle import Tensor, nn
-from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat
-from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
-from ppcls.arch.layers.transformer import MatrixProduct, Mlp, apply_to_tokens, linear
+from ppcls.arch.layers.drop_path import DropPath, drop_paths
+from ppcls.arch.layers.tokens import PatchNorm, apply_to_tokens
+from ppcls.arch.layers.transformer import DotProductAttention, Mlp, linear
+from ppcls.arch.layers.windows import crop, from_windows, pad_to_multiple, to_windows
 
 _RATIO = 4
 
@@ -24,41 +25,20 @@ _RATIO = 4
 class StripeAttention(nn.Layer):  # type: ignore[misc]
     """Attention within windows, to which a depthwise convolution of the values in each window is added.
 
-    Args:
-        width: Width of a token, a multiple of ``heads``.
-        heads: Number of heads.
-        drop_rate: Dropout of the attention weights.
+    ``drop_rate`` is the dropout of the attention weights.
     """
 
     def __init__(self, width: int, heads: int, drop_rate: float, data_format: DataFormat) -> None:
         super().__init__()
         self.get_v = nn.Conv2D(width, width, 3, padding=1, groups=width, data_format=data_format)
-        self.scores, self.mixed = MatrixProduct(transposed=True), MatrixProduct()
-        self.attn_drop = dropout(drop_rate)
-        self._heads, self._split, self._data_format = heads, width // heads, data_format
+        self.attention, self._data_format = DotProductAttention(heads, drop_rate=drop_rate), data_format
 
     def forward(self, parts: Sequence[Tensor], window: tuple[int, int]) -> Tensor:
-        """Maps queries, keys and values, each [B, H, W, width], to [B, H, W, width].
-
-        Args:
-            parts: Queries, keys and values.
-            window: Height and width of a window, of which H and W are multiples.
-        """
-        height, width, channels = parts[0].shape[1:]
-        grid = [height // window[0], window[0], width // window[1], window[1], channels]
-        windows = [part.reshape([-1, *grid]).transpose([0, 1, 3, 2, 4, 5]) for part in parts]
-        values = windows[2].reshape([-1, *window, channels])
-        local = apply_to_tokens(self.get_v, values, self._data_format)
-        query, key, value = (self._heads_first(part, window) for part in windows)
-        weights = F.softmax(self.scores(query * self._split**-0.5, key), axis=-1)
-        mixed = self.mixed(self.attn_drop(weights), value).transpose([0, 2, 1, 3])
-        x = mixed.reshape([-1, *window, channels]) + local
-        x = x.reshape([-1, grid[0], grid[2], *window, channels]).transpose([0, 1, 3, 2, 4, 5])
-        return x.reshape([-1, height, width, channels])
-
-    def _heads_first(self, windows: Tensor, window: tuple[int, int]) -> Tensor:
-        tokens = windows.reshape([-1, window[0] * window[1], self._heads, self._split])
-        return tokens.transpose([0, 2, 1, 3])
+        """Maps queries, keys and values, each [B, H, W, width], to that shape; windows divide H and W."""
+        query, key, value = (to_windows(part, window) for part in parts)
+        image = value.reshape([-1, *window, value.shape[2]])
+        local = apply_to_tokens(self.get_v, image, self._data_format).flatten(1, 2)
+        return from_windows(self.attention(query, key, value) + local, window, *parts[0].shape[1:3])
 
 
 class CrossBlock(nn.Layer):  # type: ignore[misc]
@@ -88,8 +68,7 @@ class CrossBlock(nn.Layer):  # type: ignore[misc]
         attention = partial(StripeAttention, width // count, heads // count, rates[1], data_format)
         self.attns = nn.LayerList([attention() for _ in range(count)])
         self.mlp = Mlp(width, _RATIO * width, rates[0])
-        self.drop_path = DropPath(drop_path)
-        self._stripe = stripe
+        self.drop_path, self._stripe = DropPath(drop_path), stripe
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps tokens [B, H, W, width] to the same shape."""
@@ -100,28 +79,11 @@ class CrossBlock(nn.Layer):  # type: ignore[misc]
         height, width = x.shape[1:3]
         if not self._stripe:
             return self.attns[0](paddle.split(x, 3, axis=-1), (height, width))
-        below, right = -height % self._stripe, -width % self._stripe
-        if below or right:
-            x = F.pad(x, [0, 0, 0, below, 0, right, 0, 0])
+        x = pad_to_multiple(x, self._stripe)
         parts = paddle.split(x, 6, axis=-1)  # two halves each of queries, keys and values
-        windows = (height + below, self._stripe), (self._stripe, width + right)
+        windows = (x.shape[1], self._stripe), (self._stripe, x.shape[2])
         halves = [self.attns[i](parts[i::2], window) for i, window in enumerate(windows)]
-        x = paddle.concat(halves, axis=-1)
-        return x[:, :height, :width] if below or right else x
-
-
-class ConvToken(nn.Layer):  # type: ignore[misc]
-    """A strided convolution, with this name in checkpoints, and layer norm of its outputs."""
-
-    def __init__(self, name: str, conv: nn.Conv2D, width: int, data_format: DataFormat) -> None:
-        super().__init__()
-        self.add_sublayer(name, conv)
-        self.norm = nn.LayerNorm(width)
-        self._name, self._data_format = name, data_format
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps tokens [B, H, W, C] to [B, H', W', width]."""
-        return self.norm(apply_to_tokens(getattr(self, self._name), x, self._data_format))
+        return crop(paddle.concat(halves, axis=-1), height, width)
 
 
 class CSWinTransformer(nn.Layer):  # type: ignore[misc]
@@ -155,7 +117,7 @@ class CSWinTransformer(nn.Layer):  # type: ignore[misc]
         super().__init__()
         conv = partial(nn.Conv2D, data_format=data_format)
         first = conv(input_image_channel, width, 7, 4, padding=2)
-        self.patch_embedding = ConvToken("patch_embed", first, width, data_format)
+        self.patch_embedding = PatchNorm(first, data_format, "patch_embed")
         rates, drops = iter(drop_paths(drop_path_rate, sum(depths))), (drop_rate, attn_drop_rate)
         self.stages = nn.LayerList()
         for i, (depth, split) in enumerate(zip(depths, (1, 2, stripe, 0), strict=True)):
@@ -164,15 +126,14 @@ class CSWinTransformer(nn.Layer):  # type: ignore[misc]
             if split:
                 merge = conv(width, 2 * width, 3, 2, padding=1)
                 width *= 2
-                stage.add_sublayer("merge", ConvToken("conv", merge, width, data_format))
+                stage.add_sublayer("merge", PatchNorm(merge, data_format, "conv", "tokens"))
             self.stages.append(stage)
         self.norm = nn.LayerNorm(width)
         self.head = linear(width, class_num)
-        self._channels_last = data_format == "NHWC"
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
-        x = self.patch_embedding(x if self._channels_last else x.transpose([0, 2, 3, 1]))
+        x = self.patch_embedding(x)
         for stage in self.stages:
             x = stage(x)
         return self.head(self.norm(x).mean([1, 2]))

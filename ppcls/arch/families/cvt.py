@@ -9,8 +9,9 @@ from paddle import ParamAttr, Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat
-from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
-from ppcls.arch.layers.transformer import DEVIATION, MatrixProduct, Mlp, apply_to_tokens, linear, normal
+from ppcls.arch.layers.drop_path import drop_paths, dropout
+from ppcls.arch.layers.tokens import PatchNorm, apply_to_tokens, to_image
+from ppcls.arch.layers.transformer import DEVIATION, DotProductAttention, TransformerBlock, linear, normal
 
 _RATIO = 4
 
@@ -26,55 +27,31 @@ class ConvAttention(nn.Layer):  # type: ignore[misc]
     Args:
         width: Width of a token, a multiple of ``heads``.
         heads: Number of heads.
-        drop_rate: Dropout of the output.
-        attn_drop_rate: Dropout of the attention weights.
+        rates: Dropout of the output and of the attention weights.
     """
 
-    def __init__(
-        self, width: int, heads: int, drop_rate: float, attn_drop_rate: float, data_format: DataFormat
-    ) -> None:
+    def __init__(self, width: int, heads: int, rates: tuple[float, float], data_format: DataFormat) -> None:
         super().__init__()
         conv = partial(ConvNorm, width, width, 3, groups=width, data_format=data_format)
         self.conv_proj_q, self.conv_proj_k, self.conv_proj_v = conv(), conv(stride=2), conv(stride=2)
         self.proj_q, self.proj_k, self.proj_v = (linear(width, width) for _ in range(3))
         self.proj = linear(width, width)
-        self.attn_drop, self.proj_drop = dropout(attn_drop_rate), dropout(drop_rate)
-        self.scores, self.mixed = MatrixProduct(transposed=True), MatrixProduct()
-        self._width, self._heads, self._data_format = width, heads, data_format
+        # As in the authors' code, the scale is that of a single head of full width.
+        self.attention = DotProductAttention(heads, width**-0.5, rates[1])
+        self.proj_drop, self._data_format = dropout(rates[0]), data_format
 
     def forward(self, x: Tensor, size: tuple[int, int]) -> Tensor:
         """Maps tokens [B, N, width] to the same shape; the last of them form an image of this size."""
         height, width = size
         count = x.shape[1] - height * width
         others, pixels = paddle.split(x, [count, height * width], axis=1) if count else (None, x)
-        image = pixels.reshape([-1, height, width, self._width])
+        image = pixels.reshape([-1, height, width, x.shape[2]])
         parts = []
         for name in "qkv":
             conv, project = getattr(self, f"conv_proj_{name}"), getattr(self, f"proj_{name}")
             tokens = apply_to_tokens(conv, image, self._data_format).flatten(1, 2)
-            tokens = project(tokens if others is None else paddle.concat([others, tokens], axis=1))
-            split = [-1, tokens.shape[1], self._heads, self._width // self._heads]
-            parts.append(tokens.reshape(split).transpose([0, 2, 1, 3]))
-        query, key, value = parts
-        # As in the authors' code, the scale is that of a single head of full width.
-        weights = F.softmax(self.scores(query * self._width**-0.5, key), axis=-1)
-        mixed = self.mixed(self.attn_drop(weights), value).transpose([0, 2, 1, 3])
-        return self.proj_drop(self.proj(mixed.flatten(2)))
-
-
-class ConvAttentionBlock(nn.Layer):  # type: ignore[misc]
-    """`ConvAttention`, then `Mlp`, each with normalization first and a shortcut."""
-
-    def __init__(self, width: int, attention: ConvAttention, drop_rate: float, drop_path: float) -> None:
-        super().__init__()
-        self.norm1, self.norm2, self.attn = nn.LayerNorm(width), nn.LayerNorm(width), attention
-        self.mlp = Mlp(width, _RATIO * width, drop_rate, quick_gelu)
-        self.drop_path = DropPath(drop_path)
-
-    def forward(self, x: Tensor, size: tuple[int, int]) -> Tensor:
-        """Maps tokens [B, N, width] to the same shape; see `ConvAttention`."""
-        x = x + self.drop_path(self.attn(self.norm1(x), size))
-        return x + self.drop_path(self.mlp(self.norm2(x)))
+            parts.append(project(tokens if others is None else paddle.concat([others, tokens], axis=1)))
+        return self.proj_drop(self.proj(self.attention(*parts)))
 
 
 class CvTStage(nn.Layer):  # type: ignore[misc]
@@ -101,20 +78,18 @@ class CvTStage(nn.Layer):  # type: ignore[misc]
         super().__init__()
         kernel, stride, padding = (7, 4, 2) if first else (3, 2, 1)
         conv = nn.Conv2D(in_channels, width, kernel, stride, padding=padding, data_format=data_format)
-        self.patch_embed = nn.LayerDict({"proj": conv, "norm": nn.LayerNorm(width)})
+        self.patch_embed = PatchNorm(conv, data_format)
         if last:
             self.cls_token = self.create_parameter([1, 1, width], attr=normal())
         self.pos_drop = dropout(rates[0])
-        self.blocks = nn.LayerList()
-        for rate in drop_paths:
-            attention = ConvAttention(width, heads, *rates, data_format)
-            self.blocks.append(ConvAttentionBlock(width, attention, rates[0], rate))
-        self._last, self._channels_last = last, data_format == "NHWC"
+        block = partial(TransformerBlock, hidden=_RATIO * width, drop_rate=rates[0], act=quick_gelu)
+        attention = partial(ConvAttention, width, heads, rates, data_format)
+        self.blocks = nn.LayerList([block(width, attention(), drop_path=rate) for rate in drop_paths])
+        self._last, self._data_format = last, data_format
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to features in the same layout, or in the last stage to [B, width]."""
-        x = self.patch_embed["proj"](x)
-        x = self.patch_embed["norm"](x if self._channels_last else x.transpose([0, 2, 3, 1]))
+        x = self.patch_embed(x)
         size = x.shape[1:3]
         tokens = x.flatten(1, 2)
         if self._last:
@@ -125,8 +100,7 @@ class CvTStage(nn.Layer):  # type: ignore[misc]
             tokens = block(tokens, size)
         if self._last:
             return tokens[:, 0]
-        x = tokens.reshape([-1, *x.shape[1:]])
-        return x if self._channels_last else x.transpose([0, 3, 1, 2])
+        return to_image(tokens.reshape([-1, *x.shape[1:]]), self._data_format)
 
 
 class CvT(nn.Layer):  # type: ignore[misc]
@@ -163,8 +137,7 @@ class CvT(nn.Layer):  # type: ignore[misc]
             self.add_sublayer(f"stage{i}", stage)
             channels = width
         self.norm = nn.LayerNorm(channels)
-        uniform = nn.initializer.Uniform(-(channels**-0.5), channels**-0.5)
-        bias = ParamAttr(initializer=uniform)
+        bias = ParamAttr(initializer=nn.initializer.Uniform(-(channels**-0.5), channels**-0.5))
         self.head = nn.Linear(channels, class_num, weight_attr=normal(DEVIATION), bias_attr=bias)
 
     def forward(self, x: Tensor) -> Tensor:

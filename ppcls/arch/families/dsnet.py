@@ -14,44 +14,12 @@ from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat, batch_norm
 from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
-from ppcls.arch.layers.transformer import MatrixProduct
+from ppcls.arch.layers.tokens import PixelMlp, to_image, to_tokens
+from ppcls.arch.layers.transformer import DotProductAttention
 
 _WIDTHS, _HEADS = (64, 128, 320, 512), (1, 2, 5, 8)  # per stage
 _REDUCTIONS = (8, 4, 2, 2)  # of the sides for attention, per stage
 _RATIO = 4
-
-
-class PixelMlp(nn.Layer):  # type: ignore[misc]
-    """Two 1x1 convolutions with GELU between them."""
-
-    def __init__(self, channels: int, drop_rate: float, data_format: DataFormat) -> None:
-        super().__init__()
-        self.fc1 = nn.Conv2D(channels, _RATIO * channels, 1, data_format=data_format)
-        self.fc2 = nn.Conv2D(_RATIO * channels, channels, 1, data_format=data_format)
-        self.drop = dropout(drop_rate)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] (or NHWC) to the same shape."""
-        return self.drop(self.fc2(self.drop(F.gelu(self.fc1(x)))))
-
-
-class ProjectedAttention(nn.Layer):  # type: ignore[misc]
-    """Attention of heads that were projected before.
-
-    Args:
-        drop_rate: Dropout of the output.
-        attn_drop_rate: Dropout of the attention weights.
-    """
-
-    def __init__(self, drop_rate: float, attn_drop_rate: float) -> None:
-        super().__init__()
-        self.scores, self.mixed = MatrixProduct(transposed=True), MatrixProduct()
-        self.attn_drop, self.proj_drop = dropout(attn_drop_rate), dropout(drop_rate)
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Maps queries [B, heads, N, C] and keys and values [B, heads, M, C] to tokens [B, N, heads * C]."""
-        weights = F.softmax(self.scores(query * query.shape[-1] ** -0.5, key), axis=-1)
-        return self.proj_drop(self.mixed(self.attn_drop(weights), value).transpose([0, 2, 1, 3]).flatten(2))
 
 
 class DualStreamBlock(nn.Layer):  # type: ignore[misc]
@@ -85,10 +53,10 @@ class DualStreamBlock(nn.Layer):  # type: ignore[misc]
         self.channel_up, self.cross_channel_up_sa = nn.Linear(half, 3 * half), nn.Linear(half, 3 * half)
         self.cross_channel_up_conv = conv(half, 3 * half, 1)
         self.fuse_channel_conv, self.fuse_channel_sa = nn.Linear(half, half), nn.Linear(half, half)
-        self.attn, self.cross_attn = ProjectedAttention(*rates), ProjectedAttention(*rates)
-        self.mlp = PixelMlp(channels, rates[0], data_format)
-        self.drop_path = DropPath(drop_path)
-        self._heads, self._reduction, self._data_format = heads, reduction, data_format
+        self.attention = DotProductAttention(heads, drop_rate=rates[1])
+        self.proj_drop, self.drop_path = dropout(rates[0]), DropPath(drop_path)
+        self.mlp = PixelMlp(channels, _RATIO * channels, rates[0], data_format)
+        self._reduction, self._data_format = reduction, data_format
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to the same shape."""
@@ -99,32 +67,28 @@ class DualStreamBlock(nn.Layer):  # type: ignore[misc]
         size = convolved.shape[2:] if axis == 1 else convolved.shape[1:3]
         small = [side // self._reduction for side in size]
         tokens = self._tokens(F.interpolate(attended, small, mode="bilinear", data_format=self._data_format))
-        tokens = tokens + self.attn(*self._heads_of(self.channel_up(self.norm_sa1(tokens))))
+        tokens = tokens + self._attend(*self.channel_up(self.norm_sa1(tokens)).split(3, axis=-1))
 
         projected = self._tokens(self.cross_channel_up_conv(self.norm_conv2(convolved)))
-        large_query, large_key, large_value = self._heads_of(projected)
-        query, key, value = self._heads_of(self.cross_channel_up_sa(self.norm_sa2(tokens)))
-        fused = self.fuse_channel_conv(self.cross_attn(large_query, key, value))
+        large_query, large_key, large_value = projected.split(3, axis=-1)
+        query, key, value = self.cross_channel_up_sa(self.norm_sa2(tokens)).split(3, axis=-1)
+        fused = self.fuse_channel_conv(self._attend(large_query, key, value))
         convolved = convolved + self._image(fused, size)
-        tokens = tokens + self.fuse_channel_sa(self.cross_attn(query, large_key, large_value))
+        tokens = tokens + self.fuse_channel_sa(self._attend(query, large_key, large_value))
         image = self._image(tokens, small)
         attended = F.interpolate(image, size, mode="bilinear", data_format=self._data_format)
 
         x = x + self.drop_path(self.conv2(paddle.concat([convolved, attended], axis)))
         return x + self.drop_path(self.mlp(self.norm2(x)))
 
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return self.proj_drop(self.attention(query, key, value))
+
     def _tokens(self, x: Tensor) -> Tensor:
-        return x.flatten(1, 2) if self._data_format == "NHWC" else x.flatten(2).transpose([0, 2, 1])
+        return to_tokens(x, self._data_format).flatten(1, 2)
 
     def _image(self, tokens: Tensor, size: list[int]) -> Tensor:
-        x = tokens.reshape([-1, *size, tokens.shape[2]])
-        return x if self._data_format == "NHWC" else x.transpose([0, 3, 1, 2])
-
-    def _heads_of(self, x: Tensor) -> list[Tensor]:
-        """Returns queries, keys and values, each [B, heads, N, C / heads], of tokens [B, N, 3 C]."""
-        split = x.reshape([-1, x.shape[1], 3, self._heads, x.shape[2] // 3 // self._heads])
-        parts: list[Tensor] = split.transpose([2, 0, 3, 1, 4]).unbind(0)
-        return parts
+        return to_image(tokens.reshape([-1, *size, tokens.shape[2]]), self._data_format)
 
 
 class DSNet(nn.Layer):  # type: ignore[misc]

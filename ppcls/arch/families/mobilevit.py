@@ -9,8 +9,8 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat
-from ppcls.arch.layers.patches import even, over_patches, resize, sides
 from ppcls.arch.layers.sequence import ResidualSequence, named
+from ppcls.arch.layers.tokens import even, over_patches, resize, sides
 from ppcls.arch.layers.transformer import Mlp, SelfAttention
 
 _DEPTHS = (2, 4, 3)  # blocks of each transformer

@@ -17,7 +17,7 @@ from ppcls.arch.families.mobilevit_v2 import MobileViTStages, MobileViTV2Block, 
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, FanOutNormal
 from ppcls.arch.layers.drop_path import dropout
 from ppcls.arch.layers.linear_attention import pointwise, transformer_block
-from ppcls.arch.layers.patches import even, over_patches, resize, sides
+from ppcls.arch.layers.tokens import even, over_patches, resize, sides
 from ppcls.arch.layers.transformer import SelfAttention, linear
 
 _HEADS = 4

@@ -15,7 +15,8 @@ from paddle.nn import functional as F
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, batch_norm, round_channels
 from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
 from ppcls.arch.layers.norm_act import norm_relu
-from ppcls.arch.layers.transformer import DEVIATION, MatrixProduct, linear, normal
+from ppcls.arch.layers.tokens import PixelMlp, to_image, to_tokens
+from ppcls.arch.layers.transformer import DEVIATION, DotProductAttention, linear, normal
 
 _HEAD = 32
 _STEM = ((64, 2), (32, 1), (64, 1), (64, 2))  # channels and stride
@@ -48,19 +49,14 @@ class GroupedConvAttention(nn.Layer):  # type: ignore[misc]
         return self.projection(norm_relu(self.norm, self.group_conv3x3(x)))
 
 
-class ReluMlp(nn.Layer):  # type: ignore[misc]
-    """Two 1x1 convolutions with ReLU between them."""
+class ReluMlp(PixelMlp):
+    """A `PixelMlp` with ReLU, whose inner channels are ``ratio`` times the others."""
+
+    names = ("conv1", "conv2")
 
     def __init__(self, channels: int, ratio: int, drop_rate: float, data_format: DataFormat) -> None:
-        super().__init__()
         hidden = round_channels(channels * ratio, 32)
-        conv = partial(nn.Conv2D, kernel_size=1, weight_attr=normal(), data_format=data_format)
-        self.conv1, self.conv2 = conv(channels, hidden), conv(hidden, channels)
-        self.drop = dropout(drop_rate)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] (or NHWC) to the same shape."""
-        return self.drop(self.conv2(self.drop(F.relu(self.conv1(x)))))
+        super().__init__(channels, hidden, drop_rate, data_format, F.relu, normal())
 
 
 class AveragedAttention(nn.Layer):  # type: ignore[misc]
@@ -75,8 +71,8 @@ class AveragedAttention(nn.Layer):  # type: ignore[misc]
     def __init__(self, width: int, count: int, rates: tuple[float, float]) -> None:
         super().__init__()
         self.q, self.k, self.v, self.proj = (linear(width, width) for _ in range(4))
-        self.proj_drop, self.attn_drop = dropout(rates[0]), dropout(rates[1])
-        self.scores, self.mixed = MatrixProduct(transposed=True), MatrixProduct()
+        self.proj_drop = dropout(rates[0])
+        self.attention = DotProductAttention(width // _HEAD, drop_rate=rates[1])
         self._count, self._width = count, width
         if count > 1:
             self.norm = nn.BatchNorm1D(width)
@@ -88,13 +84,7 @@ class AveragedAttention(nn.Layer):  # type: ignore[misc]
             kept = x.shape[1] // self._count
             groups = x[:, : kept * self._count].reshape([-1, kept, self._count, self._width])
             source = self.norm(groups.mean(2).flatten(0, 1)).reshape([-1, kept, self._width])
-        query, key, value = self._split(self.q(x)), self._split(self.k(source)), self._split(self.v(source))
-        weights = F.softmax(self.scores(query * _HEAD**-0.5, key), axis=-1)
-        mixed = self.mixed(self.attn_drop(weights), value).transpose([0, 2, 1, 3])
-        return self.proj_drop(self.proj(mixed.flatten(2)))
-
-    def _split(self, x: Tensor) -> Tensor:
-        return x.reshape([-1, x.shape[1], self._width // _HEAD, _HEAD]).transpose([0, 2, 1, 3])
+        return self.proj_drop(self.proj(self.attention(self.q(x), self.k(source), self.v(source))))
 
 
 class GroupedConvBlock(nn.Layer):  # type: ignore[misc]
@@ -159,18 +149,17 @@ class AveragedAttentionBlock(nn.Layer):  # type: ignore[misc]
         self.mlp = ReluMlp(out, 2, rates[0], data_format)
         self.mhsa_drop, self.mhca_drop = DropPath(drop_path * _SHARE), DropPath(drop_path * (1 - _SHARE))
         self.drop_path = DropPath(drop_path)
-        self._channels_last = data_format == "NHWC"
+        self._data_format = data_format
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to [B, C', ceil(H/stride), ceil(W/stride)]."""
         x = self.patch_embed(x)
-        normed = self.norm1(x)
-        normed = normed if self._channels_last else normed.transpose([0, 2, 3, 1])
-        attended = self.e_mhsa(normed.flatten(1, 2)).reshape([-1, *normed.shape[1:]])
-        x = x + self.mhsa_drop(attended if self._channels_last else attended.transpose([0, 3, 1, 2]))
+        tokens = to_tokens(self.norm1(x), self._data_format)
+        attended = self.e_mhsa(tokens.flatten(1, 2)).reshape([-1, *tokens.shape[1:]])
+        x = x + self.mhsa_drop(to_image(attended, self._data_format))
         others = self.projection(x)
         others = others + self.mhca_drop(self.mhca(others))
-        x = paddle.concat([x, others], axis=3 if self._channels_last else 1)
+        x = paddle.concat([x, others], axis=3 if self._data_format == "NHWC" else 1)
         return x + self.drop_path(self.mlp(self.norm2(x)))
 
 

@@ -13,76 +13,10 @@ from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat
 from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
-from ppcls.arch.layers.transformer import MatrixProduct, apply_to_tokens, linear
+from ppcls.arch.layers.tokens import PatchNorm, ReducedAttention, TokenConvolution
+from ppcls.arch.layers.transformer import linear
 
 _EPSILON = 1e-6
-_POOLED = 7  # side of the keys and values in linear attention
-
-
-class TokenConvolution(nn.Layer):  # type: ignore[misc]
-    """Applies layers for images, which expect ``data_format``, to tokens."""
-
-    def __init__(self, name: str, layer: nn.Layer, data_format: DataFormat) -> None:
-        super().__init__()
-        self._name, self._data_format = name, data_format
-        self.add_sublayer(name, layer)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps tokens [B, H, W, C] to [B, H', W', C']."""
-        return apply_to_tokens(getattr(self, self._name), x, self._data_format)
-
-
-class ReducedAttention(nn.Layer):  # type: ignore[misc]
-    """Self-attention with fewer keys and values.
-
-    Args:
-        width: Width of a token.
-        heads: Number of heads.
-        reduction: Factor by which a convolution reduces height and width of keys and values.
-        linear_cost: Whether average pooling reduces them to 7 x 7 instead.
-        rates: Dropout of the output and of the attention weights.
-    """
-
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        reduction: int,
-        linear_cost: bool,
-        rates: tuple[float, float],
-        data_format: DataFormat,
-    ) -> None:
-        super().__init__()
-        self.q, self.kv, self.proj = linear(width, width), linear(width, 2 * width), linear(width, width)
-        self.proj_drop, self.attn_drop = dropout(rates[0]), dropout(rates[1])
-        self.scores, self.mixed = MatrixProduct(transposed=True), MatrixProduct()
-        self._heads, self._linear, self._channels_last = heads, linear_cost, data_format == "NHWC"
-        self._reduces = linear_cost or reduction > 1
-        self.pool = nn.AdaptiveAvgPool2D(_POOLED, data_format=data_format) if linear_cost else nn.Identity()
-        if self._reduces:
-            side = 1 if linear_cost else reduction
-            self.sr = nn.Conv2D(width, width, side, side, data_format=data_format)
-            self.norm = nn.LayerNorm(width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps tokens [B, H, W, C] to the same shape."""
-        height, width, channels = x.shape[1:]
-        split = channels // self._heads
-        query = self.q(x).reshape([-1, height * width, self._heads, split]).transpose([0, 2, 1, 3])
-        source = self._reduce(x) if self._reduces else x
-        pairs = self.kv(source).reshape([-1, source.shape[1] * source.shape[2], 2, self._heads, split])
-        key, value = pairs.transpose([2, 0, 3, 1, 4]).unbind(0)
-        weights = self.attn_drop(F.softmax(self.scores(query * split**-0.5, key), axis=-1))
-        mixed = self.mixed(weights, value).transpose([0, 2, 1, 3])
-        return self.proj_drop(self.proj(mixed.reshape([-1, height, width, channels])))
-
-    def _reduce(self, x: Tensor) -> Tensor:
-        if self._channels_last:
-            x = self.sr(self.pool(x))
-        else:
-            x = self.sr(self.pool(x.transpose([0, 3, 1, 2]))).transpose([0, 2, 3, 1])
-        x = self.norm(x)
-        return F.gelu(x) if self._linear else x
 
 
 class DepthwiseMlp(nn.Layer):  # type: ignore[misc]
@@ -123,23 +57,6 @@ class PyramidBlock(nn.Layer):  # type: ignore[misc]
         return x + self.drop_path(self.mlp(self.norm2(x)))
 
 
-class OverlappingEmbed(nn.Layer):  # type: ignore[misc]
-    """A strided convolution and layer norm of its outputs."""
-
-    def __init__(self, in_channels: int, width: int, first: bool, data_format: DataFormat) -> None:
-        super().__init__()
-        kernel, stride = (7, 4) if first else (3, 2)
-        padding = kernel // 2
-        self.proj = nn.Conv2D(in_channels, width, kernel, stride, padding=padding, data_format=data_format)
-        self.norm = nn.LayerNorm(width)
-        self._channels_last = data_format == "NHWC"
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] (or NHWC) to tokens [B, H/stride, W/stride, width]."""
-        x = self.proj(x)
-        return self.norm(x if self._channels_last else x.transpose([0, 2, 3, 1]))
-
-
 class PyramidVisionTransformerV2(nn.Layer):  # type: ignore[misc]
     """The PVTv2 network.
 
@@ -178,18 +95,19 @@ class PyramidVisionTransformerV2(nn.Layer):  # type: ignore[misc]
                 attention = ReducedAttention(width, heads, reduction, linear_cost, drops, data_format)
                 mlp = DepthwiseMlp(width, ratios[i] * width, drop_rate, linear_cost, data_format)
                 blocks.append(PyramidBlock(width, attention, mlp, next(rates)))
-            self.add_sublayer(f"patch_embed{i + 1}", OverlappingEmbed(channels, width, i == 0, data_format))
+            kernel, stride = (3, 2) if i else (7, 4)
+            conv = partial(nn.Conv2D, padding=kernel // 2, data_format=data_format)
+            shape = channels, width, kernel, stride
+            embed = PatchNorm(conv(*shape), data_format, inputs="tokens" if i else "image")
+            self.add_sublayer(f"patch_embed{i + 1}", embed)
             self.add_sublayer(f"block{i + 1}", blocks)
             self.add_sublayer(f"norm{i + 1}", nn.LayerNorm(width, _EPSILON))
             channels = width
         self.head = linear(channels, class_num)
-        self._channels_last = data_format == "NHWC"
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
         for i in range(1, 5):
-            if i > 1 and not self._channels_last:
-                x = x.transpose([0, 3, 1, 2])
             x = getattr(self, f"patch_embed{i}")(x)
             for block in getattr(self, f"block{i}"):
                 x = block(x)

@@ -78,9 +78,9 @@ def log_distances(window: int, trained_window: int) -> NDArray[np.float32]:
 class PostNormBlock(TransformerBlock):
     """A transformer block whose residuals end with normalization (figure 1)."""
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Maps tokens [B, H, W, width] to the same shape."""
-        mixed = self.attn(x) if mask is None else self.attn(x, mask)
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        """See `TransformerBlock.forward`; ``context`` is the mask of `WindowAttention`."""
+        mixed = self.attn(x, context)
         x = x + self.drop_path(self.norm1(mixed))
         return x + self.drop_path(self.norm2(self.mlp(x)))
 

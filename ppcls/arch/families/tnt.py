@@ -9,11 +9,12 @@ from functools import partial
 
 import paddle
 from paddle import Tensor, nn
-from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat
 from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
-from ppcls.arch.layers.transformer import MatrixProduct, Mlp, check_side, linear, normal
+from ppcls.arch.layers.tokens import TokenConvolution, to_tokens
+from ppcls.arch.layers.transformer import DotProductAttention, Mlp, check_side, linear, normal
+from ppcls.arch.layers.windows import to_windows
 
 _PATCH, _STRIDE = 16, 4  # sides of a patch and of a pixel
 _PIXELS = (_PATCH // _STRIDE) ** 2  # per patch
@@ -35,19 +36,13 @@ class SplitSelfAttention(nn.Layer):  # type: ignore[misc]
         super().__init__()
         self.qk, self.v = linear(width, 2 * width, bias=False), linear(width, width, bias=False)
         self.proj = linear(width, width)
-        self.attn_drop, self.proj_drop = dropout(attn_drop_rate), dropout(drop_rate)
-        self.scores, self.mixed = MatrixProduct(transposed=True), MatrixProduct()
-        self._heads, self._split = heads, width // heads
+        self.attention = DotProductAttention(heads, drop_rate=attn_drop_rate)
+        self.proj_drop = dropout(drop_rate)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps tokens [B, N, width] to the same shape."""
-        count = x.shape[1]
-        pairs = self.qk(x).reshape([-1, count, 2, self._heads, self._split])
-        query, key = pairs.transpose([2, 0, 3, 1, 4]).unbind(0)
-        value = self.v(x).reshape([-1, count, self._heads, self._split]).transpose([0, 2, 1, 3])
-        weights = F.softmax(self.scores(query * self._split**-0.5, key), axis=-1)
-        mixed = self.mixed(self.attn_drop(weights), value).transpose([0, 2, 1, 3])
-        return self.proj_drop(self.proj(mixed.flatten(2)))
+        query, key = self.qk(x).split(2, axis=-1)
+        return self.proj_drop(self.proj(self.attention(query, key, self.v(x))))
 
 
 class NestedBlock(nn.Layer):  # type: ignore[misc]
@@ -88,23 +83,6 @@ class NestedBlock(nn.Layer):  # type: ignore[misc]
         return pixels, patches + self.drop_path(self.mlp(self.norm_mlp(patches)))
 
 
-class PixelEmbed(nn.Layer):  # type: ignore[misc]
-    """Splits an image into patches, and applies a strided 7x7 convolution to each of them."""
-
-    def __init__(self, channels: int, width: int, data_format: DataFormat) -> None:
-        super().__init__()
-        self.proj = nn.Conv2D(channels, width, 7, _STRIDE, padding=3)
-        self._channels_last = data_format == "NHWC"
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] (or NHWC) to [B * H/16 * W/16, 16, width]."""
-        x = x.transpose([0, 3, 1, 2]) if self._channels_last else x
-        channels, height, width = x.shape[1:]
-        x = x.reshape([-1, channels, height // _PATCH, _PATCH, width // _PATCH, _PATCH])
-        patches = x.transpose([0, 2, 4, 1, 3, 5]).reshape([-1, channels, _PATCH, _PATCH])
-        return self.proj(patches).flatten(2).transpose([0, 2, 1])
-
-
 class TNT(nn.Layer):  # type: ignore[misc]
     """The TNT network.
 
@@ -136,7 +114,8 @@ class TNT(nn.Layer):  # type: ignore[misc]
         super().__init__()
         self._side, self._data_format = img_size or 224, data_format
         count, joined = (self._side // _PATCH) ** 2, pixel_width * _PIXELS
-        self.pixel_embed = PixelEmbed(input_image_channel, pixel_width, data_format)
+        conv = nn.Conv2D(input_image_channel, pixel_width, 7, _STRIDE, padding=3, data_format=data_format)
+        self.pixel_embed = TokenConvolution("proj", conv, data_format)
         self.norm1_proj, self.norm2_proj = nn.LayerNorm(joined), nn.LayerNorm(width)
         self.proj = linear(joined, width)
         self.cls_token = self.create_parameter([1, 1, width], attr=normal())
@@ -151,7 +130,8 @@ class TNT(nn.Layer):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
         check_side(x, self._side, self._data_format)
-        pixels = self.pixel_embed(x) + self.pixel_pos
+        x = to_windows(to_tokens(x, self._data_format), _PATCH)
+        pixels = self.pixel_embed(x.reshape([-1, _PATCH, _PATCH, x.shape[2]])).flatten(1, 2) + self.pixel_pos
         joined = pixels.reshape([-1, self.patch_pos.shape[1] - 1, _PIXELS * pixels.shape[2]])
         patches = self.norm2_proj(self.proj(self.norm1_proj(joined)))
         token = self.cls_token.astype(patches.dtype) + paddle.zeros_like(patches[:, :1])

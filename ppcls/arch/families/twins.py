@@ -11,14 +11,13 @@ from functools import partial
 from typing import ClassVar
 
 from paddle import ParamAttr, Tensor, nn
-from paddle.nn import functional as F
 from paddle.regularizer import L2Decay
 
-from ppcls.arch.families.pvt_v2 import ReducedAttention, TokenConvolution
 from ppcls.arch.layers.conv_norm import DataFormat, FanOutNormal
 from ppcls.arch.layers.drop_path import drop_paths, dropout
+from ppcls.arch.layers.tokens import PatchNorm, ReducedAttention, TokenConvolution
 from ppcls.arch.layers.transformer import SelfAttention, TransformerBlock, linear
-from ppcls.arch.layers.windows import from_windows, to_windows
+from ppcls.arch.layers.windows import crop, from_windows, pad_to_multiple, to_windows
 
 _WINDOW = 7
 _REDUCTIONS = (8, 4, 2, 1)  # of the sides of keys and values, per stage
@@ -31,11 +30,9 @@ class LocalAttention(SelfAttention):
     def forward(self, x: Tensor) -> Tensor:
         """Maps tokens [B, H, W, width] to the same shape."""
         height, width = x.shape[1:3]
-        below, right = -height % _WINDOW, -width % _WINDOW
-        if below or right:
-            x = F.pad(x, [0, 0, 0, below, 0, right, 0, 0])
-        x = self.attend(to_windows(x, _WINDOW))
-        return from_windows(x, _WINDOW, height + below, width + right)[:, :height, :width]
+        padded = pad_to_multiple(x, _WINDOW)
+        x = self.attend(to_windows(padded, _WINDOW))
+        return crop(from_windows(x, _WINDOW, *padded.shape[1:3]), height, width)
 
 
 class PositionEncoding(nn.Layer):  # type: ignore[misc]
@@ -59,22 +56,6 @@ class PositionEncoding(nn.Layer):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         """Maps tokens [B, H, W, width] to the same shape."""
         return x + self.proj(x)
-
-
-class PatchNorm(nn.Layer):  # type: ignore[misc]
-    """Maps each patch to a normalized token, and omits incomplete patches."""
-
-    def __init__(self, in_channels: int, width: int, patch: int, data_format: DataFormat) -> None:
-        super().__init__()
-        shape, attr = (in_channels, width, patch, patch), FanOutNormal()
-        self.proj = nn.Conv2D(*shape, weight_attr=attr, data_format=data_format)
-        self.norm = nn.LayerNorm(width)
-        self._channels_last = data_format == "NHWC"
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] (or NHWC) to tokens [B, H/patch, W/patch, width]."""
-        x = self.proj(x)
-        return self.norm(x if self._channels_last else x.transpose([0, 2, 3, 1]))
 
 
 class Twins(nn.Layer):  # type: ignore[misc]
@@ -122,19 +103,22 @@ class Twins(nn.Layer):  # type: ignore[misc]
                     else ReducedAttention(width, heads[i], reduction, False, drops, data_format)
                 )
                 blocks.append(block(width, attention, ratios[i] * width, drop_path=next(rates)))
-            self.patch_embeds.append(PatchNorm(channels, width, 2 if i else 4, data_format))
+            patch = 2 if i else 4
+            conv = nn.Conv2D(
+                channels, width, patch, patch, weight_attr=FanOutNormal(), data_format=data_format
+            )
+            self.patch_embeds.append(PatchNorm(conv, data_format, inputs="tokens" if i else "image"))
             self.blocks.append(blocks)
             self.pos_block.append(PositionEncoding(width, data_format))
             channels = width
         self.pos_drop = dropout(drop_rate)
         self.norm = nn.LayerNorm(channels, _EPSILON)
         self.head = linear(channels, class_num)
-        self._channels_last = data_format == "NHWC"
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
         for i, embed in enumerate(self.patch_embeds):
-            x = self.pos_drop(embed(x if self._channels_last or not i else x.transpose([0, 3, 1, 2])))
+            x = self.pos_drop(embed(x))
             first, *others = self.blocks[i]
             x = self.pos_block[i](first(x))
             for block in others:

@@ -5,29 +5,20 @@ from __future__ import annotations
 from functools import partial
 
 from paddle import Tensor, nn
-from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat, batch_norm
 from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
+from ppcls.arch.layers.tokens import PatchNorm, PixelMlp, to_image, to_tokens
 from ppcls.arch.layers.transformer import SelfAttention, TransformerBlock, linear
 
 _WIDTHS = (64, 128, 320, 512)
 _RATIO = 4
-_INITIAL_SCALE = 1e-6
 
 
-class ConvMlp(nn.Layer):  # type: ignore[misc]
-    """Two 1x1 convolutions with GELU between them."""
+class ConvMlp(PixelMlp):
+    """A `PixelMlp` with the parameter names of this network."""
 
-    def __init__(self, channels: int, drop_rate: float, data_format: DataFormat) -> None:
-        super().__init__()
-        self.fc1_conv = nn.Conv2D(channels, _RATIO * channels, 1, data_format=data_format)
-        self.fc2_conv = nn.Conv2D(_RATIO * channels, channels, 1, data_format=data_format)
-        self.drop = dropout(drop_rate)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] (or NHWC) to the same shape."""
-        return self.drop(self.fc2_conv(self.drop(F.gelu(self.fc1_conv(x)))))
+    names = ("fc1_conv", "fc2_conv")
 
 
 class LocalBlock(nn.Layer):  # type: ignore[misc]
@@ -40,7 +31,7 @@ class LocalBlock(nn.Layer):  # type: ignore[misc]
         self.norm1, self.norm2 = (batch_norm(channels, data_format) for _ in range(2))
         self.conv1, self.conv2 = conv(1), conv(1)
         self.attn = conv(5, padding=2, groups=channels)
-        self.mlp = ConvMlp(channels, drop_rate, data_format)
+        self.mlp = ConvMlp(channels, _RATIO * channels, drop_rate, data_format)
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -55,75 +46,41 @@ class GlobalBlock(TransformerBlock):
 
     Args:
         width: Channels.
-        attention: Layer from tokens to tokens.
+        attn: Layer from tokens to tokens.
         scaled: Whether each half ends with a learned scale per channel.
-        drop_rate: Dropout within `Mlp`.
-        drop_path: Probability of skipping each half.
+        drops: Dropout within `Mlp`, and probability of skipping each half.
     """
 
     def __init__(
-        self,
-        width: int,
-        attention: nn.Layer,
-        scaled: bool,
-        drop_rate: float,
-        drop_path: float,
-        data_format: DataFormat,
+        self, width: int, attn: nn.Layer, scaled: bool, drops: tuple[float, float], data_format: DataFormat
     ) -> None:
-        hidden = _RATIO * width
-        super().__init__(width, attention, hidden, epsilon=1e-6, drop_rate=drop_rate, drop_path=drop_path)
+        super().__init__(width, attn, _RATIO * width, epsilon=1e-6, drop_rate=drops[0], drop_path=drops[1])
         self.pos_embed = nn.Conv2D(width, width, 3, padding=1, groups=width, data_format=data_format)
-        self._scaled, self._channels_last = scaled, data_format == "NHWC"
+        self._scaled, self._data_format = scaled, data_format
         if scaled:
-            scale = nn.initializer.Constant(_INITIAL_SCALE)
+            scale = nn.initializer.Constant(1e-6)
             self.gamma_1, self.gamma_2 = (self.create_parameter([width], attr=scale) for _ in range(2))
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Maps [B, C, H, W] (or NHWC) to the same shape. There is no ``mask``."""
-        x = x + self.pos_embed(x)
-        x = x if self._channels_last else x.transpose([0, 2, 3, 1])
+    def forward(self, x: Tensor, context: None = None) -> Tensor:
+        """Maps [B, C, H, W] (or NHWC) to the same shape. There is no ``context``."""
+        x = to_tokens(x + self.pos_embed(x), self._data_format)
         tokens = x.flatten(1, 2)
         if self._scaled:
             tokens = tokens + self.drop_path(self.gamma_1 * self.attn(self.norm1(tokens)))
             tokens = tokens + self.drop_path(self.gamma_2 * self.mlp(self.norm2(tokens)))
         else:
-            tokens = TransformerBlock.forward(self, tokens, mask)  # Paddle 2.6 cannot compile super()
-        x = tokens.reshape([-1, *x.shape[1:]])
-        return x if self._channels_last else x.transpose([0, 3, 1, 2])
+            tokens = TransformerBlock.forward(self, tokens, context)  # Paddle 2.6 cannot compile super()
+        return to_image(tokens.reshape([-1, *x.shape[1:]]), self._data_format)
 
 
-class PatchConv(nn.Layer):  # type: ignore[misc]
-    """Maps each patch to a normalized token, and omits incomplete patches."""
-
-    def __init__(self, in_channels: int, out_channels: int, patch: int, data_format: DataFormat) -> None:
-        super().__init__()
-        self.proj_conv = nn.Conv2D(in_channels, out_channels, patch, patch, data_format=data_format)
-        self.norm = nn.LayerNorm(out_channels)
-        self._channels_last = data_format == "NHWC"
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] (or NHWC) to [B, C', H/patch, W/patch]."""
-        x = self.proj_conv(x)
-        if self._channels_last:
-            return self.norm(x)
-        return self.norm(x.transpose([0, 2, 3, 1])).transpose([0, 3, 1, 2])
-
-
-class OverlappingConv(nn.Layer):  # type: ignore[misc]
-    """3x3 convolutions with stride 2 to each of the widths, with batch norm, and GELU between them."""
-
-    def __init__(self, in_channels: int, widths: tuple[int, ...], data_format: DataFormat) -> None:
-        super().__init__()
-        layers: list[nn.Layer] = []
-        for width in widths:
-            conv = nn.Conv2D(in_channels, width, 3, 2, padding=1, data_format=data_format)
-            layers += [conv, batch_norm(width, data_format), nn.GELU()]
-            in_channels = width
-        self.proj = nn.Sequential(*layers[:-1])
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] (or NHWC) to [B, C', H', W']."""
-        return self.proj(x)
+def overlapping_conv(in_channels: int, widths: tuple[int, ...], data_format: DataFormat) -> nn.Sequential:
+    """Returns 3x3 convolutions that halve the size, with batch norm, and GELU between them."""
+    layers: list[nn.Layer] = []
+    for width in widths:
+        conv = nn.Conv2D(in_channels, width, 3, 2, padding=1, data_format=data_format)
+        layers += [conv, batch_norm(width, data_format), nn.GELU()]
+        in_channels = width
+    return nn.Sequential(("proj", nn.Sequential(*layers[:-1])))
 
 
 class UniFormer(nn.Layer):  # type: ignore[misc]
@@ -157,20 +114,20 @@ class UniFormer(nn.Layer):  # type: ignore[misc]
         attention = partial(SelfAttention, drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
         self.pos_drop = dropout(drop_rate)
         for i, (width, depth) in enumerate(zip(_WIDTHS, depths, strict=True), 1):
-            widths = (width // 2, width) if i == 1 else (width,)
-            embed = (
-                OverlappingConv(channels, widths, data_format)
-                if overlapping
-                else PatchConv(channels, width, 4 if i == 1 else 2, data_format)
-            )
-            blocks = [
-                LocalBlock(width, drop_rate, next(rates), data_format)
-                if i <= 2
-                else GlobalBlock(
-                    width, attention(width, width // head), scaled, drop_rate, next(rates), data_format
-                )
-                for _ in range(depth)
-            ]
+            if overlapping:
+                widths = (width // 2, width) if i == 1 else (width,)
+                embed = overlapping_conv(channels, widths, data_format)
+            else:
+                patch = 4 if i == 1 else 2
+                conv = nn.Conv2D(channels, width, patch, patch, data_format=data_format)
+                embed = PatchNorm(conv, data_format, "proj_conv", outputs="image")
+            blocks = list[nn.Layer]()
+            for drops in ((drop_rate, next(rates)) for _ in range(depth)):
+                if i <= 2:
+                    blocks.append(LocalBlock(width, *drops, data_format))
+                else:
+                    attn = attention(width, width // head)
+                    blocks.append(GlobalBlock(width, attn, scaled, drops, data_format))
             self.add_sublayer(f"patch_embed{i}", embed)
             self.add_sublayer(f"blocks{i}", nn.Sequential(*blocks))
             channels = width

@@ -6,7 +6,7 @@ As in ViT, each half starts with normalization. Attention uses plain operators.
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import paddle
 from paddle import ParamAttr, Tensor, nn
@@ -37,6 +37,31 @@ class MatrixProduct(nn.Layer):  # type: ignore[misc]
     def multiplications(self, x: Tensor, output: Tensor) -> int:
         """Returns the number of multiply-adds of an output; see `ppcls.arch.cost`."""
         return int(math.prod(output.shape) * x.shape[-1])
+
+
+class DotProductAttention(nn.Layer):  # type: ignore[misc]
+    """Multi-head attention of tokens that were projected to queries, keys and values.
+
+    Args:
+        heads: Number of heads.
+        scale: Factor on the products of queries and keys; by default the inverse root of a head's width.
+        drop_rate: Dropout of the attention weights.
+    """
+
+    def __init__(self, heads: int, scale: float | None = None, drop_rate: float = 0.0) -> None:
+        super().__init__()
+        self.scores, self.mixed = MatrixProduct(transposed=True), MatrixProduct()
+        self.attn_drop, self._heads, self._scale = dropout(drop_rate), heads, scale
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Maps queries [B, N, C], keys [B, M, C] and values [B, M, D] to tokens [B, N, D]."""
+        query, key, value = (
+            x.reshape([-1, x.shape[1], self._heads, x.shape[2] // self._heads]).transpose([0, 2, 1, 3])
+            for x in (query, key, value)
+        )
+        query = query * (self._scale or query.shape[-1] ** -0.5)
+        weights = self.attn_drop(F.softmax(self.scores(query, key), axis=-1))
+        return self.mixed(weights, value).transpose([0, 2, 1, 3]).flatten(2)
 
 
 class SelfAttention(nn.Layer):  # type: ignore[misc]
@@ -130,6 +155,7 @@ class TransformerBlock(nn.Layer):  # type: ignore[misc]
         epsilon: Epsilon of layer norm.
         drop_rate: Dropout within `Mlp`.
         drop_path: Probability of skipping each half.
+        act: Activation within `Mlp`.
     """
 
     def __init__(
@@ -141,25 +167,24 @@ class TransformerBlock(nn.Layer):  # type: ignore[misc]
         epsilon: float = 1e-5,
         drop_rate: float = 0.0,
         drop_path: float = 0.0,
+        act: Activation = F.gelu,
     ) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width, epsilon), nn.LayerNorm(width, epsilon)
         self.attn = attention
-        self.mlp = Mlp(width, hidden, drop_rate)
+        self.mlp = Mlp(width, hidden, drop_rate, act)
         self.drop_path = DropPath(drop_path) if drop_path else nn.Identity()
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Maps tokens [B, ..., width] to the same shape; passes ``mask`` to the attention if there is one."""
+    def forward(self, x: Tensor, context: Any = None) -> Tensor:
+        """Maps tokens [B, ..., width] to the same shape.
+
+        Args:
+            x: Tokens.
+            context: Second argument of the attention, such as a mask.
+        """
         normed = self.norm1(x)
-        x = x + self.drop_path(self.attn(normed) if mask is None else self.attn(normed, mask))
+        x = x + self.drop_path(self.attn(normed) if context is None else self.attn(normed, context))
         return x + self.drop_path(self.mlp(self.norm2(x)))
-
-
-def apply_to_tokens(layer: nn.Layer, x: Tensor, data_format: DataFormat) -> Tensor:
-    """Applies a layer for images in ``data_format`` to tokens [B, H, W, C]."""
-    if data_format == "NHWC":
-        return layer(x)
-    return layer(x.transpose([0, 3, 1, 2])).transpose([0, 2, 3, 1])
 
 
 def linear(inputs: int, outputs: int, *, bias: bool = True, deviation: float = DEVIATION) -> nn.Linear:

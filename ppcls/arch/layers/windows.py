@@ -48,17 +48,16 @@ class WindowAttention(SelfAttention):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Maps tokens [B, H, W, width] to the same shape; ``mask`` is `shift_mask`, to shift the windows."""
         height, width = x.shape[1:3]
-        below, right = -height % self._window, -width % self._window
         shifted = self._shift and mask is not None
-        if below or right:
-            x = F.pad(x, [0, 0, 0, below, 0, right, 0, 0])
+        x = pad_to_multiple(x, self._window)
+        padded = x.shape[1:3]
         if shifted:
             x = x.roll([-self._shift, -self._shift], [1, 2])
         x = self.attend(to_windows(x, self._window), self._bias(mask))
-        x = from_windows(x, self._window, height + below, width + right)
+        x = from_windows(x, self._window, *padded)
         if shifted:
             x = x.roll([self._shift, self._shift], [1, 2])
-        return x[:, :height, :width] if below or right else x
+        return crop(x, height, width)
 
     def _bias(self, mask: Tensor | None) -> Tensor:
         tokens = self._window**2
@@ -106,15 +105,35 @@ def shift_mask(height: int, width: int, window: int) -> Tensor:
     return (apart.astype("float32") * _APART).unsqueeze(1)
 
 
-def to_windows(x: Tensor, window: int) -> Tensor:
-    """Maps [B, H, W, C] to [B * windows, window * window, C]."""
-    height, width, channels = x.shape[1:]
-    x = x.reshape([-1, height // window, window, width // window, window, channels])
-    return x.transpose([0, 1, 3, 2, 4, 5]).reshape([-1, window * window, channels])
+def pad_to_multiple(x: Tensor, side: int) -> Tensor:
+    """Appends zeros to tokens [B, H, W, C], so that height and width are multiples of ``side``."""
+    below, right = -x.shape[1] % side, -x.shape[2] % side
+    return F.pad(x, [0, 0, 0, below, 0, right, 0, 0]) if below or right else x
 
 
-def from_windows(x: Tensor, window: int, height: int, width: int) -> Tensor:
-    """Maps [B * windows, window * window, C] to [B, height, width, C]."""
-    channels = x.shape[-1]
-    x = x.reshape([-1, height // window, width // window, window, window, channels])
+def crop(x: Tensor, height: int, width: int) -> Tensor:
+    """Returns the first rows and columns of tokens [B, H, W, C]."""
+    return x if tuple(x.shape[1:3]) == (height, width) else x[:, :height, :width]
+
+
+def to_windows(x: Tensor, window: int | tuple[int, int]) -> Tensor:
+    """Maps [B, H, W, C] to [B * windows, tokens of a window, C].
+
+    Args:
+        x: Tokens, whose height and width are multiples of the window's.
+        window: Side, or height and width, of a window.
+    """
+    (rows, columns), (height, width, channels) = _sides(window), x.shape[1:]
+    x = x.reshape([-1, height // rows, rows, width // columns, columns, channels])
+    return x.transpose([0, 1, 3, 2, 4, 5]).reshape([-1, rows * columns, channels])
+
+
+def from_windows(x: Tensor, window: int | tuple[int, int], height: int, width: int) -> Tensor:
+    """Maps [B * windows, tokens of a window, C] to [B, height, width, C]."""
+    (rows, columns), channels = _sides(window), x.shape[-1]
+    x = x.reshape([-1, height // rows, width // columns, rows, columns, channels])
     return x.transpose([0, 1, 3, 2, 4, 5]).reshape([-1, height, width, channels])
+
+
+def _sides(window: int | tuple[int, int]) -> tuple[int, int]:
+    return (window, window) if isinstance(window, int) else window

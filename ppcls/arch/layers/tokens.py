@@ -1,0 +1,207 @@
+"""Layers between images and tokens, the pixels or patches of an image that attend to one another.
+
+Tokens are [B, H, W, C], or [B, N, C] in layers that do not need their positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar, Literal
+
+from paddle import ParamAttr, Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.layers.conv_norm import Activation, DataFormat
+from ppcls.arch.layers.drop_path import dropout
+from ppcls.arch.layers.transformer import DotProductAttention, linear
+
+Form = Literal["image", "tokens"]
+_POOLED = 7  # side of the keys and values in attention of linear cost
+
+# Axes of images split into patches: image, channels, patch row, row within, patch column, column within.
+_SPLIT = {("NCHW", "NCHW"): [0, 1, 3, 5, 2, 4], ("NCHW", "NHWC"): [0, 3, 5, 2, 4, 1]}
+_JOIN = {("NCHW", "NCHW"): [0, 1, 4, 2, 5, 3], ("NCHW", "NHWC"): [0, 5, 3, 1, 4, 2]}
+
+
+def to_tokens(x: Tensor, data_format: DataFormat) -> Tensor:
+    """Maps images [B, C, H, W] (or NHWC) to tokens [B, H, W, C]."""
+    return x if data_format == "NHWC" else x.transpose([0, 2, 3, 1])
+
+
+def to_image(x: Tensor, data_format: DataFormat) -> Tensor:
+    """Maps tokens [B, H, W, C] to images [B, C, H, W] (or NHWC)."""
+    return x if data_format == "NHWC" else x.transpose([0, 3, 1, 2])
+
+
+def apply_to_tokens(layer: nn.Layer, x: Tensor, data_format: DataFormat) -> Tensor:
+    """Applies a layer for images in ``data_format`` to tokens [B, H, W, C]."""
+    return to_tokens(layer(to_image(x, data_format)), data_format)
+
+
+class TokenConvolution(nn.Layer):  # type: ignore[misc]
+    """Applies layers for images, which expect ``data_format``, to tokens."""
+
+    def __init__(self, name: str, layer: nn.Layer, data_format: DataFormat) -> None:
+        super().__init__()
+        self._name, self._data_format = name, data_format
+        self.add_sublayer(name, layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps tokens [B, H, W, C] to [B, H', W', C']."""
+        return apply_to_tokens(getattr(self, self._name), x, self._data_format)
+
+
+class PatchNorm(nn.Layer):  # type: ignore[misc]
+    """Maps each patch to a token by a strided convolution and layer norm.
+
+    Args:
+        conv: The convolution.
+        name: Name of the convolution in checkpoints.
+        inputs: Whether the input is an image [B, C, H, W] (or NHWC), or tokens [B, H, W, C].
+        outputs: The same for the output.
+    """
+
+    def __init__(
+        self,
+        conv: nn.Conv2D,
+        data_format: DataFormat,
+        name: str = "proj",
+        inputs: Form = "image",
+        outputs: Form = "tokens",
+    ) -> None:
+        super().__init__()
+        self._name, self._data_format, self._inputs, self._outputs = name, data_format, inputs, outputs
+        self.add_sublayer(name, conv)
+        self.norm = nn.LayerNorm(conv.weight.shape[0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps an image or tokens to an image or tokens of a smaller size."""
+        x = to_image(x, self._data_format) if self._inputs == "tokens" else x
+        x = self.norm(to_tokens(getattr(self, self._name)(x), self._data_format))
+        return to_image(x, self._data_format) if self._outputs == "image" else x
+
+
+class PixelMlp(nn.Layer):  # type: ignore[misc]
+    """Two 1x1 convolutions with an activation between them.
+
+    Args:
+        channels: Channels of input and output.
+        hidden: Channels between the convolutions.
+        drop_rate: Dropout after each convolution.
+        act: Activation.
+        attr: Attribute of the weights.
+    """
+
+    names: ClassVar[tuple[str, str]] = ("fc1", "fc2")  # of the convolutions, in checkpoints
+
+    def __init__(
+        self,
+        channels: int,
+        hidden: int,
+        drop_rate: float,
+        data_format: DataFormat,
+        act: Activation = F.gelu,
+        attr: ParamAttr | None = None,
+    ) -> None:
+        super().__init__()
+        conv = partial(nn.Conv2D, kernel_size=1, weight_attr=attr, data_format=data_format)
+        self.add_sublayer(self.names[0], conv(channels, hidden))
+        self.add_sublayer(self.names[1], conv(hidden, channels))
+        self.drop, self._act = dropout(drop_rate), act
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
+        first, second = self.names
+        return self.drop(getattr(self, second)(self.drop(self._act(getattr(self, first)(x)))))
+
+
+class ReducedAttention(nn.Layer):  # type: ignore[misc]
+    """Self-attention with fewer keys and values.
+
+    Args:
+        width: Width of a token.
+        heads: Number of heads.
+        reduction: Factor by which a convolution reduces height and width of keys and values.
+        linear_cost: Whether average pooling reduces them to 7 x 7 instead.
+        rates: Dropout of the output and of the attention weights.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        reduction: int,
+        linear_cost: bool,
+        rates: tuple[float, float],
+        data_format: DataFormat,
+    ) -> None:
+        super().__init__()
+        self.q, self.kv, self.proj = linear(width, width), linear(width, 2 * width), linear(width, width)
+        self.attention = DotProductAttention(heads, drop_rate=rates[1])
+        self.proj_drop, self._linear, self._data_format = dropout(rates[0]), linear_cost, data_format
+        self._reduces = linear_cost or reduction > 1
+        self.pool = nn.AdaptiveAvgPool2D(_POOLED, data_format=data_format) if linear_cost else nn.Identity()
+        if self._reduces:
+            side = 1 if linear_cost else reduction
+            self.sr = nn.Conv2D(width, width, side, side, data_format=data_format)
+            self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps tokens [B, H, W, C] to the same shape."""
+        query = self.q(x.flatten(1, 2))
+        source = self._reduce(x) if self._reduces else x
+        key, value = self.kv(source.flatten(1, 2)).split(2, axis=-1)
+        return self.proj_drop(self.proj(self.attention(query, key, value))).reshape([-1, *x.shape[1:]])
+
+    def _reduce(self, x: Tensor) -> Tensor:
+        x = self.sr(self.pool(to_image(x, self._data_format)))
+        x = self.norm(to_tokens(x, self._data_format))
+        return F.gelu(x) if self._linear else x
+
+
+def over_patches(
+    layer: Callable[[Tensor], Tensor], x: Tensor, data_format: DataFormat, inner: DataFormat
+) -> Tensor:
+    """Applies ``layer`` to images of even sides, as [B, C, positions, patches].
+
+    Args:
+        layer: Layer whose output has the size of its input.
+        x: Images [B, C, H, W] (or NHWC).
+        data_format: Layout of the images.
+        inner: Layout of the layer's input; NHWC is [B, positions, patches, C].
+    """
+    if data_format == "NHWC":
+        height, width, channels = x.shape[1:]
+        x = x.reshape([-1, height // 2, 2, width // 2, 2, channels]).transpose([0, 2, 4, 1, 3, 5])
+    else:
+        channels, height, width = x.shape[1:]
+        x = x.reshape([-1, channels, height // 2, 2, width // 2, 2]).transpose(_SPLIT[data_format, inner])
+    count = height * width // 4
+    last = inner == "NHWC"
+    x = layer(x.reshape([-1, 4, count, channels] if last else [-1, channels, 4, count]))
+    grid = [2, 2, height // 2, width // 2]
+    x = x.reshape([-1, *grid, channels] if last else [-1, channels, *grid])
+    if data_format == "NHWC":
+        return x.transpose([0, 3, 1, 4, 2, 5]).reshape([-1, height, width, channels])
+    return x.transpose(_JOIN[data_format, inner]).reshape([-1, channels, height, width])
+
+
+def resize(
+    x: Tensor, size: tuple[int, int], data_format: DataFormat, mode: str = "bilinear", *, align: bool = False
+) -> Tensor:
+    """Returns images of another size, or the same ones if they have it."""
+    if sides(x, data_format) == size:
+        return x
+    return F.interpolate(x, size, mode=mode, align_corners=align, data_format=data_format)
+
+
+def sides(x: Tensor, data_format: DataFormat) -> tuple[int, int]:
+    """Returns height and width of images."""
+    height, width = x.shape[1:3] if data_format == "NHWC" else x.shape[2:]
+    return height, width
+
+
+def even(size: tuple[int, int]) -> tuple[int, int]:
+    """Returns height and width rounded up to even numbers."""
+    return size[0] + size[0] % 2, size[1] + size[1] % 2
