@@ -114,7 +114,7 @@ def _queries(
 ) -> Iterator[tuple[NDArray[np.float32], NDArray[np.float32]]]:
     """Yields, for each query, its similarities to its own identity and to all others."""
     count, first = (len(labels), 0) if queries is None else (queries, queries)  # first row of the gallery
-    vectors = _compared(features, search)
+    vectors = _comparable_vectors(features, search)
     reranked = None
     if search.rerank:
         from ppcls.metric.reranking import reranked_similarities  # imports SciPy, which is slow
@@ -140,7 +140,7 @@ def _unit(features: NDArray[np.float32]) -> NDArray[np.float32]:
     return unit
 
 
-def _compared(features: NDArray[np.float32], search: Search) -> NDArray[np.float32]:
+def _comparable_vectors(features: NDArray[np.float32], search: Search) -> NDArray[np.float32]:
     """Returns vectors whose inner products are the similarities of images."""
     features = _unit(features) if search.normalize else features
     match search.binarize:

@@ -188,7 +188,7 @@ def check_deterministic() -> None:
     """Raises `UserError` if the environment requests cuDNN's search, which makes runs differ."""
     if os.environ.get(_SEARCH, "0").lower() not in ("0", "false", ""):
         raise UserError(
-            f"{_SEARCH} chooses convolutions by their time, so runs differ, but "
+            f"{_SEARCH} chooses convolutions by their measured time, so runs differ, but "
             "Global.deterministic is True; unset one of them"
         )
 

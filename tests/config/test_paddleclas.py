@@ -187,7 +187,7 @@ def test_sampler_of_identities_becomes_pk_sampler() -> None:
     assert train.sampler == PKSampler(batch_size=64, sample_per_id=4)
 
 
-def test_file_of_persons_loads_with_its_meaning() -> None:
+def test_person_file_of_paddleclas_keeps_its_meaning() -> None:
     tree = retrieving()
     tree["Global"] |= {"retrieval_feature_from": "backbone", "feature_binarize": False}
     tree["Arch"]["Backbone"] = {"name": "ResNet50_last_stage_stride1", "stem_act": None}

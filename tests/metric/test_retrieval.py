@@ -108,7 +108,7 @@ def test_precision_counts_the_nearest_images():
         (Search(output="backbone"), 1.0),
     ],
 )
-def test_search_compares_embeddings_as_it_is_set(search, expected):
+def test_search_compares_embeddings_as_configured(search, expected):
     features = np.array([[0.9, 0.2], [0.8, 0.4], [0.9, 0.8]], "float32")
     metrics = build_metrics((Recallk(topk=1),), search=search)
     assert metrics.gathered == (search.output,)

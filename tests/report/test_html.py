@@ -202,12 +202,12 @@ def test_mistakes_are_read_once_per_evaluation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("best", [True, False])
 def test_finished_run_shows_heat_maps_of_the_best_model(tmp_path: Path, best: bool) -> None:
-    class Explained(TwoPictures):
+    class PicturesWithHeatMap(TwoPictures):
         def explained(self, position: int, class_id: int) -> Picture | None:
             assert (position, class_id) == (5, 1), "the predicted class of the mistake that can be read"
             return Picture(np.full((4, 4, 3), 200, np.uint8), "")
 
-    page = build_report(tmp_path, replace(INFO, pictures=Explained()))
+    page = build_report(tmp_path, replace(INFO, pictures=PicturesWithHeatMap()))
     report(page, [STEP, replace(EVALUATION, best=best, outcomes=outcomes([[3, 2], [1, 0]]))])
     page.finish()
     page.close()
@@ -216,11 +216,11 @@ def test_finished_run_shows_heat_maps_of_the_best_model(tmp_path: Path, best: bo
 
 
 def test_report_names_the_reason_for_missing_heat_maps(tmp_path: Path) -> None:
-    class Unexplained(TwoPictures):
+    class PicturesWithoutHeatMap(TwoPictures):
         def explained(self, position: int, class_id: int) -> Picture | None:
             raise UserError("heat map: Net has no feature map before its logits")
 
-    page = build_report(tmp_path, replace(INFO, pictures=Unexplained()))
+    page = build_report(tmp_path, replace(INFO, pictures=PicturesWithoutHeatMap()))
     page.record(replace(EVALUATION, best=True, outcomes=outcomes(None)))
     page.finish()
     page.close()

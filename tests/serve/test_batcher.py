@@ -94,7 +94,7 @@ def test_batch_waits_for_expected_items_only(arrives: bool) -> None:
     assert batches == [[0], [1, 2] if arrives else [1]]
 
 
-def test_batch_starts_without_an_expected_item_that_is_late() -> None:
+def test_batch_starts_without_a_late_item() -> None:
     async def process(batch: list[int]) -> list[int]:
         return batch
 

@@ -54,12 +54,12 @@ def test_heat_map_equals_that_of_infer(
 def test_invalid_request_for_a_heat_map_is_explained(
     server: Running, images: list[bytes], query: str, count: int, status: int, reason: str
 ) -> None:
-    found = explain(server, query, *images[:count]) if count else explain_nothing(server, query)
+    found = explain(server, query, *images[:count]) if count else explain_empty_body(server, query)
     assert found.status_code == status
     assert reason in found.json()["error"]
 
 
-def explain_nothing(server: Running, query: str) -> httpx.Response:
+def explain_empty_body(server: Running, query: str) -> httpx.Response:
     with server.client() as client:
         return client.post(f"/explain{query}", content=b"", headers={"Content-Type": "image/png"})
 

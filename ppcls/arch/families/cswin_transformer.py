@@ -1,6 +1,6 @@
 """CSWin Transformer (Dong et al. 2021, https://arxiv.org/abs/2107.00652): attention within crossing stripes.
 
-Half of the heads attend within vertical stripes, the others within horizontal ones. Sides that are no
+Half of the heads attend within vertical stripes, the others within horizontal ones. Sides that are not a
 multiple of the stripes' width are padded with zeros; PaddleClas rejects them.
 """
 

@@ -3,7 +3,7 @@
 Images may have any size: feature maps are padded with zeros on the right and at the bottom to multiples of
 the window. (PaddleClas adds a whole window to a side that is a multiple if the other side is not.) As in
 PaddleClas, every second block shifts its windows, even where one window covers everything;
-``shift_single_window=False`` does not, like the paper, timm and torchvision.
+with ``shift_single_window=False`` it does not, as in the paper, timm and torchvision.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Twins (Chu et al. 2021, https://arxiv.org/abs/2104.13840): a pyramid with conditional positions.
 
 PCPVT attends to reduced keys and values, like PVT. SVT (``alt_gvt``) does so in every second block only; the
-others attend within windows. Sides that are no multiple of a window are padded with zeros; PaddleClas rejects
-them.
+others attend within windows. Sides that are not a multiple of a window are padded with zeros; PaddleClas
+rejects them.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class _BatchNorm(PyLayer):  # type: ignore[misc]
     def forward(
         context: Any, x: Tensor, gamma: Tensor, beta: Tensor, norm: nn.BatchNorm2D, tail: Tail
     ) -> Tensor:
-        output, saved, _ = _Work(x).forward(x, norm, tail, None)
+        output, saved, _ = _Launcher(x).forward(x, norm, tail, None)
         context.save_for_backward(x, saved)
         context.tail = tail
         context.needed = [not tensor.stop_gradient for tensor in (x, gamma, beta)]
@@ -60,8 +60,8 @@ class _BatchNorm(PyLayer):  # type: ignore[misc]
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, saved = context.saved_tensor()
-        gradients = _Work(x).backward(gradient, x, saved, context.tail, None)
-        return _only(context.needed, gradients[:3])
+        gradients = _Launcher(x).backward(gradient, x, saved, context.tail, None)
+        return _needed_gradients(context.needed, gradients[:3])
 
 
 class _BatchNormAdd(PyLayer):  # type: ignore[misc]
@@ -71,7 +71,7 @@ class _BatchNormAdd(PyLayer):  # type: ignore[misc]
     def forward(
         context: Any, x: Tensor, gamma: Tensor, beta: Tensor, shortcut: Tensor, norm: nn.BatchNorm2D
     ) -> Tensor:
-        output, saved, mask = _Work(x).forward(x, norm, "add_relu", shortcut)
+        output, saved, mask = _Launcher(x).forward(x, norm, "add_relu", shortcut)
         context.save_for_backward(x, saved, mask)
         context.needed = [not tensor.stop_gradient for tensor in (x, gamma, beta, shortcut)]
         return output
@@ -79,15 +79,15 @@ class _BatchNormAdd(PyLayer):  # type: ignore[misc]
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, saved, mask = context.saved_tensor()
-        return _only(context.needed, _Work(x).backward(gradient, x, saved, "add_relu", mask))
+        return _needed_gradients(context.needed, _Launcher(x).backward(gradient, x, saved, "add_relu", mask))
 
 
-def _only(needed: list[bool], gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+def _needed_gradients(needed: list[bool], gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
     """Returns the gradients, with None for those that are not needed, as Paddle expects."""
     return tuple(gradient if used else None for used, gradient in zip(needed, gradients, strict=True))
 
 
-class _Work:
+class _Launcher:
     """Launches the kernels for images like ``x``."""
 
     def __init__(self, x: Tensor) -> None:
@@ -109,7 +109,7 @@ class _Work:
         saved, sums = paddle.empty([4 * self._channels]), self._sums()
         parameters = x, norm.weight, norm.bias, norm._mean, norm._variance
         rates = ctypes.c_float(norm._momentum), ctypes.c_float(norm._epsilon)
-        results = saved, sums, _arrived()
+        results = saved, sums, _block_counters()
         self._launch("statistics", *map(address, parameters), *rates, *map(address, results))
         output = paddle.empty_like(x)
         mask = None if shortcut is None else paddle.empty([x.size // vector_length(x.dtype)], "uint8")
@@ -126,7 +126,7 @@ class _Work:
         gradient = contiguous(gradient)
         operands, results = (
             (gradient, x, mask, passed, saved),
-            (dgamma, dbeta, factors, self._sums(), _arrived()),
+            (dgamma, dbeta, factors, self._sums(), _block_counters()),
         )
         self._launch(f"parameter_gradients_{tail}", *map(address, (*operands, *results)))
         dx = paddle.empty_like(x)
@@ -144,6 +144,6 @@ class _Work:
 
 
 @cache
-def _arrived() -> Tensor:
+def _block_counters() -> Tensor:
     """Returns counters that are zero between two kernels."""
     return paddle.zeros([1024], "int32")

@@ -62,7 +62,7 @@ class MLDecoderHead(nn.Layer):  # type: ignore[misc]
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps a feature map, [B, channels * H * W] or of four axes, to logits [B, class_num]."""
+        """Maps a feature map, [B, channels * H * W] or with four axes, to logits [B, class_num]."""
         if self._data_format == "NHWC":
             x = x.reshape([x.shape[0], -1, self._channels]).transpose([0, 2, 1])
         x = F.relu(self.input_proj(x.reshape([x.shape[0], self._channels, -1, 1])))

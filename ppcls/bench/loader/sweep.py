@@ -88,9 +88,11 @@ class LoaderSweep:
         """Measures the best setting against the present one, and up to each stage."""
         present = present_setting(self._workload)
         same = best.describe() == present.describe()
-        finals = {BEST: self._final("setting", BEST, best)}
-        finals |= {} if same else {PRESENT: self._final("setting", PRESENT, present)}
-        finals |= {stage: self._final("up to", stage, replace(best, stage=stage)) for stage in STAGES[:-1]}
+        finals = {BEST: self._final_candidate("setting", BEST, best)}
+        finals |= {} if same else {PRESENT: self._final_candidate("setting", PRESENT, present)}
+        finals |= {
+            stage: self._final_candidate("up to", stage, replace(best, stage=stage)) for stage in STAGES[:-1]
+        }
         for name in (BEST, PRESENT) if not same else ():
             finals[name].base = ("of present", finals[PRESENT])
         self._measure(list(finals.values()))
@@ -109,7 +111,7 @@ class LoaderSweep:
     def _candidate(self, setting: LoaderSetting) -> Candidate[LoaderSetting]:
         return loader_candidate(setting, self._workload, self._timer)
 
-    def _final(self, label: str, value: str, setting: LoaderSetting) -> Candidate[LoaderSetting]:
+    def _final_candidate(self, label: str, value: str, setting: LoaderSetting) -> Candidate[LoaderSetting]:
         name = f"{label} {value}, {setting.describe()}"
         labels: dict[str, Label] = {label: value, "of": setting.describe()}
         return loader_candidate(setting, self._workload, self._timer, name, labels)

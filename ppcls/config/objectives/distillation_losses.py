@@ -27,7 +27,7 @@ class DistillationLossSpec(LossSpec):
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the models that the loss uses."""
-        raise NotImplementedError(f"{self.kind} names no models")
+        raise NotImplementedError(f"{self.kind} does not name its models")
 
     @property
     def learners(self) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ class Dali(Section):
     exec_dynamic: bool = True
     """Use DALI's dynamic executor, which passes batches on without a copy."""
     affinity: Annotated[bool | None, _AUTO] = None
-    """Keep DALI's threads on the cores next to the GPU; `auto`: where the driver reports them."""
+    """Keep DALI's threads on the cores next to the GPU; `auto`: if the driver reports them."""
     decode: Literal["auto", "window", "whole"] = "auto"
     """`window`: decode only the part that a random crop needs; `whole`: decode everything and crop on the
     device; `auto`: `window`, unless the decoder caches images."""

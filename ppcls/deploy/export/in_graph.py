@@ -1,7 +1,7 @@
 """Preprocessing as part of an exported graph: the same pixels as OpenCV, from tensor operations.
 
 OpenCV resizes 8-bit images in integers, with 11-bit weights and intermediate rounding. This module computes
-with whole numbers in float32, which represents all of them exactly, so the results are equal to the bit.
+with whole numbers in float32, which represents all of them exactly, so the results are equal bit for bit.
 Every inference engine has operators for float32, and few have them for integers or float64.
 """
 

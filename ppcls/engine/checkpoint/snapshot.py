@@ -232,6 +232,6 @@ def _exact_weights(state: TrainState, optimizer: dict[str, paddle.Tensor]) -> di
 
 
 def _full_average(state: TrainState) -> dict[str, paddle.Tensor]:
-    """Returns the moving average, and whatever the model has besides."""
+    """Returns the moving average, with the model's own values of tensors that are not averaged."""
     assert state.ema is not None
     return {**state.model.state_dict(), **state.ema.state_dict()}

@@ -53,7 +53,7 @@ def build_arch(arch: Arch) -> nn.Layer:
 
 
 def build_network(arch: AnyArch, pretrained: bool = False) -> nn.Layer:
-    """Builds the bare model of a config with new weights; of several models the one that is evaluated.
+    """Builds the bare model of a config with new weights; if there are several, the one that is evaluated.
 
     Args:
         pretrained: Whether a backbone is filled with its weights from the config.

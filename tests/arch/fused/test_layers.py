@@ -60,7 +60,7 @@ def test_fuse_copy_of_a_model_uses_its_own_weights() -> None:
             assert other.forward.__self__ is other
 
 
-def test_build_state_fused_kernels_on_a_cpu_are_refused(make_config: Callable[..., Config]) -> None:
+def test_build_state_fused_kernels_on_a_cpu_are_an_error(make_config: Callable[..., Config]) -> None:
     with pytest.raises(UserError, match=r"Global\.fused_kernels: needs an NVIDIA GPU"):
         build_state(make_config(Global__fused_kernels=True), Runtime(), lambda *_: None)
 

@@ -76,7 +76,7 @@ def test_load_batches_of_a_chain_without_randomness(overrides: list[str]) -> Non
     assert first(load_batches(replace(WITH_WORKERS, stage="transform"), workload), 1) == [2]
 
 
-def test_order_repeats_each_image_equally(overrides: list[str]) -> None:
+def test_order_repeats_each_image_equally_often(overrides: list[str]) -> None:
     workload = workload_of(overrides, images=7)
     counts = Counter(workload.order().sampler.epoch(0, 0).tolist())
     assert counts.keys() == set(workload.positions.tolist()) <= set(range(36))

@@ -195,7 +195,11 @@ class GridMask(Transform):
 
 @decide.register
 def decide_grid(spec: GridMask, draws: Draws, sides: Sides) -> Decisions:
-    """The grid's period d, [N] int32; side of its squares / d, radians, shift in x and in y, [N] float32."""
+    """Period of the grid in pixels, [N] int32, and four more arrays, [N] float32.
+
+    These are the side of its squares as a share of the period, its rotation in radians, and its shifts in x
+    and in y.
+    """
     coin, tile, angle, left, top = draws.astype(np.float64).T
     tile = spec.d1 + np.floor((spec.d2 - spec.d1) * tile)
     share = 1 - np.floor(tile * spec.ratio + 0.5) / tile

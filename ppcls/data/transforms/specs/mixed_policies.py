@@ -85,7 +85,7 @@ class AugMix(Policy):
 
     @property
     def space(self) -> SearchSpace:
-        """The nine operations and identity in each step of each chain."""
+        """Each step of each chain chooses from the nine operations and identity."""
         steps = self.mixture_width * self.depth
         return SearchSpace(MIX, (tuple(MIX),) * steps, _MAX_LEVEL * _BINS_PER_LEVEL + 1)
 

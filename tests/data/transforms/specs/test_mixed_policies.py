@@ -62,7 +62,7 @@ def test_augmix_adds_its_chains_to_the_image() -> None:
     assert (apply(spec, IMAGE, unmixed) == IMAGE).all()
 
 
-def test_v4_cuts_squares_of_at_most_40_pixels_out() -> None:
+def test_v4_cuts_out_squares_of_at_most_40_pixels() -> None:
     spec = RandAugmentV4()
     decisions = decide(spec, uniforms(3, 0, SAMPLES, spec.draws), np.tile([40, 60], [4000, 1]))
     operation, bins, _, _, squares = decisions
