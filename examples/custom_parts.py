@@ -1,4 +1,4 @@
-"""An architecture, a loss, a metric, an optimizer, a transform and a hook of one's own.
+"""An architecture, a loss, a metric, an optimizer, a transform and a hook, all written by the user.
 
     PYTHONPATH=examples python tools/train.py -c examples/custom_parts.yaml
 

@@ -149,7 +149,7 @@ def _from_scratch(spec: OptimizerSpec) -> str:
 
 
 def _load_automatically(config: Config, arch: Arch, model: nn.Layer, images: int) -> list[str]:
-    """Loads published weights if there are some, they can be had, and the data set is small."""
+    """Loads published weights if they exist and can be obtained, and if the data set is small."""
     published = arch.model_copy(update={"pretrained": True}).weights
     if not architecture(arch.name).top1 or published is None:
         reason = (

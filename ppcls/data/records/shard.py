@@ -274,8 +274,8 @@ class OpenFiles:
         """Returns ``size`` bytes from ``offset``.
 
         Raises:
-            DecodeError: The file is missing, too short, can't be read, or has changed since the first read.
-                Or an image may not have as many bytes.
+            DecodeError: The file is missing, too short, can't be read, or has changed since the first read;
+                or ``size`` is above the limit of an image.
         """
         check_size(size)
         try:

@@ -52,7 +52,7 @@ class GpuMemoryPool:
         return paddle.empty([size], "uint8")
 
     def reserved(self) -> int:
-        """Returns the bytes that Paddle has from the GPU."""
+        """Returns the bytes of GPU memory that Paddle has reserved."""
         return int(paddle.device.cuda.memory_reserved())
 
     def shrink(self) -> None:
