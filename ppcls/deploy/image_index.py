@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import tokenize
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,7 @@ _SAME_MODEL = 0.9  # similarity of two embeddings of the test image
 # Errors of NumPy, zipfile, json and FAISS for invalid files.
 _DAMAGED = (
     *(ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile, struct.error),
-    *(RecursionError, RuntimeError, MemoryError, OverflowError),
+    *(RecursionError, RuntimeError, MemoryError, OverflowError, SyntaxError, tokenize.TokenError),
 )
 
 
@@ -192,7 +193,8 @@ def _read_index(arrays: np.lib.npyio.NpzFile) -> ImageIndex:
     members = [] if arrays.zip is None else arrays.zip.infolist()
     if any(member.compress_type != zipfile.ZIP_STORED for member in members):
         raise ValueError("compressed arrays")  # which could be much larger than the file
-    about, vectors, probe = json.loads(arrays["about"].tobytes()), arrays["vectors"], arrays["probe"]
+    encoded, vectors, probe = (np.asarray(arrays[name]) for name in ("about", "vectors", "probe"))
+    about = json.loads(encoded.tobytes())
     names, kind = about["files"], about["kind"]
     if kind not in get_args(Kind) or not isinstance(names, list):
         raise ValueError(f"kind {kind!r}, files {type(names).__name__}")
@@ -206,7 +208,10 @@ def _read_index(arrays: np.lib.npyio.NpzFile) -> ImageIndex:
     stored = None
     if kind == "hnsw":
         faiss = _import_faiss()
-        stored = faiss.deserialize_index(arrays["faiss"])
+        content = np.asarray(arrays["faiss"])
+        if content.dtype != np.uint8 or content.ndim != 1:
+            raise ValueError(f"FAISS's index: expected bytes, got {content.dtype} {content.shape}")
+        stored = faiss.deserialize_index(content)
         if not isinstance(stored, faiss.IndexHNSWFlat) or (stored.ntotal, stored.d) != vectors.shape:
             raise ValueError(f"FAISS's {type(stored).__name__} does not fit vectors {vectors.shape}")
     return ImageIndex(
