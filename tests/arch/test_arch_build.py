@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 
 import paddle
 import pytest
 from paddle.vision import models
 
 from ppcls.arch.build import build_model
-from ppcls.arch.families.vision_transformer import VisionTransformer
 from ppcls.config.sections.model import ALL_OPTIONS
 from ppcls.registry import ARCHITECTURES, UnknownNameError
 from ppcls.zoo import ZOO
@@ -18,13 +18,37 @@ def test_build_model_unknown_name_suggests_nearest():
         build_model("Resnet_50")
 
 
+# Parameters of a shared class that have no effect in a family, or that the family sets itself.
+UNUSED = {
+    "ResNet of bottlenecks": {"layer_type", "use_first_short_conv"},
+    "MobileNetV4": {"timm_variant"},
+    "MobileViTV2": {"drop_rate"},
+    "MobileViTV3": {"drop_rate"},
+    "MobileViTV3 of MobileViTV2": {"drop_rate"},
+    "PPHGNet": {"dropout"},
+    "SwinTransformerV2": {"shift_single_window"},
+    "TinyNet": {"dropout"},
+}
+
+
+def builder_parameters(builder):
+    """Returns the names of a builder's parameters, with those of the class that it passes further ones to."""
+    signature = inspect.signature(builder)
+    names = {*signature.parameters}
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
+        while isinstance(builder, partial):
+            builder = builder.func
+        built = (
+            builder if inspect.isclass(builder) else builder.__globals__[builder.__annotations__["return"]]
+        )
+        for kind in (built, *built.__bases__):
+            names |= {*inspect.signature(kind).parameters}
+    return names
+
+
 @pytest.mark.parametrize("name", [name for name, entry in ZOO.items() if not entry.fixed_input])
 def test_builder_signature_matches_options_of_table(name):
-    parameters = {*inspect.signature(ARCHITECTURES[name]).parameters}
-    if "others" in parameters:  # passed on to VisionTransformer
-        parameters |= {*inspect.signature(VisionTransformer).parameters}
-    if ZOO[name].family == "ResNet of bottlenecks":  # only basic blocks use these
-        parameters -= {"layer_type", "use_first_short_conv"}
+    parameters = builder_parameters(ARCHITECTURES[name]) - UNUSED.get(ZOO[name].family, set())
     assert parameters & {*ALL_OPTIONS} == {
         option for option in ZOO[name].options if not option.startswith("use_fused")
     }
