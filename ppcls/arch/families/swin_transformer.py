@@ -19,11 +19,11 @@ from paddle.nn import functional as F
 from ppcls.arch.layers.conv_norm import DataFormat
 from ppcls.arch.layers.drop_path import drop_paths, dropout
 from ppcls.arch.layers.transformer import TransformerBlock, linear, normal
-from ppcls.arch.layers.windows import WindowAttention, shift_mask
+from ppcls.arch.layers.windows import WindowAttention, pad_to_multiple, shift_mask
 
 _MLP_RATIO = 4
 
-MakeBlock = Callable[..., TransformerBlock]
+MakeAttention = Callable[..., WindowAttention]
 
 
 class SwinAttention(WindowAttention):
@@ -40,20 +40,6 @@ class SwinAttention(WindowAttention):
     def table(self) -> Tensor:
         """See `WindowAttention.table`."""
         return self.relative_position_bias_table
-
-
-def make_block(
-    width: int,
-    heads: int,
-    window: int,
-    shift: int,
-    drop_path: float,
-    drop_rate: float = 0.0,
-    attn_drop_rate: float = 0.0,
-) -> TransformerBlock:
-    """Returns a block of Swin Transformer; see `SwinTransformer`."""
-    attention = SwinAttention(width, heads, window, shift, drop_rate, attn_drop_rate)
-    return TransformerBlock(width, attention, _MLP_RATIO * width, drop_rate=drop_rate, drop_path=drop_path)
 
 
 class SwinPatchEmbed(nn.Layer):  # type: ignore[misc]
@@ -93,9 +79,7 @@ class PatchMerging(nn.Layer):  # type: ignore[misc]
     @staticmethod
     def gather(x: Tensor) -> Tensor:
         """Maps [B, H, W, C] to [B, ceil(H / 2), ceil(W / 2), 4 * C]."""
-        height, width = x.shape[1:3]
-        if height % 2 or width % 2:
-            x = F.pad(x, [0, 0, 0, height % 2, 0, width % 2, 0, 0])
+        x = pad_to_multiple(x, 2)
         return paddle.concat([x[:, row::2, column::2] for column in (0, 1) for row in (0, 1)], axis=-1)
 
 
@@ -136,11 +120,13 @@ class SwinTransformer(nn.Layer):  # type: ignore[misc]
         drop_rate: Dropout of tokens and after each layer.
         attn_drop_rate: Dropout of attention weights.
         shift_single_window: Whether every second block shifts its window even if it covers everything.
-        stages: Side of a window and constructor of a block per stage, instead of ``window`` and `make_block`.
+        stages: Side of a window and constructor of attention per stage, instead of ``window`` and
+            `SwinAttention`.
     """
 
     # Buffers in checkpoints of several versions of PaddleClas; the architecture determines their values.
     derived: ClassVar[tuple[str, ...]] = ("relative_position_index", "attn_mask")
+    block: ClassVar[type[TransformerBlock]] = TransformerBlock
     merging: ClassVar[type[PatchMerging]] = PatchMerging
 
     channels_last: ClassVar[bool] = True  # features are [B, H, W, C] in both layouts
@@ -158,7 +144,7 @@ class SwinTransformer(nn.Layer):  # type: ignore[misc]
         drop_rate: float = 0.0,
         attn_drop_rate: float = 0.0,
         shift_single_window: bool = True,
-        stages: Sequence[tuple[int, MakeBlock]] | None = None,
+        stages: Sequence[tuple[int, MakeAttention]] | None = None,
     ) -> None:
         super().__init__()
         self.shifts_single_window = shift_single_window
@@ -166,11 +152,14 @@ class SwinTransformer(nn.Layer):  # type: ignore[misc]
         self.pos_drop = dropout(drop_rate)
         rates = iter(drop_paths(drop_path_rate, sum(depths)))
         self.layers = nn.LayerList()
-        stages = stages or [(window, make_block)] * len(depths)
-        for i, (depth, (side, make)) in enumerate(zip(depths, stages, strict=True)):
-            size = width << i, heads << i, side
+        stages = stages or [(window, SwinAttention)] * len(depths)
+        for i, (depth, (side, attention)) in enumerate(zip(depths, stages, strict=True)):
+            size, hidden = (width << i, heads << i, side), _MLP_RATIO * width << i
             shifts = (side // 2 if j % 2 else 0 for j in range(depth))
-            blocks = [make(*size, shift, next(rates), drop_rate, attn_drop_rate) for shift in shifts]
+            blocks: list[nn.Layer] = []
+            for attn in (attention(*size, shift, drop_rate, attn_drop_rate) for shift in shifts):
+                block = self.block(width << i, attn, hidden, drop_rate=drop_rate, drop_path=next(rates))
+                blocks.append(block)
             downsample = nn.Identity() if i == len(depths) - 1 else self.merging(width << i)
             self.layers.append(SwinStage(blocks, downsample, side, shift_single_window))
         features = width << (len(depths) - 1)

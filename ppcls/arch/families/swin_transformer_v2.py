@@ -20,7 +20,6 @@ from ppcls.arch.families.swin_transformer import PatchMerging, SwinTransformer
 from ppcls.arch.layers.transformer import TransformerBlock, linear
 from ppcls.arch.layers.windows import WindowAttention, add_constant
 
-_MLP_RATIO = 4
 _HIDDEN = 512  # width within the network that computes position biases
 _MAX_BIAS = 16.0
 _MAX_SCALE = 100.0
@@ -85,21 +84,6 @@ class PostNormBlock(TransformerBlock):
         return x + self.drop_path(self.norm2(self.mlp(x)))
 
 
-def make_block(
-    width: int,
-    heads: int,
-    window: int,
-    shift: int,
-    drop_path: float,
-    drop_rate: float,
-    attn_drop_rate: float,
-    trained_window: int,
-) -> PostNormBlock:
-    """Returns a block; see `SwinTransformerV2`."""
-    attention = CosineAttention(width, heads, window, shift, drop_rate, attn_drop_rate, trained_window)
-    return PostNormBlock(width, attention, _MLP_RATIO * width, drop_rate=drop_rate, drop_path=drop_path)
-
-
 class PostNormMerging(PatchMerging):
     """Merges 2 x 2 tokens, and normalizes afterwards."""
 
@@ -122,6 +106,7 @@ class SwinTransformerV2(SwinTransformer):
     """
 
     derived: ClassVar[tuple[str, ...]] = (*SwinTransformer.derived, "relative_coords_table")
+    block: ClassVar[type[TransformerBlock]] = PostNormBlock
     merging: ClassVar[type[PatchMerging]] = PostNormMerging
 
     def __init__(
@@ -135,7 +120,7 @@ class SwinTransformerV2(SwinTransformer):
         **options: Any,
     ) -> None:
         stages = [
-            (min(window, side // 4 >> i), partial(make_block, trained_window=trained))
+            (min(window, side // 4 >> i), partial(CosineAttention, trained_window=trained))
             for i, trained in enumerate(trained_windows)
         ]
         super().__init__(width, depths, heads, window, stages=stages, shift_single_window=False, **options)
