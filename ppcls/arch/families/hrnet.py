@@ -5,7 +5,7 @@ Images may have any size; PaddleClas's networks accept multiples of 32 only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from paddle import Tensor, nn
@@ -21,24 +21,17 @@ class HighResolutionBlock(nn.Layer):  # type: ignore[misc]
     """A residual block of two 3x3 convolutions, or a bottleneck that multiplies its width by 4.
 
     Args:
-        in_channels: Input channels.
         width: Inner channels.
         bottleneck: Whether it is a bottleneck.
         project: Whether the shortcut is a 1x1 convolution instead of the identity.
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        width: int,
-        bottleneck: bool,
-        project: bool,
-        data_format: DataFormat,
+        self, in_channels: int, width: int, bottleneck: bool, project: bool, data_format: DataFormat
     ) -> None:
         super().__init__()
         conv = partial(ConvNorm, data_format=data_format)
-        kernels = (1, 3, 1) if bottleneck else (3, 3)
-        out = 4 * width if bottleneck else width
+        kernels, out = ((1, 3, 1), 4 * width) if bottleneck else ((3, 3), width)
         channels = [in_channels, *[width] * (len(kernels) - 1), out]
         self._names = [f"conv{i}" for i in range(1, len(kernels) + 1)]  # in checkpoints
         for i, kernel in enumerate(kernels):
@@ -92,34 +85,17 @@ class ResolutionModule(nn.Layer):  # type: ignore[misc]
 
     def __init__(self, widths: Sequence[int], data_format: DataFormat) -> None:
         super().__init__()
-        self.basic_block_list = nn.LayerList(
-            [
-                nn.Sequential(
-                    *(HighResolutionBlock(width, width, False, False, data_format) for _ in range(_DEPTH))
-                )
-                for width in widths
-            ]
-        )
+        self.basic_block_list = nn.LayerList()
+        for width in widths:
+            blocks = [HighResolutionBlock(width, width, False, False, data_format) for _ in range(_DEPTH)]
+            self.basic_block_list.append(nn.Sequential(*blocks))
         self.fuse_func = ResolutionFusion(widths, data_format)
 
     def forward(self, features: Sequence[Tensor]) -> list[Tensor]:
         """Maps features of falling resolution to the same shapes."""
-        fused: list[Tensor] = self.fuse_func(
-            [blocks(x) for blocks, x in zip(self.basic_block_list, features, strict=True)]
-        )
+        features = [blocks(x) for blocks, x in zip(self.basic_block_list, features, strict=True)]
+        fused: list[Tensor] = self.fuse_func(features)
         return fused
-
-
-class NamedList(nn.Layer):  # type: ignore[misc]
-    """A list of layers; the names of their parameters in checkpoints start with ``name``."""
-
-    def __init__(self, name: str, layers: Sequence[nn.Layer]) -> None:
-        super().__init__()
-        self._name = name
-        self.add_sublayer(name, nn.LayerList(layers))
-
-    def __iter__(self) -> Iterator[nn.Layer]:
-        return iter(getattr(self, self._name))
 
 
 class HRNet(nn.Layer):  # type: ignore[misc]
@@ -135,19 +111,16 @@ class HRNet(nn.Layer):  # type: ignore[misc]
         super().__init__()
         conv = partial(ConvNorm, act=F.relu, data_format=data_format)
         widths = [width << i for i in range(4)]
-        self.conv_layer1_1 = conv(input_image_channel, 64, 3, 2)
-        self.conv_layer1_2 = conv(64, 64, 3, 2)
+        self.conv_layer1_1, self.conv_layer1_2 = conv(input_image_channel, 64, 3, 2), conv(64, 64, 3, 2)
         block = partial(HighResolutionBlock, bottleneck=True, data_format=data_format)
         self.layer1 = nn.Sequential(*(block(256 if i else 64, 64, project=i == 0) for i in range(_DEPTH)))
-        self.conv_tr1_1 = conv(256, widths[0], 3)
-        self.conv_tr1_2 = conv(256, widths[1], 3, 2)
-        self.conv_tr2 = conv(widths[1], widths[2], 3, 2)
-        self.conv_tr3 = conv(widths[2], widths[3], 3, 2)
+        self.conv_tr1_1, self.conv_tr1_2 = conv(256, widths[0], 3), conv(256, widths[1], 3, 2)
+        self.conv_tr2, self.conv_tr3 = (conv(widths[i], widths[i + 1], 3, 2) for i in (1, 2))
         for number, depth in ((2, 1), (3, 4), (4, 3)):
             modules = [ResolutionModule(widths[:number], data_format) for _ in range(depth)]
-            self.add_sublayer(f"st{number}", NamedList("stage_func_list", modules))
+            self.add_sublayer(f"st{number}", nn.LayerDict({"stage_func_list": nn.LayerList(modules)}))
         head = [block(width, inner, project=True) for width, inner in zip(widths, _HEAD, strict=True)]
-        self.last_cls = NamedList("func_list", head)
+        self.last_cls = nn.LayerDict({"func_list": nn.LayerList(head)})
         self.cls_head_conv_list = nn.LayerList([conv(4 * inner, 8 * inner, 3, 2) for inner in _HEAD[:-1]])
         self.conv_last = conv(4 * _HEAD[-1], 2048, 1)
         self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
@@ -158,10 +131,10 @@ class HRNet(nn.Layer):  # type: ignore[misc]
         x = self.layer1(self.conv_layer1_2(self.conv_layer1_1(x)))
         features = [self.conv_tr1_1(x), self.conv_tr1_2(x)]
         for stage, conv in ((self.st2, self.conv_tr2), (self.st3, self.conv_tr3), (self.st4, None)):
-            for module in stage:
+            for module in stage["stage_func_list"]:
                 features = module(features)
             features += [] if conv is None else [conv(features[-1])]
-        total, *rest = [block(x) for block, x in zip(self.last_cls, features, strict=True)]
+        total, *rest = [block(x) for block, x in zip(self.last_cls["func_list"], features, strict=True)]
         for conv, smaller in zip(self.cls_head_conv_list, rest, strict=True):
             total = smaller + conv(total)
         return self.fc(self.avg_pool(self.conv_last(total)).flatten(1))
