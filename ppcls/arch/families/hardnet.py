@@ -10,36 +10,24 @@ from functools import partial
 
 import paddle
 from paddle import Tensor, nn
+from paddle.nn import functional as F
 
-from ppcls.arch.layers.conv_norm import DataFormat, batch_norm
-
-
-def _conv(in_channels: int, out: int, kernel: int, stride: int, data_format: DataFormat) -> nn.Sequential:
-    """Returns a convolution, batch norm and ReLU6."""
-    return nn.Sequential(
-        (
-            "conv",
-            nn.Conv2D(
-                in_channels,
-                out,
-                kernel,
-                stride,
-                padding=kernel // 2,
-                bias_attr=False,
-                data_format=data_format,
-            ),
-        ),
-        ("norm", batch_norm(out, data_format)),
-        ("relu", nn.ReLU6()),
-    )
+from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat
 
 
-def _depthwise(channels: int, stride: int, data_format: DataFormat) -> nn.Sequential:
-    """Returns a depthwise 3x3 convolution and batch norm."""
-    conv = nn.Conv2D(
-        channels, channels, 3, stride, padding=1, groups=channels, bias_attr=False, data_format=data_format
-    )
-    return nn.Sequential(("dwconv", conv), ("norm", batch_norm(channels, data_format)))
+class HarmonicConv(ConvNorm):
+    """A `ConvNorm` with the parameter names of this network."""
+
+    names = ("conv", "norm")
+
+
+class DepthwiseConv(ConvNorm):
+    """A depthwise 3x3 convolution and batch norm, with the parameter names of this network."""
+
+    names = ("dwconv", "norm")
+
+    def __init__(self, channels: int, data_format: DataFormat, stride: int = 1) -> None:
+        super().__init__(channels, channels, 3, stride, channels, data_format=data_format)
 
 
 def links(layer: int) -> list[int]:
@@ -51,7 +39,7 @@ class HarmonicBlock(nn.Layer):  # type: ignore[misc]
     """Layers that read few earlier ones; the output has every second layer, and the last one.
 
     Args:
-        in_channels: Input channels.
+        channels: Input channels.
         growth: Channels of a layer with one link.
         factor: Factor on the channels for each further link.
         depth: Number of layers.
@@ -59,30 +47,19 @@ class HarmonicBlock(nn.Layer):  # type: ignore[misc]
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        growth: int,
-        factor: float,
-        depth: int,
-        separable: bool,
-        data_format: DataFormat,
+        self, channels: int, growth: int, factor: float, depth: int, separable: bool, data_format: DataFormat
     ) -> None:
         super().__init__()
-        widths = [in_channels]
+        conv, widths = partial(HarmonicConv, act=F.relu6, data_format=data_format), [channels]
         self.layers = nn.LayerList()
         for i in range(1, depth + 1):
             sources = links(i)
-            width: float = growth
-            for _ in sources[1:]:
-                width *= factor
-            widths.append((int(width + 1) // 2) * 2)
+            widths.append(int(growth * factor ** (len(sources) - 1) + 1) // 2 * 2)
             inputs = sum(widths[source] for source in sources)
+            layer = conv(inputs, widths[-1], 1 if separable else 3)
             if separable:
-                pointwise = _conv(inputs, widths[-1], 1, 1, data_format)
-                depthwise = _depthwise(widths[-1], 1, data_format)
-                layer = nn.Sequential(("layer1", pointwise), ("layer2", depthwise))
-            else:
-                layer = _conv(inputs, widths[-1], 3, 1, data_format)
+                depthwise = DepthwiseConv(widths[-1], data_format)
+                layer = nn.Sequential(("layer1", layer), ("layer2", depthwise))
             self.layers.append(layer)
         self._kept = [i for i in range(1, depth + 1) if i % 2 or i == depth]
         self.out_channels = sum(widths[i] for i in self._kept)
@@ -128,22 +105,25 @@ class HarDNet(nn.Layer):  # type: ignore[misc]
         input_image_channel: int = 3,
     ) -> None:
         super().__init__()
-        self.base = nn.LayerList([_conv(input_image_channel, stem[0], 3, 2, data_format)])
-        self.base.append(_conv(*stem, 1 if separable else 3, 1, data_format))
-        channels, pool = stem[1], partial(nn.MaxPool2D, stride=2, data_format=data_format)
-        self.base.append(_depthwise(channels, 2, data_format) if separable else pool(3, padding=1))
+        conv = partial(HarmonicConv, act=F.relu6, data_format=data_format)
+        pool = partial(nn.MaxPool2D, stride=2, data_format=data_format)
+        half = partial(DepthwiseConv, data_format=data_format, stride=2)
+        self.base = nn.LayerList([conv(input_image_channel, stem[0], 3, 2)])
+        self.base.append(conv(*stem, 1 if separable else 3))
+        self.base.append(half(stem[1]) if separable else pool(3, padding=1))
+        channels = stem[1]
         for i, width in enumerate(widths):
             block = HarmonicBlock(channels, growths[i], factor, depths[i], separable, data_format)
             self.base.append(block)
             if drop_last is not None and i == len(widths) - 1:
                 self.base.append(nn.Dropout(drop_last))
-            self.base.append(_conv(block.out_channels, width, 1, 1, data_format))
+            self.base.append(conv(block.out_channels, width, 1))
             if halved[i]:
-                self.base.append(_depthwise(width, 2, data_format) if separable else pool(2))
+                self.base.append(half(width) if separable else pool(2))
             channels = width
         mean = nn.AdaptiveAvgPool2D(1, data_format=data_format)
-        head = (mean, nn.Flatten(), nn.Dropout(drop_rate), nn.Linear(channels, class_num))
-        self.base.append(nn.Sequential(*head))
+        classifier = nn.Linear(channels, class_num)
+        self.base.append(nn.Sequential(mean, nn.Flatten(), nn.Dropout(drop_rate), classifier))
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
@@ -152,34 +132,16 @@ class HarDNet(nn.Layer):  # type: ignore[misc]
         return x
 
 
-_68 = partial(
-    HarDNet,
-    (32, 64),
-    (128, 256, 320, 640, 1024),
-    (14, 16, 20, 40, 160),
-    (8, 16, 16, 16, 4),
+_SMALL = (24, 48), (96, 320, 640, 1024), (16, 20, 64, 160), (4, 16, 8, 4), (True, True, True, False)
+_MEDIUM = (
+    *((32, 64), (128, 256, 320, 640, 1024), (14, 16, 20, 40, 160), (8, 16, 16, 16, 4)),
     (True, False, True, True, False),
 )
-HarDNet39_ds = partial(
-    HarDNet,
-    (24, 48),
-    (96, 320, 640, 1024),
-    (16, 20, 64, 160),
-    (4, 16, 8, 4),
-    (True, True, True, False),
-    factor=1.6,
-    separable=True,
-    drop_rate=0.05,
-)
-HarDNet68 = _68
-HarDNet68_ds = partial(_68, separable=True, drop_rate=0.05)
-HarDNet85 = partial(
-    HarDNet,
-    (48, 96),
-    (192, 256, 320, 480, 720, 1280),
-    (24, 24, 28, 36, 48, 256),
-    (8, 16, 16, 16, 16, 4),
+_LARGE = (
+    *((48, 96), (192, 256, 320, 480, 720, 1280), (24, 24, 28, 36, 48, 256), (8, 16, 16, 16, 16, 4)),
     (True, False, True, False, True, False),
-    drop_rate=0.2,
-    drop_last=0.1,
 )
+HarDNet39_ds = partial(HarDNet, *_SMALL, factor=1.6, separable=True, drop_rate=0.05)
+HarDNet68 = partial(HarDNet, *_MEDIUM)
+HarDNet68_ds = partial(HarDNet, *_MEDIUM, separable=True, drop_rate=0.05)
+HarDNet85 = partial(HarDNet, *_LARGE, drop_rate=0.2, drop_last=0.1)
