@@ -18,53 +18,31 @@ from ppcls.arch.layers.sequence import named
 _CONV = partial(ConvNorm, initializer=FanOutNormal())
 
 
-class AggregatedBlock(nn.Layer):  # type: ignore[misc]
+class AggregatedBlock(nn.Sequential):  # type: ignore[misc]
     """A residual block: two 3x3 convolutions, or a bottleneck.
 
     Args:
-        groups: Groups of the bottleneck's 3x3 convolution.
-        group_width: Channels of each group, for 64 output channels; None for two 3x3 convolutions.
+        groups: Groups of a bottleneck's 3x3 convolution, and channels of each group for 64 output channels;
+            None for two 3x3 convolutions.
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        out: int,
-        stride: int,
-        groups: int,
-        group_width: int | None,
-        data_format: DataFormat,
+        self, channels: int, out: int, stride: int, groups: tuple[int, int] | None, data_format: DataFormat
     ) -> None:
-        super().__init__()
-        inner = out if group_width is None else out * group_width // 64 * groups // 2
-        rows = [(in_channels, inner, 3, stride, 1), (inner, out, 3, 1, 1)]
-        if group_width is not None:
-            rows = [(in_channels, inner, 1, 1, 1), (inner, inner, 3, stride, groups), (inner, out, 1, 1, 1)]
-        self._depth, conv = len(rows), partial(_CONV, data_format=data_format)
-        for i, (inputs, outputs, kernel, step, split) in enumerate(rows, start=1):
-            layers = conv(inputs, outputs, kernel, step, split)
-            for name, layer in named(f"conv{i}", f"bn{i}", layers).items():
-                self.add_sublayer(name, layer)
+        rows = [(channels, out, 3, stride, 1), (out, out, 3, 1, 1)]
+        if groups is not None:
+            inner = out * groups[1] // 64 * groups[0] // 2
+            rows = [(channels, inner, 1, 1, 1), (inner, inner, 3, stride, groups[0]), (inner, out, 1, 1, 1)]
+        layers: dict[str, nn.Layer] = {}
+        for i, row in enumerate(rows, start=1):
+            act = nn.ReLU() if i < len(rows) else None
+            layers |= named(f"conv{i}", f"bn{i}", _CONV(*row, data_format=data_format), act)
+        super().__init__(*layers.items())
 
     def forward(self, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
-        y = x
-        for i in range(1, self._depth + 1):
-            y = getattr(self, f"bn{i}")(getattr(self, f"conv{i}")(F.relu(y) if i > 1 else y))
+        y = nn.Sequential.forward(self, x)  # Paddle 2.6 cannot compile super()
         return F.relu(y + (x if shortcut is None else shortcut))
-
-
-class AggregationRoot(ConvNorm):
-    """A 1x1 convolution of several features, with an optional shortcut of the first one."""
-
-    def __init__(self, in_channels: int, out: int, residual: bool, data_format: DataFormat) -> None:
-        super().__init__(in_channels, out, 1, data_format=data_format, initializer=FanOutNormal())
-        self._residual, self._axis = residual, 1 if data_format == "NCHW" else 3
-
-    def forward(self, features: Sequence[Tensor]) -> Tensor:
-        """Maps features [B, C, H, W] (or NHWC) to [B, C', H, W]."""
-        y = self.bn(self.conv(paddle.concat(features, self._axis)))
-        return F.relu(y + features[0] if self._residual else y)
 
 
 class AggregationTree(nn.Layer):  # type: ignore[misc]
@@ -91,17 +69,17 @@ class AggregationTree(nn.Layer):  # type: ignore[misc]
         data_format: DataFormat = "NCHW",
     ) -> None:
         super().__init__()
-        self._levels, self._level_root = levels, level_root
+        self._levels, self._level_root, self._residual = levels, level_root, residual
+        self._axis = 1 if data_format == "NCHW" else 3
         earlier += in_channels if level_root else 0
         pool = partial(nn.MaxPool2D, stride, stride, ceil_mode=True, data_format=data_format)
         self.downsample = pool() if stride > 1 else nn.Identity()
         self.project = nn.Identity()
         if levels == 1:
             self.tree1, self.tree2 = block(in_channels, out, stride), block(out, out, 1)
-            self.root = AggregationRoot(2 * out + earlier, out, residual, data_format)
+            self.root = _CONV(2 * out + earlier, out, 1, data_format=data_format)
             if in_channels != out:
-                conv = _CONV(in_channels, out, 1, data_format=data_format)
-                self.project = nn.Sequential(*named("0", "1", conv).items())
+                self.project = nn.Sequential(*_CONV(in_channels, out, 1, data_format=data_format).children())
         else:
             tree = partial(AggregationTree, levels - 1, block, residual=residual, data_format=data_format)
             self.tree1, self.tree2 = tree(in_channels, out, stride), tree(out, out, earlier=earlier + out)
@@ -114,7 +92,8 @@ class AggregationTree(nn.Layer):  # type: ignore[misc]
         if self._levels > 1:
             return self.tree2(x1 := self.tree1(x), [*earlier, x1])
         x1 = self.tree1(x, self.project(bottom))
-        return self.root([self.tree2(x1), x1, *earlier])
+        y = self.root(paddle.concat([x2 := self.tree2(x1), x1, *earlier], self._axis))
+        return F.relu(y + x2 if self._residual else y)
 
 
 class DLA(nn.Layer):  # type: ignore[misc]
@@ -124,7 +103,6 @@ class DLA(nn.Layer):  # type: ignore[misc]
         levels: Depth of each of the last four stages.
         channels: Channels of all six stages.
         groups: See `AggregatedBlock`.
-        group_width: See `AggregatedBlock`.
         residual: Whether roots have a shortcut.
     """
 
@@ -132,8 +110,7 @@ class DLA(nn.Layer):  # type: ignore[misc]
         self,
         levels: tuple[int, int, int, int],
         channels: tuple[int, ...],
-        groups: int = 1,
-        group_width: int | None = 64,
+        groups: tuple[int, int] | None = (1, 64),
         residual: bool = False,
         class_num: int = 1000,
         data_format: DataFormat = "NCHW",
@@ -142,20 +119,16 @@ class DLA(nn.Layer):  # type: ignore[misc]
         super().__init__()
         first, second, *_ = channels
         conv = partial(_CONV, data_format=data_format)
-        for name, layers in {
-            "base_layer": conv(input_image_channel, first, 7),
-            "level0": conv(first, first, 3),
-            "level1": conv(first, second, 3, 2),
-        }.items():
-            self.add_sublayer(name, nn.Sequential(*named("0", "1", layers, nn.ReLU()).items()))
-        block = partial(AggregatedBlock, groups=groups, group_width=group_width, data_format=data_format)
+        stem = conv(input_image_channel, first, 7), conv(first, first, 3), conv(first, second, 3, 2)
+        for name, layers in zip(("base_layer", "level0", "level1"), stem, strict=True):
+            self.add_sublayer(name, nn.Sequential(*layers.children(), nn.ReLU()))
+        block = partial(AggregatedBlock, groups=groups, data_format=data_format)
         tree = partial(AggregationTree, block=block, stride=2, residual=residual, data_format=data_format)
         for i, depth in enumerate(levels, start=2):
             layer = tree(depth, in_channels=channels[i - 1], out=channels[i], level_root=i > 2)
             self.add_sublayer(f"level{i}", layer)
         self.global_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
-        attribute = paddle.ParamAttr(initializer=FanOutNormal())
-        self.fc = nn.Conv2D(channels[-1], class_num, 1, weight_attr=attribute, data_format=data_format)
+        self.fc = nn.Conv2D(channels[-1], class_num, 1, weight_attr=FanOutNormal(), data_format=data_format)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
@@ -165,13 +138,13 @@ class DLA(nn.Layer):  # type: ignore[misc]
 
 
 _COMPACT, _WIDE = (16, 32, 64, 64, 128, 256), (16, 32, 128, 256, 512, 1024)
-DLA34 = partial(DLA, (1, 2, 2, 1), (16, 32, 64, 128, 256, 512), group_width=None)
+DLA34 = partial(DLA, (1, 2, 2, 1), (16, 32, 64, 128, 256, 512), None)
 DLA46_c = partial(DLA, (1, 2, 2, 1), _COMPACT)
-DLA46x_c = partial(DLA, (1, 2, 2, 1), _COMPACT, 32, 4)
+DLA46x_c = partial(DLA, (1, 2, 2, 1), _COMPACT, (32, 4))
 DLA60 = partial(DLA, (1, 2, 3, 1), _WIDE)
-DLA60x = partial(DLA, (1, 2, 3, 1), _WIDE, 32, 4)
-DLA60x_c = partial(DLA, (1, 2, 3, 1), _COMPACT, 32, 4)
+DLA60x = partial(DLA, (1, 2, 3, 1), _WIDE, (32, 4))
+DLA60x_c = partial(DLA, (1, 2, 3, 1), _COMPACT, (32, 4))
 DLA102 = partial(DLA, (1, 3, 4, 1), _WIDE, residual=True)
-DLA102x = partial(DLA, (1, 3, 4, 1), _WIDE, 32, 4, residual=True)
-DLA102x2 = partial(DLA, (1, 3, 4, 1), _WIDE, 64, 4, residual=True)
+DLA102x = partial(DLA, (1, 3, 4, 1), _WIDE, (32, 4), residual=True)
+DLA102x2 = partial(DLA, (1, 3, 4, 1), _WIDE, (64, 4), residual=True)
 DLA169 = partial(DLA, (2, 3, 5, 1), _WIDE, residual=True)
