@@ -14,26 +14,9 @@ from ppcls.arch.layers.transformer import linear
 _SCALE = 1e-2  # initial scale of a block's channels
 
 
-def _conv(
-    in_channels: int,
-    out: int,
-    kernel: int,
-    data_format: DataFormat,
-    stride: int = 1,
-    groups: int = 1,
-    dilation: int = 1,
-) -> nn.Conv2D:
-    return nn.Conv2D(
-        in_channels,
-        out,
-        kernel,
-        stride,
-        padding=kernel // 2 * dilation,
-        dilation=dilation,
-        groups=groups,
-        weight_attr=FanOutNormal(depthwise=True),
-        data_format=data_format,
-    )
+def _conv(data_format: DataFormat) -> partial[nn.Conv2D]:
+    """Returns a constructor of convolutions."""
+    return partial(nn.Conv2D, weight_attr=FanOutNormal(depthwise=True), data_format=data_format)
 
 
 class LargeKernelAttention(nn.Layer):  # type: ignore[misc]
@@ -41,9 +24,10 @@ class LargeKernelAttention(nn.Layer):  # type: ignore[misc]
 
     def __init__(self, channels: int, data_format: DataFormat) -> None:
         super().__init__()
-        self.conv0 = _conv(channels, channels, 5, data_format, groups=channels)
-        self.conv_spatial = _conv(channels, channels, 7, data_format, groups=channels, dilation=3)
-        self.conv1 = _conv(channels, channels, 1, data_format)
+        conv = partial(_conv(data_format), channels, channels)
+        self.conv0 = conv(5, padding=2, groups=channels)
+        self.conv_spatial = conv(7, padding=9, groups=channels, dilation=3)
+        self.conv1 = conv(1)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to the same shape."""
@@ -55,9 +39,9 @@ class GatedAttention(nn.Layer):  # type: ignore[misc]
 
     def __init__(self, channels: int, data_format: DataFormat) -> None:
         super().__init__()
-        self.proj_1 = _conv(channels, channels, 1, data_format)
+        self.proj_1 = _conv(data_format)(channels, channels, 1)
         self.spatial_gating_unit = LargeKernelAttention(channels, data_format)
-        self.proj_2 = _conv(channels, channels, 1, data_format)
+        self.proj_2 = _conv(data_format)(channels, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to the same shape."""
@@ -69,9 +53,10 @@ class ConvolutionalMlp(nn.Layer):  # type: ignore[misc]
 
     def __init__(self, channels: int, hidden: int, drop_rate: float, data_format: DataFormat) -> None:
         super().__init__()
-        self.fc1 = _conv(channels, hidden, 1, data_format)
-        self.dwconv = nn.Sequential(("dwconv", _conv(hidden, hidden, 3, data_format, groups=hidden)))
-        self.fc2 = _conv(hidden, channels, 1, data_format)
+        conv = _conv(data_format)
+        self.fc1 = conv(channels, hidden, 1)
+        self.dwconv = nn.Sequential(("dwconv", conv(hidden, hidden, 3, padding=1, groups=hidden)))
+        self.fc2 = conv(hidden, channels, 1)
         self.drop = dropout(drop_rate)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -103,19 +88,6 @@ class VisualAttentionBlock(nn.Layer):  # type: ignore[misc]
         return x + self.drop_path(second * self.mlp(self.norm2(x)))
 
 
-class OverlappingPatches(nn.Layer):  # type: ignore[misc]
-    """A strided convolution and batch norm."""
-
-    def __init__(self, in_channels: int, out: int, kernel: int, stride: int, data_format: DataFormat) -> None:
-        super().__init__()
-        self.proj = _conv(in_channels, out, kernel, data_format, stride)
-        self.norm = batch_norm(out, data_format)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
-        return self.norm(self.proj(x))
-
-
 class VAN(nn.Layer):  # type: ignore[misc]
     """The VAN network.
 
@@ -139,7 +111,9 @@ class VAN(nn.Layer):  # type: ignore[misc]
         super().__init__()
         rates, channels = iter(drop_paths(drop_path_rate, sum(depths))), input_image_channel
         for i, (width, depth, ratio) in enumerate(zip(widths, depths, (8, 8, 4, 4), strict=True), start=1):
-            patches = OverlappingPatches(channels, width, 3 if i > 1 else 7, 2 if i > 1 else 4, data_format)
+            kernel, stride = (3, 2) if i > 1 else (7, 4)
+            conv = _conv(data_format)(channels, width, kernel, stride, padding=kernel // 2)
+            patches = nn.Sequential(("proj", conv), ("norm", batch_norm(width, data_format)))
             blocks = [
                 VisualAttentionBlock(width, ratio, drop_rate, next(rates), data_format) for _ in range(depth)
             ]
