@@ -164,6 +164,7 @@ DATASETS = Registry(
             "ICartoonDataset",
             "ImageFolderDataset",
             "MultiLabelDataset",
+            "Cifar10",
         ),
         *("WebDataset", "TFRecordDataset", "RecordIODataset", "LMDBDataset", "PythonDataset"),
     ),

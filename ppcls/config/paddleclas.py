@@ -23,6 +23,7 @@ _PERSON_ATTRIBUTES, _GLASSES, _HOLD = 26, 1, 18  # classes of PA100K
 _COLORS, _TYPES = 10, 9  # classes of VeRi's attributes
 _TABLE_KEYS = ("source", "number", "color", "clarity", "obstruction", "angle")
 _DECODING_DATASETS = ("Market1501", "DukeMTMC", "CompCars")  # whose files start without DecodeImage
+_CIFAR_SIDE = 32  # pixels
 _LCNET_STAGES = ("conv1.*", *(f"blocks{stage}.*" for stage in range(2, 7)))
 # PaddleClas's sampler to ours, and its keys to ours.
 _SAMPLERS = {
@@ -60,6 +61,9 @@ def translate_paddleclas(tree: Tree) -> None:
         if "_lambda" in node:
             node["quantization"] = node.pop("_lambda")
     _translate_settings(settings)
+    for node in _mappings(tree.get("DataLoader")):
+        if node.get("name") == "Cifar10":
+            _translate_cifar(node)
     _translate_semi_supervised(tree, settings)
     _translate_schedule(tree.get("Optimizer"))
     for node in _mappings(tree.get("DataLoader")):
@@ -72,6 +76,9 @@ def translate_paddleclas(tree: Tree) -> None:
         if isinstance(chain, list) and chain and "DecodeImage" not in chain[0]:
             chain.insert(0, {"DecodeImage": {}})
     for chain in _chains(tree):
+        for position, transform in enumerate(chain):
+            if isinstance(transform, dict) and [*transform] == ["Pad_paddle_vision"]:
+                chain[position] = {"Pad": transform["Pad_paddle_vision"]}
         _translate_padding(chain)
         _translate_tensors(chain)
     post_process = mapping_at(tree, "Infer.PostProcess")
@@ -83,6 +90,16 @@ def translate_paddleclas(tree: Tree) -> None:
 def _translate_settings(settings: Tree) -> None:
     if settings.get("save_interval") == -1:  # no checkpoint but the latest and the best
         settings["save_interval"] = settings.get("epochs", 1)
+
+
+def _translate_cifar(dataset: Tree) -> None:
+    """Adds what the arrays of PaddleClas's Cifar10 do not need: decoding, and the size of the images."""
+    for key in [key for key, value in dataset.items() if value in (None, "None")]:
+        del dataset[key]
+    for key, chain in dataset.items():
+        is_chain = key.startswith("transform_ops") and isinstance(chain, list)
+        if is_chain and not (chain and "DecodeImage" in chain[0]):
+            chain[:0] = [{"DecodeImage": {}}, {"ResizeImage": {"size": _CIFAR_SIDE}}]
 
 
 def _translate_semi_supervised(tree: Tree, settings: Tree) -> None:
@@ -130,6 +147,8 @@ def _mappings(node: Any) -> Iterator[Tree]:
 
 
 def _translate_model(model: Tree) -> None:
+    if model.get("name") == "WideResNet" and "class_num" not in model and "num_classes" in model:
+        model["class_num"] = model.pop("num_classes")
     if model.get("name") == "ResNet50_last_stage_stride1":
         model |= {"name": "ResNet50", "last_stage_stride": 1}
         if "stem_act" in model and model["stem_act"] is None:

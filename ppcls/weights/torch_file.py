@@ -18,8 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.files import open_regular
-from ppcls.weights.pickled import (
+from ppcls.data.records.pickled import (
     PickledConstructor,
     PickleInterpreter,
     ReadBudget,
@@ -27,6 +26,7 @@ from ppcls.weights.pickled import (
     expect_type,
     reading_weights,
 )
+from ppcls.files import open_regular
 
 TORCH_ENDINGS = (".pth", ".pt")
 _MAGIC_NUMBER = 0x1950A86A20F9469CFC6C  # of the format before PyTorch 1.6

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from cifar_files import write_cifar
 from small_tree import small_tree
 
 from ppcls.cli import train as cli
@@ -55,6 +56,28 @@ def test_resumed_run_ends_with_the_same_weights_and_unlabelled_images_matter(
     ignored["SSL"]["weight"] = 0.0
     differences = [np.abs(value - whole[name]).max() for name, value in train(ignored).items()]
     assert max(differences) > 0
+
+
+@pytest.mark.parametrize("dali", [True, False])
+def test_wide_resnet_trains_on_few_images_of_cifar(images: Path, tmp_path: Path, dali: bool) -> None:
+    tree = json.loads(json.dumps(semi_supervised(images, tmp_path / "run")))  # nothing is shared
+    cifar = {"name": "Cifar10", "data_file": str(write_cifar(tmp_path)), "download": True}
+    flip, normal = {"RandFlipImage": {"flip_code": 1}}, {"NormalizeImage": {"order": "hwc"}}
+    pad = {"Pad_paddle_vision": {"padding": 4, "padding_mode": "reflect"}}
+    weak = [flip, pad, {"RandCropImageV2": {"size": [32, 32]}}, normal]
+    loader = tree["DataLoader"]
+    loader["Train"]["dataset"] = {**cifar, "mode": "train", "sample_per_label": 1, "expand_labels": 2}
+    loader["Train"]["dataset"]["transform_ops"] = weak
+    del loader["UnLabelTrain"]["transform_ops_strong"]
+    loader["UnLabelTrain"]["dataset"] = {**cifar, "mode": "train", "transform_ops_weak": weak}
+    loader["UnLabelTrain"]["dataset"]["transform_ops_strong"] = [*weak[:-1], {"RandAugment": None}, normal]
+    loader["Eval"]["dataset"] = {**cifar, "mode": "test", "transform_ops": [normal]}
+    tree["Arch"] = {"name": "WideResNet", "depth": 10, "widen_factor": 1, "dropout": 0, "num_classes": 10}
+    tree["Global"] |= {"use_dali": dali, "epochs": 1, "train_mode": "fixmatch"}
+    tree["Global"]["image_shape"] = [3, 224, 224]  # as in the files, which have no section Infer
+    weights = train(json.loads(json.dumps(tree)))
+    assert weights["fc.weight"].shape == (64, 10)
+    assert (tmp_path / "run" / "best_model").is_dir()
 
 
 @pytest.mark.parametrize(

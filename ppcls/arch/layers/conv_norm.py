@@ -146,12 +146,12 @@ class FanOutNormal(nn.initializer.Initializer):  # type: ignore[misc]
         return nn.initializer.Normal(std=(2.0 / fan_out) ** 0.5).forward(var, block)
 
 
-def leaky_relu(x: Tensor) -> Tensor:
-    """Returns ``x`` where it is positive, otherwise 0.01 ``x``.
+def leaky_relu(x: Tensor, slope: float = 0.01) -> Tensor:
+    """Returns ``x`` where it is positive, otherwise ``slope * x``.
 
     paddle2onnx converts `F.leaky_relu` to an operator with another slope.
     """
-    return paddle.maximum(x, 0.01 * x)
+    return paddle.maximum(x, slope * x)
 
 
 def kaiming_conv(

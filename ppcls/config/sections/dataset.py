@@ -186,6 +186,30 @@ class ImageFolderDataset(FileDataset):
         return self
 
 
+class Cifar10(Dataset):
+    """CIFAR-10 (Krizhevsky 2009) in the files for Python, which are read without running code of them."""
+
+    ignored: ClassVar[Mapping[str, str]] = {
+        "download": "nothing is downloaded; data_file is the key",
+        "backend": "the loader chooses the decoder",
+    }
+    data_file: str = "~/.cache/paddle/dataset/cifar/cifar-10-python.tar.gz"
+    """`cifar-10-python.tar.gz`, or its folder `cifar-10-batches-py`; by default where Paddle downloads it."""
+    mode: Literal["train", "test"] = "train"
+    """Which images: 50,000 for training or 10,000 for tests."""
+    sample_per_label: Count | None = None
+    """Number of images of each class, drawn by `sample_seed`; by default all images."""
+    expand_labels: Count = 1
+    """How often each of these images occurs in an epoch; only with `sample_per_label`."""
+    sample_seed: Index = 0
+    """Seed of the draw of `sample_per_label`."""
+
+    @property
+    def place(self) -> str:
+        """File or folder of the data set."""
+        return self.data_file
+
+
 class RecordDataset(Dataset):
     """Images and labels in container files."""
 

@@ -157,7 +157,12 @@ class Arch(Section):
     ml_decoder: MLDecoder | None = None
     """ResNet, PP-LCNet, PP-HGNet and others: the head ML-Decoder, for many labels per image."""
     dropout: Decay | None = None
-    """MobileViTV3: dropout within transformers; default: 0.1."""
+    """MobileViTV3: dropout within transformers; default: 0.1. WideResNet: dropout in the blocks; default:
+    0."""
+    depth: Count | None = None
+    """WideResNet: number of layers, 6 n + 4 with n blocks per stage; default: 28."""
+    widen_factor: Count | None = None
+    """WideResNet: channels of the first stage, in multiples of 16; default: 2."""
     classifier_dropout: Decay | None = None
     """MobileViTV3: dropout before the classifier; default: 0.1."""
     use_fused_attn: Literal[False] | None = None
@@ -188,6 +193,13 @@ class Arch(Section):
     def _check_pretrained(cls, value: object) -> object:
         if not isinstance(value, (str, bool)):
             raise ValueError(f"expected True, False or a file, got {show(value)}")
+        return value
+
+    @field_validator("depth")
+    @classmethod
+    def _check_depth(cls, value: int | None) -> int | None:
+        if value is not None and (value < 10 or value % 6 != 4):
+            raise ValueError(f"expected 6 n + 4, such as 28, got {value}")
         return value
 
     @field_validator("timm_variant", "shift_single_window")

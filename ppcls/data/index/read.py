@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from ppcls.config.sections.dataset import (
+    Cifar10,
     Dataset,
     DukeMTMC,
     ImageFolderDataset,
@@ -20,6 +21,7 @@ from ppcls.config.sections.dataset import (
     RecordDataset,
     VeriWild,
 )
+from ppcls.data.index.cifar import read_cifar
 from ppcls.data.index.files import FileIndex, read_list, read_named_files
 from ppcls.data.index.folders import read_part
 from ppcls.data.index.protocol import Index
@@ -54,6 +56,8 @@ def read_index(dataset: Dataset, class_num: int | None) -> Index:
             folder = Path(dataset.image_root) / dataset.folder / dataset.cls_label_path
             relabel = "train" in dataset.cls_label_path
             return read_named_files(folder, dataset.pattern, class_num, relabel)
+        case Cifar10():
+            return read_cifar(dataset, class_num)
         case ImageFolderDataset():
             return read_part(dataset, class_num)
         case RecordDataset():

@@ -145,15 +145,32 @@ def unpickle(path: Path) -> Any:
         return PickleInterpreter(ReadBudget(len(data))).run(data)
 
 
+def unpickle_bytes(data: bytes, path: Path) -> Any:
+    """Returns what `unpickle` returns for a file with these bytes.
+
+    Args:
+        path: File that they are from, for messages.
+
+    Raises:
+        UserError: As `unpickle`.
+    """
+    with reading_weights(path, "a data set"):
+        return PickleInterpreter(ReadBudget(len(data))).run(data)
+
+
 @contextmanager
-def reading_weights(path: Path) -> Iterator[None]:
-    """Turns errors of reading a file of weights into `UserError`."""
+def reading_weights(path: Path, kind: str = "a file of weights") -> Iterator[None]:
+    """Turns errors of reading a file into `UserError`.
+
+    Args:
+        kind: What the file is, for messages.
+    """
     try:
         yield
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except RejectedFileError as error:
-        raise UserError(f"{path}: rejected: a file of weights contains only arrays, but {error}") from None
+        raise UserError(f"{path}: rejected: {kind} contains only arrays, but {error}") from None
     except LookupError:  # its text would be a bare number
         raise UserError(
             f"{path}: damaged, or not a {path.suffix} file: it uses a value that it does not define"

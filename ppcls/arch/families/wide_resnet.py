@@ -1,0 +1,100 @@
+"""WideResNet (Zagoruyko & Komodakis 2016, https://arxiv.org/abs/1605.07146) of FixMatch.
+
+As in FixMatch's code, ReLU is leaky, and the last two stages convolve their input without normalizing it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from paddle import Tensor, nn
+
+from ppcls.arch.layers.conv_norm import DataFormat, batch_norm, leaky_relu
+from ppcls.arch.layers.drop_path import dropout
+
+_SLOPE, _MOMENTUM, _EPSILON = 0.1, 0.999, 1e-5
+_STEM = 16  # channels
+
+
+def _activate(norm: nn.BatchNorm2D, x: Tensor) -> Tensor:
+    return leaky_relu(norm(x), _SLOPE)
+
+
+class WideBlock(nn.Layer):  # type: ignore[misc]
+    """A residual block whose norms and activations precede its two convolutions.
+
+    Args:
+        channels: Channels of the input and the output. If they differ, the shortcut is a convolution.
+        first: Whether it belongs to the first stage, where the shortcut is normalized, too.
+        drop_rate: Dropout between the convolutions.
+    """
+
+    def __init__(
+        self,
+        channels: tuple[int, int],
+        stride: int,
+        first: bool,
+        drop_rate: float,
+        data_format: DataFormat,
+    ) -> None:
+        super().__init__()
+        inputs, outputs = channels
+        conv = partial(nn.Conv2D, bias_attr=False, data_format=data_format)
+        self.bn1 = batch_norm(inputs, data_format, _EPSILON, _MOMENTUM)
+        self.conv1 = conv(inputs, outputs, 3, stride, padding=1)
+        self.bn2 = batch_norm(outputs, data_format, _EPSILON, _MOMENTUM)
+        self.drop, self.conv2 = dropout(drop_rate), conv(outputs, outputs, 3, padding=1)
+        self._projected = inputs != outputs
+        if self._projected:
+            self.add_sublayer("convShortcut", conv(inputs, outputs, 1, stride))  # PaddleClas's name
+        self._normalized = first or not self._projected
+        if not self._normalized:  # only part of checkpoints
+            for parameter in self.bn1.parameters():
+                parameter.stop_gradient = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
+        inner = _activate(self.bn1, x) if self._normalized else x
+        shortcut = self.convShortcut(inner) if self._projected else x
+        return shortcut + self.conv2(self.drop(_activate(self.bn2, self.conv1(inner))))
+
+
+class WideResNet(nn.Layer):  # type: ignore[misc]
+    """The WideResNet network.
+
+    Args:
+        depth: Number of layers, 6 n + 4 with n blocks per stage.
+        widen_factor: Channels of the first stage, in multiples of 16.
+        dropout: Dropout in the blocks.
+    """
+
+    def __init__(
+        self,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+        depth: int = 28,
+        widen_factor: int = 2,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2D(
+            input_image_channel, _STEM, 3, padding=1, bias_attr=False, data_format=data_format
+        )
+        channels = _STEM
+        for stage, stride in enumerate((1, 2, 2)):
+            width = _STEM * widen_factor << stage
+            blocks = []
+            for i in range((depth - 4) // 6):
+                settings = stride if i == 0 else 1, stage == 0, dropout, data_format
+                blocks.append(WideBlock((channels, width), *settings))
+                channels = width
+            self.add_sublayer(f"block{stage + 1}", nn.Sequential(("layer", nn.Sequential(*blocks))))
+        self.bn1 = batch_norm(channels, data_format, _EPSILON, _MOMENTUM)
+        self.pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        self.fc = nn.Linear(channels, class_num)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
+        x = self.block3(self.block2(self.block1(self.conv1(x))))
+        return self.fc(self.pool(_activate(self.bn1, x)).flatten(1))

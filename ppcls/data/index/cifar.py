@@ -1,0 +1,131 @@
+"""CIFAR-10 in the pickled files for Python (https://www.cs.toronto.edu/~kriz/cifar.html)."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ppcls.config.sections.dataset import Cifar10
+from ppcls.data.index.class_names import check_labels
+from ppcls.data.records.pickled import unpickle_bytes
+from ppcls.errors import UserError
+from ppcls.files import read_regular
+
+_FOLDER = "cifar-10-batches-py"
+_FILES = {"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)}
+_SIDE, _CHANNELS = 32, 3
+_MAX_BYTES = 1 << 26  # of a file, which has 31 MB
+
+
+class CifarIndex:
+    """A `ppcls.data.index.read.Index` of images that are in memory.
+
+    Args:
+        source: File or folder that they are from.
+        pixels: [N, 3072] uint8: red, green and blue, each by rows.
+        labels: [N] int64.
+    """
+
+    def __init__(self, source: Path, pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> None:
+        self.source, self.labels, self._pixels = source, labels, pixels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def name(self, position: int) -> str:  # noqa: ARG002 - see Index
+        """Returns the file or folder of all images."""
+        return str(self.source)
+
+    def where(self, position: int) -> str:
+        """Returns the number of the image."""
+        return f"image {position}"
+
+    def read(self, position: int) -> bytes:
+        """Returns the image as BMP, which is the fastest to encode and decode."""
+        planes = self._pixels[position].reshape(_CHANNELS, _SIDE, _SIDE)
+        encoded = io.BytesIO()
+        Image.fromarray(planes.transpose(1, 2, 0)).save(encoded, "BMP")
+        return encoded.getvalue()
+
+
+def read_cifar(dataset: Cifar10, class_num: int | None) -> CifarIndex:
+    """Reads the images and labels of CIFAR-10.
+
+    Args:
+        class_num: Number of classes of the model; None if any label from 0 is valid.
+
+    Raises:
+        UserError: A file is missing, damaged, or contains anything else; or a class has fewer images than
+            ``sample_per_label``.
+    """
+    source = Path(dataset.data_file).expanduser()
+    batches = [_read_batch(data, path) for path, data in _read_files(source, _FILES[dataset.mode])]
+    pixels, labels = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    if dataset.sample_per_label is not None:
+        chosen = np.tile(
+            _sample(labels, dataset.sample_per_label, dataset.sample_seed, source), dataset.expand_labels
+        )
+        pixels, labels = pixels[chosen], labels[chosen]
+    index = CifarIndex(source, pixels, labels)
+    check_labels(index.labels, lambda at: f"{index.name(at)}, {index.where(at)}", class_num)
+    return index
+
+
+def _read_files(source: Path, names: Sequence[str]) -> list[tuple[Path, bytes]]:
+    try:
+        if source.is_dir():
+            return [(source / name, read_regular(source / name)) for name in names]
+        with tarfile.open(source, "r:*") as tar:
+            return [(source / name, _read_member(tar, f"{_FOLDER}/{name}")) for name in names]
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{error.filename}: no such file; download cifar-10-python.tar.gz, and set data_file of the "
+            "data set to it"
+        ) from None
+    except KeyError as error:
+        raise UserError(f"{source}: {error.args[0]}; expected cifar-10-python.tar.gz") from None
+    except (EOFError, OSError, tarfile.TarError, zlib.error) as error:
+        raise UserError(f"{source}: can't read cifar-10-python.tar.gz: {error}") from None
+
+
+def _read_member(tar: tarfile.TarFile, name: str) -> bytes:
+    member = tar.getmember(name)
+    if not member.isfile() or member.size > _MAX_BYTES:
+        raise tarfile.TarError(f"{name}: expected a file of at most {_MAX_BYTES} bytes")
+    file = tar.extractfile(member)
+    assert file is not None  # of a regular file
+    return file.read()
+
+
+def _read_batch(data: bytes, path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    content: Any = unpickle_bytes(data, path)
+    content = content if isinstance(content, dict) else {}
+    pixels, labels = content.get("data"), content.get("labels")
+    shape = (len(labels), _CHANNELS * _SIDE**2) if isinstance(labels, list) else None
+    is_valid = isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.shape == shape
+    if not is_valid or not all(type(label) is int and abs(label) < 1 << 31 for label in labels):
+        raise UserError(
+            f"{path}: expected 'data' [N, 3072] uint8 and 'labels', N whole numbers, as in CIFAR-10"
+        )
+    return pixels, np.array(labels, np.int64)
+
+
+def _sample(labels: NDArray[np.int64], count: int, seed: int, source: Path) -> NDArray[np.int64]:
+    """Returns positions of ``count`` random images of each class, class by class."""
+    rng, chosen = np.random.default_rng(seed), []
+    for label in np.unique(labels):
+        positions = np.flatnonzero(labels == label)
+        if len(positions) < count:
+            raise UserError(
+                f"{source}: class {label} has {len(positions)} images, but sample_per_label is {count}"
+            )
+        chosen.append(rng.choice(positions, count, replace=False))
+    return np.concatenate(chosen)
