@@ -27,6 +27,7 @@ UNUSED = {
     "MobileViTV3 of MobileViTV2": {"drop_rate"},
     "PPHGNet": {"dropout"},
     "SwinTransformerV2": {"shift_single_window"},
+    "SwinTransformerV2 of 384 x 384 pixels": {"shift_single_window"},
     "TinyNet": {"dropout"},
 }
 
