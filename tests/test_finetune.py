@@ -63,7 +63,7 @@ def test_infer_after_train_on_a_folder_names_the_class(
     assert settled["Arch"]["class_num"] == 3
     assert settled["DataLoader"]["Eval"]["dataset"]["image_root"] == str(pictures)
 
-    # it goes on with the same split
+    # it continues with the same split
     more = ["Global.epochs=3", "Global.checkpoints=auto"]
     assert cli.train(["-c", str(FINETUNE), "-o", *common, *more]) == 0
     said = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Signals end a run where it goes on later, on every rank at the same update."""
+"""Signals end a run at the same update on every rank, and it resumes from there."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_signal_to_one_rank_stops_all_at_the_same_update(
     changes = {**COMMON, "Global__epochs": 100_000, "Global__device": device}
     run = Running(make_yaml("run", **changes), tmp_path / "notes", 2)
     run.until(lambda: run.lines("saved", 1))
-    run.signal(signal.SIGUSR1, 0)  # saves and goes on
+    run.signal(signal.SIGUSR1, 0)  # saves and continues
     run.until(lambda: any(int(line.split()[0]) % 13 for line in run.lines("saved")))
     count = len(run.lines("saved"))
     run.until(lambda: len(run.lines("saved")) > count)

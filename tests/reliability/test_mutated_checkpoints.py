@@ -87,7 +87,7 @@ def change_folder(folder: Path, change: tuple[str, str, str]) -> None:
 
 
 def look(output: Path, config: Config) -> Callable[[], Any]:
-    """Finds the newest whole checkpoint as ``auto`` does, and goes on from it."""
+    """Finds the newest whole checkpoint as ``auto`` does, and resumes from it."""
 
     def act() -> Any:
         found = Checkpoints(output, config).find("auto")

@@ -210,7 +210,7 @@ def test_run_with_changing_number_of_processes_trains_on_the_same_samples(
         code = end(begin("noting_run.py", config, notes, "STEPS=1", f"DIE_AT={last}", ranks=ranks))
         assert (code == 0) == (last == 8), said(notes)
         found = noted_steps(notes, ranks)
-        assert min(found) == len(seen), "it goes on where the others ended"
+        assert min(found) == len(seen), "it continues where the others ended"
         seen |= {update: samples for update, samples in found.items() if update < last}
     assert seen == straight
     far = assert_close(tmp_path / "straight", tmp_path / "changing")

@@ -78,5 +78,5 @@ def test_heat_maps_are_those_of_the_loaded_checkpoint(tree: dict[str, Any], tmp_
     }
     loaded = write_checkpoint(tmp_path / "run", files).resolve()
     predictor = load(find_source(tmp_path / "run"), 1)
-    assert write_checkpoint(tmp_path / "run", files).resolve() != loaded, "training goes on"
+    assert write_checkpoint(tmp_path / "run", files).resolve() != loaded, "training continues"
     assert predictor.source.file == loaded

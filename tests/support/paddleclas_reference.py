@@ -226,26 +226,26 @@ def products(_layer, tokens, _made):
 
 
 def reduced_products(layer, tokens, _made):
-    """Counts those of PVTv2 and Twins, which reduce keys and values of square images."""
+    """Counts attention products of PVTv2 and Twins, which reduce keys and values of square images."""
     groups, count, channels = tokens.shape
     kept = 49 if getattr(layer, "linear", False) else int(count**0.5) ** 2 // layer.sr_ratio**2
     return 2 * groups * count * kept * channels
 
 
 def window_products(layer, tokens, _made):
-    """Counts those of Twins within windows."""
+    """Counts attention products of Twins within windows."""
     groups, count, channels = tokens.shape
     return 2 * groups * count * layer.ws**2 * channels
 
 
 def distance_products(layer, tokens, _made):
-    """Counts those of LeViT, where keys are narrower than values, and there may be fewer queries."""
+    """Counts attention products of LeViT: keys are narrower than values, and queries may be fewer."""
     queries, keys = layer.attention_bias_idxs.shape
     return tokens.shape[0] * layer.num_heads * queries * keys * (layer.key_dim + layer.d)
 
 
 def strided_products(_layer, tokens, _made):
-    """Counts those of CvT, where images are square, and convolutions halve the sides of keys and values."""
+    """Counts attention products of CvT, where images are square and keys and values have half their side."""
     groups, count, width = tokens.shape
     side = int(count**0.5)
     keys = (side + 1) // 2 * ((side + 1) // 2) + count - side**2  # without and with the class token
@@ -253,26 +253,26 @@ def strided_products(_layer, tokens, _made):
 
 
 def stripe_products(layer, tokens, _made):
-    """Counts those of CSWin Transformer within windows."""
+    """Counts attention products of CSWin Transformer within windows."""
     groups, count, channels = tokens.shape
     return 2 * groups * count * layer.h_split * layer.w_split * channels
 
 
 def averaged_products(layer, tokens, _made):
-    """Counts those of Next-ViT, where several tokens have one key and value."""
+    """Counts attention products of Next-ViT, where several tokens have one key and value."""
     groups, count, channels = tokens.shape
     return 2 * groups * count * (count // layer.N_ratio) * channels
 
 
 def dual_products(layer, image, _made):
-    """Counts those of DSNet: of the smaller stream with itself, and of both streams with each other."""
+    """Counts attention products of DSNet: within the smaller stream, and between both streams."""
     _, channels, height, width = image.shape
     small = height // layer.downsample * (width // layer.downsample)
     return channels * small * (small + 2 * height * width)
 
 
 def shared_products(layer, image, _made):
-    """Counts those of MobileNetV4, whose heads share keys and values."""
+    """Counts attention products of MobileNetV4, whose heads share keys and values."""
     count = image.shape[2] * image.shape[3]
     return 2 * image.shape[0] * layer.query_dim * count * (count // layer.kv_stride**2)
 

@@ -1,7 +1,7 @@
 // Max pooling of NHWC images, forward and backward. Follows vector.cuh.
 //
-// A thread computes one vector of channels of one pixel; blocks are numbered (part of a row, row). `winners` holds, for each output value, the position of its
-// maximum within the window, counted row by row, in one byte.
+// A thread computes one vector of channels of one pixel; blocks are numbered (part of a row, row). `winners` holds,
+// for each output value, the position of its maximum within the window, counted row by row, in one byte.
 
 struct Shape { // of one pooling; all sides are square
   int batch, height, width, columns, out_height, out_width, kernel, stride, padding;

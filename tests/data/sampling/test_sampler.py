@@ -67,7 +67,7 @@ def test_descriptions_of_samplers_differ() -> None:
     assert len({each.describe() for each in samplers}) == len(samplers)
 
 
-# What was published stays: a changed order would make a resumed run go on with other samples.
+# What was published stays: a changed order would make a resumed run use other samples.
 KNOWN = {
     "shuffled": [47, 7, 34, 98, 40, 0, 77, 93, 39, 72, 74, 26],
     "repeated": [47, 7, 34, 98, 47, 7, 34, 98, 47, 7, 34, 98],

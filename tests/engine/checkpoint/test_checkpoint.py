@@ -434,7 +434,7 @@ def test_damaged_file_error_names_file_and_digests(output: Path, checkpoints: Ch
 
 
 def test_newest_checkpoint_is_the_last_saved(output: Path, checkpoints: Checkpoints) -> None:
-    """A run that went back to an earlier epoch goes on from what it did then."""
+    """A run that went back to an earlier epoch resumes from the state that it had then."""
     state = make_state()
     checkpoints.save(train_epochs(state, 2), ["epoch_2"])
     checkpoints.save(train_epochs(make_state()), [LATEST])
