@@ -155,7 +155,7 @@ def _factors(model: nn.Layer) -> dict[str, float]:
 
 
 def _biases(model: nn.Layer, names: Mapping[str, str]) -> dict[str, str]:
-    """Returns the biases of a translation, given its names."""
+    """Maps names of convolution biases in the file to the BatchNorm means that absorb them."""
     heads = ("cls_head_conv_list.", "conv_last.") if isinstance(model, HRNet) else ()
     means = {theirs: name for theirs, name in names.items() if name.endswith("._mean")}
     return {

@@ -187,7 +187,7 @@ def batch_norm(
 
 
 def uniform_linear(in_features: int, out_features: int) -> nn.Linear:
-    """Returns a linear layer with initial weights uniform in ``in_features ** -0.5`` around 0."""
+    """Returns a linear layer with initial weights uniform in ``±in_features ** -0.5``."""
     bound = in_features**-0.5
     uniform = nn.initializer.Uniform(-bound, bound)
     return nn.Linear(in_features, out_features, weight_attr=paddle.ParamAttr(initializer=uniform))

@@ -223,7 +223,7 @@ class Arch(Section):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The values that are set of this architecture's options."""
+        """The options of this architecture that are set, with their values."""
         accepted = architecture(self.name).options
         values = {key: getattr(self, key) for key in accepted if not key.startswith("use_fused")}
         if "dropout_prob" in values:
