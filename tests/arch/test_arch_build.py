@@ -20,6 +20,7 @@ def test_build_model_unknown_name_suggests_nearest():
 
 # Parameters of a shared class that have no effect in a family, or that the family sets itself.
 UNUSED = {
+    **{family: {"depth"} for family in ("ViT", "DeiT", "TNT")},
     "ResNet of bottlenecks": {"layer_type", "use_first_short_conv"},
     "MobileNetV4": {"timm_variant"},
     "MobileViTV2": {"drop_rate"},
