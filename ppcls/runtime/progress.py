@@ -85,7 +85,7 @@ class Progress:
         self._position = (epoch, batch, update)
 
     def mark_first_step(self) -> None:
-        """Marks the first step as done: from now on only activities reported as slow are slow."""
+        """Marks the first step as done. Until then, all activities count as slow."""
         self._stepped = True
 
 

@@ -1,4 +1,4 @@
-"""Reads weights that PyTorch saved (``.pth``, ``.pt``), without PyTorch and without running code of the file.
+"""Reads weights that PyTorch saved (``.pth``, ``.pt``), without PyTorch and without executing its code.
 
 Since PyTorch 1.6 the file is a zip archive of one pickle and one member per storage. Before, it was a series
 of pickles followed by the storages; torch/serialization.py documents both. A tensor is a storage, an offset,

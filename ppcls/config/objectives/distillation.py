@@ -167,7 +167,7 @@ class DistillationModel(Section):
 
     @property
     def margin(self) -> None:
-        """Head with a margin: none."""
+        """Returns None: there is no head with a margin."""
         return None
 
     @property

@@ -187,7 +187,7 @@ class ImageFolderDataset(FileDataset):
 
 
 class Cifar10(Dataset):
-    """CIFAR-10 (Krizhevsky 2009) in the files for Python, which are read without running code of them."""
+    """CIFAR-10 (Krizhevsky 2009) in its files for Python, which are read without executing code from them."""
 
     ignored: ClassVar[Mapping[str, str]] = {
         "download": "nothing is downloaded; data_file is the key",

@@ -44,7 +44,7 @@ class Progressive(InputSize):
 
 
 class EqualPixels(InputSize):
-    """A size for each step, drawn once for all epochs, with fewer images the larger they are.
+    """A size for each step, drawn once for all epochs. Batches of larger images have fewer of them.
 
     `MultiScaleSampler` creates it. It has no name in YAML.
     """
