@@ -40,7 +40,7 @@ from ppcls.runtime.collectives import fail_together
 from ppcls.runtime.signals import describe_ignored
 from ppcls.runtime.start import Runtime
 from ppcls.weights.files import fill_model
-from ppcls.weights.store import BEST, newest
+from ppcls.weights.store import BEST, LATEST, newest
 
 _SHOWN_CLASSES = 10
 
@@ -153,7 +153,7 @@ def summarize(run: Run, output_dir: Path, seconds: float) -> Iterator[str]:
     if run.outcomes is not None and run.outcomes.confusion is not None:
         yield describe_recall(run.outcomes.confusion, run.checkpoints.class_names)
         yield from warn_of_one_class(run.outcomes.confusion, run.checkpoints.class_names)
-    model = shlex.quote(str(output_dir))
+    model = shlex.quote(str(output_dir if run.checkpoints.has_best() else output_dir / LATEST))
     yield f"predict: ppcls infer --model {model} IMAGE"
     yield f"export:  ppcls export --model {model}"
     yield f"serve:   ppcls serve --model {model}"

@@ -86,6 +86,7 @@ def test_train_writes_all_documented_files(
     log = (output / "train.log").read_text()
     assert "Small, float32, 4 batches per epoch" in log
     assert f"done: 2 epochs, 8 updates; all files are in {output}" in log
+    assert f"predict: ppcls infer --model {output} IMAGE" in log
 
     records = read_records(output / "metrics.jsonl")
     steps = [each for each in records if isinstance(each, StepRecord)]
@@ -173,6 +174,8 @@ def test_train_without_evaluation_saves_the_last_checkpoint(
     run(make(Global__eval_during_train=False, DataLoader__Eval=None, Global__epochs=1), cpu)
     assert not (tmp_path / "run" / "best_model").exists()
     assert (tmp_path / "run" / "latest").is_dir()
+    log = (tmp_path / "run" / "train.log").read_text()
+    assert f"predict: ppcls infer --model {tmp_path / 'run' / 'latest'} IMAGE" in log
 
 
 @pytest.fixture
