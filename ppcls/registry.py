@@ -221,6 +221,7 @@ LOSSES = Registry(
         "MGDLoss": "write DistillationPairLoss with base_loss_name: MGDLoss",
         "PEFDLoss": "write DistillationPairLoss with base_loss_name: PEFDLoss",
         "MixCELoss": "write CELoss, which accepts mixed labels",
+        "CenterLoss": "its centers need another optimizer than the model, and there is only one; remove it",
     },
 )
 METRICS = Registry(

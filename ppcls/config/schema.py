@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import ValidationError, model_validator
+from pydantic import ValidationError, field_validator, model_validator
 from typing_extensions import Self
 
 from ppcls.config import checks
@@ -57,6 +57,13 @@ class Config(Section):
     """Prediction on files."""
     Metric: objective.Metric = objective.Metric()
     """Metrics."""
+
+    @field_validator("Optimizer", mode="before")
+    @classmethod
+    def _check_one_optimizer(cls, value: Any) -> Any:
+        if isinstance(value, list):
+            raise ValueError("expected one optimizer for all parameters, got a list; keep the model's")
+        return value
 
     @model_validator(mode="after")
     def _check_sections(self) -> Self:

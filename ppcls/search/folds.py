@@ -79,7 +79,8 @@ def write_folds(config: Config, folds: int, output_dir: Path) -> list[Path]:
     ):
         dataset = dataset.model_copy(update={"part": None})
     index = read_index(dataset, config.Arch.class_num)
-    assert isinstance(index, FileIndex)  # of a FileDataset
+    if not isinstance(index, FileIndex):
+        raise UserError(f"--folds needs whole images, but the {dataset.kind} crops them; crop the files")
     tree = config.model_dump(mode="json")
     if isinstance(dataset, ImageFolderDataset) and tree["Infer"] is not None:
         write_class_names(output_dir / LABEL_LIST, list_class_folders(index.root))

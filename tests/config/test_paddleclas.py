@@ -102,6 +102,30 @@ def test_stages_of_a_distilled_model_yield_to_named_layers() -> None:
         load_config(tree)
 
 
+def test_optimizer_of_its_own_for_centers_is_an_error() -> None:
+    tree = retrieving()
+    optimizer = {**tree["Optimizer"]}
+    tree["Optimizer"] = [{optimizer.pop("name"): {**optimizer, "scope": "RecModel"}}]
+    tree["Loss"]["Train"].append({"CenterLoss": {"num_classes": 751, "feat_dim": 2048}})
+    with pytest.raises(ConfigError) as caught:
+        load_config(tree)
+    found = sorted(caught.value.problems)
+    assert len(found) == 2
+    assert found[0].endswith(
+        "CenterLoss: unknown loss; its centers need another optimizer than the model, "
+        "and there is only one; remove it"
+    )
+    assert found[1].startswith("Optimizer: expected one optimizer for all parameters, got a list")
+
+
+def test_distillation_of_embedding_models_is_one_error() -> None:
+    tree = plain(LCNET)
+    tree["Arch"] = {"name": "DistillationModel", "models": [{"Teacher": retrieving()["Arch"]}]}
+    tree["Arch"]["models"].append({"Student": {"name": LCNET}})
+    with pytest.raises(ConfigError, match="Teacher: distillation of a RecModel is not supported"):
+        load_config(tree)
+
+
 @pytest.mark.parametrize(
     ("mode", "border"), [(0, (0, 0, 20, 20)), (1, (10, 10, 10, 10)), (2, (20, 20, 0, 0))]
 )

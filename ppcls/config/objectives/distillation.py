@@ -99,6 +99,8 @@ class NamedModel:
             ((name, keys),) = value.items()
             if name == "logits" or not name.isidentifier():
                 raise error_at("expected a name of letters and digits other than 'logits'", name)
+            if isinstance(keys, dict) and keys.get("name") == "RecModel":
+                raise error_at("distillation of a RecModel is not supported; expected a classifier", name)
             return cls(name, DistilledArch.model_validate(keys))
 
         def write(value: NamedModel) -> dict[str, Any]:

@@ -136,11 +136,18 @@ class DukeMTMC(PersonDataset):
 
 
 class CompCars(ImageNetDataset):
-    """PaddleClas's name for an ImageNetDataset of cars, without cropping them to boxes."""
+    """An ImageNetDataset of cars, which may be cropped to boxes."""
 
-    key_hints: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("bbox_crop", "label_root"), "cropping to boxes is not supported; crop the files, and remove it"
-    )
+    bbox_crop: bool = False
+    """Crop each image to its box before all transforms."""
+    label_root: str | None = None
+    """Folder of the boxes: `a/b.txt` for the image `a/b.jpg`; its last line is `left top right bottom`."""
+
+    @model_validator(mode="after")
+    def _check_boxes(self) -> Self:
+        if self.bbox_crop and self.label_root is None:
+            raise error_at("missing; bbox_crop needs the folder of the boxes", "label_root")
+        return self
 
 
 class ICartoonDataset(ImageNetDataset):

@@ -10,6 +10,7 @@ import numpy as np
 
 from ppcls.config.sections.dataset import (
     Cifar10,
+    CompCars,
     Dataset,
     DukeMTMC,
     ImageFolderDataset,
@@ -21,6 +22,7 @@ from ppcls.config.sections.dataset import (
     RecordDataset,
     VeriWild,
 )
+from ppcls.data.index.boxes import crop_to_boxes
 from ppcls.data.index.cifar import read_cifar
 from ppcls.data.index.files import FileIndex, read_list, read_named_files
 from ppcls.data.index.folders import read_part
@@ -51,7 +53,10 @@ def read_index(dataset: Dataset, class_num: int | None) -> Index:
                 follow_links=dataset.follow_links,
                 labelled=_labelling(dataset),
             )
-            return _relabel(index, class_num) if relabel else index
+            index = _relabel(index, class_num) if relabel else index
+            if isinstance(dataset, CompCars) and dataset.bbox_crop:
+                return crop_to_boxes(index, Path(dataset.label_root or ""))
+            return index
         case Market1501() | DukeMTMC():
             folder = Path(dataset.image_root) / dataset.folder / dataset.cls_label_path
             relabel = "train" in dataset.cls_label_path
