@@ -12,15 +12,9 @@ from ppcls.arch.layers.conv_norm import Activation, DataFormat, batch_norm, roun
 from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
 
 _FEATURES = 1536
-_SQUEEZE = (
-    0,
-    2,
-    4,
-    2,
-)  # reduction of squeeze-and-excitation per stage, in addition to the expansion; 0: none
+_SQUEEZE = (0, 2, 4, 2)  # a block's inputs per channel within squeeze-and-excitation, per stage; 0: none
 
-# A block: its output channels, the number of convolutions that expand, filter and reduce, and the expansion.
-_Block = tuple[int, int, int, int, int]
+_Block = tuple[int, int, int, int, int]  # outputs, convolutions that expand, filter and reduce, expansion
 _SMALL: tuple[tuple[_Block, ...], ...] = (
     ((24, 2, 1, 2, 6), (24, 2, 1, 2, 3)),
     ((40, 1, 3, 1, 6), *[(40, 2, 2, 2, 6)] * 3),
@@ -35,55 +29,19 @@ _MEDIUM: tuple[tuple[_Block, ...], ...] = (
 )
 
 
-class MixedConv(nn.Layer):  # type: ignore[misc]
-    """Convolutions side by side, each of a part of the channels.
+def _split(channels: int, count: int) -> list[int]:
+    """Returns the sizes of ``count`` parts; the first one is the largest."""
+    part, rest = divmod(channels, count)
+    return [part + rest] + [part] * (count - 1)
+
+
+class MixedConvNorm(nn.Layer):  # type: ignore[misc]
+    """Convolutions side by side, each of a part of the channels, batch norm and an optional activation.
 
     Args:
         kernels: Kernel of each convolution.
         depthwise: Whether they are depthwise.
     """
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernels: list[int],
-        stride: int,
-        depthwise: bool,
-        data_format: DataFormat,
-    ) -> None:
-        super().__init__()
-        self._parts = _split(in_channels, len(kernels))
-        self._axis = 1 if data_format == "NCHW" else 3
-        outputs = _split(out_channels, len(kernels))
-        for i, (inputs, out, kernel) in enumerate(zip(self._parts, outputs, kernels, strict=True)):
-            conv = nn.Conv2D(
-                inputs,
-                out,
-                kernel,
-                stride,
-                padding=kernel // 2,
-                groups=inputs if depthwise else 1,
-                bias_attr=False,
-                data_format=data_format,
-            )
-            self.add_sublayer(str(i), conv)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
-        parts = paddle.split(x, self._parts, self._axis)
-        outputs = [getattr(self, str(i))(part) for i, part in enumerate(parts)]
-        return paddle.concat(outputs, self._axis)
-
-
-def _split(channels: int, count: int) -> list[int]:
-    """Returns the sizes of ``count`` parts; the first one is the largest."""
-    part = channels // count
-    return [channels - part * (count - 1)] + [part] * (count - 1)
-
-
-class MixedConvNorm(nn.Layer):  # type: ignore[misc]
-    """One convolution or `MixedConv`, batch norm and an optional activation."""
 
     def __init__(
         self,
@@ -96,14 +54,23 @@ class MixedConvNorm(nn.Layer):  # type: ignore[misc]
         data_format: DataFormat = "NCHW",
     ) -> None:
         super().__init__()
-        mixed = MixedConv(in_channels, out_channels, kernels, stride, depthwise, data_format)
-        self.conv = mixed if len(kernels) > 1 else next(iter(mixed.children()))
+        self._parts, outputs = (_split(channels, len(kernels)) for channels in (in_channels, out_channels))
+        convs = nn.LayerList()
+        for inputs, out, kernel in zip(self._parts, outputs, kernels, strict=True):
+            conv = partial(nn.Conv2D, padding=kernel // 2, groups=inputs if depthwise else 1, bias_attr=False)
+            convs.append(conv(inputs, out, kernel, stride, data_format=data_format))
+        self.conv = convs if len(kernels) > 1 else convs[0]
         self.bn = batch_norm(out_channels, data_format)
-        self._act = act
+        self._act, self._axis = act, 1 if data_format == "NCHW" else 3
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
-        x = self.bn(self.conv(x))
+        if len(self._parts) == 1:
+            x = self.conv(x)
+        else:
+            parts = paddle.split(x, self._parts, self._axis)
+            x = paddle.concat([conv(parts[i]) for i, conv in enumerate(self.conv)], self._axis)
+        x = self.bn(x)
         return x if self._act is None else self._act(x)
 
 
@@ -112,31 +79,22 @@ class MixedBlock(nn.Layer):  # type: ignore[misc]
 
     Args:
         block: Properties of the block.
-        squeeze: Reduction of squeeze-and-excitation, in addition to the expansion; 0 for none.
+        squeeze: Inputs per channel within squeeze-and-excitation; 0 for none.
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        block: _Block,
-        stride: int,
-        squeeze: int,
-        act: Activation,
-        data_format: DataFormat,
+        self, inputs: int, block: _Block, stride: int, squeeze: int, act: Activation, data_format: DataFormat
     ) -> None:
         super().__init__()
         out, expand, kernels, reduce, expansion = block
-        width = in_channels * expansion
+        width = inputs * expansion
         conv = partial(MixedConvNorm, data_format=data_format)
-        self.exp_conv = conv(in_channels, width, [1] * expand, act=act) if expansion > 1 else nn.Identity()
-        sides = [3 + 2 * i for i in range(kernels)]
-        self.conv1 = conv(width, width, sides, stride, depthwise=True, act=act)
-        self.se = nn.Identity()
-        if squeeze:
-            squeezed = width // (expansion * squeeze)
-            self.se = SqueezeExcitation(width, squeezed, act, F.sigmoid, data_format)
+        self.exp_conv = conv(inputs, width, [1] * expand, act=act) if expansion > 1 else nn.Identity()
+        self.conv1 = conv(width, width, [3, 5, 7, 9, 11][:kernels], stride, depthwise=True, act=act)
+        excitation = partial(SqueezeExcitation, act=act, gate=F.sigmoid, data_format=data_format)
+        self.se = excitation(width, inputs // squeeze) if squeeze else nn.Identity()
         self.conv2 = conv(width, out, [1] * reduce)
-        self._shortcut = stride == 1 and in_channels == out
+        self._shortcut = stride == 1 and inputs == out
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
@@ -166,8 +124,8 @@ class MixNet(nn.Layer):  # type: ignore[misc]
         channels = round_channels(stem * scale)
         conv = partial(MixedConvNorm, act=F.relu, data_format=data_format)
         first = MixedBlock(channels, (channels, 1, 1, 1, 1), 1, 0, F.relu, data_format)
-        begin = nn.Sequential(("conv1", conv(input_image_channel, channels, [3], 2)), ("conv2", first))
-        self.features = nn.Sequential(("init_block", begin))
+        start = conv(input_image_channel, channels, [3], 2)
+        self.features = nn.Sequential(("init_block", nn.Sequential(("conv1", start), ("conv2", first))))
         for i, (blocks, squeeze) in enumerate(zip(stages, _SQUEEZE, strict=True), 1):
             stage = nn.Sequential()
             halving = len(blocks) // 2 if i == len(stages) else 0
