@@ -13,12 +13,13 @@ import numpy as np
 import paddle
 from numpy.typing import NDArray
 from paddle import ParamAttr, Tensor, nn
-from paddle.nn import functional as F
 from paddle.regularizer import L2Decay
 
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat
-from ppcls.arch.layers.drop_path import DropPath
-from ppcls.arch.layers.transformer import MatrixProduct, check_side, linear
+from ppcls.arch.layers.sequence import ResidualSequence
+from ppcls.arch.layers.tokens import to_tokens
+from ppcls.arch.layers.transformer import DotProductAttention, check_side, linear
+from ppcls.arch.layers.windows import add_constant
 
 _PATCH = 16
 _RATIO = 2  # of the values' width to the keys', and of the width between linear layers to a token's
@@ -45,18 +46,6 @@ class LinearBatchNorm(nn.Layer):  # type: ignore[misc]
         return self.bn(x.flatten(0, 1)).reshape([-1, *x.shape[1:]])
 
 
-class ResidualLayer(nn.Layer):  # type: ignore[misc]
-    """Adds the output of a layer to its input."""
-
-    def __init__(self, layer: nn.Layer, drop_path: float) -> None:
-        super().__init__()
-        self.m, self.drop_path = layer, DropPath(drop_path)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps tokens [B, N, width] to the same shape."""
-        return x + self.drop_path(self.m(x))
-
-
 class DistanceAttention(nn.Layer):  # type: ignore[misc]
     """Attention with a learned bias per head and distance.
 
@@ -76,61 +65,44 @@ class DistanceAttention(nn.Layer):  # type: ignore[misc]
         value = key * (_HALVING_RATIO if halves else _RATIO)
         if halves:
             self.kv = LinearBatchNorm(in_width, heads * (key + value))
-            self.q = nn.Sequential(EverySecond(side), LinearBatchNorm(in_width, heads * key))
+            self.q = nn.LayerDict({"1": LinearBatchNorm(in_width, heads * key)})
         else:
             self.qkv = LinearBatchNorm(in_width, heads * (2 * key + value))
         norm = LinearBatchNorm(heads * value, out_width, 1.0 if halves else 0.0)
         self.proj = nn.Sequential(nn.Hardswish(), norm)
-        self.scores, self.mixed = MatrixProduct(transposed=True), MatrixProduct()
-        index = distances(side, 2 if halves else 1)
         attr = ParamAttr(initializer=nn.initializer.Constant(0.0), regularizer=L2Decay(0.0))
-        self.attention_biases = self.create_parameter([heads, int(index.max()) + 1], attr=attr)
-        if paddle.in_dynamic_mode():
-            self.register_buffer("attention_bias_idxs", paddle.to_tensor(index))
-        else:  # a static program treats it as a constant
-            self.attention_bias_idxs = paddle.to_tensor(index)
-        self._key, self._value, self._heads, self._halves = key, value, heads, halves
+        self.attention_biases = self.create_parameter([heads, side**2], attr=attr)
+        add_constant(self, "attention_bias_idxs", distances(side, 2 if halves else 1))
+        self.attention = DotProductAttention(heads)
+        self._key, self._value, self._heads, self._side, self._halves = key, value, heads, side, halves
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps tokens [B, N, in_width] to [B, N, out_width], or to a quarter of the tokens."""
-        sizes = [self._key, self._value] if self._halves else [self._key, self._key, self._value]
-        parts = self._split(self.kv(x) if self._halves else self.qkv(x), sizes)
-        query, key, value = [*self._split(self.q(x), [self._key]), *parts] if self._halves else parts
+        if self._halves:
+            key, value = self._split(self.kv(x), [self._key, self._value])
+            square = x.reshape([-1, self._side, self._side, x.shape[2]])
+            query = self.q["1"](square[:, ::2, ::2].flatten(1, 2))
+        else:
+            query, key, value = self._split(self.qkv(x), [self._key, self._key, self._value])
         index = self.attention_bias_idxs
         bias = self.attention_biases.index_select(index.flatten(), 1).reshape([self._heads, *index.shape])
-        weights = F.softmax(self.scores(query * self._key**-0.5, key) + bias, axis=-1)
-        return self.proj(self.mixed(weights, value).transpose([0, 2, 1, 3]).flatten(2))
+        return self.proj(self.attention(query, key, value, bias))
 
-    def _split(self, x: Tensor, sizes: list[int]) -> list[Tensor]:
-        heads = x.reshape([-1, x.shape[1], self._heads, sum(sizes)]).transpose([0, 2, 1, 3])
-        parts: list[Tensor] = paddle.split(heads, sizes, axis=3) if len(sizes) > 1 else [heads]
-        return parts
-
-
-class EverySecond(nn.Layer):  # type: ignore[misc]
-    """Selects every second row and column of a square of tokens with this side."""
-
-    def __init__(self, side: int) -> None:
-        super().__init__()
-        self._side = side
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps tokens [B, N, C] to about a quarter of them."""
-        square = x.reshape([-1, self._side, self._side, x.shape[2]])
-        return square[:, ::2, ::2].flatten(1, 2)
+    def _split(self, x: Tensor, widths: list[int]) -> list[Tensor]:
+        """Returns parts of these widths of each head, [B, N, heads * width]."""
+        heads = x.reshape([-1, x.shape[1], self._heads, sum(widths)])
+        return [part.flatten(2) for part in paddle.split(heads, widths, axis=3)]
 
 
 def distances(side: int, stride: int) -> NDArray[np.int64]:
-    """Returns [M, N] int64: for each of the M queries and N keys the number of their distance.
+    """Returns [M, N] int64: for each of M queries and N keys the number of their distance.
 
-    A distance is a pair of absolute differences of rows and columns. Distances are numbered in the order of
-    their first appearance. Queries are those of every ``stride``-th row and column.
+    A distance is a pair of absolute differences of rows and columns. Queries are those of every ``stride``-th
+    row and column.
     """
     steps = abs(np.arange(0, side, stride)[:, None] - np.arange(side))
     pairs = steps[:, None, :, None] * side + steps[None, :, None, :]
-    _, first, numbers = np.unique(pairs.flatten(), return_index=True, return_inverse=True)
-    ranks = np.argsort(np.argsort(first))
-    return np.asarray(ranks[numbers.flatten()].reshape([len(steps) ** 2, side**2]), np.int64)
+    return np.asarray(pairs.reshape([len(steps) ** 2, side**2]), np.int64)
 
 
 class LeViT(nn.Layer):  # type: ignore[misc]
@@ -168,7 +140,10 @@ class LeViT(nn.Layer):  # type: ignore[misc]
             channels = out
         self.patch_embed = nn.Sequential(*layers[:-1])
         side, blocks = self._side // _PATCH, list[nn.Layer]()
-        residual = partial(ResidualLayer, drop_path=drop_path_rate)
+
+        def residual(layer: nn.Layer) -> nn.Layer:
+            return ResidualSequence({"m": layer}, True, drop_path_rate)
+
         for i, width in enumerate(widths):
             if i:
                 before = widths[i - 1]
@@ -185,8 +160,7 @@ class LeViT(nn.Layer):  # type: ignore[misc]
         """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
         check_side(x, self._side, self._data_format)
         x = self.patch_embed(x)
-        x = x.flatten(1, 2) if self._data_format == "NHWC" else x.flatten(2).transpose([0, 2, 1])
-        return self.head(self.blocks(x).mean(1))
+        return self.head(self.blocks(to_tokens(x, self._data_format).flatten(1, 2)).mean(1))
 
 
 def _mlp(width: int) -> nn.Sequential:

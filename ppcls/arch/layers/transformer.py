@@ -53,14 +53,17 @@ class DotProductAttention(nn.Layer):  # type: ignore[misc]
         self.scores, self.mixed = MatrixProduct(transposed=True), MatrixProduct()
         self.attn_drop, self._heads, self._scale = dropout(drop_rate), heads, scale
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Maps queries [B, N, C], keys [B, M, C] and values [B, M, D] to tokens [B, N, D]."""
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Maps queries [B, N, C], keys [B, M, C] and values [B, M, D] to tokens [B, N, D].
+
+        ``bias``, [heads, N, M], is added to the products of queries and keys.
+        """
         query, key, value = (
             x.reshape([-1, x.shape[1], self._heads, x.shape[2] // self._heads]).transpose([0, 2, 1, 3])
             for x in (query, key, value)
         )
-        query = query * (self._scale or query.shape[-1] ** -0.5)
-        weights = self.attn_drop(F.softmax(self.scores(query, key), axis=-1))
+        scores = self.scores(query * (self._scale or query.shape[-1] ** -0.5), key)
+        weights = self.attn_drop(F.softmax(scores if bias is None else scores + bias, axis=-1))
         return self.mixed(weights, value).transpose([0, 2, 1, 3]).flatten(2)
 
 
