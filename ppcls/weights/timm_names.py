@@ -21,7 +21,8 @@ from ppcls.arch.families.efficientnet import EfficientNet, TinyNet
 from ppcls.arch.families.efficientnet_lite import EfficientNetLite
 from ppcls.arch.families.ghostnet import GhostNet
 from ppcls.arch.families.hrnet import HRNet
-from ppcls.arch.families.inception import InceptionV3, InceptionV4
+from ppcls.arch.families.inception_v3 import InceptionV3
+from ppcls.arch.families.inception_v4 import InceptionV4
 from ppcls.arch.families.mobilenet import MobileNetV1Net, MobileNetV2Net, MobileNetV3Net
 from ppcls.arch.families.mobilenet_v4 import MobileNetV4
 from ppcls.arch.families.pp_lcnet import PPLCNet

@@ -27,7 +27,7 @@ from ppcls.arch.families.efficientnet_v2 import EfficientNetV2
 from ppcls.arch.families.fasternet import FasterNet
 from ppcls.arch.families.ghostnet import GhostNet
 from ppcls.arch.families.hrnet import HRNet
-from ppcls.arch.families.inception import InceptionV3
+from ppcls.arch.families.inception_v3 import InceptionV3
 from ppcls.arch.families.mobilenet import MobileNetV1Net
 from ppcls.arch.families.mobilenet_v4 import MobileNetV4
 from ppcls.arch.families.mobilevit import MobileViT

@@ -12,9 +12,8 @@ from paddle.nn import functional as F
 from ppcls.arch.families.mobilevit import MobileViTConvNorm
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, round_channels
 from ppcls.arch.layers.drop_path import dropout
-from ppcls.arch.layers.linear_attention import UNIFORM, linear_transformer, pointwise
 from ppcls.arch.layers.sequence import ResidualSequence
-from ppcls.arch.layers.tokens import even, over_patches, resize, sides
+from ppcls.arch.layers.tokens import UNIFORM, even, linear_transformer, over_patches, pointwise, resize, sides
 
 
 class MobileViTV2Block(nn.Layer):  # type: ignore[misc]

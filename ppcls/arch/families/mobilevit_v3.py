@@ -16,8 +16,7 @@ from paddle.nn import functional as F
 from ppcls.arch.families.mobilevit_v2 import MobileViTStages, MobileViTV2Block, scaled
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, FanOutNormal
 from ppcls.arch.layers.drop_path import dropout
-from ppcls.arch.layers.linear_attention import pointwise, transformer_block
-from ppcls.arch.layers.tokens import even, over_patches, resize, sides
+from ppcls.arch.layers.tokens import even, over_patches, pointwise, resize, sides, transformer_block
 from ppcls.arch.layers.transformer import SelfAttention, linear
 
 _HEADS = 4

@@ -1,0 +1,101 @@
+"""Inception V4 (Szegedy et al. 2016, https://arxiv.org/abs/1602.07261)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.layers.conv_norm import DataFormat, UnderscoredConvNorm, uniform_linear
+from ppcls.arch.layers.inception import (
+    COLUMN,
+    ROW,
+    SHORT_COLUMN,
+    SHORT_ROW,
+    InceptionModule,
+    Table,
+    chain,
+)
+
+_V4_STEM: Table = (
+    (
+        ("_conv_1", "x", 32, 3, "s"),
+        ("_conv_2", "_conv_1", 32, 3, "v"),
+        ("_conv_3", "_conv_2", 64, 3, ""),
+        ("_conv2", "_conv_3", 96, 3, "s"),
+        *chain("_conv1_", "max(_conv_3) _conv2", (64, 1), (96, 3, "v")),
+        *chain("_conv2_", "max(_conv_3) _conv2", (64, 1), (64, COLUMN), (64, ROW), (96, 3, "v")),
+        ("_conv3", "_conv1_2 _conv2_4", 192, 3, "s"),
+    ),
+    "_conv3 max(_conv1_2+_conv2_4)",
+)
+_V4_A: Table = (
+    (
+        *(("_conv1", "avg(x)", 96, 1, ""), ("_conv2", "x", 96, 1, "")),
+        *chain("_conv3_", "x", (64, 1), (96, 3)),
+        *chain("_conv4_", "x", (64, 1), (96, 3), (96, 3)),
+    ),
+    "_conv1 _conv2 _conv3_2 _conv4_3",
+)
+_V4_REDUCTION_A: Table = (
+    (("_conv2", "x", 384, 3, "s"), *chain("_conv3_", "x", (192, 1), (224, 3), (256, 3, "s"))),
+    "max(x) _conv2 _conv3_3",
+)
+_V4_B: Table = (
+    (
+        *(("_conv1", "avg(x)", 128, 1, ""), ("_conv2", "x", 384, 1, "")),
+        *chain("_conv3_", "x", (192, 1), (224, ROW), (256, COLUMN)),
+        *chain("_conv4_", "x", (192, 1), (192, ROW), (224, COLUMN), (224, ROW), (256, COLUMN)),
+    ),
+    "_conv1 _conv2 _conv3_3 _conv4_5",
+)
+_V4_REDUCTION_B: Table = (
+    (
+        *chain("_conv2_", "x", (192, 1), (192, 3, "s")),
+        *chain("_conv3_", "x", (256, 1), (256, ROW), (320, COLUMN), (320, 3, "s")),
+    ),
+    "max(x) _conv2_2 _conv3_4",
+)
+_V4_C: Table = (
+    (
+        *(("_conv1", "avg(x)", 256, 1, ""), ("_conv2", "x", 256, 1, ""), ("_conv3_0", "x", 384, 1, "")),
+        ("_conv3_1", "_conv3_0", 256, SHORT_ROW, ""),
+        ("_conv3_2", "_conv3_0", 256, SHORT_COLUMN, ""),
+        ("_conv4_0", "x", 384, 1, ""),
+        ("_conv4_00", "_conv4_0", 448, SHORT_ROW, ""),
+        ("_conv4_000", "_conv4_00", 512, SHORT_COLUMN, ""),
+        ("_conv4_1", "_conv4_000", 256, SHORT_ROW, ""),
+        ("_conv4_2", "_conv4_000", 256, SHORT_COLUMN, ""),
+    ),
+    "_conv1 _conv2 _conv3_1 _conv3_2 _conv4_1 _conv4_2",
+)
+_V4 = {
+    **{"_inception_stem": _V4_STEM, **{f"_inceptionA_{i}": _V4_A for i in range(1, 5)}},
+    **{"_reductionA": _V4_REDUCTION_A, **{f"_inceptionB_{i}": _V4_B for i in range(1, 8)}},
+    **{"_reductionB": _V4_REDUCTION_B, **{f"_inceptionC_{i}": _V4_C for i in range(1, 4)}},
+}
+
+
+class InceptionV4(nn.Layer):  # type: ignore[misc]
+    """The Inception V4 network."""
+
+    def __init__(
+        self, class_num: int = 1000, data_format: DataFormat = "NCHW", input_image_channel: int = 3
+    ) -> None:
+        super().__init__()
+        conv = partial(UnderscoredConvNorm, act=F.relu, data_format=data_format)
+        channels = input_image_channel
+        for name, table in _V4.items():
+            module = InceptionModule(table, channels, conv, exclusive=True, data_format=data_format)
+            self.add_sublayer(name, module)
+            channels = module.width
+        self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        self._drop = nn.Dropout(0.2, mode="downscale_in_infer")
+        self.out = uniform_linear(channels, class_num)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
+        for name in _V4:
+            x = getattr(self, name)(x)
+        return self.out(self._drop(self.avg_pool(x).flatten(1)))
