@@ -6,7 +6,7 @@ As in PaddleClas, keys and values are averages of consecutive tokens.
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import paddle
 from paddle import Tensor, nn
@@ -14,8 +14,7 @@ from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, batch_norm, round_channels
 from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
-from ppcls.arch.layers.norm_act import norm_relu
-from ppcls.arch.layers.tokens import PixelMlp, to_image, to_tokens
+from ppcls.arch.layers.tokens import PixelMlp, pointwise, to_image, to_tokens
 from ppcls.arch.layers.transformer import DEVIATION, DotProductAttention, linear, normal
 
 _HEAD = 32
@@ -24,6 +23,15 @@ _WIDTHS = ((96, 96), (192, 256), (384, 512), (768, 1024))  # of blocks without a
 _REDUCTIONS = (8, 4, 2, 1)  # of the sides of keys and values, per stage
 _GROUP = 5  # in the third stage, every block at a multiple of it has attention
 _SHARE = 0.75  # of the channels that have attention
+_NORMAL = nn.initializer.Normal(std=DEVIATION)
+
+
+class Drops(NamedTuple):
+    """Dropout after each layer and of attention weights, and the probability of skipping half a block."""
+
+    layer: float
+    attention: float
+    path: float
 
 
 class NextConvNorm(ConvNorm):
@@ -32,21 +40,19 @@ class NextConvNorm(ConvNorm):
     names: ClassVar[tuple[str, str]] = ("conv", "norm")
 
 
-class GroupedConvAttention(nn.Layer):  # type: ignore[misc]
+class GroupedConvAttention(ConvNorm):
     """A 3x3 convolution per head, batch norm, ReLU and a 1x1 convolution."""
 
+    names: ClassVar[tuple[str, str]] = ("group_conv3x3", "norm")
+
     def __init__(self, channels: int, data_format: DataFormat) -> None:
-        super().__init__()
-        conv = partial(
-            nn.Conv2D, channels, channels, weight_attr=normal(), bias_attr=False, data_format=data_format
-        )
-        self.group_conv3x3 = conv(3, padding=1, groups=channels // _HEAD)
-        self.norm = batch_norm(channels, data_format)
-        self.projection = conv(1)
+        shape = channels, channels, 3, 1, channels // _HEAD
+        super().__init__(*shape, F.relu, data_format, initializer=_NORMAL)
+        self.projection = pointwise(channels, channels, data_format, _NORMAL, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to the same shape."""
-        return self.projection(norm_relu(self.norm, self.group_conv3x3(x)))
+        return self.projection(ConvNorm.forward(self, x))  # Paddle 2.6 cannot compile super()
 
 
 class ReluMlp(PixelMlp):
@@ -65,14 +71,14 @@ class AveragedAttention(nn.Layer):  # type: ignore[misc]
     Args:
         width: Width of a token.
         count: Number of tokens per average.
-        rates: Dropout of the output and of the attention weights.
+        drops: See `Drops`.
     """
 
-    def __init__(self, width: int, count: int, rates: tuple[float, float]) -> None:
+    def __init__(self, width: int, count: int, drops: Drops) -> None:
         super().__init__()
         self.q, self.k, self.v, self.proj = (linear(width, width) for _ in range(4))
-        self.proj_drop = dropout(rates[0])
-        self.attention = DotProductAttention(width // _HEAD, drop_rate=rates[1])
+        self.proj_drop = dropout(drops.layer)
+        self.attention = DotProductAttention(width // _HEAD, drop_rate=drops.attention)
         self._count, self._width = count, width
         if count > 1:
             self.norm = nn.BatchNorm1D(width)
@@ -92,25 +98,16 @@ class GroupedConvBlock(nn.Layer):  # type: ignore[misc]
 
     Args:
         stride: Stride of average pooling.
-        rates: Dropout after each layer and of attention weights.
-        drop_path: Probability of skipping each half.
+        drops: See `Drops`.
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        out: int,
-        stride: int,
-        rates: tuple[float, float],
-        drop_path: float,
-        data_format: DataFormat,
-    ) -> None:
+    def __init__(self, channels: int, out: int, stride: int, drops: Drops, data_format: DataFormat) -> None:
         super().__init__()
-        self.patch_embed = _embed(in_channels, out, stride, data_format)
+        self.patch_embed = _embed(channels, out, stride, data_format)
         self.mhca = GroupedConvAttention(out, data_format)
         self.norm = batch_norm(out, data_format)
-        self.mlp = ReluMlp(out, 3, rates[0], data_format)
-        self.drop_path = DropPath(drop_path)
+        self.mlp = ReluMlp(out, 3, drops.layer, data_format)
+        self.drop_path = DropPath(drops.path)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to [B, C', ceil(H/stride), ceil(W/stride)]."""
@@ -125,31 +122,22 @@ class AveragedAttentionBlock(nn.Layer):  # type: ignore[misc]
     Args:
         stride: Stride of average pooling.
         reduction: Factor by which the sides of keys and values are reduced.
-        rates: Dropout after each layer and of attention weights.
-        drop_path: Probability of skipping the second half; smaller for the parts of the first one.
+        drops: See `Drops`; smaller probabilities of skipping apply to both parts of the first half.
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        out: int,
-        stride: int,
-        reduction: int,
-        rates: tuple[float, float],
-        drop_path: float,
-        data_format: DataFormat,
+        self, channels: int, out: int, stride: int, reduction: int, drops: Drops, data_format: DataFormat
     ) -> None:
         super().__init__()
         width = round_channels(out * _SHARE, 32)
-        self.patch_embed = _embed(in_channels, width, stride, data_format)
+        self.patch_embed = _embed(channels, width, stride, data_format)
         self.norm1, self.norm2 = batch_norm(width, data_format), batch_norm(out, data_format)
-        self.e_mhsa = AveragedAttention(width, reduction**2, rates)
+        self.e_mhsa = AveragedAttention(width, reduction**2, drops)
         self.projection = _embed(width, out - width, 1, data_format)
         self.mhca = GroupedConvAttention(out - width, data_format)
-        self.mlp = ReluMlp(out, 2, rates[0], data_format)
-        self.mhsa_drop, self.mhca_drop = DropPath(drop_path * _SHARE), DropPath(drop_path * (1 - _SHARE))
-        self.drop_path = DropPath(drop_path)
-        self._data_format = data_format
+        self.mlp = ReluMlp(out, 2, drops.layer, data_format)
+        self.mhsa_drop, self.mhca_drop = (DropPath(drops.path * share) for share in (_SHARE, 1 - _SHARE))
+        self.drop_path, self._data_format = DropPath(drops.path), data_format
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to [B, C', ceil(H/stride), ceil(W/stride)]."""
@@ -170,8 +158,7 @@ def _embed(in_channels: int, out: int, stride: int, data_format: DataFormat) -> 
         pool = nn.AvgPool2D(stride, stride, ceil_mode=True, data_format=data_format)
         layers.add_sublayer("avgpool", pool)
     if stride > 1 or in_channels != out:
-        conv = nn.Conv2D(in_channels, out, 1, weight_attr=normal(), bias_attr=False, data_format=data_format)
-        layers.add_sublayer("conv", conv)
+        layers.add_sublayer("conv", pointwise(in_channels, out, data_format, _NORMAL, bias=False))
         layers.add_sublayer("norm", batch_norm(out, data_format))
     return layers
 
@@ -197,26 +184,25 @@ class NextViT(nn.Layer):  # type: ignore[misc]
         attn_drop_rate: float = 0.0,
     ) -> None:
         super().__init__()
-        initializer = nn.initializer.Normal(std=DEVIATION)
         channels, stem = input_image_channel, list[nn.Layer]()
+        conv = partial(NextConvNorm, act=F.relu, data_format=data_format, initializer=_NORMAL)
         for out, stride in _STEM:
-            options = {"act": F.relu, "data_format": data_format, "initializer": initializer}
-            stem.append(NextConvNorm(channels, out, 3, stride, **options))
+            stem.append(conv(channels, out, 3, stride))
             channels = out
         self.stem = nn.Sequential(*stem)
-        depths, blocks, rates = (3, 4, depth, 3), list[nn.Layer](), (drop_rate, attn_drop_rate)
-        drops = iter(drop_paths(drop_path_rate, sum(depths)))
+        depths, blocks = (3, 4, depth, 3), list[nn.Layer]()
+        paths = iter(drop_paths(drop_path_rate, sum(depths)))
         for stage, count in enumerate(depths):
             period = _GROUP if stage == 2 else count  # between blocks with attention
             for i in range(count):
+                drops = Drops(drop_rate, attn_drop_rate, next(paths))
                 stride, attends = 2 if stage and not i else 1, stage > 0 and (i + 1) % period == 0
                 out = _WIDTHS[stage][attends]
+                shape = channels, out, stride
                 if attends:
-                    reduced = stride, _REDUCTIONS[stage]
-                    block = AveragedAttentionBlock(channels, out, *reduced, rates, next(drops), data_format)
+                    blocks.append(AveragedAttentionBlock(*shape, _REDUCTIONS[stage], drops, data_format))
                 else:
-                    block = GroupedConvBlock(channels, out, stride, rates, next(drops), data_format)
-                blocks.append(block)
+                    blocks.append(GroupedConvBlock(*shape, drops, data_format))
                 channels = out
         self.features = nn.Sequential(*blocks)
         self.norm = batch_norm(channels, data_format)
