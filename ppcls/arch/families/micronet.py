@@ -13,7 +13,7 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.layers.conv_norm import DataFormat, FanOutNormal, batch_norm, round_channels
+from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, FanOutNormal, round_channels
 from ppcls.arch.layers.transformer import linear
 
 _REDUCTION, _LEAST = 8, 4  # of the channels between the layers of shift-max
@@ -23,50 +23,23 @@ _REDUCTION, _LEAST = 8, 4  # of the channels between the layers of shift-max
 _Block = tuple[int, int, int, int, int, int, int, int, int, int]
 
 
-def _conv_norm(
-    in_channels: int,
-    out: int,
-    kernel: tuple[int, int],
-    stride: tuple[int, int],
-    groups: int,
-    data_format: DataFormat,
-) -> list[nn.Layer]:
-    conv = nn.Conv2D(
-        in_channels,
-        out,
-        kernel,
-        stride,
-        padding=[side // 2 for side in kernel],
-        groups=groups,
-        weight_attr=FanOutNormal(),
-        bias_attr=False,
-        data_format=data_format,
-    )
-    return [conv, batch_norm(out, data_format)]
-
-
-class LayersOfConv(nn.Layer):  # type: ignore[misc]
-    """Layers that are named ``conv`` in checkpoints."""
-
-    def __init__(self, *layers: nn.Layer) -> None:
-        super().__init__()
-        self.conv = nn.Sequential(*layers)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] (or NHWC) to [B, C', H', W']."""
-        return self.conv(x)
+_CONV = partial(ConvNorm, initializer=FanOutNormal())
 
 
 def _pointwise(in_channels: int, out: int, groups: int, data_format: DataFormat) -> nn.Layer:
-    return LayersOfConv(*_conv_norm(in_channels, out, (1, 1), (1, 1), groups, data_format))
+    """Returns a 1x1 convolution with batch norm."""
+    layers = _CONV(in_channels, out, 1, groups=groups, data_format=data_format)
+    return nn.Sequential(("conv", nn.Sequential(*layers.children())))
 
 
 def _separable(
     widths: tuple[int, int, int], groups: tuple[int, int], kernel: int, stride: int, data_format: DataFormat
 ) -> list[nn.Layer]:
     """Returns a vertical and a horizontal convolution, each with batch norm."""
-    vertical = _conv_norm(*widths[:2], (kernel, 1), (stride, 1), groups[0], data_format)
-    return vertical + _conv_norm(*widths[1:], (1, kernel), (1, stride), groups[1], data_format)
+    conv = partial(_CONV, data_format=data_format)
+    vertical = conv(*widths[:2], (kernel, 1), (stride, 1), groups[0])
+    horizontal = conv(*widths[1:], (1, kernel), (1, stride), groups[1])
+    return [*vertical.children(), *horizontal.children()]
 
 
 class ShuffledGroups(nn.Layer):  # type: ignore[misc]
@@ -159,13 +132,10 @@ class MicroBlock(nn.Layer):  # type: ignore[misc]
             return ShiftMax(width, channel_groups, reduction, starts, data_format) if used else nn.ReLU6()
 
         def end(channels: int, channel_groups: int, divided: bool) -> nn.Layer:
+            if not dynamic[2]:
+                return nn.Identity()
             final = reduction // 2 if divided else reduction
-            single = ((1.0, 0.0),)
-            return (
-                ShiftMax(channels, channel_groups, final, single, data_format)
-                if dynamic[2]
-                else nn.Identity()
-            )
+            return ShiftMax(channels, channel_groups, final, ((1.0, 0.0),), data_format)
 
         layers: list[nn.Layer]
         if last_factor == 0:
@@ -173,8 +143,9 @@ class MicroBlock(nn.Layer):  # type: ignore[misc]
         elif groups == 0:
             middle = in_channels * first
             widths = in_channels, middle, width
+            depthwise = _separable(widths, (in_channels, middle), kernel, stride, data_format)
             layers = [
-                LayersOfConv(*_separable(widths, (in_channels, middle), kernel, stride, data_format)),
+                nn.Sequential(("conv", nn.Sequential(*depthwise))),
                 activate(dynamic[1], factor),
                 shuffle(factor),
                 shuffle(width // 2) if dynamic[1] else nn.Identity(),
@@ -190,7 +161,7 @@ class MicroBlock(nn.Layer):  # type: ignore[misc]
                 _pointwise(in_channels, width, groups, data_format),
                 activate(dynamic[0], factor),
                 shuffle(factor),
-                LayersOfConv(*depthwise),
+                nn.Sequential(("conv", nn.Sequential(*depthwise))),
                 nn.Identity(),
                 activate(dynamic[1], width // factor if factor > 1 else 1),
                 mixed,
@@ -208,18 +179,10 @@ class MicroBlock(nn.Layer):  # type: ignore[misc]
         return x + y if self._shortcut else y
 
 
-class LinearSwish(nn.Layer):  # type: ignore[misc]
-    """A linear layer, batch norm and hard swish."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.linear = nn.Sequential(
-            linear(inputs, outputs, deviation=0.01), nn.BatchNorm1D(outputs), nn.Hardswish()
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, inputs] to [B, outputs]."""
-        return self.linear(x)
+def _linear_swish(inputs: int, outputs: int) -> nn.Layer:
+    """Returns a linear layer, batch norm and hard swish."""
+    layers = linear(inputs, outputs, deviation=0.01), nn.BatchNorm1D(outputs), nn.Hardswish()
+    return nn.Sequential(("linear", nn.Sequential(*layers)))
 
 
 class MicroNet(nn.Layer):  # type: ignore[misc]
@@ -248,7 +211,8 @@ class MicroNet(nn.Layer):  # type: ignore[misc]
         channels = stem[0] * stem[1]
         widths = input_image_channel, stem[0], channels
         convs = [*_separable(widths, (1, stem[0]), 3, 2, data_format), ShuffledGroups(stem[0], data_format)]
-        layers: list[nn.Layer] = [nn.Sequential(("stem", nn.Sequential(LayersOfConv(*convs), nn.ReLU6())))]
+        stem_layers = nn.Sequential(nn.Sequential(("conv", nn.Sequential(*convs))), nn.ReLU6())
+        layers: list[nn.Layer] = [nn.Sequential(("stem", stem_layers))]
         starts = ((1.0, 0.0), (0.5, 0.5)) if third else ((1.0, 0.0), (1.0, 0.0))
         for i, block in enumerate(blocks):
             dynamic = (not third, third or i > 0, not third)
@@ -256,8 +220,8 @@ class MicroNet(nn.Layer):  # type: ignore[misc]
             channels = block[0]
         self.features = nn.Sequential(*layers)
         self.avgpool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
-        hidden = LinearSwish(channels, features)
-        self.classifier = nn.Sequential(hidden, nn.Dropout(dropout), LinearSwish(features, class_num))
+        hidden = _linear_swish(channels, features)
+        self.classifier = nn.Sequential(hidden, nn.Dropout(dropout), _linear_swish(features, class_num))
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
