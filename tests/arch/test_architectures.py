@@ -36,6 +36,8 @@ from ppcls.arch.families.cswin_transformer import CSWinTransformer
 from ppcls.arch.families.cvt import CvT
 from ppcls.arch.families.dsnet import DSNet
 from ppcls.arch.families.efficientnet_v2 import EfficientNetV2
+from ppcls.arch.families.hardnet import HarDNet
+from ppcls.arch.families.hrnet import HRNet
 from ppcls.arch.families.levit import LeViT
 from ppcls.arch.families.mixnet import MixNet_S
 from ppcls.arch.families.nextvit import NextViT
@@ -154,6 +156,8 @@ NARROW = {  # small networks for tests that do not depend on the size
     "DSNet_tiny": partial(DSNet, (1, 1, 1, 1)),
     "CSPDarkNet53": partial(CSPDarkNet, (1, 2, 1)),
     "MixNet_S": MixNet_S,
+    "HRNet_W18_C": partial(HRNet, 4),
+    "HarDNet39_ds": partial(HarDNet, (8, 12), (16, 24), (4, 6), (4, 4), (True, False), separable=True),
     "ResNeXt101_32x8d_wsl": partial(WideResNeXt101, 1),
 }
 FIXED_SIZE = ("ViT", "LeViT", "TNT")  # start of the names of networks that need `img_size`

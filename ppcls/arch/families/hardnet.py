@@ -68,8 +68,8 @@ class HarmonicBlock(nn.Layer):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to [B, C', H, W]."""
         features = [x]
-        for i, layer in enumerate(self.layers, start=1):
-            inputs = [features[source] for source in links(i)]
+        for i, layer in enumerate(self.layers):
+            inputs = [features[source] for source in links(i + 1)]
             features.append(layer(inputs[0] if len(inputs) == 1 else paddle.concat(inputs, self._axis)))
         return paddle.concat([features[i] for i in self._kept], self._axis)
 

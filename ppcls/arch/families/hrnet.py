@@ -93,7 +93,7 @@ class ResolutionModule(nn.Layer):  # type: ignore[misc]
 
     def forward(self, features: Sequence[Tensor]) -> list[Tensor]:
         """Maps features of falling resolution to the same shapes."""
-        features = [blocks(x) for blocks, x in zip(self.basic_block_list, features, strict=True)]
+        features = [blocks(features[i]) for i, blocks in enumerate(self.basic_block_list)]
         fused: list[Tensor] = self.fuse_func(features)
         return fused
 
@@ -134,9 +134,10 @@ class HRNet(nn.Layer):  # type: ignore[misc]
             for module in stage["stage_func_list"]:
                 features = module(features)
             features += [] if conv is None else [conv(features[-1])]
-        total, *rest = [block(x) for block, x in zip(self.last_cls["func_list"], features, strict=True)]
-        for conv, smaller in zip(self.cls_head_conv_list, rest, strict=True):
-            total = smaller + conv(total)
+        features = [block(features[i]) for i, block in enumerate(self.last_cls["func_list"])]
+        total = features[0]
+        for i, conv in enumerate(self.cls_head_conv_list):
+            total = features[i + 1] + conv(total)
         return self.fc(self.avg_pool(self.conv_last(total)).flatten(1))
 
 
