@@ -9,17 +9,15 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar
 
-import numpy as np
 import paddle
-from numpy.typing import NDArray
 from paddle import ParamAttr, Tensor, nn
 from paddle.regularizer import L2Decay
 
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat
 from ppcls.arch.layers.sequence import ResidualSequence
-from ppcls.arch.layers.tokens import to_tokens
+from ppcls.arch.layers.tokens import TokenBatchNorm, to_tokens
 from ppcls.arch.layers.transformer import DotProductAttention, check_side, linear
-from ppcls.arch.layers.windows import add_constant
+from ppcls.arch.layers.windows import add_constant, distances
 
 _PATCH = 16
 _RATIO = 2  # of the values' width to the keys', and of the width between linear layers to a token's
@@ -32,43 +30,33 @@ class ShortConvNorm(ConvNorm):
     names: ClassVar[tuple[str, str]] = ("c", "bn")
 
 
-class LinearBatchNorm(nn.Layer):  # type: ignore[misc]
-    """A linear layer without bias, and batch norm with ``scale`` as its initial weight."""
-
-    def __init__(self, inputs: int, outputs: int, scale: float = 1.0) -> None:
-        super().__init__()
-        self.c = nn.Linear(inputs, outputs, bias_attr=False)
-        self.bn = nn.BatchNorm1D(outputs, weight_attr=nn.initializer.Constant(scale))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps tokens [B, N, inputs] to [B, N, outputs]."""
-        x = self.c(x)
-        return self.bn(x.flatten(0, 1)).reshape([-1, *x.shape[1:]])
+def _linear_norm(inputs: int, outputs: int, scale: float = 1.0) -> nn.Sequential:
+    """Returns a linear layer without bias, and batch norm with ``scale`` as its initial weight."""
+    norm = TokenBatchNorm(outputs, weight_attr=nn.initializer.Constant(scale))
+    return nn.Sequential(("c", nn.Linear(inputs, outputs, bias_attr=False)), ("bn", norm))
 
 
 class DistanceAttention(nn.Layer):  # type: ignore[misc]
     """Attention with a learned bias per head and distance.
 
     Args:
-        in_width: Width of an input token.
-        out_width: Width of an output token.
+        inputs: Width of an input token.
+        outputs: Width of an output token.
         key: Width of a head's keys.
         heads: Number of heads.
         side: Side of the square of input tokens.
         halves: Whether only every second token of each row and column has a query.
     """
 
-    def __init__(
-        self, in_width: int, out_width: int, key: int, heads: int, side: int, halves: bool = False
-    ) -> None:
+    def __init__(self, inputs: int, outputs: int, key: int, heads: int, side: int, halves: bool) -> None:
         super().__init__()
         value = key * (_HALVING_RATIO if halves else _RATIO)
         if halves:
-            self.kv = LinearBatchNorm(in_width, heads * (key + value))
-            self.q = nn.LayerDict({"1": LinearBatchNorm(in_width, heads * key)})
+            self.kv = _linear_norm(inputs, heads * (key + value))
+            self.q = nn.LayerDict({"1": _linear_norm(inputs, heads * key)})
         else:
-            self.qkv = LinearBatchNorm(in_width, heads * (2 * key + value))
-        norm = LinearBatchNorm(heads * value, out_width, 1.0 if halves else 0.0)
+            self.qkv = _linear_norm(inputs, heads * (2 * key + value))
+        norm = _linear_norm(heads * value, outputs, 1.0 if halves else 0.0)
         self.proj = nn.Sequential(nn.Hardswish(), norm)
         attr = ParamAttr(initializer=nn.initializer.Constant(0.0), regularizer=L2Decay(0.0))
         self.attention_biases = self.create_parameter([heads, side**2], attr=attr)
@@ -77,7 +65,7 @@ class DistanceAttention(nn.Layer):  # type: ignore[misc]
         self._key, self._value, self._heads, self._side, self._halves = key, value, heads, side, halves
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps tokens [B, N, in_width] to [B, N, out_width], or to a quarter of the tokens."""
+        """Maps tokens [B, N, inputs] to [B, N, outputs], or to a quarter of the tokens."""
         if self._halves:
             key, value = self._split(self.kv(x), [self._key, self._value])
             square = x.reshape([-1, self._side, self._side, x.shape[2]])
@@ -92,17 +80,6 @@ class DistanceAttention(nn.Layer):  # type: ignore[misc]
         """Returns parts of these widths of each head, [B, N, heads * width]."""
         heads = x.reshape([-1, x.shape[1], self._heads, sum(widths)])
         return [part.flatten(2) for part in paddle.split(heads, widths, axis=3)]
-
-
-def distances(side: int, stride: int) -> NDArray[np.int64]:
-    """Returns [M, N] int64: for each of M queries and N keys the number of their distance.
-
-    A distance is a pair of absolute differences of rows and columns. Queries are those of every ``stride``-th
-    row and column.
-    """
-    steps = abs(np.arange(0, side, stride)[:, None] - np.arange(side))
-    pairs = steps[:, None, :, None] * side + steps[None, :, None, :]
-    return np.asarray(pairs.reshape([len(steps) ** 2, side**2]), np.int64)
 
 
 class LeViT(nn.Layer):  # type: ignore[misc]
@@ -133,26 +110,22 @@ class LeViT(nn.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self._side, self._data_format = img_size or 224, data_format
-        layers: list[nn.Layer] = []
-        channels = input_image_channel
+        layers, channels = list[nn.Layer](), input_image_channel
         for out in (widths[0] >> 3, widths[0] >> 2, widths[0] >> 1, widths[0]):
             layers += [ShortConvNorm(channels, out, 3, 2, data_format=data_format), nn.Hardswish()]
             channels = out
         self.patch_embed = nn.Sequential(*layers[:-1])
         side, blocks = self._side // _PATCH, list[nn.Layer]()
-
-        def residual(layer: nn.Layer) -> nn.Layer:
-            return ResidualSequence({"m": layer}, True, drop_path_rate)
-
+        residual = partial(ResidualSequence, shortcut=True, drop=drop_path_rate)
         for i, width in enumerate(widths):
             if i:
                 before = widths[i - 1]
-                blocks.append(DistanceAttention(before, width, key, before // key, side, True))
-                blocks.append(residual(_mlp(width)))
+                halving = DistanceAttention(before, width, key, before // key, side, True)
+                blocks += [halving, residual({"m": _mlp(width)})]
                 side = (side + 1) // 2
             for _ in range(depths[i]):
-                blocks.append(residual(DistanceAttention(width, width, key, heads[i], side)))
-                blocks.append(residual(_mlp(width)))
+                attention = DistanceAttention(width, width, key, heads[i], side, False)
+                blocks += [residual({"m": attention}), residual({"m": _mlp(width)})]
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Sequential(("bn", nn.BatchNorm1D(widths[-1])), ("l", linear(widths[-1], class_num)))
 
@@ -165,7 +138,7 @@ class LeViT(nn.Layer):  # type: ignore[misc]
 
 def _mlp(width: int) -> nn.Sequential:
     hidden = _RATIO * width
-    return nn.Sequential(LinearBatchNorm(width, hidden), nn.Hardswish(), LinearBatchNorm(hidden, width, 0.0))
+    return nn.Sequential(_linear_norm(width, hidden), nn.Hardswish(), _linear_norm(hidden, width, 0.0))
 
 
 LeViT_128S = partial(LeViT, (128, 256, 384), 16, (2, 3, 4), (4, 6, 8))

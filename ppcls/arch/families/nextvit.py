@@ -14,7 +14,7 @@ from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, batch_norm, round_channels
 from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
-from ppcls.arch.layers.tokens import PixelMlp, pointwise, to_image, to_tokens
+from ppcls.arch.layers.tokens import PixelMlp, TokenBatchNorm, pointwise, to_image, to_tokens
 from ppcls.arch.layers.transformer import DEVIATION, DotProductAttention, linear, normal
 
 _HEAD = 32
@@ -81,7 +81,7 @@ class AveragedAttention(nn.Layer):  # type: ignore[misc]
         self.attention = DotProductAttention(width // _HEAD, drop_rate=drops.attention)
         self._count, self._width = count, width
         if count > 1:
-            self.norm = nn.BatchNorm1D(width)
+            self.norm = TokenBatchNorm(width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps tokens [B, N, width] to the same shape."""
@@ -89,7 +89,7 @@ class AveragedAttention(nn.Layer):  # type: ignore[misc]
         if self._count > 1:
             kept = x.shape[1] // self._count
             groups = x[:, : kept * self._count].reshape([-1, kept, self._count, self._width])
-            source = self.norm(groups.mean(2).flatten(0, 1)).reshape([-1, kept, self._width])
+            source = self.norm(groups.mean(2))
         return self.proj_drop(self.proj(self.attention(self.q(x), self.k(source), self.v(source))))
 
 

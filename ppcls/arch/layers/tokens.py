@@ -56,6 +56,15 @@ class TokenConvolution(nn.Layer):  # type: ignore[misc]
         return apply_to_tokens(getattr(self, self._name), x, self._data_format)
 
 
+class TokenBatchNorm(nn.BatchNorm1D):  # type: ignore[misc]
+    """Batch norm of tokens."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps tokens [B, N, C] to the same shape."""
+        rows = nn.BatchNorm1D.forward(self, x.flatten(0, 1))  # Paddle 2.6 cannot compile super()
+        return rows.reshape([-1, *x.shape[1:]])
+
+
 class PatchNorm(nn.Layer):  # type: ignore[misc]
     """Maps each patch to a token by a strided convolution and layer norm.
 

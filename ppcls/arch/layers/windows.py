@@ -83,6 +83,17 @@ def relative_positions(window: int) -> NDArray[np.int64]:
     return np.asarray(down * (2 * window - 1) + along, np.int64)
 
 
+def distances(side: int, stride: int) -> NDArray[np.int64]:
+    """Returns [M, N] int64: for each of M queries and N keys the number of their distance.
+
+    A distance is a pair of absolute differences of rows and columns. Queries are those of every ``stride``-th
+    row and column.
+    """
+    steps = abs(np.arange(0, side, stride)[:, None] - np.arange(side))
+    pairs = steps[:, None, :, None] * side + steps[None, :, None, :]
+    return np.asarray(pairs.reshape([len(steps) ** 2, side**2]), np.int64)
+
+
 def shift_mask(height: int, width: int, window: int) -> Tensor:
     """Returns the mask that separates tokens which are neighbors only because shifting wraps around.
 
