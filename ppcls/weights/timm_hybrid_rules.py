@@ -1,4 +1,4 @@
-"""Rules from the parameter names of EfficientNetV2, MobileNetV4 and MobileViT to those of timm.
+"""Rules from the parameter names of EfficientNetV2 and of networks with attention to those of timm.
 
 See `ppcls.weights.timm_rules`.
 """
@@ -108,3 +108,33 @@ MOBILEVIT_V2: Rules = [
     (r"\.global_rep\.\d\.", ".norm."),
     (r"^classifier\.fc\.", "head.fc."),
 ]
+
+
+def nextvit(model: nn.Layer) -> Rules:
+    """Returns the rules of Next-ViT."""
+    places = positions_of(model.depths)
+    return [
+        (r"^features\.(\d+)\.", lambda match: "stages.{}.blocks.{}.".format(*places[int(match[1])])),
+        (r"\.mlp\.conv(\d)\.", r".mlp.fc\1."),
+        (r"^proj_head\.0\.", "head.fc."),
+    ]
+
+
+def levit(model: nn.Layer) -> Rules:
+    """Returns the rules of LeViT."""
+    starts = [f"stages.0.blocks.{i}." for i in range(model.depths[0])]
+    for stage, depth in enumerate(model.depths[1:], start=1):
+        starts += [f"stages.{stage}.downsample."] + [f"stages.{stage}.blocks.{i}." for i in range(depth)]
+
+    def start(match: re.Match[str]) -> str:
+        block, is_mlp = starts[int(match[1]) // 2], int(match[1]) % 2
+        return block + ("mlp." if is_mlp else "attn_downsample." if "down" in block else "attn.")
+
+    return [
+        (r"^patch_embed\.(\d)\.", lambda match: f"stem.conv{int(match[1]) // 2 + 1}."),
+        (r"^blocks\.(\d+)\.(?:m\.)?", start),
+        (r"\.mlp\.([02])\.", lambda match: f".mlp.ln{int(match[1]) // 2 + 1}."),
+        (r"\.(q|proj)\.1\.", r".\1.ln."),
+        (r"\.c\.", ".linear."),
+        (r"\.l\.", ".linear."),
+    ]

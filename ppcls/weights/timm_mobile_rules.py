@@ -21,6 +21,15 @@ def unit(pattern: str, conv: Replacement, norm: Replacement) -> Rules:
     return [(rf"{pattern}_?conv\.", conv), (rf"{pattern}(?:_batch_norm|bn)\.", norm)]
 
 
+def shift(template: str, by: int) -> Replacement:
+    """Returns a replacement that fills ``template`` with a match's groups and adds ``by`` to numbers."""
+
+    def replace(match: re.Match[str]) -> str:
+        return template.format(*(int(part) + by if part.isdigit() else part for part in match.groups()))
+
+    return replace
+
+
 def block_positions(firsts: Iterable[bool]) -> list[tuple[int, int]]:
     """Returns (stage, position in the stage) of each block, given whether it starts a stage."""
     positions: list[tuple[int, int]] = []
@@ -210,6 +219,36 @@ LCNET_V2: Rules = [
     (r"\.se\.conv(\d)\.", r".se.fc\1."),
     *_LCNET_HEAD,
 ]
+_MIXNET_PARTS = {"exp_conv": ("conv_pw", "bn1"), "conv1": ("conv_dw", "bn2"), "conv2": ("conv_pwl", "bn3")}
+
+
+def mixnet(model: nn.Layer) -> Rules:
+    """Returns the rules of MixNet."""
+    halving = model.depths[-1] // 2  # timm has two stages instead of the last one
+
+    def start(match: re.Match[str]) -> str:
+        stage, i = int(match[1]), int(match[2]) - 1
+        later = stage == len(model.depths) and i >= halving
+        return f"blocks.{stage + later}.{i - later * halving}."
+
+    return [
+        (r"^features\.init_block\.conv1\.conv\.", "conv_stem."),
+        (r"^features\.init_block\.conv1\.bn\.", "bn1."),
+        (r"^features\.init_block\.conv2\.conv1\.conv\.", "blocks.0.0.conv_dw."),
+        (r"^features\.init_block\.conv2\.conv1\.bn\.", "blocks.0.0.bn1."),
+        (r"^features\.init_block\.conv2\.conv2\.conv\.", "blocks.0.0.conv_pw."),
+        (r"^features\.init_block\.conv2\.conv2\.bn\.", "blocks.0.0.bn2."),
+        (r"^features\.stage(\d)\.unit(\d)\.", start),
+        (r"\.se\.conv1\.", ".se.conv_reduce."),
+        (r"\.se\.conv2\.", ".se.conv_expand."),
+        (r"\.(exp_conv|conv\d)\.conv\.", lambda match: f".{_MIXNET_PARTS[match[1]][0]}."),
+        (r"\.(exp_conv|conv\d)\.bn\.", lambda match: f".{_MIXNET_PARTS[match[1]][1]}."),
+        (r"^features\.final_block\.conv\.", "conv_head."),
+        (r"^features\.final_block\.bn\.", "bn2."),
+        (r"^output\.", "classifier."),
+    ]
+
+
 GHOSTNET: Rules = [
     *unit(r"^conv1\.", "conv_stem.", "bn1."),
     *unit(r"^conv_last\.", "blocks.9.0.conv.", "blocks.9.0.bn1."),

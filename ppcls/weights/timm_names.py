@@ -23,15 +23,19 @@ from ppcls.arch.families.ghostnet import GhostNet
 from ppcls.arch.families.hrnet import HRNet
 from ppcls.arch.families.inception_v3 import InceptionV3
 from ppcls.arch.families.inception_v4 import InceptionV4
+from ppcls.arch.families.levit import LeViT
+from ppcls.arch.families.mixnet import MixNet
 from ppcls.arch.families.mobilenet import MobileNetV1Net, MobileNetV2Net, MobileNetV3Net
 from ppcls.arch.families.mobilenet_v4 import MobileNetV4
 from ppcls.arch.families.pp_lcnet import PPLCNet
 from ppcls.arch.families.res2net import Res2Net
+from ppcls.arch.families.resnest import ResNeSt
 from ppcls.arch.families.resnet import BasicSEResNet, ResNet
 from ppcls.arch.families.squeezenet import SqueezeNet
 from ppcls.arch.families.swin_transformer import SwinTransformer
 from ppcls.arch.families.vgg import VGG
 from ppcls.arch.families.xception import Xception
+from ppcls.arch.families.xception_deeplab import XceptionDeepLab
 from ppcls.arch.layers.mobile import LateFeatures
 from ppcls.arch.layers.residual import NumberedResNet
 from ppcls.errors import UserError
@@ -40,7 +44,6 @@ from ppcls.weights.timm_rules import apply_rules, timm_rules, torchvision_rules
 _MOBILENET = "the first block of PaddleClas's {0} has one more convolution; set Arch.name: {1}, Paddle's own"
 # Networks that differ from those of timm and torchvision, and how.
 _DIFFERENT: dict[type[nn.Layer], str] = {
-    InceptionV4: "PaddleClas's InceptionV4 has its 1x7 and 7x1 convolutions in another order",
     VGG: "PaddleClas's VGG has no bias in its convolutions; set Arch.name: vgg11 … vgg19, Paddle's own",
     MobileNetV2Net: _MOBILENET.format("MobileNetV2", "mobilenet_v2"),
     MobileNetV3Net: _MOBILENET.format("MobileNetV3", "mobilenet_v3_large or mobilenet_v3_small"),
@@ -52,11 +55,15 @@ _VARIANTS: dict[type[nn.Layer], str] = {
     BasicSEResNet: "PaddleClas's SE-ResNet squeezes 64 channels more, and projects its first shortcut",
     DarkNet53: "PaddleClas's DarkNet53 has ReLU instead of leaky ReLU",
     GhostNet: "PaddleClas's GhostNet differs in squeeze-and-excitation and in the last convolution",
+    InceptionV4: "PaddleClas's InceptionV4 has its 1x7 and 7x1 convolutions in another order",
+    LeViT: "PaddleClas's LeViT has one classifier, timm's has two",
     MobileNetV1Net: "PaddleClas's MobileNetV1 has ReLU instead of ReLU6",
     MobileNetV4: "attention in PaddleClas's MobileNetV4 divides products by a larger number",
     PPLCNet: "the last convolution of PaddleClas's PPLCNet has no bias",
     TinyNet: "PaddleClas's TinyNet rounds its numbers of blocks up",
     Res2Net: "PaddleClas's Res2Net does not count padding in average pooling, and has another first block",
+    ResNeSt: "PaddleClas's ResNeSt does not count padding in average pooling",
+    XceptionDeepLab: "the last block of PaddleClas's Xception_deeplab is dilated",
 }
 _VARIANT = "Arch.timm_variant: True"
 _EFFICIENTNET = (EfficientNet, EfficientNetLite)
@@ -142,7 +149,7 @@ def _other_epsilon(model: nn.Layer, *, timm: bool) -> float | None:
     if isinstance(model, _EFFICIENTNET) and model.timm_variant:
         large = isinstance(model, EfficientNet) and model._fc.weight.shape[0] >= _TORCHVISION_B5
         return None if large and not timm else _EPSILON
-    if isinstance(model, (DPN, InceptionV3, models.InceptionV3)):
+    if isinstance(model, (DPN, InceptionV3, InceptionV4, models.InceptionV3)):
         return _INCEPTION_EPSILON
     return _EPSILON if isinstance(model, _MOBILENET_V3) and timm else None
 
@@ -151,14 +158,22 @@ def _factors(model: nn.Layer) -> dict[str, float]:
     """Returns the factors of a translation."""
     if isinstance(model, AlexNet):
         return dict.fromkeys(("_fc6.weight", "_fc7.weight"), 1 / (1 - model.drop.p))
-    scales = isinstance(model, (LateFeatures, InceptionV3, models.InceptionV3))
-    return {"fc.weight": 1 / (1 - model.dropout.p)} if scales else {}
+    if isinstance(model, (LateFeatures, InceptionV3, models.InceptionV3)):
+        return {"fc.weight": 1 / (1 - model.dropout.p)}
+    if isinstance(model, InceptionV4):
+        return {"out.weight": 1 / (1 - model._drop.p)}
+    return {"_fc.weight": 1 / (1 - model._drop.p)} if isinstance(model, XceptionDeepLab) else {}
 
 
 def _biases(model: nn.Layer, names: Mapping[str, str]) -> dict[str, str]:
     """Maps names of convolution biases in the file to the BatchNorm means that absorb them."""
-    heads = ("cls_head_conv_list.", "conv_last.") if isinstance(model, HRNet) else ()
     means = {theirs: name for theirs, name in names.items() if name.endswith("._mean")}
+    if isinstance(model, ResNeSt):
+        norm = ".conv2.bn1._mean"
+        return {
+            theirs.replace(norm, ".conv2.fc1.bias"): name for theirs, name in means.items() if norm in theirs
+        }
+    heads = ("cls_head_conv_list.", "conv_last.") if isinstance(model, HRNet) else ()
     return {
         theirs.replace(".1._mean", ".0.bias"): name
         for theirs, name in means.items()
@@ -208,6 +223,11 @@ def _check_file(model: nn.Layer, names: set[str], source: str) -> None:
                 f"{source}: its name must contain tf_efficientnet. Other EfficientNets of timm and "
                 f"torchvision differ in padding and epsilon; for these set {_VARIANT}"
             )
+    if isinstance(model, MixNet) and not re.search(r"(?<!tf_)mixnet", source):
+        raise UserError(
+            f"{source}: its name must contain mixnet, and not tf_mixnet: timm's tf_mixnet_* have the same "
+            "names, but other padding and epsilon, and are not supported"
+        )
     if isinstance(model, _MOBILENET_V3) and "tf_mobilenetv3" in source:
         raise UserError(f"{source}: timm's tf_mobilenetv3 differs in padding; use mobilenetv3_*_100 of timm")
     if isinstance(model, (ResNet, NumberedResNet)):

@@ -28,16 +28,22 @@ from ppcls.arch.families.fasternet import FasterNet
 from ppcls.arch.families.ghostnet import GhostNet
 from ppcls.arch.families.hrnet import HRNet
 from ppcls.arch.families.inception_v3 import InceptionV3
+from ppcls.arch.families.inception_v4 import InceptionV4
+from ppcls.arch.families.levit import LeViT
+from ppcls.arch.families.mixnet import MixNet
 from ppcls.arch.families.mobilenet import MobileNetV1Net
 from ppcls.arch.families.mobilenet_v4 import MobileNetV4
 from ppcls.arch.families.mobilevit import MobileViT
 from ppcls.arch.families.mobilevit_v2 import MobileViTV2
+from ppcls.arch.families.nextvit import NextViT
 from ppcls.arch.families.pp_hgnet import PPHGNet, PPHGNetV2
 from ppcls.arch.families.pp_lcnet import PPLCNet, PPLCNetV2
 from ppcls.arch.families.pvt_v2 import PyramidVisionTransformerV2
 from ppcls.arch.families.regnet import RegNet
 from ppcls.arch.families.repvgg import RepVGG
+from ppcls.arch.families.resnest import ResNeSt
 from ppcls.arch.families.resnet import ResNet
+from ppcls.arch.families.resnext_wsl import WideResNeXt101
 from ppcls.arch.families.rexnet import ReXNet
 from ppcls.arch.families.shufflenet_v2 import ShuffleNetV2
 from ppcls.arch.families.starnet import StarNet
@@ -45,8 +51,16 @@ from ppcls.arch.families.swin_transformer import SwinTransformer
 from ppcls.arch.families.tnt import TNT
 from ppcls.arch.families.twins import Twins
 from ppcls.arch.families.vision_transformer import VisionTransformer
+from ppcls.arch.families.xception_deeplab import XceptionDeepLab
 from ppcls.arch.layers.residual import NumberedResNet
-from ppcls.weights.timm_hybrid_rules import MOBILEVIT, MOBILEVIT_V2, efficientnet_v2, mobilenet_v4
+from ppcls.weights.timm_hybrid_rules import (
+    MOBILEVIT,
+    MOBILEVIT_V2,
+    efficientnet_v2,
+    levit,
+    mobilenet_v4,
+    nextvit,
+)
 from ppcls.weights.timm_mobile_rules import (
     GHOSTNET,
     LCNET,
@@ -57,11 +71,22 @@ from ppcls.weights.timm_mobile_rules import (
     Rules,
     block_positions,
     efficientnet,
+    mixnet,
     mobilenet_v2,
     mobilenet_v3,
+    shift,
     torchvision_efficientnet,
     torchvision_mobilenet_v3,
     unit,
+)
+from ppcls.weights.timm_network_rules import (
+    HRNET,
+    INCEPTION_V3,
+    INCEPTION_V4,
+    RESNEST,
+    RESNEXT_WSL,
+    dpn,
+    xception,
 )
 
 
@@ -81,15 +106,6 @@ def apply_rules(rules: Rules, name: str) -> str:
     for pattern, replacement in rules:
         name = re.sub(pattern, replacement, name)
     return name
-
-
-def _shift(template: str, by: int) -> Replacement:
-    """Returns a replacement that fills ``template`` with a match's groups and adds ``by`` to numbers."""
-
-    def replace(match: re.Match[str]) -> str:
-        return template.format(*(int(part) + by if part.isdigit() else part for part in match.groups()))
-
-    return replace
 
 
 def _resnet(model: nn.Layer) -> Rules:
@@ -121,8 +137,8 @@ def _resnet(model: nn.Layer) -> Rules:
     return [
         *start,
         blocks,
-        *unit(r"^(layer.*)\.res\d\w+_branch2b_(\d)\.", _shift("{}.convs.{}.", -1), _shift("{}.bns.{}.", -1)),
-        *unit(r"^(layer.*)\.conv(\d)\.", _shift("{}.conv{}.", 1), _shift("{}.bn{}.", 1)),
+        *unit(r"^(layer.*)\.res\d\w+_branch2b_(\d)\.", shift("{}.convs.{}.", -1), shift("{}.bns.{}.", -1)),
+        *unit(r"^(layer.*)\.conv(\d)\.", shift("{}.conv{}.", 1), shift("{}.bn{}.", 1)),
         *unit(r"\.short\.", f".downsample.{pooled}.", f".downsample.{pooled + 1}."),
         (r"\.scale\.squeeze\.", ".se.fc1."),
         (r"\.scale\.excitation\.", ".se.fc2."),
@@ -159,8 +175,8 @@ _DENSENET: Rules = [
     ),
     *unit(
         r"^tr_conv(\d)_blk\.conv_ac_func\.",
-        _shift("features.transition{}.conv.", -1),
-        _shift("features.transition{}.norm.", -1),
+        shift("features.transition{}.conv.", -1),
+        shift("features.transition{}.norm.", -1),
     ),
     *unit(r"\.bn_ac_func(\d)\.", r".conv\1.", r".norm\1."),
     (r"^out\.", "classifier."),
@@ -168,7 +184,7 @@ _DENSENET: Rules = [
 _REGNET: Rules = [
     (r"^conv\.", "stem."),
     (r"^s(\d)_b(\d+)\.", r"s\1.b\2."),
-    (r"\.conv(\d)\.", _shift(".conv{}.", 1)),
+    (r"\.conv(\d)\.", shift(".conv{}.", 1)),
     (r"\.short\.", ".downsample."),
     *unit(r"\.", ".conv.", ".bn."),
     (r"^out\.", "head.fc."),
@@ -183,7 +199,7 @@ _TORCHVISION_REGNET: Rules = [
 ]
 _REPVGG: Rules = [
     (r"^stage0\.", "stem."),
-    (r"^stage(\d)\.", _shift("stages.{}.", -1)),
+    (r"^stage(\d)\.", shift("stages.{}.", -1)),
     (r"\.rbr_dense\.", ".conv_kxk."),
     (r"\.rbr_1x1\.", ".conv_1x1."),
     (r"\.rbr_identity\.", ".identity."),
@@ -192,7 +208,7 @@ _REPVGG: Rules = [
     (r"^linear\.", "head.fc."),
 ]
 _SWIN: Rules = [
-    (r"^layers\.(\d)\.downsample\.", _shift("layers.{}.downsample.", 1)),
+    (r"^layers\.(\d)\.downsample\.", shift("layers.{}.downsample.", 1)),
     (r"^head\.", "head.fc."),
 ]
 _TORCHVISION_SWIN: Rules = [
@@ -232,19 +248,11 @@ _VGG: Rules = [
 _DARKNET: Rules = [
     (r"^_conv1\.", "stem.conv1."),
     (r"^_conv2\.", "stages.0.conv_down."),
-    (r"^_downsample_(\d)\.", _shift("stages.{}.conv_down.", 1)),
+    (r"^_downsample_(\d)\.", shift("stages.{}.conv_down.", 1)),
     (r"^_basic_block_(\d)(\d)\._", lambda match: f"stages.{match[1]}.blocks.{int(match[2]) - 1}."),
     (r"\._conv\.", ".conv."),
     (r"\._bn\.", ".bn."),
     (r"^_out\.", "head.fc."),
-]
-_MIXED = ("5b", "5c", "5d", "6a", "6b", "6c", "6d", "6e", "7a", "7b", "7c")  # blocks of InceptionV3
-_INCEPTION_V3: Rules = [
-    (r"^inception_stem\.conv_", "Conv2d_"),
-    (r"^inception_block_list\.(\d+)\.", lambda match: f"Mixed_{_MIXED[int(match[1])]}."),
-    (r"\.branch_pool_conv\.", ".branch_pool."),
-    (r"\.0\.", ".conv."),
-    (r"\.1\.", ".bn."),
 ]
 _ALEXNET = {"_conv1": 0, "_conv2": 3, "_conv3": 6, "_conv4": 8, "_conv5": 10}
 _TORCHVISION_ALEXNET: Rules = [
@@ -264,9 +272,9 @@ _FASTERNET: Rules = [
 ]
 _PVT_V2: Rules = [
     (r"^patch_embed1\.", "patch_embed."),
-    (r"^patch_embed(\d)\.", _shift("stages.{}.downsample.", -1)),
-    (r"^block(\d)\.", _shift("stages.{}.blocks.", -1)),
-    (r"^norm(\d)\.", _shift("stages.{}.norm.", -1)),
+    (r"^patch_embed(\d)\.", shift("stages.{}.downsample.", -1)),
+    (r"^block(\d)\.", shift("stages.{}.blocks.", -1)),
+    (r"^norm(\d)\.", shift("stages.{}.norm.", -1)),
     (r"\.dwconv\.dwconv\.", ".dwconv."),
 ]
 _REXNET_LAYERS = {"e": "conv_exp", "d": "conv_dw", "s": "se", "p": "conv_pwl"}
@@ -292,51 +300,6 @@ _REXNET: Rules = [
 ]
 
 
-def _dpn(model: nn.Layer) -> Rules:
-    names = model.state_dict()
-    count = sum(name.endswith(".c1x1_a_func._conv.weight") for name in names)
-    places = block_positions(f"dpn{i}.c1x1_w_func._conv.weight" in names for i in range(1, count + 1))
-
-    def rename(match: re.Match[str]) -> str:
-        stage, i = places[int(match[1]) - 1]
-        part = f"c1x1_w_s{2 if stage else 1}" if match[2] == "c1x1_w" else match[2]
-        return f"features.conv{stage + 2}_{i + 1}.{part}."
-
-    return [
-        (r"^conv1_x_1_func\.", "features.conv1_1."),
-        (r"^conv5_x_x_bn\.", "features.conv5_bn_ac.bn."),
-        (r"^dpn(\d+)\.(\w+)_func\.", rename),
-        *unit(r"\.", ".conv.", ".bn."),
-        (r"^out\.", "classifier."),
-    ]
-
-
-def _rename_fusion(match: re.Match[str]) -> str:
-    count = int(match[1])  # of resolutions
-    names = [
-        f"{to}.{source}." if source > to else f"{to}.{source}.{i}."
-        for to in range(count)
-        for source in range(count)
-        for i in range(max(to - source, int(source > to)))
-    ]
-    return f"stage{count}.{match[2]}.fuse_layers.{names[int(match[3])]}"
-
-
-_HRNET: Rules = [
-    *unit(r"^conv_layer1_(\d)\.", r"conv\1.", r"bn\1."),
-    (r"^conv_tr1_1\.", "transition1.0."),
-    (r"^conv_tr1_2\.", "transition1.1.0."),
-    (r"^conv_tr(\d)\.", r"transition\1.\1.0."),
-    (r"^st(\d)\.stage_func_list\.(\d)\.fuse_func\.residual_func_list\.(\d+)\.", _rename_fusion),
-    (r"^st(\d)\.stage_func_list\.(\d)\.basic_block_list\.", r"stage\1.\2.branches."),
-    (r"^last_cls\.func_list\.(\d)\.", r"incre_modules.\1.0."),
-    (r"^cls_head_conv_list\.", "downsamp_modules."),
-    (r"^conv_last\.", "final_layer."),
-    (r"\.conv_down\.", ".downsample."),
-    *unit(r"\.conv(\d)\.", r".conv\1.", r".bn\1."),
-    *unit(r"\.", ".0.", ".1."),
-    (r"^fc\.", "classifier."),
-]
 _TIMM: dict[type[nn.Layer], Callable[[nn.Layer], Rules]] = {
     ResNet: _resnet,
     NumberedResNet: _resnet,
@@ -356,10 +319,17 @@ _TIMM: dict[type[nn.Layer], Callable[[nn.Layer], Rules]] = {
     EfficientNetLite: lambda _: (),
     DarkNet53: lambda _: _DARKNET,
     DLA: lambda _: (),
-    DPN: _dpn,
+    DPN: dpn,
     FasterNet: lambda _: _FASTERNET,
-    HRNet: lambda _: _HRNET,
-    InceptionV3: lambda _: _INCEPTION_V3,
+    HRNet: lambda _: HRNET,
+    InceptionV3: lambda _: INCEPTION_V3,
+    InceptionV4: lambda _: INCEPTION_V4,
+    LeViT: levit,
+    MixNet: mixnet,
+    NextViT: nextvit,
+    ResNeSt: lambda _: RESNEST,
+    WideResNeXt101: lambda _: RESNEXT_WSL,
+    XceptionDeepLab: xception,
     PyramidVisionTransformerV2: lambda _: _PVT_V2,
     ReXNet: lambda _: _REXNET,
     StarNet: lambda _: (),
@@ -371,7 +341,7 @@ _TIMM: dict[type[nn.Layer], Callable[[nn.Layer], Rules]] = {
     PPLCNet: lambda _: LCNET,
     PPLCNetV2: lambda _: LCNET_V2,
     models.DenseNet: lambda _: _DENSENET,
-    models.InceptionV3: lambda _: _INCEPTION_V3,
+    models.InceptionV3: lambda _: INCEPTION_V3,
     models.ResNet: lambda _: (),
     models.VGG: lambda _: _VGG,
     models.MobileNetV2: mobilenet_v2,

@@ -76,6 +76,14 @@ MODELS = {
     "twins_pcpvt_small": "pcpvt_small",
     "twins_svt_small": "alt_gvt_small",
     "cspdarknet53": "CSPDarkNet53",
+    "resnest50d": "ResNeSt50",
+    "levit_128s": "LeViT_128S",
+    "mixnet_s": "MixNet_S",
+    "mixnet_l": "MixNet_L",
+    "nextvit_small": "NextViT_small_224",
+    "resnext101_32x8d": "ResNeXt101_32x8d_wsl",
+    "xception41": "Xception41_deeplab",
+    "inception_v4": "InceptionV4",
     "torchvision/resnet18": "ResNet18",
     "torchvision/densenet121": "DenseNet121",
     "torchvision/swin_t": "SwinTransformer_tiny_patch4_window7_224",
@@ -95,6 +103,8 @@ _SIDES = {
     "darknet53": 256,
     "cspdarknet53": 256,
     "inception_v3": 299,
+    "inception_v4": 299,
+    "xception41": 299,
     "torchvision/inception_v3": 299,
     "tinynet_e": 106,
     "tf_efficientnetv2_s": 384,
@@ -108,7 +118,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "torchvision/vit_b_32": {"image_size": 384},
     "torchvision/inception_v3": {"init_weights": False},
 }
-_GAINS = {"starnet_s1": 0.5}  # its blocks multiply features, which would amplify rounding errors
+# Factors on weights that keep features small, so that rounding errors are.
+_GAINS = {"starnet_s1": 0.5, "nextvit_small": 0.5}
 
 
 def random_weights(model: str, shapes: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray[Any, Any]]:

@@ -29,10 +29,17 @@ LARGE = {
     "torchvision/vgg11",
     "torchvision/vit_b_32",
     "hgnetv2_b4",
+    "resnext101_32x8d",
+    "mixnet_l",
 }  # smaller ones have the same rules
 OPTIONS: dict[str, dict[str, Any]] = {
     "ResNet18": {"use_first_short_conv": False},
     "SwinTransformer_tiny_patch4_window7_224": {"shift_single_window": False},
+}
+# Biases of convolutions that ours lack, and the means of BatchNorm that they are subtracted from.
+BIASES = {
+    "hrnet_w18": (".0.bias", ".1.running_mean"),
+    "resnest50d": (".conv2.fc1.bias", ".conv2.bn1.running_mean"),
 }
 NO_VARIANTS = {"tf_efficientnet_b0", "tf_efficientnet_lite0"}
 
@@ -86,9 +93,9 @@ def test_weights_of_timm_return_unchanged_from_the_export(theirs: str, ours: str
     arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
     exported = to_timm(model, arrays, ours)
     assert exported.keys() == weights.keys()
-    for name in [name for name in weights if theirs == "hrnet_w18" and name.endswith(".0.bias")]:
-        mean = name.replace(".0.bias", ".1.running_mean")
-        weights[mean] = weights[mean] - weights[name]  # our convolutions have no bias
+    bias, mean = BIASES.get(theirs, ("\0", ""))
+    for name in [name for name in weights if name.endswith(bias)]:
+        weights[name.replace(bias, mean)] = weights[name.replace(bias, mean)] - weights[name]
         weights[name] = np.zeros_like(weights[name])
     for name, array in weights.items():
         np.testing.assert_allclose(exported[name], array, rtol=1e-6, err_msg=name)
@@ -101,7 +108,9 @@ def test_weights_of_timm_return_unchanged_from_the_export(theirs: str, ours: str
         ("MobileNetV1_x0_25", "MobileNetV1 has ReLU instead of ReLU6; set Arch.timm_variant: True"),
         ("SE_ResNet18", "SE-ResNet squeezes 64 channels more.*; set Arch.timm_variant: True"),
         ("TinyNet_E", "rounds its numbers of blocks up; set Arch.timm_variant: True"),
-        ("InceptionV4", "1x7 and 7x1 convolutions in another order"),
+        ("InceptionV4", "1x7 and 7x1 convolutions in another order; set Arch.timm_variant: True"),
+        ("LeViT_128S", "LeViT has one classifier, timm's has two; set Arch.timm_variant: True"),
+        ("Xception41_deeplab", "is dilated; set Arch.timm_variant: True"),
         ("Xception41", "a block of PaddleClas's Xception has two separable convolutions"),
         ("ShuffleNetV2_x0_25", "ShuffleNetV2_x0_25: timm has no network that computes the same numbers"),
         (
@@ -162,6 +171,10 @@ def test_safetensors_of_timm_start_a_model_of_other_classes(tmp_path: Path) -> N
         ("DarkNet53", "darknet53", "ReLU instead of leaky ReLU; set Arch.timm_variant: True"),
         ("MobileNetV1", "mobilenetv1_100", "ReLU instead of ReLU6; set Arch.timm_variant: True"),
         ("PPLCNet_x1_0", "lcnet_100", "PPLCNet has no bias; set Arch.timm_variant: True"),
+        ("LeViT_128S", "levit_128s", "timm's has two; set Arch.timm_variant: True"),
+        ("ResNeSt50", "resnest50d", "does not count padding .* set Arch.timm_variant: True"),
+        ("Xception41_deeplab", "xception41", "is dilated; set Arch.timm_variant: True"),
+        ("InceptionV4", "inception_v4", "in another order; set Arch.timm_variant: True"),
         ("Res2Net50_vd_26w_4s", "res2net50d", "does not count padding .* set Arch.timm_variant: True"),
         (
             "MobileNetV2",
@@ -190,3 +203,9 @@ def test_weights_with_the_padding_of_tensorflow_need_the_usual_network() -> None
     model = build_model("EfficientNet_lite0", CLASSES, timm_variant=True)
     with pytest.raises(UserError, match=r"pads as in TensorFlow; set Arch\.timm_variant: False"):
         fill_model(model, timm_weights("tf_efficientnet_lite0"), "tf_efficientnet_lite0")
+
+
+@pytest.mark.parametrize("source", ["tf_mixnet_s.in1k.safetensors", "model.safetensors"])
+def test_mixnet_weights_are_rejected_unless_their_name_shows_the_padding(source: str) -> None:
+    with pytest.raises(UserError, match=r"its name must contain mixnet, and not tf_mixnet"):
+        fill_model(build_model("MixNet_S", CLASSES), timm_weights("mixnet_s"), source)

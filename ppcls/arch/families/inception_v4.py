@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 from paddle import Tensor, nn
@@ -70,6 +71,11 @@ _V4_C: Table = (
     ),
     "_conv1 _conv2 _conv3_1 _conv3_2 _conv4_1 _conv4_2",
 )
+_TRANSPOSED = {  # names of modules, up to a number, to convolutions whose kernels timm transposes
+    "_inception_stem": {"_conv2_2", "_conv2_3"},
+    "_inceptionB": {"_conv4_2", "_conv4_3", "_conv4_4", "_conv4_5"},
+    "_inceptionC": {"_conv4_00", "_conv4_000"},
+}
 _V4 = {
     **{"_inception_stem": _V4_STEM, **{f"_inceptionA_{i}": _V4_A for i in range(1, 5)}},
     **{"_reductionA": _V4_REDUCTION_A, **{f"_inceptionB_{i}": _V4_B for i in range(1, 8)}},
@@ -77,16 +83,36 @@ _V4 = {
 }
 
 
+def _timm_table(name: str, table: Table) -> Table:
+    """Returns the table of an InceptionV4's module in timm, where pooled features are the last ones."""
+    transposed = _TRANSPOSED.get(re.sub(r"_\d$", "", name), set())
+    rows, output = table
+    kernels = {row[0]: row[3][::-1] for row in rows if row[0] in transposed and isinstance(row[3], tuple)}
+    rows = tuple((*row[:3], kernels.get(row[0], row[3]), row[4]) for row in rows)
+    pooled, _, others = output.partition(" ")
+    return rows, output if name == "_inception_stem" else f"{others} {pooled}"
+
+
 class InceptionV4(nn.Layer):  # type: ignore[misc]
-    """The Inception V4 network."""
+    """The Inception V4 network.
+
+    Args:
+        timm_variant: Whether the order of 1x7 and 7x1 convolutions, and of concatenated features, is timm's.
+    """
 
     def __init__(
-        self, class_num: int = 1000, data_format: DataFormat = "NCHW", input_image_channel: int = 3
+        self,
+        class_num: int = 1000,
+        data_format: DataFormat = "NCHW",
+        input_image_channel: int = 3,
+        timm_variant: bool = False,
     ) -> None:
         super().__init__()
+        self.timm_variant = timm_variant
         conv = partial(UnderscoredConvNorm, act=F.relu, data_format=data_format)
         channels = input_image_channel
-        for name, table in _V4.items():
+        for name, own_table in _V4.items():
+            table = _timm_table(name, own_table) if timm_variant else own_table
             module = InceptionModule(table, channels, conv, exclusive=True, data_format=data_format)
             self.add_sublayer(name, module)
             channels = module.width

@@ -92,6 +92,8 @@ class LeViT(nn.Layer):  # type: ignore[misc]
         heads: Heads of each block per stage.
         drop_path_rate: Probability of skipping a residual.
         img_size: Side of the images; a multiple of 16.
+        timm_variant: Whether the logits are the mean of two classifiers, as in timm, whose second one learned
+            from another network.
     """
 
     derived: ClassVar[tuple[str, ...]] = ("attention_bias_idxs",)  # buffers that the architecture determines
@@ -107,8 +109,10 @@ class LeViT(nn.Layer):  # type: ignore[misc]
         data_format: DataFormat = "NCHW",
         input_image_channel: int = 3,
         img_size: int | None = None,
+        timm_variant: bool = False,
     ) -> None:
         super().__init__()
+        self.depths, self.timm_variant = depths, timm_variant
         self._side, self._data_format = img_size or 224, data_format
         layers, channels = list[nn.Layer](), input_image_channel
         for out in (widths[0] >> 3, widths[0] >> 2, widths[0] >> 1, widths[0]):
@@ -127,13 +131,20 @@ class LeViT(nn.Layer):  # type: ignore[misc]
                 attention = DistanceAttention(width, width, key, heads[i], side, False)
                 blocks += [residual({"m": attention}), residual({"m": _mlp(width)})]
         self.blocks = nn.Sequential(*blocks)
-        self.head = nn.Sequential(("bn", nn.BatchNorm1D(widths[-1])), ("l", linear(widths[-1], class_num)))
+        self.head = _classifier(widths[-1], class_num)
+        if timm_variant:
+            self.head_dist = _classifier(widths[-1], class_num)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
         check_side(x, self._side, self._data_format)
         x = self.patch_embed(x)
-        return self.head(self.blocks(to_tokens(x, self._data_format).flatten(1, 2)).mean(1))
+        x = self.blocks(to_tokens(x, self._data_format).flatten(1, 2)).mean(1)
+        return (self.head(x) + self.head_dist(x)) / 2 if self.timm_variant else self.head(x)
+
+
+def _classifier(width: int, class_num: int) -> nn.Sequential:
+    return nn.Sequential(("bn", nn.BatchNorm1D(width)), ("l", linear(width, class_num)))
 
 
 def _mlp(width: int) -> nn.Sequential:

@@ -190,8 +190,8 @@ class NextViT(nn.Layer):  # type: ignore[misc]
             stem.append(conv(channels, out, 3, stride))
             channels = out
         self.stem = nn.Sequential(*stem)
-        depths, blocks = (3, 4, depth, 3), list[nn.Layer]()
-        paths = iter(drop_paths(drop_path_rate, sum(depths)))
+        self.depths = depths = 3, 4, depth, 3
+        blocks, paths = list[nn.Layer](), iter(drop_paths(drop_path_rate, sum(depths)))
         for stage, count in enumerate(depths):
             period = _GROUP if stage == 2 else count  # between blocks with attention
             for i in range(count):

@@ -61,6 +61,7 @@ class SplitAttentionBlock(nn.Layer):  # type: ignore[misc]
         width: Channels of the inner convolutions.
         branches: Number of branches.
         pool_first: Whether pooling precedes the attention.
+        counts_padding: Whether pooling counts the padding.
     """
 
     def __init__(
@@ -70,12 +71,14 @@ class SplitAttentionBlock(nn.Layer):  # type: ignore[misc]
         stride: int,
         branches: int,
         pool_first: bool,
+        counts_padding: bool,
         data_format: DataFormat,
     ) -> None:
         super().__init__()
         out = width * _EXPANSION
         conv = partial(UnderscoredConvNorm, data_format=data_format, decay=False)
-        halve = nn.AvgPool2D(3, stride, padding=1, data_format=data_format) if stride > 1 else nn.Identity()
+        pool = partial(nn.AvgPool2D, padding=1, exclusive=not counts_padding, data_format=data_format)
+        halve = pool(3, stride) if stride > 1 else nn.Identity()
         self.conv1 = conv(in_channels, width, 1, act=F.relu)
         self.conv2 = SplitAttention(width, branches, data_format)
         self.conv3 = conv(width, out, 1)
@@ -104,6 +107,7 @@ class ResNeSt(nn.Layer):  # type: ignore[misc]
         depths: Number of blocks per stage.
         stem: Channels of the first convolution.
         branches: Number of branches per block.
+        timm_variant: Whether the blocks' average pooling counts the padding, as in timm.
     """
 
     def __init__(
@@ -114,8 +118,10 @@ class ResNeSt(nn.Layer):  # type: ignore[misc]
         class_num: int = 1000,
         data_format: DataFormat = "NCHW",
         input_image_channel: int = 3,
+        timm_variant: bool = False,
     ) -> None:
         super().__init__()
+        self.timm_variant = timm_variant
         conv = partial(UnderscoredConvNorm, act=F.relu, data_format=data_format, decay=False)
         self.stem = nn.Sequential(
             ("conv1", conv(input_image_channel, stem, 3, 2)),
@@ -128,7 +134,8 @@ class ResNeSt(nn.Layer):  # type: ignore[misc]
             blocks = nn.Sequential()
             for i in range(depth):
                 stride = 2 if stage > 1 and i == 0 else 1
-                block = SplitAttentionBlock(channels, width, stride, branches, branches == 1, data_format)
+                pooling = branches == 1, timm_variant
+                block = SplitAttentionBlock(channels, width, stride, branches, *pooling, data_format)
                 blocks.add_sublayer(f"layer{stage}_bottleneck_{i}", block)
                 channels = width * _EXPANSION
             self._stages.append(self.add_sublayer(f"layer{stage}", blocks))

@@ -76,13 +76,21 @@ class StridedBlock(nn.Layer):  # type: ignore[misc]
     Args:
         widths: Channels of the input and of the three outputs.
         stride: Stride.
-        last: Whether it is the last block: dilated, with ReLU after batch norm, without a shortcut.
+        last: Whether it is the last block: with ReLU after batch norm, without a shortcut.
+        dilation: Dilation of the depthwise convolutions.
     """
 
-    def __init__(self, widths: Sequence[int], stride: int, last: bool, data_format: DataFormat) -> None:
+    def __init__(
+        self,
+        widths: Sequence[int],
+        stride: int,
+        data_format: DataFormat,
+        last: bool = False,
+        dilation: int = 1,
+    ) -> None:
         super().__init__()
         for i in range(3):
-            shape = widths[i], widths[i + 1], stride if i == 2 else 1, 2 if last else 1
+            shape = widths[i], widths[i + 1], stride if i == 2 else 1, dilation
             self.add_sublayer(f"_conv{i + 1}", DepthwiseFirst(*shape, last, data_format))
         self._last, self._short = last, nn.Identity()
         if not last and (stride > 1 or widths[0] != widths[-1]):
@@ -97,7 +105,13 @@ class StridedBlock(nn.Layer):  # type: ignore[misc]
 
 
 class XceptionDeepLab(nn.Layer):  # type: ignore[misc]
-    """The network; ``depth`` is the number of blocks of the middle flow, which ``name`` depends on."""
+    """The network.
+
+    Args:
+        name: Name of the network in checkpoints.
+        depth: Number of blocks of the middle flow, which the name depends on.
+        timm_variant: Whether the last block is not dilated, as in timm.
+    """
 
     def __init__(
         self,
@@ -106,18 +120,21 @@ class XceptionDeepLab(nn.Layer):  # type: ignore[misc]
         class_num: int = 1000,
         data_format: DataFormat = "NCHW",
         input_image_channel: int = 3,
+        timm_variant: bool = False,
     ) -> None:
         super().__init__()
+        self.timm_variant = timm_variant
         self._conv1 = NormalizedConv(input_image_channel, 32, 3, 2, data_format)
         self._conv2 = NormalizedConv(32, 64, 3, 1, data_format)
         self._blocks, channels = [], 64
         for flow, widths, stride in (("entry_flow", _ENTRY, 2), ("middle_flow", (_MIDDLE,) * depth, 1)):
             for i, width in enumerate(widths, 1):
-                block = StridedBlock((channels, width, width, width), stride, False, data_format)
+                block = StridedBlock((channels, width, width, width), stride, data_format)
                 self._blocks.append(self.add_sublayer(f"{name}/{flow}/block{i}", block))
                 channels = width
-        self._exit_flow_1 = StridedBlock((channels, *_EXIT[0]), 2, False, data_format)
-        self._exit_flow_2 = StridedBlock((_EXIT[0][-1], *_EXIT[1]), 1, True, data_format)
+        self._exit_flow_1 = StridedBlock((channels, *_EXIT[0]), 2, data_format)
+        dilation = 1 if timm_variant else 2
+        self._exit_flow_2 = StridedBlock((_EXIT[0][-1], *_EXIT[1]), 1, data_format, True, dilation)
         self._drop = nn.Dropout(0.5, mode="downscale_in_infer")
         self._pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
         self._fc = nn.Linear(_EXIT[1][-1], class_num)

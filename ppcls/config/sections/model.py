@@ -136,9 +136,10 @@ class Arch(Section):
     timm_variant: bool | None = None
     """Build timm's network instead of PaddleClas's, for its weights. The differences: DarkNet53: leaky ReLU;
     EfficientNet, EfficientNet_lite: even padding; GhostNet: squeeze-and-excitation, bias of the last
-    convolution; MobileNetV1: ReLU6; MobileNetV4_hybrid: scale of attention; PPLCNet: bias of the last
-    convolution; Res2Net: pooling, first block; SE_ResNet18, SE_ResNet34: squeeze-and-excitation, first
-    shortcut; TinyNet: number of blocks. Default: False."""
+    convolution; InceptionV4: order of convolutions; LeViT: second classifier; MobileNetV1: ReLU6;
+    MobileNetV4_hybrid: scale of attention; PPLCNet: bias of the last convolution; Res2Net: pooling, first
+    block; ResNeSt: pooling; SE_ResNet18, SE_ResNet34: squeeze-and-excitation, first shortcut; TinyNet: number
+    of blocks; Xception_deeplab: dilation. Default: False."""
     last_stage_stride: Literal[1, 2] | None = None
     """ResNet50 and other ResNets: stride of the last stage. 1 doubles the resolution of the features, as in
     re-identification; default: 2."""
