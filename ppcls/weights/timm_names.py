@@ -19,6 +19,7 @@ from ppcls.arch.families.densenet import DenseNet
 from ppcls.arch.families.dpn import DPN
 from ppcls.arch.families.efficientnet import EfficientNet, TinyNet
 from ppcls.arch.families.efficientnet_lite import EfficientNetLite
+from ppcls.arch.families.efficientnet_v2 import EfficientNetV2
 from ppcls.arch.families.ghostnet import GhostNet
 from ppcls.arch.families.hrnet import HRNet
 from ppcls.arch.families.inception_v3 import InceptionV3
@@ -33,6 +34,7 @@ from ppcls.arch.families.resnest import ResNeSt
 from ppcls.arch.families.resnet import BasicSEResNet, ResNet
 from ppcls.arch.families.squeezenet import SqueezeNet
 from ppcls.arch.families.swin_transformer import SwinTransformer
+from ppcls.arch.families.swin_transformer_v2 import SwinTransformerV2
 from ppcls.arch.families.vgg import VGG
 from ppcls.arch.families.xception import Xception
 from ppcls.arch.families.xception_deeplab import XceptionDeepLab
@@ -66,6 +68,10 @@ _VARIANTS: dict[type[nn.Layer], str] = {
     XceptionDeepLab: "the last block of PaddleClas's Xception_deeplab is dilated",
 }
 _VARIANT = "Arch.timm_variant: True"
+# Names of timm's networks whose weights have the names and shapes of another network's.
+_ANTIALIASED = re.compile(r"resne[xt]t?(aa|blur)\d|efficientnet_blur_|mobilenetv4_conv_(aa|blur)_")
+_WINDOWS = re.compile(r"window(\d+)(?:to(\d+))?_")  # of Swin Transformer V2: in pretraining, and after it
+_EVEN_V2 = re.compile(r"(?<!tf_)efficientnetv2")
 _EFFICIENTNET = (EfficientNet, EfficientNetLite)
 _MOBILENET_V3 = (models.MobileNetV3Large, models.MobileNetV3Small)
 _TORCHVISION_B5 = 2048  # features of EfficientNetB5; from there on torchvision's epsilon is ours
@@ -103,6 +109,18 @@ def read_names(model: nn.Layer, names: Iterable[str], source: str) -> Translatio
     file_names, own = set(names), model.state_dict().keys()
     derived = tuple(f".{name}" for name in getattr(model, "derived", ()))
     identical = file_names >= {name for name in own if not name.endswith(derived)}
+    if _ANTIALIASED.search(source):
+        raise UserError(
+            f"{source}: this network of timm smooths features before it halves their size, which no "
+            "architecture of ppcls does"
+        )
+    if isinstance(model, SwinTransformerV2) and (windows := _WINDOWS.search(source)):
+        sides = int(windows[1]), int(windows[2] or windows[1])
+        if sides != model.window_sides:
+            raise UserError(
+                f"{source}: expected windows of {model.window_sides[0]} tokens in pretraining and "
+                f"{model.window_sides[1]} after it, got {sides[0]} and {sides[1]}"
+            )
     _check_family(model, source, identical=identical)
     if identical and not isinstance(model, EfficientNetLite):  # which has timm's names
         return Translation({name: name for name in file_names})
@@ -223,6 +241,10 @@ def _check_file(model: nn.Layer, names: set[str], source: str) -> None:
                 f"{source}: its name must contain tf_efficientnet. Other EfficientNets of timm and "
                 f"torchvision differ in padding and epsilon; for these set {_VARIANT}"
             )
+    if isinstance(model, EfficientNetV2) and _EVEN_V2.search(source):
+        raise UserError(
+            f"{source}: timm's efficientnetv2 differs in padding; use tf_efficientnetv2_* of timm"
+        )
     if isinstance(model, MixNet) and not re.search(r"(?<!tf_)mixnet", source):
         raise UserError(
             f"{source}: its name must contain mixnet, and not tf_mixnet: timm's tf_mixnet_* have the same "

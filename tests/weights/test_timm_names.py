@@ -209,3 +209,25 @@ def test_weights_with_the_padding_of_tensorflow_need_the_usual_network() -> None
 def test_mixnet_weights_are_rejected_unless_their_name_shows_the_padding(source: str) -> None:
     with pytest.raises(UserError, match=r"its name must contain mixnet, and not tf_mixnet"):
         fill_model(build_model("MixNet_S", CLASSES), timm_weights("mixnet_s"), source)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "source", "message"),
+    [
+        ("MobileNetV4_conv_small", "mobilenetv4_conv_small", "mobilenetv4_conv_aa_large", "smooths"),
+        ("ResNet50_vd", "resnet50d", "hf-hub:timm/resnetaa50d.sw_in12k_ft_in1k", "smooths features"),
+        ("resnet18", "resnet18", "resnetblur18.bin", "smooths features"),
+        (
+            "SwinTransformerV2_tiny_patch4_window8_256",
+            "swinv2_tiny_window8_256",
+            "hf-hub:timm/swinv2_tiny_window16_256.ms_in1k",
+            "expected windows of 8 tokens in pretraining and 8 after it, got 16 and 16",
+        ),
+        ("EfficientNetV2_S", "tf_efficientnetv2_s", "efficientnetv2_s.pth", "use tf_efficientnetv2_"),
+    ],
+)
+def test_weights_of_a_network_with_equal_names_and_shapes_are_rejected(
+    name: str, weights: str, source: str, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        fill_model(build_model(name, CLASSES), timm_weights(weights), source)

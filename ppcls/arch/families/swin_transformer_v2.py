@@ -124,6 +124,7 @@ class SwinTransformerV2(SwinTransformer):
             for i, trained in enumerate(trained_windows)
         ]
         super().__init__(width, depths, heads, window, stages=stages, shift_single_window=False, **options)
+        self.window_sides = trained_windows[0] or window, window  # in pretraining, and now
 
 
 _TINY = partial(SwinTransformerV2, 96, (2, 2, 6, 2), 3, drop_path_rate=0.2)
