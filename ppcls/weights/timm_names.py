@@ -146,7 +146,7 @@ def write_names(model: nn.Layer, architecture: str) -> Translation:
     """
     rules, names = timm_rules(model), model.state_dict()
     _check_family(model, architecture, identical=False)
-    if rules is None or architecture.startswith("ViT_small"):
+    if rules is None or architecture.startswith(("ViT_small", "ResNeSt50_fast")):
         raise UserError(f"{architecture}: timm has no network that computes the same numbers")
     if "blocks.0.short.conv.weight" in names and "blocks.0.conv2.conv.weight" not in names:
         raise UserError(

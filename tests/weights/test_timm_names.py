@@ -113,6 +113,7 @@ def test_weights_of_timm_return_unchanged_from_the_export(theirs: str, ours: str
         ("Xception41_deeplab", "is dilated; set Arch.timm_variant: True"),
         ("Xception41", "a block of PaddleClas's Xception has two separable convolutions"),
         ("ShuffleNetV2_x0_25", "ShuffleNetV2_x0_25: timm has no network that computes the same numbers"),
+        ("ViT_small_patch16_224", "timm has no network that computes the same numbers"),
         (
             "ResNet18",
             "ResNet18: in timm, the shortcut of the first block has no .*use_first_short_conv: False",
@@ -231,3 +232,9 @@ def test_weights_of_a_network_with_equal_names_and_shapes_are_rejected(
 ) -> None:
     with pytest.raises(UserError, match=message):
         fill_model(build_model(name, CLASSES), timm_weights(weights), source)
+
+
+def test_export_of_resnest_without_branches_is_rejected_as_timm_lacks_it() -> None:
+    model = build_model("ResNeSt50_fast_1s1x64d", CLASSES, timm_variant=True)
+    with pytest.raises(UserError, match="timm has no network that computes the same numbers"):
+        to_timm(model, {}, "ResNeSt50_fast_1s1x64d")
