@@ -121,8 +121,7 @@ class MixNet(nn.Layer):  # type: ignore[misc]
         input_image_channel: int = 3,
     ) -> None:
         super().__init__()
-        self.depths = [len(blocks) for blocks in stages]
-        channels = round_channels(stem * scale)
+        self.depths, channels = [len(blocks) for blocks in stages], round_channels(stem * scale)
         conv = partial(MixedConvNorm, act=F.relu, data_format=data_format)
         first = MixedBlock(channels, (channels, 1, 1, 1, 1), 1, 0, F.relu, data_format)
         start = conv(input_image_channel, channels, [3], 2)
