@@ -99,7 +99,8 @@ def main() -> None:
             for name, chain in (("train", TRAIN_CHAIN), ("test", TEST_CHAIN))
         )
         paddle.seed(0)
-        # The network predicts the details that the blur removed. Zero weights: it starts without any change.
+        # The network predicts the details that the blur removed. Its last layer starts with zero
+        # weights, so at first it predicts none and the image stays unchanged.
         last = nn.Conv2D(12, 3, 3, padding=1, weight_attr=nn.initializer.Constant(0.0))
         network = nn.Sequential(
             nn.Conv2D(3, 12, 5, padding=2), nn.ReLU(), nn.Conv2D(12, 12, 3, padding=1), nn.ReLU(), last

@@ -225,9 +225,10 @@ def new_folder(path: Path, *, sync_each: bool = False) -> Iterator[Path]:
 
 
 class LogWriter:
-    """Appends lines to the file ``path`` and flushes each, so that ``tail -f`` and a crash show all of them.
+    """Appends lines to the file ``path`` and flushes each.
 
-    Each line begins with the local time, such as ``2026-01-31 23:59:59``.
+    So ``tail -f`` shows it at once, and a crash loses none. Each line begins with the local time, such as
+    ``2026-01-31 23:59:59``.
     """
 
     def __init__(self, path: Path) -> None:

@@ -327,10 +327,10 @@ def test_paddle_imported_too_early_limits_the_settings(tree: dict[str, Any]) -> 
     early = " (Paddle was imported before ppcls could set more)" if "; 1 cores" not in described else ""
     assert f"Paddle 1 threads{early}, DALI" in described
     assert threads.startswith(
-        "Global.cpu_threads 3: Paddle uses 1, which was fixed when it was imported, before"
+        "Global.cpu_threads 3: Paddle uses 1, which can't be changed after its import, which came before"
     )
     assert deterministic.startswith(
-        "Global.deterministic True: Paddle is not deterministic, which was fixed when"
+        "Global.deterministic True: Paddle is not deterministic, which can't be changed after"
     )
 
 
@@ -366,5 +366,5 @@ def test_two_runs_on_a_gpu_share_one_division_of_its_memory(tree: dict[str, Any]
     assert shares == [limit, limit]
     assert not left, "a child process would take it for the user's"
     assert refused.startswith(
-        "Global.gpu_memory_fraction 0.3: Paddle has 0.8, which was fixed when the first run"
+        "Global.gpu_memory_fraction 0.3: Paddle has 0.8, which can't be changed after the first run"
     )

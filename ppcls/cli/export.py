@@ -103,7 +103,8 @@ def _add_precision(parser: argparse.ArgumentParser) -> None:
         "--precision",
         choices=["float32", "float16", "bfloat16", "int8"],
         default="float32",
-        help="how the model computes (%(default)s); docs/deploy.md lists the devices and formats of each",
+        help="precision in which the exported model computes (%(default)s); docs/deploy.md lists the devices "
+        "and formats of each",
     )
     parser.add_argument(
         "--calibration",

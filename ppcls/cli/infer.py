@@ -131,8 +131,8 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=[],
         metavar="PATH",
-        help="print for each image the nearest images of this folder, file or pattern; needs a model of "
-        "embeddings and can be repeated",
+        help="print for each image the nearest images of this folder, file or pattern; needs an "
+        "embedding model; can be repeated",
     )
     options.add_argument(
         "--nearest", type=positive_int, metavar="K", help=f"number of nearest images ({_NEAREST})"

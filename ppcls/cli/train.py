@@ -58,7 +58,7 @@ def train(argv: Arguments = None) -> None:
         "folder",
         nargs="?",
         metavar="DATA",
-        help="folder of the images, as --data; put it before any -o",
+        help="folder of the images, same as --data; put it before any -o",
     )
     add_flags(parser, TRAIN_FLAGS)
     parser.other_tools = OTHER_TOOLS
@@ -144,7 +144,11 @@ def tune(argv: Arguments = None) -> None:
     )
     parser.add_argument("--space", type=Path, metavar="FILE", help="YAML file with a line KEY: SPACE per key")
     parser.add_argument(
-        "--trials", type=within(int, gt=0), default=20, metavar="N", help="number of all trials (%(default)s)"
+        "--trials",
+        type=within(int, gt=0),
+        default=20,
+        metavar="N",
+        help="total number of trials (%(default)s)",
     )
     arguments = parser.parse_args(argv)
     config = read_config(arguments)

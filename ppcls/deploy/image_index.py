@@ -199,9 +199,13 @@ def _read_index(arrays: np.lib.npyio.NpzFile) -> ImageIndex:
     if kind not in get_args(Kind) or not isinstance(names, list):
         raise ValueError(f"kind {kind!r}, files {type(names).__name__}")
     if vectors.ndim != 2 or vectors.shape[0] != len(names) or not vectors.size:
-        raise ValueError(f"vectors {vectors.shape} for {len(names)} files")
+        expected = "expected one vector for each file, and at least one"
+        raise ValueError(
+            f"the array vectors has the shape {vectors.shape} for {len(names)} files, {expected}"
+        )
     if probe.shape not in ((0,), vectors.shape[1:]):
-        raise ValueError(f"probe {probe.shape} for vectors {vectors.shape}")
+        expected = f"expected {vectors.shape[1:]}, the length of a vector"
+        raise ValueError(f"the array probe has the shape {probe.shape}, {expected}")
     for name, array in (("vectors", vectors), ("probe", probe)):
         if array.dtype != np.float32 or not np.isfinite(array).all():
             raise ValueError(f"{name}: expected finite float32 numbers, got {array.dtype}")

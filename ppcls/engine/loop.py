@@ -142,7 +142,7 @@ def train_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonitor)
         images = batch.valid * settings.update_freq * state.runtime.world_size
         run.reporter.advance(StepPosition(epoch, settings.epochs, done, updates_per_epoch, images))
         if done % settings.print_batch_step == 0 or done == updates_per_epoch:
-            state.runtime.progress.report("loss and metrics of all processes, for the log")
+            state.runtime.progress.report("gathering the loss and metrics of all processes")
             run.reporter.record(meter.record(epoch, done))
             if note := monitor.note():
                 run.log(note)

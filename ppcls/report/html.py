@@ -185,7 +185,10 @@ class HtmlReport(Reporter):
         )
 
     def _worst(self) -> list[dict[str, str]]:
-        """Returns the worst mistakes that can be read. Reading takes seconds, so it is done only once."""
+        """Returns the worst mistakes whose images can be read.
+
+        Reading them takes seconds, so it is done only once.
+        """
         evaluation, info = self._evaluation, self._info
         if evaluation is None:
             return []

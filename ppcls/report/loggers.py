@@ -118,10 +118,11 @@ class BackgroundLogger(Reporter):
 
 
 class TensorBoardTracker:
-    """Writes a further event file into a folder.
+    """Writes another event file to a folder.
 
     Args:
-        run: The run. If it is resumed, TensorBoard hides what earlier files hold beyond that update.
+        run: The run. If it is resumed, TensorBoard hides values in earlier files from after the update at
+            which it resumed.
     """
 
     def __init__(self, spec: TensorBoard, run: TrackedRun) -> None:

@@ -270,9 +270,9 @@ def check_dali_memory(budget: MemoryBudget, needs: MemoryNeeds, usage: MemoryUsa
     need = f"about {needs.total} MiB of GPU memory ({needs.describe()})"
     if needs.total > left:
         raise UserError(
-            f"DALI needs {need}, but {left} MiB are left: of the GPU's {budget.total} MiB Paddle's share is "
-            f"{budget.share} ({budget.reason}), and {budget.used_before} were in use before; "
-            f"lower {budget.setting}, or sampler.batch_size in DataLoader.Train and DataLoader.Eval"
+            f"DALI needs {need}, but only {left} MiB are left. Of the GPU's {budget.total} MiB, Paddle's "
+            f"share is {budget.share} MiB ({budget.reason}), and {budget.used_before} MiB were already in "
+            f"use. Lower {budget.setting}, or sampler.batch_size in DataLoader.Train and DataLoader.Eval"
         )
     return f"DALI needs {need}; {left} MiB are left"
 

@@ -76,11 +76,11 @@ class PaddleImport:
         return " (Paddle was imported before ppcls could set more)" if early else ""
 
     def _too_late(self, setting: str, state: str) -> UserError:
-        when = "the first run imported it" if self.by_run else "it was imported, before ppcls could set it"
+        when = "the first run imported it" if self.by_run else "its import, which came before the first run"
         fix = "" if self.by_run else ", without `import paddle` before the first run"
         return UserError(
-            f"{setting}: Paddle {state}, which was fixed when {when}; start a new process (in a notebook: "
-            f"restart the kernel){fix}, or do not change the setting"
+            f"{setting}: Paddle {state}, which can't be changed after {when}; start a new process (in a "
+            f"notebook: restart the kernel){fix}, or do not change the setting"
         )
 
 

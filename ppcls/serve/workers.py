@@ -56,8 +56,8 @@ class WorkerProcesses:
             on_ready: Called when all processes accept requests.
 
         Raises:
-            UserError: If a process ends before it accepts requests, or with an error after the signal. If it
-                replaces another one, only if no process remains.
+            UserError: A process ended before it accepted requests, or ended with an error after the signal. A
+                replacement process that fails raises this only if no other process remains.
         """
         with tempfile.TemporaryDirectory(prefix="ppcls-metrics-") as metrics, _stop_signal() as stop:
             try:

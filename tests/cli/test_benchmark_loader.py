@@ -76,7 +76,7 @@ def test_sweep_reports_rows_bottleneck_and_setting(run: Run, tmp_path: Path) -> 
     assert advice.startswith(("Use ", "Keep the present setting ("))
     assert [bottleneck, advice] == list(results.findings[-2:])
     assert written == f"written to {out}"
-    assert copied.startswith(f"{best}: {PHOTOS} with ")
+    assert copied.startswith(f"wrote {best}: {PHOTOS} with ")
     assert load_config(best).DataLoader.Train is not None
     assert len(list(out.glob("*.png"))) >= 4
 

@@ -174,17 +174,21 @@ def write_index(file: Path, changes: Any = None, **arrays: Any) -> Path:
 @pytest.mark.parametrize(
     ("changes", "arrays", "reason"),
     [
-        ({"files": ["a"]}, {}, r"vectors \(4, 8\) for 1 files"),
+        ({"files": ["a"]}, {}, r"vectors has the shape \(4, 8\) for 1 files, expected one "),
         ({"files": "abcd"}, {}, "kind 'flat', files str"),
         ({"files": ["a\0", "b", "c", "d"]}, {}, "contains a NUL character"),
         ({"files": [1, 2, 3, 4]}, {}, "not int"),
         ({"model": 5}, {}, "not int"),
         ({"kind": ["flat"]}, {}, "kind \\['flat'\\]"),
         ({"kind": "hnsw"}, {"faiss": np.zeros(99, np.uint8)}, "faiss"),
-        ({"files": []}, {"vectors": unit_vectors(0)}, r"vectors \(0, 8\) for 0 files"),
+        ({"files": []}, {"vectors": unit_vectors(0)}, r"vectors has the shape \(0, 8\) for 0 files"),
         ({}, {"vectors": unit_vectors(4) * np.nan}, "vectors: expected finite float32 numbers"),
         ({}, {"vectors": np.array([["a"] * 8] * 4)}, "vectors: expected finite float32 numbers, got <U1"),
-        ({}, {"probe": unit_vectors(1)[0, :3]}, r"probe \(3,\) for vectors"),
+        (
+            {},
+            {"probe": unit_vectors(1)[0, :3]},
+            r"the array probe has the shape \(3,\), expected \(\d+,\), the length of a vector",
+        ),
         ({}, {"about": np.frombuffer(b"[" * 200_000, np.uint8)}, "recursion"),
     ],
 )

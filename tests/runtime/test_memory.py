@@ -249,12 +249,12 @@ def test_too_little_memory_for_dali_is_rejected() -> None:
     with pytest.raises(UserError) as caught:
         check_dali_memory(BUDGET, NEEDS, MemoryUsage(free=21_771, paddle=0))
     assert re.search(
-        r"needs about 2112 MiB .*, but 2111 MiB are left: .*; lower Global.gpu", str(caught.value)
+        r"needs about 2112 MiB .*, but only 2111 MiB are left\. .*\. Lower Global.gpu", str(caught.value)
     )
     assert check_dali_memory(BUDGET, NEEDS, MemoryUsage(free=21_772, paddle=0)).endswith(
         "; 2112 MiB are left"
     )
-    with pytest.raises(UserError, match="but 0 MiB are left"):
+    with pytest.raises(UserError, match="but only 0 MiB are left"):
         check_dali_memory(BUDGET, NEEDS, MemoryUsage(free=100, paddle=0))
 
 

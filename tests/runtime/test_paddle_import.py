@@ -44,8 +44,8 @@ def test_later_run_with_same_or_default_settings_is_accepted(
             BY_RUN,
             Global(cpu_threads=2),
             None,
-            "Global.cpu_threads 2: Paddle uses 4, which was fixed when the first run imported it; start a "
-            "new process (in a notebook: restart the kernel), or do not change the setting",
+            "Global.cpu_threads 2: Paddle uses 4, which can't be changed after the first run imported it; "
+            "start a new process (in a notebook: restart the kernel), or do not change the setting",
         ),
         (EARLY, Global(deterministic=True), None, "Global.deterministic True: Paddle is not deterministic, "),
         (BY_RUN, Global(), MemoryRequest(0.25), "Global.gpu_memory_fraction 0.25: Paddle has 0.5, "),

@@ -111,8 +111,8 @@ class GhostNet(nn.Layer):  # type: ignore[misc]
 
     Args:
         scale: Factor on all channels but the last ones.
-        timm_variant: Whether squeeze-and-excitation has timm's width and gate, and the last convolution a
-            bias instead of batch norm.
+        timm_variant: Whether to build timm's variant: its width and gate in squeeze-and-excitation, and a
+            bias instead of batch norm in the last convolution.
     """
 
     def __init__(

@@ -44,11 +44,14 @@ def _conv_norm(
 
 
 class SandglassBlock(nn.Layer):  # type: ignore[misc]
-    """Two 1x1 convolutions with a narrow layer between, after and before depthwise 3x3 convolutions.
+    """The sandglass block.
+
+    A depthwise 3x3 convolution, two 1x1 convolutions that reduce and expand the channels, and another
+    depthwise 3x3 convolution.
 
     Args:
         reduction: Input channels, as a multiple of those of the narrow layer.
-        wide: Whether it has the first depthwise convolution even if the channels change.
+        wide: Whether to keep the first depthwise convolution if the number of channels changes.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ class MobileViTV2Block(nn.Layer):  # type: ignore[misc]
 def inverted_residual(
     conv: partial[ConvNorm], in_channels: int, out_channels: int, stride: int, expansion: int
 ) -> ResidualSequence:
-    """Returns an inverted residual with the names of this family."""
+    """Returns an inverted residual whose layers have the names of MobileViTV2's checkpoints."""
     width = round_channels(in_channels * expansion)
     block = nn.Sequential(
         ("exp_1x1", conv(in_channels, width, 1, act=F.silu)),

@@ -62,7 +62,7 @@ class GlobalBlock(TransformerBlock):
             self.gamma_1, self.gamma_2 = (self.create_parameter([width], attr=scale) for _ in range(2))
 
     def forward(self, x: Tensor, context: None = None) -> Tensor:
-        """Maps [B, C, H, W] (or NHWC) to the same shape. There is no ``context``."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape. ``context`` is not used."""
         x = to_tokens(x + self.pos_embed(x), self._data_format)
         tokens = x.flatten(1, 2)
         if self._scaled:

@@ -1,4 +1,4 @@
-"""ML-Decoder, a classification head of attention (Ridnik et al. 2021, https://arxiv.org/abs/2111.12933)."""
+"""ML-Decoder, an attention-based classification head (Ridnik et al. 2021, https://arxiv.org/abs/2111.12933)."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 def measure_load(
     address: str, images: Sequence[bytes], clients: int, seconds: float, requests: int | None = None
 ) -> dict[str, Any]:
-    """Measures a server with several clients at once, for a duration or for a number of requests of all.
+    """Measures a server with several concurrent clients, for a duration or for a total number of requests.
 
     Returns:
         ``p50``, ``p95`` and ``p99`` in seconds, ``images_per_second`` and the number of ``requests``.

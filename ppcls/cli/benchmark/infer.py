@@ -14,7 +14,7 @@ from ppcls.cli.benchmark import common
 
 
 def add_infer(commands: options.Subcommands) -> None:
-    """Adds ``infer``."""
+    """Adds the subcommand ``infer``."""
     parser = options.add_subcommand(
         commands,
         "infer",

@@ -23,7 +23,7 @@ _RUN_SECONDS = 1.0  # approximate time to start and end a loader
 
 
 def add_loader(commands: options.Subcommands) -> None:
-    """Adds the command ``loader``."""
+    """Adds the subcommand ``loader``."""
     parser = options.add_subcommand(
         commands,
         "loader",
@@ -51,7 +51,7 @@ def add_loader(commands: options.Subcommands) -> None:
 
 
 def add_containers(commands: options.Subcommands) -> None:
-    """Adds the command ``containers``."""
+    """Adds the subcommand ``containers``."""
     parser = options.add_subcommand(
         commands,
         "containers",
@@ -162,7 +162,7 @@ def _sweep(
         raise UserError(f"--write-config {target}: no setting is recommended, see above; nothing is written")
     write_config(Path(arguments.config), target, config_values(setting))
     overrides = "; values of -o are not included" if arguments.override else ""
-    common.report(f"{target}: {arguments.config} with {setting.describe()}{overrides}")
+    common.report(f"wrote {target}: {arguments.config} with {setting.describe()}{overrides}")
 
 
 def _containers(arguments: argparse.Namespace) -> None:

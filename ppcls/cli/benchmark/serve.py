@@ -12,7 +12,7 @@ from ppcls.cli.benchmark import common
 
 
 def add_serve(commands: options.Subcommands) -> None:
-    """Adds ``serve``."""
+    """Adds the subcommand ``serve``."""
     parser = options.add_subcommand(
         commands,
         "serve",

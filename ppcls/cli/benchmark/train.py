@@ -37,7 +37,7 @@ _AXES = ("precision", "layout", "processes", "batch_size")
 
 
 def add_train(commands: options.Subcommands) -> None:
-    """Adds the command."""
+    """Adds the subcommand ``train``."""
     parser = options.add_subcommand(
         commands,
         "train",
@@ -78,7 +78,7 @@ def add_train(commands: options.Subcommands) -> None:
 
 
 def add_run(commands: options.Subcommands) -> None:
-    """Adds the command ``run``."""
+    """Adds the subcommand ``run``."""
     parser = options.add_subcommand(
         commands,
         "run",

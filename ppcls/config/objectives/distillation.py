@@ -137,7 +137,7 @@ class DistillationModel(Section):
     infer_model_key: str | None = None
     """Other name of `infer_model_name`."""
     use_ssld: bool = False
-    """Accepted for PaddleClas; set it for each model."""
+    """Accepted for compatibility with PaddleClas; set it for each model."""
 
     @property
     def members(self) -> dict[str, DistilledArch]:

@@ -43,7 +43,7 @@ class PerModelLoss(DistillationLossSpec):
     """A loss of each of some models."""
 
     key: Literal["logits", "output"] | None = None
-    """Accepted for PaddleClas; these losses always use the logits."""
+    """Accepted for compatibility with PaddleClas; these losses always use the logits."""
     model_names: tuple[str, ...] = Field(min_length=1)
     """Models whose losses are added."""
 
@@ -79,7 +79,7 @@ class LogitPairLoss(ModelPairLoss):
     """A loss of pairs of logits."""
 
     key: Literal["logits", "output"] | None = None
-    """Accepted for PaddleClas; these losses always use the logits."""
+    """Accepted for compatibility with PaddleClas; these losses always use the logits."""
 
 
 class DistillationGTCELoss(PerModelLoss):

@@ -188,9 +188,9 @@ class RecModel(Section):
     Head: Annotated[HeadSpec, Tagged(HEADS)] | None = None
     """Classifier for training."""
     infer_output_key: Literal["features"] = "features"
-    """Accepted for PaddleClas; has no effect."""
+    """Accepted for compatibility with PaddleClas; has no effect."""
     infer_add_softmax: bool = False
-    """Accepted for PaddleClas; has no effect."""
+    """Accepted for compatibility with PaddleClas; has no effect."""
 
     @field_validator("Neck")
     @classmethod

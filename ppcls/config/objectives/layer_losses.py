@@ -50,7 +50,7 @@ class DistillationRKDLoss(ModelPairLoss):
     target_size: Count | None = None
     """Pool the outputs to this number of rows and columns; by default no pooling."""
     avgpool: Literal[False] = False
-    """Accepted for PaddleClas; use `target_size` for pooling."""
+    """Accepted for compatibility with PaddleClas; use `target_size` for pooling."""
 
     @model_validator(mode="after")
     def _check_keys(self) -> Self:
@@ -79,7 +79,7 @@ class DistillationPairLoss(ModelPairLoss):
     base_loss_name: Literal["MGDLoss", "PEFDLoss"]
     """Loss between the two layers of a pair."""
     name: str | None = None
-    """Accepted for PaddleClas; has no effect."""
+    """Accepted for compatibility with PaddleClas; has no effect."""
     s_key: str | None = None
     """Layer of the learner. Set either this or `s_keys`."""
     t_key: str | None = None
@@ -150,9 +150,9 @@ class AFDLoss(DistillationLossSpec):
     model_name_pair: tuple[str, str] = ("Student", "Teacher")
     """Pair [learner, teacher]."""
     student_keys: tuple[Literal["bilinear_key"], Literal["value"]] = ("bilinear_key", "value")
-    """Accepted for PaddleClas; has no effect."""
+    """Accepted for compatibility with PaddleClas; has no effect."""
     teacher_keys: tuple[Literal["query"], Literal["value"]] = ("query", "value")
-    """Accepted for PaddleClas; has no effect."""
+    """Accepted for compatibility with PaddleClas; has no effect."""
     s_shapes: tuple[LayerShape, ...] = Field(min_length=1)
     """[channels, height, width] of each layer of the learner."""
     t_shapes: tuple[LayerShape, ...] = Field(min_length=1)
@@ -160,7 +160,7 @@ class AFDLoss(DistillationLossSpec):
     qk_dim: Count = 128
     """Length of queries and keys, as in both models."""
     name: str | None = None
-    """Accepted for PaddleClas; has no effect."""
+    """Accepted for compatibility with PaddleClas; has no effect."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -209,7 +209,7 @@ class Cifar10(Dataset):
     expand_labels: Count = 1
     """How often each of these images occurs in an epoch; only with `sample_per_label`."""
     sample_seed: Index = 0
-    """Seed of the draw of `sample_per_label`."""
+    """Seed of the random selection of `sample_per_label` images per class."""
 
     @property
     def place(self) -> str:

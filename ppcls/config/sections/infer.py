@@ -30,11 +30,11 @@ class DistillationPostProcess(Topk):
     """``Topk`` of the student, the only exported model."""
 
     model_name: Literal["Student"] = "Student"
-    """Accepted for PaddleClas; has no effect."""
+    """Accepted for compatibility with PaddleClas; has no effect."""
     key: Literal["logits", "output"] | None = None
-    """Accepted for PaddleClas; has no effect."""
+    """Accepted for compatibility with PaddleClas; has no effect."""
     func: Literal["Topk"] = "Topk"
-    """Accepted for PaddleClas; has no effect."""
+    """Accepted for compatibility with PaddleClas; has no effect."""
 
 
 class ThreshOutput(PostProcess):

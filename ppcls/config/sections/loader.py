@@ -33,8 +33,8 @@ class Dali(Section):
     """`window`: decode only the part that a random crop needs; `whole`: decode everything and crop on the
     device; `auto`: `window`, unless the decoder caches images."""
     decode_on: Literal["auto", "gpu", "cpu"] = "auto"
-    """Where images are decoded that the GPU then transforms; `cpu` leaves the GPU to training if there are
-    enough cores; `auto`: on the CPU with 12 threads or more, else on the GPU."""
+    """Device that decodes images if the GPU transforms them. `cpu` leaves the GPU to training if there are
+    enough cores; `auto`: the CPU with 12 threads or more, else the GPU."""
     hw_decoder_load: Annotated[Fraction | None, _AUTO] = None
     """Share of the JPEGs for the GPU's hardware decoder; `auto`: 0.9."""
     device_memory_padding: Annotated[Index | None, _AUTO] = None
@@ -53,7 +53,7 @@ class Dali(Section):
     """On a CPU, decode JPEGs with a less exact transform: grey levels differ by 1 or 2, and decoding is a few
     percent faster."""
     cache_size: Index = 0
-    """GPU memory for decoded images, in MB; 0: no cache. A CPU has no cache."""
+    """GPU memory for a cache of decoded images, in MB; 0: no cache. Supported only if the GPU decodes."""
     cache_type: Literal["threshold", "largest"] = "largest"
     """`threshold`: cache images of at least `cache_threshold` bytes in the order of arrival; `largest`: cache
     the largest images."""

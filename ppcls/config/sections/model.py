@@ -167,9 +167,9 @@ class Arch(Section):
     classifier_dropout: Decay | None = None
     """MobileViTV3: dropout before the classifier; default: 0.1."""
     use_fused_attn: Literal[False] | None = None
-    """Accepted for PaddleClas's configs; attention uses plain operators."""
+    """Accepted for compatibility with PaddleClas; attention uses plain operators."""
     use_fused_linear: Literal[False] | None = None
-    """Accepted for PaddleClas's configs; linear layers are Paddle's own."""
+    """Accepted for compatibility with PaddleClas; linear layers are Paddle's own."""
 
     @property
     def margin(self) -> None:

@@ -82,7 +82,7 @@ class OptimizerSpec(Spec):
     clip_value: Positive | None = None
     """Clip each element of the gradients to `[-clip_value, clip_value]`."""
     multi_precision: bool | None = None
-    """Accepted for PaddleClas; AMP.level O2 always keeps float32 master weights."""
+    """Accepted for compatibility with PaddleClas; AMP.level O2 always keeps float32 master weights."""
     freeze: Patterns | None = None
     """Name patterns such as `blocks.*` of parameters that are not trained. A BatchNorm layer with frozen
     weight and bias normalizes with its running statistics and keeps them."""
@@ -143,7 +143,7 @@ class SGD(CoupledSpec):
 
 
 class Momentum(CoupledSpec):
-    """``v = momentum * v + g``; ``p -= lr * v``, or ``lr * (g + momentum * v)`` with Nesterov's."""
+    """``v = momentum * v + g``; ``p -= lr * v``; with Nesterov momentum ``p -= lr * (g + momentum * v)``."""
 
     momentum: Decay = 0.9
     """Decay of the velocity."""

@@ -166,7 +166,7 @@ class Global(Section):
     """Compare images by the nearest neighbors that they share (k-reciprocal re-ranking, arXiv:1701.08398),
     in evaluation with `eval_mode: retrieval`."""
     use_multilabel: bool = False
-    """Accepted for PaddleClas; MultiLabelDataset already implies it."""
+    """Accepted for compatibility with PaddleClas; MultiLabelDataset already implies it."""
     image_channel: Count | None = None
     """Must equal Arch.input_image_channel; PaddleClas's files set both by a YAML anchor."""
     image_shape: tuple[Count, Side, Side] = (3, 224, 224)
@@ -252,7 +252,8 @@ class AMP(Section):
     min_loss_scaling: Annotated[float, Bound(ge=1)] = 1.0
     """Smallest loss scale; the run ends if it would become smaller."""
     use_promote: bool = True
-    """Accepted for PaddleClas; O2 has nothing to promote, because everything is in half precision."""
+    """Accepted for compatibility with PaddleClas; O2 has nothing to promote, because everything is in half
+    precision."""
     use_fp16_test: bool | None = None
     """Evaluate in mixed precision too; default: with float16. O2 always does. Batches that overflow in
     float16 are evaluated again in float32."""

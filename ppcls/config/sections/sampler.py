@@ -146,7 +146,7 @@ class FixedSizeSampler(SamplerSpec):
 
     @property
     def batch_setting(self) -> tuple[str, int]:
-        """Key of the two that is set, and its value."""
+        """Name and value of the key that is set: ``batch_size`` or ``global_batch_size``."""
         if self.global_batch_size is not None:
             return "global_batch_size", self.global_batch_size
         assert self.batch_size is not None  # by _check_batch_size

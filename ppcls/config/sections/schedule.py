@@ -95,7 +95,7 @@ class Piecewise(Schedule):
     values: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
     """Learning rates, one more than `decay_epochs`: the first applies until the first of these epochs."""
     learning_rate: Positive | None = None
-    """Accepted for PaddleClas; must equal `values[0]`."""
+    """Accepted for compatibility with PaddleClas; must equal `values[0]`."""
 
     @property
     def peak(self) -> float:
@@ -229,7 +229,7 @@ class OneCycleLR(Schedule):
     anneal_strategy: Literal["cos", "linear"] = "cos"
     """Shape of rise and fall: half a cosine, or a straight line."""
     three_phase: bool = False
-    """Lower the rate to its first value in the same time as it rose, and then to its last value."""
+    """Lower the rate to its initial value in as much time as the rise took, and then to its final value."""
 
     @property
     def first(self) -> float:
@@ -268,7 +268,8 @@ class ReduceOnPlateau(RatedSchedule):
     factor: Part = 0.1
     """Factor of the learning rate at each change."""
     patience: Index = 10
-    """Evaluations in a row without an improvement; the next one lowers the rate."""
+    """Number of consecutive evaluations without an improvement that are tolerated; one more lowers the
+    rate."""
     threshold: NonNegative = 1e-4
     """Smallest difference from the best value that counts as an improvement."""
     threshold_mode: Literal["rel", "abs"] = "rel"

@@ -111,7 +111,9 @@ def find_unsafe_paths(root: Path, paths: Iterable[bytes], *, follow_links: bool 
 
 
 def read_regular_file(path: bytes) -> bytes:
-    """Reads an image without blocking on a pipe, with a single path lookup, which is slow on a network drive.
+    """Reads an image without blocking on a pipe.
+
+    It looks up the path only once, because lookups are slow on a network drive.
 
     Raises:
         OSError: The file can't be read or is not a regular file.

@@ -15,7 +15,7 @@ _EAGER_BATCHES = 2  # of a shape, before the capture: the first ones choose kern
 
 
 class GraphedForward:
-    """Forward passes by replaying a CUDA graph, with the numbers of eager ones.
+    """Runs forward passes by replaying a CUDA graph. The results equal those of eager passes.
 
     Args:
         step: Step of the run. Its capture moves the weights, so the forward pass is captured afterwards. Both

@@ -115,7 +115,9 @@ def test_batch_too_large_for_remaining_memory_is_rejected(
     make_config: Callable[..., Config], gpu: Runtime
 ) -> None:
     config = make_config(DataLoader__Train__sampler__batch_size=8000)
-    with pytest.raises(UserError, match=r"but 3804 MiB are left: .*; lower Global\.gpu_memory_fraction, or "):
+    with pytest.raises(
+        UserError, match=r"but only 3804 MiB are left\. .*\. Lower Global\.gpu_memory_fraction, or "
+    ):
         _check_memory(config, gpu, [])
 
 
@@ -146,7 +148,8 @@ def test_too_little_left_for_dali_is_an_error_before_the_first_step(
     done = train_on_gpu(make_yaml(), "Global.gpu_memory_fraction=0.999")
     assert done.returncode == 1
     assert re.search(
-        r"^error: DALI needs about \d+ MiB .*, but \d+ MiB are left: .*; lower Global\.gpu_memory_fraction",
+        r"^error: DALI needs about \d+ MiB .*, but only \d+ MiB are left\. .*\. "
+        r"Lower Global\.gpu_memory_fraction",
         done.stderr,
         re.MULTILINE,
     )

@@ -36,19 +36,24 @@ Tensors = Any  # a DALI tensor list on the CPU
 
 @singledispatch
 def peek(decoder: Transform, files: Node) -> tuple[Node, ...]:
-    """Returns nodes of the facts that `admit` needs about each file, given the node of the files' bytes."""
+    """Returns DALI nodes that compute what `admit` needs to know about each file.
+
+    Args:
+        decoder: The chain's first transform.
+        files: Node of the encoded images.
+    """
     raise NotImplementedError(f"DALI's reader does not support {decoder.kind}")
 
 
 @singledispatch
 def admit(decoder: Transform, files: Tensors, *peeked: Tensors, on_gpu: bool) -> NDArray[np.int64]:
-    """Checks that the decoder accepts all images of a batch, and returns their sides.
+    """Checks that the decoder accepts all images of a batch, and returns their heights and widths.
 
     Args:
         decoder: The chain's first transform.
         files: [B] encoded images.
         *peeked: Outputs of the nodes that `peek` returned.
-        on_gpu: Whether a GPU will decode, which accepts more damaged images than a CPU.
+        on_gpu: Whether a GPU decodes the images; its decoder accepts more damaged images than a CPU's.
 
     Returns:
         [B, 2] int64, heights and widths of the decoded images, after the EXIF orientation.

@@ -181,7 +181,9 @@ def numpy_on_cpu(lowering: Lowering) -> Lowering:
 
 
 def nodes_between(node: Node, before: Iterable[Node]) -> list[Node]:
-    """Lists the operators between nodes of the graph, each by its first output in use.
+    """Lists the operators between nodes of the graph.
+
+    Each operator is represented by the first of its outputs that is used.
 
     Args:
         node: Last node.

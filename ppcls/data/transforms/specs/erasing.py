@@ -64,7 +64,9 @@ class RandomErasing(Transform):
     r1: Positive = Field(0.3, description="smallest height / width, at most 1")
     mean: Fill = Field((0.0,), description="value of a constant fill: a number, or one per channel")
     attempt: Count = Field(
-        100, description="accepted for PaddleClas's files without effect: the first rectangle always fits"
+        100,
+        description="accepted for compatibility with PaddleClas, without effect: "
+        "the first rectangle always fits",
     )
     use_log_aspect: bool = Field(False, description="draw the logarithm of height / width uniformly")
     mode: Literal["const", "rand", "pixel"] = Field(

@@ -82,7 +82,7 @@ def need_hwc(state: ImageState) -> None:
 def need_unnormalized(state: ImageState) -> None:
     """Raises ValueError if NormalizeImage comes before."""
     if state.normalized:
-        raise ValueError("works on images as they are decoded; put it before NormalizeImage")
+        raise ValueError("works on images that are not normalized yet; put it before NormalizeImage")
 
 
 def need_8_bit(state: ImageState) -> None:

@@ -225,7 +225,8 @@ class RandAugmentV3(RandAugment):
         0, description="grey level of the area that a translation, shear or rotation uncovers"
     )
     interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos", "random"] | None = Field(
-        None, description="accepted for PaddleClas's files without effect; interpolation is bilinear"
+        None,
+        description="accepted for compatibility with PaddleClas, without effect; interpolation is bilinear",
     )
 
     @property
@@ -311,10 +312,13 @@ class TimmAutoAugment(Policy):
         "inc1; n, operations per image, by default 2",
     )
     interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos", "random"] | None = Field(
-        None, description="accepted for PaddleClas's files without effect; interpolation is bilinear"
+        None,
+        description="accepted for compatibility with PaddleClas, without effect; interpolation is bilinear",
     )
     img_size: Count | tuple[Count, Count] | None = Field(
-        None, description="accepted for PaddleClas's files without effect; translations use the image's sides"
+        None,
+        description="accepted for compatibility with PaddleClas, without effect; "
+        "translations use the image's sides",
     )
     fill_value: GreyLevel = Field(
         116,

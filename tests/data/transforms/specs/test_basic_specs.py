@@ -152,16 +152,20 @@ def test_five_channel_chain_has_state(chain: list[Transform]) -> None:
             "the default scale is for 8-bit pixels, but these are uint16; set scale",
         ),
         ([DEEP, SQUARE, NormalizeImage(scale=1.0)], 2, "expected 1 or 5 values in mean and std, got 3"),
-        ([DECODE, NORMALIZE, SQUARE], 2, "works on images as they are decoded; put it before NormalizeImage"),
+        (
+            [DECODE, NORMALIZE, SQUARE],
+            2,
+            "works on images that are not normalized yet; put it before NormalizeImage",
+        ),
         (
             [DECODE, NORMALIZE, RAND_CROP],
             2,
-            "works on images as they are decoded; put it before NormalizeImage",
+            "works on images that are not normalized yet; put it before NormalizeImage",
         ),
         (
             [DECODE, SQUARE, NORMALIZE, NORMALIZE],
             3,
-            "works on images as they are decoded; put it before NormalizeImage",
+            "works on images that are not normalized yet; put it before NormalizeImage",
         ),
     ],
 )
