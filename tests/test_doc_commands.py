@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -225,7 +226,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if subprocess.run([*pip, "index", "versions", "paddlepaddle"], capture_output=True).returncode:
         pytest.skip("no network: pip can't reach its package index")
     folder = tmp_path_factory.mktemp("clone") / "ppcls"
-    run(f"git clone --quiet {ROOT} {folder}", ROOT)
+    run(f"git clone --quiet {shlex.quote(str(ROOT))} {folder}", ROOT)
     return folder
 
 

@@ -114,18 +114,14 @@ class HtmlReport(Reporter):
         evaluation = self._evaluation
         if evaluation is None or not evaluation.best or not self._worst():
             return
-        self._stale, end, explained = (
-            True,
-            time.monotonic() + _HEAT_MAP_SECONDS,
-            self._info.pictures.explained,
-        )
+        self._stale, end = True, time.monotonic() + _HEAT_MAP_SECONDS
         assert evaluation.worst is not None
         try:
             for mistake in evaluation.outcomes.worst:
                 figure = evaluation.worst.get(mistake.position)
                 if figure is None or time.monotonic() > end:
                     continue
-                picture = explained(mistake.position, mistake.predicted)
+                picture = self._info.pictures.explained(mistake.position, mistake.predicted)
                 if picture is not None:
                     figure["heat_map"] = data_uri(picture.pixels)
                     evaluation.note = "Heat maps show the pixels that support the predicted class."

@@ -13,6 +13,7 @@ from small_classifier import config_tree, write_config, write_image, write_names
 
 from ppcls.arch.build import build_model
 from ppcls.cli.infer import infer
+from ppcls.data.transforms.specs import RandFlipImage
 from ppcls.deploy.heat_map import HeatMapWriter
 from ppcls.deploy.models.source import find_source
 from ppcls.engine.evaluation.heat_map import HeatMaps, attention_rollout
@@ -104,6 +105,12 @@ def test_grad_cam_of_transformer_is_that_of_an_image_not_of_attention_weights(
             maps.grad_cam(image, 1)
     else:
         assert maps.grad_cam(image, 1).shape == shape
+
+
+def test_heat_maps_of_random_transforms_are_an_error() -> None:
+    """A run that evaluates with random transforms ends normally; its report names this reason."""
+    with pytest.raises(UserError, match="without random numbers, got RandFlipImage"):
+        HeatMaps(build_model("ResNet18", 3), [RandFlipImage()], "NCHW")
 
 
 def test_attention_rollout_of_uniform_attention_is_uniform() -> None:

@@ -277,7 +277,10 @@ def test_backbone_weights_may_have_other_classes(images: Path, tmp_path: Path) -
             {"Arch__Head__name": "ArcMargn"},
             "Arch.Head.name: unknown neck or head 'ArcMargn'; did you mean",
         ),
-        ({"Arch__Neck__name": "ArcMargin"}, "Arch.Neck: expected FC, VehicleNeck or BNNeck, got ArcMargin"),
+        (
+            {"Arch__Neck__name": "ArcMargin"},
+            "Arch.Neck: expected FC, VehicleNeck, BNNeck or Tanh, got ArcMargin",
+        ),
         ({"Arch__Head": None}, "Loss.Train[0].CELoss: needs classes; expected a Head in Arch"),
         (
             {"Loss__Train": [{"TripletLossV2": {}}], "Metric__Train": []},
@@ -321,7 +324,7 @@ def test_backbone_weights_may_have_other_classes(images: Path, tmp_path: Path) -
         ),
         (
             {"Arch__BackboneStopLayer": {"name": "blocks"}},
-            "Arch.BackboneStopLayer.name: expected 'flatten' or",
+            "Arch.BackboneStopLayer.name: expected 'flatten', 'avg_pool' or",
         ),
     ],
 )

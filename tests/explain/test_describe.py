@@ -79,7 +79,7 @@ def test_resnet50_on_paddle_io(make: Any) -> None:
         ("cv2.cvtColor", VARIED),
         ("cv2.resize", "[224, 224, 3] HWC uint8"),
         ("cv2.flip", "[224, 224, 3] HWC uint8"),
-        ("numpy", "[224, 224, 3] HWC float32"),
+        ("cv2.LUT", "[224, 224, 3] HWC float32"),
         ("numpy", "[3, 224, 224] CHW float32"),
     )
     assert [stage.decisions for stage in train.stages] == ["", "", WINDOW, FLIP, "", ""]

@@ -34,9 +34,14 @@ class HeatMaps:
 
     Attributes:
         model: The model.
+
+    Raises:
+        UserError: If the transforms are random, so that they would show other pixels than were evaluated.
     """
 
     def __init__(self, model: nn.Layer, transforms: Sequence[Transform], layout: str) -> None:
+        if random := [spec.kind for spec in transforms if spec.draws]:
+            raise UserError(f"heat maps need transforms without random numbers, got {', '.join(random)}")
         self.model = model
         model.eval()
         self._by_rollout = isinstance(model, VisionTransformer)
