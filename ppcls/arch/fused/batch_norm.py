@@ -124,10 +124,8 @@ class _Launcher:
         factors = paddle.empty([2 * self._channels])
         passed = None if mask is None else paddle.empty_like(x)
         gradient = contiguous(gradient)
-        operands, results = (
-            (gradient, x, mask, passed, saved),
-            (dgamma, dbeta, factors, self._sums(), _block_counters()),
-        )
+        operands = gradient, x, mask, passed, saved
+        results = dgamma, dbeta, factors, self._sums(), _block_counters()
         self._launch(f"parameter_gradients_{tail}", *map(address, (*operands, *results)))
         dx = paddle.empty_like(x)
         source = gradient if passed is None else passed
