@@ -371,5 +371,5 @@ def test_unsupported_transform_error_names_query_or_gallery(
 
 def test_wrong_embedding_size_is_reported(images: Path, tmp_path: Path) -> None:
     tree = retrieving(images, tmp_path / "run", Arch__Neck__embedding_size=100)
-    with pytest.raises(UserError, match=r"Arch\.Neck\.embedding_size: expected 768 \(its inputs\), got 100"):
+    with pytest.raises(UserError, match=r"Arch\.Neck\.embedding_size: expected 768, the size .*, got 100"):
         build_network(validate(tree, "tree").Arch)

@@ -1,1 +1,1 @@
-"""The training step and all it needs."""
+"""The training step, and the state, precision and gradients that it uses."""

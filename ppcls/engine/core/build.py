@@ -44,11 +44,11 @@ def build_state(
     load_weights: Callable[[nn.Layer, int], object],
     loader: Loader | None = None,
 ) -> TrainState:
-    """Builds a run at its beginning, without waiting for other ranks; `TrainState.connect` does that later.
+    """Builds the state of a new run. Does not wait for other ranks; `TrainState.connect` does that later.
 
     Args:
-        load_weights: Loads weights into the new model, before it is cast or wrapped. It also gets the number
-            of training images.
+        load_weights: Function that loads weights into the new model, before the model is cast or wrapped. Its
+            arguments are the model and the number of training images.
         loader: Loader of the training data; None to build it from ``DataLoader.Train``.
 
     Raises:
@@ -107,7 +107,10 @@ def build_state(
 
 
 def _training_network(model: nn.Layer, config: Config, runtime: Runtime) -> nn.Layer:
-    """Returns the model for training: with its teachers and peers, compiled, or unchanged."""
+    """Returns the network that training calls.
+
+    This is the model with its teachers and peers (distillation), the compiled model, or the model itself.
+    """
     if isinstance(config.Arch, DistillationModel):
         return build_distilling(model, config.Arch, config.Loss.Train, config.AMP, runtime.device)
     if isinstance(config.Arch, Arch) and compiles(config.Global, config.Arch, config.AMP, runtime):
@@ -116,10 +119,10 @@ def _training_network(model: nn.Layer, config: Config, runtime: Runtime) -> nn.L
 
 
 def _fuse(model: nn.Layer, config: Config, runtime: Runtime) -> None:
-    """Makes a model use the fused kernels.
+    """Changes the layers of a model, in place, to use the fused kernels.
 
     Raises:
-        UserError: The run is on a CPU, a library is missing, or the model has no such layer.
+        UserError: The run uses a CPU, a library is missing, or no layer of the model has a fused kernel.
     """
     key, fix = "Global.fused_kernels", "set Global.fused_kernels=auto"
     if runtime.device == "cpu":
@@ -136,17 +139,18 @@ def _fuse(model: nn.Layer, config: Config, runtime: Runtime) -> None:
 
 
 def rate_scale(settings: Global, order: Order) -> RateScale | None:
-    """Returns the factor on all learning rates; None if they are not scaled by the batch size."""
+    """Returns the factor on all learning rates; None if the config does not scale them by the batch size."""
     if not settings.auto_scale_lr:
         return None
     return RateScale(order.global_batch, order.world, order.accumulate, settings.base_batch_size)
 
 
 def _check_half_update(spec: OptimizerSpec, precision: Precision) -> None:
-    """Updates one half-precision weight once, so that a missing kernel is reported before training.
+    """Updates one half-precision weight once, to report a missing kernel before training.
 
     Raises:
-        UserError: The installed Paddle has no such kernel: 2.6.2's Momentum does not support bfloat16.
+        UserError: The installed Paddle has no kernel for this optimizer and precision. For example, Momentum
+            of Paddle 2.6.2 does not support bfloat16.
     """
     probe = nn.Linear(1, 1)
     optimizer = build_optimizer(spec, probe, precision.master_weights)

@@ -1,11 +1,12 @@
-"""The model as one compiled program, whose convolutions add up gradients.
+"""Compiles a model to one program, whose convolutions add up gradients.
 
-The input of a residual block has two gradients, one of them by the shortcut. Paddle adds them by a separate
-operator, which reads both and writes a third tensor. cuDNN can add its result to the output (beta = 1 in
-``cudnnConvolutionBackwardData``), which Paddle's ``conv2d_grad`` offers as ``use_addto``.
+The input of a residual block has two gradients: one from the block and one from the shortcut. Paddle adds
+them in a separate operator, which reads both and writes a third tensor. A convolution of cuDNN can instead
+add its result to the tensor that it writes (beta = 1 in ``cudnnConvolutionBackwardData``). In Paddle, the
+attribute ``use_addto`` of ``conv2d_grad`` enables this.
 
-This excludes cuDNN's search for the fastest kernel (`stop_cudnn_search`): the search runs each kernel on
-the memory of the first step itself, and would destroy the value that is added to.
+Such a model cannot use cuDNN's search for the fastest kernel, so `stop_cudnn_search` disables the search. It
+would run each candidate kernel on the tensors of the first step, and overwrite the value to add to.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _FLOAT16 = paddle.base.core.VarDesc.VarType.FP16
 
 
 class _ProgramHook:
-    """Hook that Paddle calls while it builds a program: its ``PartialProgramLayerHook``."""
+    """Hook that Paddle calls while it builds a program; has the interface of ``PartialProgramLayerHook``."""
 
     def before_append_backward(self, program: Any) -> Any:
         return program
@@ -57,10 +58,10 @@ def sum_gradients_in_convolutions(forward: Any) -> None:
 
 
 def merge_gradient_sums(block: Any) -> int:
-    """Replaces sums of gradients in a block, in place, by convolutions that add to their output.
+    """Replaces sums of gradients in a block, in place, with convolutions that add to their output.
 
-    The last convolution of the block never adds: Paddle 2.6 keeps ``use_addto`` of a program's operator with
-    the device until the next such operator, and operators outside of programs obey it too.
+    The last convolution of the block never adds. Paddle 2.6 stores ``use_addto`` per device until the next
+    ``conv2d_grad`` of a program runs, so the value would also affect convolutions outside of programs.
 
     Returns:
         Number of removed sums.
@@ -89,9 +90,9 @@ def merge_gradient_sums(block: Any) -> int:
 
 
 def _can_add(block: Any, op: Any) -> bool:
-    """Returns whether an operator is a convolution's gradient that cuDNN writes directly to its output.
+    """Returns whether an operator is a convolution's gradient, and cuDNN writes it directly to the output.
 
-    Otherwise Paddle writes into a copy, in another layout or with more padding.
+    In other cases Paddle lets cuDNN write to a temporary tensor with another layout or more padding.
     """
     if op.type != "conv2d_grad" or not op.output("Input@GRAD"):
         return False
@@ -106,9 +107,9 @@ def _can_add(block: Any, op: Any) -> bool:
 
 
 class CompiledModel(nn.Layer):  # type: ignore[misc]
-    """A model compiled to one program of Paddle's static executor, which shares the model's weights.
+    """A model to compile to one program of Paddle's static executor. Shares the weights of the model.
 
-    The model itself stays unchanged, for evaluation and checkpoints.
+    The original model stays unchanged, for evaluation and checkpoints.
     """
 
     def __init__(self, model: nn.Layer) -> None:
@@ -117,8 +118,9 @@ class CompiledModel(nn.Layer):  # type: ignore[misc]
 
     def forward(self, image: paddle.Tensor) -> paddle.Tensor:
         """Returns the model's logits."""
-        # Paddle rewrites the methods of layers that are called as `self.model(image)`, for good, and the
-        # rewritten ones parse their own source in each eager call. It does not rewrite its own functions.
+        # For a call `self.model(image)`, Paddle would permanently rewrite the methods of the model, and
+        # rewritten methods parse their own source in each eager call. Paddle does not rewrite functions of
+        # its own package, such as `nn.Layer.__call__`.
         return nn.Layer.__call__(self.model, image)
 
 
@@ -126,7 +128,7 @@ def compiles(settings: Global, arch: object, amp: AMP | None, runtime: Runtime) 
     """Returns whether training compiles the model.
 
     Args:
-        arch: Config section ``Arch``. Models of several parts are never compiled.
+        arch: Config section ``Arch``. Models that consist of several networks are never compiled.
     """
     if not isinstance(arch, Arch) or settings.fused_kernels is True:
         return False
@@ -137,7 +139,7 @@ def compile_model(model: nn.Layer, arch: Arch, amp: AMP | None, runtime: Runtime
     """Returns the compiled model.
 
     Raises:
-        UserError: bfloat16 on a CPU.
+        UserError: The run uses bfloat16 on a CPU.
     """
     if runtime.device == "cpu" and amp is not None and amp.use_amp:
         raise UserError(
@@ -154,7 +156,10 @@ def compile_model(model: nn.Layer, arch: Arch, amp: AMP | None, runtime: Runtime
 
 
 def _is_nhwc_float16(arch: Arch, amp: AMP | None, runtime: Runtime) -> bool:
-    """Returns whether programs have cuDNN's fused operators, as in Paddle 2.6, and so are faster."""
+    """Returns whether a compiled model uses cuDNN's fused operators, which make it faster.
+
+    They need Paddle 2.6, a GPU, float16 and the layout NHWC.
+    """
     return (
         runtime.device == "gpu"
         and measured()
@@ -166,5 +171,5 @@ def _is_nhwc_float16(arch: Arch, amp: AMP | None, runtime: Runtime) -> bool:
 
 
 def measured() -> bool:
-    """Returns whether compiled steps were measured with the installed Paddle; see docs/performance.md."""
+    """Returns whether docs/performance.md has figures of compiled steps for the installed Paddle."""
     return str(paddle.__version__).startswith("2.6")

@@ -13,17 +13,17 @@ class Ema:
     """Moving average of a model's weights: ``average = decay * average + (1 - decay) * weight``.
 
     Floating-point buffers (BatchNorm's statistics) are averaged too; frozen parameters are not. Averages are
-    float32 whatever the model's dtype. With ``warmup`` the decay is ``min(decay, (1 + updates) / (10 +
-    updates))``, as in TensorFlow's ExponentialMovingAverage, so that the first weights are soon forgotten. It
-    is a function of the number of updates, and needs no state of its own.
+    float32 for every dtype of the model. With ``warmup`` the decay is ``min(decay, (1 + updates) / (10 +
+    updates))``, as in TensorFlow's ExponentialMovingAverage, so the initial weights lose their influence
+    quickly. The decay depends only on the number of updates, so checkpoints do not store it.
 
     Args:
         model: Bare model. The average starts as a copy of its current weights.
         decay: Decay in [0, 1).
-        masters: Float32 weights that an optimizer keeps of half-precision ones, by the model's names. They
-            are averaged instead of their rounded copies, which small updates do not change.
-        warmup: Whether the decay rises to ``decay``.
-        frozen: Names of parameters and buffers that do not change.
+        masters: Float32 master weights of the optimizer, by the names of the model's half-precision weights.
+            The master weights are averaged, because small updates do not change the rounded weights.
+        warmup: Whether the decay starts low and rises to ``decay``.
+        frozen: Names of parameters and buffers that training does not change.
     """
 
     def __init__(
@@ -47,13 +47,17 @@ class Ema:
         return min(self._decay, (1 + updates) / (10 + updates)) if self._warmup else self._decay
 
     def prepare(self, updates: int) -> None:
-        """Sets the decay of the next `update`, the one after ``updates`` optimizer updates."""
+        """Sets the decay for the next call of `update`.
+
+        Args:
+            updates: Number of finished optimizer updates, including the current one.
+        """
         if self._warmup:
             self._current_decay.fill_(self.decay_at(updates))
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
     def update(self) -> None:
-        """Adds the model's current weights to the average; device work only."""
+        """Adds the model's current weights to the average. Does not wait for the device."""
         for key in self._averaged:
             average, exact = self._average[key], self._exact[key].astype("float32")
             if self._warmup:
@@ -67,7 +71,7 @@ class Ema:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Replaces the model's weights by the average within the block."""
+        """Returns a context in which the model has the averaged weights."""
         weights = {key: value.clone() for key, value in self._live.items()}
         self._fill(self._average)
         try:

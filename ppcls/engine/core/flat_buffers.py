@@ -1,4 +1,4 @@
-"""Many tensors in one buffer per dtype, so that one operator works on all of them."""
+"""Stores many tensors in one buffer per dtype, so that one operator can process all of them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 import paddle
 from paddle import Tensor
 
-# Each tensor starts at a multiple of this many elements. For dtypes of 2 bytes or more that is 256 bytes, the
-# alignment of Paddle's allocator, on which kernels rely. It counts elements, not bytes, so that a weight, its
-# gradient and its velocity have the same offsets in their buffers, whatever their dtypes.
+# Each tensor starts at a multiple of this many elements. For dtypes of 2 bytes or more the alignment is at
+# least 256 bytes, like that of Paddle's allocator. Kernels rely on it. The unit is elements, not bytes, so a
+# weight, its gradient and its velocity have the same offsets in their buffers even if their dtypes differ.
 ALIGNMENT = 128
 
 
@@ -17,14 +17,14 @@ class FlatBuffers:
     """Memory for copies of tensors: one buffer per dtype, in which tensors keep their order.
 
     Args:
-        tensors: Tensors whose shapes and dtypes the memory has room for.
-        rows: Number of copies of the whole.
+        tensors: Tensors that define the shapes and dtypes of the copies.
+        rows: Number of copies of each tensor.
 
     Attributes:
-        memories: One tensor per dtype, [rows, words] int64, zeros at first. Operators that only move data run
-            faster on 8-byte words.
-        buffers: First row of each memory in its own dtype, [elements].
-        views: One view of the first row per tensor, in their order.
+        memories: One tensor per dtype, [rows, words] int64, initially zero. They are int64 because operators
+            that only move data run faster on 8-byte words.
+        buffers: The first row of each memory as a tensor of its dtype, [elements].
+        views: For each tensor, in order, a view of its copy in the first row.
     """
 
     def __init__(self, tensors: Iterable[Tensor], rows: int = 1) -> None:
@@ -52,11 +52,11 @@ class FlatBuffers:
         self.views = [self._view(place, place, tensor.shape) for place, tensor in enumerate(self._tensors)]
 
     def window(self, first: int, last: int) -> Tensor:
-        """Returns the memory from tensor ``first`` to tensor ``last``, both of one dtype, [elements].
+        """Returns a view of the first row that covers a range of tensors, [elements].
 
         Args:
-            first: Index of a tensor.
-            last: Index of the same or a later tensor.
+            first: Index of the first tensor of the range.
+            last: Index of the last tensor of the range. Must have the same dtype.
         """
         length = self._starts[last] + self._tensors[last].size - self._starts[first]
         return self._view(first, last, [length])
@@ -69,7 +69,7 @@ class FlatBuffers:
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
     def adopt(self) -> None:
-        """Moves the tensors themselves into this memory. They stay the same objects with the same values."""
+        """Makes the tensors use this memory as their storage. Their identities and values do not change."""
         for tensor, view in zip(self._tensors, self.views, strict=True):
             view.copy_(tensor.detach(), True)
             view._share_buffer_to(tensor)
@@ -86,7 +86,7 @@ class FlatBuffers:
             buffer.copy_(paddle.concat(pieces), False)
 
     def add(self, other: FlatBuffers) -> None:
-        """Adds the values of buffers of the same layout."""
+        """Adds the values of ``other``, which has the same layout, to this memory."""
         for buffer, addend in zip(self.buffers, other.buffers, strict=True):
             buffer.add_(addend)
 
@@ -97,16 +97,16 @@ class FlatBuffers:
 
 
 class UpdateSnapshot:
-    """Saves the values of tensors, and restores them on a condition that only the device knows.
+    """Saves the values of tensors, and restores them if a flag on the device is set.
 
-    The tensors move into flat buffers on the current device, so saving and restoring take a few operators
-    however many tensors there are. They stay the same objects with the same values.
+    The tensors move into flat buffers on the current device, so saving and restoring take only a few
+    operators for any number of tensors. The tensors stay the same objects with the same values.
 
     Args:
         tensors: Tensors that an update changes.
 
     Attributes:
-        flat: Memory of the tensors. Its second row holds the saved values.
+        flat: Storage of the tensors. Its second row holds the saved values.
     """
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
@@ -121,7 +121,8 @@ class UpdateSnapshot:
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
     def restore_if(self, condition: Tensor) -> None:
-        """Restores the saved values where ``condition``, [1] bool, holds. The host does not wait for it."""
-        row = condition.logical_not().astype("int32")  # 0: onto the live row; 1: onto the saved row itself
+        """Restores the saved values if ``condition``, [1] bool, is True. The host does not wait for it."""
+        # Copies the saved row to row 0, the current values, or to itself, row 1, which changes nothing.
+        row = condition.logical_not().astype("int32")
         for memory, _, saved in self._rows:
             paddle.scatter_(memory, row, saved)

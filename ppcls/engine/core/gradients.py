@@ -1,4 +1,4 @@
-"""Gradients between the backward pass and the update, and the check that they are finite."""
+"""Handles gradients between the backward pass and the update, and checks that they are finite."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from paddle.distributed.fleet.utils.hybrid_parallel_util import fused_allreduce_
 
 from ppcls.engine.core.flat_buffers import ALIGNMENT
 
-_MOST_FLAGS = 1024  # flags that are concatenated into one tensor
+_MOST_FLAGS = 1024  # number of flags at which they are concatenated into one tensor
 
 
 class GradientStore(Protocol):
-    """Holds the gradients of an update while its steps add to them.
+    """Interface of a store of gradients, to which the steps of an update add.
 
     Attributes:
-        loss_factor: Factor on each loss, so that `all_reduce` leaves the mean over the ranks.
+        loss_factor: Factor on each loss. It makes the result of `all_reduce` the mean over the ranks.
     """
 
     loss_factor: float
 
     def collect(self) -> None:
-        """Adds the gradients that the last backward pass left in the parameters."""
+        """Adds the gradients that the last backward pass wrote to ``parameter.grad``."""
 
     def all_reduce(self) -> None:
         """Averages the gradients over the ranks."""
@@ -48,7 +48,7 @@ class GradientStore(Protocol):
 
 
 class ParameterGradients:
-    """The gradients where Paddle leaves them: in ``parameter.grad``."""
+    """Gradients in ``parameter.grad``, where Paddle's backward pass writes them."""
 
     loss_factor = 1.0
 
@@ -63,7 +63,13 @@ class ParameterGradients:
         fused_allreduce_gradients(list(self._optimizer._parameter_list), None)
 
     def unscale(self, scale: Tensor) -> Tensor:
-        """Divides the gradients by ``scale``, in place; if one is non-finite, their values are undefined."""
+        """Divides the gradients by ``scale``, [1] float32, in place.
+
+        If a gradient is non-finite, the values of all gradients are undefined afterwards.
+
+        Returns:
+            Whether a gradient is non-finite, [1] bool.
+        """
         groups = core.eager.get_grads_lists(self._optimizer._parameter_list)  # type: ignore[no-untyped-call]
         flags = [_C_ops.check_finite_and_unscale_(gradients, scale)[1] for gradients in groups if gradients]
         if not flags:
@@ -73,8 +79,8 @@ class ParameterGradients:
     def any_nonfinite(self) -> Tensor:
         """Returns whether a gradient is non-finite, [1] bool.
 
-        On a CPU this only reads the gradients: it sums them, and looks closer if the sum is non-finite. On a
-        GPU the sums would take more kernels, and the host would wait for the result.
+        On a CPU it sums the gradients, which only reads them, and checks each value only if the sum is
+        non-finite. On a GPU the sums would need more kernels, and the host would wait for the result.
         """
         groups = core.eager.get_grads_lists(self._optimizer._parameter_list)  # type: ignore[no-untyped-call]
         gradients = [gradient for group in groups for gradient in group]
@@ -85,7 +91,7 @@ class ParameterGradients:
         return self.unscale(paddle.ones([1]))
 
     def apply(self) -> None:
-        """Updates the weights by Paddle's ``optimizer.step``."""
+        """Updates the weights with Paddle's ``optimizer.step``."""
         self._optimizer.step()
 
     def clear(self) -> None:
@@ -94,13 +100,13 @@ class ParameterGradients:
 
 
 def any_nonfinite(buffers: Sequence[Tensor]) -> Tensor:
-    """Returns whether a few large buffers contain a non-finite number, [1] bool, by plain operators.
+    """Returns whether a few large buffers contain a non-finite number, [1] bool.
 
-    It multiplies them by a matrix of zeros: infinity times 0 is NaN. Paddle's own sum of as many numbers
-    takes a GPU longer.
+    Multiplies the buffers by a matrix of zeros: the product with infinity or NaN is NaN. On a GPU this is
+    faster than Paddle's sum of all elements.
 
     Args:
-        buffers: Buffers of a multiple of ``ALIGNMENT`` elements each.
+        buffers: Buffers whose numbers of elements are multiples of ``ALIGNMENT``.
     """
     trace = paddle.zeros([1])
     for buffer in buffers:
@@ -111,13 +117,13 @@ def any_nonfinite(buffers: Sequence[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class UpdateOutcomes:
-    """What the host reads about a series of updates.
+    """Overflows and loss scales of a series of updates, on the host.
 
     Attributes:
-        nonfinite: [updates] bool, whether a gradient was non-finite.
-        loss_scales: [updates] float64, the loss scale after each update, without a lower bound; None without
-            loss scaling.
-        min_loss_scale: Smallest loss scale with which training continues.
+        nonfinite: [updates] bool, whether a gradient of the update was non-finite.
+        loss_scales: [updates] float64, the loss scale after each update, without the lower bound of 1 that
+            Paddle applies on the device; None without loss scaling.
+        min_loss_scale: Smallest loss scale with which training may continue.
     """
 
     nonfinite: NDArray[np.bool_]
@@ -126,7 +132,7 @@ class UpdateOutcomes:
 
 
 class NonFiniteFlags:
-    """One flag per update, kept on the device until the host reads many at once."""
+    """One flag per update, stored on the device until the host reads many flags at once."""
 
     def __init__(self) -> None:
         self._flags: list[Tensor] = []
@@ -138,7 +144,7 @@ class NonFiniteFlags:
             self._flags = [paddle.concat(self._flags)]
 
     def read(self) -> NDArray[np.bool_]:
-        """Returns the flags since the last call; waits for the device if there are any."""
+        """Returns the flags since the last call, [updates] bool; waits for the device if there are any."""
         flags = paddle.concat(self._flags).numpy() if self._flags else np.zeros(0, np.bool_)
         self._flags = []
         return np.asarray(flags, np.bool_)

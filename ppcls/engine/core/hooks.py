@@ -1,7 +1,8 @@
-"""Hooks of a run: around the phases of a step, and after updates, evaluations and checkpoints.
+"""Hooks of a run.
 
-`StepHooks` measure and report, and never change what a step does. `RunHook` is the base class of hooks that
-users write.
+`StepHooks` are called around the phases of a step. They measure and report, and never change the training.
+`RunHook` is the base class of hooks that users write. They are called after updates, evaluations and
+checkpoints.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ _NO_CONTEXT = nullcontext()
 
 
 class StepHooks:
-    """Base class of all hooks. Its methods do nothing, so steps that nobody measures cost nothing more."""
+    """Base class of the hooks around a step. Its methods do nothing, for runs without measurements."""
 
     def __call__(self, phase: Phase) -> AbstractContextManager[None]:
-        """Returns the context of one phase of the current step."""
+        """Returns the context in which one phase of the current step runs."""
         return _NO_CONTEXT
 
     def begin_batch(self) -> None:
-        """Is called before the loop waits for its next batch."""
+        """Is called before the training loop waits for the next batch."""
 
     def end_batch(self, update: bool) -> None:
-        """Is called after a step, including its logging and saving.
+        """Is called after a step and the logging and saving that follow it.
 
         Args:
             update: Whether the step ended with an update.
@@ -54,16 +55,16 @@ NO_HOOKS = StepHooks()
 class RunHook:
     """Base class of users' hooks: ``Global.hooks`` and ``fit(hooks=[…])``. Its methods do nothing.
 
-    They are called on all ranks, in the same order; ``run.state.runtime.is_main`` is True on one of them. An
-    exception ends the run like one of the training itself.
+    The methods are called on all ranks, in the same order; ``run.state.runtime.is_main`` is True on rank 0
+    only. An exception in a method ends the run.
     """
 
     def on_update(self, run: Run) -> None:
         """Is called after each optimizer update, between two steps.
 
         Args:
-            run: The run; ``run.state`` has the model, the optimizer, ``update`` and ``epoch``, and
-                ``run.log`` writes a line.
+            run: The run. ``run.state`` has the model, the optimizer, ``update`` and ``epoch``;
+                ``run.log(text)`` writes a line to the log.
         """
 
     def on_evaluation(self, run: Run, record: EvalRecord) -> None:
@@ -84,7 +85,7 @@ class RunHook:
         """Is called once at the end of a run.
 
         Args:
-            error: The exception that ended it, such as a stop by a signal; None if it is complete.
+            error: The exception that ended the run, such as `SignalExit`; None if the run is complete.
         """
 
 
@@ -92,14 +93,14 @@ ENTRY_POINTS = "ppcls.hooks"
 
 
 def load_hooks(items: Sequence[Any]) -> list[RunHook]:
-    """Returns new hooks.
+    """Imports and creates the hooks of the config.
 
     Args:
-        items: The items of ``Global.hooks``: ``module:Class``, or the name of an entry point of the group
-            ``ppcls.hooks``; with parameters a mapping from it to them.
+        items: The items of ``Global.hooks``. Each is ``module:Class``, or the name of an entry point of the
+            group ``ppcls.hooks``, or a mapping from one of these to the parameters of the hook.
 
     Raises:
-        UserError: A hook is missing, is no `RunHook`, or does not have these parameters.
+        UserError: A hook does not exist, is not a subclass of `RunHook`, or does not accept its parameters.
     """
     hooks = []
     for name, parameters in map(split_hook, items):
@@ -123,18 +124,22 @@ def _find_hook(name: str) -> Any:
     installed = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
     if name not in installed:
         hint = (
-            suggest(name, sorted(installed)) or f"; no package has entry points of the group {ENTRY_POINTS}"
+            suggest(name, sorted(installed))
+            or f"; no installed package has entry points of the group {ENTRY_POINTS}"
         )
-        raise UserError(f"Global.hooks: no installed hook '{name}'{hint}; for a module write module:Class")
+        raise UserError(
+            f"Global.hooks: no installed hook '{name}'{hint}; to use a class of a module, write module:Class"
+        )
     return installed[name].load()
 
 
 class ProgressHooks(StepHooks):
-    """Reports the current phase to the watchdog, and passes all calls on.
+    """Reports the current phase to the watchdog, and forwards all calls to other hooks.
 
     Args:
-        hooks: Other hooks to call.
-        progress: Progress of this process.
+        hooks: Hooks that receive the calls.
+        progress: Progress of this process, which the watchdog reads.
+        world: Number of ranks.
     """
 
     def __init__(self, hooks: StepHooks, progress: Progress, world: int) -> None:
@@ -144,30 +149,30 @@ class ProgressHooks(StepHooks):
             self._descriptions["backward"] = "backward and all-reduce"
 
     def __call__(self, phase: Phase) -> AbstractContextManager[None]:
-        """Returns the context of the other hooks."""
+        """Reports the phase, and returns the context of the other hooks."""
         self._progress.report(self._descriptions.get(phase, phase))
         return self._hooks(phase)
 
     def begin_batch(self) -> None:
-        """Passes the call on."""
+        """Forwards the call."""
         self._hooks.begin_batch()
 
     def end_batch(self, update: bool) -> None:
-        """Reports a finished step, and passes the call on."""
+        """Reports a finished step, and forwards the call."""
         self._progress.mark_first_step()
         self._hooks.end_batch(update)
 
     def close(self) -> None:
-        """Passes the call on."""
+        """Forwards the call."""
         self._hooks.close()
 
 
 @dataclass(frozen=True)
 class ProfileWindow:
-    """The updates ``[start, stop)`` to profile, counted from 0 where the run starts or resumes.
+    """Range of updates to profile. Update 0 is the first one after the run starts or resumes.
 
     Attributes:
-        start: First update; 0..stop-1.
+        start: First update, 0..stop-1.
         stop: First update after the window.
     """
 
@@ -182,7 +187,7 @@ def read_profile_window(text: str) -> ProfileWindow:
     """Parses ``START:STOP``.
 
     Raises:
-        UserError: The text is not a window.
+        UserError: The text has another form, or ``START`` is not less than ``STOP``.
     """
     match = re.fullmatch(r"(\d+):(\d+)", text, re.ASCII)
     window = ProfileWindow(int(match[1]), int(match[2])) if match else None

@@ -1,8 +1,8 @@
-"""Loss scaling for float16 (Micikevicius et al. 2018), without the host waiting for the device.
+"""Scales the loss for float16 (Micikevicius et al. 2018), without making the host wait for the device.
 
 A non-finite gradient must not change the weights or the optimizer's state. Paddle's GradScaler makes the host
-read a flag from the device at every update. Here every update is applied, and the device restores the values
-from before if a gradient was non-finite.
+read a flag from the device at every update. `LossScale` instead saves the values, applies every update, and
+lets the device restore the saved values if a gradient was non-finite.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from ppcls.engine.core.flat_buffers import UpdateSnapshot
 from ppcls.engine.core.gradients import GradientStore, NonFiniteFlags, UpdateOutcomes
 from ppcls.optimizer.state import changed_by_step
 
-# The values of paddle.amp.GradScaler, except that one overflow is enough to shrink.
+# The defaults of paddle.amp.GradScaler, except that a single overflow shrinks the scale.
 GROWTH_FACTOR, SHRINK_FACTOR, GROWTH_INTERVAL = 2.0, 0.5, 2000
 
 
 class LossScale:
     """A factor on the loss, adapted so that float16 gradients neither vanish nor overflow.
 
-    It doubles after 2,000 updates in a row with finite gradients, and halves after each one without.
+    The factor doubles after 2,000 consecutive updates with finite gradients, and halves after each update
+    with a non-finite gradient.
 
     Args:
-        scale: Initial factor, at least 1 if it adapts.
-        dynamic: Whether the factor adapts.
-        minimum: Smallest factor with which training continues, at least 1; `read` reports it.
+        scale: Initial factor, at least 1 if ``dynamic``.
+        dynamic: Whether the factor adapts. Otherwise it stays constant.
+        minimum: Smallest factor with which training may continue, at least 1. `read` returns it for the
+            caller to check.
     """
 
     def __init__(self, scale: float, *, dynamic: bool, minimum: float = 1.0) -> None:
@@ -43,9 +45,10 @@ class LossScale:
         self._set(scale, 0)
 
     def track_statistics(self, model: nn.Layer) -> None:
-        """Restores BatchNorm's running statistics too after an overflow. `begin_step` must then be called.
+        """Makes updates with an overflow also restore the running statistics of BatchNorm.
 
-        A forward pass that overflows would otherwise leave infinities in the statistics forever.
+        An infinity from an overflow in the forward pass would otherwise stay in the statistics forever. After
+        this call, `begin_step` must be called before each step.
         """
         self._model, self._statistics, self._saved_statistics = model, None, False
 
@@ -66,9 +69,9 @@ class LossScale:
         return loss * self._scale
 
     def update(self, optimizer: Any, gradients: GradientStore) -> Tensor:
-        """Divides the gradients by the factor and updates the weights, unless a gradient is non-finite.
+        """Divides the gradients by the factor, and updates the weights if all gradients are finite.
 
-        Device work only. `end_update` adapts the factor.
+        Does not wait for the device. `end_update` adapts the factor.
 
         Returns:
             Whether a gradient is non-finite, [1] bool.
@@ -83,7 +86,7 @@ class LossScale:
         return overflow
 
     def snapshot(self, optimizer: Any) -> UpdateSnapshot:
-        """Returns the snapshot of all tensors that ``optimizer`` changes; the first call moves them there."""
+        """Returns the snapshot of all tensors that ``optimizer`` changes. The first call creates it."""
         if self._snapshot is None:
             self._snapshot = UpdateSnapshot(changed_by_step(optimizer))
         return self._snapshot
@@ -108,7 +111,7 @@ class LossScale:
         return UpdateOutcomes(nonfinite, np.array(scales), self._minimum if self.dynamic else 0.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the factor, and the updates since it changed; waits for the device."""
+        """Returns the factor and its counters of updates; waits for the device."""
         return {
             "scale": float(self._scale.item()),
             "incr_count": int(self._good.item()),
@@ -116,19 +119,22 @@ class LossScale:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores an adaptive factor; a fixed factor comes from the config."""
+        """Restores an adaptive factor. A constant factor keeps the value of the config."""
         if self.dynamic:
             self._set(float(state["scale"]), int(state["incr_count"]))
 
     def _set(self, scale: float, good: int) -> None:
         self._scale = paddle.full([1], scale, "float32")
         self._good, self._bad = paddle.full([1], good, "int32"), paddle.zeros([1], "int32")
-        self._unused = paddle.zeros([1])  # the operator also clears gradients and needs at least one
+        self._unused = paddle.zeros([1])  # Paddle's operator requires at least one gradient to clear
         self._host_state = (scale, good)
 
 
 def _next_state(scale: float, good: int, *, overflow: bool) -> tuple[float, int]:
-    """Returns factor and counter after an update, as the device computes them, but without a lower bound."""
+    """Returns the factor and the number of finite updates in a row, after an update.
+
+    The device computes the same values, but limits the factor to at least 1.
+    """
     if overflow:
         return scale * SHRINK_FACTOR, 0
     return (scale * GROWTH_FACTOR, 0) if good + 1 == GROWTH_INTERVAL else (scale, good + 1)

@@ -1,4 +1,4 @@
-"""Builds the network of a config: one model, a model for embeddings, or models that distill."""
+"""Builds the network of a config: a classifier, a network for embeddings, or a network for distillation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Losses = Sequence[Any]  # specs of Loss.Train or Loss.Eval
 
 
 def build_arch(arch: Arch) -> nn.Layer:
-    """Builds one model with new weights."""
+    """Builds the model of one ``Arch`` section, with random weights."""
     model = build_model(arch.name, arch.class_num, arch.data_format, arch.input_image_channel, **arch.options)
     if (head := arch.ml_decoder) is not None:
         decoder = {
@@ -53,10 +53,10 @@ def build_arch(arch: Arch) -> nn.Layer:
 
 
 def build_network(arch: AnyArch, pretrained: bool = False) -> nn.Layer:
-    """Builds the bare model of a config with new weights; if there are several, the one that is evaluated.
+    """Builds the model that is evaluated and exported, with random weights.
 
     Args:
-        pretrained: Whether a backbone is filled with its weights from the config.
+        pretrained: Whether to load the weights that the config sets for the backbone of a `RecModel`.
     """
     if isinstance(arch, RecModel):
         return _build_embedding(arch, pretrained)
@@ -64,10 +64,11 @@ def build_network(arch: AnyArch, pretrained: bool = False) -> nn.Layer:
 
 
 def _build_embedding(arch: RecModel, pretrained: bool) -> nn.Layer:
-    """Builds a backbone with neck and head.
+    """Builds a backbone with its neck and head.
 
     Raises:
-        UserError: The backbone's weights cannot be read or do not fit, or a layer's input size is wrong.
+        UserError: The backbone's weights cannot be read or do not fit, or the config has a wrong input size
+            of neck or head.
     """
     backbone = build_arch(arch.Backbone)
     if pretrained and (source := arch.Backbone.weights):
@@ -96,7 +97,8 @@ _LAYERS = {VehicleNeck: embedding.EmbeddingConvolution, BNNeck: embedding.Embedd
 def _build_head(name: str, spec: HeadSpec | SizedNeck, size: int) -> nn.Layer:
     if spec.embedding_size != size:
         raise UserError(
-            f"Arch.{name}.embedding_size: expected {size} (its inputs), got {spec.embedding_size}"
+            f"Arch.{name}.embedding_size: expected {size}, the size of the layer's input, got "
+            f"{spec.embedding_size}"
         )
     usual = CosineHead if isinstance(spec, MarginHead) else embedding.EmbeddingLinear
     attributes = {}
@@ -106,7 +108,7 @@ def _build_head(name: str, spec: HeadSpec | SizedNeck, size: int) -> nn.Layer:
 
 
 def _attribute(spec: Parameter | Literal[False] | None) -> ParamAttr | Literal[False] | None:
-    """Returns Paddle's settings of a parameter."""
+    """Returns the initializer and learning rate of a parameter as Paddle's ``ParamAttr``."""
     if spec is None or spec is False:
         return spec
     initial = spec.initializer
@@ -117,10 +119,12 @@ def _attribute(spec: Parameter | Literal[False] | None) -> ParamAttr | Literal[F
 
 
 def join_beside(student: nn.Layer, arch: AnyArch, losses: Losses) -> None:
-    """Adds the peers and trainable losses of a student as its sublayers; other models stay unchanged.
+    """Adds peers and trainable losses to a student as sublayers. Without distillation, does nothing.
+
+    The optimizer then trains them together with the student.
 
     Raises:
-        UserError: Weights cannot be read or do not fit, or the student has a layer of the same name.
+        UserError: Weights cannot be read or do not fit, or the student already has a layer of the same name.
     """
     if not isinstance(arch, DistillationModel):
         return
@@ -142,13 +146,15 @@ def join_beside(student: nn.Layer, arch: AnyArch, losses: Losses) -> None:
 def build_distilling(
     student: nn.Layer, arch: DistillationModel, losses: Losses, amp: AMP | None, device: Literal["cpu", "gpu"]
 ) -> nn.Layer:
-    """Returns the network that training calls: the student, its peers, and teachers with their weights.
+    """Returns the network that training calls: the student, its peers and its teachers.
+
+    Builds the teachers and loads their weights.
 
     Raises:
-        UserError: Weights cannot be read or do not fit, or a loss names a missing layer.
+        UserError: Weights cannot be read or do not fit, or a loss uses a layer that does not exist.
     """
     models = {arch.student: student, **{name: getattr(student, name) for name in arch.peers}}
-    # A teacher is evaluated, but in the precision of training.
+    # Teachers run in evaluation mode, but in the precision of training.
     amp = amp.model_copy(update={"use_fp16_test": True}) if amp is not None else None
     contexts = {}
     for name in arch.frozen:
@@ -181,10 +187,12 @@ def _loss_layers(arch: DistillationModel, losses: Losses) -> dict[str, list[str]
 
 
 def read_inferred(config: Config, source: Path) -> Arrays:
-    """Reads the weights of the model that is evaluated and exported, without those trained beside it.
+    """Reads the weights of the model that is evaluated and exported.
+
+    Drops the weights of the peers and trainable losses, which a checkpoint of distillation contains too.
 
     Raises:
-        UserError: As `read_weights`.
+        UserError: See `read_weights`.
     """
     arrays = read_weights(source)
     if not isinstance(config.Arch, DistillationModel):

@@ -1,4 +1,4 @@
-"""What several ranks need to train one model: exchange of gradients, shared BatchNorm, seeds."""
+"""Prepares a model for training on several ranks: exchange of gradients, SyncBatchNorm, random seeds."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ if TYPE_CHECKING:
 def connect_ranks(
     model: nn.Layer, settings: Global, runtime: Runtime, *, overlapping: bool = True
 ) -> nn.Layer:
-    """Returns the model as training calls it, with the weights of rank 0 on every rank.
+    """Copies the weights of rank 0 to all ranks, and returns the network that training calls.
 
     Args:
-        model: Model as a single process calls it.
+        model: Network that a single process would call.
         settings: Settings of the gradient exchange.
-        overlapping: Whether gradients are averaged during the backward pass. Otherwise the model stays
-            unwrapped, and the training step averages them afterwards.
+        overlapping: Whether ranks average the gradients during the backward pass. Otherwise the network is
+            not wrapped, and the training step averages the gradients after the backward pass.
     """
     if runtime.world_size == 1:
         return model
     if not overlapping:
-        sync_params_buffers(model, fuse_params=False)  # one by one, as DataParallel: fused it crashes in 2.6
+        # Sends the parameters one by one, as DataParallel does: the fused version crashes in Paddle 2.6.
+        sync_params_buffers(model, fuse_params=False)
         return model
     return paddle.DataParallel(
         model,
@@ -40,13 +41,13 @@ def connect_ranks(
 
 
 def synchronize_batch_norm(model: nn.Layer, runtime: Runtime) -> nn.Layer:
-    """Replaces BatchNorm by SyncBatchNorm with the same parameters, names and layout; returns the model.
+    """Replaces BatchNorm with SyncBatchNorm of the same parameters, names and layout; returns the model.
 
-    A frozen BatchNorm normalizes by its running statistics and stays unchanged. So does the model of a single
-    process.
+    A frozen BatchNorm stays unchanged, because it normalizes by its running statistics. With a single
+    process the whole model stays unchanged.
 
     Raises:
-        UserError: Several processes train on CPUs, for which Paddle has no such kernel.
+        UserError: Several processes train on CPUs, for which Paddle has no SyncBatchNorm.
     """
     if runtime.world_size == 1:
         return model
@@ -66,10 +67,10 @@ def synchronize_batch_norm(model: nn.Layer, runtime: Runtime) -> nn.Layer:
 
 
 def seed_batch(seed: int, rank: int, epoch: int, step: int) -> None:
-    """Seeds Paddle's generator for one batch, from which layers such as dropout draw.
+    """Seeds Paddle's random generator, which layers such as dropout use, for one batch.
 
-    Each rank draws different numbers. The seed is a function of the position in the run, so a resumed run
-    draws the same numbers, and no generator state has to be saved.
+    Each rank draws different numbers. The seed depends only on ``seed``, the rank and the position in the
+    run. A resumed run therefore draws the same numbers, and checkpoints need no generator state.
     """
     mixed = np.random.SeedSequence((seed, rank, epoch, step)).generate_state(1)
     paddle.seed(int(mixed[0]))

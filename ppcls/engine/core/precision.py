@@ -1,7 +1,7 @@
-"""The precision in which a model computes: one small class per kind.
+"""Number formats of forward pass, backward pass and update, with one class per kind.
 
-Mixed precision follows Micikevicius et al. 2018. O1 casts the operators that gain from it. O2 also keeps the
-weights in half precision, with float32 master weights in the optimizer.
+Mixed precision follows Micikevicius et al. 2018. O1 uses half precision for the operators that benefit from
+it. O2 also stores the weights in half precision, and the optimizer keeps float32 master weights.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Half = Literal["float16", "bfloat16"]
 
 
 class Precision(ABC):
-    """How forward pass, backward pass and update compute.
+    """Base class of the number formats in which a model is trained and evaluated.
 
     Attributes:
         name: Name for the log.
@@ -43,14 +43,18 @@ class Precision(ABC):
 
     @abstractmethod
     def forward(self) -> AbstractContextManager[Any]:
-        """Returns the context of a training forward pass."""
+        """Returns the context in which a forward pass of training runs."""
 
     @abstractmethod
     def evaluation(self) -> AbstractContextManager[Any]:
-        """Returns the context of an evaluation's forward pass."""
+        """Returns the context in which a forward pass of an evaluation runs."""
 
     def prepare(self, model: nn.Layer, optimizer: Any | None) -> None:
-        """Changes a new model in place, and its optimizer if it trains."""
+        """Changes a new model and its optimizer, in place, for this precision.
+
+        Args:
+            optimizer: Optimizer of the model; None if the model is not trained.
+        """
         if self.loss_scale is not None:
             self.loss_scale.track_statistics(model)
 
@@ -59,16 +63,18 @@ class Precision(ABC):
         return image if image.dtype == paddle.float32 else image.astype("float32")
 
     def begin_step(self) -> None:
-        """Prepares a step, on the host."""
+        """Prepares a step. Must be called before each step."""
         if self.loss_scale is not None:
             self.loss_scale.begin_step()
 
     def backward(self, loss: paddle.Tensor) -> None:
-        """Computes the gradients of a scalar loss, scaled if this precision scales."""
+        """Computes the gradients of a scalar loss, times the loss scale if there is one."""
         (loss if self.loss_scale is None else self.loss_scale.scaled(loss)).backward()
 
     def update(self, optimizer: Any, gradients: GradientStore) -> paddle.Tensor:
-        """Updates the weights; device work only. With loss scaling, a non-finite gradient changes nothing.
+        """Updates the weights, without waiting for the device.
+
+        With loss scaling, an update with a non-finite gradient changes nothing.
 
         Returns:
             Whether a gradient is non-finite, [1] bool, for `end_update`.
@@ -79,7 +85,7 @@ class Precision(ABC):
         return gradients.any_nonfinite()  # after the update, because the check may change the gradients
 
     def end_update(self, overflow: paddle.Tensor) -> None:
-        """Ends an update on the host: remembers the result of `update`, and adapts the loss scale."""
+        """Ends an update: stores ``overflow``, the result of `update`, and adapts the loss scale."""
         if self.loss_scale is not None:
             self.loss_scale.end_update(overflow)
         else:
@@ -90,17 +96,17 @@ class Precision(ABC):
         return UpdateOutcomes(self._flags.read()) if self.loss_scale is None else self.loss_scale.read()
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the loss scale and its counters; empty without loss scaling."""
+        """Returns the loss scale and its counters; an empty dict without loss scaling."""
         return {} if self.loss_scale is None else self.loss_scale.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores an adaptive loss scale; a fixed one comes from the config."""
+        """Restores an adaptive loss scale. A constant loss scale keeps the value of the config."""
         if state and self.loss_scale is not None:
             self.loss_scale.load_state_dict(state)
 
 
 class FP32(Precision):
-    """Plain float32."""
+    """Computes everything in float32."""
 
     name = "float32"
 
@@ -114,7 +120,7 @@ class FP32(Precision):
 
 
 class AmpO1(Precision):
-    """Operators that gain from it run in half precision; weights stay float32."""
+    """Uses half precision for the operators that benefit from it. Weights stay float32."""
 
     level: Literal["O1", "O2"] = "O1"
 
@@ -134,31 +140,37 @@ class AmpO1(Precision):
             )
 
     def images(self, image: paddle.Tensor, *, training: bool) -> paddle.Tensor:
-        """Returns the images unchanged if operators cast them anyway; float16 is not cast to bfloat16."""
+        """Returns the images unchanged if the operators cast them; otherwise in float32.
+
+        Automatic casting does not cast float16 to bfloat16.
+        """
         castable = self.dtype == "float16" or image.dtype != paddle.float16
         if castable and (training or self._half_evaluation):
             return image
         return super().images(image, training=training)
 
     def forward(self) -> AbstractContextManager[Any]:
-        """Returns Paddle's automatic casting."""
+        """Returns the context of Paddle's automatic casting."""
         return paddle.amp.auto_cast(  # type: ignore[no-any-return]
             enable=True, level=self.level, dtype=self.dtype, use_promote=self._promote
         )
 
     def evaluation(self) -> AbstractContextManager[Any]:
-        """Returns automatic casting unless ``use_fp16_test`` forbids it."""
+        """Returns automatic casting if evaluations use half precision, else an empty context.
+
+        They do with ``use_fp16_test: True``, and by default with float16.
+        """
         return self.forward() if self._half_evaluation else nullcontext()
 
 
 class AmpO2(AmpO1):
-    """The model itself is in half precision, except BatchNorm; the optimizer keeps float32 master weights."""
+    """Casts the model to half precision, except BatchNorm. The optimizer keeps float32 master weights."""
 
     level = "O2"
     master_weights = True
 
     def prepare(self, model: nn.Layer, optimizer: Any | None) -> None:
-        """Casts the model."""
+        """Casts the model, and makes the optimizer keep float32 master weights."""
         super().prepare(model, optimizer)
         if optimizer is None:
             paddle.amp.decorate(models=model, level="O2", dtype=self.dtype)
@@ -168,23 +180,24 @@ class AmpO2(AmpO1):
             )
 
     def images(self, image: paddle.Tensor, *, training: bool) -> paddle.Tensor:
-        """Returns the images in half precision, as the weights are."""
+        """Returns the images in half precision, the dtype of the weights."""
         return image if image.dtype == getattr(paddle, self.dtype) else image.astype(self.dtype)
 
     def forward(self) -> AbstractContextManager[Any]:
-        """Returns an empty context: there is nothing to cast, and automatic casting costs host time."""
+        """Returns an empty context: nothing needs a cast, and automatic casting would take host time."""
         return nullcontext()
 
     def evaluation(self) -> AbstractContextManager[Any]:
-        """Returns an empty context: the weights are in half precision anyway."""
+        """Returns an empty context, because the weights are in half precision already."""
         return nullcontext()
 
 
 class RoundedBF16(Precision):
-    """bfloat16 on a CPU: operands are rounded, and computed in float32, for lack of bfloat16 kernels.
+    """Emulates bfloat16 on a CPU: rounds the operands and computes in float32.
 
-    Inputs and weights of convolutions, linear layers and attention products are rounded to bfloat16. Products
-    are summed in float32, as matrix units do. The numbers are those of mixed precision, the speed is not.
+    Paddle has no bfloat16 kernels for CPUs. The inputs and weights of convolutions, linear layers and
+    attention products are rounded to bfloat16. Products are summed in float32, as on a GPU. The results are
+    those of mixed precision, but the computation is not faster than float32.
     """
 
     name = "bfloat16 rounding, computed in float32 (Paddle has no bfloat16 kernels for CPUs)"
@@ -196,14 +209,14 @@ class RoundedBF16(Precision):
         self._products: list[nn.Layer] = []
 
     def prepare(self, model: nn.Layer, optimizer: Any | None) -> None:
-        """Finds the convolutions, linear layers and products."""
+        """Collects the layers of the model whose operands `forward` rounds."""
         layers = model.sublayers(include_self=True)
         self._products = [layer for layer in layers if isinstance(layer, MatrixProduct)]
         self._weighted = [layer for layer in layers if isinstance(layer, (nn.Conv2D, nn.Linear))]
 
     @contextmanager
     def forward(self) -> Iterator[None]:
-        """Rounds operands within the block; gradients reach the exact weights."""
+        """Returns a context that rounds operands. Gradients flow to the unrounded weights."""
         exact = [layer.weight for layer in self._weighted]
         layers = (*self._weighted, *self._products)
         hooks = [layer.register_forward_pre_hook(_round_inputs) for layer in layers]
@@ -218,7 +231,7 @@ class RoundedBF16(Precision):
                 hook.remove()
 
     def evaluation(self) -> AbstractContextManager[Any]:
-        """Rounds as mixed precision does: with ``use_fp16_test``, and always under O2."""
+        """Returns the context of `forward` with ``use_fp16_test`` or level O2, else an empty context."""
         return self.forward() if self._half_evaluation else nullcontext()
 
 
@@ -235,9 +248,9 @@ class _Rounding(paddle.autograd.PyLayer):  # type: ignore[misc]
 
 
 def _rounded(tensor: paddle.Tensor) -> paddle.Tensor:
-    """Rounds float32 to 8 significant bits, half to even, by Veltkamp's splitting (Dekker 1971).
+    """Rounds float32 to 8 significant bits, half to even, with Veltkamp's splitting (Dekker 1971).
 
-    A cast would be enough on Paddle 3; Paddle 2.6 truncates in casts to bfloat16 on a CPU.
+    Paddle 3 could use a cast to bfloat16. On a CPU, the cast of Paddle 2.6 truncates instead of rounding.
     """
     high = tensor * (2.0**16 + 1)
     return high - (high - tensor)
@@ -248,10 +261,10 @@ def _round_inputs(_layer: nn.Layer, inputs: tuple[paddle.Tensor, ...]) -> tuple[
 
 
 def build_precision(settings: AMP | None, device: Literal["cpu", "gpu"]) -> Precision:
-    """Builds the precision that the config asks for.
+    """Returns the precision that the section ``AMP`` of the config requests.
 
     Raises:
-        UserError: float16 on a CPU.
+        UserError: The config requests float16 on a CPU.
     """
     if settings is None or not settings.use_amp:
         return FP32()

@@ -1,4 +1,4 @@
-"""The state of a training run: everything that a checkpoint stores and that the training step uses."""
+"""State of a training run: everything that the training step uses and that a checkpoint stores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paddle import nn
 from ppcls.engine.core.gradients import GradientStore, ParameterGradients
 from ppcls.engine.core.parallel import connect_ranks
 
-if TYPE_CHECKING:  # only for annotations: the training step must not import what builds these
+if TYPE_CHECKING:  # only for annotations: the training step must not import the modules that build a run
     from ppcls.config.schema import Config
     from ppcls.config.sections.run import Global
     from ppcls.data.loaders.batch import Loader
@@ -26,25 +26,28 @@ if TYPE_CHECKING:  # only for annotations: the training step must not import wha
 
 @dataclass
 class TrainState:
-    """A run between two steps. A checkpoint holds all of it that changes.
+    """State of a run between two steps. A checkpoint stores all parts that change.
 
     Attributes:
         model: Bare model, whose parameter names checkpoints use.
-        network: The model as training calls it: compiled, or wrapped for data parallelism.
+        network: Network that training calls: the model, compiled or wrapped for distillation or data
+            parallelism.
         optimizer: Optimizer of the model's parameters.
         schedule: Learning rate as a function of the update, from 0.
         precision: Precision of forward pass, backward pass and update.
         criterion: Mean loss as a function of the model's outputs and labels.
-        metrics: Metrics counted during training; None for none.
-        loader: Loader of the training data, which knows its position in the run.
+        metrics: Metrics that are computed during training; None for none.
+        loader: Loader of the training data. Its state holds the position in the run.
         ema: Moving average of the weights; None for none.
         runtime: Rank and device.
         update: Number of finished updates.
         best: Metric of the best evaluation so far; None before the first one.
         not_better: Number of evaluations since the best one.
-        closing: Whether the last epoch is trained but not yet evaluated and saved.
+        closing: Whether the steps of the last started epoch are finished, but its evaluation and checkpoint
+            are not.
         frozen: Names of parameters, and of BatchNorm statistics, that training does not change.
-        plateau: Lowers the learning rate when evaluations stop improving; None for none.
+        plateau: State of ``ReduceOnPlateau``, which lowers the learning rate when evaluations stop
+            improving; None for other schedules.
         config: Config of the run; None if the state was built by hand.
         gradients: Gradients of the current update.
     """
@@ -73,22 +76,22 @@ class TrainState:
 
     @property
     def epoch(self) -> int:
-        """Number of finished epochs, which is the index of the running epoch."""
+        """Number of finished epochs, which is also the index of the current epoch, from 0."""
         return int(self.loader.state_dict()["epoch"])
 
     @property
     def step(self) -> int:
-        """Number of finished steps of the running epoch."""
+        """Number of finished steps of the current epoch."""
         return int(self.loader.state_dict()["step"])
 
     @property
     def updates_per_epoch(self) -> int:
-        """Number of updates of a whole epoch."""
+        """Number of updates of a complete epoch."""
         return self.loader.order.updates_per_epoch
 
     @property
     def updates_of_epoch(self) -> int:
-        """Number of finished updates of the running epoch."""
+        """Number of finished updates of the current epoch."""
         return -(-self.step // self.loader.order.accumulate)
 
     @property
@@ -97,7 +100,9 @@ class TrainState:
         return None if self.config is None else self.config.Metric.Eval[0].names[0]
 
     def connect(self, settings: Global, *, overlapping: bool = True) -> None:
-        """Connects the ranks, which start from rank 0's weights; waits for all of them.
+        """Copies the weights of rank 0 to all ranks, and prepares their exchange of gradients.
+
+        Waits for all ranks.
 
         Args:
             settings: Settings of the gradient exchange.
@@ -107,18 +112,18 @@ class TrainState:
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
     def share_statistics(self) -> None:
-        """Averages BatchNorm's running statistics over the ranks, each of which sees its own samples.
+        """Averages the running statistics of BatchNorm, which differ between ranks, over the ranks.
 
-        Then all ranks evaluate the same model, and a checkpoint that rank 0 writes holds for every rank.
-        Training itself normalizes by the batch and is not affected. With ``Global.sync_bn`` the statistics
-        are equal already, and stay equal.
+        All ranks then evaluate the same model, and the checkpoint that rank 0 writes is valid for every rank.
+        Training is not affected, because it normalizes by the statistics of the batch. With
+        ``Global.sync_bn`` the statistics are already equal, and averaging does not change them.
         """
         if self.runtime.world_size == 1:
             return
         self.runtime.progress.report("sharing BatchNorm's statistics")
         tensors = self.model.state_dict()
         average = self.ema.state_dict() if self.ema is not None else {}
-        # Paddle keeps running statistics among the parameters, without a gradient.
+        # Running statistics are tensors of the state dict that have no gradient.
         names = [
             name
             for name, tensor in tensors.items()

@@ -1,8 +1,8 @@
-"""One training step. Eager, compiled and CUDA-graph execution run these functions.
+"""One training step. Eager execution, compiled models and CUDA graphs use the same functions.
 
-`forward_backward` and `apply_update` are device work, which a CUDA graph can capture and replay. The rest of
-`train_step` runs on the host and is the same in all modes: accumulation, learning rate, loss scale,
-counters.
+`forward_backward` and `apply_update` only launch device work, so a CUDA graph can capture and replay them.
+The rest of `train_step` runs on the host and is the same in all modes: gradient accumulation, learning rate,
+loss scale, counters.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def forward_backward(
 
     Args:
         overlap: Whether `paddle.DataParallel` averages the gradients over the ranks during the backward pass
-            of an update's last step.
+            of the last step of an update.
 
     Returns:
-        [1 + counts] float32 on the device: the loss summed over valid samples, then the counts of the
-        training metrics. Reading it waits for the device.
+        [1 + counts] float32 on the device: the sum of the losses of valid samples, then the counts of the
+        training metrics. Reading the values waits for the device.
     """
     network = state.network
     exchanging = overlap and batch.update
@@ -50,10 +50,12 @@ def forward_backward(
 
 @paddle.no_grad()  # type: ignore[untyped-decorator]
 def update_weights(state: TrainState) -> paddle.Tensor:
-    """Updates the weights by ``state.gradients``, and clears these.
+    """Updates the weights with ``state.gradients``, then clears the gradients.
+
+    With loss scaling, an update with a non-finite gradient changes nothing.
 
     Returns:
-        Whether a gradient is non-finite, [1] bool. With loss scaling, such an update changes nothing.
+        Whether a gradient is non-finite, [1] bool.
     """
     overflow: paddle.Tensor = state.precision.update(state.optimizer, state.gradients)
     state.gradients.clear()
@@ -61,7 +63,11 @@ def update_weights(state: TrainState) -> paddle.Tensor:
 
 
 def apply_update(state: TrainState) -> paddle.Tensor:
-    """Updates the weights as `update_weights`, then their moving average."""
+    """Updates the weights, then their moving average.
+
+    Returns:
+        Whether a gradient is non-finite, [1] bool.
+    """
     overflow: paddle.Tensor = update_weights(state)
     if state.ema is not None:
         state.ema.update()
@@ -70,7 +76,12 @@ def apply_update(state: TrainState) -> paddle.Tensor:
 
 @dataclass(frozen=True)
 class StepFunctions:
-    """The device work of a step: the functions above, or replays of their CUDA graphs."""
+    """Functions that launch the device work of a step.
+
+    Attributes:
+        forward_backward: `forward_backward`, or a replay of its CUDA graph.
+        apply_update: `apply_update`, or a replay of its CUDA graph.
+    """
 
     forward_backward: Callable[..., paddle.Tensor] = forward_backward
     apply_update: Callable[[TrainState], paddle.Tensor] = apply_update
@@ -89,16 +100,17 @@ def train_step(
 ) -> paddle.Tensor:
     """Trains on one batch, and updates the weights if the batch ends an update.
 
-    Ranks exchange gradients only in the last step of an update. An update that loss scaling rejects because a
-    gradient is non-finite still counts: schedule and average advance, the weights stay.
+    Ranks exchange gradients only in the last step of an update. If loss scaling rejects an update because of
+    a non-finite gradient, the weights stay unchanged, but the schedule and the moving average advance.
 
     Args:
-        state: Run to train; changed in place.
-        functions: Device work of the step.
-        overlap: Whether ranks exchange gradients during the backward pass if they can, instead of after it.
+        state: State of the run; changed in place.
+        functions: Functions that launch the device work.
+        overlap: Whether ranks exchange gradients during the backward pass, if ``state.network`` supports it,
+            instead of after it.
 
     Returns:
-        The sums of `forward_backward`.
+        The result of `forward_backward`.
     """
     state.precision.begin_step()
     sums = functions.forward_backward(state, batch, hooks, overlap=overlap)
@@ -119,7 +131,7 @@ def train_step(
 def _mean_loss(state: TrainState, outputs: Outputs, batch: Batch) -> paddle.Tensor:
     """Returns the mean loss of the batch's valid samples."""
     if batch.valid == 0:
-        return zero_loss(outputs)  # this rank still takes part in the exchange
+        return zero_loss(outputs)  # this rank must still take part in the exchange of gradients
     rows = batch.valid + 2 * batch.unlabelled
     return state.criterion(first_rows(outputs, rows), batch.label[: batch.valid])
 
