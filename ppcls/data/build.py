@@ -1,4 +1,4 @@
-"""Builds the loader of a split; the only place that chooses between DALI and ``paddle.io``."""
+"""Builds the loader of a split. Only this module chooses between DALI and ``paddle.io``."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from ppcls.runtime.start import Runtime
 if TYPE_CHECKING:  # training without DALI must not import it
     from ppcls.data.loaders.dali.loader import DaliLoader
 
-_READER_BATCHES = 3  # that the reader of a DALI pipeline holds in addition to the finished ones
+_READER_BATCHES = 3  # batches that the reader of a DALI pipeline holds in addition to the finished batches
 
 
 class ModelInput(Protocol):
-    """What a loader must know of the model: its section ``Arch``.
+    """The keys of the section ``Arch`` that a loader uses.
 
     Attributes:
         class_num: Number of classes.
@@ -57,14 +57,17 @@ def build_loader(
     """Builds the loader of one split for this rank.
 
     Args:
-        place: Key of the split in ``DataLoader``. ``Train`` uses the sampler and needs at least one global
-            batch; other splits use each sample once, in order.
+        split: Config of the split.
+        place: Key of the split in ``DataLoader``. ``Train`` and ``UnLabelTrain`` use the sampler and need at
+            least one global batch. Other splits yield each sample once, in order.
         runtime: Rank, world size, device and cores.
-        label_count: Number of classes that labels may have; None if any label from 0 is valid.
+        run: Config section ``Global``.
+        arch: Number of classes and layout of a batch.
+        label_count: Number of classes. Labels must be smaller; None if any label from 0 is valid.
 
     Raises:
-        UserError: The dataset can't be read, is empty, has wrong lines, is smaller than a batch, or does not
-            suit the sampler; or the backend does not support a transform on this device.
+        UserError: The dataset can't be read, is empty, has invalid lines, is smaller than a batch, or does
+            not match the sampler; or the backend does not support a transform on this device.
     """
     training = place in ("Train", "UnLabelTrain")
     index = read_index(split.dataset, label_count)
@@ -100,10 +103,10 @@ def build_loader(
 def add_unlabelled(
     labelled: Loader, split: Unlabelled, runtime: Runtime, run: Global, arch: ModelInput
 ) -> Loader:
-    """Returns a loader that adds two views of unlabelled images to each batch.
+    """Returns a loader that adds a weak and a strong view of unlabelled images to each batch.
 
     Raises:
-        UserError: As `build_loader`.
+        UserError: See `build_loader`.
     """
     from ppcls.data.loaders.semi_supervised import SemiSupervisedLoader
 
@@ -116,11 +119,13 @@ def add_unlabelled(
 def build_file_loader(
     rejected: RejectedImages, ops: tuple[Op, ...], batch_size: int, settings: DaliSettings
 ) -> DaliLoader:
-    """Builds a DALI loader that reads each image once, in order, for prediction.
+    """Builds a DALI loader for prediction, which reads each image once, in order.
 
     Args:
-        rejected: Collects the bad images of its index.
-        batch_size: Rows of a batch.
+        rejected: Index of the images. Also collects bad images.
+        ops: Transforms.
+        batch_size: Number of images per batch.
+        settings: Settings of DALI.
 
     Raises:
         UserError: DALI does not support a transform on this device.
@@ -134,12 +139,12 @@ def build_file_loader(
 
 @dataclass(frozen=True)
 class Feed:
-    """How a split is loaded.
+    """The loader that a split uses.
 
     Attributes:
-        uses_dali: Whether DALI loads it, instead of paddle.io.
-        dali_supported: Whether DALI supports all transforms on this device.
-        prefetched: Maximum number of batches that are prepared in advance.
+        uses_dali: Whether the loader uses DALI instead of ``paddle.io``.
+        dali_supported: Whether DALI supports all transforms of the split on this device.
+        prefetched: Maximum number of batches that the loader prepares in advance.
     """
 
     uses_dali: bool
@@ -148,11 +153,11 @@ class Feed:
 
 
 def describe_feed(split: Split, runtime: Runtime, arch: ModelInput, *, use_dali: bool) -> Feed:
-    """Returns how a training split is loaded, without building the loader."""
+    """Describes the loader of a training split without building it."""
     settings = resolve_dali_settings(split.loader.dali, runtime)
     if use_dali:
         return Feed(True, True, settings.pipelines * (settings.per_pipeline().prefetch + _READER_BATCHES))
-    prefetched = 2 * split.loader.num_workers  # paddle.io's number
+    prefetched = 2 * split.loader.num_workers  # paddle.io prepares two batches per worker
     try:
         check_dali(plan_chain(split.dataset.transform_ops, _layout(arch)), "", settings)
     except UserError:
@@ -161,7 +166,7 @@ def describe_feed(split: Split, runtime: Runtime, arch: ModelInput, *, use_dali:
 
 
 def gpu_memory_need(split: Split, runtime: Runtime) -> int:
-    """Estimates the GPU memory of a split's DALI loader in MiB; 0 on a CPU."""
+    """Returns the estimated GPU memory of a split's DALI loader in MiB; 0 on a CPU."""
     if runtime.device_id is None:
         return 0
     state = check_chain(split.dataset.transform_ops)
@@ -212,17 +217,18 @@ def _build_order(
 
 
 def _check_no_gpu_settings(dali: Dali, place: str) -> None:
-    """Rejects settings that need a GPU."""
+    """Raises `UserError` if a setting needs a GPU."""
     if dali.decode_on == "gpu":
-        raise UserError(f"{place}.decode_on: gpu, but this run is on the CPU; set it to auto")
+        raise UserError(f"{place}.decode_on: expected auto or cpu because this run is on the CPU, got gpu")
     if dali.cache_size:
         raise UserError(
-            f"{place}.cache_size: only the GPU's decoder has a cache, but this run is on the CPU; set it to 0"
+            f"{place}.cache_size: expected 0 because this run is on the CPU, got {dali.cache_size}; only the "
+            "GPU's decoder has a cache"
         )
 
 
 def _build_quarantine(dataset: Dataset, index: Index, output_dir: Path) -> Quarantine | None:
-    """Returns the quarantine with the known bad images, or None if a bad image ends the run."""
+    """Returns the quarantine with the bad images already listed; None if a bad image ends the run."""
     if dataset.on_error == "raise":
         return None
     file = output_dir / BAD_IMAGES
@@ -231,13 +237,16 @@ def _build_quarantine(dataset: Dataset, index: Index, output_dir: Path) -> Quara
     if dataset.bad_images is not None:
         lists.append(Path(dataset.bad_images))
         if not lists[-1].is_file():
-            raise UserError(f"{lists[-1]}: no such list of bad images; create it with `ppcls dataset check`")
+            raise UserError(
+                f"{lists[-1]}: no such list of bad images (key bad_images); create it with "
+                "`ppcls dataset check`"
+            )
     quarantine.recheck(lists, dataset.transform_ops[0])
     return quarantine
 
 
 def _batch_shapes(split: Split, world: int, size: tuple[int, int]) -> list[tuple[int, int, int]]:
-    """Returns rows, height and width of the largest batch on one rank, or of one batch of each size."""
+    """Returns rows, height and width of batches on one rank: the largest batch, or one per input size."""
     sizes, (height, width) = split.sizes, size
     if isinstance(sizes, EqualPixels):
         return [(rows, side, side) for side, rows in zip(sizes.sizes, sizes.rows, strict=True)]

@@ -132,9 +132,10 @@ def test_describe_feed_reports_transform_unsupported_by_dali(config: Config) -> 
     [
         (
             {"cache_size": 100},
-            r"\.cache_size: only the GPU's decoder has a cache, but this run is on the CPU; set it to 0",
+            r"\.cache_size: expected 0 because this run is on the CPU, got 100; only the GPU's decoder has a "
+            "cache",
         ),
-        ({"decode_on": "gpu"}, r"\.decode_on: gpu, but this run is on the CPU; set it to auto"),
+        ({"decode_on": "gpu"}, r"\.decode_on: expected auto or cpu because this run is on the CPU, got gpu"),
     ],
 )
 def test_build_loader_rejects_gpu_settings_on_cpu(config: Config, setting: dict[str, Any], text: str) -> None:

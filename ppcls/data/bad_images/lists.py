@@ -1,8 +1,8 @@
-r"""Bad images, their errors, and files that list them.
+r"""Reads and writes lists of bad images, and raises errors that name bad images.
 
-A list has one line per image with path, location in the dataset and reason, separated by tabs. Backslashes,
-control characters and bytes that are not UTF-8 are written as ``\x5c``, so that any file name can be read
-back.
+Each line of a list describes one image by its path, its location in the dataset, and the reason. Tabs
+separate the three fields. Backslashes, control characters, and bytes that are not UTF-8 are written as
+hexadecimal escapes, such as ``\x5c`` for a backslash. So any file name can be read back.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _SHOWN = 10
 
 
 class BadImageError(UserError):
-    """Images can't be read or decoded; the text has the location and reason for each."""
+    """Images can't be read or decoded. The message gives the location of each image and the reason."""
 
 
 class TooManyBadImagesError(BadImageError):
-    """More bad images were skipped than allowed."""
+    """There are more bad images than ``max_errors`` allows, or no good image is left."""
 
 
 @dataclass(frozen=True)
@@ -49,23 +49,25 @@ class BadImage:
 
 
 def to_bad_images(index: Index, reasons: Mapping[int, str]) -> list[BadImage]:
-    """Converts reasons by position into bad images by name."""
+    """Returns a `BadImage` for each item of ``reasons``, a map from positions in ``index`` to reasons."""
     return [BadImage(index.name(at), index.where(at), reason) for at, reason in reasons.items()]
 
 
 def bad_image_error(bad: Sequence[BadImage]) -> BadImageError:
-    """Returns the error that lists the first ten bad images."""
+    """Returns an error that lists the first ten bad images."""
     more = [f"… and {len(bad) - _SHOWN} more"] if len(bad) > _SHOWN else []
     return BadImageError("\n".join([*map(str, bad[:_SHOWN]), *more]))
 
 
 def write_bad_images(path: Path, bad: Iterable[BadImage]) -> None:
-    """Writes or replaces a list of bad images."""
+    """Writes a list of bad images, and replaces an existing file."""
     write_text(path, "".join(map(_format_line, bad)))
 
 
 def append_bad_images(path: Path, bad: Iterable[BadImage]) -> None:
-    """Appends to a list of bad images, or creates it. Several processes may append at the same time.
+    """Appends to a list of bad images, and creates the list if it is missing.
+
+    Several processes may append at the same time.
 
     Raises:
         UserError: The list can't be written.
@@ -75,7 +77,8 @@ def append_bad_images(path: Path, bad: Iterable[BadImage]) -> None:
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab", buffering=0) as file:  # a single write, so that lines of processes don't mix
+        # A single unbuffered write, so that lines of different processes don't mix.
+        with path.open("ab", buffering=0) as file:
             file.write(text)
     except OSError as error:
         raise UserError(f"{path}: can't write this list of bad images: {error.strerror}") from None
@@ -85,7 +88,7 @@ def read_bad_images(path: Path) -> list[BadImage]:
     """Reads a list that `write_bad_images` or `append_bad_images` wrote.
 
     Raises:
-        UserError: The list can't be read, or a line is wrong.
+        UserError: The list can't be read, or a line does not have three fields.
     """
     try:
         lines = read_regular(path).split(b"\n")
@@ -97,7 +100,10 @@ def read_bad_images(path: Path) -> list[BadImage]:
         if not line:
             continue
         if len(fields) != 3:
-            raise UserError(f"{path}, line {number}: expected path, location and reason separated by tabs")
+            raise UserError(
+                f"{path}, line {number}: expected path, location and reason, separated by tabs; "
+                f"found {len(fields)} fields; create the list again with `ppcls dataset check`"
+            )
         bad.append(BadImage(*fields))
     return bad
 
@@ -116,10 +122,10 @@ def _unescape(text: bytes) -> str:
 
 @contextmanager
 def suggest_skipping(splits: Mapping[str, Split]) -> Iterator[None]:
-    """Adds to the error of a bad image how to skip such images.
+    """Returns a context that appends the options for skipping bad images to the message of `BadImageError`.
 
     Args:
-        splits: The run's datasets by their keys in ``DataLoader``.
+        splits: Splits of the run. The keys are their names in ``DataLoader``, such as ``Train``.
     """
     try:
         yield
@@ -131,6 +137,6 @@ def suggest_skipping(splits: Mapping[str, Split]) -> Iterator[None]:
             raise
         skip = " ".join(f"DataLoader.{key}.dataset.on_error=skip" for key in strict)
         raise BadImageError(
-            f"{error}; repair or remove it, or skip such images with -o {skip}; `ppcls dataset check` "
-            "lists all of them"
+            f"{error}; repair or remove bad images, or skip them with -o {skip}; `ppcls dataset check` "
+            "lists all bad images"
         ) from None

@@ -1,7 +1,8 @@
-"""Skips bad images during a run: ``DataLoader.<split>.dataset.on_error: skip``.
+"""Skips bad images during a run with ``DataLoader.<split>.dataset.on_error: skip``.
 
-The row of a bad sample moves behind the valid rows of its batch and repeats another sample, so it is not
-counted. All ranks make the same steps as with the sample, and the order of all other samples stays the same.
+A batch keeps its size: another sample is repeated in place of a bad one, in a row behind the valid rows.
+Rows behind the valid ones are not counted. The number of steps and the samples of all other batches do not
+change.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ BAD_IMAGES = "bad_images.txt"
 
 
 class Quarantine:
-    """The known bad samples of one split.
+    """Collects the bad samples of one split.
 
     Args:
-        file: List of bad images, to which other loaders and processes of the run may write, too.
+        index: Samples of the split.
+        file: List of bad images. Other loaders and processes of the run may append to the same list.
         limit: Maximum number of images in the list; None for no limit.
     """
 
@@ -45,15 +47,15 @@ class Quarantine:
 
     @property
     def listed(self) -> int:
-        """Number of images in the list, including those of other loaders."""
+        """Number of images in the list, including images that other loaders added."""
         return len(self._read_list())
 
     def recheck(self, lists: Iterable[Path], decoder: Transform) -> None:
-        """Decodes the images in lists of earlier runs again, and adds those that are still bad.
+        """Decodes the images that earlier runs listed, and adds the images that are still bad.
 
         Args:
-            lists: Lists of bad images; missing files are ignored.
-            decoder: First transform of the chain.
+            lists: Lists of bad images. Missing files are ignored.
+            decoder: First transform of the chain, which decodes an image.
         """
         names = {bad.name for file in lists if file.exists() for bad in read_bad_images(file)}
         if names:
@@ -63,13 +65,13 @@ class Quarantine:
                 self.add(bad)
 
     def add(self, reasons: Mapping[int, str]) -> None:
-        """Adds samples to the quarantine and the list, and reports new ones on standard error.
+        """Adds samples to the quarantine and to the list. Prints samples that are new in the list to stderr.
 
         Args:
-            reasons: What is wrong with each sample, by position.
+            reasons: Maps the position of each bad sample to the reason.
 
         Raises:
-            TooManyBadImagesError: The list exceeds the limit.
+            TooManyBadImagesError: The list has more images than the limit allows.
         """
         self._positions |= set(reasons)
         known = self._read_list()
@@ -79,7 +81,8 @@ class Quarantine:
             print_error(f"bad image, skipped: {bad}")
         if self._limit is not None and (count := len(known) + len(new)) > self._limit:
             raise TooManyBadImagesError(
-                f"{count} bad images, more than max_errors ({self._limit}); {self.file} lists them"
+                f"{count} bad images, more than max_errors ({self._limit}); {self.file} lists them; repair "
+                "or remove them, or increase max_errors"
             )
 
     def _read_list(self) -> set[tuple[str, str]]:
@@ -87,15 +90,15 @@ class Quarantine:
         return {(image.name, image.where) for image in bad}
 
     def replace_bad(self, step: StepSamples, group: int, spare: NDArray[np.int64]) -> StepSamples:
-        """Returns a step whose bad rows are moved behind the valid ones and repeat others.
+        """Returns the step with valid rows first and repeated samples in place of bad ones.
 
         Args:
             step: One rank's part of a step.
-            group: Number of rows that belong together. Complete groups come first and keep their rows.
-            spare: [N] positions to repeat if all rows of the step are bad.
+            group: Number of consecutive rows that must stay together. Groups without a bad sample come first.
+            spare: [N] positions. If all rows of the step are bad, the first good one of them is repeated.
 
         Raises:
-            TooManyBadImagesError: All of ``spare`` are bad, too.
+            TooManyBadImagesError: All rows of the step and all samples in ``spare`` are bad.
         """
         if not self._positions:
             return step
@@ -115,17 +118,22 @@ class Quarantine:
             good = next((position for position in spare.tolist() if position not in self._positions), None)
             if good is None:
                 raise TooManyBadImagesError(
-                    f"{self._index.source}: all images are bad; {self.file} lists the bad ones"
+                    f"{self._index.source}: all images are bad; {self.file} lists the bad ones; check the "
+                    "files and the first transform"
                 )
             indices, repeats = np.full_like(step.indices, good), np.zeros_like(step.repeats)
         return replace(step, indices=indices, repeats=repeats, valid=len(valid), weight=step.weight * share)
 
 
 def describe_skipped(quarantines: Iterable[Quarantine | None]) -> str | None:
-    """Returns the number of skipped images and their list, or None if there are none.
+    """Returns a log line with the number of skipped images and the path of their list.
 
     Args:
-        quarantines: Quarantines of the run's loaders, which share one list; None for loaders without one.
+        quarantines: Quarantines of the run's loaders, which share one list; None for a loader without a
+            quarantine.
+
+    Returns:
+        None if no image was skipped.
     """
     quarantine = next((candidate for candidate in quarantines if candidate is not None), None)
     if quarantine is None or not (count := quarantine.listed):
@@ -138,11 +146,11 @@ class AllRejectedError(TooManyBadImagesError):
 
 
 class RejectedImages(Quarantine):
-    """Bad images kept in memory, without a list file.
+    """Collects bad samples in memory, without a list file.
 
     Attributes:
-        index: The dataset.
-        reasons: What is wrong with each bad sample, by position.
+        index: Samples of the dataset.
+        reasons: Maps the position of each bad sample to the reason.
     """
 
     def __init__(self, index: Index) -> None:
@@ -150,7 +158,7 @@ class RejectedImages(Quarantine):
         self._positions = set()
 
     def add(self, reasons: Mapping[int, str]) -> None:
-        """Adds samples.
+        """Adds bad samples.
 
         Raises:
             AllRejectedError: All samples are bad.
@@ -158,19 +166,19 @@ class RejectedImages(Quarantine):
         self.reasons |= reasons
         self._positions |= set(reasons)
         if len(self.reasons) == len(self.index):
-            raise AllRejectedError(f"{self.index.source}: all images are bad")
+            raise AllRejectedError(f"{self.index.source}: none of {len(self.index)} images can be decoded")
 
 
 @dataclass(frozen=True)
 class CleanOrder:
-    """An order without bad samples; a `ppcls.data.sampling.order.BatchOrder`."""
+    """A `ppcls.data.sampling.order.BatchOrder` that replaces the bad samples of another order."""
 
     order: Order
     quarantine: Quarantine
 
     @property
     def batch_size(self) -> int:
-        """Rows per step on one rank."""
+        """Number of rows per step on one rank."""
         return self.order.batch_size
 
     @property
@@ -182,6 +190,6 @@ class CleanOrder:
         return len(self.order)
 
     def at(self, cursor: Cursor) -> StepSamples:
-        """Returns this rank's part of a step."""
+        """Returns this rank's part of the step at ``cursor``, without bad samples."""
         step = self.order.at(cursor)
         return self.quarantine.replace_bad(step, self.order.group, self.order.positions(cursor.epoch))

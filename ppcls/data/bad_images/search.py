@@ -1,4 +1,4 @@
-"""Finds bad images: by decoding each one, or by bisecting a batch on which DALI failed."""
+"""Finds bad images by decoding each image, or by bisecting a batch on which DALI failed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ _REASON = re.compile(r"encountered:\s*(.*?)\s*(?:C\+\+ context|Current pipeline 
 
 
 def find_undecodable(index: Index, decoder: Transform, positions: Iterable[int]) -> dict[int, str]:
-    """Reads and decodes samples with the NumPy backend.
+    """Finds samples that the NumPy backend can't read or decode.
 
     Args:
-        decoder: First transform of the chain.
+        decoder: First transform of the chain, which decodes an image.
+        positions: Positions of the samples to try.
 
     Returns:
-        The reason for each sample that can't be read or decoded, by position.
+        A map from the position of each bad sample to the reason.
     """
     bad = {}
     for position in dict.fromkeys(positions):
@@ -33,25 +34,28 @@ def find_undecodable(index: Index, decoder: Transform, positions: Iterable[int])
 
 
 def bisect_bad_images(positions: list[int], try_batch: Callable[[list[int]], str | None]) -> dict[int, str]:
-    """Halves a failing batch until single samples fail. DALI may reject images that NumPy's decoders accept.
+    """Finds the samples on which DALI fails by halving a failing batch repeatedly.
+
+    DALI may reject images that the NumPy backend accepts.
 
     Args:
-        try_batch: Returns DALI's error for a batch of these samples, or None if it succeeds.
+        positions: Positions of the samples in the batch.
+        try_batch: Decodes a batch of these samples with DALI. Returns DALI's error, or None on success.
 
     Returns:
-        The reason for each sample on which DALI fails, by position.
+        A map from the position of each bad sample to the reason.
     """
     error = try_batch(positions) if positions else None
     if error is None:
         return {}
     if len(positions) == 1:
-        return {positions[0]: f"DALI can't decode it: {error_reason(error)}"}
+        return {positions[0]: f"DALI can't decode the image: {error_reason(error)}"}
     half = len(positions) // 2
     return bisect_bad_images(positions[:half], try_batch) | bisect_bad_images(positions[half:], try_batch)
 
 
 def is_image_error(error: str) -> bool:
-    """Returns whether DALI's error comes from reading or decoding, and not from lack of memory."""
+    """Returns whether an image causes DALI's error, and not for example lack of memory."""
     return bool(_IMAGE_ERROR.search(error)) and not _MACHINE_ERROR.search(error)
 
 

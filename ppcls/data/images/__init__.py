@@ -1,1 +1,1 @@
-"""Image files: paths, headers, decoding and .npy files."""
+"""Finds and decodes image files: paths, headers, pixels and ``.npy`` arrays."""

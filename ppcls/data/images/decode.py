@@ -1,4 +1,4 @@
-"""Decodes images with OpenCV and tifffile. This is the reference for all other backends."""
+"""Decodes images with OpenCV and tifffile. All other backends must produce the same pixels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ppcls.data.transforms.specs.basic import DecodeImage
 
 Array = NDArray[Any]
 
-# How to undo EXIF orientations 2..8: whether to swap the axes, then the steps of rows and columns.
+# Undoes EXIF orientations 2..8: whether to swap rows and columns, and then the strides of rows and columns.
 _TURNS = {
     2: (False, 1, -1),
     3: (False, -1, -1),
@@ -29,14 +29,18 @@ _TURNS = {
 
 
 def decode(spec: DecodeImage, encoded: bytes | memoryview) -> Array:
-    """Decodes an image and turns it upright.
+    """Decodes an image and applies its EXIF orientation.
+
+    Args:
+        spec: Expected channels, dtype and limits.
+        encoded: Bytes of the file.
 
     Returns:
-        [H, W, spec.channels] of ``spec.dtype``. Pixels of another depth are scaled (255 to 65535) and
-        rounded.
+        [H, W, spec.channels] of ``spec.dtype``. Pixels of another bit depth are scaled (255 to 65535, or the
+        reverse) and rounded.
 
     Raises:
-        DecodeError: The bytes are not an image, are damaged, or `check_header` rejects the image.
+        DecodeError: The bytes are not an image or are damaged, or `check_header` rejects the image.
     """
     if not encoded:
         raise DecodeError("the file is empty")
@@ -59,8 +63,8 @@ def decode(spec: DecodeImage, encoded: bytes | memoryview) -> Array:
 def _by_opencv(encoded: bytes | memoryview, flags: int) -> Array:
     try:
         pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)
-    except cv2.error as error:  # such as more pixels than OpenCV allows
-        raise DecodeError(f"OpenCV can't decode it: {error.err}") from None
+    except cv2.error as error:  # for example if the image has more pixels than OpenCV allows
+        raise DecodeError(f"OpenCV can't decode the image: {error.err}") from None
     if pixels is None:
         raise DecodeError("not an image that can be decoded")
     return np.asarray(pixels)
@@ -69,7 +73,9 @@ def _by_opencv(encoded: bytes | memoryview, flags: int) -> Array:
 def _with_alpha(encoded: bytes | memoryview, header: Header) -> Array:
     pixels = _by_opencv(encoded, cv2.IMREAD_UNCHANGED)
     if pixels.ndim != 3 or pixels.shape[2] != 4 or header.channels != 4:
-        raise DecodeError(f"a {header.format} with {header.channels} channels can't be decoded")
+        raise DecodeError(
+            f"a {header.format} with {header.channels} channels can't be decoded; save it as a TIFF"
+        )
     return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGRA2RGBA))
 
 
@@ -77,8 +83,11 @@ def _by_tifffile(encoded: bytes | memoryview, shape: tuple[int, int, int]) -> Ar
     try:
         with tifffile.TiffFile(io.BytesIO(encoded)) as file:
             page: Any = file.pages[0]
-            if page.shape != shape:  # it may have more dimensions
-                raise DecodeError(f"a TIFF of {list(shape)}, which tifffile reads as {list(page.shape)}")
+            if page.shape != shape:  # the page may have more dimensions
+                raise DecodeError(
+                    f"the header of the TIFF describes the shape {list(shape)}, but tifffile reads "
+                    f"{list(page.shape)}; save the image again"
+                )
             if any(
                 offset + count > len(encoded)
                 for offset, count in zip(page.dataoffsets, page.databytecounts, strict=True)
@@ -97,11 +106,11 @@ def _by_tifffile(encoded: bytes | memoryview, shape: tuple[int, int, int]) -> Ar
         struct.error,
     ) as error:
         # tifffile and its decompressors raise all of these for damaged files.
-        raise DecodeError(f"tifffile can't decode it: {error}") from None
+        raise DecodeError(f"tifffile can't decode the image: {error}") from None
 
 
 def turn_upright(pixels: Array, orientation: int) -> Array:
-    """Returns a view of the pixels [H, W, ...], rotated and flipped as EXIF's ``orientation`` requires."""
+    """Returns a view of the pixels, [H, W, ...], rotated and flipped according to the EXIF orientation."""
     swap, rows, columns = _TURNS.get(orientation, (False, 1, 1))
     return (pixels.swapaxes(0, 1) if swap else pixels)[::rows, ::columns]
 

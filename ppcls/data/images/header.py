@@ -1,4 +1,4 @@
-"""Reads image headers, and checks them against what a transform chain expects."""
+"""Reads image headers, and checks whether a transform chain accepts the images."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from PIL.TiffImagePlugin import ImageFileDirectory_v2
 if TYPE_CHECKING:  # only for annotations
     from ppcls.data.transforms.specs.basic import DecodeImage
 
-# DecodeImage's max_pixels is the limit. Pillow's own limit would warn or raise at other sizes.
+# The limit is DecodeImage's max_pixels. Pillow's own limit would cause warnings or errors at other sizes.
 Image.MAX_IMAGE_PIXELS = None
 
-# Formats that both OpenCV and DALI decode, except TIFF, of which Pillow supports few kinds.
+# Formats that both OpenCV and DALI decode. TIFF is read without Pillow, which supports few kinds of TIFF.
 _OPENED_BY_PILLOW = ("BMP", "JPEG", "JPEG2000", "PNG", "PPM", "WEBP")
-_TIFF_MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # either byte order, small and big
+_TIFF_MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # TIFF and BigTIFF in both byte orders
 _BIG_TIFF = 43
 
-# Channels of Pillow's modes if they differ from the bands: palettes and CMYK are converted to RGB.
+# Pillow's modes whose number of channels differs from the bands: palettes and CMYK are converted to RGB.
 _CHANNELS = {"P": 3, "PA": 4, "CMYK": 3}
 _ORIENTATION = 0x0112  # EXIF 2.32, 4.6.4; TIFF has the same tag
 
@@ -32,28 +32,30 @@ _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _PHOTOMETRIC = 256, 257, 258, 259, 262
 _SAMPLES_PER_PIXEL, _PLANAR, _PREDICTOR, _SAMPLE_FORMAT = 277, 284, 317, 339
 _PALETTE, _SEPARATE_PLANES, _UNSIGNED = 3, 2, 1
 _MAX_TAGS = 1 << 16
-_COLOURS = (2, 6)  # RGB, YCbCr
+_COLOURS = (2, 6)  # photometric interpretations RGB and YCbCr
 _PACK_BITS = 32773
-# None, LZW, two kinds of deflate, Zstandard, PackBits.
+# Supported compressions: none, LZW, two kinds of deflate, Zstandard, and PackBits.
 _TIFF_COMPRESSIONS = {1, 5, 8, 32946, 50000, _PACK_BITS}
 
-_CODESTREAM = b"\xff\x4f\xff\x51"  # JPEG 2000's SOC and SIZ
+_CODESTREAM = b"\xff\x4f\xff\x51"  # markers SOC and SIZ of JPEG 2000
 
-# A JPEG may repeat tiny scans without end, and decoders pass over all pixels for each of them. So scans times
-# pixels have a limit, in multiples of max_pixels. Progressive photographs have about ten scans.
+# A JPEG may have any number of tiny scans, and a decoder processes all pixels for each of them. So the number
+# of scans times the number of pixels is limited, to this multiple of max_pixels. Progressive photographs have
+# about ten scans.
 MAX_SCANS = 32
-MIN_SCAN_BYTES = 10  # of a scan's header
-MAX_IMAGE_BYTES = 1 << 30  # of an encoded image
-_JPEG = ("JPEG", "MPO")  # Pillow's names; MPO has several images, of which the first is read
-_SCAN, _END = 0xDA, 0xD9  # JPEG's SOS and EOI, behind 0xFF
-# The next marker that is neither a stuffed byte nor a restart, behind any fill bytes (ITU T.81, B.1.1).
+MIN_SCAN_BYTES = 10  # size of the shortest header of a scan
+MAX_IMAGE_BYTES = 1 << 30  # maximum size of an encoded image
+_JPEG = ("JPEG", "MPO")  # Pillow's names; an MPO file has several images, and only the first is read
+_SCAN, _END = 0xDA, 0xD9  # JPEG markers SOS and EOI, which follow a byte 0xFF
+# Matches the next marker, after any fill bytes. Stuffed bytes and restart markers don't match (ITU T.81,
+# B.1.1).
 _MARKER = re.compile(rb"\xff+([^\x00\xd0-\xd7\xff])")
 
 _NO_IMAGE = "not an image that can be decoded"
 
 
 class DecodeError(ValueError):
-    """An image that can't be read or decoded, or that the transform chain does not accept."""
+    """An image can't be read or decoded, or the transform chain does not accept it."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +67,12 @@ class Header:
         height: Stored height in pixels.
         width: Stored width in pixels.
         channels: Number of channels after decoding without conversion; 3 for a palette.
-        orientation: EXIF orientation, 1..8, of TIFFs and of images with alpha; 1 for all others.
+        orientation: EXIF orientation, 1..8. It is read for TIFFs and for images with four channels; 1 for
+            all other images.
         separate: Whether a TIFF stores each channel as a separate plane.
-        compression: TIFF's compression number; 1 (none) for other formats.
-        coloured: Whether the channels are grey, a palette or colours; False for TIFFs with any other
-            channels.
-        scans: Number of scans of a JPEG; 1 for other formats.
+        compression: Number of a TIFF's compression; 1 (none) for other formats.
+        coloured: Whether the image is grey, RGB, YCbCr or a palette; False for TIFFs with other channels.
+        scans: Number of scans of a JPEG, or an upper bound; 1 for other formats.
     """
 
     format: str
@@ -88,11 +90,11 @@ def read_header(encoded: Any) -> Header:
     """Reads the header of an image without decoding pixels.
 
     Args:
-        encoded: Bytes of the file, or a view of them.
+        encoded: Bytes or memoryview of the file.
 
     Raises:
-        DecodeError: The bytes are not an image of a known format, or a TIFF that has several pages or samples
-            of other than 8 or 16 bits.
+        DecodeError: The bytes are not an image of a supported format, or are a TIFF with several pages or
+            with samples that are not unsigned integers of 8 or 16 bits.
     """
     file = io.BytesIO(encoded)
     try:
@@ -111,7 +113,7 @@ def read_header(encoded: Any) -> Header:
         ValueError,
         struct.error,
     ):
-        # Pillow raises all of these for damaged files, and seeking to a number of 64 bits an OverflowError.
+        # Pillow raises all of these for damaged files. Seeking to a large 64-bit offset raises OverflowError.
         raise DecodeError(_NO_IMAGE) from None
 
 
@@ -121,20 +123,24 @@ def _read_other_header(file: io.BytesIO) -> Header:
         has_exif = channels == 4 and "exif" in image.info
         orientation = image.getexif().get(_ORIENTATION, 1) if has_exif else 1
         if image.format == "JPEG2000" and _codestream_size(file.getvalue()) != image.size:
-            raise DecodeError("a JPEG 2000 file whose header and codestream differ in size")
+            raise DecodeError(
+                "the header and the codestream of the JPEG 2000 file name different image sizes; save the "
+                "image again"
+            )
         scans = count_scans(file.getvalue()) if image.format in _JPEG else 1
         return Header(image.format or "", image.height, image.width, channels, orientation, scans=scans)
 
 
 def count_scans(encoded: Any) -> int:
-    """Returns the number of scans of a JPEG; or, if it is small, at most ``MAX_SCANS``, an upper bound.
+    """Returns the number of scans of a JPEG, or an upper bound if that is at most ``MAX_SCANS``.
 
-    The bound counts the scans of embedded previews and of data behind the image, too.
+    The upper bound also counts scans of embedded previews and of data behind the image.
 
     Args:
-        encoded: Bytes of the file, or a view of them.
+        encoded: Bytes or memoryview of the file.
     """
-    # Two bytes as one number, from even and odd positions: NumPy counts ten times as fast as bytes.count.
+    # Compares pairs of bytes, at even and at odd positions, as 16-bit numbers. This is ten times as fast as
+    # bytes.count.
     pairs = (
         np.frombuffer(encoded, "<u2", (len(encoded) - start) // 2, start)
         for start in (0, 1)
@@ -143,16 +149,16 @@ def count_scans(encoded: Any) -> int:
     bound = sum(int(np.count_nonzero(pair == _SCAN << 8 | 0xFF)) for pair in pairs)
     if bound <= MAX_SCANS:
         return bound
-    data, scans, at = bytes(encoded), 0, 2  # behind the marker of the beginning
+    data, scans, at = bytes(encoded), 0, 2  # 2: starts behind the SOI marker
     while (marker := _MARKER.search(data, at)) and (kind := marker[1][0]) != _END:
         scans += kind == _SCAN
         length = int.from_bytes(data[marker.end() : marker.end() + 2], "big")
-        at = marker.end() + (length if kind != 0x01 else 0)  # TEM alone has no length
+        at = marker.end() + (length if kind != 0x01 else 0)  # only the marker TEM has no length
     return scans
 
 
 def _codestream_size(data: bytes) -> tuple[int, int]:
-    """Returns the width and height that decoders use (ISO 15444-1, A.5.1)."""
+    """Returns width and height in the codestream of a JPEG 2000 file (ISO 15444-1, A.5.1)."""
     at = 0
     while data[at : at + 4] != _CODESTREAM:
         length, kind = struct.unpack_from(">I4s", data, at)  # header of a box, whose content follows
@@ -176,14 +182,18 @@ def _read_tiff_header(file: io.BytesIO) -> Header:
     file.seek(tags.next)
     tags.load(file)
     if tags.next:
-        raise DecodeError("a TIFF with several pages; save one image per file, with interleaved channels")
+        raise DecodeError(
+            "expected a TIFF with one page, found several; save one image per file, with interleaved channels"
+        )
     bits, formats = set(tags.get(_BITS, (1,))), set(tags.get(_SAMPLE_FORMAT, (_UNSIGNED,)))
     if formats != {_UNSIGNED} or not (bits == {8} or bits == {16}):
         kind = "float" if 3 in formats else "signed" if 2 in formats else "unsigned"
         sample_type = f"{'/'.join(map(str, sorted(bits)))}-bit {kind}"
         raise DecodeError(f"expected a TIFF of 8- or 16-bit unsigned samples, found {sample_type}")
     if tags.get(_COMPRESSION) == _PACK_BITS and tags.get(_PREDICTOR, 1) != 1:
-        raise DecodeError("a PackBits TIFF with a predictor, which not every reader supports")
+        raise DecodeError(
+            "a TIFF with PackBits compression and a predictor is not supported; save it without a predictor"
+        )
     samples, photometric = int(tags.get(_SAMPLES_PER_PIXEL, 1)), tags.get(_PHOTOMETRIC)
     return Header(
         "TIFF",
@@ -198,33 +208,36 @@ def _read_tiff_header(file: io.BytesIO) -> Header:
 
 
 def _check_unique_tags(file: io.BytesIO, head: bytes, start: int) -> None:
-    """Rejects repeated tags: of two widths, some readers use the first and others the last."""
+    """Raises `DecodeError` if a tag is repeated.
+
+    If a TIFF has for example two widths, some readers use the first one and others the last one.
+    """
     order, big = "<" if head[:1] == b"I" else ">", _BIG_TIFF in head[2:4]
-    count, size = (8, 20) if big else (2, 12)  # bytes of the number of entries, and of one
+    count, size = (8, 20) if big else (2, 12)  # bytes of the number of entries, and bytes of an entry
     file.seek(start)
     entries = file.read(count + size * _MAX_TAGS)
     known = struct.unpack_from(f"{order}{'Q' if big else 'H'}", entries)[0]
     places = range(count, min(count + size * known, len(entries)), size)
     tags = [entries[place : place + 2] for place in places]
     if len(set(tags)) < len(tags):
-        raise DecodeError("a TIFF with a repeated tag; save it again")
+        raise DecodeError("the TIFF has a repeated tag; save the image again")
 
 
 def check_header(spec: DecodeImage, header: Header) -> None:
-    """Checks that an image is what the chain expects.
+    """Checks the header of an image against the expectations of the chain.
 
-    If three channels are expected, grey, palette, CMYK and alpha images are converted to RGB. The meaning of
-    a TIFF's channels is not known, so a TIFF must have one (grey) or three. Any other expected number of
-    channels must match.
+    If ``spec.channels`` is 3, images with grey, palette, CMYK or alpha channels are accepted, because they
+    can be converted to RGB. The meaning of a TIFF's channels is unknown, so a TIFF must then have one channel
+    (grey) or three. If ``spec.channels`` is not 3, the image must have exactly this number of channels.
 
     Raises:
-        DecodeError: The image has another number of channels, too many pixels or scans, or is a kind of TIFF
-            that not every backend decodes.
+        DecodeError: The image has an unexpected number of channels, too many pixels or scans, or is a kind of
+            TIFF that some backends can't decode.
     """
     check_pixel_count(spec, header.height, header.width)
     if header.scans * header.height * header.width > MAX_SCANS * spec.max_pixels:
         raise DecodeError(
-            f"a JPEG with {header.scans} scans of {header.width}x{header.height} pixels; expected at most "
+            f"the JPEG has {header.scans} scans of {header.width}x{header.height} pixels; expected at most "
             f"{MAX_SCANS} times DecodeImage's max_pixels, {spec.max_pixels}, over all scans"
         )
     if spec.channels != 3:
@@ -239,20 +252,22 @@ def check_header(spec: DecodeImage, header: Header) -> None:
         )
     if spec.channels not in (1, 3) and header.orientation != 1:  # DALI fails or returns wrong pixels
         raise DecodeError(
-            f"EXIF orientation {header.orientation} with {spec.channels} channels; save it upright"
+            f"EXIF orientation {header.orientation} is not supported for {spec.channels} channels; save the "
+            "image upright"
         )
     if header.separate:  # DALI returns wrong pixels
-        raise DecodeError("a TIFF with separate planes; save it with interleaved channels")
+        raise DecodeError("the TIFF has separate planes; save it with interleaved channels")
     if not header.coloured and header.compression not in _TIFF_COMPRESSIONS:
         raise DecodeError(
-            f"a TIFF with compression {header.compression}; save it uncompressed, or with LZW or deflate"
+            f"compression {header.compression} of the TIFF is not supported; save it uncompressed, or with "
+            "LZW or deflate"
         )
 
 
 def check_pixel_count(spec: DecodeImage, height: int, width: int) -> None:
     """Raises `DecodeError` if an image has no pixels, or more than ``spec`` allows."""
     if height < 1 or width < 1:
-        raise DecodeError(f"an image of {width}x{height} pixels")
+        raise DecodeError(f"expected an image of at least 1x1 pixels, found {width}x{height}")
     if height * width > spec.max_pixels:
         size = f"{width}x{height} pixels"
         raise DecodeError(f"{size} are more than DecodeImage's max_pixels, {spec.max_pixels}")
@@ -261,7 +276,7 @@ def check_pixel_count(spec: DecodeImage, height: int, width: int) -> None:
 def check_size(size: int) -> None:
     """Raises `DecodeError` if an encoded image has more bytes than ``MAX_IMAGE_BYTES``."""
     if size > MAX_IMAGE_BYTES:
-        raise DecodeError(f"{size} bytes are more than an image may have, {MAX_IMAGE_BYTES}")
+        raise DecodeError(f"expected an image file of at most {MAX_IMAGE_BYTES} bytes, found {size}")
 
 
 def _count_channels(count: int) -> str:

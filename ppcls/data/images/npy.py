@@ -1,4 +1,4 @@
-"""Reads ``.npy`` files with one array each, without pickles."""
+"""Reads arrays from ``.npy`` files, and rejects files that contain pickled objects."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ def read_npy_header(spec: DecodeNumpy, encoded: Any) -> tuple[int, int, int]:
 
     Args:
         spec: Expected dtype, channels and size.
-        encoded: Bytes of the file, or a view of them.
+        encoded: Bytes or memoryview of the file.
 
     Returns:
-        Height, width, and the offset of the values, which extend to the end of the file.
+        Height, width, and the offset in bytes of the values, which extend to the end of the file.
 
     Raises:
-        DecodeError: The bytes are not an array, or not the expected one.
+        DecodeError: The bytes are not an array in the ``.npy`` format, or dtype, shape, order or size of the
+            array differ from ``spec``.
     """
     if not len(encoded):
         raise DecodeError("the file is empty")
@@ -37,12 +38,14 @@ def read_npy_header(spec: DecodeNumpy, encoded: Any) -> tuple[int, int, int]:
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, fortran, dtype = read(file, max_header_size=_MAX_HEADER)
     except (ValueError, EOFError, SyntaxError, tokenize.TokenError, TypeError, RecursionError, MemoryError):
-        raise DecodeError("not a NumPy array (.npy) of a known version") from None
+        raise DecodeError(
+            "expected a NumPy array (.npy), but can't read its header; write it with numpy.save"
+        ) from None
     _check_array(spec, shape, fortran, dtype)
     height, width = shape[:2]
     begin = file.seek(0, io.SEEK_CUR)
     if len(encoded) - begin != height * width * spec.channels * dtype.itemsize:
-        raise DecodeError("the size of the file does not match the shape of its array")
+        raise DecodeError("the file size does not match the shape in the header; save the array again")
     return height, width, begin
 
 
@@ -52,7 +55,9 @@ def _check_array(spec: DecodeNumpy, shape: tuple[int, ...], fortran: bool, dtype
     if len(shape) not in (2, 3) or min(shape) < 1:
         raise DecodeError(f"expected [height, width, channels], found {list(shape)}")
     if fortran and sum(side > 1 for side in shape) > 1:
-        raise DecodeError("an array in Fortran order; save it with numpy.ascontiguousarray")
+        raise DecodeError(
+            "expected an array in C order, found Fortran order; convert it with numpy.ascontiguousarray"
+        )
     if shape[0] * shape[1] > spec.max_pixels:
         size = f"{shape[1]}x{shape[0]} pixels"
         raise DecodeError(f"{size} are more than DecodeNumpy's max_pixels, {spec.max_pixels}")
@@ -62,7 +67,14 @@ def _check_array(spec: DecodeNumpy, shape: tuple[int, ...], fortran: bool, dtype
 
 
 def read_npy(spec: DecodeNumpy, encoded: bytes | memoryview) -> NDArray[Any]:
-    """Returns the array, [H, W, spec.channels] of ``spec.dtype``; raises the errors of `read_npy_header`."""
+    """Reads an array from the bytes of a ``.npy`` file.
+
+    Returns:
+        [H, W, spec.channels] of ``spec.dtype``.
+
+    Raises:
+        DecodeError: See `read_npy_header`.
+    """
     height, width, begin = read_npy_header(spec, encoded)
     flat = np.frombuffer(encoded, np.dtype(spec.dtype), offset=begin)
     return flat.reshape(height, width, spec.channels).copy()

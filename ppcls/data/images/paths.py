@@ -1,4 +1,4 @@
-"""Finds image files, and recognizes links out of a folder and files that block a reader."""
+"""Finds image files, links that lead out of a folder, and special files such as pipes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def find_images(paths: Sequence[Path]) -> list[Path]:
     """Lists image files without opening them.
 
     Args:
-        paths: Files with any suffix, folders to search recursively for ``IMAGE_EXTENSIONS``, and patterns
-            such as ``photos/**/*.jpg``.
+        paths: Files, folders, or patterns such as ``photos/**/*.jpg``. Files may have any suffix. Folders are
+            searched recursively for files with a suffix in ``IMAGE_EXTENSIONS``.
 
     Returns:
-        Each file once, in the order of ``paths``. The files of a folder or pattern are sorted.
+        Paths without duplicates, in the order of ``paths``. The files of each folder or pattern are sorted.
 
     Raises:
-        UserError: A path does not exist, or a folder can't be read or has no images.
+        UserError: A path does not exist, or a folder can't be read or contains no image.
     """
     files: dict[Path, None] = {}
     problems: list[str] = []
@@ -40,7 +40,7 @@ def find_images(paths: Sequence[Path]) -> list[Path]:
             continue
         if not images:
             endings = ", ".join(IMAGE_EXTENSIONS)
-            problems.append(f"{path}: no images in this folder; expected files ending in {endings}")
+            problems.append(f"{path}: no images in this folder; expected files that end in {endings}")
         elif not path.exists():
             problems.append(f"{path}: no such file or folder")
         files.update(dict.fromkeys(images))
@@ -50,12 +50,12 @@ def find_images(paths: Sequence[Path]) -> list[Path]:
 
 
 def read_paths(lines: Iterable[bytes]) -> list[Path]:
-    """Returns one path per line and skips empty lines."""
+    """Returns one path per line. Skips empty lines."""
     return [Path(os.fsdecode(path)) for line in lines if (path := line.rstrip(b"\r\n"))]
 
 
 def _expand_pattern(path: Path) -> list[Path]:
-    """Returns the sorted matches of a pattern, or the path itself if it exists or nothing matches."""
+    """Returns the sorted matches of a pattern, or only the path itself if it exists or nothing matches."""
     if path.exists() or not glob.has_magic(str(path)):
         return [path]
     return sorted(map(Path, glob.glob(str(path), recursive=True))) or [path]  # noqa: PTH207 - ** as in a shell
@@ -77,8 +77,8 @@ class UnsafePaths(NamedTuple):
     """Positions of paths that should not be opened.
 
     Attributes:
-        links: Links out of the folder, and paths through such links.
-        special: Pipes, sockets and devices, which can block a reader, and links to them.
+        links: Positions of links that lead out of the folder, and of paths that contain such a link.
+        special: Positions of pipes, sockets and devices, which can block a reader, and of links to them.
     """
 
     links: list[int]
@@ -86,14 +86,14 @@ class UnsafePaths(NamedTuple):
 
 
 def find_unsafe_paths(root: Path, paths: Iterable[bytes], *, follow_links: bool = False) -> UnsafePaths:
-    """Finds links out of a folder and special files; ignores missing files.
+    """Finds special files, and links that lead out of a folder. Ignores missing files.
 
-    Scans each folder once and opens no file. Only links cost a further lookup each.
+    This scans each folder once and opens no file. Only links need an additional lookup.
 
     Args:
-        root: The folder; may be a link itself.
+        root: The folder. It may itself be a link.
         paths: Paths relative to ``root``.
-        follow_links: Whether links may lead anywhere.
+        follow_links: Whether to allow links that lead out of ``root``.
     """
     inside, base = os.path.realpath(os.fsencode(root)), os.fsencode(root)
     known: dict[bytes, tuple[Collection[bytes] | None, Collection[bytes]]] = {}
@@ -111,9 +111,9 @@ def find_unsafe_paths(root: Path, paths: Iterable[bytes], *, follow_links: bool 
 
 
 def read_regular_file(path: bytes) -> bytes:
-    """Reads an image without blocking on a pipe.
+    """Reads an image file, and does not block if the path is a pipe.
 
-    It looks up the path only once, because lookups are slow on a network drive.
+    Looks up the path only once, because lookups are slow on a network drive.
 
     Raises:
         OSError: The file can't be read or is not a regular file.
@@ -137,9 +137,10 @@ def is_special_file(path: Path) -> bool:
 
 
 def _scan_folder(folder: bytes, inside: bytes | None) -> tuple[Collection[bytes] | None, Collection[bytes]]:
-    """Returns the names of a folder's links out of ``inside``, and of its special files.
+    """Finds links that lead out of ``inside``, and special files, in one folder.
 
-    The first is None if the folder itself is outside ``inside``.
+    Returns:
+        Names of the links, or None if the folder itself is outside ``inside``. Names of the special files.
     """
     if inside is not None and not _is_within(folder, inside):
         return None, ()

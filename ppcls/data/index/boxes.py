@@ -1,4 +1,4 @@
-"""Images that are cropped to a box, as in CompCars (Yang et al. 2015)."""
+"""Provides images that are cropped to a bounding box, for the dataset CompCars (Yang et al. 2015)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ppcls.files import read_regular
 
 @dataclass(frozen=True)
 class CroppedIndex:
-    """A `ppcls.data.index.read.Index` of image files, of which only a box is used.
+    """Implements `ppcls.data.index.protocol.Index` for image files that are cropped to boxes.
 
     Attributes:
-        files: The image files.
-        boxes: [N, 4] int64: left, top, right and bottom in pixels; right and bottom are outside.
+        files: Index of the image files.
+        boxes: [N, 4] int64: left, top, right and bottom in pixels. Right and bottom are exclusive.
     """
 
     files: FileIndex
@@ -32,12 +32,12 @@ class CroppedIndex:
 
     @property
     def labels(self) -> NDArray[Any]:
-        """[N] int64."""
+        """Labels, [N] int64."""
         return self.files.labels
 
     @property
     def source(self) -> Path:
-        """List file."""
+        """List file of the images, for messages."""
         return self.files.source
 
     def __len__(self) -> int:
@@ -52,33 +52,36 @@ class CroppedIndex:
         return self.files.where(position)
 
     def read(self, position: int) -> bytes:
-        """Returns the part of the image in its box as BMP.
+        """Returns the cropped image, encoded as BMP.
 
         Raises:
-            DecodeError: The image can't be read or decoded, or the box is outside of it.
+            DecodeError: The image can't be read or decoded, or the box is outside of the image.
         """
-        # Imports OpenCV, which a config that is only checked does not need.
+        # Imported here because decode imports OpenCV, which checking a config does not need.
         from ppcls.data.images.decode import decode
         from ppcls.data.transforms.specs.basic import DecodeImage
 
         left, top, right, bottom = self.boxes[position].tolist()
         pixels = decode(DecodeImage(), self.files.read(position))[top:bottom, left:right]
         if not pixels.size:
-            raise DecodeError(f"the box {self.boxes[position].tolist()} is outside of the image")
+            raise DecodeError(
+                f"the box [left, top, right, bottom] {self.boxes[position].tolist()} is outside of the image"
+            )
         encoded = io.BytesIO()
         Image.fromarray(np.ascontiguousarray(pixels)).save(encoded, "BMP")
         return encoded.getvalue()
 
 
 def crop_to_boxes(files: FileIndex, label_root: Path) -> CroppedIndex:
-    """Reads the box of each image from the last line, ``left top right bottom``, of a file of its name.
+    """Reads the box of each image, and returns an index of the cropped images.
 
     Args:
-        files: The images. The box of ``a/b.jpg`` is in ``a/b.txt``.
-        label_root: Folder of these files.
+        files: The images. The box of ``a/b.jpg`` is read from ``a/b.txt``, whose last line must be
+            ``left top right bottom`` in pixels.
+        label_root: Folder of the ``.txt`` files.
 
     Raises:
-        UserError: A file is missing, or its last line is not a box.
+        UserError: A ``.txt`` file is missing, or its last line is not a box.
     """
     boxes, problems = [], []
     for position, path in enumerate(_box_files(files, label_root)):
@@ -99,6 +102,6 @@ def crop_to_boxes(files: FileIndex, label_root: Path) -> CroppedIndex:
 
 def _box_files(files: FileIndex, label_root: Path) -> Iterator[Path]:
     if not label_root.is_dir():
-        raise UserError(f"{label_root}: no such folder; expected the boxes of label_root there")
+        raise UserError(f"{label_root}: no such folder; set label_root to the folder of the box files")
     for path in files.paths:
         yield (label_root / bytes(path).decode("utf-8", "surrogateescape")).with_suffix(".txt")

@@ -26,7 +26,7 @@ _MAX_BYTES = 1 << 26  # of a file, which has 31 MB
 
 
 class CifarIndex:
-    """A `ppcls.data.index.read.Index` of images that are in memory.
+    """A `ppcls.data.index.protocol.Index` of images that are in memory.
 
     Args:
         source: File or folder that they are from.

@@ -43,7 +43,7 @@ def read_image(path: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class FileIndex:
-    """A `ppcls.data.index.read.Index` of image files.
+    """A `ppcls.data.index.protocol.Index` of image files.
 
     Attributes:
         root: Folder of the images.

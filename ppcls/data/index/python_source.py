@@ -52,7 +52,7 @@ def register_source(name: str, factory: Callable[[], PythonSource]) -> None:
 
 
 class PythonIndex:
-    """A `ppcls.data.index.read.Index` of a Python source.
+    """A `ppcls.data.index.protocol.Index` of a Python source.
 
     Args:
         labels: Its labels, [N] int64.
@@ -73,7 +73,7 @@ class PythonIndex:
         return f"sample {position}"
 
     def read(self, position: int) -> bytes:
-        """Returns the encoded image; see `ppcls.data.index.read.Index`."""
+        """Returns the encoded image; see `ppcls.data.index.protocol.Index`."""
         try:
             data = self._samples[position]
         except OSError as error:

@@ -20,7 +20,7 @@ _PARALLEL_SHARDS = 16  # to read labels from; network drives have a high latency
 
 
 class RecordIndex:
-    """A `ppcls.data.index.read.Index` of concatenated shards.
+    """A `ppcls.data.index.protocol.Index` of concatenated shards.
 
     Args:
         shards: At least one shard.
@@ -50,7 +50,7 @@ class RecordIndex:
         return shard.where(number)
 
     def read(self, position: int) -> bytes | memoryview:
-        """Returns the encoded image; see `ppcls.data.index.read.Index`."""
+        """Returns the encoded image; see `ppcls.data.index.protocol.Index`."""
         shard, number = self._find(position)
         return shard.read(number)
 

@@ -188,7 +188,7 @@ def test_dali_loader_bisects_images_that_only_dali_rejects(
     assert sorted(label for batch in found for label in batch) == sorted(set(range(COUNT)) - set(BAD))
     reasons = {int(Path(each.name).stem): each.reason for each in read_bad_images(listing)}
     assert set(reasons) == set(BAD)
-    assert reasons[7].startswith("DALI can't decode it: ")
+    assert reasons[7].startswith("DALI can't decode the image: ")
     assert all("\n" not in each and "traceback" not in each for each in reasons.values())
 
 
@@ -197,7 +197,7 @@ def test_dali_loader_without_quarantine_names_the_image(
 ) -> None:
     monkeypatch.setattr(dali_loader, "find_undecodable", lambda *_: {})
     index = spoil(good)
-    with pytest.raises(BadImageError, match=r"02\.jpg \(.*list.txt, line 3\): DALI can't decode it: "):
+    with pytest.raises(BadImageError, match=r"02\.jpg \(.*list.txt, line 3\): DALI can't decode the image: "):
         take(MAKERS["dali-cpu"](index, Order(SequentialSampler(COUNT), batch_size=3), TRAIN))
 
 

@@ -63,7 +63,7 @@ def test_missing_boxes_are_named(tmp_path: Path) -> None:
     settings = {"image_root": str(tmp_path / "image"), "cls_label_path": str(tmp_path / "list.txt")}
     with pytest.raises(ValidationError, match="bbox_crop needs the folder of the boxes"):
         CompCars(**settings, transform_ops=CHAIN, bbox_crop=True)
-    with pytest.raises(UserError, match=r"nowhere: no such folder; expected the boxes"):
+    with pytest.raises(UserError, match=r"nowhere: no such folder; set label_root"):
         read_index(
             CompCars(**settings, transform_ops=CHAIN, bbox_crop=True, label_root=str(tmp_path / "nowhere")), 3
         )

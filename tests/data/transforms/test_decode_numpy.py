@@ -69,10 +69,16 @@ def test_grey_array_needs_no_third_axis() -> None:
 
 BAD = [
     (b"", "the file is empty"),
-    (b"text", "not a NumPy array (.npy) of a known version"),
-    (saved(array(FIVE16))[:60], "not a NumPy array (.npy) of a known version"),
-    (saved(array(FIVE16))[:-1], "the size of the file does not match the shape of its array"),
-    (saved(array(FIVE16)) + b"\0", "the size of the file does not match the shape of its array"),
+    (b"text", "expected a NumPy array (.npy), but can't read its header; write it with numpy.save"),
+    (
+        saved(array(FIVE16))[:60],
+        "expected a NumPy array (.npy), but can't read its header; write it with numpy.save",
+    ),
+    (saved(array(FIVE16))[:-1], "the file size does not match the shape in the header; save the array again"),
+    (
+        saved(array(FIVE16)) + b"\0",
+        "the file size does not match the shape in the header; save the array again",
+    ),
     (saved(array(FIVE16).astype(">u2")), "expected an array of uint16, found >u2"),
     (saved(array(FIVE16).astype(np.int64)), "expected an array of uint16, found int64"),
     (saved(np.array([[None]])), "expected an array of uint16, found object"),
@@ -82,7 +88,7 @@ BAD = [
     (saved(array(FIVE16)[:0]), "expected [height, width, channels], found [0, 40, 5]"),
     (
         saved(np.asfortranarray(array(FIVE16))),
-        "an array in Fortran order; save it with numpy.ascontiguousarray",
+        "expected an array in C order, found Fortran order; convert it with numpy.ascontiguousarray",
     ),
 ]
 
