@@ -207,7 +207,7 @@ def test_split_of_a_folder_has_all_large_classes_in_both_lists(
     assert len(set(lines["train"] + lines["val"])) == 6
     assert (out / "label_list.txt").read_text() == "0 cat\n1 dog\n"
     assert run("split", images, "--out", out) == 1
-    assert error_of(capsys) == f"{out} exists already; nothing was written, choose another folder with --out"
+    assert error_of(capsys) == f"{out} exists already; nothing was written; choose another folder with --out"
     (images / "lone").mkdir()
     (images / "lone" / "1.jpg").touch()
     assert run("split", images, "--val", 2, "--out", tmp_path / "more") == 0
@@ -238,7 +238,7 @@ def test_split_rejects_invalid_shares(
         run("split", images, "--out", tmp_path / "out", f"--val={value}")
     assert f"expected a share such as 0.2, or an integer > 0, got '{value}'" in capsys.readouterr().err
     assert run("split", images, "--out", tmp_path / "out", "--val", "0.9") == 1
-    assert error_of(capsys).startswith("--val: gives 5 of 6 images for validation, expected 1 to 4")
+    assert error_of(capsys).startswith("--val: expected 1 to 4 of 6 images for validation, got 5")
     assert not (tmp_path / "out").exists()
 
 

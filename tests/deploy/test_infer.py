@@ -211,7 +211,7 @@ def test_infer_incomplete_names_are_an_error(
     assert infer(tmp_path, tree, images) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert "names.txt: names 2 of 3 classes (Arch.class_num); no line for class 2" in said.err
+    assert "names.txt: has names for 2 of 3 classes (Arch.class_num); add a line for class 2" in said.err
 
 
 def test_infer_random_transform_is_an_error(

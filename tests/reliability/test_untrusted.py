@@ -403,7 +403,7 @@ def test_links_out_of_the_root_are_refused_unless_they_are_meant(photos_and_secr
     with pytest.raises(UserError) as caught:
         read_list(root, named, " ", 1)
     assert str(caught.value) == "\n".join(
-        f"{named}, line {line}: {root}/{path} is a link out of {root}; "
+        f"{named}, line {line}: {root}/{path} is a link that leads out of {root}; "
         "if you trust it, set follow_links: True"
         for line, path in ((2, "cat/2.jpg"), (3, "dog/secret.jpg"), (4, "dog/gone.jpg"))
     )
@@ -422,7 +422,8 @@ def test_links_within_the_root_and_to_the_root_are_followed(photos_and_secret: P
 def test_class_folders_are_watched_too(photos_and_secret: Path) -> None:
     (photos_and_secret / "cat" / "2.jpg").symlink_to(photos_and_secret.parent / "secret.jpg")
     with pytest.raises(
-        UserError, match=r"cat/2\.jpg is a link out of .*/images; if you trust it, set follow_links"
+        UserError,
+        match=r"cat/2\.jpg is a link that leads out of .*/images; if you trust it, set follow_links",
     ):
         read_folder(photos_and_secret, (".jpg",), 1)
     assert len(read_folder(photos_and_secret, (".jpg",), 1, follow_links=True)) == 2
@@ -434,7 +435,7 @@ def test_convert_asks_before_it_copies_what_links_lead_to(
     (photos_and_secret / "cat" / "2.jpg").symlink_to(photos_and_secret.parent / "secret.jpg")
     command = ["convert", "tfrecord", str(photos_and_secret), "--out", str(tmp_path / "out")]
     assert dataset_cli.main(command) == 1
-    assert "is a link out of" in capsys.readouterr().err
+    assert "is a link that leads out of" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
     assert dataset_cli.main([*command, "--follow-links"]) == 0
 

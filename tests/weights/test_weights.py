@@ -235,7 +235,7 @@ def test_read_executes_no_code_from_the_file(
     trace = tmp_path / "trace"
     written = pickle.dumps({**arrays, "extra": attacks(trace)[name]})
     (tmp_path / "net.pdparams").write_bytes(written)
-    with pytest.raises(UserError, match=r"net\.pdparams: rejected: .* only arrays, but it asks for \w+"):
+    with pytest.raises(UserError, match=r"net\.pdparams: rejected: .* only arrays, but it refers to \w+"):
         read_weights(tmp_path / "net.pdparams")
     assert not trace.exists()
     if name != "getattr of an allowed one":  # the attacks are real: the plain reader falls for them

@@ -1,4 +1,4 @@
-"""CIFAR-10 in the pickled files for Python (https://www.cs.toronto.edu/~kriz/cifar.html)."""
+"""Reads CIFAR-10 from its pickled files for Python (https://www.cs.toronto.edu/~kriz/cifar.html)."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from ppcls.files import read_regular
 _FOLDER = "cifar-10-batches-py"
 _FILES = {"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)}
 _SIDE, _CHANNELS = 32, 3
-_MAX_BYTES = 1 << 26  # of a file, which has 31 MB
+_MAX_BYTES = 1 << 26  # maximum size of a file; the published files have 31 MB
 
 
 class CifarIndex:
-    """A `ppcls.data.index.protocol.Index` of images that are in memory.
+    """Implements `ppcls.data.index.protocol.Index` for images in memory.
 
     Args:
-        source: File or folder that they are from.
-        pixels: [N, 3072] uint8: red, green and blue, each by rows.
+        source: Archive or folder that the images were read from.
+        pixels: [N, 3072] uint8: the red, the green and the blue plane, each in row-major order.
         labels: [N] int64.
     """
 
@@ -41,15 +41,15 @@ class CifarIndex:
         return len(self.labels)
 
     def name(self, position: int) -> str:  # noqa: ARG002 - see Index
-        """Returns the file or folder of all images."""
+        """Returns the archive or folder, which contains all images."""
         return str(self.source)
 
     def where(self, position: int) -> str:
-        """Returns the number of the image."""
+        """Returns the location of a sample, such as ``image 7``."""
         return f"image {position}"
 
     def read(self, position: int) -> bytes:
-        """Returns the image as BMP, which is the fastest to encode and decode."""
+        """Returns the image encoded as BMP, the format that is fastest to encode and decode."""
         planes = self._pixels[position].reshape(_CHANNELS, _SIDE, _SIDE)
         encoded = io.BytesIO()
         Image.fromarray(planes.transpose(1, 2, 0)).save(encoded, "BMP")
@@ -60,11 +60,12 @@ def read_cifar(dataset: Cifar10, class_num: int | None) -> CifarIndex:
     """Reads the images and labels of CIFAR-10.
 
     Args:
+        dataset: Config of the dataset.
         class_num: Number of classes of the model; None if any label from 0 is valid.
 
     Raises:
-        UserError: A file is missing, damaged, or contains anything else; or a class has fewer images than
-            ``sample_per_label``.
+        UserError: A file is missing or damaged, or is not a file of CIFAR-10; or a class has fewer images
+            than ``sample_per_label``.
     """
     source = Path(dataset.data_file).expanduser()
     batches = [_read_batch(data, path) for path, data in _read_files(source, _FILES[dataset.mode])]
@@ -88,7 +89,7 @@ def _read_files(source: Path, names: Sequence[str]) -> list[tuple[Path, bytes]]:
     except FileNotFoundError as error:
         raise UserError(
             f"{error.filename}: no such file; download cifar-10-python.tar.gz, and set data_file of the "
-            "data set to it"
+            "dataset to its path"
         ) from None
     except KeyError as error:
         raise UserError(f"{source}: {error.args[0]}; expected cifar-10-python.tar.gz") from None
@@ -101,7 +102,7 @@ def _read_member(tar: tarfile.TarFile, name: str) -> bytes:
     if not member.isfile() or member.size > _MAX_BYTES:
         raise tarfile.TarError(f"{name}: expected a file of at most {_MAX_BYTES} bytes")
     file = tar.extractfile(member)
-    assert file is not None  # of a regular file
+    assert file is not None  # because the member is a regular file
     return file.read()
 
 
@@ -113,19 +114,21 @@ def _read_batch(data: bytes, path: Path) -> tuple[NDArray[np.uint8], NDArray[np.
     is_valid = isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.shape == shape
     if not is_valid or not all(type(label) is int and abs(label) < 1 << 31 for label in labels):
         raise UserError(
-            f"{path}: expected 'data' [N, 3072] uint8 and 'labels', N whole numbers, as in CIFAR-10"
+            f"{path}: expected the contents of a CIFAR-10 file: 'data' [N, 3072] uint8, and 'labels', a list "
+            "of N whole numbers"
         )
     return pixels, np.array(labels, np.int64)
 
 
 def _sample(labels: NDArray[np.int64], count: int, seed: int, source: Path) -> NDArray[np.int64]:
-    """Returns positions of ``count`` random images of each class, class by class."""
+    """Returns the positions of ``count`` random images per class, sorted by class."""
     rng, chosen = np.random.default_rng(seed), []
     for label in np.unique(labels):
         positions = np.flatnonzero(labels == label)
         if len(positions) < count:
             raise UserError(
-                f"{source}: class {label} has {len(positions)} images, but sample_per_label is {count}"
+                f"{source}: class {label} has {len(positions)} images, but sample_per_label is {count}; "
+                "decrease sample_per_label"
             )
         chosen.append(rng.choice(positions, count, replace=False))
     return np.concatenate(chosen)

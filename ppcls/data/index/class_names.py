@@ -1,4 +1,7 @@
-"""Class names in files of ``id name`` lines (PaddleClas's ``class_id_map_file``), and the check of labels."""
+"""Reads and writes files of class names (``class_id_map_file``), and checks labels.
+
+Each line of such a file is ``id name``, as in PaddleClas.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +29,15 @@ __all__ = [
     "write_class_names",
 ]
 _SHOWN = 10
-# Names of the 1,000 classes of ImageNet.
+# File with the names of ImageNet's 1,000 classes.
 IMAGENET_NAMES = Path(__file__).with_name("imagenet1k_label_list.txt")
 
 
 def find_names_file(named: str) -> Path | None:
-    """Returns the file of class names that a config names; None if it is missing.
+    """Returns the path of the file of class names that a config names, or None if it is missing.
 
-    PaddleClas's configs name ``ppcls/utils/imagenet1k_label_list.txt``. If it is missing, our list is used.
+    PaddleClas's configs name ``ppcls/utils/imagenet1k_label_list.txt``. If that file is missing, the path of
+    ppcls's own list is returned.
     """
     path = Path(named)
     if path.is_file():
@@ -42,20 +46,20 @@ def find_names_file(named: str) -> Path | None:
 
 
 def join_first(texts: Sequence[str]) -> str:
-    """Joins texts with commas; shows the first ten."""
+    """Joins the first ten texts with commas, and adds an ellipsis if there are more."""
     return ", ".join([*texts[:_SHOWN], *(["…"] if len(texts) > _SHOWN else [])])
 
 
 def check_labels(labels: NDArray[np.int64], where: Callable[[int], str], class_num: int | None) -> None:
-    """Checks labels against the classes of the model.
+    """Checks that all labels are in the range of the model's classes.
 
     Args:
         labels: [N].
-        where: Returns the location of a sample.
+        where: Returns the location of a sample, given its position.
         class_num: Number of classes of the model; None if any label from 0 is valid.
 
     Raises:
-        UserError: A label is out of range; names the first ten samples.
+        UserError: A label is out of range. The message lists the first ten samples.
     """
     wrong = np.flatnonzero((labels < 0) | (labels >= (2**62 if class_num is None else class_num)))
     if not len(wrong):
@@ -71,12 +75,12 @@ def check_labels(labels: NDArray[np.int64], where: Callable[[int], str], class_n
 
 
 def write_class_names(path: Path, names: Sequence[str]) -> None:
-    """Writes names as lines of ``id name``."""
+    """Writes a file of class names with one line ``id name`` per class."""
     write_text(path, format_label_list(names))
 
 
 def format_label_list(names: Sequence[str]) -> str:
-    """Returns names as lines of ``id name``."""
+    """Returns the text of a file of class names, with one line ``id name`` per class."""
     return "".join(f"{label} {name}\n" for label, name in enumerate(names))
 
 
@@ -84,14 +88,14 @@ def read_class_names(path: Path, class_num: int) -> tuple[str, ...]:
     """Reads the name of each class.
 
     Args:
-        path: Lines of ``id name`` in any order. A name may contain spaces. Empty lines are ignored.
+        path: File with lines ``id name`` in any order. Names may contain spaces. Empty lines are ignored.
         class_num: Number of classes of the model.
 
     Returns:
-        [class_num] names, by class id.
+        [class_num] names; the index is the class id.
 
     Raises:
-        UserError: The file can't be read, has wrong lines, or lacks a class.
+        UserError: The file can't be read, has invalid lines, or has no name for a class.
     """
     names: dict[int, str] = {}
     problems: list[str] = []
@@ -105,21 +109,22 @@ def read_class_names(path: Path, class_num: int) -> tuple[str, ...]:
     raise_line_errors(problems)
     if missing := [str(label) for label in range(class_num) if label not in names]:
         raise UserError(
-            f"{path}: names {len(names)} of {class_num} classes (Arch.class_num); no line for class "
-            f"{join_first(missing)}"
+            f"{path}: has names for {len(names)} of {class_num} classes (Arch.class_num); add a line for "
+            f"class {join_first(missing)}"
         )
     return tuple(names[label] for label in range(class_num))
 
 
 def changed_class_names(path: Path, names: Sequence[str]) -> str:
-    """Describes which labels have other names in a file that `write_class_names` wrote.
+    """Lists the labels whose names differ from those in a file that `write_class_names` wrote.
 
     Args:
-        path: The file, which may be missing.
-        names: [class_num] names by label, or empty if they are not known.
+        path: File with the old names, which may be missing.
+        names: [class_num] new names by label; empty if unknown.
 
     Returns:
-        An empty text if there is no change, or if the number of classes differs, which is reported elsewhere.
+        An empty string if no name changed, or if the number of classes changed, which
+        `describe_other_classes` reports.
     """
     if not path.is_file():
         return ""
@@ -137,14 +142,14 @@ def changed_class_names(path: Path, names: Sequence[str]) -> str:
 
 
 def describe_other_classes(path: Path, names: Sequence[str]) -> str:
-    """Describes which classes were added and removed since `write_class_names` wrote a file.
+    """Lists the classes that were added and removed since `write_class_names` wrote a file.
 
     Args:
-        path: The file, which may be missing.
-        names: [class_num] names by label, or empty if they are not known.
+        path: File with the old names, which may be missing.
+        names: [class_num] new names by label; empty if unknown.
 
     Returns:
-        An empty text if the number of classes is the same or not known.
+        An empty string if the number of classes is unchanged or unknown.
     """
     if not names or not path.is_file():
         return ""
@@ -173,7 +178,7 @@ def _read(path: Path) -> str:
 
 def _line_problem(label: str, name: str, names: dict[int, str], class_num: int) -> str | None:
     if not (label.isascii() and label.isdecimal()):
-        return f"expected 'id name', got {label!r} as id"
+        return f"expected 'id name', where id is a whole number, got {label!r} as id"
     if not name:
         return f"expected 'id name', got no name for class {label}"
     if int(label) >= class_num:

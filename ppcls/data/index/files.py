@@ -1,4 +1,4 @@
-"""Datasets of image files: listed in a file, or found in class folders."""
+"""Reads datasets of image files: from a list file, from file names, or from class folders."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from ppcls.data.index.class_names import list_class_folders
 from ppcls.errors import UserError, raise_line_errors
 from ppcls.files import read_regular, retry_io
 
-_MAX_DIGITS = 18  # of a label; Python does not parse thousands of digits
+_MAX_DIGITS = 18  # maximum number of digits of a label; Python does not parse thousands of digits
 _MAX_CAMERA = 10**9 - 1
-_MAX_PATH = 4095  # bytes that Linux opens
-_MAX_INDEX = 1 << 32  # bytes of all paths, each of which takes as many as the longest
-_SHOWN = 80  # characters of a quoted value
+_MAX_PATH = 4095  # maximum length in bytes of a path that Linux opens
+_MAX_INDEX = 1 << 32  # maximum size in bytes of all paths, which are padded to the longest one
+_SHOWN = 80  # maximum number of characters that a message quotes
 
 
 def read_image(path: bytes) -> bytes:
     """Reads an image file.
 
     Raises:
-        DecodeError: The file is missing, empty, too large, a folder or a pipe, or can't be read.
+        DecodeError: The file is missing, is empty, is too large, is not a regular file, or can't be read.
     """
     try:
         data = retry_io(lambda: read_regular_file(path))
@@ -43,15 +43,16 @@ def read_image(path: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class FileIndex:
-    """A `ppcls.data.index.protocol.Index` of image files.
+    """Implements `ppcls.data.index.protocol.Index` for image files.
 
     Attributes:
         root: Folder of the images.
-        paths: [N] bytes, relative to ``root``; fixed-width, so that worker processes share the memory.
+        paths: [N] paths relative to ``root``, as an array of fixed-width bytes, which worker processes can
+            share.
         labels: [N] int64, 0..class_num - 1; or [N, class_num] float32, 0 or 1 for each class.
         source: List file or folder, for messages.
-        lines: [N] int64 line numbers in ``source``, from 1; None for a folder.
-        skipped: Number of files that a scan of folders skipped, by the ending of their names.
+        lines: [N] int64, line numbers in ``source``, from 1; None for a folder.
+        skipped: Number of files that a scan of folders skipped, per file name extension.
         cameras: [N] int64, number of the camera of each image; None if unknown.
     """
 
@@ -67,11 +68,11 @@ class FileIndex:
         return len(self.paths)
 
     def path(self, position: int) -> bytes:
-        """Returns the full path of a sample, in the encoding of the file system."""
+        """Returns the full path of a sample, encoded for the file system."""
         return os.fsencode(self.root) + b"/" + bytes(self.paths[position])
 
     def path_block(self, positions: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Returns the full paths of samples as [N, L], padded with zero bytes like C strings."""
+        """Returns the full paths of samples as bytes, [N, L], padded with zeros to the longest path."""
         paths = np.char.add(os.fsencode(self.root) + b"/", self.paths[positions])
         return paths.view(np.uint8).reshape(len(positions), -1)
 
@@ -84,7 +85,7 @@ class FileIndex:
         return f"{self.source}, line {self.lines[position]}" if self.lines is not None else str(self.source)
 
     def read(self, position: int) -> bytes:
-        """Reads the file of a sample; raises the errors of `read_image`."""
+        """Returns the contents of a sample's file. See `read_image` for errors."""
         return read_image(self.path(position))
 
 
@@ -101,15 +102,16 @@ def read_list(
 
     Args:
         root: Folder of the images.
-        listing: Lines of path, ``delimiter``, label. Paths are relative to ``root``.
-        delimiter: Separator of path and label. The last one of a line counts.
+        listing: List file. Each line has a path relative to ``root``, the delimiter and a label.
+        delimiter: Text between path and label. Paths may contain it: the last one in a line counts.
         class_num: Number of classes of the model; None if any label from 0 is valid.
-        follow_links: Whether images may be links out of ``root``.
-        labelled: ``per class``: a label has a 0 or 1 for each of ``class_num`` classes, such as ``0,1,1``;
-            ``with cameras``: a number of the camera may follow the label, in all lines or in none.
+        follow_links: Whether to allow links that lead out of ``root``.
+        labelled: Format of the labels. ``once``: a class id. ``per class``: 0 or 1 for each class, such as
+            ``0,1,1``. ``with cameras``: a class id, which the delimiter and the number of the camera follow
+            in all lines or in none.
 
     Raises:
-        UserError: The folder or the list is missing, or the list is empty or has wrong lines.
+        UserError: The folder or the list is missing, or the list is empty or has invalid lines.
     """
     _check_folder(root)
     try:
@@ -142,7 +144,7 @@ def read_list(
         paths.append(os.fsencode(path))
         labels.append([flag.strip() == "1" for flag in label.split(",")] if multi_label else int(label))
         if multi_label and len(labels[-1]) != len(labels[0]):
-            problem = f"labels of {len(labels[-1])} classes, but line {lines[0]} has {len(labels[0])}"
+            problem = f"found labels of {len(labels[-1])} classes, but line {lines[0]} has {len(labels[0])}"
             problems.append(f"{listing}, line {number}: {problem}")
         lines.append(number)
         cameras.append(camera)
@@ -171,23 +173,23 @@ def read_list(
 
 
 def read_named_files(root: Path, pattern: str, class_num: int | None, relabel: bool) -> FileIndex:
-    """Finds the images of a folder whose names start with identity and camera, without opening them.
+    """Reads identities and cameras from the names of image files, without opening the files.
 
     Args:
         root: Folder of the images, ``*.jpg``.
-        pattern: Regular expression for the beginning of a name, with the groups identity and camera. Files
-            of identity -1 are distractors, which are ignored.
+        pattern: Regular expression for the beginning of a file name. Its first group is the identity, the
+            second one the camera. Images with identity -1 are distractors and are ignored.
         class_num: Number of classes of the model; None if any label from 0 is valid.
-        relabel: Whether to number the identities that occur from 0.
+        relabel: Whether to replace the identities by consecutive labels from 0.
 
     Raises:
-        UserError: The folder is missing or has no such images, or an identity or camera is too large.
+        UserError: The folder is missing or has no matching images, or an identity or camera is too large.
     """
     _check_folder(root)
     matches = {file.name: re.match(pattern, file.name) for file in sorted(root.glob("*.jpg"))}
     images = {name: match for name, match in matches.items() if match and int(match[1]) >= 0}
     if not images:
-        raise UserError(f"{root}: no images of identities; expected names such as 0002_c1s1_000451_03.jpg")
+        raise UserError(f"{root}: no images with identities; expected names such as 0002_c1s1_000451_03.jpg")
     for name, match in images.items():
         if max(map(len, match.groups())) > _MAX_DIGITS:
             raise UserError(f"{root / name}: expected at most {_MAX_DIGITS} digits for identity and camera")
@@ -196,7 +198,10 @@ def read_named_files(root: Path, pattern: str, class_num: int | None, relabel: b
         labels = np.unique(labels, return_inverse=True)[1].reshape(-1).astype(np.int64)
     if class_num is not None and labels.max() >= class_num:
         count = len(np.unique(labels))
-        raise UserError(f"{root}: {count} identities, but the head's class_num is {class_num}")
+        raise UserError(
+            f"{root}: {count} identities with labels up to {labels.max()}, but the head's class_num is "
+            f"{class_num}; expected at least {labels.max() + 1}"
+        )
     cameras = np.array([int(match[2]) for match in images.values()], np.int64)
     paths = np.array([os.fsencode(name) for name in images])
     index = FileIndex(root, paths, labels, root, cameras=cameras)
@@ -210,13 +215,14 @@ def read_folder(
     """Finds the images of class folders without opening them.
 
     Args:
-        root: Folder with one subfolder per class. Labels follow the sorted names of the subfolders.
-        extensions: File name suffixes of images, in lower case.
-        class_num: Number of classes of the model; None for any.
-        follow_links: Whether images may be links out of ``root``.
+        root: Folder with one subfolder per class. Labels number the subfolders in sorted order.
+        extensions: File name extensions of images, in lower case.
+        class_num: Number of classes of the model; None to accept any number.
+        follow_links: Whether to allow links that lead out of ``root``.
 
     Raises:
-        UserError: The folder is missing or has no images, or the number of class folders is wrong.
+        UserError: The folder is missing or has no images, or the number of class folders differs from
+            ``class_num``.
     """
     _check_folder(root)
     classes = list_class_folders(root)
@@ -224,7 +230,8 @@ def read_folder(
         raise UserError(f"{root}: expected one subfolder per class, found none")
     if class_num is not None and len(classes) != class_num:
         raise UserError(
-            f"{root}: {len(classes)} class folders, but Arch.class_num is {class_num}; auto counts them"
+            f"{root}: found {len(classes)} class folders, but Arch.class_num is {class_num}; set it to "
+            f"{len(classes)}, or to auto to count them"
         )
     paths: list[bytes] = []
     labels: list[int] = []
@@ -239,33 +246,33 @@ def read_folder(
             paths += [os.fsencode(relative / file) for file in images]
             labels += [label] * len(images)
     if not paths:
-        raise UserError(f"{root}: no images; expected files ending in {', '.join(extensions)}")
+        raise UserError(f"{root}: no images; expected files that end in {', '.join(extensions)}")
     index = FileIndex(root, np.array(paths), np.array(labels, np.int64), root, skipped=dict(skipped))
     _check_paths(index, follow_links)
     return index
 
 
 def count_skipped(files: Sequence[str], extensions: tuple[str, ...]) -> Counter[str]:
-    """Returns the number of other files by ending, such as ``.gif``; hidden files do not count."""
+    """Counts files without one of the extensions, per extension such as ``.gif``. Ignores hidden files."""
     others = (file for file in files if not file.lower().endswith(extensions) and not file.startswith("."))
     return Counter(Path(file).suffix.lower() or "without an ending" for file in others)
 
 
 def describe_skipped(root: Path, skipped: Mapping[str, int]) -> str:
-    """Returns a line about files that are not images; "" for none."""
+    """Returns a log line about skipped files that are not images, or "" if no file was skipped."""
     files = ", ".join(f"{count} {ending}" for ending, count in sorted(skipped.items()))
     return f"{root}: skipped files that are not images of a known format: {files}" if files else ""
 
 
 def list_files(files: Sequence[Path]) -> FileIndex:
-    """Returns an index of the given files, all with label 0."""
+    """Returns an index of the files. All labels are 0."""
     root = Path(os.path.commonpath([file.absolute().parent for file in files]))
     paths = np.array([os.fsencode(file.absolute().relative_to(root)) for file in files])
     return FileIndex(root, paths, np.zeros(len(files), np.int64), root)
 
 
 def _split_camera(line: str, delimiter: str) -> tuple[str, int | None]:
-    """Returns path with label, and the camera after them; None if there is none."""
+    """Splits a line into path with label, and the number of the camera; None if there is no camera."""
     rest, _, camera = line.rstrip().rpartition(delimiter)
     _, separator, label = rest.rstrip().rpartition(delimiter)
     if not (separator and re.fullmatch("-?[0-9]+", label.strip()) and re.fullmatch("[0-9]+", camera.strip())):
@@ -275,16 +282,19 @@ def _split_camera(line: str, delimiter: str) -> tuple[str, int | None]:
 
 def _check_folder(root: Path) -> None:
     if not root.is_dir():
-        raise UserError(f"{root}: no such folder; expected the images of image_root there")
+        raise UserError(f"{root}: no such folder; set image_root to the folder of the images")
 
 
 def _check_paths(index: FileIndex, follow_links: bool) -> None:
-    """Rejects links out of the folder, as in an untrusted archive, and pipes, which would block DALI."""
+    """Raises `UserError` for links that lead out of the folder, and for special files.
+
+    An untrusted archive may contain such links. Pipes would block DALI.
+    """
     links, special = find_unsafe_paths(index.root, map(bytes, index.paths), follow_links=follow_links)
     raise_line_errors(
         [
-            f"{index.where(at)}: {index.name(at)} is a link out of {index.root}; if you trust it, set "
-            "follow_links: True"
+            f"{index.where(at)}: {index.name(at)} is a link that leads out of {index.root}; if you trust it, "
+            "set follow_links: True"
             for at in links
         ]
         + [f"{index.where(at)}: {index.name(at)} is {NOT_REGULAR}; remove it" for at in special]
@@ -295,11 +305,11 @@ def _path_problem(path: str, separator: str, delimiter: str) -> str | None:
     if not separator or not path:
         return f"expected 'path{delimiter}label', got no label after {delimiter!r}; is the delimiter right?"
     if "\0" in path:
-        return "expected text, got a zero byte"
+        return "expected a path, got a zero byte in it"
     if (size := len(os.fsencode(path))) > _MAX_PATH:
         return f"a path of {size} bytes, {path[:_SHOWN]!r}…; expected at most {_MAX_PATH} bytes"
     if path.startswith("/") or ".." in path.split("/"):
-        return f"path {path!r} leads out of image_root; expected a path below it"
+        return f"path {path!r} leads out of image_root; expected a path below image_root"
     return None
 
 
@@ -319,7 +329,7 @@ def _multi_label_problem(label: str, class_num: int | None) -> str | None:
     if wrong := next((flag for flag in flags if flag not in ("0", "1")), None):
         return f"expected a 0 or 1 for each class, separated by commas, got {wrong[:_SHOWN]!r}"
     if "" in flags:
-        return "expected a 0 or 1 for each class, separated by commas, got nothing after a comma"
+        return "expected a 0 or 1 for each class, separated by commas, got an empty value"
     if class_num is not None and len(flags) != class_num:
-        return f"labels of {len(flags)} classes; Arch.class_num is {class_num}"
+        return f"expected labels of {class_num} classes (Arch.class_num), got {len(flags)}"
     return None

@@ -1,4 +1,4 @@
-"""Class folders: the part that trains or validates (``part`` of ``ImageFolderDataset``), and log lines."""
+"""Reads class folders, splits them into training and validation images, and describes them in log lines."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ _ENDS = 5  # largest and smallest classes that are listed
 
 
 def read_part(dataset: ImageFolderDataset, class_num: int | None) -> FileIndex:
-    """Finds the images of a dataset's part without opening them.
+    """Finds the training or validation images of a dataset (key ``part``) without opening them.
 
-    Which part an image belongs to depends only on its path and the seed, so all processes agree.
+    Without folders ``train`` and ``val``, the split depends only on paths and seed, so it is equal in all
+    processes.
 
     Raises:
-        UserError: See `read_folder`; or a class has no images to train on, or too few images remain for a
-            part.
+        UserError: See `read_folder`; or a class has no images to train on, or there are too few images for
+            the split.
     """
     root, has_part_folders = find_class_root(Path(dataset.image_root), dataset.part)
     index = read_folder(root, dataset.extensions, class_num, follow_links=dataset.follow_links)
@@ -48,13 +49,15 @@ def read_part(dataset: ImageFolderDataset, class_num: int | None) -> FileIndex:
 def describe_folders(
     dataset: Dataset, classes: Sequence[str], train: NDArray[Any], val: NDArray[Any] | None
 ) -> list[str]:
-    """Returns log lines about the classes and the use of their images.
+    """Returns log lines about the classes and the numbers of training and validation images.
 
-    Without parts, only classes without training images are reported.
+    If the key ``part`` is not set, only classes without training images are reported.
 
     Args:
+        dataset: Config of the training set.
+        classes: Class names by label.
         train: Labels of the training images.
-        val: Labels of the validation images; None without evaluation.
+        val: Labels of the validation images; None if the run has no evaluation.
     """
     if not isinstance(dataset, ImageFolderDataset):
         return []
@@ -72,7 +75,7 @@ def describe_folders(
 
 
 def describe_unclassified_images(dataset: Dataset) -> list[str]:
-    """Returns log lines about images beside class folders, which belong to no class."""
+    """Returns log lines about images outside the class folders. They have no class and are ignored."""
     if not isinstance(dataset, ImageFolderDataset):
         return []
     root = Path(dataset.image_root)
@@ -91,11 +94,11 @@ def describe_unclassified_images(dataset: Dataset) -> list[str]:
 
 
 def describe_imbalance(labels: NDArray[Any], classes: Sequence[str]) -> str:
-    """Returns a warning with the training images per class if they are very unbalanced; else "".
+    """Returns a warning with the numbers of training images per class if they are very unbalanced, else "".
 
     Args:
-        labels: [N] class of each training image; labels of another shape are never unbalanced.
-        classes: Class names by label; empty if they are not known.
+        labels: [N] class of each training image. For labels of another shape there is no warning.
+        classes: Class names by label; empty if unknown.
     """
     if labels.ndim != 1 or not len(labels) or not np.issubdtype(labels.dtype, np.integer):
         return ""
@@ -109,9 +112,9 @@ def describe_imbalance(labels: NDArray[Any], classes: Sequence[str]) -> str:
     amounts = [f"{name} {count:,}" for name, count in zip(names, counts[order].tolist(), strict=True)]
     shown = amounts if len(amounts) <= 2 * _ENDS else [*amounts[:_ENDS], "…", *amounts[-_ENDS:]]
     return (
-        f"warning: the classes are unbalanced, with these training images: {', '.join(shown)}; a model that "
-        "always predicts the largest class has a high top1. Look at the recall per class, add images, or set "
-        "DataLoader.Train.sampler.name=ClassBalancedSampler"
+        f"warning: the classes are unbalanced, with these numbers of training images: {', '.join(shown)}. A "
+        "model that always predicts the largest class would have a high top1. Check the recall per class, "
+        "add images, or set DataLoader.Train.sampler.name=ClassBalancedSampler"
     )
 
 
@@ -123,6 +126,6 @@ def _classes_without_images(classes: Sequence[str], labels: NDArray[Any]) -> str
 def _check_no_empty_class(index: FileIndex, extensions: tuple[str, ...]) -> None:
     if empty := _classes_without_images(list_class_folders(index.root), index.labels):
         raise UserError(
-            f"{index.root}: no images in class folder {empty}; expected files ending in "
+            f"{index.root}: no images in class folder {empty}; expected files that end in "
             f"{', '.join(extensions)}; add images or remove the folder"
         )

@@ -1,4 +1,4 @@
-"""What every dataset provides: samples and labels by position."""
+"""Defines the interface of datasets: encoded images and labels by position."""
 
 from __future__ import annotations
 
@@ -13,50 +13,50 @@ _HASHED_NAMES = 1000
 
 
 class Index(Protocol):
-    """The samples of one split, by position.
+    """Provides the samples of one split by position.
 
-    Arrays have fixed-width items, so that forked workers share their memory. Several threads and forked
-    processes may call `read`.
+    Arrays have items of fixed width, so forked workers share their memory. Several threads and forked
+    processes may call `read` at the same time.
     """
 
     @property
     def labels(self) -> NDArray[Any]:
-        """[N] int64, 0..class_num - 1; or [N, class_num] float32, 0 or 1 for each class."""
+        """Labels: [N] int64, 0..class_num - 1; or [N, class_num] float32, 0 or 1 for each class."""
 
     @property
     def source(self) -> Path:
-        """List file, folder or container, for messages."""
+        """List file, folder or record file of the samples, for messages."""
 
     def __len__(self) -> int:
         """Returns the number of samples."""
 
     def name(self, position: int) -> str:
-        """Returns the file that contains a sample, for messages."""
+        """Returns the path of the file that contains a sample, for messages."""
 
     def where(self, position: int) -> str:
         """Returns the location of a sample in its list or file, for messages."""
 
     def read(self, position: int) -> bytes | memoryview:
-        """Returns the encoded image.
+        """Returns the encoded image of a sample.
 
         Raises:
-            ppcls.data.images.header.DecodeError: The image is missing, empty, damaged or can't be read.
+            ppcls.data.images.header.DecodeError: The image is missing, empty or damaged, or can't be read.
         """
 
 
 def cameras_of(index: Index) -> NDArray[np.int64] | None:
-    """Returns the camera of each sample, [N]; None if the data set does not have them."""
+    """Returns the number of the camera of each sample, [N] int64; None if the dataset has no cameras."""
     cameras: NDArray[np.int64] | None = getattr(index, "cameras", None)
     return cameras
 
 
 def positive_rates(index: Index) -> NDArray[np.float32] | None:
-    """Returns the share of images with each class, [class_num]; None if images have a single label."""
+    """Returns the share of images that have each class, [class_num]; None if images have a single label."""
     return index.labels.mean(axis=0, dtype=np.float64).astype(np.float32) if index.labels.ndim == 2 else None
 
 
 def describe_index(index: Index) -> str:
-    """Returns a text that identifies a dataset, by all labels and a thousand evenly spaced names."""
+    """Returns a text that identifies a dataset: its size and a hash of all labels and up to 1,000 names."""
     digest = hashlib.blake2b(np.ascontiguousarray(index.labels).tobytes(), digest_size=6)
     for position in np.linspace(0, len(index) - 1, min(len(index), _HASHED_NAMES)).astype(int).tolist():
         digest.update(index.name(position).encode("utf-8", "surrogateescape") + b"\0")

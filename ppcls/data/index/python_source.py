@@ -1,4 +1,4 @@
-"""Datasets in the user's own Python code: registered by name, and used by that name in the YAML."""
+"""Reads datasets from Python code of the user, who registers them under a name that the YAML uses."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ppcls.registry import SOURCES
 
 
 class PythonSource(Protocol):
-    """Labelled images by position.
+    """Interface of the user's dataset: encoded images and labels by position.
 
-    Samples are read in any order, again in each epoch, from several threads (DALI) or forked processes
-    (paddle.io).
+    Every epoch reads the samples again, in any order. DALI reads from several threads, ``paddle.io`` from
+    forked processes.
 
     Attributes:
         labels: [N] whole numbers, 0..class_num - 1.
@@ -28,10 +28,10 @@ class PythonSource(Protocol):
     labels: Any
 
     def __len__(self) -> int:
-        """Returns N."""
+        """Returns the number N of samples."""
 
     def __getitem__(self, position: int) -> bytes:
-        """Returns an encoded image: the bytes of a JPEG, PNG or other image file.
+        """Returns an encoded image: the bytes of a JPEG, PNG or another image file.
 
         Raises:
             OSError: The image can't be read. The run ends with an error that names the sample.
@@ -39,11 +39,11 @@ class PythonSource(Protocol):
 
 
 def register_source(name: str, factory: Callable[[], PythonSource]) -> None:
-    """Registers a source for ``PythonDataset``. Call it before loading the config.
+    """Registers a source for ``PythonDataset``. Call this function before you load the config.
 
     Args:
-        name: The dataset's ``source`` in the YAML.
-        factory: Creates the source; called once per loader.
+        name: Name of the source, which the key ``source`` of the dataset refers to.
+        factory: Function that creates the source. Each loader calls it once.
 
     Raises:
         ValueError: The name is already registered.
@@ -52,10 +52,12 @@ def register_source(name: str, factory: Callable[[], PythonSource]) -> None:
 
 
 class PythonIndex:
-    """A `ppcls.data.index.protocol.Index` of a Python source.
+    """Implements `ppcls.data.index.protocol.Index` for a Python source.
 
     Args:
-        labels: Its labels, [N] int64.
+        name: Registered name of the source.
+        samples: The source.
+        labels: Labels of the source, [N] int64.
     """
 
     def __init__(self, name: str, samples: PythonSource, labels: NDArray[np.int64]) -> None:
@@ -65,11 +67,11 @@ class PythonIndex:
         return len(self.labels)
 
     def name(self, position: int) -> str:  # noqa: ARG002 - see Index
-        """Returns the name of the source, which has no files."""
+        """Returns the name of the source, because its samples have no files."""
         return f"Python source {str(self.source)!r}"
 
     def where(self, position: int) -> str:
-        """Returns the position."""
+        """Returns the location of a sample, such as ``sample 7``."""
         return f"sample {position}"
 
     def read(self, position: int) -> bytes:
@@ -79,9 +81,9 @@ class PythonIndex:
         except OSError as error:
             raise DecodeError((error.strerror or str(error)).lower()) from None
         if not isinstance(data, bytes):
-            raise DecodeError(f"expected the bytes of an image, got {type(data).__name__}")
+            raise DecodeError(f"expected an encoded image as bytes, got {type(data).__name__}")
         if not data:
-            raise DecodeError("the image is empty")
+            raise DecodeError("expected an encoded image, got 0 bytes")
         return data
 
 
@@ -89,17 +91,19 @@ def read_source(name: str, class_num: int | None) -> PythonIndex:
     """Creates the index of a registered source.
 
     Args:
+        name: Registered name of the source.
         class_num: Number of classes of the model; None if any label from 0 is valid.
 
     Raises:
-        UserError: The labels are not one whole number in 0..class_num - 1 per sample.
+        UserError: There are no samples, or the labels are not one whole number in 0..class_num - 1 per
+            sample.
     """
     samples: PythonSource = SOURCES[name]()
     labels = np.asarray(samples.labels)
     if labels.shape != (len(samples),) or not len(labels) or labels.dtype.kind not in "iu":
         raise UserError(
-            f"Python source {name!r}: expected whole numbers as labels of shape [{len(samples)}], "
-            f"found {list(labels.shape)} {labels.dtype}"
+            f"Python source {name!r}: expected one whole number per sample as labels, of shape "
+            f"[{len(samples)}], found {list(labels.shape)} {labels.dtype}"
         )
     index = PythonIndex(name, samples, labels.astype(np.int64))
     check_labels(index.labels, lambda at: f"{index.name(at)}, {index.where(at)}", class_num)

@@ -1,4 +1,4 @@
-"""Reads the samples and labels of any dataset, and checks them before training."""
+"""Reads the list of samples and the labels of any dataset, and checks them before training."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ from ppcls.errors import UserError
 
 
 def read_index(dataset: Dataset, class_num: int | None) -> Index:
-    """Reads the samples and labels of a dataset without opening images.
+    """Reads the list of samples and the labels of a dataset without opening images.
 
     Args:
+        dataset: Config of the dataset.
         class_num: Number of classes of the model; None if any label from 0 is valid.
 
     Raises:
-        UserError: A folder, list or container is missing or empty, or has wrong entries.
+        UserError: A folder, list or record file is missing, empty or invalid.
     """
     match dataset:
         case ImageNetDataset() | MultiLabelDataset():
@@ -82,14 +83,15 @@ def _labelling(
 
 
 def _relabel(index: FileIndex, class_num: int | None) -> FileIndex:
-    """Numbers the labels that occur from 0, in ascending order.
+    """Replaces the labels by consecutive numbers from 0, in the same order.
 
     Raises:
-        UserError: There are more than ``class_num``.
+        UserError: There are more than ``class_num`` different labels.
     """
     classes, labels = np.unique(index.labels, return_inverse=True)
     if class_num is not None and len(classes) > class_num:
         raise UserError(
-            f"{index.source}: has {len(classes)} different labels, but Arch.class_num is {class_num}"
+            f"{index.source}: has {len(classes)} different labels, but Arch.class_num is {class_num}; "
+            "increase it"
         )
     return replace(index, labels=labels.reshape(-1).astype(np.int64))

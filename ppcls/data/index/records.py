@@ -1,4 +1,4 @@
-"""Datasets in record files: all shards as one index."""
+"""Reads datasets in record files, and combines all shards into one index."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ppcls.data.index.class_names import check_labels
 from ppcls.data.records.shard import INDEX_SUFFIX, OpenFiles, RecordFormat, Shard, default_index_path
 from ppcls.errors import UserError
 
-_PARALLEL_SHARDS = 16  # to read labels from; network drives have a high latency
+_PARALLEL_SHARDS = 16  # shards that are opened at the same time, because network drives have a high latency
 
 
 class RecordIndex:
-    """A `ppcls.data.index.protocol.Index` of concatenated shards.
+    """Implements `ppcls.data.index.protocol.Index` for a sequence of shards.
 
     Args:
         shards: At least one shard.
 
     Attributes:
-        labels: [N] int64.
-        source: The shard, or the folder of the first one if there are several.
+        labels: [N] int64, labels of all shards.
+        source: Path of the shard; the folder of the first shard if there are several.
     """
 
     def __init__(self, shards: Sequence[Shard]) -> None:
@@ -40,7 +40,7 @@ class RecordIndex:
         return len(self.labels)
 
     def name(self, position: int) -> str:
-        """Returns the shard that contains a sample."""
+        """Returns the path of the shard that contains a sample."""
         shard, _ = self._find(position)
         return str(shard.path)
 
@@ -65,24 +65,24 @@ def read_records(
     index_paths: Sequence[str] | None,
     class_num: int | None,
 ) -> RecordIndex:
-    """Reads the indexes and labels of shards, but no image.
+    """Reads the indexes and labels of shards without reading images.
 
     Args:
         record_format: Format of the shards.
-        paths: Shards, or patterns such as ``train-*.tar``.
-        index_paths: Their index files in the same order, or patterns; None for the default index files.
+        paths: Paths of shards, or patterns such as ``train-*.tar``.
+        index_paths: Paths of the index files in the same order, or patterns; None for the default paths.
         class_num: Number of classes of the model; None if any label from 0 is valid.
 
     Raises:
-        UserError: A file is missing or damaged, the number of index files is wrong, or labels are out of
-            range.
+        UserError: A file is missing or damaged, the number of index files differs from the number of shards,
+            or labels are out of range.
     """
     shard_paths = _expand_patterns(paths, indexes=False)
     for path in shard_paths:
         if path.is_dir() and not record_format.is_folder:
             raise UserError(
-                f"{path}: expected {record_format.name} files, found a folder; for files in it, write for "
-                f"example {path}/*{record_format.suffix}"
+                f"{path}: expected {record_format.name} files, found a folder; to use the files in it, set "
+                f"for example {path}/*{record_format.suffix}"
             )
     if index_paths is None:
         indexes = [default_index_path(path) for path in shard_paths]
@@ -90,7 +90,7 @@ def read_records(
         indexes = _expand_patterns(index_paths, indexes=True)
     if len(indexes) != len(shard_paths):
         raise UserError(
-            f"index_paths: expected {len(shard_paths)} files, one for each of paths, got {len(indexes)}"
+            f"index_paths: expected {len(shard_paths)} files, one for each file of paths, got {len(indexes)}"
         )
     files = OpenFiles()
     with ThreadPoolExecutor(_PARALLEL_SHARDS) as pool:
@@ -101,10 +101,12 @@ def read_records(
 
 
 def _expand_patterns(patterns: Sequence[str], *, indexes: bool) -> list[Path]:
-    """Returns the files that match the patterns, sorted for each pattern.
+    """Returns the files that match the patterns. The matches of each pattern are sorted.
 
     Args:
-        indexes: Whether the patterns match index files. Otherwise ``train-*`` matches no index files.
+        patterns: Paths, or patterns such as ``train-*.tar``.
+        indexes: Whether the patterns are for index files. If not, files with the suffix of index files are
+            ignored.
 
     Raises:
         UserError: A pattern has no match, or a file occurs twice.
@@ -116,11 +118,11 @@ def _expand_patterns(patterns: Sequence[str], *, indexes: bool) -> list[Path]:
         if not indexes:
             matches = [match for match in matches if not match.endswith(INDEX_SUFFIX)]
         if not matches:
-            raise UserError(f"{pattern}: no file matches")
+            raise UserError(f"{pattern}: expected a pattern that matches files, found no match")
         paths += map(Path, matches)
     seen: set[Path] = set()
     for path in paths:
         if path.resolve() in seen:
-            raise UserError(f"{path}: named twice; expected each file once")
+            raise UserError(f"{path}: listed twice; list each file once")
         seen.add(path.resolve())
     return paths

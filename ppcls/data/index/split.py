@@ -1,4 +1,4 @@
-"""Splits labelled images into training and validation lists, stratified by class."""
+"""Splits labelled images into training and validation images, with equal shares of each class."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ TRAIN_LIST, VAL_LIST = "train_list.txt", "val_list.txt"
 
 
 def allocate_validation(counts: Sequence[int], total: int) -> list[int]:
-    """Returns the number of validation images of each class, as proportional as whole images allow.
+    """Returns the number of validation images of each class, in proportion to the sizes of the classes.
 
-    Uses largest remainders (Hamilton's method): each class gets its share rounded down, and the rest goes to
-    the largest fractions, in the order of the classes if equal. Each class keeps at least one training image.
-    Each class of two or more images gets a validation image, at the cost of the largest ones, if ``total``
-    suffices.
+    Uses the largest remainder method (Hamilton's method). Each class gets its share, rounded down. The
+    remaining images go to the classes with the largest fractional parts; ties are resolved in the order of
+    the classes. Each class keeps at least one training image. If ``total`` is large enough, each class of two
+    or more images gets at least one validation image, and the largest classes get fewer.
 
     Args:
-        counts: [C] images of each class, each > 0.
+        counts: [C] number of images of each class, each > 0.
         total: Number of validation images, 0..sum(counts) - C.
     """
     exact = [Fraction(count * total, sum(counts)) for count in counts]
@@ -48,12 +48,13 @@ def validation_size(val: Fraction | int, images: int, classes: int, key: str = "
     """Returns the number of validation images.
 
     Args:
-        val: Share of the images between 0 and 1, or number of images.
+        val: Number of validation images, or their share of all images, between 0 and 1.
+        images: Number of images.
         classes: Number of classes that have images.
-        key: The user's name for ``val``.
+        key: Option or config key of ``val``, for messages.
 
     Raises:
-        UserError: There would be no validation image, or a class without training images.
+        UserError: There would be no validation image, or a class would have no training image.
     """
     total = val if isinstance(val, int) else round(val * images)
     most = images - classes
@@ -64,7 +65,7 @@ def validation_size(val: Fraction | int, images: int, classes: int, key: str = "
         )
     if not 0 < total <= most:
         raise UserError(
-            f"{key}: gives {total} of {images} images for validation, expected 1 to {most}; each of "
+            f"{key}: expected 1 to {most} of {images} images for validation, got {total}; each of "
             f"{classes} classes keeps one training image"
         )
     return total
@@ -75,24 +76,25 @@ def choose_validation(
 ) -> NDArray[np.bool_]:
     """Chooses the validation images.
 
-    These are the images of each class with the smallest hashes (BLAKE2b) of seed and path. So the choice does
-    not depend on the order of the images, and additional images change it for few others.
+    For each class, these are the images with the smallest hashes (BLAKE2b) of seed and path. So the choice
+    does not depend on the order of the images, and few images change sides when images are added.
 
     Args:
+        index: The images, without duplicates.
         val: See `validation_size`.
-        seed: Another seed gives another choice.
+        seed: Seed of the choice.
         key: See `validation_size`.
 
     Returns:
-        [N] True for validation images.
+        [N], True for validation images.
 
     Raises:
-        UserError: See `validation_size`; or an image is listed twice, so it could be in both lists.
+        UserError: See `validation_size`; or an image is listed twice, and could be in both lists.
     """
     _check_unique(index)
     labels, counts = np.unique(index.labels, return_counts=True)
     total = validation_size(val, len(index), len(labels), key)
-    if isinstance(val, Fraction):  # with many small classes more than the share
+    if isinstance(val, Fraction):  # many small classes may need more images than the share
         total = max(total, int((counts > 1).sum()))
     shares = allocate_validation(counts.tolist(), total)
     hashes = np.array([_hash(seed, bytes(path)) for path in index.paths])
@@ -110,14 +112,17 @@ def write_split(
     names: Sequence[str] = (),
     delimiter: str = " ",
 ) -> None:
-    """Writes the lists of a split into a new folder, all of them or none; see `write_lists`.
+    """Writes the lists of a split into a new folder. If writing fails, the folder is not created.
+
+    See `write_lists` for the arguments.
 
     Raises:
-        UserError: The folder exists, or a path can't be written as a line.
+        UserError: The folder exists, or a path can't be written to a list.
     """
     raise_line_errors(
         [
-            f"{index.name(at)!r}: a list can't contain a name with a line break, or with a blank at an end"
+            f"{index.name(at)!r}: a list can't contain a path that has a line break, or that starts or ends "
+            "with a blank; rename the file"
             for at, path in enumerate(index.paths)
             if b"\n" in bytes(path) or bytes(path) != os.fsencode(os.fsdecode(bytes(path)).strip())
         ]
@@ -126,7 +131,7 @@ def write_split(
         with new_folder(folder, sync_each=True) as temporary:
             write_lists(index, validates, temporary, names, delimiter)
     except FileExistsError as error:
-        raise UserError(f"{error}; nothing was written, choose another folder with --out") from None
+        raise UserError(f"{error}; nothing was written; choose another folder with --out") from None
 
 
 def write_lists(
@@ -136,12 +141,14 @@ def write_lists(
     names: Sequence[str] = (),
     delimiter: str = " ",
 ) -> None:
-    """Writes ``train_list.txt``, ``val_list.txt``, and ``label_list.txt`` if the classes have names.
+    """Writes ``train_list.txt`` and ``val_list.txt``, and also ``label_list.txt`` if there are class names.
 
     Args:
-        validates: [N] True for validation images.
+        index: The images.
+        validates: [N], True for validation images.
         folder: Folder to write to.
-        names: Class names, or empty.
+        names: Class names by label; empty if the classes have no names.
+        delimiter: Text between path and label.
     """
     write_list(folder / TRAIN_LIST, index, ~validates, delimiter)
     write_list(folder / VAL_LIST, index, validates, delimiter)
@@ -150,7 +157,14 @@ def write_lists(
 
 
 def write_list(path: Path, index: FileIndex, chosen: NDArray[np.bool_], delimiter: str = " ") -> None:
-    """Writes a list of the chosen images, [N], with their labels; several are separated by commas."""
+    """Writes a list file of images and labels.
+
+    Args:
+        path: File to write.
+        index: The images. If an image has several labels, they are separated by commas.
+        chosen: [N], True for images to write.
+        delimiter: Text between path and label.
+    """
     lines = []
     for position in np.flatnonzero(chosen).tolist():
         label = ",".join(str(int(value)) for value in np.atleast_1d(index.labels[position]))
@@ -169,6 +183,6 @@ def _check_unique(index: FileIndex) -> None:
         if first.setdefault(path, at) != at:
             problems.append(
                 f"{index.where(at)}: {index.name(at)} is already listed in {index.where(first[path])}, so it "
-                "could be in both lists"
+                "could be used for both training and validation; remove one of the lines"
             )
     raise_line_errors(problems)

@@ -1,4 +1,4 @@
-"""The part that loaders share: the order of the samples and the position in it."""
+"""Provides the base class of loaders, which tracks the position in the order of the samples."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from ppcls.data.sampling.order import BatchOrder, Cursor, Order
 
 
 class OrderedLoader:
-    """Base of loaders that yield the batches of an `Order`.
+    """Base class of loaders that yield the batches of an `Order`.
 
     Args:
-        quarantine: Collects bad images, which are skipped; None if the first one ends the run.
+        index: The samples.
+        order: Order of the samples.
+        quarantine: Collects the bad images, which the loader skips; None if the first bad image ends the run.
     """
 
     def __init__(self, index: Index, order: Order, quarantine: Quarantine | None) -> None:
@@ -25,7 +27,7 @@ class OrderedLoader:
         self._cursor = Cursor()
 
     def __len__(self) -> int:
-        """Returns the number of batches of an epoch."""
+        """Returns the number of batches per epoch."""
         return len(self.order)
 
     def state_dict(self) -> dict[str, Any]:
@@ -33,11 +35,11 @@ class OrderedLoader:
         return self.order.state_dict(self._cursor)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Moves to a position that `state_dict` returned; see `Order.restore` for errors."""
+        """Moves to a position that `state_dict` returned. See `Order.restore` for errors."""
         self._cursor = self.order.restore(state)
 
     def _advance(self, image: paddle.Tensor, label: paddle.Tensor) -> Batch:
-        """Returns the batch at the current position, and moves to the next one."""
+        """Builds the batch at the current position, and moves to the next position."""
         step = self._plan.at(self._cursor)
         self._cursor = self._cursor.next(len(self.order))
         return Batch(image, label, step.valid, step.weight, step.update, step.indices)

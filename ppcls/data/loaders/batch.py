@@ -1,4 +1,4 @@
-"""The batch that a loader yields, and the protocol of loaders."""
+"""Defines the batch that a loader yields, and the interface of loaders."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Batch:
-    """The images of one step on one rank.
+    """The images and labels of one step on one rank.
 
     Attributes:
         image: [B, C, H, W] or [B, H, W, C], float32 or float16, on the training device.
-        label: [B] int64; or [B, classes] float32: rows that sum to 1 if images are mixed, 0 or 1 for each
-            class if images have several labels, values in between if both. On the training device.
-        valid: Number of leading real samples, 0..B; the rows after them are padding and never counted.
-        weight: Factor of this batch's mean loss in its optimizer update. With it, the update's gradient,
-            averaged over ranks, is the mean over all real samples of the update.
-        update: Whether the optimizer update follows this batch (gradient accumulation).
-        positions: [B] int64, on the host: samples of the index in these rows; None if unknown.
-        unlabelled: Number U of unlabelled images: ``image`` then has 2 U more rows, their weak and their
-            strong views in the same order, for which there are no labels.
+        label: [B] int64 class ids, or [B, classes] float32, on the training device. In the second case, the
+            rows are class probabilities if images are mixed; 0 or 1 for each class if images have several
+            labels; and values between 0 and 1 in case of both.
+        valid: Number of valid rows, 0..B. They come first. The other rows are padding and are not counted.
+        weight: Factor of this batch's mean loss in its optimizer update. With these factors, the gradient of
+            an update, averaged over ranks, is the mean over all valid samples of the update.
+        update: Whether an optimizer update follows this batch; False while gradients are accumulated.
+        positions: [B] int64, on the host: position in the index of the sample in each row; None if unknown.
+        unlabelled: Number U of unlabelled images. ``image`` has 2 U additional rows: first the weak views of
+            these images, then their strong views in the same order. These rows have no labels.
     """
 
     image: paddle.Tensor
@@ -43,12 +44,14 @@ class Batch:
 
 
 class Loader(Protocol):
-    """Yields the batches of one rank. One iteration is one epoch, or its rest after `load_state_dict`.
+    """Yields the batches of one rank.
+
+    One iteration yields one epoch, or the rest of an epoch after `load_state_dict`.
 
     Attributes:
         index: The samples.
-        order: The order of the samples.
-        quarantine: The bad images that the run skips; None if the first one ends the run.
+        order: Order of the samples.
+        quarantine: Collects the bad images, which the loader skips; None if the first bad image ends the run.
     """
 
     index: Index
@@ -59,24 +62,24 @@ class Loader(Protocol):
         """Yields the batches from the current position to the end of the epoch."""
 
     def __len__(self) -> int:
-        """Returns the number of batches of a whole epoch; it is equal on all ranks."""
+        """Returns the number of batches of a whole epoch, which is equal on all ranks."""
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the position after the last batch that was yielded."""
 
     def release(self) -> None:
-        """Frees threads and memory; the next iteration allocates them again."""
+        """Frees threads and memory. The next iteration allocates them again."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Moves to a position that `state_dict` returned.
 
         Raises:
-            ppcls.errors.UserError: The position is in the middle of an epoch of another order; see
-            `Order.restore`.
+            ppcls.errors.UserError: The position is in the middle of an epoch, and the order differs from the
+                order of that epoch. See `Order.restore`.
         """
 
 
 def endless(loader: Loader) -> Iterator[Batch]:
-    """Yields the batches of all epochs without end."""
+    """Yields the batches of one epoch after the other, without end."""
     while True:
         yield from loader

@@ -1,1 +1,1 @@
-"""Record formats: files with many images, and how to write, index and read them in any order."""
+"""Writes, indexes and reads record files, each of which contains many images."""

@@ -1,4 +1,4 @@
-"""All record formats: by name, by file name suffix, and by dataset."""
+"""Selects a record format by its name, by the suffix of a file name, or for a dataset."""
 
 from __future__ import annotations
 
@@ -28,10 +28,14 @@ _BY_SUFFIX = {".tar": "webdataset", ".tfrecord": "tfrecord", ".tfrecords": "tfre
 
 
 def detect_format(path: Path, name: str | None = None) -> RecordFormat:
-    """Returns the format of a shard: LMDB if it has LMDB's file, else ``name``, else by its suffix.
+    """Returns the format of a shard.
+
+    The format is LMDB if the shard contains ``data.mdb``. Otherwise ``name`` determines the format, or the
+    suffix of the path if ``name`` is None.
 
     Args:
-        name: Name of the format, or None if the user gave none.
+        path: Path of the shard.
+        name: Name of the format, or None if the user did not specify it.
 
     Raises:
         UserError: The suffix is unknown, or the path is a folder of shards.
@@ -45,12 +49,15 @@ def detect_format(path: Path, name: str | None = None) -> RecordFormat:
     if name is not None:
         return FORMATS[name]
     if path.suffix not in _BY_SUFFIX:
-        raise UserError(f"{path}: expected a name ending in {', '.join(_BY_SUFFIX)}, or --format")
+        raise UserError(
+            f"{path}: unknown suffix; expected a name that ends in {', '.join(_BY_SUFFIX)}; specify other "
+            "formats with --format"
+        )
     return FORMATS[_BY_SUFFIX[path.suffix]]
 
 
 def dataset_format(dataset: RecordDataset) -> RecordFormat:
-    """Returns the format of a dataset's shards, with the dataset's options."""
+    """Returns the format of a dataset's shards, with the options of the dataset."""
     match dataset:
         case WebDataset():
             return WebDatasetFormat(dataset.extensions)

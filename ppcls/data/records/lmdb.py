@@ -1,6 +1,7 @@
-"""LMDB as Caffe2 fills it: each key has ``TensorProtos`` with the encoded image and its label.
+"""Reads and writes LMDB shards in the format of Caffe2.
 
-A shard is a folder with ``data.mdb``. It needs no index file, because LMDB stores its keys in order.
+A shard is a folder that contains ``data.mdb``. The value of each key is a ``TensorProtos`` message with an
+encoded image and its label. A shard needs no index file, because LMDB stores its keys in order.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ from ppcls.errors import UserError
 DATA = "data.mdb"
 _INT32, _STRING = 2, 4  # Caffe2's TensorProto.DataType
 _DATA_TYPE, _STRING_DATA = 2, 6  # field numbers of TensorProto
-_PAGE = 4096  # bytes; a value uses whole pages
-_SPARE = 1 << 24  # bytes
+_PAGE = 4096  # bytes; a value occupies whole pages
+_SPARE = 1 << 24  # initial size of a shard in bytes
 _LABEL_END = 1 << 31
-_MAX_LABEL_BYTES = 1024  # of a label's tensor
+_MAX_LABEL_BYTES = 1024  # maximum size of the tensor of a label
 
 
 @dataclass(frozen=True)
 class LMDBShard:
-    """A `ppcls.data.records.shard.Shard` in an LMDB.
+    """Implements `ppcls.data.records.shard.Shard` for LMDB.
 
     Attributes:
-        path: Folder.
-        keys: [K] uint8, all keys concatenated.
+        path: Folder of the shard.
+        keys: [K] uint8, all keys, concatenated.
         ends: [N] int64, end of each key in ``keys``.
-        values: [N, 2] int64, offset and size of each value in the file.
+        values: [N, 2] int64, offset and size in bytes of each value in ``data.mdb``.
         labels: [N] int64.
         files: Reads the values.
     """
@@ -57,31 +58,34 @@ class LMDBShard:
     files: OpenFiles
 
     def read(self, number: int) -> bytes | memoryview:
-        """Returns an encoded image; see `Shard`."""
+        """Returns the encoded image of a record. See `Shard`."""
         offset, size = self.values[number].tolist()
         return _extract_image(memoryview(self.files.read(self.path / DATA, offset, size)))
 
     def where(self, number: int) -> str:
-        """Returns the key of a record."""
+        """Returns the location of a record: its key."""
         begin = self.ends[number - 1] if number else 0
         return _format_key(self.keys[begin : self.ends[number]].tobytes())
 
 
 @dataclass(frozen=True)
 class LMDBFormat(RecordFormat):
-    """The LMDB format."""
+    """Implements `ppcls.data.records.shard.RecordFormat` for LMDB."""
 
     name = "LMDB"
     suffix = ".lmdb"
     is_folder = True
 
     def write(self, path: Path, records: Iterable[ImageRecord]) -> None:
-        """Writes a new shard with the record numbers as keys; see `RecordFormat`."""
+        """Writes a new shard. The keys are the numbers of the records. See `RecordFormat`."""
         used, size = 0, _SPARE
         with lmdb.open(str(path), map_size=size, lock=False, sync=False) as environment:
             for number, record in enumerate(records):
                 if record.label >= _LABEL_END:
-                    raise UserError(f"{path}: LMDB can't store label {record.label} of {record.name}")
+                    raise UserError(
+                        f"{path}: LMDB can't store {record.name}: expected a label below {_LABEL_END}, got "
+                        f"{record.label}"
+                    )
                 value = _encode(record)
                 used += len(value) + 2 * _PAGE
                 if used > size // 2:
@@ -95,13 +99,13 @@ class LMDBFormat(RecordFormat):
         """Returns None, because LMDB needs no index file."""
 
     def open(self, path: Path, index_path: Path, files: OpenFiles) -> LMDBShard:
-        """Reads the keys and the labels; see `RecordFormat`."""
+        """Reads the keys and labels of a shard. See `RecordFormat`."""
         keys, ends, values, labels = bytearray(), list[int](), list[tuple[int, int]](), list[int]()
         if not (path / DATA).exists():
             actual = "no such folder"
             if path.is_dir():
-                hint = f"write for example {path}/*{self.suffix}"
-                actual = f"a folder without it; for LMDB folders in it, {hint}"
+                hint = f"set for example {path}/*{self.suffix}"
+                actual = f"a folder without this file; to use the LMDB folders in it, {hint}"
             raise UserError(f"{path}: expected an LMDB folder with {DATA}, found {actual}")
         with open_shard_file(path / DATA) as file:
             try:
@@ -113,7 +117,7 @@ class LMDBFormat(RecordFormat):
             except PageError as error:
                 raise UserError(f"{file.path}: {error}") from None
         if not labels:
-            raise UserError(f"{path}: the LMDB is empty")
+            raise UserError(f"{path}: expected an LMDB with at least one record, found none")
         return LMDBShard(
             path,
             np.frombuffer(bytes(keys), np.uint8),
@@ -135,7 +139,7 @@ def _encode(record: ImageRecord) -> bytes:
 
 
 def _read_label(file: ShardFile, path: Path, key: bytes, value: tuple[int, int]) -> int:
-    """Returns the second tensor of a value without reading the first one, which is the image."""
+    """Returns the label, which is the second tensor of a value, without reading the image before it."""
     data = BlockReader(file)
     try:
         protos = [(begin, end) for number, begin, end in fields(data, *value) if number == 1]
@@ -147,22 +151,24 @@ def _read_label(file: ShardFile, path: Path, key: bytes, value: tuple[int, int])
         pass
     raise UserError(
         f"{path}, {_format_key(key)}: expected Caffe2's TensorProtos with an encoded image and one int32 "
-        "label, found other bytes"
+        "label, found other data"
     )
 
 
 def _extract_image(value: memoryview) -> memoryview:
-    """Returns the image in a value."""
+    """Returns the encoded image in a value, as a view."""
     try:
         first = next((span for number, *span in fields(value, 0, len(value)) if number == 1), None)
         tensor = list(fields(value, *first)) if first else []
     except ProtobufError:
-        raise DecodeError("the value is not a TensorProtos message; it is damaged") from None
+        raise DecodeError(
+            "expected a TensorProtos message as value, found other data or a damaged one"
+        ) from None
     images = [(begin, end) for number, begin, end in tensor if number == _STRING_DATA]
     kinds = [bytes(value[begin:end]) for number, begin, end in tensor if number == _DATA_TYPE]
     if kinds != [bytes([_STRING])] or len(images) != 1:
         raise DecodeError("expected one encoded image (a STRING tensor) as the first tensor of the value")
     begin, end = images[0]
     if begin == end:
-        raise DecodeError("the image is empty")
+        raise DecodeError("the record has an image of 0 bytes")
     return value[begin:end]

@@ -1,11 +1,12 @@
-"""Finds the keys and values in an LMDB file without mapping it.
+"""Finds the keys and values in an LMDB file without mapping the file into memory.
 
-LMDB's own library follows the page numbers in a file without checking them, and reads it as memory: a damaged
-or truncated file ends the process. Here each position is checked, and values are read as parts of the file.
+The LMDB library maps a file into memory and follows page numbers without checking them. So a damaged or
+truncated file can crash the process. This module checks every position, and reads parts of the file.
 
-The file is an array of pages. Two of them describe versions of the database; the one with the newer
-transaction counts. It names the root of a tree of branch and leaf pages. Leaf pages contain keys with values,
-or with the number of the first page that contains a larger value (liblmdb, mdb.c, "Page header").
+The file is an array of pages. The first two pages are meta pages, each of which describes a version of the
+database; the version with the newer transaction is valid. Its meta page contains the number of the root of a
+tree of branch pages and leaf pages. Leaf pages contain keys, each with its value or, for a large value, with
+the number of the first page of the value (liblmdb, mdb.c, "Page header").
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from typing import NamedTuple
 
 from ppcls.data.records.shard import ShardFile
 
-_HEADER = struct.Struct("<QHHHH")  # page number, padding, flags, end of the pointers, begin of the nodes
-_BRANCH, _LEAF, _OVERFLOW, _META = 1, 2, 4, 8  # kinds of pages
+_HEADER = struct.Struct("<QHHHH")  # page number, padding, flags, end of the pointers, start of the nodes
+_BRANCH, _LEAF, _OVERFLOW, _META = 1, 2, 4, 8  # flags of pages
 _META_PAGE = struct.Struct("<II16x")  # magic number, version
 _DATABASE = struct.Struct("<IHHQQQQQ")  # page size, flags, depth, three counts of pages, entries, root
-_LAST = struct.Struct("<QQ")  # last page, transaction
-_NODE = struct.Struct("<HHHH")  # low and high bits of the value's size, flags, bytes of the key
+_LAST = struct.Struct("<QQ")  # number of the last page, number of the transaction
+_NODE = struct.Struct("<HHHH")  # low and high bits of the value's size, flags, size of the key in bytes
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _NO_PAGE = 2**64 - 1
 _BIG = 1  # flag of a node whose value is on overflow pages
@@ -30,11 +31,11 @@ _MIN_PAGE = 4096
 
 
 class PageError(ValueError):
-    """The bytes are not those of an LMDB file."""
+    """The file is not an LMDB file, or is damaged or not supported."""
 
 
 class Entry(NamedTuple):
-    """A key, and the position of its value in the file."""
+    """A key, and offset and size in bytes of its value in the file."""
 
     key: bytes
     offset: int
@@ -45,17 +46,20 @@ def list_entries(file: ShardFile) -> Iterator[Entry]:
     """Yields all entries in the order of their keys.
 
     Raises:
-        PageError: The file is damaged, incomplete or not an LMDB.
+        PageError: The file is damaged or truncated, or is not an LMDB file.
     """
     page_size, root, last = _read_meta(file)
     if file.size < (expected := (last + 1) * page_size):
         raise PageError(f"expected {expected} bytes, found {file.size}; the file is truncated")
     stack = [] if root == _NO_PAGE else [root]
-    left = last + 1  # a page is part of the tree once
+    left = last + 1  # each page may occur only once in the tree
     while stack:
         number, left = stack.pop(), left - 1
         if number > last or left < 0:
-            raise PageError(f"damaged: the tree leads to page {number} of {last + 1}, or has a loop")
+            raise PageError(
+                f"damaged: the tree refers to page {number}, but the file has {last + 1} pages; or the tree "
+                "has a loop"
+            )
         page = file.read(number * page_size, page_size)
         kind, nodes = _list_nodes(page)
         if kind == _BRANCH:
@@ -69,26 +73,28 @@ def list_entries(file: ShardFile) -> Iterator[Entry]:
             elif flags == 0:
                 offset, end = number * page_size + begin, (number + 1) * page_size
             else:
-                raise PageError("expected one value per key, found several values, or a nested database")
+                raise PageError(
+                    f"expected one value per key, found flags {flags} (several values or a nested database)"
+                )
             if offset + size > end:
                 raise PageError(f"damaged: a value of {size} bytes at byte {offset} ends beyond byte {end}")
             yield Entry(key, offset, size)
 
 
 def _read_meta(file: ShardFile) -> tuple[int, int, int]:
-    """Returns the size of a page, the root and the number of the last page."""
+    """Returns the page size in bytes, the number of the root page, and the number of the last page."""
     versions: list[tuple[int, int, int, int]] = []
     page_size = _MIN_PAGE
     for number in (0, 1):
         page = file.read(number * page_size, _MIN_PAGE)
         if len(page) < _MIN_PAGE:
-            raise PageError(f"expected an LMDB file, found {file.size} bytes")
+            raise PageError(f"expected an LMDB file, found a file of only {file.size} bytes")
         at = _HEADER.size + _META_PAGE.size
         if _HEADER.unpack_from(page)[2] & _META == 0 or _META_PAGE.unpack_from(page, _HEADER.size) != (
             _MAGIC,
             _VERSION,
         ):
-            raise PageError("expected a file of LMDB 0.9, found other bytes")
+            raise PageError("expected a file of LMDB 0.9, found other data")
         page_size = _DATABASE.unpack_from(page, at)[0]
         _, flags, _, _, _, _, _, root = _DATABASE.unpack_from(page, at + _DATABASE.size)
         last, transaction = _LAST.unpack_from(page, at + 2 * _DATABASE.size)
@@ -102,10 +108,18 @@ def _read_meta(file: ShardFile) -> tuple[int, int, int]:
 
 
 def _list_nodes(page: bytes) -> tuple[int, list[tuple[int, int, int, int, int]]]:
-    """Returns the kind of a page of the tree, and the words of its nodes with the position behind each."""
+    """Returns the flag of a page, and the nodes of the page.
+
+    Returns:
+        Branch or leaf flag. For each node: low and high bits of the value's size, flags, size of the key in
+        bytes, and position of the key in the page. Branch nodes use the first three words for a page number.
+
+    Raises:
+        PageError: The page is damaged.
+    """
     _, _, flags, lower, _ = _HEADER.unpack_from(page)
     if flags not in (_BRANCH, _LEAF) or not _HEADER.size <= lower <= len(page):
-        raise PageError("damaged: a page of the tree is neither a branch nor a leaf")
+        raise PageError(f"damaged: expected a branch page or leaf page of the tree, found flags {flags}")
     nodes = []
     for (at,) in struct.iter_unpack("<H", page[_HEADER.size : lower - lower % 2]):
         if at + _NODE.size > len(page):

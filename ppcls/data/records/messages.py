@@ -1,7 +1,7 @@
-"""Protobuf messages in record files, and an iterator over their fields that does not read images.
+"""Defines the Protobuf messages in record files, and iterates over their fields without reading images.
 
-Sources: TensorFlow's example.proto and feature.proto; Caffe2's caffe2.proto (the fields that
-``fn.readers.caffe2`` reads); the wire format, protobuf.dev/programming-guides/encoding.
+Sources: TensorFlow's example.proto and feature.proto; Caffe2's caffe2.proto, of which only the fields that
+``fn.readers.caffe2`` reads are defined; and protobuf.dev/programming-guides/encoding for the wire format.
 """
 
 from __future__ import annotations
@@ -49,7 +49,12 @@ _TENSORS = {
 
 
 def _create_messages(package: str, messages: dict[str, list[tuple[str, int, str]]]) -> dict[str, Any]:
-    """Creates message classes in a separate pool, because the process may also have those of TensorFlow."""
+    """Creates message classes in a separate pool, so that they don't conflict with TensorFlow's classes.
+
+    Args:
+        package: Name of the Protobuf package.
+        messages: Fields of each message as (name, number, type). ``*`` marks repeated fields.
+    """
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
     for message, fields in messages.items():
         descriptor = file.message_type.add(name=message)
@@ -78,28 +83,28 @@ __all__ = ["Bytes", "Example", "Feature", "ProtobufError", "TensorProto", "Tenso
 
 
 class Bytes(Protocol):
-    """Bytes by position, in memory or in a file."""
+    """Interface of a sequence of bytes in memory or in a file."""
 
     def __getitem__(self, part: slice) -> bytes | memoryview:
-        """Returns the bytes of a slice, or fewer at the end."""
+        """Returns the bytes of a slice, or fewer bytes at the end of the data."""
 
 
-_MAX_VARINT = 10  # bytes
-_MAX_FIELDS = 10_000  # of one message
-_FIXED = {1: 8, 5: 4}  # bytes by wire type
+_MAX_VARINT = 10  # maximum size of a varint in bytes
+_MAX_FIELDS = 10_000  # maximum number of fields in one message
+_FIXED = {1: 8, 5: 4}  # size in bytes of the wire types with a fixed size
 _LENGTH_DELIMITED = 2
 
 
 def fields(data: Bytes, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yields number, begin and end of each field of a message without reading its content.
+    """Yields the number, start and end of each field in a message without reading the contents of the fields.
 
     Args:
         data: Bytes that contain the message.
         begin: Position of the first byte of the message.
-        end: Position after the last byte of the message.
+        end: Position behind the last byte of the message.
 
     Raises:
-        ProtobufError: The bytes are not a message.
+        ProtobufError: The bytes are not a valid message.
     """
     for _ in range(_MAX_FIELDS):
         if begin >= end:
@@ -114,20 +119,20 @@ def fields(data: Bytes, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
         elif wire in _FIXED:
             stop = begin + _FIXED[wire]
         else:
-            raise ProtobufError(f"wire type {wire}")
+            raise ProtobufError(f"unknown wire type {wire}")
         if stop > end:
-            raise ProtobufError("a field ends after its message")
+            raise ProtobufError("a field extends beyond the end of its message")
         yield key >> 3, begin, stop
         begin = stop
     if begin < end:
-        raise ProtobufError(f"more than {_MAX_FIELDS} fields in a message")
+        raise ProtobufError(f"a message has more than {_MAX_FIELDS} fields")
 
 
 def _varint(data: Bytes, begin: int, end: int) -> tuple[int, int]:
-    """Returns a number of variable length and the position after it."""
+    """Returns the varint at ``begin``, and the position behind it."""
     value = 0
     for index, byte in enumerate(data[begin : min(begin + _MAX_VARINT, end)]):
         value |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             return value, begin + index + 1
-    raise ProtobufError("a number is incomplete")
+    raise ProtobufError("a varint is incomplete")

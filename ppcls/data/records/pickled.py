@@ -1,11 +1,12 @@
-"""Reads what Paddle pickled without running it: a pickle is a program, so `pickle.load` is not safe.
+"""Reads files that Paddle pickled, without running code of the file.
 
-`pickletools` splits the file into its instructions. This module interprets those that describe arrays,
-numbers, text and containers of them (CPython's Lib/pickletools.py documents the language). Constructors of
-NumPy and Python are recognized by name and never called. Any other instruction makes the file invalid.
+`pickle.load` is not safe, because a pickle is a program. `pickletools` splits the file into its instructions.
+This module interprets the instructions that describe arrays, numbers, text, and containers of them. CPython's
+Lib/pickletools.py documents the instructions. Constructors of NumPy and Python are recognized by name and
+never called. A file with any other instruction is rejected.
 
-A few bytes of instructions can describe gigabytes of values. Every instruction is therefore charged to a
-`Budget` for the values that it copies and the bytes that it creates, before it does so.
+A few bytes of instructions can describe gigabytes of values. So each instruction is charged to a `ReadBudget`
+before it copies values or creates bytes.
 """
 
 from __future__ import annotations
@@ -26,15 +27,16 @@ from numpy.typing import NDArray
 from ppcls.errors import UserError
 from ppcls.files import open_regular
 
-_MAX_DEPTH = 32  # nested containers
+_MAX_DEPTH = 32  # maximum nesting of containers
 _MAX_OPERATIONS = 2_000_000
 _MAX_DIMENSIONS = 32
 _MAX_INTEGER = 1 << 63
-_MAX_TYPE_NAME = 16  # characters
+_MAX_TYPE_NAME = 16  # maximum number of characters in the name of a dtype
 _NUMBERS = frozenset(["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"])
 _TYPE_NAME = re.compile(r"([<>|=]?)(.+)")
 
-# NumPy 2 moved its functions, and Python 2 named the builtins differently.
+# Some functions have two entries, because NumPy 2 moved its functions, and Python 2 used another name for
+# builtins.
 _CONSTRUCTORS = {
     ("numpy", "ndarray"): "ndarray",
     ("numpy", "dtype"): "dtype",
@@ -50,7 +52,7 @@ _CONSTRUCTORS = {
     ("_codecs", "encode"): "encode",
 }
 
-# Exceptions of reading a file that is not a pickle, or a damaged one.
+# Exceptions that reading raises if a file is damaged or is not a pickle.
 DAMAGED_FILE_ERRORS = (
     OSError,
     ArithmeticError,
@@ -63,25 +65,28 @@ DAMAGED_FILE_ERRORS = (
 
 
 class RejectedFileError(Exception):
-    """The file contains more than arrays."""
+    """The file contains something that is not allowed, or is too expensive to read."""
 
 
 class ReadBudget:
-    """Limits the work and memory that a file may cost.
+    """Limits the number of instructions and the memory that reading a file may use.
 
     Args:
-        size: Size of the file in bytes. Decoded text may have as many bytes, and so may
-            all arrays together.
+        size: Size of the file in bytes. Decoded text and arrays may use at most twice this size.
     """
 
     def __init__(self, size: int) -> None:
         self._operations, self._bytes = _MAX_OPERATIONS, 2 * size
 
     def charge(self, operations: int, size: int = 0) -> None:
-        """Charges instructions or copied values, and newly created bytes.
+        """Reduces the budget.
+
+        Args:
+            operations: Number of instructions or copied values.
+            size: Number of bytes that are created.
 
         Raises:
-            RejectedFileError: The budget is used up.
+            RejectedFileError: The budget is exhausted.
         """
         self._operations -= operations
         self._bytes -= size
@@ -90,28 +95,37 @@ class ReadBudget:
                 f"it has more than {_MAX_OPERATIONS} instructions and values; repeated values count each time"
             )
         if self._bytes < 0:
-            raise RejectedFileError("its arrays have more bytes than the file")
+            raise RejectedFileError("its text and arrays have more bytes than the file")
 
 
 @dataclass(frozen=True)
 class PickledConstructor:
-    """A constructor that the file refers to; ``kind`` is one of the values of `_CONSTRUCTORS`."""
+    """A constructor that the file refers to.
+
+    Attributes:
+        kind: One of the values of `_CONSTRUCTORS`.
+    """
 
     kind: str
 
 
 @dataclass
 class _Type:
-    """A dtype under construction: NumPy's code, and the byte order once it is known."""
+    """A dtype under construction.
+
+    Attributes:
+        code: NumPy's code of the dtype without byte order, such as ``f4``.
+        order: Byte order.
+    """
 
     code: str
     order: str = "="
 
     def numpy(self) -> np.dtype[Any] | None:
-        """Returns the dtype if it is numeric, else None.
+        """Returns NumPy's dtype if it is numeric, else None.
 
         Raises:
-            RejectedFileError: It is the dtype of Python objects, whose bytes would be used as addresses.
+            RejectedFileError: The dtype is that of Python objects. NumPy would use the bytes as addresses.
         """
         if self.code in _NUMBERS:
             return np.dtype(self.order + self.code)
@@ -122,20 +136,20 @@ class _Type:
 
 @dataclass
 class _Array:
-    """An array under construction; its value stays None if it is not numeric."""
+    """An array under construction. Its value remains None if the array is not numeric."""
 
     value: NDArray[Any] | None = None
 
 
 def unpickle(path: Path) -> Any:
-    """Reads what Paddle pickled, without running any code of the file.
+    """Reads a file that Paddle pickled, without running code of the file.
 
     Returns:
-        Dicts, lists, tuples, text, bytes, numbers and None; NumPy arrays and scalars of numbers, read-only.
-        An array of anything else becomes None.
+        A dict, list, tuple, string, bytes object, number, None, or read-only NumPy array or scalar of
+        numbers. Containers may be nested. Arrays that are not numeric are replaced by None.
 
     Raises:
-        UserError: The file is missing or damaged, contains anything else, or is expensive to read.
+        UserError: The file is missing or damaged, contains other objects, or is too expensive to read.
     """
     with (
         reading_weights(path),
@@ -146,32 +160,34 @@ def unpickle(path: Path) -> Any:
 
 
 def unpickle_bytes(data: bytes, path: Path) -> Any:
-    """Returns what `unpickle` returns for a file with these bytes.
+    """Reads the bytes of a file of a pickled dataset, as `unpickle` reads a file of weights.
 
     Args:
-        path: File that they are from, for messages.
+        data: Bytes of the file.
+        path: Path of the file, for messages.
 
     Raises:
-        UserError: As `unpickle`.
+        UserError: See `unpickle`.
     """
-    with reading_weights(path, "a data set"):
+    with reading_weights(path, "a dataset"):
         return PickleInterpreter(ReadBudget(len(data))).run(data)
 
 
 @contextmanager
 def reading_weights(path: Path, kind: str = "a file of weights") -> Iterator[None]:
-    """Turns errors of reading a file into `UserError`.
+    """Returns a context that converts errors of reading a file into `UserError`.
 
     Args:
-        kind: What the file is, for messages.
+        path: Path of the file, for messages.
+        kind: Description of the file, for messages.
     """
     try:
         yield
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except RejectedFileError as error:
-        raise UserError(f"{path}: rejected: {kind} contains only arrays, but {error}") from None
-    except LookupError:  # its text would be a bare number
+        raise UserError(f"{path}: rejected: {kind} must contain only arrays, but {error}") from None
+    except LookupError:  # the message of a LookupError would only be a key
         raise UserError(
             f"{path}: damaged, or not a {path.suffix} file: it uses a value that it does not define"
         ) from None
@@ -183,7 +199,7 @@ class PickleInterpreter:
     """Interprets the instructions of a pickle.
 
     Args:
-        budget: Charged for each instruction.
+        budget: Limits of the work and memory for this pickle.
     """
 
     constructors: ClassVar[Mapping[tuple[str, str], str]] = _CONSTRUCTORS
@@ -195,7 +211,11 @@ class PickleInterpreter:
         self._memo: dict[int, Any] = {}
 
     def run(self, data: Any) -> Any:
-        """Returns what the pickle describes."""
+        """Returns the object that the pickle describes.
+
+        Args:
+            data: Bytes of the pickle, or an open binary file.
+        """
         for code, argument, _ in pickletools.genops(data):
             self._budget.charge(1)
             if code.name == "STOP":
@@ -206,10 +226,10 @@ class PickleInterpreter:
                 _INSTRUCTIONS[code.name](self, argument)
             else:
                 raise RejectedFileError(f"it has the instruction {code.name}")
-        raise ValueError("the end is missing")
+        raise ValueError("the instruction STOP is missing")
 
     def _finish(self, value: Any, depth: int) -> Any:
-        """Returns a value with its arrays. Shared containers are copied, so no container contains itself."""
+        """Returns a value with complete arrays. Copies shared containers, so no container contains itself."""
         self._budget.charge(1)
         if isinstance(value, _Array):
             return value.value
@@ -218,7 +238,7 @@ class PickleInterpreter:
         if not isinstance(value, dict | list | tuple):
             return value
         if not depth:
-            raise RejectedFileError(f"its containers are nested deeper than {_MAX_DEPTH}")
+            raise RejectedFileError(f"its containers are nested more than {_MAX_DEPTH} levels deep")
         if isinstance(value, dict):
             return {key: self._finish(entry, depth - 1) for key, entry in value.items()}
         return type(value)(self._finish(entry, depth - 1) for entry in value)
@@ -226,7 +246,7 @@ class PickleInterpreter:
     def pop(self) -> Any:
         """Removes and returns the top of the stack, which must be above the last mark."""
         if len(self._stack) <= (self._marks[-1] if self._marks else 0):
-            raise ValueError("an instruction lacks its operand")
+            raise ValueError("an instruction has no operand")
         return self._stack.pop()
 
     def top(self) -> Any:
@@ -243,11 +263,11 @@ class PickleInterpreter:
         self._stack.append(value)
 
     def mark(self, _: None) -> None:
-        """Marks the top of the stack."""
+        """Adds a mark at the top of the stack."""
         self._marks.append(len(self._stack))
 
     def pop_to_mark(self) -> list[Any]:
-        """Removes and returns everything above the last mark."""
+        """Removes the last mark and all values above it, and returns the values."""
         start = self._marks.pop()
         values = self._stack[start:]
         self._budget.charge(len(values))
@@ -255,50 +275,55 @@ class PickleInterpreter:
         return values
 
     def memoize(self, key: int | None) -> None:
-        """Stores the top of the stack in the memo."""
+        """Stores the top of the stack in the memo, under ``key`` or the next free number."""
         self._memo[len(self._memo) if key is None else key] = self.top()
 
     def recall(self, key: int) -> None:
-        """Puts a value of the memo on the stack."""
+        """Puts the value that the memo has under ``key`` on the stack."""
         self.push(self._memo[key])
 
     def append(self, values: list[Any]) -> None:
-        """Appends to the list on top."""
+        """Appends values to the list at the top of the stack."""
         expect_type(list, self.top()).extend(values)
 
     def set_items(self, values: list[Any]) -> None:
-        """Adds alternating keys and values to the dict on top."""
+        """Adds alternating keys and values to the dict at the top of the stack."""
         expect_type(dict, self.top()).update(_make_dict(values[::2], values[1::2]))
 
     def push_dict(self, _: None) -> None:
-        """Makes a dict of the alternating keys and values above the last mark."""
+        """Replaces the alternating keys and values above the last mark by a dict."""
         values = self.pop_to_mark()
         self.push(_make_dict(values[::2], values[1::2]))
 
     def find_constructor(self, argument: str | None) -> None:
-        """Puts the constructor that is named by a module and an attribute on the stack."""
+        """Puts a constructor on the stack.
+
+        Args:
+            argument: Module and attribute of the constructor, separated by a space; None if both are on the
+                stack.
+        """
         if argument is None:
             name, module = expect_type(str, self.pop()), expect_type(str, self.pop())
         else:
             module, name = argument.split(" ", 1)
         if (module, name) not in self.constructors:
-            raise RejectedFileError(f"it asks for {module[:100]}.{name[:100]}")
+            raise RejectedFileError(f"it refers to {module[:100]}.{name[:100]}")
         self.push(PickledConstructor(self.constructors[module, name]))
 
     def reduce(self, _: None) -> None:
-        """Replaces a constructor and its arguments by what the call would return."""
+        """Replaces a constructor and its arguments on the stack by the result of the call."""
         arguments = expect_type(tuple, self.pop())
         self.push(self.construct(expect_type(PickledConstructor, self.pop()).kind, arguments))
 
     def persistent_value(self, _: Any) -> Any:
-        """Returns the value for a persistent id. Paddle's files have none."""
+        """Returns the value for a persistent id. The base class rejects them; Paddle's files have none."""
         raise RejectedFileError("it has the instruction BINPERSID")
 
     def build(self, _: None) -> None:
-        """Sets the state of an array or a dtype, in NumPy's format."""
+        """Sets the state of the array or dtype below the state on the stack, in NumPy's format."""
         state, target = self.pop(), self.top()
         if isinstance(target, dict):
-            return  # attributes of a dict, such as PyTorch's versions of layers
+            return  # ignores attributes of a dict, such as PyTorch's versions of layers
         state = expect_type(tuple, state)
         if isinstance(target, _Array):
             _, shape, dtype, fortran, raw = state
@@ -311,14 +336,22 @@ class PickleInterpreter:
             expect_type(_Type, target).order = order
 
     def construct(self, kind: str, arguments: tuple[Any, ...]) -> Any:
-        """Returns what a constructor returns for arguments as they occur in pickled arrays."""
+        """Returns the result of a constructor for arguments that occur in pickled arrays.
+
+        Args:
+            kind: One of the values of `_CONSTRUCTORS`.
+            arguments: Arguments of the call.
+
+        Raises:
+            RejectedFileError: The arguments are unexpected.
+        """
         if kind == "array":
             return _Array()
         if kind == "dtype":
             name = expect_type(str, arguments[0])
             match = _TYPE_NAME.fullmatch(name) if len(name) <= _MAX_TYPE_NAME else None
             if not match:
-                raise ValueError("a dtype has no valid name")
+                raise ValueError("the name of a dtype is invalid")
             return _Type(match[2], match[1] or "=")
         if kind == "scalar":
             dtype, raw = arguments
@@ -347,20 +380,20 @@ class PickleInterpreter:
     def _make_array(
         self, dtype: np.dtype[Any] | None, shape: tuple[Any, ...], fortran: bool, raw: Any
     ) -> NDArray[Any] | None:
-        """Returns the array in ``raw``, whose length must agree with the shape."""
+        """Returns an array of the bytes in ``raw``, whose length must match the shape."""
         if dtype is None:
             return None
         if isinstance(raw, str):  # written by Python 2
             raw = self._encode(raw)
         if len(shape) > _MAX_DIMENSIONS:
-            raise ValueError(f"an array has {len(shape)} dimensions")
+            raise ValueError(f"an array has {len(shape)} dimensions, expected at most {_MAX_DIMENSIONS}")
         size = dtype.itemsize
         for side in shape:
             if type(side) is not int or not 0 <= side < _MAX_INTEGER:
                 raise ValueError("an array's shape has a value that is not a whole number >= 0")
             size *= side
         if len(expect_type(bytes, raw)) != size:
-            raise ValueError(f"an array has {len(raw)} bytes; its shape needs {size}")
+            raise ValueError(f"an array has {len(raw)} bytes, but its shape needs {size} bytes")
         self._budget.charge(1, size)
         flat = np.frombuffer(raw, dtype) if raw else np.empty(0, dtype)
         return flat.reshape(shape, order="F" if fortran else "C")
@@ -410,14 +443,14 @@ _INSTRUCTIONS: dict[str, Callable[[PickleInterpreter, Any], None]] = {
 
 
 def expect_type(kind: type, value: Any) -> Any:
-    """Returns ``value``, which must be a ``kind``."""
+    """Returns ``value``. Raises `ValueError` if its type is not ``kind``."""
     if not isinstance(value, kind):
         raise ValueError(f"expected {kind.__name__.strip('_').lower()}, got {type(value).__name__}")
     return value
 
 
 def _make_dict(keys: list[Any], values: list[Any]) -> dict[Any, Any]:
-    """Returns a dict; its keys can be hashed in constant time and printed in one line."""
+    """Returns a dict. Rejects keys that are not strings or small integers, such as nested tuples."""
     for key in keys:
         if not (isinstance(key, str) or (type(key) is int and abs(key) < _MAX_INTEGER)):
             raise RejectedFileError(f"it has a {type(key).__name__} as a key")

@@ -1,9 +1,9 @@
-"""MXNet's RecordIO: images with MXNet's image header, in dmlc-core's framing.
+"""Reads and writes MXNet's RecordIO files.
 
-A record has one or more parts. A part consists of the magic number (4 bytes), a word with flag and length
-(4), the content, and zeros up to a multiple of 4. If the content has the magic number at a multiple of 4, the
-writer removes it and starts a new part, so that this number always marks the start of a part (dmlc-core,
-recordio.h).
+A record contains MXNet's image header and an encoded image, and consists of one or more parts. A part
+consists of the magic number (4 bytes), a word with flag and length (4 bytes), the content, and zeros up to a
+multiple of 4 bytes. If the content of a record contains the magic number at a multiple of 4, the writer
+removes it and starts a new part. So this number always marks the start of a part (dmlc-core, recordio.h).
 """
 
 from __future__ import annotations
@@ -20,26 +20,31 @@ from ppcls.data.records.shard import FileFormat, ImageRecord, IndexFile, Int64Ar
 from ppcls.errors import UserError
 
 _MAGIC = struct.pack("<I", 0xCED7230A)
-_WHOLE, _FIRST, _MIDDLE, _LAST = range(4)  # the flag of a part
-_HEAD = 8  # bytes before the content of a part
-_IMAGE_HEAD = struct.Struct("<IfQQ")  # flag (number of labels that follow; 0: this label), label, two ids
-_MAX_PART = 1 << 29  # bytes
-_MAX_LABEL = 1 << 24  # float32 has no larger consecutive integers
+_WHOLE, _FIRST, _MIDDLE, _LAST = range(4)  # flags of a part
+_HEAD = 8  # number of bytes before the content of a part
+# Flag, label and two ids. The flag is the number of labels behind this header; with 0, the label in the
+# header is valid.
+_IMAGE_HEAD = struct.Struct("<IfQQ")
+_MAX_PART = 1 << 29  # maximum size of a part in bytes
+_MAX_LABEL = 1 << 24  # float32 can't represent all larger integers
 
 
 class _PartError(ValueError):
-    """The bytes are not a part; the text is what was expected and what was found."""
+    """The bytes are not a valid part. The message completes "expected": "..., found ..."."""
 
 
 @dataclass(frozen=True)
 class RecordIOFormat(FileFormat):
-    """The RecordIO format; the index has lines of ``key<TAB>offset`` as MXNet's im2rec writes them."""
+    """Implements the RecordIO format.
+
+    The index has one line ``key<TAB>offset`` per record, like the index of MXNet's im2rec.
+    """
 
     name = "RecordIO"
     suffix = ".rec"
 
     def write(self, path: Path, records: Iterable[ImageRecord]) -> None:
-        """Writes a new shard with the record numbers as ids; see `RecordFormat`."""
+        """Writes a new shard. The ids are the numbers of the records. See `RecordFormat`."""
         with path.open("xb") as file:
             for number, record in enumerate(records):
                 if record.label >= _MAX_LABEL or len(record.image) >= _MAX_PART // 2:
@@ -50,19 +55,20 @@ class RecordIOFormat(FileFormat):
                 file.writelines(_split_parts(_IMAGE_HEAD.pack(0, record.label, number, 0) + record.image))
 
     def index_lines(self, file: ShardFile) -> Iterator[str]:
-        """Yields a line for each record; see `FileFormat`."""
+        """Yields the line of each record in the index. See `FileFormat`."""
         offset = number = 0
         while offset < file.size:
             yield f"{number}\t{offset}\n"
             offset, number = _record_end(file, offset), number + 1
 
     def read_samples(self, file: ShardFile, index: IndexFile) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Returns offsets, sizes and labels in the order of the file; see `FileFormat`."""
+        """Returns offsets, sizes and labels of the records, in the order of the file. See `FileFormat`."""
         offsets = np.sort(index.parse_pairs("'key<TAB>offset'")[:, 1])
         sizes = np.diff(offsets, append=file.size)
         if sizes.min() <= 0:
             raise index.mismatch(
-                f"an offset repeats, or the last one, {offsets[-1]}, is not in the file of {file.size} bytes"
+                f"two records have the same offset, or the last offset, {offsets[-1]}, is beyond the end of "
+                f"the file of {file.size} bytes"
             )
         labels = [
             _read_label(file, offset, size)
@@ -71,7 +77,7 @@ class RecordIOFormat(FileFormat):
         return offsets, sizes, np.array(labels, np.int64)
 
     def extract_image(self, record: memoryview) -> bytes | memoryview:
-        """Returns the encoded image in a record; see `FileFormat`."""
+        """Returns the encoded image in a record. See `FileFormat`."""
         try:
             content = _join_parts(record)
             size, _ = _parse_image_head(content)
@@ -81,7 +87,7 @@ class RecordIOFormat(FileFormat):
 
 
 def _split_parts(content: bytes) -> Iterator[bytes]:
-    """Yields the framed parts of a record."""
+    """Yields the parts of a record, each with its header and padding."""
     cuts = []
     at = content.find(_MAGIC)
     while at >= 0:
@@ -100,9 +106,9 @@ def _split_parts(content: bytes) -> Iterator[bytes]:
 
 
 def _parse_part_head(head: bytes | memoryview) -> tuple[int, int]:
-    """Returns the flag of a part and the bytes of its content."""
+    """Returns the flag of a part and the size of its content in bytes."""
     if len(head) < _HEAD:
-        raise _PartError(f"a part head of {_HEAD} bytes, found only {len(head)} bytes")
+        raise _PartError(f"a part header of {_HEAD} bytes, found only {len(head)} bytes")
     if head[:4] != _MAGIC:
         raise _PartError(f"the magic number {_MAGIC.hex()}, found {head[:4].hex()}")
     word = struct.unpack("<I", head[4:_HEAD])[0]
@@ -114,7 +120,7 @@ def _may_follow(kind: int, *, first: bool) -> bool:
 
 
 def _record_end(file: ShardFile, offset: int) -> int:
-    """Returns the offset after the record at ``offset``; reads only the heads of its parts."""
+    """Returns the offset behind the record at ``offset``. Reads only the headers of its parts."""
     first = True
     while True:
         try:
@@ -135,10 +141,10 @@ def _record_end(file: ShardFile, offset: int) -> int:
 
 
 def _join_parts(record: bytes | memoryview) -> bytes | memoryview:
-    """Returns the content of a record, as a view if it has one part.
+    """Returns the content of a record; without a copy if the record has a single part.
 
     Raises:
-        _PartError: The parts are damaged.
+        _PartError: A part is damaged.
     """
     contents: list[bytes | memoryview] = []
     at = 0
@@ -148,7 +154,7 @@ def _join_parts(record: bytes | memoryview) -> bytes | memoryview:
             raise _PartError(f"the next part of a record, found a part with flag {kind}")
         at += _HEAD
         if at + size > len(record):
-            raise _PartError(f"a part of {size} bytes, found only {len(record) - at}")
+            raise _PartError(f"a part of {size} bytes, found only {len(record) - at} bytes")
         contents.append(record[at : at + size])
         at += size + -size % 4
         if kind in (_WHOLE, _LAST):
@@ -156,9 +162,9 @@ def _join_parts(record: bytes | memoryview) -> bytes | memoryview:
 
 
 def _parse_image_head(content: bytes | memoryview) -> tuple[int, float]:
-    """Returns the number of bytes before the image, and the label."""
+    """Returns the offset of the image in ``content``, and the label."""
     if len(content) < _IMAGE_HEAD.size:
-        raise _PartError(f"an image header of {_IMAGE_HEAD.size} bytes, found {len(content)}")
+        raise _PartError(f"an image header of {_IMAGE_HEAD.size} bytes, found only {len(content)} bytes")
     flag, label, _, _ = _IMAGE_HEAD.unpack_from(content)
     if flag > 1:
         raise _PartError(f"one label, found {flag}")
@@ -175,10 +181,10 @@ def _read_label(file: ShardFile, offset: int, size: int) -> int:
         kind, length = _parse_part_head(head)
         if kind == _WHOLE:
             content: bytes | memoryview = head[_HEAD : _HEAD + length]
-        elif size <= MAX_IMAGE_BYTES:  # the magic number may be inside the image header
+        elif size <= MAX_IMAGE_BYTES:  # the image header may contain the magic number and be split
             content = _join_parts(file.read(offset, size))
         else:
-            raise _PartError(f"a record of at most {MAX_IMAGE_BYTES} bytes, found {size}")
+            raise _PartError(f"a record of at most {MAX_IMAGE_BYTES} bytes, found {size} bytes")
         _, label = _parse_image_head(content)
         if not label.is_integer() or abs(label) > _MAX_LABEL:
             raise _PartError(f"a whole number up to {_MAX_LABEL} as label, found {label}")

@@ -1,4 +1,8 @@
-"""The base of all record formats: shard files, their index files, and reading records in any order."""
+"""Defines the base classes of record formats, and reads shard files, index files and records.
+
+A shard is a file or folder with many records. Its index file has the offsets of the records, so that they can
+be read in any order.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +26,19 @@ from ppcls.files import open_regular, read_regular, retry_io
 INDEX_SUFFIX = ".idx"
 SHARD_SUFFIXES = (".tar", ".tfrecord", ".tfrecords", ".rec")
 NUMBER = re.compile("[0-9]{1,18}")
-_MAX_OPEN_FILES = 128  # of one dataset; the usual limit of a process is 1024
+_MAX_OPEN_FILES = 128  # maximum number of open files per dataset; the usual limit of a process is 1,024
 
-_BLOCK = 4096  # bytes to read at once
+_BLOCK = 4096  # number of bytes to read at once
 
 Int64Array = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class ImageRecord:
-    """A labelled image to write into a shard.
+    """A labelled image that is written to a shard.
 
     Attributes:
-        name: File name that is unique in the shard, such as ``00000007.jpg``.
+        name: File name, unique in the shard, such as ``00000007.jpg``.
         image: Encoded image.
         label: Class id, from 0.
     """
@@ -45,33 +49,33 @@ class ImageRecord:
 
 
 class Shard(Protocol):
-    """Random access to the records of one shard, which are numbered from 0."""
+    """Reads the records of one shard in any order. The records are numbered from 0."""
 
     @property
     def path(self) -> Path:
-        """The file; for LMDB the folder."""
+        """Path of the file; for LMDB, path of the folder."""
 
     @property
     def labels(self) -> Int64Array:
-        """[N] int64, in the order of the records."""
+        """Labels, [N] int64, in the order of the records."""
 
     def read(self, number: int) -> bytes | memoryview:
-        """Returns an encoded image, as a view if that avoids a copy.
+        """Returns the encoded image of a record, as a view if possible.
 
         Raises:
             DecodeError: The record is damaged or can't be read.
         """
 
     def where(self, number: int) -> str:
-        """Returns the location of a record for messages, such as ``record 7 at byte 4096``."""
+        """Returns the location of a record, for messages, such as ``record 7 at byte 4096``."""
 
 
 class RecordFormat(ABC):
-    """A container format.
+    """Base class of record formats.
 
     Attributes:
-        name: Name for messages.
-        suffix: File name suffix of a shard.
+        name: Name of the format, for messages.
+        suffix: Suffix of a shard's file name.
         is_folder: Whether a shard is a folder without an index file.
     """
 
@@ -81,7 +85,7 @@ class RecordFormat(ABC):
 
     @abstractmethod
     def write(self, path: Path, records: Iterable[ImageRecord]) -> None:
-        """Writes a new shard. The same records give the same bytes.
+        """Writes a new shard. Equal records result in equal bytes.
 
         Raises:
             UserError: The format can't store a record.
@@ -89,34 +93,39 @@ class RecordFormat(ABC):
 
     @abstractmethod
     def build_index(self, path: Path) -> str | None:
-        """Returns the text of DALI's index file for a shard, or None if the format needs no index.
+        """Returns the text of a shard's index file, in DALI's format; None if the format needs no index.
 
         Raises:
-            UserError: The shard is empty, damaged or can't be read.
+            UserError: The shard is empty or damaged, or can't be read.
         """
 
     @abstractmethod
     def open(self, path: Path, index_path: Path, files: OpenFiles) -> Shard:
-        """Reads the index and the labels of a shard, but no image.
+        """Reads the index and the labels of a shard without reading images.
+
+        Args:
+            path: Path of the shard.
+            index_path: Path of the index file; not used if the format needs no index.
+            files: Reads the records later.
 
         Raises:
-            UserError: The shard or its index is empty, damaged or can't be read, or they don't match.
+            UserError: The shard or its index is empty or damaged, or can't be read; or they don't match.
         """
 
 
 class FileFormat(RecordFormat):
-    """A format whose shards are single files, each with an index file."""
+    """Base class of formats whose shards are single files, each with an index file."""
 
     def build_index(self, path: Path) -> str:
-        """Returns the text of DALI's index file for a shard."""
+        """Returns the text of a shard's index file, in DALI's format. See `RecordFormat`."""
         with open_shard_file(path) as file:
             text = "".join(self.index_lines(file))
         if not text:
-            raise UserError(f"{path}: no {self.name} records in this file")
+            raise UserError(f"{path}: expected a file with {self.name} records, found none")
         return text
 
     def open(self, path: Path, index_path: Path, files: OpenFiles) -> FileShard:
-        """Reads the index and the labels of a shard, but no image."""
+        """Reads the index and the labels of a shard without reading images. See `RecordFormat`."""
         index = IndexFile(index_path, path, _read_index_text(index_path, path))
         with open_shard_file(path) as file:
             offsets, sizes, labels = self.read_samples(file, index)
@@ -128,7 +137,7 @@ class FileFormat(RecordFormat):
 
     @abstractmethod
     def read_samples(self, file: ShardFile, index: IndexFile) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Returns offsets, sizes and labels of the records, each [N] int64."""
+        """Returns offsets in bytes, sizes in bytes and labels of the records, each [N] int64."""
 
     @abstractmethod
     def extract_image(self, record: memoryview) -> bytes | memoryview:
@@ -141,12 +150,12 @@ class FileFormat(RecordFormat):
 
 @dataclass(frozen=True)
 class ShardFile:
-    """A shard that is open for reading its structure.
+    """An open shard.
 
     Attributes:
-        path: The file.
+        path: Path of the file.
         descriptor: File descriptor.
-        size: Bytes of the file.
+        size: Size of the file in bytes.
     """
 
     path: Path
@@ -154,16 +163,16 @@ class ShardFile:
     size: int
 
     def read(self, offset: int, size: int) -> bytes:
-        """Returns ``size`` bytes from ``offset``, or fewer at the end of the file."""
+        """Returns ``size`` bytes from ``offset``, or fewer bytes at the end of the file."""
         return os.pread(self.descriptor, size, offset)
 
     def damaged(self, offset: int, expected: str, found: str) -> UserError:
-        """Returns the error for unexpected content at a byte offset."""
+        """Returns the error for unexpected data at an offset in bytes."""
         return UserError(f"{self.path}, byte {offset}: expected {expected}, found {found}")
 
 
 class BlockReader:
-    """The bytes of a file, read block by block: skips most of an image in front of a label."""
+    """Reads the bytes of a file in blocks, so that most of an image in front of a label is not read."""
 
     def __init__(self, file: ShardFile) -> None:
         self._file, self._begin, self._block = file, 0, b""
@@ -177,10 +186,10 @@ class BlockReader:
 
 @contextmanager
 def open_shard_file(path: Path) -> Iterator[ShardFile]:
-    """Opens a shard for reading.
+    """Returns a context in which a shard is open for reading.
 
     Raises:
-        UserError: It can't be opened, or is a pipe, which would block.
+        UserError: The file can't be opened or is not a regular file.
     """
     with ExitStack() as stack:
         try:
@@ -193,12 +202,12 @@ def open_shard_file(path: Path) -> Iterator[ShardFile]:
 
 @dataclass(frozen=True)
 class IndexFile:
-    """The text of an index file.
+    """An index file.
 
     Attributes:
-        path: The index file.
-        shard: The shard that it belongs to.
-        text: Its content.
+        path: Path of the index file.
+        shard: Path of the shard.
+        text: Contents of the index file.
     """
 
     path: Path
@@ -206,20 +215,20 @@ class IndexFile:
     text: str
 
     def mismatch(self, reason: str) -> UserError:
-        """Returns the error for an index that was built from another file."""
+        """Returns the error for an index that does not match the shard."""
         return UserError(f"{self.path}: not the index of {self.shard}: {reason}; {_how_to_build(self.shard)}")
 
     def parse_pairs(self, expected: str) -> Int64Array:
-        """Parses lines of two whole numbers.
+        """Parses an index with two whole numbers per line.
 
         Args:
-            expected: Description of a line for messages.
+            expected: Description of a line, for messages.
 
         Returns:
             [N, 2] int64, all >= 0.
 
         Raises:
-            UserError: There is no line, or a line has another form.
+            UserError: The index is empty, or a line does not consist of two whole numbers.
         """
         for number, line in enumerate(self.text.split("\n"), start=1):
             fields = line.split()
@@ -232,17 +241,17 @@ class IndexFile:
 
 
 def default_index_path(path: Path) -> Path:
-    """Returns the default index file of a shard: ``train-0.idx`` for ``train-0.tar``."""
+    """Returns the default path of a shard's index file, such as ``train-0.idx`` for ``train-0.tar``."""
     if path.suffix in SHARD_SUFFIXES:
         return path.with_suffix(INDEX_SUFFIX)
     return path.with_name(path.name + INDEX_SUFFIX)
 
 
 def _read_index_text(index_path: Path, path: Path) -> str:
-    """Reads the index file of the shard ``path``.
+    """Returns the text of the index file of the shard ``path``.
 
     Raises:
-        UserError: It is missing, can't be read, or is not text.
+        UserError: The index file is missing, can't be read, or is not UTF-8 text.
     """
     try:
         return read_regular(index_path).decode()
@@ -253,7 +262,9 @@ def _read_index_text(index_path: Path, path: Path) -> str:
     except OSError as error:
         raise UserError(f"{index_path}: can't read this index file: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise UserError(f"{index_path}: an index file must be UTF-8 text; {_how_to_build(path)}") from None
+        raise UserError(
+            f"{index_path}: expected an index file of UTF-8 text, found other data; {_how_to_build(path)}"
+        ) from None
 
 
 def _how_to_build(path: Path) -> str:
@@ -261,9 +272,9 @@ def _how_to_build(path: Path) -> str:
 
 
 class OpenFiles:
-    """Reads parts of files and keeps the most recently used files open.
+    """Reads parts of files, and keeps the most recently used files open.
 
-    No file position moves while reading, so threads and forked processes can share open files.
+    Reading does not use the position of a file, so threads and forked processes can share open files.
     """
 
     def __init__(self) -> None:
@@ -274,8 +285,8 @@ class OpenFiles:
         """Returns ``size`` bytes from ``offset``.
 
         Raises:
-            DecodeError: The file is missing, too short, can't be read, or has changed since the first read;
-                or ``size`` is above the limit of an image.
+            DecodeError: The file is missing, is too short, can't be read, or has changed since the first
+                read; or ``size`` exceeds the maximum size of an image.
         """
         check_size(size)
         try:
@@ -288,11 +299,13 @@ class OpenFiles:
 
     def _read(self, path: Path, offset: int, size: int) -> bytes:
         try:
-            file = self._open(path)  # this reference keeps it open if other threads push it out of the cache
+            file = self._open(
+                path
+            )  # this reference keeps the file open if other threads evict it from the cache
             data = os.pread(file.number, size, offset)
             status = os.fstat(file.number)
         except OSError:
-            self._open.cache_clear()  # files on a network drive must be reopened after it was away
+            self._open.cache_clear()  # files on a network drive must be reopened after an interruption
             raise
         version = status.st_size, status.st_mtime_ns
         if self._versions.setdefault(path, version) != version:
@@ -301,7 +314,7 @@ class OpenFiles:
 
 
 class _Descriptor:
-    """An open file that is closed with its last reference."""
+    """An open file, which is closed when the last reference to this object disappears."""
 
     def __init__(self, path: Path) -> None:
         self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -313,12 +326,12 @@ class _Descriptor:
 
 @dataclass(frozen=True)
 class FileShard:
-    """A `Shard` that is a single file.
+    """Implements `Shard` for a single file.
 
     Attributes:
-        path: The file.
-        offsets: [N] int64, first byte of each record.
-        sizes: [N] int64, bytes of each record.
+        path: Path of the file.
+        offsets: [N] int64, offset of each record in bytes.
+        sizes: [N] int64, size of each record in bytes.
         labels: [N] int64.
         format: Format of the records.
         files: Reads the records.
@@ -332,13 +345,13 @@ class FileShard:
     files: OpenFiles
 
     def read(self, number: int) -> bytes | memoryview:
-        """Returns an encoded image; see `Shard`."""
+        """Returns the encoded image of a record. See `Shard`."""
         record = self.files.read(self.path, int(self.offsets[number]), int(self.sizes[number]))
         image = self.format.extract_image(memoryview(record))
         if not image:
-            raise DecodeError("the image is empty")
+            raise DecodeError("the record has an image of 0 bytes")
         return image
 
     def where(self, number: int) -> str:
-        """Returns the location of a record for messages."""
+        """Returns the location of a record, for messages."""
         return f"record {number} at byte {self.offsets[number]}"

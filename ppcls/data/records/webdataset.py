@@ -1,7 +1,8 @@
-"""WebDataset: tar files in which each image is followed by its label, such as ``0007.jpg`` and ``0007.cls``.
+"""Reads and writes WebDataset shards: tar files that contain each image and its label as two files.
 
-The index is DALI's (wds2idx, version 1.2): one line per sample with extension, offset, size and name of each
-of its files. The files of a sample share their name up to the first dot (webdataset/webdataset).
+The files of a sample have the same name up to the first dot, such as ``0007.jpg`` and ``0007.cls``
+(webdataset/webdataset). The index has the format of DALI's wds2idx, version 1.2: one line per sample, with
+extension, offset, size and name of each of the sample's files.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from ppcls.files import IMAGE_EXTENSIONS
 
 _VERSION = "v1.2"
 _LABEL = "cls"
-_BLOCK = 512  # bytes; headers and files in a tar file start at multiples of it
+_BLOCK = 512  # bytes; headers and files in a tar file start at multiples of this size
 _MAX_LABEL_DIGITS = 18
 
 
 class _SampleError(ValueError):
-    """The sample can't be used; the text is what was expected and what was found."""
+    """The sample can't be used. The message completes "expected": "..., found ..."."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,10 @@ class _Member:
 
 @dataclass(frozen=True)
 class WebDatasetFormat(FileFormat):
-    """The WebDataset format.
+    """Implements the WebDataset format.
 
     Attributes:
-        extensions: File name suffixes of images, in lower case, with their dot.
+        extensions: File name extensions of images, in lower case and with the dot.
     """
 
     extensions: tuple[str, ...] = IMAGE_EXTENSIONS
@@ -49,7 +50,7 @@ class WebDatasetFormat(FileFormat):
     suffix = ".tar"
 
     def write(self, path: Path, records: Iterable[ImageRecord]) -> None:
-        """Writes a new shard; see `RecordFormat`."""
+        """Writes a new shard. See `RecordFormat`."""
         with tarfile.open(path, "x:", format=tarfile.USTAR_FORMAT) as tar:
             for record in records:
                 stem, dot, ending = record.name.rpartition(".")
@@ -64,20 +65,20 @@ class WebDatasetFormat(FileFormat):
                     tar.addfile(member, io.BytesIO(data))
 
     def index_lines(self, file: ShardFile) -> list[str]:
-        """Returns a line with version and number of samples, then one line per sample; see `FileFormat`."""
+        """Returns a line with version and number of samples, then one line per sample. See `FileFormat`."""
         samples = groupby(_list_members(file), key=lambda member: _split_name(member.name)[0])
         lines = [" ".join(map(_format_member, sample)) + "\n" for _, sample in samples]
         return [f"{_VERSION} {len(lines)}\n", *lines] if lines else []
 
     def read_samples(self, file: ShardFile, index: IndexFile) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Returns offsets and sizes of the images, and labels; see `FileFormat`."""
+        """Returns offsets and sizes of the images, and labels. See `FileFormat`."""
         rows: list[tuple[int, int, int]] = []
         problems: list[str] = []
         for line, sample in enumerate(_parse_index(index), start=2):
             end = max(member.offset + member.size for member in sample)
             if end > file.size:
                 raise index.mismatch(
-                    f"the sample of line {line} ends at byte {end}, the file at byte {file.size}"
+                    f"the sample of line {line} ends at byte {end}, but the file at byte {file.size}"
                 )
             try:
                 rows.append(self._read_sample(file, sample))
@@ -88,7 +89,7 @@ class WebDatasetFormat(FileFormat):
         return offsets, sizes, labels
 
     def extract_image(self, record: memoryview) -> memoryview:
-        """Returns ``record``, which is the image; see `FileFormat`."""
+        """Returns ``record``, which is the encoded image. See `FileFormat`."""
         return record
 
     def _read_sample(self, file: ShardFile, sample: list[_Member]) -> tuple[int, int, int]:
@@ -98,11 +99,13 @@ class WebDatasetFormat(FileFormat):
         if len(images) != 1 or len(labels) != 1:
             extensions = ", ".join(f".{member.extension}" for member in sample)
             raise _SampleError(
-                f"one image ({', '.join(self.extensions)}) and one .{_LABEL}, found {extensions}"
+                f"one image ({', '.join(self.extensions)}) and one .{_LABEL} file, found {extensions}"
             )
         text = file.read(labels[0].offset, min(labels[0].size, _MAX_LABEL_DIGITS + 2)).strip()
         if not text.isdigit() or len(text) > _MAX_LABEL_DIGITS:
-            raise _SampleError(f"a whole number in the .{_LABEL} at byte {labels[0].offset}, found {text!r}")
+            raise _SampleError(
+                f"a whole number in the .{_LABEL} file at byte {labels[0].offset}, found {text!r}"
+            )
         return images[0].offset, images[0].size, int(text)
 
 
@@ -114,21 +117,21 @@ def _split_name(name: str) -> tuple[str, str]:
 
 
 def _list_members(file: ShardFile) -> Iterator[tarfile.TarInfo]:
-    """Yields the files that can belong to a sample: regular, not hidden, with an extension.
+    """Yields the files that can be part of a sample: regular, not hidden, and with an extension.
 
     Raises:
-        UserError: The file is not a tar file, is compressed, damaged or cut short.
+        UserError: The shard is not a tar file, or is compressed, damaged or truncated.
     """
     try:
         with file.path.open("rb") as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
             members = tar.getmembers()
     except tarfile.TarError as error:
         raise UserError(f"{file.path}: expected a complete, uncompressed tar file, found: {error}") from None
-    # tarfile mistakes a damaged header for the end of the file.
+    # tarfile treats a damaged header like the end of the file.
     offset = members[-1].offset_data + (-(-members[-1].size // _BLOCK)) * _BLOCK if members else 0
     block = file.read(offset, _BLOCK)
     if block != bytes(_BLOCK):
-        actual = "other bytes" if block else "the end of the file, which is truncated"
+        actual = "other data" if block else "the end of the file, which is truncated"
         raise file.damaged(offset, "a file header, or a block of zeros at the end", actual)
     for member in members:
         stem, extension = _split_name(member.name)
@@ -137,7 +140,7 @@ def _list_members(file: ShardFile) -> Iterator[tarfile.TarInfo]:
 
 
 def _format_member(member: tarfile.TarInfo) -> str:
-    """Returns the four words of a file in the index; blanks in its name become ``_``."""
+    """Returns extension, offset, size and name of a file for the index. Blanks in the name become ``_``."""
     name = "_".join(member.name.split()).encode(errors="replace").decode()
     return f"{_split_name(name)[1]} {member.offset_data} {member.size} {name}"
 

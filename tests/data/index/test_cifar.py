@@ -74,7 +74,7 @@ def test_files_that_are_no_cifar_are_named(folder: Path, tmp_path: Path) -> None
     reading(empty, "can't read cifar-10-python")
     batch = folder / "test_batch"
     batch.write_bytes(written_by_python_2(images(4, 0)[0], [1, 2, 3]))
-    reading(folder, r"test_batch: expected 'data' \[N, 3072\] uint8")
+    reading(folder, r"test_batch: expected the contents of a CIFAR-10 file: 'data' \[N, 3072\] uint8")
     batch.write_bytes(written_by_python_2(images(2, 0)[0], [1, 12]))
     reading(folder, r"label 12 is not in 0\.\.9")
     batch.unlink()
@@ -87,7 +87,7 @@ def test_code_in_a_file_is_not_run(folder: Path, tmp_path: Path) -> None:
             return Path.touch, (tmp_path / "attacked",)
 
     (folder / "test_batch").write_bytes(pickle.dumps(Attack()))
-    with pytest.raises(UserError, match="rejected: a data set contains only arrays, but it asks for"):
+    with pytest.raises(UserError, match="rejected: a dataset must contain only arrays, but it refers to"):
         read_index(Cifar10(data_file=str(folder), mode="test", transform_ops=CHAIN), 10)
     assert not (tmp_path / "attacked").exists()
 

@@ -24,13 +24,16 @@ def test_read_class_names_sorts_by_id(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("0 a\nbee b\n2 c\n", ", line 2: expected 'id name', got 'bee' as id"),
-        ("0 a\n1\n2 c\n", ", line 2: expected 'id name', got no name for class 1"),
-        ("0 a\n-1 b\n2 c\n", ", line 2: expected 'id name', got '-1' as id"),
+        ("0 a\nbee b\n2 c\n", ", line 2: expected 'id name', where id is a whole number, got 'bee' as id"),
+        (
+            "0 a\n1\n2 c\n",
+            ", line 2: expected 'id name', got no name for class 1",
+        ),
+        ("0 a\n-1 b\n2 c\n", ", line 2: expected 'id name', where id is a whole number, got '-1' as id"),
         ("0 a\n1 b\n2 c\n3 d\n", ", line 4: class 3 is not in 0..2; Arch.class_num is 3"),
         ("0 a\n1 b\n1 c\n", ", line 3: class 1 already has a name, 'b'"),
-        ("0 a\n\n", ": names 1 of 3 classes (Arch.class_num); no line for class 1, 2"),
-        ("", ": names 0 of 3 classes (Arch.class_num); no line for class 0, 1, 2"),
+        ("0 a\n\n", ": has names for 1 of 3 classes (Arch.class_num); add a line for class 1, 2"),
+        ("", ": has names for 0 of 3 classes (Arch.class_num); add a line for class 0, 1, 2"),
     ],
 )
 def test_read_class_names_names_the_wrong_line(tmp_path: Path, text: str, error: str) -> None:

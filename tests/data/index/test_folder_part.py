@@ -90,7 +90,9 @@ def test_part_train_rejects_class_without_images(tmp_path: Path) -> None:
     fill(tmp_path, {"a": 4, "b": 0, "c": 4, "d": 0})
     with pytest.raises(UserError) as caught:
         read_part(dataset(tmp_path, "train", extensions=(".jpg",)), 4)
-    assert str(caught.value).startswith(f"{tmp_path}: no images in class folder b, d; expected files ending")
+    assert str(caught.value).startswith(
+        f"{tmp_path}: no images in class folder b, d; expected files that end"
+    )
     assert len(read_part(dataset(tmp_path, None), 4)) == 8
 
 
@@ -143,7 +145,8 @@ def test_describe_imbalance_names_the_images_per_class() -> None:
     labels = np.array([0] * 60 + [1] * 2 + [2])
     text = describe_imbalance(labels, ("cats", "dogs"))
     assert text.startswith(
-        "warning: the classes are unbalanced, with these training images: cats 60, dogs 2, class 2 1;"
+        "warning: the classes are unbalanced, with these numbers of training images: cats 60, dogs 2, "
+        "class 2 1."
     )
     assert text.endswith("set DataLoader.Train.sampler.name=ClassBalancedSampler")
     assert describe_imbalance(np.array([0] * 9 + [1]), ()) == ""

@@ -118,11 +118,11 @@ def test_file_index_where_is_the_line(tmp_path: Path) -> None:
         ("a.jpg 10", "label 10 is not in 0..9; Arch.class_num is 10"),
         ("a.jpg -1", "label -1 is not in 0..9; Arch.class_num is 10"),
         (f"a.jpg {'9' * 30}", f"label {'9' * 30} is not in 0..9; Arch.class_num is 10"),
-        ("/etc/a.jpg 1", "path '/etc/a.jpg' leads out of image_root; expected a path below it"),
-        ("../a.jpg 1", "path '../a.jpg' leads out of image_root; expected a path below it"),
-        ("a/../../b.jpg 1", "path 'a/../../b.jpg' leads out of image_root; expected a path below it"),
-        ("a/.. 1", "path 'a/..' leads out of image_root; expected a path below it"),
-        ("a\0.jpg 1", "expected text, got a zero byte"),
+        ("/etc/a.jpg 1", "path '/etc/a.jpg' leads out of image_root; expected a path below image_root"),
+        ("../a.jpg 1", "path '../a.jpg' leads out of image_root; expected a path below image_root"),
+        ("a/../../b.jpg 1", "path 'a/../../b.jpg' leads out of image_root; expected a path below image_root"),
+        ("a/.. 1", "path 'a/..' leads out of image_root; expected a path below image_root"),
+        ("a\0.jpg 1", "expected a path, got a zero byte in it"),
     ],
 )
 def test_read_list_names_the_wrong_line(tmp_path: Path, line: str, text: str) -> None:
@@ -166,7 +166,8 @@ def test_read_list_reports_missing_files(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         read_index(dataset.model_copy(update={"image_root": str(tmp_path / "none")}), 10)
     assert (
-        str(caught.value) == f"{tmp_path / 'none'}: no such folder; expected the images of image_root there"
+        str(caught.value)
+        == f"{tmp_path / 'none'}: no such folder; set image_root to the folder of the images"
     )
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="no such folder"):
@@ -249,10 +250,12 @@ def test_read_folder_reports_wrong_folders(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     with pytest.raises(UserError) as caught:
         read_folder(tmp_path, 3)
-    assert str(caught.value) == f"{tmp_path}: 2 class folders, but Arch.class_num is 3; auto counts them"
+    assert str(caught.value) == (
+        f"{tmp_path}: found 2 class folders, but Arch.class_num is 3; set it to 2, or to auto to count them"
+    )
     with pytest.raises(UserError) as caught:
         read_folder(tmp_path, 2, extensions=(".jpg", ".png"))
-    assert str(caught.value) == f"{tmp_path}: no images; expected files ending in .jpg, .png"
+    assert str(caught.value) == f"{tmp_path}: no images; expected files that end in .jpg, .png"
 
 
 @pytest.mark.hostile
@@ -281,7 +284,7 @@ def test_read_list_long_path_is_rejected(tmp_path: Path) -> None:
 
 def test_read_list_labels_of_unequal_length_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text("a.jpg 0,1\nb.jpg 0,1,1\n")
-    with pytest.raises(UserError, match="line 2: labels of 3 classes, but line 1 has 2"):
+    with pytest.raises(UserError, match="line 2: found labels of 3 classes, but line 1 has 2"):
         read_list_file(tmp_path, tmp_path / "list.txt", " ", labelled="per class")
 
 
@@ -358,10 +361,10 @@ def test_names_of_persons_hold_identity_and_camera(tmp_path: Path) -> None:
         assert Path(index.name(1)).name == names[0]
         assert index.read(1)
     spec = Market1501(transform_ops=CHAIN, image_root=str(tmp_path), cls_label_path="query")
-    with pytest.raises(UserError, match="2 identities, but the head's class_num is 2"):
+    with pytest.raises(UserError, match="2 identities with labels up to 7, but the head's class_num is 2"):
         read_index(spec, 2)
     (folder / "empty").mkdir()
-    with pytest.raises(UserError, match="no images of identities"):
+    with pytest.raises(UserError, match="no images with identities"):
         read_index(spec.model_copy(update={"cls_label_path": "empty"}), None)
 
 

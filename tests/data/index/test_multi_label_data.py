@@ -81,11 +81,11 @@ def test_multi_label_list_names_wrong_lines(tmp_path: Path) -> None:
         line.removeprefix(f"{tmp_path / 'list.txt'}, line ") for line in str(caught.value).splitlines()
     ]
     assert problems == [
-        "1: labels of 2 classes; Arch.class_num is 3",
+        "1: expected labels of 3 classes (Arch.class_num), got 2",
         "2: expected a 0 or 1 for each class, separated by commas, got '2'",
-        "3: expected a 0 or 1 for each class, separated by commas, got nothing after a comma",
+        "3: expected a 0 or 1 for each class, separated by commas, got an empty value",
         "4: expected 'path\tlabel', got no label after '\\t'; is the delimiter right?",
-        "6: path '../f.jpg' leads out of image_root; expected a path below it",
+        "6: path '../f.jpg' leads out of image_root; expected a path below image_root",
     ]
 
 

@@ -67,7 +67,7 @@ def test_read_source_returns_images_and_labels(labels: Any) -> None:
     ],
 )
 def test_read_source_rejects_labels_of_wrong_shape_or_dtype(labels: Any, found: str) -> None:
-    expected = re.escape(f"expected whole numbers as labels of shape [2], found {found}")
+    expected = re.escape(f"expected one whole number per sample as labels, of shape [2], found {found}")
     with pytest.raises(UserError, match=f"Python source 'mine': {expected}"):
         read(Samples(labels))
 
@@ -84,9 +84,9 @@ def test_read_source_rejects_labels_out_of_range() -> None:
 @pytest.mark.parametrize(
     ("image", "text"),
     [
-        (np.zeros((2, 2, 3), np.uint8), "expected the bytes of an image, got ndarray"),
-        (None, "expected the bytes of an image, got NoneType"),
-        (b"", "the image is empty"),
+        (np.zeros((2, 2, 3), np.uint8), "expected an encoded image as bytes, got ndarray"),
+        (None, "expected an encoded image as bytes, got NoneType"),
+        (b"", "expected an encoded image, got 0 bytes"),
         (FileNotFoundError(2, "No such file or directory"), "no such file or directory"),
         (OSError("the server is away"), "the server is away"),
     ],

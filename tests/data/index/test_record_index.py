@@ -123,7 +123,7 @@ def test_path_patterns_do_not_match_index_files(
     kind: tuple[type[RecordDataset], RecordFormat], tmp_path: Path
 ) -> None:
     assert len(read(kind[0], paths=(f"{tmp_path}/part-*",))) == 8
-    with pytest.raises(UserError, match=r"/part-0\.i\*: no file matches"):
+    with pytest.raises(UserError, match=r"/part-0\.i\*: expected a pattern that matches files"):
         read(kind[0], paths=(f"{tmp_path}/part-0.i*",))
 
 
@@ -138,7 +138,7 @@ def test_read_records_uses_index_paths(
     paths = (f"{tmp_path}/part-*{container.suffix}",)
     index = read(dataset, paths=paths, index_paths=(f"{tmp_path}/indexes/*.idx",))
     assert [index.read(i) for i in range(8)] == [b"%d" % i for i in range(8)]
-    with pytest.raises(UserError, match="index_paths: expected 3 files, one for each of paths, got 1"):
+    with pytest.raises(UserError, match="index_paths: expected 3 files, one for each file of paths, got 1"):
         read(dataset, paths=paths, index_paths=(f"{tmp_path}/indexes/part-0.idx",))
     with pytest.raises(UserError, match=f"{tmp_path}/part-0.idx: no index file for"):
         read(dataset, paths=paths)
@@ -147,7 +147,7 @@ def test_read_records_uses_index_paths(
 def test_read_records_reports_missing_files(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         read(WebDataset, paths=(f"{tmp_path}/*.tar",))
-    assert str(caught.value) == f"{tmp_path}/*.tar: no file matches"
+    assert str(caught.value) == f"{tmp_path}/*.tar: expected a pattern that matches files, found no match"
     with pytest.raises(UserError) as caught:
         read(WebDataset, paths=(f"{tmp_path}/a.tar",))
     assert str(caught.value) == f"{tmp_path}/a.tar: no such file"
@@ -157,7 +157,7 @@ def test_read_records_rejects_folder_of_shards(
     kind: tuple[type[RecordDataset], RecordFormat], tmp_path: Path
 ) -> None:
     dataset, container = kind
-    suggestion = re.escape(f"write for example {tmp_path}/*{container.suffix}")
+    suggestion = re.escape(f"set for example {tmp_path}/*{container.suffix}")
     with pytest.raises(UserError, match=f"^{tmp_path}: .* in it, {suggestion}"):
         read(dataset, paths=(str(tmp_path),))
 
@@ -174,7 +174,7 @@ def test_read_records_rejects_repeated_file(
     first = tmp_path / f"part-0{container.suffix}"
     (tmp_path / "link").symlink_to(first)
     for again in (first, tmp_path / "link"):
-        with pytest.raises(UserError, match=f"{again}: named twice; expected each file once"):
+        with pytest.raises(UserError, match=f"{again}: listed twice; list each file once"):
             read(dataset, paths=(f"{tmp_path}/part-*{container.suffix}", str(again)))
 
 

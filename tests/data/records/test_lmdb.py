@@ -91,7 +91,7 @@ def test_lmdb_rejects_other_values(tmp_path: Path, wrong: bytes) -> None:
         opened("lmdb", path)
     assert str(caught.value) == (
         f"{path}, key '2': expected Caffe2's TensorProtos with an encoded image and one int32 label, "
-        "found other bytes"
+        "found other data"
     )
 
 
@@ -101,7 +101,7 @@ def test_lmdb_rejects_other_values(tmp_path: Path, wrong: bytes) -> None:
         (TensorProto(dims=[1, 1, 3], data_type=3, byte_data=b"abc"), "expected one encoded image"),
         (TensorProto(data_type=4), "expected one encoded image"),
         (TensorProto(data_type=4, string_data=[b"a", b"b"]), "expected one encoded image"),
-        (TensorProto(data_type=4, string_data=[b""]), "the image is empty"),
+        (TensorProto(data_type=4, string_data=[b""]), "the record has an image of 0 bytes"),
     ],
 )
 def test_lmdb_read_reports_missing_image(tmp_path: Path, image: object, text: str) -> None:
@@ -128,7 +128,7 @@ def test_lmdb_rejects_other_folders(tmp_path: Path) -> None:
         (tmp_path / "data.mdb").write_bytes(content_of)
         with pytest.raises(UserError, match=f"^{tmp_path}/data.mdb: expected a.* LMDB.*, found "):
             opened("lmdb", tmp_path)
-    with pytest.raises(UserError, match="the LMDB is empty"):
+    with pytest.raises(UserError, match="expected an LMDB with at least one record"):
         opened("lmdb", make(tmp_path / "empty", {}))
 
 

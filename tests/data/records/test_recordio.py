@@ -89,7 +89,7 @@ def test_recordio_sorts_the_index(tmp_path: Path) -> None:
         ),
         (part(0, header(float("nan"))), "expected a whole number up to 16777216 as label, found nan"),
         (part(0, header(float("inf"))), "expected a whole number up to 16777216 as label, found inf"),
-        (part(0, b"short"), "expected an image header of 24 bytes, found 5"),
+        (part(0, b"short"), "expected an image header of 24 bytes, found only 5 bytes"),
         (
             part(0, header(0, flag=1)),
             "expected a label of 4 bytes after the image header, found the end of the record",
@@ -107,7 +107,7 @@ def test_recordio_open_reports_missing_label(tmp_path: Path, data: bytes, text: 
     ("data", "text"),
     [
         (b"no recordio", f"expected the magic number {MAGIC.hex()}, found {b'no r'.hex()}"),
-        (b"no", "expected a part head of 8 bytes, found only 2 bytes"),
+        (b"no", "expected a part header of 8 bytes, found only 2 bytes"),
         (part(3, b"x"), "expected a record, found a part with flag 3"),
         (part(0, b"x")[:-1], "expected a part of 12 bytes, found only 11 bytes"),
     ],

@@ -103,7 +103,7 @@ def test_tfrecord_open_reports_missing_label(tmp_path: Path, message: bytes) -> 
 def test_tfrecord_open_rejects_other_messages(tmp_path: Path) -> None:
     path = make(tmp_path / "a.tfrecord", b"these bytes are no message")
     with pytest.raises(
-        UserError, match=r"a\.tfrecord, byte 0: expected a tf\.train\.Example, found other bytes"
+        UserError, match=r"a\.tfrecord, byte 0: expected a tf\.train\.Example, found other data"
     ):
         opened("tfrecord", path)
 
@@ -114,7 +114,7 @@ def test_tfrecord_open_rejects_other_messages(tmp_path: Path) -> None:
         (example(image_class_label=[1]), "expected one image as feature 'image/encoded', found 0"),
         (example(image_class_label=[1], image_encoded=[]), "expected one image"),
         (example(image_class_label=[1], image_encoded=[b"a", b"b"]), "expected one image .*, found 2"),
-        (example(image_class_label=[1], image_encoded=[b""]), "the image is empty"),
+        (example(image_class_label=[1], image_encoded=[b""]), "the record has an image of 0 bytes"),
     ],
 )
 def test_tfrecord_read_reports_missing_image(tmp_path: Path, message: bytes, text: str) -> None:
@@ -128,7 +128,7 @@ def test_tfrecord_build_index_rejects_other_files(tmp_path: Path) -> None:
         FORMATS["tfrecord"].build_index(tmp_path / "a.tfrecord")
     assert str(caught.value) == (
         f"{tmp_path}/a.tfrecord, byte 0: expected a record's length with its checksum, "
-        "found other bytes: damaged, compressed, or not a TFRecord file"
+        "found other data; the file is damaged, compressed or not a TFRecord file"
     )
 
 
@@ -141,7 +141,7 @@ def test_tfrecord_build_index_rejects_truncated_record(tmp_path: Path) -> None:
         FORMATS["tfrecord"].build_index(path)
     size = len(data) - begin
     assert str(caught.value) == (
-        f"{path}, byte {begin}: expected a record of {size} bytes, found the end after {size - 10} bytes"
+        f"{path}, byte {begin}: expected a record of {size} bytes, found only {size - 10} bytes"
     )
 
 
@@ -165,5 +165,5 @@ def test_tfrecord_label_out_of_range_is_rejected(tmp_path: Path, label: list[int
 @pytest.mark.hostile
 def test_tfrecord_of_many_empty_fields_is_rejected_at_once(tmp_path: Path) -> None:
     path = make(tmp_path / "a.tfrecord", b"\x12\0" * 1_000_000)
-    with pytest.raises(UserError, match="more than 10000 fields in a message"):
+    with pytest.raises(UserError, match="a message has more than 10000 fields"):
         opened("tfrecord", path)

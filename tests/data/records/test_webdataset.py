@@ -94,13 +94,22 @@ def test_webdataset_extensions_select_the_image(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "text"),
     [
-        ({"1.jpg": b"x"}, "and one .cls, found .jpg"),
-        ({"1.cls": b"1", "1.txt": b"x"}, "and one .cls, found .cls, .txt"),
-        ({"1.cls": b"1", "1.jpg": b"x", "1.png": b"y"}, "and one .cls, found .cls, .jpg, .png"),
-        ({"1.jpg": b"x", "1.cls": b"cat"}, "expected a whole number in the .cls at byte 1536, found b'cat'"),
-        ({"1.jpg": b"x", "1.cls": b"-1"}, "expected a whole number in the .cls at byte 1536, found b'-1'"),
-        ({"1.jpg": b"x", "1.cls": b"9" * 99}, "expected a whole number in the .cls at byte 1536, found b'9"),
-        ({"1.jpg": b"x", "1.cls": b""}, "expected a whole number in the .cls at byte 1536, found b''"),
+        ({"1.jpg": b"x"}, "and one .cls file, found .jpg"),
+        ({"1.cls": b"1", "1.txt": b"x"}, "and one .cls file, found .cls, .txt"),
+        ({"1.cls": b"1", "1.jpg": b"x", "1.png": b"y"}, "and one .cls file, found .cls, .jpg, .png"),
+        (
+            {"1.jpg": b"x", "1.cls": b"cat"},
+            "expected a whole number in the .cls file at byte 1536, found b'cat'",
+        ),
+        (
+            {"1.jpg": b"x", "1.cls": b"-1"},
+            "expected a whole number in the .cls file at byte 1536, found b'-1'",
+        ),
+        (
+            {"1.jpg": b"x", "1.cls": b"9" * 99},
+            "expected a whole number in the .cls file at byte 1536, found b'9",
+        ),
+        ({"1.jpg": b"x", "1.cls": b""}, "expected a whole number in the .cls file at byte 1536, found b''"),
     ],
 )
 def test_webdataset_open_names_the_wrong_sample(tmp_path: Path, files: dict[str, bytes], text: str) -> None:
@@ -138,12 +147,12 @@ def test_webdataset_rejects_damaged_header(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         FORMATS["webdataset"].build_index(path)
     assert str(caught.value) == (
-        f"{path}, byte 2048: expected a file header, or a block of zeros at the end, found other bytes"
+        f"{path}, byte 2048: expected a file header, or a block of zeros at the end, found other data"
     )
 
 
 def test_webdataset_rejects_tar_without_samples(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no WebDataset records in this file"):
+    with pytest.raises(UserError, match=r"expected a file with WebDataset records, found none"):
         FORMATS["webdataset"].build_index(make(tmp_path / "a.tar", {".hidden.jpg": b"x"}))
 
 

@@ -1,1 +1,1 @@
-"""The loader on NVIDIA DALI."""
+"""Loads images with NVIDIA DALI."""

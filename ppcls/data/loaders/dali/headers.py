@@ -1,7 +1,8 @@
-"""Checks the headers of a batch, and rejects images by them before anything is decoded.
+"""Checks the image headers of a batch before DALI decodes it, and rejects unsupported images.
 
-DALI's decoders must not see every image that numpy_ops rejects. As of 2.4 they corrupt TIFFs of separate
-planes, and write beyond their buffer if a grey JPEG is to become an image of other than 1 or 3 channels.
+DALI's decoders must not receive an image that the NumPy backend rejects. DALI 2.4 returns wrong pixels for
+TIFFs with separate planes. It writes beyond its buffer if it decodes a grey JPEG to a number of channels
+other than 1 or 3.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from ppcls.data.transforms.specs.basic import DecodeImage, DecodeNumpy
 _JPEG_BEGIN, _JPEG_END = np.array([0xFF, 0xD8], np.uint8), np.array([0xFF, 0xD9], np.uint8)
 _TIFF_FIRST_BYTES = np.frombuffer(b"IM", np.uint8)  # no other format that DALI supports starts with these
 
-Node = Any  # a DataNode of a graph under construction
-Tensors = Any  # a DALI tensor list on the CPU
+Node = Any  # DataNode of a DALI graph under construction
+Tensors = Any  # DALI tensor list on the CPU
 
 
 @singledispatch
 def peek(decoder: Transform, files: Node) -> tuple[Node, ...]:
-    """Returns DALI nodes that compute what `admit` needs to know about each file.
+    """Adds DALI nodes that compute the inputs of `admit`, and returns them.
 
     Args:
-        decoder: The chain's first transform.
+        decoder: First transform of the chain, which decodes an image.
         files: Node of the encoded images.
     """
     raise NotImplementedError(f"DALI's reader does not support {decoder.kind}")
@@ -50,44 +51,49 @@ def admit(decoder: Transform, files: Tensors, *peeked: Tensors, on_gpu: bool) ->
     """Checks that the decoder accepts all images of a batch, and returns their heights and widths.
 
     Args:
-        decoder: The chain's first transform.
+        decoder: First transform of the chain, which decodes an image.
         files: [B] encoded images.
         *peeked: Outputs of the nodes that `peek` returned.
-        on_gpu: Whether a GPU decodes the images; its decoder accepts more damaged images than a CPU's.
+        on_gpu: Whether a GPU decodes the images. The GPU's decoder accepts some damaged images that the CPU's
+            decoder rejects, so such images need additional checks.
 
     Returns:
-        [B, 2] int64, heights and widths of the decoded images, after the EXIF orientation.
+        [B, 2] int64, heights and widths of the decoded images, after applying the EXIF orientation.
 
     Raises:
-        DecodeError: An image is rejected by its header, or is a truncated JPEG.
+        DecodeError: The decoder does not support an image, or a JPEG is truncated.
     """
     raise NotImplementedError(f"DALI's reader does not support {decoder.kind}")
 
 
 @peek.register
 def peek_image(decoder: DecodeImage, files: Any) -> tuple[Node, ...]:
-    """Returns nodes of the shapes, the first two bytes and the last two bytes."""
+    """Adds nodes for the image shapes, the first two bytes and the last two bytes of each file."""
     return fn.peek_image_shape(files, image_type=types.ANY_DATA), files[:2], files[-2:]
 
 
 @admit.register
 def admit_images(decoder: DecodeImage, files: Any, *peeked: Tensors, on_gpu: bool) -> NDArray[np.int64]:
-    """Trusts the shape that DALI reads for colour images, except for TIFFs, which may hold anything."""
+    """Checks the shapes that DALI read, and the complete headers of images for which these do not suffice.
+
+    Complete headers are read for TIFFs, for images with more than four channels, for images that are decoded
+    to other than three channels, and for JPEGs with too many scans.
+    """
     shapes, first_bytes, last_bytes = (np.array(tensors.as_tensor()) for tensors in peeked)
     sizes = _check_sizes(files)
     if on_gpu:
-        # A GPU fills the missing part of a JPEG. One without an end marker is truncated, or has data after
-        # it.
+        # The GPU's decoder fills the missing part of a truncated JPEG. A JPEG whose last bytes are not the
+        # end marker is truncated or has data behind the marker. Decoding it on the CPU shows which.
         suspect = (first_bytes == _JPEG_BEGIN).all(1) & (last_bytes != _JPEG_END).any(1)
         for row in np.flatnonzero(suspect).tolist():
             decode(decoder, np.asarray(files[row]).tobytes())
-    # The size that DALI would decode counts, whatever other sizes a file claims.
+    # A file may contain several sizes. The limit applies to the size that DALI would decode.
     for height, width in shapes[shapes[:, 0] * shapes[:, 1] > decoder.max_pixels, :2].tolist():
         check_pixel_count(decoder, height, width)
     unsure = np.ones(len(shapes), bool)
     if decoder.channels == 3:
         unsure = (shapes[:, 2] > 4) | np.isin(first_bytes[:, 0], _TIFF_FIRST_BYTES)
-    # Few files are large enough for more scans than allowed. Counting costs less than reading the header.
+    # Counts scans only in files that are large enough for too many. Counting is faster than reading a header.
     room = shapes[:, 0] * shapes[:, 1] * (sizes // MIN_SCAN_BYTES) > MAX_SCANS * decoder.max_pixels
     for row in np.flatnonzero(room & (first_bytes == _JPEG_BEGIN).all(1)).tolist():
         unsure[row] |= count_scans(np.asarray(files[row])) > MAX_SCANS
@@ -98,20 +104,20 @@ def admit_images(decoder: DecodeImage, files: Any, *peeked: Tensors, on_gpu: boo
 
 @peek.register
 def peek_array(decoder: DecodeNumpy, files: Any) -> tuple[Node, ...]:
-    """Returns no nodes: `admit_arrays` reads the headers itself."""
+    """Returns no nodes, because `admit_arrays` reads the headers itself."""
     return ()
 
 
 @admit.register
 def admit_arrays(decoder: DecodeNumpy, files: Any, *peeked: Tensors, on_gpu: bool) -> NDArray[np.int64]:
-    """Reads the header of each array."""
+    """Reads and checks the header of each array."""
     _check_sizes(files)
     headers = [read_npy_header(decoder, np.asarray(files[row])) for row in range(len(files))]
     return np.array(headers, np.int64)[:, :2]
 
 
 def _check_sizes(files: Tensors) -> NDArray[np.int64]:
-    """Returns the size of each file in bytes, [B]."""
+    """Checks that no file is too large, and returns the size of each file in bytes, [B] int64."""
     sizes = np.array([size for (size,) in files.shape()], np.int64)
     check_size(int(sizes.max()))
     return sizes

@@ -1,7 +1,7 @@
-"""The loader on DALI pipelines, on the CPU or a GPU.
+"""Loads images with DALI pipelines, on the CPU or a GPU.
 
-External sources feed a pipeline with encoded images and the decisions for each of them. The pipeline decodes
-and transforms them in its own threads, ahead of the training step.
+External sources pass encoded images and the random decisions for each image to a pipeline. The pipeline
+decodes and transforms the images in its own threads, ahead of the training step.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from ppcls.data.transforms.specs.fuse import resize_chain
 from ppcls.data.transforms.specs.rng import uniforms
 from ppcls.files import RETRY_DELAYS
 
-_MAX_KEPT = 4  # batches that the host may be ahead of the GPU
+_MAX_KEPT = 4  # maximum number of batches by which the host may be ahead of the GPU
 _READ_OPERATOR = "fn.io.file.read"
 
 Tensors = tuple[paddle.Tensor, paddle.Tensor]
@@ -52,12 +52,13 @@ Batches = Generator[Tensors, None, None]
 def _on_gpu(pipeline: Pipeline) -> Batches:
     """Yields images and labels on the GPU.
 
-    DALI owns their memory and reuses it once nothing here refers to it. By then the GPU may not have started
-    the work that the host queued on it, so the tensors are kept until the GPU has finished.
+    DALI owns the memory of the tensors and reuses it when no Python object refers to them. At that time, the
+    GPU may not have processed them yet. So this function keeps references until the GPU has finished.
     """
     in_use: deque[tuple[paddle.device.cuda.Event, Tensors]] = deque()
     for (outputs,) in DALIGenericIterator([pipeline], ["image", "label"]):
-        # The plugin returns Paddle's inner tensors; to_tensor wraps those of the same device without a copy.
+        # The plugin returns Paddle's internal tensors. On the same device, to_tensor wraps them without a
+        # copy.
         tensors = paddle.to_tensor(outputs["image"]), paddle.to_tensor(outputs["label"])
         yield tensors
         used = paddle.device.cuda.Event()
@@ -70,10 +71,11 @@ def _on_gpu(pipeline: Pipeline) -> Batches:
 
 
 def _on_cpu(pipeline: Pipeline, keeps: bool) -> Batches:
-    """Yields images and labels on the CPU, where DALIGenericIterator would ask for a GPU's stream and fail.
+    """Yields images and labels on the CPU, without `DALIGenericIterator`, which needs a GPU.
 
     Args:
-        keeps: Whether the executor never reuses the memory of its outputs; otherwise they are copied.
+        pipeline: A built pipeline.
+        keeps: Whether the executor leaves the memory of its outputs unchanged. If not, outputs are copied.
     """
     while True:
         outputs = [tensors.as_tensor() for tensors in pipeline.run()]
@@ -85,26 +87,28 @@ def _on_cpu(pipeline: Pipeline, keeps: bool) -> Batches:
 
 
 def iter_batches(pipeline: Pipeline, settings: DaliSettings) -> Batches:
-    """Yields a built pipeline's images and labels as Paddle tensors on the pipeline's device."""
+    """Yields the images and labels of a built pipeline as Paddle tensors on the pipeline's device."""
     return _on_gpu(pipeline) if settings.device_id is not None else _on_cpu(pipeline, settings.exec_dynamic)
 
 
 @dataclass
 class _BatchInDecoding:
-    """A batch in the pipeline. Keeps its encoded bytes, which DALI reads in place, until it is decoded."""
+    """A batch in the pipeline. Keeps the encoded bytes, which DALI does not copy, until they are decoded."""
 
     batch: EncodedBatch
-    passed: set[str] = field(default_factory=set)  # parts that the pipeline already has
+    passed: set[str] = field(default_factory=set)  # parts that the pipeline has already requested
 
 
 class PipelineInput:
-    """The external sources of a decoding pipeline; tracks the batches under way.
+    """Provides the inputs of a decoding pipeline, and tracks the batches in progress.
 
     Args:
-        ops: The chain that is lowered.
-        sizes: Sizes of the images, if they change from step to step.
+        index: The samples.
+        order: Batches to load.
+        ops: Chain of transforms that the pipeline runs.
+        sizes: Sizes of the images if they change from step to step, else None.
         reader: Reads the encoded images.
-        pool: The reader's threads.
+        pool: Threads of the reader.
     """
 
     def __init__(
@@ -123,28 +127,31 @@ class PipelineInput:
 
     @property
     def under_way(self) -> list[Cursor]:
-        """Batches that are requested and not yet returned, in order."""
+        """Positions of the batches that were requested and not yet returned, in order."""
         reading = [cursor for cursor, _ in self.reader.under_way]
         return [work.batch.cursor for work in self._decoding] + reading
 
     def seek(self, cursor: Cursor) -> None:
-        """Continues from another position; batches under way still come first."""
+        """Continues from another position. The pipeline still returns the batches in progress first."""
         self.reader.seek(cursor)
 
     def pop(self) -> Cursor:
-        """Removes the batch that just came out of the pipeline and returns its position."""
+        """Removes the batch that the pipeline has just returned, and returns its position."""
         return self._decoding.popleft().batch.cursor
 
     def close(self) -> None:
-        """Ends its threads."""
+        """Ends the threads of the reader."""
         self.reader.close()
         self._pool.shutdown(wait=False)
 
     def nodes(self) -> tuple[Node, list[Node]]:
-        """Adds nodes of the encoded images, and of the labels and all ops' decisions, to the current graph.
+        """Adds the external sources to the current graph.
 
-        The encoded images are large and owned by the reader, so the pipeline uses them in place. The rest is
-        copied.
+        The encoded images are large, and the reader owns them, so DALI does not copy them. It copies labels
+        and decisions.
+
+        Returns:
+            Node of the encoded images; and the nodes of the labels and of the decisions of all ops.
         """
         count = 1 + sum(count_decisions(op.spec) for op in self._ops)
         files = fn.external_source(self._files, batch=True, no_copy=True)
@@ -164,7 +171,7 @@ class PipelineInput:
         return [self._index.labels[indices], *chain.from_iterable(decisions)]
 
     def _next(self, part: str) -> EncodedBatch:
-        """Returns the first batch whose ``part`` the pipeline lacks; DALI requests parts in any order."""
+        """Returns the next batch whose ``part`` was not requested. DALI requests parts in any order."""
         decoding = next((work for work in self._decoding if part not in work.passed), None)
         if decoding is None:
             decoding = _BatchInDecoding(self.reader.read())
@@ -175,16 +182,16 @@ class PipelineInput:
 
 @dataclass(frozen=True)
 class DaliGraph:
-    """A loader's pipeline before it is built, and the nodes of its graph.
+    """A DALI pipeline before it is built, and the nodes of its graph.
 
     Attributes:
         pipeline: The pipeline, with its outputs set.
-        input: Its external sources.
-        ops: The chain, as it was lowered.
+        input: Inputs of the pipeline.
+        ops: Chain of transforms in the pipeline, after fusion.
         encoded: Node of the encoded images.
         label: Node of the labels, on the pipeline's device.
-        decisions: Nodes of all ops' decisions, one after the other.
-        images: Nodes of the images after each op.
+        decisions: Nodes of the decisions of all ops, in the order of the ops.
+        images: Node of the images after each op.
     """
 
     pipeline: Pipeline
@@ -198,14 +205,14 @@ class DaliGraph:
 
 @dataclass
 class _RunningPipeline:
-    """One of the pipelines that take turns in making a loader's batches."""
+    """One of the pipelines that prepare the batches of a loader in turn."""
 
     input: PipelineInput
     pipeline: Pipeline
     batches: Batches
 
     def take(self, cursor: Cursor) -> Tensors:
-        """Returns the batch of ``cursor``, after dropping batches prefetched for another position."""
+        """Returns the batch at ``cursor``. Drops batches that were prefetched for other positions."""
         if cursor not in self.input.under_way:
             self.input.seek(cursor)
         while True:
@@ -214,18 +221,23 @@ class _RunningPipeline:
                 return tensors
 
     def close(self) -> None:
-        """Ends its threads."""
-        self.batches.close()  # explicitly: Python ignores a Ctrl-C that arrives during garbage collection
+        """Ends the threads of the pipeline and of its reader."""
+        # Explicitly, because Python ignores a Ctrl-C that arrives during garbage collection.
+        self.batches.close()
         shut_down(self.pipeline)
         self.input.close()
 
 
 class DaliLoader(OrderedLoader):
-    """A `ppcls.data.loaders.batch.Loader` on DALI.
+    """Implements `ppcls.data.loaders.batch.Loader` with DALI.
 
     Args:
-        sizes: Sizes of the images, if they change from step to step.
-        quarantine: Collects bad images, which are skipped; by default the first one ends the run.
+        index: The samples.
+        order: Order of the samples.
+        ops: Chain of transforms. The first one decodes the images.
+        settings: Settings of DALI.
+        sizes: Sizes of the images if they change from step to step, else None.
+        quarantine: Collects the bad images, which the loader skips; None if the first bad image ends the run.
     """
 
     def __init__(
@@ -256,7 +268,10 @@ class DaliLoader(OrderedLoader):
             yield self._advance(*self._take_without_bad(self._cursor))
 
     def _take_without_bad(self, cursor: Cursor) -> Tensors:
-        """Returns the batch of ``cursor``; rebuilds the pipelines until no bad image is left in it."""
+        """Returns the batch at ``cursor``.
+
+        If a pipeline fails, this finds the bad images, replaces them, rebuilds the pipelines and retries.
+        """
         waits = list(RETRY_DELAYS)
         while True:
             try:
@@ -266,7 +281,7 @@ class DaliLoader(OrderedLoader):
                 self.release()  # a failed pipeline can't continue
                 bad = self._find_bad(under_way or [cursor], error)
                 if not bad and waits and _READ_OPERATOR in str(error):
-                    time.sleep(waits.pop(0))  # a network drive failed and works again
+                    time.sleep(waits.pop(0))  # a network drive may have failed for a moment
                     continue
                 if not bad:
                     raise
@@ -282,11 +297,11 @@ class DaliLoader(OrderedLoader):
             return self._pipeline_for(cursor).take(cursor)
 
     def _pipeline_for(self, cursor: Cursor) -> _RunningPipeline:
-        """Returns the pipeline whose turn a batch is."""
+        """Returns the pipeline that prepares the batch at ``cursor``."""
         return self._running[(cursor.epoch * len(self.order) + cursor.step) % len(self._running)]
 
     def _find_bad(self, under_way: list[Cursor], error: Exception) -> dict[int, str]:
-        """Returns the bad images among batches, one of which failed with ``error``."""
+        """Returns the positions and reasons of bad images in batches, one of which failed with ``error``."""
         batches = [self._plan.at(cursor).indices.tolist() for cursor in under_way]
         bad = find_undecodable(self.index, self._decoder, chain.from_iterable(batches))
         if not bad and (isinstance(error, DecodeError) or is_image_error(str(error))):
@@ -295,7 +310,7 @@ class DaliLoader(OrderedLoader):
         return bad
 
     def _error_of(self, positions: list[int]) -> str | None:
-        """Returns the error of a batch of these samples; None if DALI can make it."""
+        """Loads these samples as one batch. Returns the error, or None if DALI can load the batch."""
         order = Order(ListSampler(tuple(positions)), batch_size=len(positions), seed=self.order.seed)
         settings = replace(self._settings, prefetch=1)
         try:
@@ -305,7 +320,7 @@ class DaliLoader(OrderedLoader):
         return None
 
     def release(self) -> None:
-        """Ends all pipelines and frees their memory; the next iteration rebuilds them."""
+        """Ends all pipelines and frees their memory. The next iteration rebuilds them."""
         running, self._running = self._running, []
         pipes, self._pipes = self._pipes, None
         if pipes is None:
@@ -317,7 +332,7 @@ class DaliLoader(OrderedLoader):
         ReleaseUnusedMemory()
 
     def graph(self) -> DaliGraph:
-        """Makes one of its pipelines with the whole graph, to run it or to describe it."""
+        """Creates the complete graph of one pipeline, either to build and run it or to describe it."""
         settings, stride = self._settings.per_pipeline(), self._settings.pipelines
         pool = ThreadPoolExecutor(max_workers=settings.threads)
         reader = build_reader(self.index, self._plan, settings, self._decoder, pool, stride)

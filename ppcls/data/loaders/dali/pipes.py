@@ -1,4 +1,7 @@
-"""Ends waits for named pipes that have replaced image files since the dataset was checked."""
+"""Unblocks DALI when it waits for a named pipe.
+
+A pipe may have replaced an image file after the dataset was checked.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,16 @@ _TGKILL = {"x86_64": 234, "aarch64": 131}  # number of the system call that sign
 
 
 class PipeUnblocker:
-    """Makes DALI fail on a named pipe instead of waiting forever for its other end.
+    """Makes DALI fail on a named pipe instead of waiting forever for a writer.
 
-    DALI opens files in threads of its own, which no signal interrupts. So whenever the loader has waited for
-    a second, a thread opens and closes the other end of all pipes among the files that DALI may be reading.
-    If it may not write to a pipe, it interrupts DALI's threads by SIGURG, whose handler does nothing.
+    DALI opens files in its own threads, which Ctrl-C does not interrupt. If the loader has waited for a
+    second, a watching thread opens and closes the other end of every pipe among the files that DALI may be
+    reading. If the process has no permission to write to a pipe, the watching thread sends SIGURG to DALI's
+    threads. The handler of SIGURG does nothing, but the signal interrupts the blocking call.
 
     Args:
-        readers: The readers of DALI's pipelines.
+        index: The samples. Only image files are watched.
+        readers: Readers of DALI's pipelines.
     """
 
     def __init__(self, index: Index, readers: Sequence[Reader]) -> None:
@@ -47,7 +52,7 @@ class PipeUnblocker:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Watches while the block runs."""
+        """Returns a context in which the thread watches for pipes."""
         self._since = time.monotonic()
         try:
             yield
@@ -55,7 +60,7 @@ class PipeUnblocker:
             self._since = None
 
     def close(self) -> None:
-        """Ends the thread."""
+        """Ends the watching thread."""
         self._stop.set()
 
     def _watch(self) -> None:
@@ -70,7 +75,7 @@ class PipeUnblocker:
 
 
 def _unblock(path: bytes) -> None:
-    """Opens a named pipe for writing, if another thread waits for that, and closes it."""
+    """Opens a named pipe for writing and closes it, so that a thread that waits for a writer continues."""
     with suppress(OSError):
         if stat.S_ISFIFO(os.stat(path).st_mode):  # noqa: PTH116 - bytes
             try:
@@ -80,7 +85,7 @@ def _unblock(path: bytes) -> None:
 
 
 def _interrupt_threads() -> None:
-    """Makes blocking system calls of the process's other threads fail with EINTR."""
+    """Interrupts blocking system calls in the other threads of this process, which fail with EINTR."""
     if signal.getsignal(signal.SIGURG) in (signal.SIG_DFL, signal.SIG_IGN):
         return
     number, process = _TGKILL.get(platform.machine()), os.getpid()

@@ -1,8 +1,8 @@
-"""Reads encoded images ahead of the pipeline that decodes them, and their sizes from their headers.
+"""Reads encoded images and their sizes ahead of the pipeline that decodes them.
 
-The reader has a pipeline of its own, because DALI runs the CPU operators of a pipeline one after the other:
-within the decoding pipeline, reading would take time from decoding. And decisions that depend on an image's
-size, such as the window of a random crop, are then known before decoding begins.
+Reading has a separate pipeline for two reasons. DALI runs the CPU operators of one pipeline one after the
+other, so in the decoding pipeline reading would delay decoding. And decisions that depend on the size of an
+image, such as the window of a random crop, must be made before decoding starts.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class EncodedBatch:
     """One batch before decoding.
 
     Attributes:
-        cursor: Its position in the run.
-        step: Its samples.
+        cursor: Position of the batch in the run.
+        step: Samples of the batch.
         files: [B] encoded images, a DALI tensor list on the CPU.
-        sides: [B, 2] int64, heights and widths of the decoded images, after the EXIF orientation.
-        memory: Owner of the bytes of ``files``, if it is not DALI.
+        sides: [B, 2] int64, heights and widths of the decoded images, after applying the EXIF orientation.
+        memory: Objects that own the bytes of ``files``; None if DALI owns them.
     """
 
     cursor: Cursor
@@ -58,20 +58,25 @@ def build_reader(
     pool: Executor,
     stride: int = 1,
 ) -> Reader:
-    """Returns a reader of the samples of ``index`` in ``order``.
+    """Builds the reader that suits the dataset and the settings.
 
     Args:
-        decoder: The transform that decodes; it determines which headers are rejected.
-        pool: Threads that read samples other than files.
-        stride: The reader reads every stride-th batch.
+        index: The samples.
+        order: Batches to read.
+        settings: Settings of DALI.
+        decoder: First transform of the chain, which decodes an image. It determines which images are
+            rejected.
+        pool: Threads that read samples of datasets other than image files.
+        stride: Distance between the batches to read; with 3, the reader reads every third batch.
 
     Raises:
-        UserError: The decoder's cache is enabled, but the samples are not files.
+        UserError: The decoder's cache is enabled, but the samples are not image files.
     """
     if settings.caches:
         if not isinstance(index, FileIndex):
             raise UserError(
-                f"{index.source}: the decoder's cache works on image files; set dali.cache_size: 0"
+                f"{index.source}: the decoder's cache supports only datasets of image files; set "
+                "dali.cache_size: 0"
             )
         return CacheReader(index, order, settings, decoder)
     if isinstance(index, FileIndex):
@@ -80,11 +85,17 @@ def build_reader(
 
 
 class Reader:
-    """Base of readers: reads the batches of an order one after the other, from the position that `seek` set.
+    """Base class of readers, which read batches in order, from the position that `seek` sets.
+
+    Args:
+        index: The samples.
+        order: Batches to read.
+        settings: Settings of DALI.
+        decoder: First transform of the chain, which decodes an image.
 
     Attributes:
-        under_way: Position and samples of the batches that are requested and not yet returned.
-        node: Node of the encoded images in the reader's own graph; None before it is built.
+        under_way: Positions and samples of the batches that were requested and not yet returned.
+        node: Node of the encoded images in the reader's pipeline; None until the pipeline is built.
     """
 
     def __init__(self, index: Any, order: BatchOrder, settings: DaliSettings, decoder: Transform) -> None:
@@ -96,26 +107,30 @@ class Reader:
         self.node: Node = None
 
     def seek(self, cursor: Cursor) -> None:
-        """Continues from another position; batches under way still come first."""
+        """Continues from another position. Batches in progress are still returned first."""
         raise NotImplementedError
 
     def read(self) -> EncodedBatch:
         """Returns the next batch.
 
         Raises:
-            RuntimeError: A file can't be read or is not an image; the reader can no longer be used.
-            DecodeError: An image is rejected by its header.
+            RuntimeError: A file can't be read or is not an image. The reader can't be used after this error.
+            DecodeError: `admit` rejected an image.
         """
         raise NotImplementedError
 
     def close(self) -> None:
-        """Ends its threads."""
+        """Ends the threads of the reader's pipeline."""
         if self._pipeline is not None:
             shut_down(self._pipeline)
         self._pipeline = None
 
     def _build(self, add_encoded: Callable[[], Node]) -> None:
-        """Builds the pipeline; ``add_encoded`` adds the node of the encoded images to its graph."""
+        """Builds the reader's pipeline.
+
+        Args:
+            add_encoded: Adds the node of the encoded images to the current graph, and returns the node.
+        """
         self._pipeline = Pipeline(
             batch_size=self._order.batch_size,
             num_threads=self._threads,
@@ -129,19 +144,24 @@ class Reader:
         self._pipeline.build()
 
     def _run(self) -> tuple[Any, NDArray[np.int64]]:
-        """Returns encoded images and the sides of the decoded images."""
+        """Runs the pipeline. Returns encoded images, and heights and widths of the decoded images."""
         assert self._pipeline is not None
         files, *peeked = self._pipeline.run()
         return files, admit(self._decoder, files, *peeked, on_gpu=self._on_gpu)
 
 
 class FileReader(Reader):
-    """Reads files: DALI receives their paths and reads them in its own threads.
+    """Reads image files: DALI receives paths, and reads the files in its own threads.
 
-    Every stride-th batch is read.
+    Args:
+        index: The samples.
+        order: Batches to read.
+        settings: Settings of DALI.
+        decoder: First transform of the chain, which decodes an image.
+        stride: Distance between the batches to read; see `build_reader`.
     """
 
-    _started_ahead = 0  # batches that are started before DALI asks for them
+    _started_ahead = 0  # number of batches that the reader starts before DALI requests them
 
     def __init__(
         self, index: Index, order: BatchOrder, settings: DaliSettings, decoder: Transform, stride: int
@@ -149,7 +169,7 @@ class FileReader(Reader):
         super().__init__(index, order, settings, decoder)
         self._stride = stride
         self._started: deque[tuple[Cursor, StepSamples, Any]] = deque()
-        self._memory: deque[Any] = deque()  # of the batches under way
+        self._memory: deque[Any] = deque()  # owners of the bytes of the batches in progress
         self._build(self._encoded)
 
     def seek(self, cursor: Cursor) -> None:
@@ -175,24 +195,32 @@ class FileReader(Reader):
         return source
 
     def _start(self, positions: NDArray[np.int64]) -> Any:
-        """Starts to read samples [N]."""
+        """Starts to read the samples at positions [N], and returns a handle for `_finish`."""
         return self._index.path_block(positions)  # one array: DALI accepts it far faster than a list
 
     def _finish(self, started: Any) -> tuple[Any, Any]:
-        """Returns DALI's input for them, and the memory to keep while DALI uses it."""
+        """Waits for samples that `_start` requested. Returns DALI's input and the owner of its memory."""
         return started, None  # DALI copies the paths
 
     def _encoded(self) -> Node:
-        # Memory-mapped files are slower: all threads share one lock for their pages.
+        # Memory-mapped files are slower, because all threads share one lock for the mapped pages.
         return fn.io.file.read(fn.external_source(self._next_input, batch=True), dont_use_mmap=True)
 
 
 class MemoryReader(FileReader):
-    """Reads samples other than files: threads read them ahead, and DALI receives the bytes.
+    """Reads samples that are not image files: threads read ahead, and DALI receives the bytes.
 
-    The bytes are copied once, from the system's memory to ours. Memory-mapped files would save that copy. But
-    they end the process if a file is truncated or a network drive fails, and read a cold disk in small
-    pieces.
+    The bytes are copied once, from the page cache to the process. Memory-mapped files would avoid this copy.
+    But the process would crash if a file is truncated or a network drive fails, and uncached files would be
+    read in small blocks.
+
+    Args:
+        index: The samples.
+        order: Batches to read.
+        settings: Settings of DALI.
+        decoder: First transform of the chain, which decodes an image.
+        stride: Distance between the batches to read; see `build_reader`.
+        pool: Threads that read samples.
     """
 
     _started_ahead = 1
@@ -210,7 +238,7 @@ class MemoryReader(FileReader):
         super().__init__(index, order, settings, decoder, stride)
 
     def _start(self, positions: NDArray[np.int64]) -> Any:
-        # One task per thread: a task per image would cost more than reading it.
+        # One task per thread, because a task per image would take longer than reading the image.
         parts = np.array_split(positions, min(self._threads, len(positions)))
         return [self._pool.submit(self._read_images, part.tolist()) for part in parts]
 
@@ -227,7 +255,10 @@ class MemoryReader(FileReader):
         return [self._read_image(position) for position in positions]
 
     def _read_image(self, position: int) -> NDArray[np.uint8]:
-        """Returns no bytes for an image that can't be read: decoding fails, and then the reason is found."""
+        """Returns the encoded image, or an empty array if it can't be read.
+
+        Decoding the empty array fails, and the loader then determines the reason.
+        """
         try:
             return np.frombuffer(self._index.read(position), np.uint8)
         except DecodeError:
@@ -237,8 +268,8 @@ class MemoryReader(FileReader):
 class CacheReader(Reader):
     """Reads image files and passes their names to the decoder, whose cache identifies images by name.
 
-    Only DALI's own file reader passes names on, and it reads a list from beginning to end. So each epoch has
-    its own list, in our order.
+    Only DALI's file reader passes names to the decoder, and it reads a list from beginning to end. So each
+    epoch has a separate list, in the order of the epoch.
     """
 
     def seek(self, cursor: Cursor) -> None:
@@ -268,8 +299,9 @@ class CacheReader(Reader):
 
 
 def shut_down(pipeline: Pipeline) -> None:
-    """Ends a pipeline's threads.
+    """Ends the threads of a pipeline.
 
-    The garbage collector might do so in one of these threads, which cannot wait for itself.
+    Without this call, the garbage collector might end the threads from within one of them, which can't wait
+    for itself.
     """
     pipeline._shutdown()

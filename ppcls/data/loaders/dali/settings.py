@@ -1,4 +1,4 @@
-"""Settings of DALI: those of the config, with ``auto`` resolved."""
+"""Converts the settings of DALI in the config, including ``auto``, into values for this machine."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ _GPU_DECODER_SETTINGS = (
     "preallocate_width_hint",
     "preallocate_height_hint",
 )
-# On an H200 with 16 cores the loader made 22,000 images/s with it, and 15,800 with DALI's default of 0.65.
+# On an H200 with 16 cores, the loader delivered 22,000 images/s with 0.9, and 15,800 with DALI's default,
+# 0.65.
 _HW_DECODER_LOAD = 0.9
-_MANY_THREADS = 4  # enough for four pipelines
-# From which the CPU decodes for a GPU that trains: decoding on an H200 that trains halved the throughput of a
-# fast model, and 13 cores decoded 7,100 images/s.
+_MANY_THREADS = 4  # threads that suffice for four pipelines
+# Minimum number of cores for which `decode_on: auto` selects the CPU during training. Decoding on an H200
+# that trains halved the throughput of a fast model, and 13 cores decoded 7,100 images/s.
 _DECODING_CORES = 12
 
 
@@ -33,14 +34,14 @@ class DaliSettings:
     """Settings of a `ppcls.data.loaders.dali.loader.DaliLoader`.
 
     Attributes:
-        device_id: GPU to work on; None for the CPU.
-        threads: CPU threads.
-        prefetch: Batches made ahead.
+        device_id: Id of the GPU that transforms images; None for the CPU.
+        threads: Number of CPU threads.
+        prefetch: Number of batches that are prepared in advance.
         exec_dynamic: Whether to use DALI's dynamic executor.
-        decode_on_cpu: Whether to decode on the CPU although a GPU transforms the pixels.
+        decode_on_cpu: Whether the CPU decodes images and the GPU transforms them.
         decode_window: Whether to decode only the window of a random crop that follows the decoder.
-        decoder: Arguments of DALI's decoders, in addition to those of the chain.
-        cores: CPU cores for the threads; None for all cores of the process.
+        decoder: Additional arguments of DALI's decoders.
+        cores: CPU cores for the threads; None for all cores that are available to the process.
     """
 
     device_id: int | None = None
@@ -54,7 +55,7 @@ class DaliSettings:
 
     @property
     def decodes_on_gpu(self) -> bool:
-        """Whether the GPU decodes."""
+        """Whether the GPU decodes images."""
         return self.device_id is not None and not self.decode_on_cpu
 
     @property
@@ -64,27 +65,27 @@ class DaliSettings:
 
     @property
     def pipelines(self) -> int:
-        """Number of pipelines that take turns in making batches, with two batches under way in each.
+        """Number of pipelines that prepare batches in turn. Each pipeline has two batches in progress.
 
-        DALI runs one CPU operator of a pipeline at a time, and all its threads wait for the last image of the
-        batch. With several pipelines, other threads work meanwhile.
+        DALI runs one CPU operator of a pipeline at a time, and all threads of the pipeline wait for the last
+        image of the batch. With several pipelines, the threads of the other pipelines work in this time.
         """
         if self.device_id is not None or self.caches:
             return 1
         return max(1, min(self.threads, self.prefetch // 2))
 
     def per_pipeline(self) -> DaliSettings:
-        """Returns the settings of one of the `pipelines`, which share threads and prefetched batches."""
+        """Returns the settings of one pipeline: `threads` and `prefetch` are divided by `pipelines`."""
         count = self.pipelines
         return replace(self, threads=-(-self.threads // count), prefetch=-(-self.prefetch // count))
 
     def fuse(self, ops: Sequence[Op]) -> tuple[Op, ...]:
-        """Returns a chain with the transforms fused that DALI does in one operator."""
+        """Returns the chain, with transforms fused where one DALI operator does the work of several."""
         return fuse(ops, decode_window=self.decode_window, by_opencv=self.device_id is None)
 
     @contextmanager
     def on_cores(self) -> Iterator[None]:
-        """Restricts threads that are started within the block to `cores`."""
+        """Returns a context. Threads that start in it run only on `cores`."""
         if self.cores is None:
             yield
             return
@@ -99,7 +100,7 @@ class DaliSettings:
 def default_prefetch(threads: int, *, on_gpu: bool) -> int:
     """Returns the default number of batches to prefetch.
 
-    On a CPU batches take unequal times, and two more are worth a tenth of the throughput.
+    On a CPU, preparing a batch takes a variable time. Two additional batches increase the throughput by 10 %.
     """
     if on_gpu:
         return 2
@@ -107,7 +108,7 @@ def default_prefetch(threads: int, *, on_gpu: bool) -> int:
 
 
 def resolve_dali_settings(dali: Dali, runtime: Runtime) -> DaliSettings:
-    """Replaces the config's ``auto`` by values for this machine."""
+    """Returns the settings of the config, with ``auto`` replaced by values for this machine."""
     on_gpu = runtime.device_id is not None
     threads = dali.num_threads or runtime.cores
     decode_on_cpu = on_gpu and (dali.decode_on == "cpu" or _leaves_gpu_to_training(dali, threads))
@@ -128,7 +129,10 @@ def resolve_dali_settings(dali: Dali, runtime: Runtime) -> DaliSettings:
 
 
 def _leaves_gpu_to_training(dali: Dali, threads: int) -> bool:
-    """Returns whether ``decode_on: auto`` means the CPU; a setting of the GPU's decoder means the GPU."""
+    """Returns whether ``decode_on: auto`` selects the CPU.
+
+    It selects the GPU if there are few CPU threads, or if a setting of the GPU's decoder is set.
+    """
     gpu_settings = ("cache_size", "jpeg_fancy_upsampling", *_GPU_DECODER_SETTINGS)
     return (
         dali.decode_on == "auto"
@@ -149,7 +153,10 @@ def _gpu_decoder_options(dali: Dali) -> dict[str, Any]:
 
 
 def _cores_near_gpu(dali: Dali, runtime: Runtime) -> frozenset[int] | None:
-    """Returns this process's cores near its GPU; None if these are all of its cores, none, or unknown."""
+    """Returns the CPU cores of this process that are near its GPU.
+
+    Returns None if the cores are unknown, or if none or all cores of the process are near the GPU.
+    """
     if dali.affinity is False or runtime.device_id is None or runtime.card is None:
         return None
     available = os.sched_getaffinity(0)

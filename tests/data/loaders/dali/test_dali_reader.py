@@ -90,7 +90,7 @@ def test_cache_reader_passes_file_names_to_decoder(index: FileIndex, order: Orde
 
 def test_cache_for_samples_without_files_is_rejected(index: FileIndex, order: Order) -> None:
     settings = DaliSettings(decoder={"cache_size": 1})
-    with pytest.raises(UserError, match="the decoder's cache works on image files"):
+    with pytest.raises(UserError, match="the decoder's cache supports only datasets of image files"):
         build_reader(in_memory([b""]), order, settings, DecodeImage(), ThreadPoolExecutor(1))
 
 
