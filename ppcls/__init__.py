@@ -1,8 +1,8 @@
-"""ppcls: train PaddlePaddle image classifiers from one YAML file, with data loading by NVIDIA DALI."""
+"""ppcls trains PaddlePaddle image classifiers from one YAML file. NVIDIA DALI or paddle.io loads images."""
 
 from __future__ import annotations
 
-import zlib  # noqa: F401 - before Paddle: after Paddle 2.6 has loaded its own copy, Python's crashes
+import zlib  # noqa: F401 - must precede Paddle 2.6, whose own copy of zlib makes a later import crash
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a name of the API at its first use, so that importing the package alone is fast."""
+    """Imports a public name when it is first used, which keeps ``import ppcls`` fast."""
     if name not in __all__:
         raise AttributeError(f"module 'ppcls' has no attribute '{name}'")
     module = {"Classifier": "ppcls.classifier", "Predictor": "ppcls.deploy.predictor"}.get(name, "ppcls.api")
@@ -34,5 +34,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Lists the public names only."""
+    """Returns the public names only."""
     return sorted([*__all__, "__doc__"])

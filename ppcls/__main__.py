@@ -1,4 +1,4 @@
-"""``python -m ppcls`` is the program ``ppcls``."""
+"""Runs the command ``ppcls`` as ``python -m ppcls``."""
 
 import sys
 

@@ -1,8 +1,8 @@
-"""Training from Python: build, train and evaluate a model from a config. The command line uses it, too.
+"""Functions that build, train and evaluate a model from a config. The command line uses them too.
 
-Nothing here imports Paddle before the settings of a run are known, because Paddle reads some of them at
-import. So import Paddle after the first call of `build_state`, `fit`, `evaluate` or `Predictor`. A setting
-that comes too late is an error.
+Paddle reads some settings of a run when it is imported. Therefore this module imports Paddle only after it
+has read the config. Import Paddle in your own code after the first call of `build_state`, `fit`, `evaluate`
+or `Predictor`. `UserError` reports a setting that Paddle can no longer adopt.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ class FitResult:
     """The result of a training run.
 
     Attributes:
-        best: First metric of ``Metric.Eval`` in the best evaluation; None without evaluation.
+        best: Value of the first metric of ``Metric.Eval`` in the best evaluation; None without evaluation.
         output_dir: Output folder of the run, with ``train.log`` and ``report.html``.
         best_model: Checkpoint of the best evaluation; None without evaluation.
         latest: Checkpoint of the last epoch; None if there is none on this machine.
-        history: Records of ``metrics.jsonl`` in chronological order, as plain data: ``{"kind": "train", …}``
-            and ``{"kind": "eval", …}`` with the fields of `ppcls.report.record`. Empty on ranks other than 0.
+        history: Records of ``metrics.jsonl`` in chronological order. Each record is a dictionary with the key
+            ``kind`` (``train`` or ``eval``) and the fields of the class in `ppcls.report.record`. The list is
+            empty on ranks other than 0.
     """
 
     best: float | None
@@ -59,8 +60,8 @@ class FitResult:
 def build_state(config: Config) -> TrainState:
     """Builds the initial state of a run: model, optimizer and data.
 
-    The model has the weights of ``Global.pretrained_model``, which can be changed in place. Only `fit`
-    reads a checkpoint of ``Global.checkpoints``.
+    The model has the weights of ``Global.pretrained_model``. You can change them in place before you call
+    `fit`. Only `fit` reads a checkpoint of ``Global.checkpoints``.
 
     Raises:
         UserError: The config, the data or the weights are invalid.
@@ -83,22 +84,23 @@ def fit(
     own_process: bool = False,
     hooks: Sequence[RunHook] = (),
 ) -> FitResult:
-    """Trains, evaluates and saves as the config says, from scratch or from a checkpoint.
+    """Trains, evaluates and saves a model as a config specifies. Resumes if ``Global.checkpoints`` is set.
 
-    Afterwards signal handlers, streams and Paddle's settings are restored, and another run can follow. Ctrl-C
-    saves and stops the run at the next update; a second Ctrl-C interrupts it at once.
+    At the end, the function restores signal handlers, output streams and Paddle's settings, so that another
+    run can follow. The first Ctrl-C saves and stops the run at the next update. A second Ctrl-C interrupts
+    the run immediately.
 
     Args:
         run: The config, or a state from `build_state`, which is trained in place.
         profiled: Steps to profile; None for no profile.
-        own_process: Whether the process exists for this run alone, as that of tools/train.py does: then
+        own_process: Whether the process exists only for this run, as in tools/train.py. If True,
             ``Global.hang_timeout`` and a second signal end the process.
         hooks: Hooks in addition to those of ``Global.hooks``.
 
     Raises:
         UserError: The config, the data or a checkpoint is invalid.
-        SignalExit: A signal stopped the run after it was saved.
-        KeyboardInterrupt: Ctrl-C came twice.
+        SignalExit: A signal stopped the run, and its state was saved.
+        KeyboardInterrupt: The user pressed Ctrl-C twice.
     """
     config = _config_of(run)
     state = None if isinstance(run, Config) else run
@@ -134,19 +136,21 @@ def evaluate(
     """Evaluates a model on ``DataLoader.Eval``.
 
     Args:
-        run: A state, whose model is evaluated, or its moving average if it has one; or a config, whose
-            ``Global.pretrained_model`` is evaluated, or else the best model in its ``output_dir``.
-        sample_by_sample: Whether to return the outcome of each sample; only for samples with one label.
-        own_process: Whether the process exists for this evaluation alone, as that of tools/eval.py does:
-            then ``Global.hang_timeout`` ends the process.
-        tta: Views of each image whose probabilities are averaged (test-time augmentation); only for a config.
+        run: State or config. For a state, its model is evaluated, with the moving average of the weights if
+            there is one. For a config, the weights are those of ``Global.pretrained_model`` if it is set,
+            otherwise those of the best model in ``Global.output_dir``.
+        sample_by_sample: Whether to also return the result of each sample. Requires one label per sample.
+        own_process: Whether the process exists only for this evaluation, as in tools/eval.py. If True,
+            ``Global.hang_timeout`` ends the process.
+        tta: Views of each image for test-time augmentation, which averages the probabilities of the views.
+            Requires a config as ``run``.
 
     Raises:
         UserError: The config, the data or the weights are invalid.
     """
     config = _config_of(run)
     if tta is not None and not isinstance(run, Config):
-        raise UserError("tta: expected a config to evaluate, got a state")
+        raise UserError("evaluate(tta=…): expected a config to evaluate, got a state; pass the run's config")
     if not isinstance(run, Config):
         with session.embedded(config.Global) as runtime:
             return _evaluate_state(run, config, runtime, sample_by_sample)
@@ -182,7 +186,7 @@ def _evaluate_weights(
     from ppcls.report.console import count_batches
     from ppcls.weights.files import fill_model
 
-    runtime.progress.mark_first_step()  # there is no training step, which would be slow
+    runtime.progress.mark_first_step()  # only the first training step needs the longer timeout
     model, precision = build_network(config.Arch), build_precision(config.AMP, runtime.device)
     fill_model(model, read_inferred(config, weights), weights)
     reparameterize(model)

@@ -1,4 +1,4 @@
-"""`Classifier`: train, evaluate, use and export a model with one object, for example in a notebook."""
+"""The class `Classifier`, which trains, evaluates, applies and exports a model, for example in a notebook."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ class Classifier:
     """An image classifier: an architecture to train, or a trained or exported model.
 
     Args:
-        model: Name of an architecture such as ``ResNet50``; or the output folder of a run, a checkpoint, or
-            an exported model.
-        pretrained: For an architecture: True for the published ImageNet weights, a file of weights, or False
-            to train from scratch. By default, small data sets start from the published weights if there are
-            some and they can be downloaded.
+        model: Name of an architecture such as ``ResNet50``, or the path of a run's output folder, a
+            checkpoint or an exported model.
+        pretrained: Initial weights of an architecture: True for the published ImageNet weights, the path of a
+            file of weights, or False to train from scratch. By default, training on a small data set starts
+            from the published weights if they exist and can be downloaded.
         device: ``auto``, ``gpu`` or ``cpu``.
 
     Attributes:
-        model: The trained model that is used, or else the name of the architecture.
+        model: Path of the trained or exported model; before training, the name of the architecture.
 
     Raises:
         UserError: There is no such architecture, file or folder.
@@ -78,7 +78,7 @@ class Classifier:
         overrides: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> TrainingRun:
-        """Trains the architecture on a folder of images, and uses the best model from then on.
+        """Trains the architecture on a folder of images, then uses the best model for the other methods.
 
         Args:
             data: Folder with one subfolder of images per class.
@@ -86,13 +86,12 @@ class Classifier:
             batch_size: Number of images per batch.
             lr: Learning rate.
             image_size: Side of the images in pixels.
-            output: Output folder of the run. By default ``runs/`` and the name of the architecture.
-            overrides: Values of further keys of the config, such as
-                ``{"Optimizer.train_only": "classifier"}``.
+            output: Output folder of the run; by default ``runs/ARCHITECTURE``.
+            overrides: Values of further config keys, such as ``{"Optimizer.train_only": "classifier"}``.
             **options: Other options of ``ppcls train``: ``amp``, ``resume``, ``seed``, ``workers``.
 
         Raises:
-            UserError: The model is a trained one, an option is unknown or invalid, or training fails.
+            UserError: The model is already trained, an option is unknown or invalid, or training fails.
         """
         name = self._architecture
         if name is None:
@@ -126,12 +125,13 @@ class Classifier:
     def predict(
         self, images: Picture | Iterable[Picture], topk: int | None = None
     ) -> Classification | Predictions:
-        """Returns the classes of one image, or of each image of a list, with names and scores.
+        """Predicts the classes of one or several images, and returns their names and scores.
 
         Args:
-            images: Path of a file, bytes of a file, PIL image, or array of pixels ([H, W], [H, W, 3] RGB or
-                [H, W, 4] RGBA, uint8); or a list of them, or the path of a folder.
-            topk: Number of classes per image. By default that of the model.
+            images: One image, a list of images, or the path of a folder of images. An image is the path of a
+                file, the bytes of a file, a PIL image, or a uint8 array of pixels with the shape [H, W],
+                [H, W, 3] (RGB) or [H, W, 4] (RGBA).
+            topk: Number of classes per image; by default the number in the model's config.
 
         Raises:
             UserError: The model is not trained, or a file is missing.
@@ -155,12 +155,12 @@ class Classifier:
         """Evaluates the trained model.
 
         Args:
-            data: Folder of images; by default the validation images of the training.
+            data: Folder of images; by default the validation images of the training run.
             batch_size: Number of images per batch.
             workers: Number of processes or threads that load images.
 
         Raises:
-            UserError: The model is not trained or is exported, or the data are invalid.
+            UserError: The model is not trained, is an exported model, or the data are invalid.
         """
         self._require_model()
         source = find_source(Path(self.model))
@@ -192,11 +192,11 @@ class Classifier:
 
         Args:
             format: ``paddle`` or ``onnx``.
-            output: New folder. By default ``inference`` or ``onnx`` in the output folder of the run.
-            preprocess: Whether the exported model prepares its images itself.
+            output: New folder; by default ``inference`` or ``onnx`` in the output folder of the run.
+            preprocess: Whether the exported model contains the preprocessing of the images.
 
         Raises:
-            UserError: The model is not trained or is exported already, or the folder is not empty.
+            UserError: The model is not trained, is already exported, or the folder is not empty.
         """
         from ppcls.runtime import session
 
@@ -215,12 +215,13 @@ class Classifier:
     def serve(
         self, port: int = 8000, host: str = "127.0.0.1", *, wait: bool = True
     ) -> subprocess.Popen[bytes]:
-        """Serves the model over HTTP, in a process of its own, until it is interrupted.
+        """Serves the model over HTTP in a separate process, and returns the process.
 
         Args:
             port: Port to listen on.
             host: Address to listen on; ``0.0.0.0`` for all networks.
-            wait: Whether to wait until the server ends. Otherwise end it by ``terminate()`` of the result.
+            wait: Whether to wait until the server ends, which Ctrl-C causes. If False, call ``terminate()``
+                on the returned process to end the server.
 
         Raises:
             UserError: The model is not trained.
@@ -266,14 +267,14 @@ class TrainingRun:
     """A finished training run.
 
     Attributes:
-        result: Best metric, folders and records of the run.
+        result: Best metric, paths and records of the run.
     """
 
     result: api.FitResult
 
     @property
     def best(self) -> float | None:
-        """First metric of the best evaluation."""
+        """Value of the first metric in the best evaluation; None without evaluation."""
         return self.result.best
 
     @property
@@ -283,11 +284,11 @@ class TrainingRun:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """Records of training and evaluation, as plain data."""
+        """Records of training and evaluation, one dictionary each."""
         return self.result.history
 
     def plot(self) -> Plot:
-        """Returns the curves of loss and metrics, which a notebook shows."""
+        """Returns a picture of the curves of loss and metrics, which a notebook shows."""
         return Plot((self.output_dir / "curves.png").read_bytes())
 
     def __repr__(self) -> str:
@@ -313,7 +314,7 @@ class Plot:
     """A picture that a notebook shows.
 
     Attributes:
-        png: The PNG file.
+        png: Content of the PNG file.
     """
 
     png: bytes
@@ -336,9 +337,9 @@ class Evaluation:
 
     Attributes:
         loss: Mean loss.
-        metrics: Values of the metrics by name.
+        metrics: Value of each metric, by name.
         images: Number of images.
-        seconds: Duration.
+        seconds: Duration in seconds.
     """
 
     loss: float
@@ -360,8 +361,8 @@ class Predictions(list[Classification]):
     """The classes of several images, in order.
 
     Args:
-        results: Result per image.
-        labels: Name of each image, for display.
+        results: Classes of each image.
+        labels: Name of each image for display.
     """
 
     def __init__(self, results: Sequence[Classification], labels: Sequence[str]) -> None:
@@ -377,7 +378,7 @@ class Predictions(list[Classification]):
 
 
 def _overrides(flags: Mapping[str, Flag], values: Mapping[str, Any], tree: dict[str, Any]) -> list[str]:
-    """Returns the overrides for values of short options; their names have ``_`` for ``-``."""
+    """Returns config overrides for short options, whose names are written with ``_`` instead of ``-``."""
     names = [name.replace("-", "_") for name in flags]
     for name in values:
         if name not in names:
@@ -390,7 +391,7 @@ def _as_arguments(overrides: Mapping[str, Any] | None) -> list[str]:
 
 
 def _read(picture: Any) -> Any:
-    """Returns an image as `Predictor` accepts it: bytes of a file, or RGB pixels."""
+    """Returns an image in a form that `Predictor` accepts: the bytes of a file, or RGB pixels."""
     if isinstance(picture, (str, os.PathLike)):
         try:
             return Path(picture).read_bytes()

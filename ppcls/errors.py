@@ -1,4 +1,4 @@
-"""Expected ends of a command: an error that the user can fix, or a signal."""
+"""Exceptions that end a command in an expected way: an error that the user can fix, or a signal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 
 
 class UserError(Exception):
-    """An error whose text is all that the user needs. Entry points print it without a traceback.
+    """An error that the user can fix. Commands print its message without a traceback.
 
     Attributes:
         code: Exit code of a command that ends with this error.
@@ -20,7 +20,7 @@ class UserError(Exception):
 
 
 class SignalExit(Exception):  # noqa: N818 - not an error: the user asked for it
-    """A signal ended a run after its state was saved."""
+    """Raised when a signal has stopped a run and the state of the run has been saved."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}; resume with -o Global.checkpoints=auto")
@@ -28,7 +28,7 @@ class SignalExit(Exception):  # noqa: N818 - not an error: the user asked for it
 
 
 class SignalInterrupt(KeyboardInterrupt):
-    """A signal other than SIGINT that interrupts a command as Ctrl-C does."""
+    """Raised when a signal other than SIGINT interrupts a command in the same way as Ctrl-C."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ _MAX_LINES = 10
 
 
 def raise_line_errors(problems: list[str]) -> None:
-    """Raises `UserError` with the first problems of a file, one per line, unless there are none."""
+    """Raises `UserError` with up to ten problems of a file, one per line. Does nothing without problems."""
     if problems:
         more = [f"… and {len(problems) - _MAX_LINES} more lines"] if len(problems) > _MAX_LINES else []
         raise UserError("\n".join([*problems[:_MAX_LINES], *more]))

@@ -1,4 +1,4 @@
-"""Atomic files and folders, regular files only, and retries on drives that fail for a moment."""
+"""Functions for files: atomic writes, reads of regular files only, and retries after transient errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ppcls.errors import UserError
 
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".jp2")
 _T = TypeVar("_T")
-# Errors of network drives that often succeed on a retry.
+# Errors of network drives after which a retry often succeeds.
 _TRANSIENT = {
     getattr(errno, name)
     for name in (
@@ -30,19 +30,19 @@ _TRANSIENT = {
     )
 }
 RETRY_DELAYS = (0.5, 2.0, 5.0)  # seconds
-_MAX_BYTES = 1 << 30  # of a list or another file that is read as a whole
-_PATIENCE = 0.2  # seconds that output waits for its reader
+_MAX_BYTES = 1 << 30  # limit of `read_regular`
+_WRITE_TIMEOUT = 0.2  # seconds that `_LossyStream` waits for its reader
 
 
 def retry_io(act: Callable[[], _T], delays: Sequence[float] | None = None) -> _T:
-    """Returns the result of ``act``, which is retried after errors that may be transient.
+    """Calls ``act``, retries it after transient errors, and returns its result.
 
     Args:
-        act: Function that may be called several times.
+        act: Function to call. It must be safe to call several times.
         delays: Seconds before each retry; `RETRY_DELAYS` by default.
 
     Raises:
-        OSError: The last attempt failed, or the error is permanent, such as a full disk.
+        OSError: The last attempt failed, or an error is permanent, such as that of a full disk.
     """
     for delay in RETRY_DELAYS if delays is None else delays:
         try:
@@ -56,7 +56,7 @@ def retry_io(act: Callable[[], _T], delays: Sequence[float] | None = None) -> _T
 
 @contextmanager
 def open_regular(path: Path) -> Iterator[BinaryIO]:
-    """Opens a file for reading, without ever waiting for the other end of a pipe.
+    """Opens a regular file for reading. Rejects a pipe immediately instead of waiting for its writer.
 
     Raises:
         OSError: The file can't be read or is not a regular file.
@@ -69,7 +69,7 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
 
 
 def read_regular(path: Path) -> bytes:
-    """Reads a whole file, such as a list of images.
+    """Returns the content of a whole file, such as a list of images.
 
     Raises:
         OSError: The file can't be read, is not a regular file, or is larger than 1 GiB.
@@ -81,7 +81,7 @@ def read_regular(path: Path) -> bytes:
 
 
 def _sync(path: Path) -> None:
-    """Writes a file's content, or a folder's names, to disk."""
+    """Flushes a file's content, or a folder's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -91,7 +91,7 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def _errors_name(path: Path, temporary: Path) -> Iterator[None]:
-    """Sets ``path`` as the file name of OSErrors that name no file or the temporary file."""
+    """Makes an OSError name ``path`` if it names the temporary file or no file."""
     try:
         yield
     except OSError as error:
@@ -107,10 +107,10 @@ def temporary_sibling(path: Path) -> Path:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yields a temporary path that becomes ``path`` at the end, for writers that need a path.
+    """Yields a temporary path to write to, and renames the file to ``path`` when the block succeeds.
 
-    The file is synced and renamed when the block succeeds and removed when it raises. At every moment
-    ``path`` is either unchanged or complete.
+    The file is synced to disk before it is renamed, and removed when the block raises. Therefore ``path`` is
+    always either unchanged or complete.
 
     Raises:
         FileNotFoundError: The block wrote no file, or the folder does not exist.
@@ -128,7 +128,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
-    """Opens a file for writing that becomes ``path`` when the block succeeds; see `atomic_path`.
+    """Opens a temporary file for writing, and renames it to ``path`` when the block succeeds.
+
+    See `atomic_path`.
 
     Raises:
         FileNotFoundError: The folder does not exist.
@@ -147,7 +149,7 @@ def append_text(file: TextIO, text: str) -> None:
     """Appends text to an open file and flushes it.
 
     Raises:
-        OSError: The write failed. The error names the file, which the system's own error does not.
+        OSError: The write failed. Unlike the original error, this one names the file.
     """
     try:
         file.write(text)
@@ -158,7 +160,7 @@ def append_text(file: TextIO, text: str) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Checks, before long work, that a file or folder can be created or written. Creates nothing.
+    """Checks that a file or folder can be created or written, without creating it.
 
     Raises:
         OSError: ``path``, or the nearest folder above it, is not writable.
@@ -174,7 +176,8 @@ def create_output_dir(folder: Path, fix: str = "set Global.output_dir") -> Path:
     """Creates an output folder, checks that it can be written, and returns it.
 
     Args:
-        fix: Advice at the end of the error.
+        folder: Folder to create, with its parents. It may exist.
+        fix: Advice at the end of the error message.
 
     Raises:
         UserError: The folder can't be created or written.
@@ -191,14 +194,15 @@ def create_output_dir(folder: Path, fix: str = "set Global.output_dir") -> Path:
 
 @contextmanager
 def new_folder(path: Path, *, sync_each: bool = False) -> Iterator[Path]:
-    """Yields an empty temporary folder that becomes ``path`` when the block succeeds.
+    """Yields an empty temporary folder, and renames it to ``path`` when the block succeeds.
 
-    The folder and its content are removed when the block raises. Missing parents are created. Everything is
-    on disk before the folder gets its name.
+    The folder and its content are removed when the block raises. Missing parents are created. All content is
+    synced to disk before the folder is renamed.
 
     Args:
-        sync_each: Sync file by file, which reports write errors. Suited to a few large files; otherwise one
-            call syncs all disks and reports no errors.
+        path: Path of the new folder.
+        sync_each: Whether to sync each file on its own, which reports write errors and suits a few large
+            files. If False, one call syncs all disks and reports no errors.
 
     Raises:
         FileExistsError: ``path`` exists before or after the block.
@@ -225,10 +229,10 @@ def new_folder(path: Path, *, sync_each: bool = False) -> Iterator[Path]:
 
 
 class LogWriter:
-    """Appends lines to the file ``path`` and flushes each.
+    """Appends messages to the file ``path``, and flushes each message.
 
-    So ``tail -f`` shows it at once, and a crash loses none. Each line begins with the local time, such as
-    ``2026-01-31 23:59:59``.
+    Therefore ``tail -f`` shows a message immediately, and a crash loses no messages. Each line begins with
+    the local time, such as ``2026-01-31 23:59:59``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -245,18 +249,18 @@ class LogWriter:
 
 
 class _LossyStream(io.TextIOBase):
-    """Writes to a terminal, pipe or file, and drops what its reader does not accept in time.
+    """Writes text to a terminal, pipe or file, and drops text that the reader does not accept in time.
 
     Args:
-        stream: A stream of the process.
+        stream: Standard output or standard error of the process.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._descriptor, self._reopened = stream, stream.fileno(), False
-        self._patience, self._failed = _PATIENCE, False
+        self._timeout, self._failed = _WRITE_TIMEOUT, False
         mode = os.fstat(self._descriptor).st_mode
         if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
-            with suppress(OSError):  # opened again: the flag would apply to all processes that share it
+            with suppress(OSError):  # reopen: O_NONBLOCK would apply to all processes that share the stream
                 flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
                 self._descriptor = os.open(f"/proc/self/fd/{self._descriptor}", flags)
                 self._reopened = True
@@ -275,24 +279,24 @@ class _LossyStream(io.TextIOBase):
         return self._stream.fileno()
 
     def write(self, text: str) -> int:
-        """Writes text, or drops the rest of it. After a drop, the next call does not wait."""
+        """Writes text, and drops the rest after a timeout. After a drop, the next call does not wait."""
         data = text.encode(self.encoding, "replace")
         try:
             while data and not self._failed:
-                if not select.select([], [self._descriptor], [], self._patience)[1]:
-                    self._patience = 0.0
+                if not select.select([], [self._descriptor], [], self._timeout)[1]:
+                    self._timeout = 0.0
                     break
                 data = data[os.write(self._descriptor, data) :]
             else:
-                self._patience = _PATIENCE
+                self._timeout = _WRITE_TIMEOUT
         except BlockingIOError:
-            self._patience = 0.0
+            self._timeout = 0.0
         except OSError:  # such as a closed pipe or a full disk
             self._failed = True
         return len(text)
 
     def close(self) -> None:
-        """Closes what this object opened, not the stream."""
+        """Closes the descriptor that this object opened, but not the stream."""
         if self._reopened:
             self._reopened = False
             os.close(self._descriptor)
@@ -300,11 +304,11 @@ class _LossyStream(io.TextIOBase):
 
 
 def lossy(stream: TextIO) -> TextIO:
-    """Returns a stream that drops text instead of waiting for a reader who paused.
+    """Returns a stream that drops text instead of waiting for a slow reader.
 
     Args:
-        stream: Standard output or standard error. Streams that replace them in this process, as in notebooks,
-            are returned unchanged.
+        stream: Standard output or standard error of the process. Any other stream, such as that of a
+            notebook, is returned unchanged.
     """
     if stream not in (sys.__stdout__, sys.__stderr__):
         return stream
@@ -314,7 +318,7 @@ def lossy(stream: TextIO) -> TextIO:
 
 
 def print_error(text: str) -> None:
-    """Prints a line on standard error, or drops it if nobody reads it."""
+    """Prints a line on standard error, or drops the line if no process reads it."""
     stream = lossy(sys.stderr)
     stream.write(f"{text}\n")
     stream.flush()

@@ -13,7 +13,7 @@ LOGITS = "logits"
 
 
 def layer_output_name(model: str, layer: str) -> str:
-    """Returns the key of a layer's output when several models run together."""
+    """Returns the key of a layer's output among the outputs of several models."""
     return f"{model}.{layer}"
 
 
@@ -30,7 +30,7 @@ def first_rows(outputs: Outputs, count: int) -> Outputs:
 
 
 def zero_loss(outputs: Outputs) -> Tensor:
-    """Returns 0.0, a float32 scalar that depends on all ``outputs`` with a gradient of 0."""
+    """Returns a float32 scalar 0.0 that depends on all ``outputs`` and gives each a gradient of 0."""
     tensors = outputs.values() if isinstance(outputs, dict) else (outputs,)
     return sum(tensor.astype("float32").sum() * 0.0 for tensor in tensors)
 

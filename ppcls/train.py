@@ -1,10 +1,10 @@
-"""Trains a model: ``python ppcls/train.py -c FILE``, an old name of ``tools/train.py``."""
+"""Trains a model. ``python ppcls/train.py -c FILE`` is the old name of ``tools/train.py``."""
 
 import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).resolve().parents[1])  # not ppcls/, whose modules would hide others
+    sys.path[0] = str(Path(__file__).resolve().parents[1])  # modules in ppcls/ would hide others
     from ppcls.cli.train import train
 
     sys.exit(train(sys.argv[1:]))
