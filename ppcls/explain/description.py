@@ -1,4 +1,4 @@
-"""The description of a data pipeline, and the words for its parts."""
+"""Classes that describe a data pipeline, and functions that format its parts as text."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from ppcls.data.transforms.specs.decisions import decide
 
 @dataclass(frozen=True)
 class StageOperator:
-    """One operator of DALI, or one function of a library.
+    """One DALI operator, or one function of a library such as OpenCV.
 
     Attributes:
         name: Name such as ``decoders.image`` or ``cv2.resize``.
         device: ``"cpu"``, ``"gpu"`` or ``"mixed"``.
-        output: Shape, layout and dtype of its output, with ``?`` where images differ; may be empty.
+        output: Shape, layout and dtype of the output, with ``?`` for a side that differs between images; may
+            be empty.
     """
 
     name: str
@@ -29,12 +30,12 @@ class StageOperator:
 
 @dataclass(frozen=True)
 class PipelineStage:
-    """The implementation of one transform, or of several fused ones.
+    """The implementation of one transform, or of several fused transforms.
 
     Attributes:
-        transforms: Each transform with its position in ``transform_ops`` and its parameters.
-        operators: The operators that implement them.
-        decisions: What is decided for each image.
+        transforms: Text for each transform: its position in ``transform_ops``, its name and its parameters.
+        operators: Operators that implement the transforms.
+        decisions: Description of the values that are chosen for each image; may be empty.
     """
 
     transforms: tuple[str, ...]
@@ -47,10 +48,10 @@ class PipelineDescription:
     """The pipeline of one split.
 
     Attributes:
-        split: Name such as ``DataLoader.Train``.
-        backend: Name and device such as ``DALI on GPU 0``.
+        split: Name of the split, such as ``DataLoader.Train``.
+        backend: Name and device, such as ``DALI on GPU 0``.
         facts: Facts about the whole pipeline, by name.
-        stages: The stages in order, starting with reading.
+        stages: Stages in order. The first stage reads the files.
     """
 
     split: str
@@ -60,7 +61,7 @@ class PipelineDescription:
 
 
 def describe_stage(op: Op, operators: Sequence[StageOperator]) -> PipelineStage:
-    """Describes ``op``, which ``operators`` implement."""
+    """Returns the description of ``op`` and of the operators that implement it."""
     transforms = transforms_of(op)
     return PipelineStage(
         transforms=tuple(
@@ -72,13 +73,13 @@ def describe_stage(op: Op, operators: Sequence[StageOperator]) -> PipelineStage:
 
 
 def describe_arrays(shapes: Sequence[Sequence[int]], layout: str, dtype: str, vary: bool) -> str:
-    """Returns text such as ``[?, ?, 3] HWC uint8`` for images that differ in height and width.
+    """Returns a description of images, such as ``[?, ?, 3] HWC uint8``, with ``?`` for sides that differ.
 
     Args:
-        shapes: Shapes of one batch.
+        shapes: Shape of each image of a batch.
         layout: Layout such as HWC.
         dtype: Name of the dtype.
-        vary: Whether heights and widths differ, even if those of this batch happen to be equal.
+        vary: Whether heights and widths can differ, even if they are equal in this batch.
     """
     sides = [str(lengths[0]) if len(set(lengths)) == 1 else "?" for lengths in zip(*shapes, strict=True)]
     if vary:
@@ -87,7 +88,7 @@ def describe_arrays(shapes: Sequence[Sequence[int]], layout: str, dtype: str, va
 
 
 def describe_spec(spec: Spec) -> str:
-    """Returns a spec's name and the parameters that the config sets."""
+    """Returns the name of a spec and its parameters that differ from the defaults."""
     parameters = spec.model_dump(exclude_defaults=True).items()
     return " ".join([spec.kind, *(f"{key}={_format(value)}" for key, value in parameters)])
 
@@ -101,7 +102,7 @@ def _format(value: object) -> str:
 
 
 def _describe_decisions(spec: Transform) -> str:
-    """Returns the first docstring line of the transform's `decide`, and its number of random numbers."""
+    """Returns the first docstring line of the transform's `decide`, and how many random numbers it uses."""
     implementation = decide.dispatch(type(spec))
     if implementation is decide.dispatch(object):
         return ""

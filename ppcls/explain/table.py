@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_WIDE = 1000  # no line is wrapped in a file or a pipe
+_WIDE = 1000  # columns of a table in a file or a pipe, so that no line is wrapped
 
 
 def print_descriptions(descriptions: Sequence[PipelineDescription], stream: TextIO) -> None:
-    """Prints a table for each pipeline: as wide as a terminal, otherwise as plain lines without wrapping."""
+    """Prints one table per pipeline. Tables fit the width of a terminal. Other streams get long lines."""
     from rich.console import Console
 
     if stream.isatty():
@@ -58,7 +58,7 @@ def _table(description: PipelineDescription) -> Table:
 
 
 def _bracket(row: int, rows: int) -> str:
-    """Returns the part of the bracket around the rows of one stage."""
+    """Returns the character of the bracket around a stage's rows that belongs in ``row``."""
     if rows == 1:
         return " "
     return "╭" if row == 0 else "╰" if row == rows - 1 else "│"

@@ -1,4 +1,4 @@
-"""Traces a loader's first batch: the operators that implement each transform, and their outputs."""
+"""Traces the first batch of a loader, to find the operators of each transform and their outputs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ENCODED = "[?] uint8"  # a file's bytes
 
 
 def trace_numpy(loader: PaddleLoader) -> list[PipelineStage]:
-    """Runs the first batch with NumPy and records the functions of OpenCV and Pillow that it calls."""
+    """Transforms the first batch with NumPy, and returns the stages with the OpenCV and Pillow functions."""
     inputs = loader.first_batch_inputs()
     ops = inputs[0].ops
     images: list[list[NDArray[Any]]] = [[] for _ in ops]
@@ -51,7 +51,7 @@ def trace_numpy(loader: PaddleLoader) -> list[PipelineStage]:
 
 @contextmanager
 def _recorded_calls() -> Iterator[dict[str, None]]:
-    """Collects the functions of OpenCV and Pillow that our code calls within the block, in order."""
+    """Yields a dictionary whose keys are the OpenCV and Pillow functions that ppcls calls in the block."""
     calls: dict[str, None] = {}
 
     def record(frame: FrameType, event: str, argument: Any) -> None:
@@ -76,7 +76,7 @@ def _recorded_calls() -> Iterator[dict[str, None]]:
 
 
 def trace_dali(loader: DaliLoader) -> list[PipelineStage]:
-    """Runs the loader's own graph once, with all of its nodes as outputs."""
+    """Runs the loader's DALI graph once with all nodes as outputs, and returns the stages."""
     from nvidia.dali import types
 
     from ppcls.data.loaders.dali.reader import shut_down
@@ -112,7 +112,7 @@ def trace_dali(loader: DaliLoader) -> list[PipelineStage]:
 
 
 def _sizes_vary(ops: Sequence[Op]) -> Iterator[bool]:
-    """Yields, for each op, whether images of different sizes still differ in size after it."""
+    """Yields for each op whether images that differ in size before the first op still differ after it."""
     sides = np.array([[600, 800], [900, 700]])
     for op in ops:
         decisions = decide(op.spec, np.full([2, op.spec.draws], 0.5, np.float32), sides)

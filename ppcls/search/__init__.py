@@ -1,1 +1,1 @@
-"""Several runs of one config: batch sizes, folds of cross-validation, and a search for settings."""
+"""Commands that train a config several times: to find a batch size, for cross-validation, or to tune keys."""

@@ -1,4 +1,4 @@
-"""``ppcls train --find-batch-size``: tries batch sizes; accumulation keeps the images per update."""
+"""Implements ``ppcls train --find-batch-size``, which finds the largest batch size that fits into memory."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from ppcls.search.trials import last_lines, start_training, write_config
 
 
 def find_batch_size(config: Config, report: Callable[[str], None]) -> str:
-    """Returns a line with the largest batch size that fits into memory.
+    """Finds the largest batch size that fits into memory, and returns it in a line of text.
 
-    Candidates are the divisors of ``batch_size * update_freq``, so that the number of images per
-    update does not change. Bisection chooses a few of them, and a dry run tries each.
+    The candidates are the divisors of ``batch_size * update_freq``, so that the number of images per update
+    does not change. Bisection selects a few candidates, and a dry run tests each of them.
 
     Args:
-        report: Receives a line about each dry run.
+        config: Config of the run.
+        report: Function that receives a line about each dry run.
 
     Raises:
-        UserError: Not even the smallest batch fits, or training fails for another reason.
+        UserError: Even the smallest batch does not fit, or training fails for another reason.
     """
     check_single_process("--find-batch-size")
     key, size = config.DataLoader.need_train().sampler.batch_setting
@@ -46,20 +47,23 @@ def find_batch_size(config: Config, report: Callable[[str], None]) -> str:
 
         largest = largest_fitting(sizes, fits)
     if largest is None:
-        raise UserError(f"--find-batch-size: not even {key} {sizes[-1]} fits into memory")
+        raise UserError(
+            f"--find-batch-size: even {key} {sizes[-1]} does not fit into memory; use smaller images or a "
+            "smaller model"
+        )
     freq = total // largest
     return (
-        f"largest {key} that fits: {largest}, with {total} images per update as in the config: "
+        f"largest {key} that fits: {largest}; to keep {total} images per update, use "
         f"-o {name}={largest} Global.update_freq={freq}"
     )
 
 
 def largest_fitting(sizes: Sequence[int], fits: Callable[[int], bool]) -> int | None:
-    """Returns the largest of the sizes that fits; None if none does.
+    """Returns the largest size that fits; None if no size fits.
 
     Args:
-        sizes: Sizes in descending order. If one fits, all smaller ones do.
-        fits: Tries a size.
+        sizes: Sizes in descending order.
+        fits: Function that returns whether a size fits. If a size fits, all smaller sizes must fit too.
     """
     if not sizes or fits(sizes[0]):
         return sizes[0] if sizes else None
@@ -71,7 +75,7 @@ def try_batch(config: Path, overrides: list[str]) -> tuple[bool, str]:
     """Returns whether a dry run fits into memory, and a description of its result.
 
     Raises:
-        UserError: It fails for another reason.
+        UserError: The dry run fails for another reason than memory.
     """
     log = config.with_name("dry_run.log")
     with start_training(config, overrides, log, ["--dry-run"]) as process:

@@ -1,4 +1,4 @@
-"""``ppcls train --folds K``: stratified cross-validation, with one report of all folds."""
+"""Implements ``ppcls train --folds K``: stratified cross-validation with one report about all folds."""
 
 from __future__ import annotations
 
@@ -30,17 +30,20 @@ _CHAIN_KEYS = ("transform_ops", "batch_transform_ops", "on_error", "max_errors",
 
 
 def cross_validate(config: Config, folds: int, output_dir: Path, report: Callable[[str], None]) -> str:
-    """Trains a model for each fold, evaluates it on the images of the fold, and writes the report.
+    """Trains one model per fold, evaluates it on the images of the fold, and writes a report.
 
-    The folds divide the images of ``DataLoader.Train``, or the whole folder if these are a random part of it.
+    The folds divide the images of ``DataLoader.Train``. If these images are a random part of a folder of
+    images, the folds divide the whole folder.
 
     Args:
-        config: Config of the runs; ``DataLoader.Eval`` provides the transforms and the batch size.
-        output_dir: Existing folder of the report, the lists and the runs.
-        report: Receives a line about each fold.
+        config: Config of the runs. ``DataLoader.Eval`` provides the transforms and the batch size for
+            evaluation.
+        folds: Number of folds.
+        output_dir: Existing folder for the report, the image lists and the runs.
+        report: Function that receives a line about each fold.
 
     Returns:
-        Mean and standard deviation of each metric, as lines of text.
+        A line of text with the mean and standard deviation of each metric.
 
     Raises:
         UserError: The data cannot be split, or a run fails.
@@ -62,14 +65,16 @@ def cross_validate(config: Config, folds: int, output_dir: Path, report: Callabl
 
 
 def write_folds(config: Config, folds: int, output_dir: Path) -> list[Path]:
-    """Writes lists of images and a config for each fold; returns the configs.
+    """Writes the image lists and the config of each fold, and returns the paths of the configs.
 
     Raises:
-        UserError: The data set has no separate files, or a class has fewer images than there are folds.
+        UserError: The images are not separate files, or a class has fewer images than there are folds.
     """
     train, evaluation = config.DataLoader.Train, config.DataLoader.evaluated.get("Eval")
     if train is None or evaluation is None or config.Global.eval_mode == "retrieval":
-        raise UserError("--folds needs DataLoader.Train, DataLoader.Eval and eval_mode: classification")
+        raise UserError(
+            "--folds needs DataLoader.Train, DataLoader.Eval and Global.eval_mode: classification"
+        )
     dataset = train.dataset
     if not isinstance(dataset, FileDataset):
         raise UserError(f"--folds needs images in separate files, got {dataset.kind}")
@@ -80,7 +85,9 @@ def write_folds(config: Config, folds: int, output_dir: Path) -> list[Path]:
         dataset = dataset.model_copy(update={"part": None})
     index = read_index(dataset, config.Arch.class_num)
     if not isinstance(index, FileIndex):
-        raise UserError(f"--folds needs whole images, but the {dataset.kind} crops them; crop the files")
+        raise UserError(
+            f"--folds needs whole images, but {dataset.kind} crops them; store the cropped images as files"
+        )
     tree = config.model_dump(mode="json")
     if isinstance(dataset, ImageFolderDataset) and tree["Infer"] is not None:
         write_class_names(output_dir / LABEL_LIST, list_class_folders(index.root))
@@ -108,16 +115,16 @@ def write_folds(config: Config, folds: int, output_dir: Path) -> list[Path]:
 
 
 def split_folds(labels: NDArray[Any], folds: int, seed: int) -> list[NDArray[np.bool_]]:
-    """Returns which images each fold holds out, [N] each.
+    """Returns a mask [N] per fold, which is True for the images that the fold holds out.
 
     Args:
-        labels: [N] classes, of which each fold gets an equal share; or [N, C] several labels, which are split
-            at random.
+        labels: Class of each image, [N], or several labels per image, [N, C]. Each fold gets an equal share
+            of each class. Images with several labels are split at random.
         folds: Number of folds, at least 2.
-        seed: Seed of the order.
+        seed: Seed for shuffling.
 
     Raises:
-        UserError: There are fewer images, or fewer of a class, than folds.
+        UserError: The data set or a class has fewer images than there are folds.
     """
     from sklearn.model_selection import KFold, StratifiedKFold  # slow to import
 
@@ -152,7 +159,10 @@ def _write_report(config: Config, results: list[EvalRecord], output_dir: Path) -
     folds = len(results)
     page = render_page(
         f"{folds}-fold cross-validation of {config.Arch.name}",
-        [f"The best evaluation of each fold, on images that were not used for training. Runs: {output_dir}."],
+        [
+            "The table shows the best evaluation of each fold, on images that were not used for training. "
+            f"The runs are in {output_dir}."
+        ],
         ["", "epoch", *columns],
         rows,
         [folds, folds + 1],

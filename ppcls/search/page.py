@@ -1,4 +1,4 @@
-"""The page that shows the results of several runs: a table, and charts as pictures."""
+"""Renders an HTML page with a table and charts, which shows the results of several runs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ def render_page(
     """Returns a self-contained HTML page.
 
     Args:
+        title: Title of the page.
         text: Paragraphs above the table.
         header: Titles of the columns.
-        rows: Cells of the table.
-        strong: Positions of emphasized rows.
-        figure: Charts below the table.
+        rows: Cells of the table, row by row.
+        strong: Positions of the rows to emphasize.
+        figure: Charts below the table; None for no charts.
     """
     lines = [
         f"<!doctype html><meta charset=utf-8><title>{escape(title)}</title><style>{_STYLE}</style>",

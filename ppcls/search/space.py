@@ -21,26 +21,36 @@ _FORM = "expected LOW..HIGH, log:LOW..HIGH or a list of choices"
 
 @dataclass(frozen=True)
 class Choices:
-    """A key with a few possible values, which may be any YAML."""
+    """The search space of a key with a few possible values.
+
+    Attributes:
+        values: Possible values as YAML text.
+    """
 
     values: tuple[str, ...]
 
     def suggest(self, trial: Trial, key: str) -> str:
-        """Returns a value as YAML."""
+        """Returns the trial's value of ``key`` as YAML text."""
         chosen: str = trial.suggest_categorical(key, self.values)
         return chosen
 
 
 @dataclass(frozen=True)
 class NumberRange:
-    """A key with numbers from ``low`` to ``high``, integers if both are."""
+    """The search space of a key with a numeric value, an integer if both bounds are integers.
+
+    Attributes:
+        low: Smallest value.
+        high: Largest value.
+        log: Whether values are drawn on a logarithmic scale.
+    """
 
     low: float
     high: float
     log: bool
 
     def suggest(self, trial: Trial, key: str) -> str:
-        """Returns a value as YAML."""
+        """Returns the trial's value of ``key`` as YAML text."""
         if isinstance(self.low, int) and isinstance(self.high, int):
             return str(trial.suggest_int(key, self.low, self.high, log=self.log))
         return repr(trial.suggest_float(key, self.low, self.high, log=self.log))
@@ -53,7 +63,7 @@ def read_space(settings: Mapping[str, Any]) -> dict[str, Dimension]:
     """Returns the search space of each key.
 
     Raises:
-        UserError: A space is invalid, or there is none.
+        UserError: A space is invalid, or ``settings`` is empty.
     """
     if not settings:
         raise UserError("no search space; write --search KEY=LOW..HIGH or --space FILE")

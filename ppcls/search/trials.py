@@ -1,4 +1,4 @@
-"""Runs ``ppcls train`` in child processes, which free all memory when they end."""
+"""Runs ``ppcls train`` in child processes, so that each run frees all of its memory when it ends."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ppcls.report.record import EvalRecord
 from ppcls.runtime.launch import child_environment
 
 _PACKAGES = str(Path(__file__).parents[2])
-_STOP_SECONDS = 60.0  # for a stopped run to save its checkpoint
+_STOP_SECONDS = 60.0  # time for a stopped run to save its checkpoint
 
 
 def write_config(config: Config, path: Path) -> Path:
-    """Writes the config of a child process, and returns its file."""
+    """Writes the config of a child process to ``path``, and returns ``path``."""
     write_text(path, dump_config(config))
     return path
 
@@ -30,12 +30,13 @@ def write_config(config: Config, path: Path) -> Path:
 def start_training(
     config: Path, overrides: Sequence[str], log: Path, options: Sequence[str] = ()
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Starts ``ppcls train``, and stops it at the end of the block if it still runs.
+    """Starts ``ppcls train`` and yields its process, which is stopped at the end of the block.
 
     Args:
-        overrides: ``KEY=VALUE`` each.
+        config: Config file of the run.
+        overrides: Overrides of config keys, each as ``KEY=VALUE``.
         log: File for standard output and standard error.
-        options: Further options.
+        options: Further options of ``ppcls train``.
     """
     changes = ["-o", *overrides] if overrides else []
     environment = child_environment({})
@@ -60,13 +61,13 @@ def start_training(
 
 
 def read_evaluations(output_dir: Path) -> list[EvalRecord]:
-    """Returns the evaluations of a run so far."""
+    """Returns the records of all evaluations that a run has finished so far."""
     records = read_records(output_dir / "metrics.jsonl")
     return [record for record in records if isinstance(record, EvalRecord)]
 
 
 def last_lines(log: Path) -> str:
-    """Returns the end of a child's output, for an error."""
+    """Returns the last error message in a log, or the last five lines if there is none."""
     text = log.read_text(encoding="utf-8", errors="replace").strip()
     _, separator, error = text.rpartition("error: ")
     return error if separator else "\n".join(text.splitlines()[-5:])

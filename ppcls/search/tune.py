@@ -1,4 +1,4 @@
-"""``ppcls tune``: searches settings with Optuna, with one process per trial."""
+"""Implements ``ppcls tune``, which searches hyperparameters with Optuna and runs each trial in a process."""
 
 from __future__ import annotations
 
@@ -38,23 +38,24 @@ def tune(
     output_dir: Path,
     report: Callable[[str], None],
 ) -> str:
-    """Runs trials until there are as many as requested, including those of an earlier search in the folder.
+    """Runs trials until ``trials`` of them have finished. Trials of an earlier search in the folder count.
 
-    A trial trains ``config`` with other values of the searched keys, in a folder of its own. Its value is
-    the best first metric of ``Metric.Eval``. Trials that are worse than the median of the others at the same
-    evaluation are stopped.
+    Each trial trains ``config`` with other values of the searched keys, and has its own output folder. Its
+    score is the best value of the first metric of ``Metric.Eval``. A trial is stopped early if it is worse
+    than the median of the other trials at the same evaluation.
 
     Args:
+        config: Config of the runs.
         space: Search space of each key.
-        trials: Number of all trials.
-        output_dir: Existing folder of the trials, the storage and the page.
-        report: Receives a line about each trial.
+        trials: Total number of trials.
+        output_dir: Existing folder for the trials, Optuna's storage and the page.
+        report: Function that receives a line about each trial.
 
     Returns:
-        The best settings as a line of text.
+        A line of text with the best settings.
 
     Raises:
-        UserError: Optuna is missing, the search in the folder has another space, or every trial fails.
+        UserError: Optuna is missing, the config has no evaluation, or every trial fails.
     """
     check_single_process("ppcls tune")
     try:
@@ -88,14 +89,14 @@ def tune(
     if (left := trials - len(_finished(study))) > 0:
         study.optimize(objective, n_trials=left, callbacks=[finish], catch=(UserError,))
     if not any(trial.state.name == "COMPLETE" for trial in study.trials):
-        raise UserError(f"every trial failed; the last one: {study.trials[-1].user_attrs.get('error')}")
+        raise UserError(f"every trial failed; the last error: {study.trials[-1].user_attrs.get('error')}")
     best = study.best_trial
     changes = " ".join(shlex.quote(f"{key}={value}") for key, value in best.user_attrs["values"].items())
     return f"best trial {best.number}: {name} {best.value:.4f}: -o {changes}; results: {output_dir / PAGE}\n"
 
 
 def _count(output_dir: Path) -> int:
-    """Returns the number of trials in the folder, so that a resumed search draws other values."""
+    """Returns the number of trials in the folder. It changes the seed, so that a resumed search continues."""
     return len(list(output_dir.glob("trial_*")))
 
 
@@ -108,7 +109,7 @@ def _is_interrupted(trial: FrozenTrial) -> bool:
 
 
 def _restart_interrupted(study: Study) -> None:
-    """Queues the settings of trials that were running when an earlier search ended."""
+    """Enqueues the settings of trials that were still running when an earlier search ended."""
     from optuna.trial import TrialState
 
     for trial in study.get_trials(states=[TrialState.RUNNING]):
@@ -122,10 +123,10 @@ def _restart_interrupted(study: Study) -> None:
 
 
 def _train(trial: Trial, values: dict[str, str], config: Path, name: str, output_dir: Path) -> float:
-    """Returns the best value of a run, which is stopped if it is not promising.
+    """Runs a trial and returns its score. Stops the trial early if Optuna's pruner suggests it.
 
     Raises:
-        optuna.TrialPruned: The run was stopped.
+        optuna.TrialPruned: The run was stopped early.
         UserError: The run failed.
     """
     import optuna
@@ -180,7 +181,10 @@ def _write_page(study: Study, name: str, space: Mapping[str, Dimension], output_
     ]
     page = render_page(
         f"Search for settings: {name}",
-        [f"Trials from best to worst; pruned ones were stopped early. Runs: {output_dir}/trial_*."],
+        [
+            "The table lists the trials from best to worst. Pruned trials were stopped early. "
+            f"The runs are in {output_dir}/trial_*."
+        ],
         ["trial", name, "state", *space],
         rows,
         [0],
@@ -190,7 +194,7 @@ def _write_page(study: Study, name: str, space: Mapping[str, Dimension], output_
 
 
 def _draw(trials: list[FrozenTrial], name: str, space: Mapping[str, Dimension]) -> Figure:
-    """Returns charts of the metric over the trials and over each key."""
+    """Returns charts that plot the metric against the number of the trial and against each key."""
     from matplotlib.figure import Figure
 
     done = [trial for trial in trials if trial.state.name == "COMPLETE"]

@@ -21,14 +21,14 @@ def test_build_model_unknown_name_suggests_nearest():
 # Parameters of a shared class that have no effect in a family, or that the family sets itself.
 UNUSED = {
     **{family: {"depth"} for family in ("ViT", "DeiT", "TNT")},
-    "ResNet of bottlenecks": {"layer_type", "use_first_short_conv"},
+    "ResNet with bottlenecks": {"layer_type", "use_first_short_conv"},
     "MobileNetV4": {"timm_variant"},
     "MobileViTV2": {"drop_rate"},
     "MobileViTV3": {"drop_rate"},
-    "MobileViTV3 of MobileViTV2": {"drop_rate"},
+    "MobileViTV3 with MobileViTV2 blocks": {"drop_rate"},
     "PPHGNet": {"dropout"},
     "SwinTransformerV2": {"shift_single_window"},
-    "SwinTransformerV2 of 384 x 384 pixels": {"shift_single_window"},
+    "SwinTransformerV2 for 384 x 384 pixels": {"shift_single_window"},
     "TinyNet": {"dropout"},
 }
 

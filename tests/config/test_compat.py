@@ -142,7 +142,7 @@ def test_paddleclas_config_survives_a_dump(family: str) -> None:
         ),
         (
             lambda: plain("ResNet50") | {"Arch": {"name": "ResNet50", "layer_type": "DiverseBranchBlock"}},
-            r"Arch.layer_type: ResNet50 has no such option, only ResNet of basic blocks",
+            r"Arch.layer_type: ResNet50 has no such option, only ResNet with basic blocks",
         ),
         (
             lambda: plain("ResNet50") | {"Slim": {"quant": {"name": "pact"}}},

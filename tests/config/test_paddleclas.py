@@ -112,8 +112,8 @@ def test_optimizer_of_its_own_for_centers_is_an_error() -> None:
     found = sorted(caught.value.problems)
     assert len(found) == 2
     assert found[0].endswith(
-        "CenterLoss: unknown loss; its centers need another optimizer than the model, "
-        "and there is only one; remove it"
+        "CenterLoss: unknown loss; it needs a second optimizer for its centers, "
+        "which ppcls does not support; remove it"
     )
     assert found[1].startswith("Optimizer: expected one optimizer for all parameters, got a list")
 

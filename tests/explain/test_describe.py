@@ -108,7 +108,7 @@ def test_dropped_layout_transform_is_reported(make: Any) -> None:
     ops = "[DecodeImage, ResizeImage: {size: 8}, ToCHWImage, NormalizeImage]"
     chain = f"DataLoader.Train.dataset.transform_ops={ops}"
     train, evaluation = describe(make("quickstart", "Arch.data_format=NHWC", chain), Runtime())
-    assert train.facts["dropped"] == "[2] ToCHWImage: the model takes NHWC"
+    assert train.facts["dropped"] == "[2] ToCHWImage: the model expects NHWC images"
     assert train.facts["batch"].startswith("[4, 8, 8, 3] NHWC")
     assert "dropped" not in evaluation.facts
     train, _ = describe(make("quickstart", chain), Runtime())
@@ -120,7 +120,8 @@ def test_dropped_layout_transform_is_reported(make: Any) -> None:
 def test_changing_size_is_reported(make: Any, use_dali: bool) -> None:
     sizes = "DataLoader.Train.input_size={name: Progressive, sizes: [16, 32], epochs: [0, 2]}"
     train, _ = describe(make("quickstart", sizes, f"Global.use_dali={use_dali}"), Runtime())
-    assert train.facts["size"].startswith("changes by Progressive sizes=(16, 32) epochs=(0, 2)")
+    size = "changes during training: Progressive sizes=(16, 32) epochs=(0, 2)"
+    assert train.facts["size"].startswith(size)
     assert train.facts["batch"].startswith("[4, 3, 16, 16]")
     crop = next(stage for stage in train.stages if any("RandCropImage" in each for each in stage.transforms))
     assert crop.operators[-1].output == "[16, 16, 3] HWC uint8"

@@ -32,13 +32,13 @@ def test_accumulation_keeps_the_images_per_update(make_config, monkeypatch: pyte
     config, lines = make_config(Global__update_freq=2), []
     text = find_batch_size(config, lines.append)
     assert text.endswith("-o DataLoader.Train.sampler.batch_size=4 Global.update_freq=4")
-    assert "16 images per update as in the config" in text
+    assert "to keep 16 images per update" in text
     assert "batch_size 16: tried" in lines
 
 
 def test_nothing_fits_is_an_error(make_config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "try_batch", lambda *_: (False, "out of memory"))
-    with pytest.raises(UserError, match="not even batch_size 1 fits"):
+    with pytest.raises(UserError, match="even batch_size 1 does not fit"):
         find_batch_size(make_config(), lambda _: None)
 
 

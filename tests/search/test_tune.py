@@ -126,7 +126,7 @@ def test_search_without_a_complete_trial_is_an_error(make_config, tmp_path: Path
     monkeypatch.setattr(module, "start_training", lambda *_: _Block(process))
     monkeypatch.setattr(module, "last_lines", lambda _: "no such model")
     lines: list[str] = []
-    with pytest.raises(UserError, match="every trial failed; the last one: no such model"):
+    with pytest.raises(UserError, match="every trial failed; the last error: no such model"):
         module.tune(make_config(), read_space({"Arch.name": ["NoNet"]}), 2, tmp_path, lines.append)
     assert lines[1] == "trial 1: failed: no such model: Arch.name=NoNet"
 

@@ -62,7 +62,7 @@ def test_invalid_option_is_rejected(overrides: list[str], text: str) -> None:
 
 
 def test_image_size_that_model_rejects_is_reported() -> None:
-    found = "produces images of 32 x 32, but Arch.name=ViT_base_patch16_384 takes 384 x 384; "
+    found = "produces images of 32 x 32, but Arch.name=ViT_base_patch16_384 accepts only 384 x 384; "
     fix = "set Arch.img_size=32, or change the size"
     assert problems("Arch.name=ViT_base_patch16_384") == [
         f"{place}: {found}{fix}"
@@ -78,7 +78,8 @@ def test_image_size_that_model_rejects_is_reported() -> None:
         "DataLoader.Train.input_size.name=MultiScale",
         "DataLoader.Train.input_size.sizes=[32, 48]",
     ) == [
-        "DataLoader.Train.input_size.sizes: 48 x 48, but Arch.name=DeiT_tiny_patch16_224 takes 32 x 32; "
+        "DataLoader.Train.input_size.sizes: 48 x 48, but Arch.name=DeiT_tiny_patch16_224 accepts only "
+        "32 x 32; "
         "set Arch.img_size=48, or change the size"
     ]
 
