@@ -72,7 +72,9 @@ class ConvNorm(nn.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         conv, norm = self.names
-        convolution = (ImageConv2D if data_format == "NHWC" and in_channels == 3 else nn.Conv2D)(
+        convolution = (
+            ImageConv2D if data_format == "NHWC" and in_channels == 3 and groups == 1 else nn.Conv2D
+        )(
             in_channels,
             out_channels,
             kernel,
