@@ -8,9 +8,9 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.families.shufflenet_v2 import interleave
 from ppcls.arch.layers.conv_norm import DataFormat, kaiming_conv, round_channels
 from ppcls.arch.layers.mobile import LateFeatures
+from ppcls.arch.layers.shuffle import interleave
 from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
 
 _DEPTHS, _WIDTHS = (3, 7, 3), (116, 232, 464)

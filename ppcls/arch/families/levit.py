@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar
 
-import paddle
 from paddle import ParamAttr, Tensor, nn
 from paddle.regularizer import L2Decay
 
@@ -27,7 +26,7 @@ _HALVING_RATIO = 4  # of the values' width to the keys' where the size is halved
 class ShortConvNorm(ConvNorm):
     """A `ConvNorm` with the parameter names of this network."""
 
-    names: ClassVar[tuple[str, str]] = ("c", "bn")
+    names = ("c", "bn")
 
 
 def _linear_norm(inputs: int, outputs: int, scale: float = 1.0) -> nn.Sequential:
@@ -51,35 +50,29 @@ class DistanceAttention(nn.Layer):  # type: ignore[misc]
     def __init__(self, inputs: int, outputs: int, key: int, heads: int, side: int, halves: bool) -> None:
         super().__init__()
         value = key * (_HALVING_RATIO if halves else _RATIO)
+        self._widths = [key, value] if halves else [key, key, value]
+        self._projection, self._heads, self._side = "kv" if halves else "qkv", heads, side
+        self.add_sublayer(self._projection, _linear_norm(inputs, heads * sum(self._widths)))
         if halves:
-            self.kv = _linear_norm(inputs, heads * (key + value))
             self.q = nn.LayerDict({"1": _linear_norm(inputs, heads * key)})
-        else:
-            self.qkv = _linear_norm(inputs, heads * (2 * key + value))
         norm = _linear_norm(heads * value, outputs, 1.0 if halves else 0.0)
         self.proj = nn.Sequential(nn.Hardswish(), norm)
         attr = ParamAttr(initializer=nn.initializer.Constant(0.0), regularizer=L2Decay(0.0))
         self.attention_biases = self.create_parameter([heads, side**2], attr=attr)
         add_constant(self, "attention_bias_idxs", distances(side, 2 if halves else 1))
         self.attention = DotProductAttention(heads)
-        self._key, self._value, self._heads, self._side, self._halves = key, value, heads, side, halves
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps tokens [B, N, inputs] to [B, N, outputs], or to a quarter of the tokens."""
-        if self._halves:
-            key, value = self._split(self.kv(x), [self._key, self._value])
+        heads = getattr(self, self._projection)(x)
+        heads = heads.reshape([-1, x.shape[1], self._heads, sum(self._widths)])
+        *query, key, value = (part.flatten(2) for part in heads.split(self._widths, axis=3))
+        if not query:
             square = x.reshape([-1, self._side, self._side, x.shape[2]])
-            query = self.q["1"](square[:, ::2, ::2].flatten(1, 2))
-        else:
-            query, key, value = self._split(self.qkv(x), [self._key, self._key, self._value])
+            query = [self.q["1"](square[:, ::2, ::2].flatten(1, 2))]
         index = self.attention_bias_idxs
         bias = self.attention_biases.index_select(index.flatten(), 1).reshape([self._heads, *index.shape])
-        return self.proj(self.attention(query, key, value, bias))
-
-    def _split(self, x: Tensor, widths: list[int]) -> list[Tensor]:
-        """Returns parts of these widths of each head, [B, N, heads * width]."""
-        heads = x.reshape([-1, x.shape[1], self._heads, sum(widths)])
-        return [part.flatten(2) for part in paddle.split(heads, widths, axis=3)]
+        return self.proj(self.attention(query[0], key, value, bias))
 
 
 class LeViT(nn.Layer):  # type: ignore[misc]
@@ -123,8 +116,7 @@ class LeViT(nn.Layer):  # type: ignore[misc]
         residual = partial(ResidualSequence, shortcut=True, drop=drop_path_rate)
         for i, width in enumerate(widths):
             if i:
-                before = widths[i - 1]
-                halving = DistanceAttention(before, width, key, before // key, side, True)
+                halving = DistanceAttention(widths[i - 1], width, key, widths[i - 1] // key, side, True)
                 blocks += [halving, residual({"m": _mlp(width)})]
                 side = (side + 1) // 2
             for _ in range(depths[i]):
@@ -138,8 +130,7 @@ class LeViT(nn.Layer):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
         check_side(x, self._side, self._data_format)
-        x = self.patch_embed(x)
-        x = self.blocks(to_tokens(x, self._data_format).flatten(1, 2)).mean(1)
+        x = self.blocks(to_tokens(self.patch_embed(x), self._data_format).flatten(1, 2)).mean(1)
         return (self.head(x) + self.head_dist(x)) / 2 if self.timm_variant else self.head(x)
 
 

@@ -1,21 +1,17 @@
-"""Next-ViT (Li et al. 2022, https://arxiv.org/abs/2207.05501): convolutional blocks, and some with attention.
-
-As in PaddleClas, keys and values are averages of consecutive tokens.
-"""
+"""Next-ViT (Li et al. 2022, https://arxiv.org/abs/2207.05501): convolutions, and attention in some blocks."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar, NamedTuple
 
 import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, batch_norm, round_channels
-from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
-from ppcls.arch.layers.tokens import PixelMlp, TokenBatchNorm, pointwise, to_image, to_tokens
-from ppcls.arch.layers.transformer import DEVIATION, DotProductAttention, linear, normal
+from ppcls.arch.layers.drop_path import DropPath, drop_paths
+from ppcls.arch.layers.tokens import AveragedAttention, PixelMlp, pointwise, to_image, to_tokens
+from ppcls.arch.layers.transformer import DEVIATION, linear, normal
 
 _HEAD = 32
 _STEM = ((64, 2), (32, 1), (64, 1), (64, 2))  # channels and stride
@@ -23,32 +19,24 @@ _WIDTHS = ((96, 96), (192, 256), (384, 512), (768, 1024))  # of blocks without a
 _REDUCTIONS = (8, 4, 2, 1)  # of the sides of keys and values, per stage
 _GROUP = 5  # in the third stage, every block at a multiple of it has attention
 _SHARE = 0.75  # of the channels that have attention
-_NORMAL = nn.initializer.Normal(std=DEVIATION)
-
-
-class Drops(NamedTuple):
-    """Dropout after each layer and of attention weights, and the probability of skipping half a block."""
-
-    layer: float
-    attention: float
-    path: float
+Rates = tuple[float, float, float]
+_INIT = nn.initializer.Normal(std=DEVIATION)
 
 
 class NextConvNorm(ConvNorm):
     """A `ConvNorm` with the parameter names of this network."""
 
-    names: ClassVar[tuple[str, str]] = ("conv", "norm")
+    names = ("conv", "norm")
 
 
 class GroupedConvAttention(ConvNorm):
     """A 3x3 convolution per head, batch norm, ReLU and a 1x1 convolution."""
 
-    names: ClassVar[tuple[str, str]] = ("group_conv3x3", "norm")
+    names = ("group_conv3x3", "norm")
 
     def __init__(self, channels: int, data_format: DataFormat) -> None:
-        shape = channels, channels, 3, 1, channels // _HEAD
-        super().__init__(*shape, F.relu, data_format, initializer=_NORMAL)
-        self.projection = pointwise(channels, channels, data_format, _NORMAL, bias=False)
+        super().__init__(channels, channels, 3, 1, channels // _HEAD, F.relu, data_format, initializer=_INIT)
+        self.projection = pointwise(channels, channels, data_format, _INIT, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to the same shape."""
@@ -56,111 +44,59 @@ class GroupedConvAttention(ConvNorm):
 
 
 class ReluMlp(PixelMlp):
-    """A `PixelMlp` with ReLU, whose inner channels are ``ratio`` times the others."""
+    """A `PixelMlp` with the parameter names of this network."""
 
     names = ("conv1", "conv2")
 
-    def __init__(self, channels: int, ratio: int, drop_rate: float, data_format: DataFormat) -> None:
-        hidden = round_channels(channels * ratio, 32)
-        super().__init__(channels, hidden, drop_rate, data_format, F.relu, normal())
 
-
-class AveragedAttention(nn.Layer):  # type: ignore[misc]
-    """Self-attention with averages of consecutive tokens as keys and values.
-
-    Args:
-        width: Width of a token.
-        count: Number of tokens per average.
-        drops: See `Drops`.
-    """
-
-    def __init__(self, width: int, count: int, drops: Drops) -> None:
-        super().__init__()
-        self.q, self.k, self.v, self.proj = (linear(width, width) for _ in range(4))
-        self.proj_drop = dropout(drops.layer)
-        self.attention = DotProductAttention(width // _HEAD, drop_rate=drops.attention)
-        self._count, self._width = count, width
-        if count > 1:
-            self.norm = TokenBatchNorm(width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps tokens [B, N, width] to the same shape."""
-        source = x
-        if self._count > 1:
-            kept = x.shape[1] // self._count
-            groups = x[:, : kept * self._count].reshape([-1, kept, self._count, self._width])
-            source = self.norm(groups.mean(2))
-        return self.proj_drop(self.proj(self.attention(self.q(x), self.k(source), self.v(source))))
-
-
-class GroupedConvBlock(nn.Layer):  # type: ignore[misc]
+class NextBlock(nn.Layer):  # type: ignore[misc]
     """`GroupedConvAttention`, then `ReluMlp`, each with a shortcut.
 
-    Args:
-        stride: Stride of average pooling.
-        drops: See `Drops`.
-    """
-
-    def __init__(self, channels: int, out: int, stride: int, drops: Drops, data_format: DataFormat) -> None:
-        super().__init__()
-        self.patch_embed = _embed(channels, out, stride, data_format)
-        self.mhca = GroupedConvAttention(out, data_format)
-        self.norm = batch_norm(out, data_format)
-        self.mlp = ReluMlp(out, 3, drops.layer, data_format)
-        self.drop_path = DropPath(drops.path)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] (or NHWC) to [B, C', ceil(H/stride), ceil(W/stride)]."""
-        x = self.patch_embed(x)
-        x = x + self.drop_path(self.mhca(x))
-        return x + self.drop_path(self.mlp(self.norm(x)))
-
-
-class AveragedAttentionBlock(nn.Layer):  # type: ignore[misc]
-    """`AveragedAttention`, to which the channels of `GroupedConvAttention` are appended, then `ReluMlp`.
+    `AveragedAttention` may come first; the channels of `GroupedConvAttention` are appended to its output.
 
     Args:
         stride: Stride of average pooling.
-        reduction: Factor by which the sides of keys and values are reduced.
-        drops: See `Drops`; smaller probabilities of skipping apply to both parts of the first half.
+        reduction: Factor by which the sides of keys and values are reduced; 0 for no `AveragedAttention`.
+        rates: Dropout after each layer and of the attention weights, and the probability of skipping each
+            half. With both kinds of attention, each has a part of it.
     """
 
     def __init__(
-        self, channels: int, out: int, stride: int, reduction: int, drops: Drops, data_format: DataFormat
+        self, channels: int, out: int, stride: int, reduction: int, rates: Rates, data_format: DataFormat
     ) -> None:
         super().__init__()
-        width = round_channels(out * _SHARE, 32)
+        self._data_format, self._attends, drop = data_format, reduction > 0, rates[2]
+        width = round_channels(out * _SHARE, 32) if reduction else out
         self.patch_embed = _embed(channels, width, stride, data_format)
-        self.norm1, self.norm2 = batch_norm(width, data_format), batch_norm(out, data_format)
-        self.e_mhsa = AveragedAttention(width, reduction**2, drops)
-        self.projection = _embed(width, out - width, 1, data_format)
-        self.mhca = GroupedConvAttention(out - width, data_format)
-        self.mlp = ReluMlp(out, 2, drops.layer, data_format)
-        self.mhsa_drop, self.mhca_drop = (DropPath(drops.path * share) for share in (_SHARE, 1 - _SHARE))
-        self.drop_path, self._data_format = DropPath(drops.path), data_format
+        if reduction:
+            self.norm1, self.mhsa_drop = batch_norm(width, data_format), DropPath(drop * _SHARE)
+            self.e_mhsa = AveragedAttention(width, width // _HEAD, reduction**2, rates[:2])
+            self.projection = _embed(width, out - width, 1, data_format)
+        self.add_sublayer("norm2" if reduction else "norm", batch_norm(out, data_format))
+        self.mhca = GroupedConvAttention(out - width if reduction else out, data_format)
+        hidden = round_channels(out * (2 if reduction else 3), 32)
+        self.mlp = ReluMlp(out, hidden, rates[0], data_format, F.relu, normal())
+        self.mhca_drop, self.drop_path = DropPath(drop * (1 - _SHARE if reduction else 1)), DropPath(drop)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to [B, C', ceil(H/stride), ceil(W/stride)]."""
-        x = self.patch_embed(x)
-        tokens = to_tokens(self.norm1(x), self._data_format)
-        attended = self.e_mhsa(tokens.flatten(1, 2)).reshape([-1, *tokens.shape[1:]])
-        x = x + self.mhsa_drop(to_image(attended, self._data_format))
-        others = self.projection(x)
+        x = others = self.patch_embed(x)
+        if self._attends:
+            attended = self.e_mhsa(to_tokens(self.norm1(x), self._data_format))
+            x = x + self.mhsa_drop(to_image(attended, self._data_format))
+            others = self.projection(x)
         others = others + self.mhca_drop(self.mhca(others))
-        x = paddle.concat([x, others], axis=3 if self._data_format == "NHWC" else 1)
-        return x + self.drop_path(self.mlp(self.norm2(x)))
+        x = paddle.concat([x, others], 3 if self._data_format == "NHWC" else 1) if self._attends else others
+        return x + self.drop_path(self.mlp((self.norm2 if self._attends else self.norm)(x)))
 
 
 def _embed(in_channels: int, out: int, stride: int, data_format: DataFormat) -> nn.Layer:
     """Returns average pooling with this stride, and a 1x1 convolution if size or channels change."""
-    layers = nn.Sequential()
-    if stride > 1:
-        pool = nn.AvgPool2D(stride, stride, ceil_mode=True, data_format=data_format)
-        layers.add_sublayer("avgpool", pool)
-    if stride > 1 or in_channels != out:
-        layers.add_sublayer("conv", pointwise(in_channels, out, data_format, _NORMAL, bias=False))
-        layers.add_sublayer("norm", batch_norm(out, data_format))
-    return layers
+    if stride == 1 and in_channels == out:
+        return nn.Identity()
+    pool = nn.AvgPool2D(stride, stride, ceil_mode=True, data_format=data_format)
+    conv = NextConvNorm(in_channels, out, 1, data_format=data_format, initializer=_INIT)
+    return nn.Sequential(*([("avgpool", pool)] if stride > 1 else []), *conv.named_children())
 
 
 class NextViT(nn.Layer):  # type: ignore[misc]
@@ -185,9 +121,8 @@ class NextViT(nn.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         channels, stem = input_image_channel, list[nn.Layer]()
-        conv = partial(NextConvNorm, act=F.relu, data_format=data_format, initializer=_NORMAL)
         for out, stride in _STEM:
-            stem.append(conv(channels, out, 3, stride))
+            stem.append(NextConvNorm(channels, out, 3, stride, 1, F.relu, data_format, initializer=_INIT))
             channels = out
         self.stem = nn.Sequential(*stem)
         self.depths = depths = 3, 4, depth, 3
@@ -195,14 +130,10 @@ class NextViT(nn.Layer):  # type: ignore[misc]
         for stage, count in enumerate(depths):
             period = _GROUP if stage == 2 else count  # between blocks with attention
             for i in range(count):
-                drops = Drops(drop_rate, attn_drop_rate, next(paths))
                 stride, attends = 2 if stage and not i else 1, stage > 0 and (i + 1) % period == 0
-                out = _WIDTHS[stage][attends]
-                shape = channels, out, stride
-                if attends:
-                    blocks.append(AveragedAttentionBlock(*shape, _REDUCTIONS[stage], drops, data_format))
-                else:
-                    blocks.append(GroupedConvBlock(*shape, drops, data_format))
+                out, reduction = _WIDTHS[stage][attends], _REDUCTIONS[stage] if attends else 0
+                rates = drop_rate, attn_drop_rate, next(paths)
+                blocks.append(NextBlock(channels, out, stride, reduction, rates, data_format))
                 channels = out
         self.features = nn.Sequential(*blocks)
         self.norm = batch_norm(channels, data_format)
@@ -211,8 +142,7 @@ class NextViT(nn.Layer):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
-        x = self.norm(self.features(self.stem(x)))
-        return self.proj_head(self.avgpool(x).flatten(1))
+        return self.proj_head(self.avgpool(self.norm(self.features(self.stem(x)))).flatten(1))
 
 
 NextViT_small_224 = NextViT_small_384 = partial(NextViT, 10, drop_path_rate=0.1)

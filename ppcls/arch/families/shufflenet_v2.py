@@ -9,6 +9,7 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import Activation, DataFormat, UnderscoredConvNorm, kaiming_conv
+from ppcls.arch.layers.shuffle import interleave
 
 _DEPTHS = (4, 8, 4)
 _STEM = 24
@@ -52,12 +53,6 @@ class DownsamplingUnit(nn.Layer):  # type: ignore[misc]
         first = self._conv_linear_1(self._conv_dw_1(x))
         second = self._conv_linear_2(self._conv_dw_2(self._conv_pw_2(x)))
         return interleave(first, second, self._layout)
-
-
-def interleave(first: Tensor, second: Tensor, data_format: DataFormat) -> Tensor:
-    """Returns the channels of both tensors alternately: the paper's shuffle of two groups."""
-    axis = 2 if data_format == "NCHW" else 4
-    return paddle.stack([first, second], axis=axis).flatten(axis - 1, axis)
 
 
 class ShuffleNetV2(nn.Layer):  # type: ignore[misc]

@@ -173,6 +173,35 @@ class ReducedAttention(nn.Layer):  # type: ignore[misc]
         return F.gelu(x) if self._linear else x
 
 
+class AveragedAttention(nn.Layer):  # type: ignore[misc]
+    """Self-attention with averages of consecutive tokens as keys and values.
+
+    Args:
+        width: Width of a token.
+        heads: Number of heads.
+        count: Number of tokens per average; those that are left at the end are ignored.
+        rates: Dropout of the output and of the attention weights.
+    """
+
+    def __init__(self, width: int, heads: int, count: int, rates: tuple[float, float]) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.proj = (linear(width, width) for _ in range(4))
+        self.attention, self.proj_drop = DotProductAttention(heads, drop_rate=rates[1]), dropout(rates[0])
+        self._count, self._width = count, width
+        if count > 1:
+            self.norm = TokenBatchNorm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps tokens [B, H, W, width] to the same shape."""
+        tokens = source = x.flatten(1, 2)
+        if self._count > 1:
+            kept = tokens.shape[1] // self._count
+            groups = tokens[:, : kept * self._count].reshape([-1, kept, self._count, self._width])
+            source = self.norm(groups.mean(2))
+        mixed = self.attention(self.q(tokens), self.k(source), self.v(source))
+        return self.proj_drop(self.proj(mixed)).reshape([-1, *x.shape[1:]])
+
+
 class LinearAttention(nn.Layer):  # type: ignore[misc]
     """Attention of linear cost (Mehta and Rastegari 2022, https://arxiv.org/abs/2206.02680, figure 4).
 

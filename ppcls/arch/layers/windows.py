@@ -66,11 +66,11 @@ class WindowAttention(SelfAttention):
         return bias if mask is None else bias + mask.astype(bias.dtype)
 
 
-def add_constant(layer: nn.Layer, name: str, value: NDArray[np.generic]) -> None:
-    """Adds a constant to a layer: a buffer, which checkpoints contain."""
+def add_constant(layer: nn.Layer, name: str, value: NDArray[np.generic], *, stored: bool = True) -> None:
+    """Adds a constant to a layer: a buffer, which checkpoints contain if it is ``stored``."""
     tensor = paddle.to_tensor(value)
     if paddle.in_dynamic_mode():
-        layer.register_buffer(name, tensor)
+        layer.register_buffer(name, tensor, persistable=stored)
     else:  # a static program treats it as a constant
         setattr(layer, name, tensor)
 
