@@ -1,4 +1,4 @@
-"""How every command runs: its exit code, its error messages and its output."""
+"""Parts that all commands share: exit codes, error messages, suggestions for unknown options, and output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ppcls.errors import SignalExit, SignalInterrupt, UserError
 from ppcls.files import print_error
 from ppcls.registry import suggest
 
-# Options of PaddleClas, timm and Ultralytics, and what to use instead.
+# Maps options of PaddleClas, timm and Ultralytics to the option of ppcls to use instead.
 OTHER_TOOLS = {
     **dict.fromkeys(("profiler-options", "p"), "--profile START:STOP"),
     **dict.fromkeys(("imgsz", "img-size", "input-size", "size"), "--image-size"),
@@ -49,10 +49,11 @@ _CLOSED_PIPE = 141
 
 
 def command(function: Callable[[Arguments], None]) -> Callable[[Arguments], int]:
-    """Makes a function of the command line's arguments return an exit code.
+    """Decorates the function of a command, so that it returns an exit code.
 
-    The code is 0, or 128 + the number of a signal. An error that the user can fix is one message on
-    standard error and code 1: a `UserError`, or an error of the system, such as a write to a full disk.
+    The code is 0 after success, and 128 + N after signal N. If the user can fix an error, only its message is
+    printed, to standard error. The code is then that of the `UserError`, or 1 for an error of the operating
+    system, such as a full disk.
     """
 
     @functools.wraps(function)
@@ -62,7 +63,7 @@ def command(function: Callable[[Arguments], None]) -> Callable[[Arguments], int]
         except UserError as error:
             return _fail(f"error: {error}", error.code)
         except OSError as error:
-            if error.errno is None:  # an error of Paddle itself
+            if error.errno is None:  # Paddle's own errors have no number
                 raise
             place = "" if error.filename is None else f"{error.filename}: "
             return _fail(f"error: {place}{error.strerror}", 1)
@@ -77,11 +78,11 @@ def command(function: Callable[[Arguments], None]) -> Callable[[Arguments], int]
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser that suggests an option for an unknown one, such as one of another trainer.
+    """An argument parser that suggests which option to use instead of an unknown one.
 
     Attributes:
-        elsewhere: Options of other commands, each with the command.
-        other_tools: Options of other trainers, each with what to use.
+        elsewhere: Maps options that only another command has to this command.
+        other_tools: Maps options of other trainers to the option to use instead.
     """
 
     elsewhere: Mapping[str, str] = {}
@@ -91,7 +92,10 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Arguments = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parses the arguments. If some are unknown, so is a positional one such as ``model=PATH``."""
+        """Returns the parsed and the unknown arguments.
+
+        If any argument is unknown, a positional argument such as ``model=PATH`` is also returned as unknown.
+        """
         words = list(sys.argv[1:] if args is None else args)
         self._settings = [text for text in words if re.match(r"[\w-]+=", text)]
         parsed, unknown = super().parse_known_args(args, namespace)
@@ -100,7 +104,7 @@ class CommandParser(argparse.ArgumentParser):
         return parsed, sorted([*first, *unknown], key=words.index)
 
     def error(self, message: str) -> NoReturn:
-        """Exits with code 2 and the message."""
+        """Prints the message with suggestions, and exits with code 2."""
         if message == "one of the arguments -c/--config --model is required":
             message = "expected --model PATH, such as --model runs/pets, or -c CONFIG"
             hint = self.suggest_options(self._settings)
@@ -110,7 +114,7 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}{hint}\n`{self.prog} --help` lists all options\n")
 
     def suggest_options(self, unknown: Sequence[str]) -> str:
-        """Returns the end of an error message: the options or keys to use for unknown ones.
+        """Returns the end of an error message, which suggests options to use instead of unknown ones.
 
         Args:
             unknown: Arguments such as ``--epochs=3``, ``--epochs 3``, or ``epochs=3``.
@@ -153,10 +157,10 @@ def write_output(text: str) -> None:
 
 @contextmanager
 def exit_on_closed_pipe() -> Iterator[None]:
-    """Ends the command quietly if the reader of standard output, such as ``head``, closes the pipe."""
+    """Exits without an error message if the reader of standard output, such as ``head``, closes the pipe."""
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit succeeds
         raise SystemExit(_CLOSED_PIPE) from None

@@ -1,4 +1,4 @@
-"""``ppcls dataset`` and ``tools/dataset.py``: creates demo data sets, checks and converts other ones."""
+"""``ppcls dataset`` and ``tools/dataset.py``: create demo data sets, and check and convert the user's."""
 
 from __future__ import annotations
 
@@ -43,9 +43,14 @@ def main(argv: Arguments = None) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Returns a parser whose result has ``run``, and ``interrupted``: what an interrupted command leaves."""
+    """Returns the parser of the command line.
+
+    The parsed arguments also have ``run``, the function of the subcommand, and ``interrupted``, a message
+    about the files that an interrupted command leaves.
+    """
     parser = argparse.ArgumentParser(
-        description="Create a data set without a download; check, describe, split, shrink or convert one."
+        description="Create a demo data set without a download, or check, describe, split, shrink or convert "
+        "a data set."
     )
     add_examples(
         parser,
@@ -68,14 +73,14 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument(
         "paths", nargs="*", type=Path, help="files and folders to check, instead of the data sets of a config"
     )
-    check.add_argument("-c", "--config", help="check the data sets of this config, with its decoding")
+    check.add_argument("-c", "--config", help="config whose data sets are checked, with its decoding")
     add_override(check, "set values of the config")
     check.add_argument("--split", choices=["Train", "Eval"], help="check only this data set of the config")
     check.add_argument(
         "--out",
         type=Path,
         default=Path("bad_images.txt"),
-        help="file for the list of bad images (%(default)s)",
+        help="file for the list of bad images (default: %(default)s)",
     )
     check.set_defaults(run=_check)
     dataset_files.add_commands(subcommands)
@@ -93,27 +98,31 @@ def _add_demo_commands(subcommands: Subcommands) -> None:
     photos = add_subcommand(
         subcommands,
         "photos",
-        "create photographs like those of ImageNet, for benchmarks",
+        "create JPEG photographs similar to ImageNet's in size and decoding time, for benchmarks",
         ("ppcls dataset photos 4096", "ppcls dataset photos 20000 --classes 32 --out data/photos"),
     )
     photos.add_argument("images", type=int, metavar="N", help="number of images")
-    photos.add_argument("--classes", type=int, default=8, help="number of classes, 2 to 32 (%(default)s)")
-    photos.add_argument("--seed", type=int, default=0, help="seed of the random crops (%(default)s)")
+    photos.add_argument(
+        "--classes", type=int, default=8, help="number of classes, 2 to 32 (default: %(default)s)"
+    )
+    photos.add_argument("--seed", type=int, default=0, help="seed of the random crops (default: %(default)s)")
     photos.set_defaults(run=_photos)
     cells = add_subcommand(
         subcommands,
         "cells",
-        "draw cells, as 16-bit TIFFs with five channels",
+        "create images of drawn cells: 16-bit TIFF files with five channels",
         ("ppcls dataset cells", "ppcls dataset cells 200 --out data/cells"),
     )
     cells.add_argument(
-        "images", type=positive_int, nargs="?", default=800, help="number of images (%(default)s)"
+        "images", type=positive_int, nargs="?", default=800, help="number of images (default: %(default)s)"
     )
-    cells.add_argument("--seed", type=non_negative_int, default=0, help="seed of the cells (%(default)s)")
+    cells.add_argument(
+        "--seed", type=non_negative_int, default=0, help="seed of the cells (default: %(default)s)"
+    )
     cells.set_defaults(run=_cells)
     for name, parser in (("digits", digits), ("photos", photos), ("cells", cells)):
         parser.add_argument(
-            "--out", type=Path, default=Path("dataset", name), help="output folder (%(default)s)"
+            "--out", type=Path, default=Path("dataset", name), help="output folder (default: %(default)s)"
         )
 
 
@@ -168,7 +177,7 @@ def _check(arguments: argparse.Namespace) -> None:
     except KeyboardInterrupt:
         if bad and not out.exists():  # an existing list may be complete
             write_bad_images(out, bad)
-            arguments.interrupted = f"{out} lists {len(bad)} bad images of the first {checked} images"
+            arguments.interrupted = f"{out} lists the {len(bad)} bad images among the first {checked}"
         raise
     write_bad_images(out, bad)
     write_output("".join(f"{line}\n" for line in dict.fromkeys(notes) if line))
@@ -187,9 +196,9 @@ def _splits_to_check(arguments: argparse.Namespace) -> Iterator[tuple[str, Index
     from ppcls.data.transforms.specs import DecodeImage
 
     if bool(arguments.paths) == bool(arguments.config):
-        raise UserError("expected either files and folders, or -c CONFIG")
+        raise UserError("expected either files and folders to check, or -c CONFIG")
     if containers := [path for path in arguments.paths if path.suffix in SHARD_SUFFIXES]:
-        raise UserError(f"{containers[0]}: is a container; to check its images, use -c with a config")
+        raise UserError(f"{containers[0]}: is a container; to check its images, use -c CONFIG")
     if arguments.paths:
         yield "images", list_files(find_images(arguments.paths)), DecodeImage()
         return

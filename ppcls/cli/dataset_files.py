@@ -35,30 +35,41 @@ _CONTAINERS = ("webdataset", "tfrecord", "recordio", "lmdb")
 
 
 def add_commands(subcommands: Subcommands) -> None:
-    """Adds the subcommands; see `ppcls.cli.dataset`."""
+    """Adds the subcommands to the parser of `ppcls.cli.dataset`."""
     resize = add_subcommand(
         subcommands,
         "resize",
-        "copy a folder of images and shrink the large ones",
+        "copy a folder of images, and shrink the large images",
         (
             "ppcls dataset resize pictures/ --max-size 512 --out small/",
             "ppcls dataset resize scans/ --max-size 1024 --quality 95 --out scans_1024/",
         ),
     )
-    resize.add_argument("source", type=Path, help="folder to copy, which is not changed")
+    resize.add_argument("source", type=Path, help="folder to copy; it is not changed")
     resize.add_argument(
-        "--max-size", type=positive_int, required=True, metavar="N", help="length of the short side in pixels"
+        "--max-size",
+        type=positive_int,
+        required=True,
+        metavar="N",
+        help="maximum length of an image's short side in pixels",
     )
     resize.add_argument(
-        "--quality", type=within(int, ge=1, le=100), default=90, help="quality of JPEG and WebP (%(default)s)"
+        "--quality",
+        type=within(int, ge=1, le=100),
+        default=90,
+        help="quality of JPEG and WebP images, 1 to 100 (default: %(default)s)",
     )
     resize.add_argument("--out", type=Path, required=True, help="folder for the copy")
-    resize.add_argument("--follow-links", action="store_true", help="also copy the targets of links")
-    resize.set_defaults(run=_resize, interrupted="the same command continues with the missing files")
+    resize.add_argument(
+        "--follow-links",
+        action="store_true",
+        help="also copy files that symbolic links outside the folder point to",
+    )
+    resize.set_defaults(run=_resize, interrupted="run the same command again to continue")
     split = add_subcommand(
         subcommands,
         "split",
-        "write lists for training and validation, with all classes in both",
+        "write list files for training and validation, both with all classes if possible",
         (
             "ppcls dataset split pictures/ --out lists/",
             "ppcls dataset split list.txt --image-root pictures/ --val 0.1 --out lists/",
@@ -69,10 +80,10 @@ def add_commands(subcommands: Subcommands) -> None:
         "--val",
         type=_share_or_count,
         default=Fraction(1, 5),
-        help="share (0.2) or number (5000) of images for validation",
+        help="share or number of images for validation, such as 0.1 or 5000 (default: 0.2)",
     )
     split.add_argument(
-        "--seed", type=non_negative_int, default=0, help="seed of the random choice (%(default)s)"
+        "--seed", type=non_negative_int, default=0, help="seed of the random choice (default: %(default)s)"
     )
     split.add_argument("--out", type=Path, required=True, help="new folder for the lists")
     split.set_defaults(run=_split)
@@ -83,75 +94,89 @@ def add_commands(subcommands: Subcommands) -> None:
         ("ppcls dataset stats pictures/", "ppcls dataset stats -c configs/ResNet50.yaml --split Eval"),
     )
     add_source(stats, nargs="?")
-    stats.add_argument("-c", "--config", help="describe a data set of this config, with its decoding")
+    stats.add_argument("-c", "--config", help="config whose data set is described, with its decoding")
     add_override(stats, "set values of the config")
     splits = ["Train", "Eval", "Eval.Query", "Eval.Gallery"]
     stats.add_argument(
-        "--split", choices=splits, default="Train", help="data set of the config (%(default)s)"
+        "--split",
+        choices=splits,
+        default="Train",
+        help="data set of the config to describe (default: %(default)s)",
     )
     stats.add_argument(
-        "--channels", type=positive_int, default=3, help="channels of the source's images (%(default)s)"
+        "--channels",
+        type=positive_int,
+        default=3,
+        help="number of channels of the images in source (default: %(default)s)",
     )
     stats.add_argument(
         "--dtype",
         choices=["uint8", "uint16"],
         default="uint8",
-        help="dtype of the source's images (%(default)s)",
+        help="dtype of the pixels of the images in source (default: %(default)s)",
     )
-    stats.add_argument("--out", type=Path, default=Path("stats"), help="folder for the results (%(default)s)")
+    stats.add_argument(
+        "--out", type=Path, default=Path("stats"), help="folder for the results (default: %(default)s)"
+    )
     stats.set_defaults(run=_stats)
     index = add_subcommand(
         subcommands,
         "index",
-        "write DALI's index files next to containers",
+        "write the index files that DALI needs next to the containers",
         ("ppcls dataset index shards/*.tar", "ppcls dataset index part-000 --format tfrecord"),
     )
     index.add_argument("files", type=Path, nargs="+", help="containers: .tar, .tfrecord or .rec files")
     index.add_argument(
-        "--format", choices=_CONTAINERS, help="format of the containers, if their names do not show it"
+        "--format", choices=_CONTAINERS, help="format of the containers (default: detected by file name)"
     )
-    index.set_defaults(run=_index, interrupted="the printed index files are complete")
+    index.set_defaults(run=_index, interrupted="the index files listed above are complete")
     convert = add_subcommand(
         subcommands,
         "convert",
-        "write image files into a container; continues an interrupted conversion",
+        "write image files into containers, or continue an interrupted conversion",
         (
             "ppcls dataset convert webdataset pictures/ --out shards/",
             "ppcls dataset convert tfrecord list.txt --shard-size 200 --out shards/",
         ),
     )
-    convert.add_argument("format", choices=_CONTAINERS)
+    convert.add_argument("format", choices=_CONTAINERS, help="format of the containers")
     add_source(convert)
-    convert.add_argument("--out", type=Path, required=True, help="folder for the shards")
+    convert.add_argument("--out", type=Path, required=True, help="folder for the containers (shards)")
     shards = convert.add_mutually_exclusive_group()
     shards.add_argument("--shards", type=positive_int, help="number of shards")
     shards.add_argument(
-        "--shard-size", type=positive_int, default=1000, help="size of a shard in MB (%(default)s)"
+        "--shard-size",
+        type=positive_int,
+        default=1000,
+        help="maximum size of a shard in MB (default: %(default)s)",
     )
-    convert.set_defaults(run=_convert, interrupted="the same command continues after the last complete shard")
+    convert.set_defaults(run=_convert, interrupted="run the same command again to continue")
 
 
 def add_source(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
-    """Adds the argument for labelled images and its options, which `read_source` reads."""
+    """Adds the argument ``source``, labelled images, and its options. See `read_source`."""
     parser.add_argument(
-        "source", type=Path, nargs=nargs, help="folder with one subfolder per class, or list of 'path label'"
+        "source",
+        type=Path,
+        nargs=nargs,
+        help="folder with one subfolder per class, or list file with lines of 'path label'",
     )
     parser.add_argument(
         "--image-root",
         type=Path,
-        help="folder that a list's paths are relative to (default: the list's folder)",
+        help="folder to which the paths in a list are relative (default: the list's folder)",
     )
-    parser.add_argument("--follow-links", action="store_true", help="also use images that are links")
+    parser.add_argument("--follow-links", action="store_true", help="also use images that are symbolic links")
     parser.add_argument(
-        "--delimiter", default=" ", help="text between path and label in a list (default: a space)"
+        "--delimiter", default=" ", help="separator of path and label in a list (default: a space)"
     )
     parser.add_argument(
-        "--names", type=Path, help="file with the class names of a list, one 'id name' per line"
+        "--names", type=Path, help="file with the names of a list's classes, one 'id name' per line"
     )
 
 
 def read_source(arguments: argparse.Namespace) -> tuple[FileIndex, tuple[str, ...]]:
-    """Returns the images and their class names, which are empty if unknown.
+    """Returns the labelled images and the class names, which are empty if unknown.
 
     Raises:
         ppcls.errors.UserError: The folder or list is missing, empty or invalid.
@@ -177,7 +202,7 @@ def read_source(arguments: argparse.Namespace) -> tuple[FileIndex, tuple[str, ..
 
 
 def progress_bars() -> Progress:
-    """Returns progress bars for standard error, which count images."""
+    """Returns progress bars that count images on standard error."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress
 
@@ -201,7 +226,7 @@ def _resize(arguments: argparse.Namespace) -> None:
         if result.done == "bad"
     ]
     if bad:
-        raise UserError(f"{len(bad)} images are bad and missing in {out}\n{bad_image_error(bad)}")
+        raise UserError(f"{len(bad)} bad images were not copied to {out}\n{bad_image_error(bad)}")
 
 
 def _report_resize(job: ResizeJob, results: dict[Path, ResizeResult]) -> None:
@@ -234,7 +259,7 @@ def _split(arguments: argparse.Namespace) -> None:
     if len(missing):
         classes = [f"{label} ({names[label]})" if names else str(label) for label in missing[:10]]
         more = ", …" if len(missing) > 10 else ""
-        write_output(f"too few images for validation: class {', '.join(classes)}{more}\n")
+        write_output(f"classes without validation images: {', '.join(classes)}{more}\n")
 
 
 def _share_or_count(text: str) -> Fraction | int:
@@ -276,7 +301,7 @@ def _stats(arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def _advice_on_bad_images(arguments: argparse.Namespace) -> Iterator[None]:
-    """Adds a fix to the error of a bad image: the images may have another number of channels."""
+    """Adds advice to the error about a bad image, such as the ``--channels`` to use."""
     from ppcls.data.bad_images.lists import BadImageError
 
     try:
@@ -284,7 +309,7 @@ def _advice_on_bad_images(arguments: argparse.Namespace) -> Iterator[None]:
     except BadImageError as error:
         match = re.search(r": expected \d+ channels?, found (\d+) channel", str(error))
         if not arguments.source or match is None:
-            advice = "fix or remove it; `dataset check` lists all bad images"
+            advice = "fix or remove it; `ppcls dataset check` lists all bad images"
         else:
             images = f"images with {match[1]} channels" if match[1] != "1" else "grey images"
             advice = f"for {images} add --channels {match[1]}"
@@ -298,7 +323,7 @@ def _dataset_to_describe(arguments: argparse.Namespace) -> tuple[str, Index, tup
     from ppcls.data.transforms.specs import DecodeImage
 
     if bool(arguments.source) == bool(arguments.config):
-        raise UserError("expected either a folder or list, or -c CONFIG")
+        raise UserError("expected either a folder or list file, or -c CONFIG")
     if arguments.source:
         index, names = read_source(arguments)
         decoder = DecodeImage(channels=arguments.channels, dtype=arguments.dtype)
@@ -334,7 +359,7 @@ def _index(arguments: argparse.Namespace) -> None:
         elif index_path.read_bytes() == text.encode():
             write_output(f"{index_path}: exists already\n")
         else:
-            raise UserError(f"{index_path}: another index exists; remove it to write a new one")
+            raise UserError(f"{index_path}: a different index exists already; delete it to write a new one")
 
 
 def _convert(arguments: argparse.Namespace) -> None:
@@ -361,7 +386,7 @@ def _convert(arguments: argparse.Namespace) -> None:
 
 
 def _record_format(name: str, index: FileIndex) -> RecordFormat:
-    """Returns the format to write; WebDataset recognizes images by the suffixes of their names."""
+    """Returns the format to write. For WebDataset, it contains the suffixes of all image files."""
     from ppcls.data.records.formats import FORMATS
     from ppcls.data.records.webdataset import WebDatasetFormat
 

@@ -1,4 +1,4 @@
-"""``ppcls doctor``: checks whether this machine and its packages can train, and says what to install."""
+"""``ppcls doctor``: checks whether this machine and its packages can train, and prints what to install."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _EXTRAS = {
 }
 _MIN_DISK, _MIN_SHARED = 5 << 30, 1 << 30
 _PROBE_SECONDS = 180
-# Runs in a process of its own, because a build of Paddle that does not fit the machine can crash at import.
+# Runs in a separate process, because a build of Paddle that does not suit the machine can crash at import.
 _PROBE = """
 import json, sys
 from ppcls.errors import UserError
@@ -65,10 +65,11 @@ class Check:
     """The outcome of one check.
 
     Attributes:
-        name: What was checked.
-        status: ``ok``; ``note`` for what only some commands need; ``error`` for what training needs.
-        result: What the check found.
-        fix: What to do; empty if nothing.
+        name: Name of the checked component.
+        status: ``ok``; ``note`` for a problem of some commands; ``error`` for a problem that prevents
+            training.
+        result: Result of the check, such as a version.
+        fix: Instructions to fix the problem; empty if there are none.
     """
 
     name: str
@@ -87,9 +88,9 @@ class UnusableError(UserError):
 
 @command
 def doctor(argv: Arguments = None) -> None:
-    """Checks the driver, cards, packages, cores, memory and disk; fails if training is impossible."""
+    """Checks the driver, GPUs, packages, cores, memory and disk. Fails if training is impossible."""
     parser = argparse.ArgumentParser(
-        description="Check the driver, the cards, Paddle and the other packages, and print what to install. "
+        description="Check the driver, the GPUs, Paddle and the other packages, and print what to install. "
         "Exit code 1: something that training needs is missing or unusable."
     )
     add_examples(parser, "ppcls doctor", "ppcls doctor --json")
@@ -126,7 +127,7 @@ def _checks() -> Iterator[Check]:
 
 
 def check_package() -> Check:
-    """Checks that the package `ppcls` is ours only."""
+    """Checks that no other distribution installs a package named ``ppcls``."""
     name, place = "ppcls", Path(ppcls.__file__ or ".").parent
     if conflict := find_conflict():
         return Check(name, "error", conflict, CONFLICT_FIX)
@@ -134,14 +135,14 @@ def check_package() -> Check:
 
 
 CONFLICT_FIX = (
-    "pip uninstall paddleclas ppcls, then install ppcls again; keep PaddleClas in an environment of its own"
+    "pip uninstall paddleclas ppcls, then install ppcls again; install PaddleClas in another environment"
 )
 
 
 def find_conflict() -> str:
-    """Returns which other distribution installs a package ``ppcls`` too, such as PaddleClas; "" if none.
+    """Returns a message if another distribution, such as PaddleClas, installs a package ``ppcls``; else "".
 
-    Both then write to one folder, and files of one replace files of the other.
+    Both distributions install into the same folder, where they overwrite each other's files.
     """
     others = []
     for distribution in metadata.distributions():
@@ -150,7 +151,7 @@ def find_conflict() -> str:
         if any(line.startswith("ppcls/") for line in files.splitlines()):
             others.append(f"{name} {distribution.version}")
     if others:
-        return f"{', '.join(others)} installs a package named ppcls, too, into the same folder"
+        return f"{', '.join(others)} also installs a package named ppcls, into the same folder"
     if not hasattr(ppcls, "__version__"):
         return f"{ppcls.__file__} belongs to another package named ppcls, such as PaddleClas"
     return ""
@@ -164,9 +165,7 @@ def check_dependencies() -> Check:
     try:
         requirements = [Requirement(text) for text in metadata.requires("ppcls") or []]
     except metadata.PackageNotFoundError:
-        return Check(
-            "packages", "note", "ppcls is not installed, so its requirements are not known", _INSTALL
-        )
+        return Check("packages", "note", "not checked, because ppcls is not installed", _INSTALL)
     for requirement in requirements:
         if requirement.name.startswith("nvidia-dali"):
             continue
@@ -176,17 +175,19 @@ def check_dependencies() -> Check:
         if not version:
             problems.append(f"{requirement.name} is missing")
         elif not requirement.specifier.contains(version, prereleases=True):
-            problems.append(f"{requirement.name} {version}, but {requirement.specifier} is needed")
+            problems.append(
+                f"{requirement.name} {version} is installed, but {requirement.specifier} is required"
+            )
     if problems:
         return Check("packages", "error", "; ".join(problems), _INSTALL)
     return Check("packages", "ok", f"{count} required packages are installed")
 
 
-_INSTALL = "pip install . in the folder of ppcls, or its wheel"
+_INSTALL = "pip install . in the folder of ppcls, or install its wheel"
 
 
 def check_cards(driver: Driver | None) -> Iterator[Check]:
-    """Yields the driver and the cards."""
+    """Yields the checks of the driver and of each GPU."""
     if driver is None:
         yield Check("NVIDIA driver", "ok", "none; ppcls runs on the CPU")
         return
@@ -198,14 +199,14 @@ def check_cards(driver: Driver | None) -> Iterator[Check]:
 
 
 def probe_paddle() -> dict[str, Any] | str:
-    """Returns Paddle's version and what it can use, or why it cannot be imported."""
+    """Returns Paddle's version and the devices that it can use, or the reason why the import fails."""
     code = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r})\n{_PROBE}"
     try:
         done = subprocess.run(  # noqa: S603
             [sys.executable, "-c", code], capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        return f"did not answer within {_PROBE_SECONDS} s"
+        return f"not finished after {_PROBE_SECONDS} s"
     if done.returncode == 0:
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return answer
@@ -214,10 +215,10 @@ def probe_paddle() -> dict[str, Any] | str:
 
 
 def check_paddle(driver: Driver | None, probe: dict[str, Any] | str | None) -> Iterator[Check]:
-    """Yields whether Paddle is installed, works, and can use each card.
+    """Yields checks that Paddle is installed, computes correctly, and can use each GPU.
 
     Args:
-        driver: The driver and its cards; None without a driver.
+        driver: Driver and its GPUs; None without a driver.
         probe: Result of `probe_paddle`; None if Paddle is not installed.
     """
     advice = advise_paddle(driver)
@@ -241,12 +242,15 @@ def check_paddle(driver: Driver | None, probe: dict[str, Any] | str | None) -> I
         return
     if not probe["cuda"]:
         yield Check(
-            "Paddle on GPU", "error", "this build cannot use the GPU", f"pip uninstall paddlepaddle; {advice}"
+            "Paddle on GPU", "error", "this build cannot use GPUs", f"pip uninstall paddlepaddle; {advice}"
         )
     elif not probe["cards"]:
-        reason = "CUDA_VISIBLE_DEVICES hides it, or the driver is too old"
+        reason = "CUDA_VISIBLE_DEVICES hides all GPUs, or the driver is too old"
         yield Check(
-            "Paddle on GPU", "error", f"Paddle finds no GPU: {reason}", "update the driver, or Paddle"
+            "Paddle on GPU",
+            "error",
+            f"Paddle finds no GPU: {reason}",
+            "change CUDA_VISIBLE_DEVICES, or update the driver",
         )
     for number, problem in enumerate(probe["cards"]):
         if problem:
@@ -256,7 +260,7 @@ def check_paddle(driver: Driver | None, probe: dict[str, Any] | str | None) -> I
 
 
 def advise_paddle(driver: Driver | None) -> str:
-    """Returns how to install the Paddle that suits the cards."""
+    """Returns instructions to install the build of Paddle that suits the GPUs."""
     if driver is None or not driver.cards:
         return "pip install '.[cpu]' in the folder of ppcls, or: pip install paddlepaddle==3.3.1"
     if all(has_pypi_kernels(card.capability) for card in driver.cards):
@@ -275,7 +279,7 @@ def check_dali() -> Check:
 
 
 def check_extras() -> Iterator[Check]:
-    """Yields the packages of the optional extras."""
+    """Yields one check per optional extra, whose packages only some commands need."""
     for extra, names in _EXTRAS.items():
         missing = [name for name in names if not _version(name)]
         if missing:
@@ -294,7 +298,7 @@ def check_tensorrt() -> Check:
 
 
 def check_machine() -> Iterator[Check]:
-    """Yields cores, memory and free disk space."""
+    """Yields checks of the CPU cores, the memory and the free disk space."""
     import psutil
 
     yield Check("CPU cores", "ok", f"{usable_cores()} usable of {os.cpu_count()}")
@@ -320,7 +324,10 @@ def _version(name: str) -> str:
 
 
 def explain_missing_module(error: ModuleNotFoundError) -> str:
-    """Returns the message for a failed import: another package named ppcls, or a missing extra."""
+    """Returns a message for a failed import, with the cause and the fix.
+
+    The cause is another package named ppcls, or a missing package.
+    """
     if conflict := find_conflict():
         return f"{conflict}; {CONFLICT_FIX}"
     name = (error.name or "").partition(".")[0]

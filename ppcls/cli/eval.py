@@ -1,4 +1,4 @@
-"""``ppcls eval``, ``ppcls calibrate`` and their scripts in tools/."""
+"""The commands ``ppcls eval`` and ``ppcls calibrate``, and their scripts in tools/."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ def evaluate(argv: Arguments = None) -> None:
 
 @command
 def calibrate(argv: Arguments = None) -> None:
-    """Fits the temperature of a checkpoint on ``DataLoader.Eval``, and stores it there."""
+    """Fits the temperature of a checkpoint on ``DataLoader.Eval``, and stores it in the checkpoint."""
     parser = CommandParser(
-        description="Find the temperature by which the logits of a model are divided, such that its "
-        "probabilities match its accuracy on DataLoader.Eval. It is stored in the checkpoint; infer, serve "
-        "and export use it. Predicted classes do not change.",
+        description="Find the temperature that makes the probabilities of a model match its accuracy on "
+        "DataLoader.Eval. The temperature divides the logits. It is stored in the checkpoint; infer, serve "
+        "and export use it. The predicted classes do not change.",
     )
     add_examples(
         parser,
@@ -125,7 +125,7 @@ def find_checkpoint(folder: Path) -> Path:
     """Returns the checkpoint in a folder: the folder itself, or the best model of a run's output folder.
 
     Raises:
-        UserError: There is no checkpoint with its config.
+        UserError: There is no checkpoint, or its config is missing.
     """
     from ppcls.weights.store import BEST, newest
 

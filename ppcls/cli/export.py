@@ -1,4 +1,4 @@
-"""The command line of ``tools/export.py``."""
+"""The command ``ppcls export``, and its script in tools/."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def export(argv: Arguments = None) -> None:
         "--format",
         choices=["paddle", "onnx", "openvino"],
         default="paddle",
-        help="paddle for Paddle Inference; onnx, which is checked with onnxruntime; or openvino for CPUs "
-        "(%(default)s)",
+        help="paddle: for Paddle Inference; onnx: checked with onnxruntime; openvino: for CPUs (default: "
+        "%(default)s)",
     )
     weights_only = options.add_mutually_exclusive_group()
     weights_only.add_argument(
@@ -52,8 +52,8 @@ def export(argv: Arguments = None) -> None:
     options.add_argument(
         "--preprocess",
         action="store_true",
-        help="make Infer.transforms part of the model, which then expects 8-bit RGB pixels [B, H, W, 3] of "
-        "any size",
+        help="include Infer.transforms in the model, which then expects 8-bit RGB images [B, H, W, 3] of any "
+        "size",
     )
     _add_precision(options)
     arguments = options.parse_args(argv)
@@ -92,8 +92,8 @@ def export(argv: Arguments = None) -> None:
         outputs = "embeddings" if exported.description.postprocess is None else "logarithms of the scores"
         batches = ", ".join(map(str, BATCHES))
         sys.stdout.write(
-            f"[Export] checked: the {outputs} of the exported and the trained model differ by at most "
-            f"{exported.difference:.1e}, relative, for batches of {batches} random images\n"
+            f"[Export] checked: the relative difference between the {outputs} of the exported and the "
+            f"trained model is at most {exported.difference:.1e}, for batches of {batches} random images\n"
         )
     sys.stdout.writelines(f"[Export] {line}\n" for line in _describe_precision(exported))
 
@@ -103,21 +103,21 @@ def _add_precision(parser: argparse.ArgumentParser) -> None:
         "--precision",
         choices=["float32", "float16", "bfloat16", "int8"],
         default="float32",
-        help="precision in which the exported model computes (%(default)s); docs/deploy.md lists the devices "
-        "and formats of each",
+        help="precision in which the exported model computes; docs/deploy.md lists the devices and formats "
+        "of each precision (default: %(default)s)",
     )
     parser.add_argument(
         "--calibration",
         choices=["percentile", "entropy", "minmax"],
         default="percentile",
-        help="for int8 in ONNX: how the range of a tensor is chosen (%(default)s)",
+        help="for int8 in ONNX: method that chooses the range of each tensor's values (default: %(default)s)",
     )
     parser.add_argument(
         "--calibration-images",
         type=within(int, ge=16, le=100_000),
         default=256,
         metavar="N",
-        help="for int8: training images that determine these ranges (%(default)s)",
+        help="for int8: number of training images from which the ranges are computed (default: %(default)s)",
     )
     parser.add_argument(
         "--calibration-data",
@@ -125,28 +125,29 @@ def _add_precision(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=[],
         metavar="PATH",
-        help="for int8: folder, file or pattern of images that replaces DataLoader.Train; can be repeated",
+        help="for int8: folder, file or pattern of images to use instead of DataLoader.Train; can be "
+        "repeated",
     )
     parser.add_argument(
         "--evaluation-images",
         type=positive_int,
         default=1000,
         metavar="N",
-        help="images of DataLoader.Eval on which the exported model is compared with the trained one "
-        "(%(default)s)",
+        help="number of images of DataLoader.Eval on which the exported model is compared with the trained "
+        "model (default: %(default)s)",
     )
     parser.add_argument(
         "--max-accuracy-loss",
         type=within(float, ge=0, le=100),
         default=0.5,
         metavar="POINTS",
-        help="percentage points of accuracy that the exported model may lose on these images; if it loses "
-        "more, nothing is written (%(default)s)",
+        help="maximum loss of accuracy on these images, in percentage points; after a larger loss, nothing "
+        "is written (default: %(default)s)",
     )
 
 
 def _describe_precision(exported: ExportResult) -> Iterator[str]:
-    """Yields lines about the precision of an exported model and about its accuracy."""
+    """Yields lines that describe the precision and the accuracy of an exported model."""
     record = exported.description.Export
     if exported.quantized is not None:
         assert record is not None

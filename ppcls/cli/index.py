@@ -1,4 +1,4 @@
-"""``ppcls index``: builds a file with the embeddings of images, changes it and searches in it."""
+"""``ppcls index``: builds, searches and changes an index, a file with the embeddings of images."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def main(argv: Arguments = None) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        description="Search for similar images by their embeddings (RecModel). An index is a file with the "
-        "embeddings of images. Exit code 3: some images could not be read; the line of "
-        "each one gives the reason."
+        description="Search for similar images with an embedding model (RecModel). An index is a file with "
+        "the embeddings of images. Exit code 3: some images could not be read; a line for each of them "
+        "gives the reason."
     )
     add_examples(
         parser,
@@ -48,17 +48,23 @@ def _parser() -> argparse.ArgumentParser:
         "--kind",
         choices=["flat", "hnsw"],
         default="flat",
-        help="flat: compare with all images; hnsw: approximate, for millions of images, needs FAISS "
-        "(%(default)s)",
+        help="flat: exact search, which compares a query with all images; hnsw: approximate search for "
+        "millions of images, needs FAISS (default: %(default)s)",
     )
     build.set_defaults(run=_build)
     images = ("more/", "more/ --model output/inference")
-    add = _add(commands, "add", "add images, or embed those in the index again", images)
+    add = _add(
+        commands, "add", "add images; replace the embeddings of images that are already in the index", images
+    )
     add.set_defaults(run=_add_images)
     queries = ("photo.jpg --nearest 5", "photos/ --rerank --json")
     search = _add(commands, "search", "print the nearest images of each image", queries)
     search.add_argument(
-        "--nearest", type=positive_int, default=5, metavar="K", help="number of nearest images (%(default)s)"
+        "--nearest",
+        type=positive_int,
+        default=5,
+        metavar="K",
+        help="number of nearest images (default: %(default)s)",
     )
     search.add_argument(
         "--rerank",
@@ -74,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
         "paths",
         nargs="+",
         type=Path,
-        help="paths of the images to remove, as they were added, or folders of such images",
+        help="images to remove, with the paths under which they were added, or folders of these images",
     )
     remove.set_defaults(run=_remove)
     return parser
@@ -89,14 +95,14 @@ def _add(commands: Subcommands, name: str, summary: str, examples: Sequence[str]
     parser = add_subcommand(commands, name, summary, _examples(name, examples))
     parser.add_argument("index", type=Path, help="file of the index")
     parser.add_argument(
-        "images", nargs="+", type=Path, help="files, folders and patterns; write them before -o"
+        "images", nargs="+", type=Path, help="image files, folders and patterns; put them before -o"
     )
-    by_default = "" if name == "build" else "; by default the one that built the index"
+    by_default = "" if name == "build" else " (default: the model that built the index)"
     parser.add_argument(
         "--model",
         metavar="PATH",
         required=name == "build",
-        help=f"embedding model, as for ppcls infer{by_default}",
+        help=f"embedding model, in any form that ppcls infer accepts{by_default}",
     )
     add_override(parser, "set values of the model's config, such as Infer.batch_size=64")
     return parser
@@ -112,7 +118,7 @@ def _build(arguments: argparse.Namespace) -> None:
     check_writable(arguments.index)
     predictor, embeddings, failed = _embed(arguments, arguments.model)
     if not embeddings:
-        raise UserError("no image could be read; the lines above have the reasons")
+        raise UserError("no image could be read; the lines above give the reasons")
     model, probe = str(Path(arguments.model).absolute()), probe_embedding(predictor)
     vectors = np.stack(list(embeddings.values()))
     index = ImageIndex(tuple(embeddings), vectors, arguments.kind, model, probe)
@@ -181,11 +187,11 @@ def _load(file: Path) -> ImageIndex:
 
 def _save(index: ImageIndex, file: Path) -> None:
     index.save(file)
-    write_output(f"{file}: {len(index.files)} images, searched by {index.engine}\n")
+    write_output(f"{file}: {len(index.files)} images, searched with {index.engine}\n")
 
 
 def _fail_for(failed: Iterable[FailedFile]) -> None:
     from ppcls.deploy.infer import NotAllPredictedError
 
     if count := len(list(failed)):
-        raise NotAllPredictedError(f"{count} images could not be read; the line of each one gives the reason")
+        raise NotAllPredictedError(f"{count} images could not be read; their lines give the reasons")

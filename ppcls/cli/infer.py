@@ -1,4 +1,4 @@
-"""The command line of ``tools/infer.py``, and the model options that it shares with export and serve."""
+"""The command ``ppcls infer``, and the model options that it shares with export and serve."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from ppcls.deploy.models.source import ModelSource, find_source, source_of_confi
 from ppcls.errors import UserError
 from ppcls.runtime.launch import check_single_process
 
-MODEL_HELP = "checkpoint folder, or folder or .onnx or .xml file written by ppcls export; needs no config"
+MODEL_HELP = (
+    "output folder of a run, checkpoint folder, folder or .onnx or .xml file written by ppcls export, or "
+    "architecture with published weights; needs no config"
+)
 _STDIN = "-"
 _NEAREST = 5
 
 
 def read_source(arguments: argparse.Namespace) -> ModelSource | None:
-    """Returns the model of ``-c`` or ``--model``, or None if only its config was printed."""
+    """Returns the model of ``-c`` or ``--model``, or None if ``--print-config`` printed its config."""
     if arguments.model is None:
         config = load_config(arguments.config, arguments.override)
         if not arguments.print_config:
@@ -92,14 +95,15 @@ def infer(argv: Arguments = None) -> None:
     if failed and arguments.on_error != "ignore":
         raise NotAllPredictedError(
             f"{failed} of {len(gallery) + len(files)} images could not be predicted; "
-            "the line of each one gives the reason (see --on-error)"
+            "their lines give the reasons (see --on-error)"
         )
 
 
 def _parser() -> argparse.ArgumentParser:
     options = config_parser(
-        "Predict images. Exit code 0: all images were predicted. 3: some could not be predicted; the "
-        "line of each one gives the reason. 1: nothing was predicted.",
+        "Predict the classes or embeddings of images. Exit code 0: all images were predicted. Exit code 3: "
+        "some images could not be predicted; a line for each of them gives the reason. Exit code 1: another "
+        "error, such as a missing model.",
         (
             "ppcls infer --model runs/pets photo.jpg",
             "ppcls infer --model EfficientNet_lite0 'photos/**/*.jpg' --out classes.jsonl",
@@ -110,16 +114,16 @@ def _parser() -> argparse.ArgumentParser:
     options.add_argument(
         "images",
         nargs="*",
-        help="files, folders and patterns such as 'photos/**/*.jpg', before any -o; - reads one path per "
-        "line from standard input (default: Infer.infer_imgs)",
+        help="image files, folders and patterns such as 'photos/**/*.jpg'; put them before -o; - reads one "
+        "path per line from standard input (default: Infer.infer_imgs)",
     )
     add_tta(options)
     options.add_argument(
         "--explain",
         type=Path,
         metavar="FOLDER",
-        help="write each image to the new folder FOLDER with a heat map of the pixels that support its "
-        "best class; needs a checkpoint",
+        help="write each image, with a heat map of the pixels that support its best class, to the new folder "
+        "FOLDER; needs a checkpoint",
     )
     options.add_argument("--json", action="store_true", help="print one line of JSON per image")
     options.add_argument(
@@ -131,18 +135,18 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=[],
         metavar="PATH",
-        help="print for each image the nearest images of this folder, file or pattern; needs an "
+        help="for each image, print the nearest images among this folder, file or pattern; needs an "
         "embedding model; can be repeated",
     )
     options.add_argument(
-        "--nearest", type=positive_int, metavar="K", help=f"number of nearest images ({_NEAREST})"
+        "--nearest", type=positive_int, metavar="K", help=f"number of nearest images (default: {_NEAREST})"
     )
     options.add_argument(
         "--on-error",
         choices=["fail", "ignore", "stop"],
         default="fail",
-        help="after a broken image: exit with code 3 at the end (fail, the default), exit with code 0 "
-        "(ignore), or exit with code 3 at once (stop)",
+        help="what a broken image causes. fail: exit code 3 at the end; ignore: exit code 0; stop: exit "
+        "code 3 at once (default: %(default)s)",
     )
     return options
 
@@ -151,10 +155,10 @@ def _find_files(names: Sequence[str | None]) -> list[Path]:
     """Returns the images, in order and without duplicates.
 
     Raises:
-        UserError: If there are none, or if a named file does not exist.
+        UserError: There are no images, or a file does not exist.
     """
     if names == [None]:
-        raise UserError("nothing to predict: name images or folders (before any -o), or set Infer.infer_imgs")
+        raise UserError("nothing to predict: pass images or folders (before any -o), or set Infer.infer_imgs")
     files = dict.fromkeys(find_images([Path(name) for name in names if name and name != _STDIN]))
     if _STDIN in names:
         files |= dict.fromkeys(read_paths(sys.stdin.buffer))
@@ -164,7 +168,7 @@ def _find_files(names: Sequence[str | None]) -> list[Path]:
 
 
 class _ResultsFile:
-    """Writes lines without a buffer, so that no result is lost if the next one fails."""
+    """File to which each result is written at once, so that a later failure does not lose it."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self._path, self._file, self.lines = path, file, 0
@@ -176,17 +180,18 @@ class _ResultsFile:
                 data = data[self._file.write(data) :]
         except OSError as error:
             raise UserError(
-                f"{self._path}: cannot be written: {error.strerror}; it has the first {self.lines} results"
+                f"{self._path}: cannot be written: {error.strerror}; it contains the first {self.lines} "
+                "results"
             ) from None
         self.lines += 1
 
 
 @contextmanager
 def _open_results(name: str | None) -> Iterator[_ResultsFile]:
-    """Opens the file of results, or /dev/null without a name. An empty file is removed at the end.
+    """Opens the file for the results, or /dev/null if ``name`` is None. At the end, deletes an empty file.
 
     Raises:
-        UserError: If it exists or cannot be created.
+        UserError: The file exists, or cannot be created or written.
     """
     path = Path(name or "/dev/null")
     device = path.exists() and not path.is_file() and not path.is_dir()
@@ -194,7 +199,7 @@ def _open_results(name: str | None) -> Iterator[_ResultsFile]:
         file = path.open("wb" if device else "xb", buffering=0)
     except FileExistsError:
         state = "is a folder" if path.is_dir() else "exists already and is not overwritten"
-        raise UserError(f"--out {name}: {state}; name a new file") from None
+        raise UserError(f"--out {name}: {state}; choose a new file") from None
     except OSError as error:
         raise UserError(f"--out {name}: cannot be created: {error.strerror}") from None
     with file:

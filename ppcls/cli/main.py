@@ -1,4 +1,4 @@
-"""The program ``ppcls``: each command is the same function as a script in tools/."""
+"""The program ``ppcls``. Each command runs the same function as its script in tools/."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ import ppcls
 # Each command is imported when it runs.
 _COMMANDS = {
     "train": ("ppcls.cli.train:train", "train a model"),
-    "tune": ("ppcls.cli.train:tune", "search settings of the config with Optuna"),
+    "tune": ("ppcls.cli.train:tune", "search for the best settings of a config with Optuna"),
     "eval": ("ppcls.cli.eval:evaluate", "evaluate a model"),
     "calibrate": ("ppcls.cli.eval:calibrate", "make the probabilities of a model match its accuracy"),
     "infer": ("ppcls.cli.infer:infer", "predict image files"),
-    "export": ("ppcls.cli.export:export", "export a model for Paddle Inference, as ONNX or for PaddleClas"),
+    "export": (
+        "ppcls.cli.export:export",
+        "export a model for Paddle Inference, ONNX, OpenVINO, PaddleClas or timm",
+    ),
     "serve": ("ppcls.cli.serve:serve", "serve a model over HTTP"),
-    "index": ("ppcls.cli.index:main", "build, search or change an index of images by their embeddings"),
+    "index": ("ppcls.cli.index:main", "build, search or change an index of images for similarity search"),
     "models": ("ppcls.cli.models:main", "list the architectures"),
     "dataset": ("ppcls.cli.dataset:main", "create, check, describe, split, shrink or convert a data set"),
     "benchmark": ("ppcls.cli.benchmark:main", "measure speed on this machine"),
     "doctor": ("ppcls.cli.doctor:doctor", "check the machine and the packages, and print what to install"),
 }
-# Commands of other trainers.
+# Maps commands of other trainers to the command of ppcls to use instead.
 _OTHER_NAMES = {
     **dict.fromkeys(("predict", "test", "classify", "inference"), "infer"),
     **dict.fromkeys(("val", "validate", "evaluate"), "eval"),
@@ -59,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = getattr(importlib.import_module(module), function)(arguments)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("ppcls.") and hasattr(ppcls, "__version__"):
-            raise  # an error of our own
+            raise  # a bug in ppcls, not a missing package
         sys.stderr.write(f"error: {_explain_missing(error)}\n")
         return 1
     return code
@@ -68,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _explain_missing(error: ModuleNotFoundError) -> str:
     try:
         from ppcls.cli.doctor import explain_missing_module
-    except ImportError:  # it needs some packages, too
+    except ImportError:  # doctor itself needs some packages
         return (
             f"the Python package {error.name} is missing; install ppcls with its dependencies: pip install ."
         )

@@ -1,4 +1,4 @@
-"""``tools/models.py``: lists architectures, measures their cost and downloads their published weights."""
+"""``ppcls models``: lists architectures, measures their cost and downloads their published weights."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def main(argv: Arguments = None) -> None:
     listing = add_subcommand(
         commands,
         "list",
-        "print name, parameters, multiply-adds, input size and published top-1 accuracy",
+        "print the name, parameters, multiply-adds, input size and published top-1 accuracy of architectures",
         ("ppcls models list", "ppcls models list 'ResNet*' 'Swin*' --json"),
     )
     listing.set_defaults(rows=_list_rows)
     measuring = add_subcommand(
         commands,
         "measure",
-        "build the models and compute their parameters and multiply-adds",
+        "build the models, and count their parameters and multiply-adds",
         ("ppcls models measure ResNet50", "ppcls models measure 'MobileNet*' --json"),
     )
     measuring.set_defaults(rows=_measure_rows)
@@ -44,7 +44,8 @@ def main(argv: Arguments = None) -> None:
         action="store_const",
         const=_speed_rows,
         dest="rows",
-        help="also measure how many images one CPU core predicts per second, one at a time, in float32",
+        help="also measure how many images per second one CPU core predicts, with batches of one image in "
+        "float32",
     )
     fetching = add_subcommand(
         commands,
@@ -56,13 +57,16 @@ def main(argv: Arguments = None) -> None:
         "names",
         nargs="+",
         metavar="NAME",
-        help="architecture, such as ResNet50, or file, such as ResNet50_ssld",
+        help="architecture, such as ResNet50, or variant of its weights, such as ResNet50_ssld",
     )
     for selecting in (listing, measuring):
         selecting.add_argument(
-            "patterns", nargs="*", metavar="PATTERN", help="names to select, such as 'ResNet*' (default: all)"
+            "patterns",
+            nargs="*",
+            metavar="PATTERN",
+            help="architectures to select, such as 'ResNet*' (default: all)",
         )
-        selecting.add_argument("--json", action="store_true", help="print one JSON list")
+        selecting.add_argument("--json", action="store_true", help="print the result as a JSON list")
     arguments = parser.parse_args(argv)
     if "names" in arguments:
         _fetch(arguments.names)
@@ -76,14 +80,14 @@ def main(argv: Arguments = None) -> None:
 
 
 def _fetch(names: Sequence[str]) -> None:
-    """Downloads published weights, unless they are there, and prints their paths."""
+    """Downloads the published weights that are not on this machine yet, and prints the paths of all."""
     start_on_cpu()
 
     from ppcls.weights.files import fetch_weights
 
     for name in names:
         if published_file(name) is None:
-            raise UserError(f"{name}: unknown{suggest(name, list(ZOO))}")
+            raise UserError(f"{name}: no published weights with this name{suggest(name, list(ZOO))}")
         write_output(f"{fetch_weights(Path(name))}\n")
 
 
@@ -157,7 +161,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
         table.add_column(title, justify="right")
     measured = any("cpu_images_per_second" in row for row in rows)
     if measured:
-        table.add_column("images/s of one core", justify="right")
+        table.add_column("images/s per core", justify="right")
     for row in rows:
         _, height, width = row["input_shape"]
         published = [

@@ -1,4 +1,4 @@
-"""Options that several commands share: the config, short options for its keys, numbers within bounds."""
+"""Options that several commands share: the config, short options for its keys, and numbers within bounds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Number = TypeVar("Number", int, float)
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Wraps each paragraph of descriptions; examples keep their lines."""
+    """Wraps each paragraph of a description, but keeps the lines of examples."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = []
@@ -35,7 +35,7 @@ class HelpFormatter(argparse.HelpFormatter):
 
 
 def add_examples(parser: argparse.ArgumentParser, *examples: str) -> None:
-    """Ends the help of ``parser`` with examples, which are complete command lines."""
+    """Adds examples, which are complete command lines, to the end of a parser's help."""
     parser.formatter_class = HelpFormatter
     lines = "\n  ".join(("examples:", *examples))
     parser.epilog = f"{parser.epilog}\n\n{lines}" if parser.epilog else lines
@@ -47,9 +47,9 @@ def add_subcommand(
     """Adds a subcommand.
 
     Args:
-        summary: Summary for the list of all subcommands.
-        examples: Command lines for the end of its help.
-        description: Description in its help; empty to use the summary.
+        summary: Summary in the list of all subcommands.
+        examples: Command lines at the end of the subcommand's help.
+        description: Description in the subcommand's help; empty to use the summary.
     """
     parser = subcommands.add_parser(
         name, help=summary, description=description or f"{summary[0].upper()}{summary[1:]}."
@@ -65,7 +65,7 @@ def config_parser(
     required: bool = True,
     several: bool = False,
 ) -> CommandParser:
-    """Returns a parser with the options of `add_config_options`, whose help ends with ``examples``."""
+    """Returns a parser with the options of `add_config_options` and with examples at the end of its help."""
     parser = CommandParser(
         description=description, epilog="docs/config.md describes every key of the config."
     )
@@ -80,12 +80,13 @@ def add_config_options(
     """Adds ``-c``, ``-o`` and ``--print-config``, which `read_config` reads.
 
     Args:
-        model: Help of ``--model``, which replaces ``-c``; None for a command without it.
+        model: Help of ``--model``, which can be used instead of ``-c``; None for a command without
+            ``--model``.
         required: Whether the command needs ``-c`` or ``--model``.
         several: Whether ``--model`` can be repeated.
     """
     group = parser.add_mutually_exclusive_group(required=required) if model is not None else parser
-    group.add_argument("-c", "--config", required=required and model is None, help="config: a YAML file")
+    group.add_argument("-c", "--config", required=required and model is None, help="config file (YAML)")
     if model is not None:
         group.add_argument("--model", metavar="PATH", help=model, action="append" if several else "store")
     add_override(parser, "set values of the config, such as Global.epochs=10")
@@ -104,8 +105,8 @@ def add_tta(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tta",
         choices=["flip", "five-crop"],
-        help="average the probabilities of several views of each image: itself and its mirror image, or its "
-        "centre and four corners",
+        help="average the probabilities of several views of each image. flip: the image and its mirror "
+        "image; five-crop: its centre and its four corners (default: only the image)",
     )
 
 
@@ -113,7 +114,7 @@ def read_config(arguments: argparse.Namespace, overrides: Sequence[str] = ()) ->
     """Returns the config; None after printing it for ``--print-config``.
 
     Args:
-        overrides: ``KEY=VALUE`` each, applied before ``-o``.
+        overrides: Settings ``KEY=VALUE``, which are applied before those of ``-o``.
     """
     from ppcls.config.compat import config_warnings
     from ppcls.config.load import dump_config, load_config
@@ -128,7 +129,7 @@ def read_config(arguments: argparse.Namespace, overrides: Sequence[str] = ()) ->
 
 
 def within(kind: type[Number], **bounds: float) -> Callable[[str], Number]:
-    """Returns a function for argparse that reads a number and rejects one out of bounds, as the config does.
+    """Returns a function that converts an argument to a number, and rejects it if it is out of bounds.
 
     Args:
         kind: ``int`` or ``float``.
@@ -155,14 +156,14 @@ positive_float = within(float, gt=0)
 
 @dataclass(frozen=True)
 class Flag:
-    """A short option for one or several keys of the config, such as ``--epochs 20``.
+    """A short option for one or more keys of the config, such as ``--epochs 20``.
 
     Attributes:
-        key: The key, or a pattern of the keys, for ``--help``.
+        key: Key, or pattern of several keys, that ``--help`` shows.
         help: Meaning of the value.
-        options: Arguments of ``add_argument``.
-        overrides: Returns the keys to set and their values, given the config file and the flag's value;
-            None for a flag that sets ``key`` to its value.
+        options: Keyword arguments of ``add_argument``.
+        overrides: Function that returns the keys to set and their values, given the config and the flag's
+            value. None if the flag sets only ``key``.
     """
 
     key: str
@@ -172,17 +173,17 @@ class Flag:
 
 
 def add_flags(parser: argparse.ArgumentParser, flags: Mapping[str, Flag]) -> None:
-    """Adds flags to a parser, each with the key that it sets in its help."""
+    """Adds flags to a parser. The help of each flag shows the keys that it sets."""
     group = parser.add_argument_group("short options for keys of the config")
     for name, flag in flags.items():
         group.add_argument(f"--{name}", help=f"{flag.help} ({flag.key})", **flag.options)
 
 
 def flag_overrides(flags: Mapping[str, Flag], arguments: argparse.Namespace, tree: Tree) -> list[str]:
-    """Returns the overrides ``KEY=VALUE`` of the flags on the command line.
+    """Returns the overrides ``KEY=VALUE`` for the flags on the command line.
 
     Args:
-        tree: The config file as plain data; the flags are applied to it.
+        tree: Config file as plain data. It is changed: the overrides are applied to it.
     """
     overrides: list[str] = []
     for name, flag in flags.items():
@@ -197,13 +198,13 @@ def flag_overrides(flags: Mapping[str, Flag], arguments: argparse.Namespace, tre
 
 
 def splits(tree: Tree) -> list[str]:
-    """Returns the paths of the data sets in a config."""
+    """Returns the paths of the data sets in a config, such as ``DataLoader.Train``."""
     paths = [f"DataLoader.{name}" for name in ("Train", "Eval", "Eval.Query", "Eval.Gallery")]
     return [path for path in paths if isinstance(node_at(tree, f"{path}.dataset"), dict)]
 
 
 def _set_train_data(tree: Tree, folder: str) -> dict[str, Any]:
-    """Sets the folder of the training images, and of each data set that has a folder of its own."""
+    """Returns the folder for ``DataLoader.Train`` and for every other data set with an ``image_root``."""
     key = "dataset.image_root"
     paths = [
         "DataLoader.Train",
@@ -213,9 +214,10 @@ def _set_train_data(tree: Tree, folder: str) -> dict[str, Any]:
 
 
 def _set_model(tree: Tree, model: str) -> dict[str, Any]:
-    """Sets the architecture, and the preprocessing of its published weights.
+    """Returns the settings of an architecture and of the preprocessing for its published weights.
 
-    A mean, deviation or interpolation that is not the one of the config's architecture stays unchanged.
+    A mean, standard deviation or interpolation in the config is not changed if it differs from that of the
+    config's architecture.
     """
     overrides: dict[str, Any] = {"Arch.name": model}
     before, after = architecture(str(node_at(tree, "Arch.name"))), architecture(model)
@@ -237,7 +239,7 @@ def _set_model(tree: Tree, model: str) -> dict[str, Any]:
 
 
 def _transform_lists(tree: Tree) -> list[str]:
-    """Returns the paths of the lists of transforms in a config; a data set's training images come last."""
+    """Returns the paths of the lists of transforms in a config. Those of ``DataLoader.Train`` are last."""
     return ["Infer.transforms", *(f"{path}.dataset.transform_ops" for path in reversed(splits(tree)))]
 
 
@@ -254,7 +256,7 @@ def _set_pretrained(_tree: Tree, weights: str | bool) -> dict[str, Any]:
 
 
 def _set_output(tree: Tree, folder: str) -> dict[str, Any]:
-    """Sets the output folder, and moves the folder of exported models with it if it is inside."""
+    """Returns the output folder and, if it is inside the output folder, the folder of exported models."""
     overrides = {"Global.output_dir": folder}
     before, exported = node_at(tree, "Global.output_dir"), node_at(tree, "Global.save_inference_dir")
     if isinstance(before, str) and isinstance(exported, str) and exported.startswith(f"{before}/"):
@@ -272,14 +274,14 @@ def _set_amp(_tree: Tree, level: str) -> dict[str, Any]:
 
 
 def _set_image_size(tree: Tree, side: int) -> dict[str, Any]:
-    """Scales every size in the transforms such that the model gets square images of ``side`` pixels."""
+    """Returns all sizes in the transforms, scaled so that the model gets square images of ``side`` pixels."""
     for path in splits(tree):
         for key in ("sampler.scales", "input_size"):
             if node_at(tree, f"{path}.{key}") is not None:
                 raise UserError(f"--image-size {side}: {path}.{key} sets the image sizes; change them there")
     sizes = {path: dict(_sizes(path, node_at(tree, path))) for path in _transform_lists(tree)}
     channels, height, width = node_at(tree, "Global.image_shape") or (3, 224, 224)
-    for chain_sizes in sizes.values():  # the last size is what the model gets
+    for chain_sizes in sizes.values():  # the last size in a list of transforms is the model's input size
         if final := [size for key, size in chain_sizes.items() if key.endswith(".size")]:
             width, height = final[-1]
             break
@@ -307,22 +309,26 @@ def _sizes(path: str, transforms: Any) -> Iterator[tuple[str, tuple[int, int]]]:
 
 
 _ALL_SPLITS = "DataLoader.*"
-_DEVICE = Flag("Global.device", "device", {"choices": ["auto", "gpu", "cpu"]})
+_DEVICE = Flag(
+    "Global.device",
+    "device that runs the model; auto: a GPU if there is one, otherwise the CPU",
+    {"choices": ["auto", "gpu", "cpu"]},
+)
 _AMP = Flag(
     "AMP.level",
-    "train in mixed precision; O1 without a value",
+    "train in mixed precision, at this level (without a value: O1)",
     {"nargs": "?", "const": "O1", "choices": ["O1", "O2"]},
     _set_amp,
 )
 _WORKERS = Flag(
     f"{_ALL_SPLITS}.loader.num_workers and dali.num_threads",
-    "worker processes of paddle.io and threads of DALI",
+    "number of worker processes of paddle.io and of threads of DALI",
     {"type": non_negative_int, "metavar": "N"},
     _set_workers,
 )
 _IMAGE_SIZE = Flag(
     "Global.image_shape, and every size in the transforms",
-    "side of the model's images in pixels; crops and resizes are scaled with it",
+    "side of the model's square input images in pixels; all crops and resizes are scaled accordingly",
     {"type": positive_int, "metavar": "N"},
     _set_image_size,
 )
@@ -341,16 +347,16 @@ TRAIN_FLAGS = {
     ),
     "pretrained": Flag(
         "Global.pretrained_model; Arch.pretrained without a value",
-        "initial weights: a file or a checkpoint folder; without a value: the published weights, which the "
-        "default config also uses for small data sets if they can be downloaded. -o Arch.pretrained=False "
-        "trains from scratch",
+        "initial weights: a file or a checkpoint folder; without a value: the published weights. Without "
+        "this option, the default config uses the published weights for small data sets if they can be "
+        "downloaded; -o Arch.pretrained=False trains from scratch",
         {"nargs": "?", "const": True, "metavar": "PATH"},
         _set_pretrained,
     ),
     "epochs": Flag("Global.epochs", "number of epochs", {"type": positive_int, "metavar": "N"}),
     "batch-size": Flag(
         "DataLoader.Train.sampler.batch_size",
-        "images per training batch of a process",
+        "number of images per training batch, on each process",
         {"type": positive_int, "metavar": "N"},
     ),
     "lr": Flag("Optimizer.lr.learning_rate", "learning rate", {"type": positive_float, "metavar": "RATE"}),
@@ -358,7 +364,8 @@ TRAIN_FLAGS = {
     "output": Flag("Global.output_dir", "output folder of the run", {"metavar": "FOLDER"}, _set_output),
     "resume": Flag(
         "Global.checkpoints",
-        "resume from the latest checkpoint in the output folder, if there is one, or from the given one",
+        "resume training from the checkpoint PATH; without a value: from the latest checkpoint in the output "
+        "folder, if there is one",
         {"nargs": "?", "const": "auto", "metavar": "PATH"},
     ),
     "device": _DEVICE,
@@ -375,12 +382,12 @@ EVAL_FLAGS = {
     ),
     "batch-size": Flag(
         "DataLoader.Eval.sampler.batch_size",
-        "images per batch of a process",
+        "number of images per batch, on each process",
         {"type": positive_int, "metavar": "N"},
         _set_eval_splits("sampler.batch_size"),
     ),
     "image-size": _IMAGE_SIZE,
     "device": _DEVICE,
-    "amp": replace(_AMP, help="evaluate in mixed precision; O1 without a value"),
+    "amp": replace(_AMP, help="evaluate in mixed precision, at this level (without a value: O1)"),
     "workers": _WORKERS,
 }

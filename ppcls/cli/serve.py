@@ -1,4 +1,4 @@
-"""The command line of ``tools/serve.py``."""
+"""The command ``ppcls serve``, and its script in tools/."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def serve(argv: Arguments = None) -> None:
                 worker,
                 lambda engines: write_output(f"{served} by {engines} {end}"),
             )
-    write_output("stopped: all requests are answered\n")
+    write_output("stopped: all requests were answered\n")
 
 
 def _serve_shared(arguments: argparse.Namespace, port: int, on_ready: Callable[[], None]) -> int:
-    """Serves in one of several processes, and returns its exit code."""
+    """Serves the models in one of several processes, and returns the exit code of this process."""
 
     @command
     def serve_port(_: Arguments) -> None:
@@ -78,10 +78,10 @@ def _serve_shared(arguments: argparse.Namespace, port: int, on_ready: Callable[[
 
 
 def _check_files(arguments: argparse.Namespace) -> None:
-    """Checks the files of keys and certificates before models are loaded.
+    """Checks the files of API keys and certificates before any model is loaded.
 
     Raises:
-        UserError: If they cannot be used, or if options do not fit together.
+        UserError: A file cannot be used, or options contradict each other.
     """
     from ppcls.serve.middleware import read_keys
     from ppcls.serve.server import TlsFiles
@@ -102,7 +102,7 @@ def _check_files(arguments: argparse.Namespace) -> None:
 
 
 def _read_sources(arguments: argparse.Namespace) -> dict[str, ModelSource]:
-    """Returns the models by name; none if only a config was printed."""
+    """Returns the models by name, or an empty dict if ``--print-config`` printed a config."""
     sources: dict[str, ModelSource] = {}
     for text in arguments.model or [None]:
         named = _NAMED.fullmatch(text or "")
@@ -124,7 +124,7 @@ def _serve(
     worker: ThreadPoolExecutor,
     on_ready: Callable[[str], None],
 ) -> None:
-    """Serves on a socket, and calls ``on_ready`` with the programs that run the models."""
+    """Serves on a socket, and calls ``on_ready`` with the names of the inference engines."""
     from ppcls.serve.app import build_app
     from ppcls.serve.limits import RequestLimits
     from ppcls.serve.middleware import AllowedHosts, ApiKeys, read_keys
@@ -154,7 +154,11 @@ def _serve(
 def _load_index(
     arguments: argparse.Namespace, predictor: Predictor, worker: ThreadPoolExecutor
 ) -> ImageIndex | None:
-    """Returns the index of ``--index``, if it is of the embeddings of the model."""
+    """Returns the index of ``--index``, or None without this option.
+
+    Raises:
+        UserError: The index cannot be used with the model or with the other options.
+    """
     if arguments.index is None:
         return None
     from ppcls.deploy.image_index import load_index
@@ -162,7 +166,7 @@ def _load_index(
     if arguments.models_folder is not None:
         raise UserError("--index: cannot be combined with --models-folder, which replaces models")
     if not predictor.embeds:
-        raise UserError(f"--index: {predictor.source.file} returns classes; a search needs embeddings")
+        raise UserError(f"--index: expected an embedding model, but {predictor.source.file} returns classes")
     index = load_index(arguments.index)
     worker.submit(index.check_model, predictor).result()
     return index
@@ -170,19 +174,21 @@ def _load_index(
 
 def _parser() -> argparse.ArgumentParser:
     options = config_parser(
-        "Serve models over HTTP: pages on / and /docs, POST /predict, /explain and /search, /models, "
-        "/live, /ready, /health and /metrics.",
+        "Serve models over HTTP. Open / in a browser to try a model, and /docs for the API: POST /predict, "
+        "/explain and /search, and GET /models, /live, /ready, /health and /metrics.",
         (
             "ppcls serve --model runs/pets",
             "ppcls serve --model onnx/inference.onnx --host 0.0.0.0 --port 9000 --max-batch 32",
             "ppcls serve --model cats=runs/cats --model dogs=runs/dogs --api-key-file keys.txt",
         ),
-        model=f"{MODEL_HELP}. Can be repeated, as NAME=PATH: requests choose one by ?model=NAME, by default "
-        "the first",
+        model=f"{MODEL_HELP}. Repeat it as --model NAME=PATH to serve several models; a request chooses one "
+        "with ?model=NAME (default: the first one)",
         several=True,
     )
     options.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for all networks (%(default)s)"
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on; 0.0.0.0 for all networks (default: %(default)s)",
     )
 
     options.add_argument(
@@ -190,50 +196,62 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         default=[],
         metavar="NAME",
-        help="names that requests may use for this server, in addition to IP addresses, localhost and its "
-        "host name; * for any",
+        help="host names by which clients may address this server, in addition to IP addresses, localhost "
+        "and the name of this machine; * allows any name",
     )
 
     def file(option: str, text: str, metavar: str = "FILE") -> None:
         options.add_argument(option, type=Path, metavar=metavar, help=text)
 
-    keys = "file of API keys, one per line; requests need one, as Authorization: Bearer KEY or X-API-Key: KEY"
-    file("--api-key-file", keys)
+    keys = (
+        "file of API keys, one per line; requests then need a key in the header 'Authorization: Bearer KEY'"
+    )
+    file("--api-key-file", f"{keys} or 'X-API-Key: KEY'")
     file("--tls-cert", "serve HTTPS with this certificate, in PEM format")
-    file("--tls-key", "private key of the certificate; by default it is in the same file")
-    further = "let clients load and unload the models in its subfolders (PUT and DELETE /models/NAME)"
+    file(
+        "--tls-key",
+        "file with the private key of the certificate, in PEM format (default: the file of --tls-cert)",
+    )
+    further = (
+        "let clients load and unload the models in the subfolders of FOLDER, by PUT and DELETE /models/NAME"
+    )
     file("--models-folder", f"{further}; needs --api-key-file", "FOLDER")
     file(
         "--index",
-        "index of images that POST /search searches (ppcls index); its model must be the first one",
+        "index for POST /search, written by ppcls index build with the same model as the first --model",
     )
     options.add_argument("--access-log", action="store_true", help="log one line per request")
     options.add_argument(
-        "--log-format", choices=["text", "json"], default="text", help="format of log lines (%(default)s)"
+        "--log-format",
+        choices=["text", "json"],
+        default="text",
+        help="format of log lines (default: %(default)s)",
     )
 
     def number(option: str, read: Callable[[str], float], default: float, text: str, unit: str = "N") -> None:
-        options.add_argument(option, type=read, default=default, metavar=unit, help=f"{text} (%(default)s)")
+        options.add_argument(
+            option, type=read, default=default, metavar=unit, help=f"{text} (default: %(default)s)"
+        )
 
-    number("--port", within(int, ge=0, le=65535), 8000, "port to listen on; 0 for any free one")
+    number("--port", within(int, ge=0, le=65535), 8000, "port to listen on; 0 for any free port")
     number("--max-batch", within(int, ge=1, le=4096), 16, "maximum number of images per batch")
     processes = (
-        "number of processes, each with its own copy of the models and its share of the CPU cores; the other "
-        "limits hold for each of them"
+        "number of processes, each with its own copy of the models and its share of the CPU cores; each "
+        "process applies the other limits separately"
     )
     number("--workers", within(int, ge=1, le=256), 1, processes)
-    waits = "maximum time in milliseconds that an image waits for others, which are being prepared"
+    waits = "maximum time in milliseconds that an image waits for further images of its batch to be decoded"
     number("--max-wait", within(float, ge=0, le=1000), 5.0, waits, "MS")
-    opened = "maximum number of connections, at most half of them from one address; others are closed"
+    opened = "maximum number of connections, at most half of them from one address; further ones are closed"
     number("--max-connections", within(int, ge=1, le=100_000), 512, opened)
-    in_work = (
-        "maximum number of images that wait or are being predicted; further requests are answered with 503"
-    )
+    in_work = "maximum number of images that wait or are being predicted; further requests get status 503"
     number("--max-waiting", within(int, ge=1, le=100_000), 256, in_work)
-    per_request = "maximum number of images per request; larger requests are answered with 413"
+    per_request = "maximum number of images per request; larger requests get status 413"
     number("--max-images", within(int, ge=1, le=10_000), 32, per_request)
-    size = "maximum size of a request in MiB; larger ones are answered with 413"
+    size = "maximum size of a request in MiB; larger requests get status 413"
     number("--max-mib", within(float, ge=0.001, le=1024), 32.0, size, "MIB")
-    arrives = "seconds to receive a request (otherwise 408), and then to answer it (otherwise 504)"
+    arrives = (
+        "time limit in seconds to receive a request (then status 408), and to answer it (then status 504)"
+    )
     number("--timeout", within(float, ge=0.1, le=3600), 30.0, arrives, "S")
     return options

@@ -1,4 +1,4 @@
-"""``ppcls train``, ``ppcls tune`` and their scripts in tools/."""
+"""The commands ``ppcls train`` and ``ppcls tune``, and their scripts in tools/."""
 
 from __future__ import annotations
 
@@ -43,10 +43,11 @@ _EXAMPLES = (
 
 _MODES = {
     "--explain-data": "print how images are loaded and transformed, without training",
-    "--dry-run": "train a few updates, and print the expected duration and memory of the whole run",
-    "--find-lr": "train at most 100 updates with a rising learning rate, draw the loss, and suggest a rate",
-    "--find-batch-size": "try batch sizes, and print the largest one that fits, with Global.update_freq to "
-    "match",
+    "--dry-run": "train for a few updates, and print the expected duration and memory of the whole run",
+    "--find-lr": "train for at most 100 updates with a rising learning rate, plot the loss, and suggest a "
+    "learning rate",
+    "--find-batch-size": "try batch sizes, and print the largest one that fits into memory and the matching "
+    "Global.update_freq",
 }
 
 
@@ -126,10 +127,10 @@ def train(argv: Arguments = None) -> None:
 
 @command
 def tune(argv: Arguments = None) -> None:
-    """Searches settings of the config."""
+    """Searches for the best settings of a config."""
     parser = config_parser(
-        "Search settings with Optuna: each trial trains with other values of some keys. The same command "
-        "resumes a search.",
+        "Search for the best settings with Optuna: each trial trains with different values of the searched "
+        "keys. To resume a search, run the same command again.",
         (
             "ppcls tune -c configs/quickstart.yaml --search Optimizer.lr.learning_rate=log:0.01..1",
             "ppcls tune -c configs/quickstart.yaml --space examples/tune.yaml --trials 50",
@@ -140,15 +141,18 @@ def tune(argv: Arguments = None) -> None:
         action="append",
         default=[],
         metavar="KEY=SPACE",
-        help="values of a key: LOW..HIGH, log:LOW..HIGH, or a list such as [AdamW, Lion]; can be repeated",
+        help="values to try for a key: LOW..HIGH, log:LOW..HIGH, or a list such as [AdamW, Lion]; can be "
+        "repeated",
     )
-    parser.add_argument("--space", type=Path, metavar="FILE", help="YAML file with a line KEY: SPACE per key")
+    parser.add_argument(
+        "--space", type=Path, metavar="FILE", help="YAML file with one line 'KEY: SPACE' per searched key"
+    )
     parser.add_argument(
         "--trials",
         type=within(int, gt=0),
         default=20,
         metavar="N",
-        help="total number of trials (%(default)s)",
+        help="total number of trials (default: %(default)s)",
     )
     arguments = parser.parse_args(argv)
     config = read_config(arguments)
@@ -175,13 +179,13 @@ def _report(line: str) -> None:
 
 
 def _find_problems(arguments: argparse.Namespace, tree: Tree) -> list[str]:
-    """Returns a line for each file, folder and output folder that the run can't use, without loading Paddle.
+    """Returns one line per file or folder that the run cannot use. Does not load Paddle.
 
     Args:
-        tree: The config with all options but ``-o``, which are applied to it.
+        tree: Config to which all options except ``-o`` are already applied. ``-o`` is applied here.
     """
     if read_launch().world_size > 1:
-        return []  # the processes report together
+        return []  # the ranks check together, after the start
     with suppress(ConfigError):  # read_config reports it
         for override in arguments.override:
             apply_override(tree, override)
@@ -197,7 +201,7 @@ def _find_problems(arguments: argparse.Namespace, tree: Tree) -> list[str]:
 
 
 def _missing_data(tree: Tree) -> Iterator[str]:
-    """Yields a line for each folder and list of images that training reads and that is missing."""
+    """Yields one line per missing image folder or list file that training reads."""
     reported, evaluates = set(), node_at(tree, "Global.eval_during_train") is not False
     kinds = {"image_root": "folder", "cls_label_path": "list file; expected lines of 'path label'"}
     for key, kind in kinds.items():
@@ -209,7 +213,7 @@ def _missing_data(tree: Tree) -> Iterator[str]:
 
 
 def _used_output(tree: Tree) -> Iterator[str]:
-    """Yields a line if the output folder holds a run that is not resumed."""
+    """Yields one line if the output folder contains a run that is not to be resumed."""
     folder = node_at(tree, "Global.output_dir")
     if not isinstance(folder, str) or node_at(tree, "Global.checkpoints"):
         return

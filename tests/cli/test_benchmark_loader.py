@@ -75,7 +75,7 @@ def test_sweep_reports_rows_bottleneck_and_setting(run: Run, tmp_path: Path) -> 
     assert bottleneck.startswith("The bottleneck is ")
     assert advice.startswith(("Use ", "Keep the present setting ("))
     assert [bottleneck, advice] == list(results.findings[-2:])
-    assert written == f"written to {out}"
+    assert written == f"results written to {out}"
     assert copied.startswith(f"wrote {best}: {PHOTOS} with ")
     assert load_config(best).DataLoader.Train is not None
     assert len(list(out.glob("*.png"))) >= 4
@@ -102,7 +102,7 @@ def test_sweep_interrupted_writes_results(
     error = run(*SMALL, "--out", str(out), "--write-config", str(best), code=130)
     assert error.splitlines()[-1] == "interrupted"
     results = read_results(out)
-    assert results.findings[-1].startswith("Interrupted: no setting is recommended")
+    assert results.findings[-1].startswith("Interrupted: the results are incomplete")
     assert sum(bool(row.metrics) for row in results.rows) == number - 1
     assert (out / "results.txt").is_file()
     assert not best.exists()
@@ -166,5 +166,5 @@ def test_options_that_cannot_work_are_rejected(run: Run, options: tuple[str, ...
 
 def test_existing_results_are_not_overwritten(run: Run, tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text("mine")
-    assert "already has the results of a benchmark" in run("--out", str(tmp_path), code=1)
+    assert "already contains benchmark results" in run("--out", str(tmp_path), code=1)
     assert (tmp_path / "results.json").read_text() == "mine"

@@ -140,7 +140,7 @@ def test_interrupted_convert_prints_how_to_continue(
     monkeypatch.setattr("ppcls.dataset_tools.convert.convert", interrupt)
     assert run("convert", "lmdb", images, "--out", tmp_path / "out") == 130
     last = error_of(capsys).splitlines()[-1]
-    assert last == "interrupted; the same command continues after the last complete shard"
+    assert last == "interrupted; run the same command again to continue"
 
 
 def test_index_writes_new_files_and_keeps_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,7 +153,7 @@ def test_index_writes_new_files_and_keeps_others(tmp_path: Path, capsys: pytest.
         assert capsys.readouterr().out == "".join(f"{index}: {word}\n" for index in indexes)
     indexes[1].write_text("mine")
     assert run("index", *paths) == 1
-    assert error_of(capsys) == f"{indexes[1]}: another index exists; remove it to write a new one"
+    assert error_of(capsys) == f"{indexes[1]}: a different index exists already; delete it to write a new one"
     assert indexes[1].read_text() == "mine"
 
 
@@ -211,7 +211,7 @@ def test_split_of_a_folder_has_all_large_classes_in_both_lists(
     (images / "lone").mkdir()
     (images / "lone" / "1.jpg").touch()
     assert run("split", images, "--val", 2, "--out", tmp_path / "more") == 0
-    assert capsys.readouterr().out.endswith("too few images for validation: class 2 (lone)\n")
+    assert capsys.readouterr().out.endswith("classes without validation images: 2 (lone)\n")
 
 
 def test_split_of_a_list_keeps_its_delimiter(
@@ -224,7 +224,7 @@ def test_split_of_a_list_keeps_its_delimiter(
     options = ("--delimiter", "\t", "--val", "1/3", "--out", out)
     assert run("split", images / "list.txt", *options) == 0
     assert capsys.readouterr().out == (
-        f"{out}: 5 images for training, 2 for validation\ntoo few images for validation: class 2\n"
+        f"{out}: 5 images for training, 2 for validation\nclasses without validation images: 2\n"
     )
     assert "bird.jpeg\t2\n" in (out / "train_list.txt").read_text()
     assert not (out / "label_list.txt").exists()
@@ -281,7 +281,7 @@ def test_resize_reports_a_bad_image_and_copies_the_others(
     shown = capsys.readouterr()
     assert "4 images shrunk" in shown.out
     assert shown.err[shown.err.index("error: ") :].splitlines() == [
-        f"error: 1 images are bad and missing in {out}",
+        f"error: 1 bad images were not copied to {out}",
         f"{photographs}/cat/bad.jpg ({photographs}): not an image that can be decoded",
     ]
 
@@ -303,9 +303,7 @@ def test_interrupted_resize_prints_how_to_continue(
 
     monkeypatch.setattr("ppcls.dataset_tools.resize.shrink", interrupt)
     assert run("resize", photographs, "--max-size", 60, "--out", tmp_path / "out") == 130
-    assert (
-        error_of(capsys).splitlines()[-1] == "interrupted; the same command continues with the missing files"
-    )
+    assert error_of(capsys).splitlines()[-1] == "interrupted; run the same command again to continue"
     assert not list((tmp_path / "out").rglob("*.jpg"))
 
 
@@ -331,7 +329,7 @@ def test_stats_with_a_bad_image_suggest_check(
 ) -> None:
     (photographs / "cat" / "bad.jpg").write_bytes(b"no image")
     assert run("stats", photographs, "--out", tmp_path / "stats") == 1
-    assert error_of(capsys).endswith("\nfix or remove it; `dataset check` lists all bad images")
+    assert error_of(capsys).endswith("\nfix or remove it; `ppcls dataset check` lists all bad images")
 
 
 def test_stats_of_five_channels_are_the_same_from_list_and_config(
@@ -366,7 +364,7 @@ def test_stats_need_either_a_source_or_a_config(
     out = tmp_path / "stats"
     for arguments in ((), (images, "-c", "configs/cells.yaml")):
         assert run("stats", *arguments, "--out", out) == 1
-        assert error_of(capsys) == "expected either a folder or list, or -c CONFIG"
+        assert error_of(capsys) == "expected either a folder or list file, or -c CONFIG"
     assert run("stats", images, "--out", out) == 1
     assert "not an image that can be decoded" in error_of(capsys)
     assert not out.exists()
@@ -396,5 +394,5 @@ def test_full_disk_names_the_folder_and_how_to_continue(
     monkeypatch.setattr("ppcls.dataset_tools.resize.plan_resize", full)
     out = tmp_path / "small"
     assert run("resize", images, "--max-size", 9, "--out", out) == 1
-    rest = "the same command continues with the missing files"
+    rest = "run the same command again to continue"
     assert error_of(capsys) == f"{out}: No space left on device; {rest}"

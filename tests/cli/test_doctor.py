@@ -77,7 +77,7 @@ def test_paddle_without_kernels_for_a_card_is_an_error(no_versions: None) -> Non
 
 def test_cpu_build_beside_a_card_is_an_error(no_versions: None) -> None:
     _, (status, text, fix) = paddle_checks(driver(AMPERE), GPU_BUILD | {"cuda": "", "cards": []})
-    assert (status, text) == ("error", "this build cannot use the GPU")
+    assert (status, text) == ("error", "this build cannot use GPUs")
     assert fix.startswith("pip uninstall paddlepaddle; pip install ")
 
 
@@ -112,7 +112,7 @@ def paddleclas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_package_named_ppcls_is_an_error(paddleclas: None) -> None:
     check = doctor.check_package()
     assert check.status == "error"
-    assert check.result.startswith("paddleclas 2.5.1 installs a package named ppcls, too")
+    assert check.result.startswith("paddleclas 2.5.1 also installs a package named ppcls")
     assert "pip uninstall paddleclas" in check.fix
 
 

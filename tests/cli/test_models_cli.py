@@ -55,4 +55,4 @@ def test_unknown_name_suggests_nearest(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_measure_speed_adds_images_per_second(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["measure", "LeNet", "--speed"]) == 0
-    assert "images/s of one core" in capsys.readouterr().out
+    assert "images/s per core" in capsys.readouterr().out

@@ -127,7 +127,7 @@ def test_check_without_bad_images_writes_empty_list(folder: Path, capsys: pytest
 
 def test_check_rejects_contradicting_arguments(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(folder) == 1
-    assert "error: expected either files and folders, or -c CONFIG" in capsys.readouterr().err
+    assert "error: expected either files and folders to check, or -c CONFIG" in capsys.readouterr().err
     assert check(folder, "-c", str(folder / "config.yaml"), "--split", "Eval") == 1
     assert "DataLoader.Eval is not set; nothing to check" in capsys.readouterr().err
     assert not (folder / "bad.txt").exists()

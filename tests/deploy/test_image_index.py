@@ -66,7 +66,7 @@ def test_index_is_built_searched_and_changed(
     code, lines, error = run("build", file, tmp_path / "images", "--model", model)
     assert code == 3
     assert lines[0].endswith("bad.png: error: not an image that can be decoded")
-    assert lines[1] == f"{file}: 5 images, searched by NumPy (exact)"
+    assert lines[1] == f"{file}: 5 images, searched with NumPy (exact)"
     assert "1 images could not be read" in error
     assert run("build", file, more, "--model", model)[0] == 1
 
@@ -81,10 +81,10 @@ def test_index_is_built_searched_and_changed(
     assert found["nearest"] == [str(images[row]) for row in best]
     np.testing.assert_allclose(found["similarities"], similar[best], atol=1e-5)
 
-    assert run("add", file, more, images[0])[1] == [f"{file}: 6 images, searched by NumPy (exact)"]
+    assert run("add", file, more, images[0])[1] == [f"{file}: 6 images, searched with NumPy (exact)"]
     assert run("search", file, more, "--nearest", 1)[1] == [f"{more}: {more} 1.0000"]
     code, lines, _ = run("remove", file, more.parent, images[1])
-    assert (code, lines) == (0, [f"{file}: 4 images, searched by NumPy (exact)"])
+    assert (code, lines) == (0, [f"{file}: 4 images, searched with NumPy (exact)"])
     assert load_index(file).files == (images[0], *images[2:])
     assert f"{more}: not in the index" in run("remove", file, more)[2]
     assert "no image would remain" in run("remove", file, tmp_path)[2]

@@ -152,8 +152,7 @@ def test_infer_bad_image_has_a_line_and_an_exit_code(
     assert written[1] == {"path": str(images / "aa.jpg"), "error": "the file is empty"}
     failed = 1 if wanted == "stop" else 2
     assert said.err == (
-        f"error: {failed} of 7 images could not be predicted; the line of each one "
-        "gives the reason (see --on-error)\n"
+        f"error: {failed} of 7 images could not be predicted; their lines give the reasons (see --on-error)\n"
         if code
         else ""
     )
@@ -173,7 +172,7 @@ def test_infer_image_with_too_many_pixels_is_bad(
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        ([], "nothing to predict: name images or folders (before any -o), or set Infer.infer_imgs"),
+        ([], "nothing to predict: pass images or folders (before any -o), or set Infer.infer_imgs"),
         (["gone.jpg"], "gone.jpg: no such file or folder"),
         (
             ["empty"],

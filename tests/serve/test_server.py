@@ -297,7 +297,7 @@ def test_sigterm_answers_current_requests_of_exported_models(
             same(answer, expected[3:4])
         said, complained = server.process.communicate(timeout=120)
     assert server.process.returncode == 0
-    assert said == "stopped: all requests are answered\n"
+    assert said == "stopped: all requests were answered\n"
     assert not re.findall("Traceback|ERROR|now always track", complained), complained
 
 

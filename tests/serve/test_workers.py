@@ -82,7 +82,7 @@ def test_workers_share_the_port_and_one_that_is_killed_is_replaced(
 
     server.process.terminate()
     output, errors = server.process.communicate(timeout=GUARD)
-    assert (server.process.returncode, output) == (0, "stopped: all requests are answered\n"), errors
+    assert (server.process.returncode, output) == (0, "stopped: all requests were answered\n"), errors
 
 
 def test_workers_end_when_their_parent_is_killed(server: Running) -> None:

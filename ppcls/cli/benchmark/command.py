@@ -1,4 +1,4 @@
-"""``ppcls benchmark``: one command per thing whose speed can be measured, and comparison of results."""
+"""``ppcls benchmark``: subcommands that measure speed, and one that compares two results."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ppcls.cli.options import Subcommands, add_examples, add_subcommand
 
 @command
 def main(argv: Arguments = None) -> None:
-    """Measures speed on this machine."""
-    parser = argparse.ArgumentParser(description="Measure speed on this machine.")
+    """Measures speed on this machine, or compares two results."""
+    parser = argparse.ArgumentParser(description="Measure speed on this machine, or compare two results.")
     add_examples(
         parser,
         "ppcls benchmark loader -c configs/ResNet50_photos.yaml --quick",
@@ -41,14 +41,14 @@ def _add_compare(commands: Subcommands) -> None:
     parser = add_subcommand(
         commands,
         "compare",
-        "compare two results, and show which differences are within noise",
+        "compare two results, and show which differences are within the noise",
         (
             "ppcls benchmark compare before after",
             "ppcls benchmark compare before/results.json after/results.json",
         ),
-        "Print the ratio B / A for each row that both results have, with its confidence interval.",
+        "Print the ratio B / A and its confidence interval for each row that is in both results.",
     )
-    text = "results.json, or the folder of --out"
+    text = "a results.json, or the folder that --out created"
     parser.add_argument("first", type=Path, metavar="A", help=f"first result: {text}")
     parser.add_argument("second", type=Path, metavar="B", help=f"second result: {text}")
     parser.set_defaults(measure=_compare)

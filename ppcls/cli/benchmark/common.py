@@ -1,4 +1,4 @@
-"""Shared parts of the commands of ``ppcls benchmark``: options, flow, and results."""
+"""Options, measurement and output that the subcommands of ``ppcls benchmark`` share."""
 
 from __future__ import annotations
 
@@ -26,48 +26,55 @@ def add_numbers(
     default: Sequence[int] | None = None,
     kind: Kind = positive_int,
 ) -> None:
-    """Adds an option for several numbers."""
+    """Adds an option that takes one or more numbers."""
     parser.add_argument(option, nargs="+", type=kind, default=default, metavar="N", help=text)
 
 
 def add_number(
     parser: argparse.ArgumentParser, option: str, text: str, default: float, kind: Kind = positive_int
 ) -> None:
-    """Adds an option for a number, whose help shows the default."""
-    parser.add_argument(option, type=kind, default=default, help=f"{text} ({default:g})")
+    """Adds an option that takes one number. Its help shows the default."""
+    parser.add_argument(option, type=kind, default=default, help=f"{text} (default: {default:g})")
 
 
 def add_effort(parser: argparse.ArgumentParser, counted: str, default: Effort) -> None:
-    """Adds the options for the number and duration of measurements, of ``steps`` or ``requests``."""
-    add_number(parser, "--rounds", "measurements of each candidate", default.rounds)
+    """Adds the options for the number and duration of measurements.
+
+    Args:
+        counted: ``steps`` or ``requests``.
+    """
+    text = "number of rounds; each round measures every variant once"
+    add_number(parser, "--rounds", text, default.rounds)
     text = f"number of {counted} before the measurement starts"
     add_number(parser, "--warm-up", text, default.warm_up)
-    text = "duration of a measurement in seconds"
+    text = "duration of one measurement in seconds"
     add_number(parser, "--seconds", text, default.seconds, positive_float)
     text = "time limit of one measurement in seconds"
     add_number(parser, "--timeout", text, default.timeout, positive_float)
-    text = f"number of measured {counted}; by default as many as fit into --seconds"
+    text = f"number of {counted} in one measurement (default: as many as fit into --seconds)"
     parser.add_argument(f"--{counted}", dest="counted", type=positive_int, metavar="N", help=text)
 
 
 def read_effort(arguments: argparse.Namespace) -> Effort:
-    """Returns the values of the options of `add_effort`."""
+    """Returns the values of the options that `add_effort` adds."""
     names = ("rounds", "warm_up", "counted", "seconds", "timeout")
     return Effort(**{name: getattr(arguments, name) for name in names})
 
 
 def add_out(parser: argparse.ArgumentParser, measure: Callable[[argparse.Namespace], None]) -> None:
-    """Adds ``--out``, which `check_out` checks and `finish` fills, and sets the command's function."""
-    text = "also write results.txt, .json, .csv and pictures"
+    """Adds the option ``--out``, and sets ``measure`` as the function that runs the command."""
+    text = (
+        "new folder for results.txt, results.json, results.csv and charts (default: only print the results)"
+    )
     parser.add_argument("--out", type=Path, metavar="FOLDER", help=text)
     parser.set_defaults(measure=measure)
 
 
 def check_out(arguments: argparse.Namespace) -> None:
-    """Checks that the results can be written, before anything is measured.
+    """Checks, before anything is measured, that the results can be written to the ``--out`` folder.
 
     Raises:
-        UserError: The folder already has results, is not a folder, or cannot be created or written.
+        UserError: The folder contains results, is a file, or cannot be created or written.
     """
     out: Path | None = arguments.out
     if out is None:
@@ -75,8 +82,8 @@ def check_out(arguments: argparse.Namespace) -> None:
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out}: expected a folder, found a file")
     if (out / JSON).exists():
-        raise UserError(f"--out {out}: already has the results of a benchmark; name another folder")
-    create_output_dir(out, "name another one with --out")
+        raise UserError(f"--out {out}: already contains benchmark results; choose another folder")
+    create_output_dir(out, "choose another folder with --out")
 
 
 def measure_and_report(
@@ -86,17 +93,18 @@ def measure_and_report(
     conclude: Callable[[], Iterable[str]] = tuple,
     make_rows: Callable[[], Iterable[ResultRow]] | None = None,
 ) -> None:
-    """Measures candidates, prints the results, and writes them to the folder of ``--out``.
+    """Measures candidates, prints the results, and writes them to the ``--out`` folder.
 
     Args:
-        arguments: Arguments with ``out`` and ``rounds``.
+        arguments: Parsed arguments, of which ``out`` and ``rounds`` are used.
         empty: Results without rows.
-        candidates: Candidates.
-        conclude: Returns the benchmark's own conclusions.
-        make_rows: Returns the rows, also after each round; None for one row per candidate.
+        candidates: Candidates to measure.
+        conclude: Returns conclusions for the results, in addition to those of `find_conclusions`.
+        make_rows: Returns the rows of the results. It is called after each round and at the end. None makes
+            one row per candidate.
 
     Raises:
-        KeyboardInterrupt: Measuring was interrupted; what was measured before is written.
+        KeyboardInterrupt: The measurement was interrupted. The results so far are printed and written first.
     """
 
     def make_results() -> Results:
@@ -113,7 +121,7 @@ def report(line: str) -> None:
 
 
 def keep(arguments: argparse.Namespace, results: Results) -> None:
-    """Writes the results so far to the folder of ``--out``, so that they survive a failure."""
+    """Writes the results so far to the ``--out`` folder, so that a later failure does not lose them."""
     if arguments.out is not None:
         write_results(arguments.out, results)
 
@@ -121,7 +129,11 @@ def keep(arguments: argparse.Namespace, results: Results) -> None:
 def finish(
     arguments: argparse.Namespace, results: Results, interrupt: KeyboardInterrupt | None = None
 ) -> None:
-    """Prints results, and writes them with pictures to the folder of ``--out``; then raises an interrupt."""
+    """Prints results, and writes them and their charts to the ``--out`` folder.
+
+    Raises:
+        KeyboardInterrupt: ``interrupt``, if it is not None, after everything is written.
+    """
     from ppcls.bench.results.charts import draw_pictures
     from ppcls.bench.results.tables import render_results
 
@@ -132,11 +144,11 @@ def finish(
         draw_pictures(out, results)
     write_output(render_results(results, terminal_width()))
     if out is not None:
-        report(f"written to {out}")
+        report(f"results written to {out}")
     if interrupt is not None:
         raise interrupt
 
 
 def terminal_width() -> int | None:
-    """Returns the terminal's columns; None without a terminal."""
+    """Returns the number of columns of the terminal, or None if standard output is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

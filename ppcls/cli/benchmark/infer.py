@@ -1,4 +1,4 @@
-"""``ppcls benchmark infer``: latency and speed of a model."""
+"""``ppcls benchmark infer``: measures the latency and throughput of models."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ def add_infer(commands: options.Subcommands) -> None:
     parser = options.add_subcommand(
         commands,
         "infer",
-        "measure predictions: latency and images/s of a model by batch size and threads",
+        "measure the latency and images/s of a model for several batch sizes and numbers of threads",
         (
             "ppcls benchmark infer --model runs/pets/best_model",
             "ppcls benchmark infer --model inference onnx/inference.onnx --batch-size 1 32 --out infer",
         ),
-        "Measure requests one after the other, from a batch in host memory to its scores in host memory.",
+        "Predict one batch after another. The time of a batch is measured from its images in host memory to "
+        "its scores in host memory.",
     )
-    text = "folders written by ppcls export, for Paddle or as ONNX, or checkpoint folders"
+    text = "one or more models: checkpoint folders, or folders written by ppcls export"
     parser.add_argument("--model", nargs="+", required=True, type=Path, metavar="PATH", help=text)
     options.add_override(parser, "set values of Global, such as Global.device=cpu")
-    common.add_numbers(parser, "--batch-size", "images per request (1 8 32)", default=[1, 8, 32])
-    common.add_numbers(parser, "--threads", "CPU threads of the model (default: all cores)")
+    common.add_numbers(parser, "--batch-size", "images per batch (default: 1 8 32)", default=[1, 8, 32])
+    common.add_numbers(parser, "--threads", "numbers of CPU threads for the model (default: number of cores)")
     common.add_effort(parser, "requests", Effort(warm_up=10, timeout=600.0))
     common.add_out(parser, _infer)
 

@@ -1,4 +1,4 @@
-"""``ppcls benchmark loader`` and ``containers``: speed and bottleneck of data loaders."""
+"""``ppcls benchmark loader`` and ``containers``: measure data loaders and find the bottleneck."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add_loader(commands: options.Subcommands) -> None:
     parser = options.add_subcommand(
         commands,
         "loader",
-        "measure data loaders: DALI, paddle.io, a bare DALI pipeline",
+        "measure the speed of DALI, paddle.io and a bare DALI pipeline as data loaders",
         (
             "ppcls benchmark loader -c configs/ResNet50_photos.yaml --quick",
             "ppcls benchmark loader -c configs/ResNet50_photos.yaml --write-config best.yaml",
@@ -35,17 +35,21 @@ def add_loader(commands: options.Subcommands) -> None:
         "Measure data loaders with many settings, and report the bottleneck and the best setting.",
     )
     options.add_config_options(parser)
-    text = "only compare our DALI loader, a bare DALI pipeline and paddle.io, as configured"
+    text = (
+        "only compare three loaders with the config's settings: ppcls's DALI loader, a bare DALI pipeline "
+        "and paddle.io"
+    )
     parser.add_argument("--quick", action="store_true", help=text)
-    text = f"runs of each setting ({_ROUNDS}; with --quick {_QUICK_ROUNDS})"
+    text = f"number of runs of each setting (default: {_ROUNDS}; with --quick: {_QUICK_ROUNDS})"
     parser.add_argument("--rounds", type=options.positive_int, help=text)
     _add_duration(parser)
-    common.add_numbers(parser, "--threads", "threads of DALI (1, 2, 4, … all cores)")
-    text = "workers of paddle.io (0, 1, 2, 4, …; with --quick 2)"
+    powers = "powers of two up to the number of cores"
+    common.add_numbers(parser, "--threads", f"numbers of DALI threads (default: {powers})")
+    text = f"numbers of paddle.io workers (default: 0 and {powers}; with --quick: 2)"
     common.add_numbers(parser, "--workers", text, kind=options.non_negative_int)
-    text = "with --quick: also measure our DALI loader with Mixup"
+    text = "with --quick: also measure ppcls's DALI loader with Mixup"
     parser.add_argument("--mixup", action="store_true", help=text)
-    text = "write a copy of the config with the best setting"
+    text = "write a copy of the config with the best setting to the new file FILE"
     parser.add_argument("--write-config", type=Path, metavar="FILE", help=text)
     common.add_out(parser, _loader)
 
@@ -55,28 +59,28 @@ def add_containers(commands: options.Subcommands) -> None:
     parser = options.add_subcommand(
         commands,
         "containers",
-        "compare reading image files with reading containers of them",
+        "compare the speed of reading image files and containers (WebDataset, TFRecord, RecordIO, LMDB)",
         (
             "ppcls benchmark containers -c configs/ResNet50_photos.yaml",
             "ppcls benchmark containers -c configs/ResNet50_photos.yaml --rounds 9 --out containers",
         ),
     )
     options.add_config_options(parser)
-    common.add_number(parser, "--rounds", "runs of each reader", 5)
+    common.add_number(parser, "--rounds", "number of runs of each reader", 5)
     _add_duration(parser)
     common.add_out(parser, _containers)
 
 
 def _add_duration(parser: argparse.ArgumentParser) -> None:
     seconds = options.within(float, gt=0, le=3600)
-    common.add_number(parser, "--seconds", "measured seconds of a run", 2.0, seconds)
+    common.add_number(parser, "--seconds", "duration of one run in seconds", 2.0, seconds)
     common.add_number(parser, "--images", "maximum number of images to use", 8192)
 
 
 def _start(
     arguments: argparse.Namespace, benchmark: str
 ) -> tuple[LoaderWorkload, BatchTimer, Results] | None:
-    """Returns workload, timer and results without rows; None if the config was only printed."""
+    """Returns workload, timer and results without rows, or None if ``--print-config`` printed the config."""
     config = options.read_config(arguments)
     if config is None:
         return None
@@ -151,7 +155,7 @@ def _sweep(
     except KeyboardInterrupt as interrupted:
         if not any(each.samples for each in sweep.candidates):
             raise
-        findings = ["Interrupted: no setting is recommended; the figures are those measured before."]
+        findings = ["Interrupted: the results are incomplete, so no setting is recommended."]
         interrupt = interrupted
     loaders = [each for each in sweep.candidates if "up to" not in each.labels]
     findings = [*find_conclusions(loaders), *findings]
@@ -159,7 +163,9 @@ def _sweep(
     if (target := arguments.write_config) is None:
         return
     if setting is None:
-        raise UserError(f"--write-config {target}: no setting is recommended, see above; nothing is written")
+        raise UserError(
+            f"--write-config {target}: not written, because no setting is recommended (see above)"
+        )
     write_config(Path(arguments.config), target, config_values(setting))
     overrides = "; values of -o are not included" if arguments.override else ""
     common.report(f"wrote {target}: {arguments.config} with {setting.describe()}{overrides}")

@@ -1,4 +1,4 @@
-"""``ppcls benchmark serve``: latency and speed of HTTP servers under load."""
+"""``ppcls benchmark serve``: measures the latency and throughput of HTTP servers under load."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def add_serve(commands: options.Subcommands) -> None:
     parser = options.add_subcommand(
         commands,
         "serve",
-        "measure servers under load: latency and images/s by number of clients",
+        "measure the latency and images/s of HTTP servers for several numbers of clients",
         (
             "ppcls benchmark serve --model onnx",
             "ppcls benchmark serve --model onnx --clients 1 8 64 --images photos --out serve",
@@ -24,11 +24,11 @@ def add_serve(commands: options.Subcommands) -> None:
         "Measure ppcls serve with and without batching, and a plain FastAPI server that processes each "
         "request separately. All servers and clients run on this machine.",
     )
-    text = "exported folder or checkpoint folder"
+    text = "checkpoint folder, or folder written by ppcls export"
     parser.add_argument("--model", required=True, type=Path, metavar="PATH", help=text)
-    text = "numbers of clients that send requests at the same time (1 8 64)"
+    text = "numbers of clients that send requests at the same time (default: 1 8 64)"
     common.add_numbers(parser, "--clients", text, default=[1, 8, 64])
-    text = "images to send: files, folders or patterns (default: generated JPEGs of 500x375 pixels)"
+    text = "images to send: files, folders or patterns (default: generated JPEG images of 500x375 pixels)"
     parser.add_argument("--images", nargs="+", type=Path, default=[], metavar="PATH", help=text)
     common.add_effort(parser, "requests", servers.EFFORT)
     common.add_out(parser, _serve)

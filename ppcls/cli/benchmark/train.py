@@ -1,4 +1,4 @@
-"""``ppcls benchmark train`` and ``run``: speed of training steps, and of whole runs."""
+"""``ppcls benchmark train`` and ``run``: measure the speed of training steps and of whole runs."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from ppcls.runtime.launch import read_launch
 
 _DESCRIPTION = """Train a config for a few steps in several variants, each in a new process.
 
-The values of several axes are combined, and everything else stays as in the config. Without any axis, the
-first variant is the config itself, and each further variant changes one thing: the precision, the layout, or
-the number of GPUs (1, 2, 4 …)."""
-_RUN_DESCRIPTION = """Start tools/train.py in a new process and show where its wall-clock time goes.
+The options under "axes" choose the variants: every combination of their values is measured, and all other
+settings are those of the config. Without these options, the first variant is the config itself, and each
+further variant changes one thing: the precision, the layout, or the number of GPUs (1, 2, 4 …)."""
+_RUN_DESCRIPTION = """Start tools/train.py in a new process, and print how its wall-clock time is spent.
 
-The time is split into start-up (imports, data set, model, until the first batch is requested), training,
+The time is divided into start-up (imports, data set and model, until the first batch is requested), training,
 data wait (the device waits for the loader), evaluation, checkpoints, and the rest (end of the process). The
-run uses one process and writes to a temporary folder, which is deleted. --epochs overrides the config's
-Global.epochs. The result shows how much a faster training step would speed up a whole run."""
+run uses one process. It writes to a temporary folder, which is deleted at the end. The result shows how much
+a faster training step would speed up a whole run."""
 _AXES = ("precision", "layout", "processes", "batch_size")
 
 
@@ -41,7 +41,7 @@ def add_train(commands: options.Subcommands) -> None:
     parser = options.add_subcommand(
         commands,
         "train",
-        "measure training: precisions, layouts, GPUs, duration of each phase of a step",
+        "measure training steps for several precisions, layouts and numbers of GPUs, and time their phases",
         (
             "ppcls benchmark train -c configs/ResNet50_photos.yaml --out tour",
             "ppcls benchmark train -c configs/ResNet50_photos.yaml --precision TF32 O1 --layout NCHW NHWC",
@@ -52,24 +52,32 @@ def add_train(commands: options.Subcommands) -> None:
     options.add_config_options(parser)
     axes = parser.add_argument_group("axes")
     for option, choices, text in (
-        ("--precision", list(PRECISIONS), "number formats; O1 and O2 are mixed precision in float16"),
-        ("--layout", ["NCHW", "NHWC"], "layout of images and activations"),
+        (
+            "--precision",
+            list(PRECISIONS),
+            "precisions; O1 and O2 are the levels of mixed precision, in float16 or bfloat16",
+        ),
+        ("--layout", ["NCHW", "NHWC"], "layouts of images and activations"),
     ):
         axes.add_argument(option, nargs="+", default=[], choices=choices, help=text)
-    common.add_numbers(axes, "--processes", "number of GPUs, or of processes on a CPU", default=[])
-    common.add_numbers(axes, "--batch-size", "images per batch and process", default=[])
+    common.add_numbers(axes, "--processes", "numbers of GPUs, or of processes on a CPU", default=[])
+    common.add_numbers(axes, "--batch-size", "numbers of images per batch and process", default=[])
     parser.add_argument(
         "--source",
         nargs="+",
         default=["synthetic", "loader"],
         choices=["synthetic", "loader", "bare"],
-        help="synthetic: one random batch on the device; loader: the config's data; bare: Paddle's own loop "
-        "on a random batch (default: synthetic loader)",
+        help="sources of the batches. synthetic: one random batch on the device; loader: the config's data; "
+        "bare: one random batch, but in the training loop of Paddle's documentation instead of ppcls's "
+        "(default: synthetic loader)",
     )
     common.add_effort(parser, "steps", Effort())
-    text = "number of steps in which phases are timed; 0 for none (%(default)s)"
+    text = "number of steps whose phases are timed; 0 disables this (default: %(default)s)"
     parser.add_argument("--phase-steps", type=options.non_negative_int, default=6, help=text)
-    text = "measure PyTorch too, with this Python or another one that has torch and torchvision"
+    text = (
+        "also measure PyTorch, with the interpreter PYTHON, which needs torch and torchvision (without a "
+        "value: the current interpreter)"
+    )
     parser.add_argument("--torch", nargs="?", const=sys.executable, metavar="PYTHON", help=text)
     parser.add_argument(
         "--torch-compile", action="store_true", help="with --torch: also measure compiled models"
@@ -90,10 +98,12 @@ def add_run(commands: options.Subcommands) -> None:
         _RUN_DESCRIPTION,
     )
     options.add_config_options(parser)
-    text = "epochs to train (default: Global.epochs)"
+    text = "number of epochs (default: Global.epochs)"
     parser.add_argument("--epochs", type=options.positive_int, metavar="N", help=text)
-    parser.add_argument("--rounds", type=options.positive_int, default=1, help="number of runs (%(default)s)")
-    text = "time limit of one run in seconds (%(default)g)"
+    parser.add_argument(
+        "--rounds", type=options.positive_int, default=1, help="number of runs (default: %(default)s)"
+    )
+    text = "time limit of one run in seconds (default: %(default)g)"
     parser.add_argument("--timeout", type=options.positive_float, default=86400.0, help=text)
     common.add_out(parser, _run)
 
@@ -119,13 +129,13 @@ def _train(arguments: argparse.Namespace) -> None:
         return
     if read_launch().world_size > 1:
         raise UserError(
-            "benchmark train starts its processes itself (--processes); start it without a launcher"
+            "ppcls benchmark train starts its processes itself (--processes); run it without a launcher"
         )
     common.check_out(arguments)
     versions = {}
     if arguments.torch:
         versions["PyTorch"] = find_pytorch(arguments.torch)
-        common.report(f"PyTorch {versions['PyTorch']} of {arguments.torch}")
+        common.report(f"PyTorch {versions['PyTorch']} in {arguments.torch}")
     inspection = inspect_machine(Path(arguments.config), arguments.override)
     axes = {name: getattr(arguments, name) for name in _AXES}
     variants = find_variants(config, inspection, arguments.source, axes)
