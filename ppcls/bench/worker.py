@@ -1,7 +1,7 @@
-"""Entry point of a measuring process: ``python worker.py KIND FOLDER``, also under a launcher.
+"""Entry point of the processes that measure: ``python worker.py KIND FOLDER``, also with a launcher.
 
-It reads ``FOLDER/task.json`` and writes ``FOLDER/rank_N.json`` with the sample, or with the reason why there
-is none.
+Each process reads ``FOLDER/task.json`` and writes ``FOLDER/rank_N.json``, which contains the sample or the
+reason of a failure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def main(kind: str, folder: Path) -> int:
-    """Measures one task and returns the exit code."""
+    """Measures one task, writes the sample, and returns the exit code."""
     from ppcls.errors import UserError
     from ppcls.files import write_text
     from ppcls.runtime.launch import read_launch
@@ -28,7 +28,7 @@ def main(kind: str, folder: Path) -> int:
 
 
 def _measure(kind: str, task: dict[str, Any]) -> dict[str, Any]:
-    """Measures a task. Paddle must not be imported before `ppcls.runtime.start.start` has run."""
+    """Returns the sample of a task. Paddle must not be imported before `ppcls.runtime.start.start` runs."""
     if kind in ("infer", "device"):
         from ppcls.bench.infer import worker as infer_worker
 
@@ -47,6 +47,6 @@ def _measure(kind: str, task: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    # Replace this folder, whose modules would hide other ones of the same name.
+    # Remove this folder from the path, because its modules would hide others of the same name.
     sys.path[0] = str(Path(__file__).resolve().parents[2])
     sys.exit(main(sys.argv[1], Path(sys.argv[2])))

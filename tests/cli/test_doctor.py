@@ -150,7 +150,7 @@ def test_command_explains_that_its_package_was_replaced(
     monkeypatch.setattr("ppcls.cli.models.main", fail)
     monkeypatch.delattr(ppcls, "__version__")
     assert main(["models"]) == 1
-    assert "paddleclas 2.5.1 installs a package named ppcls" in capsys.readouterr().err
+    assert "paddleclas 2.5.1 also installs a package named ppcls" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

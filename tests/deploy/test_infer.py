@@ -181,10 +181,10 @@ def test_infer_image_with_too_many_pixels_is_bad(
         ),
         (["*.gif"], "*.gif: no such file or folder"),
         (["b.jpg", "--out", "gone/out"], "--out gone/out: cannot be created: No such file or directory"),
-        (["b.jpg", "--out", "empty"], "--out empty: is a folder; name a new file"),
+        (["b.jpg", "--out", "empty"], "--out empty: is a folder; choose a new file"),
         (
             ["b.jpg", "--out", "notes.txt"],
-            "--out notes.txt: exists already and is not overwritten; name a new file",
+            "--out notes.txt: exists already and is not overwritten; choose a new file",
         ),
     ],
 )

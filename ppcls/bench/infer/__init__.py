@@ -1,1 +1,1 @@
-"""Speed of inference."""
+"""Benchmark of inference."""

@@ -1,4 +1,4 @@
-"""Inference speed: how long a model takes to answer, by batch size and threads."""
+"""Benchmark of inference: latency of models for several batch sizes and numbers of threads."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _ENGINES: dict[Engine, str] = {
     "openvino": "OpenVINO",
     "tensorrt": "TensorRT",
 }
-_INSPECT_SECONDS = 300.0  # timeout of looking at the machine
-_FEW = 100  # requests below which the 99th percentile is hardly more than the slowest request
+_INSPECT_SECONDS = 300.0  # timeout of the process that inspects the machine
+_FEW = 100  # with fewer requests, the 99th percentile is nearly the time of the slowest request
 
 Models = Sequence[tuple[Path, ModelSource]]
 
@@ -37,7 +37,7 @@ def find_models(paths: Sequence[Path], overrides: Sequence[str]) -> Models:
     for name, engine in names:
         if names.count((name, engine)) > 1:
             raise UserError(
-                f"--model: two models are named {name} and run by {engine}; measure one at a time"
+                f"--model: two models have the name {name} and the engine {engine}; measure them separately"
             )
     return sources
 
@@ -50,7 +50,7 @@ def _engine(source: ModelSource) -> str:
 
 
 def inspect_machine(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    """Returns where a model runs; see `ppcls.bench.infer.worker.inspect`.
+    """Returns the device and machine on which a model runs; see `ppcls.bench.infer.worker.inspect`.
 
     Raises:
         UserError: The model cannot run here.
@@ -66,7 +66,7 @@ def make_candidates(
     overrides: Sequence[str],
     effort: Effort,
 ) -> list[Candidate[str]]:
-    """Returns candidates that measure each kind of request in a process of its own."""
+    """Returns one candidate per model, number of threads and batch size. Each measures in a new process."""
     candidates = []
     for (path, source), threads, batch_size in product(models, *map(dict.fromkeys, axes)):
         labels: dict[str, Label] = {
@@ -102,6 +102,6 @@ def find_latencies(measured: Sequence[Candidate[str]]) -> Iterator[str]:
     few = min(sample["requests"] for row in done for sample in row.samples)
     if few < _FEW:
         yield (
-            f"Some rounds had only {few} requests. With fewer than {_FEW}, p99 is hardly more than the "
-            "slowest request; raise --seconds or --requests."
+            f"Some rounds had only {few} requests. With fewer than {_FEW} requests, p99 is nearly the time "
+            "of the slowest one; increase --seconds or --requests."
         )

@@ -18,13 +18,13 @@ from ppcls.runtime import start as runtime
 
 
 def inspect(task: dict[str, Any]) -> dict[str, Any]:
-    """Returns where a model runs: ``device``, ``cores``, and ``machine`` and ``versions`` for the results.
+    """Returns the ``device``, ``cores``, ``machine`` and ``versions`` with which a model runs.
 
     Args:
-        task: ``model`` and ``overrides``.
+        task: Dict with ``model`` and ``overrides``.
 
     Raises:
-        UserError: The model is missing, or its device is.
+        UserError: The model or its device is missing.
     """
     run = runtime.start(find_source(Path(task["model"]), task["overrides"]).run)
     from ppcls.report.environment import read_hardware, read_versions
@@ -38,18 +38,19 @@ def inspect(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure(task: dict[str, Any]) -> dict[str, Any]:
-    """Measures requests one after the other, from images in host memory to scores in host memory.
+    """Runs one request after another, and measures each from images to scores in host memory.
 
     Args:
-        task: ``model``, ``overrides``, ``batch_size``, ``warm_up`` (number of requests not counted),
-            ``requests`` (number counted; None for as many as ``seconds`` take).
+        task: Dict with ``model``, ``overrides``, ``batch_size``, ``warm_up`` (number of requests before the
+            measurement), ``requests`` (number of measured requests; None to measure for ``seconds``) and
+            ``seconds``.
 
     Returns:
-        ``p50``, ``p90`` and ``p99`` in seconds, ``images_per_second``, ``cpu_cores``, ``host_memory`` in MiB
-        and the number of ``requests``.
+        A sample with ``p50``, ``p90`` and ``p99`` in seconds, ``images_per_second``, ``cpu_cores``,
+        ``host_memory`` in MiB and the number of ``requests``.
 
     Raises:
-        UserError: The model cannot be loaded or run, or not in its precision.
+        UserError: The model cannot be loaded or run, or the device does not compute in its precision.
     """
     source = find_source(Path(task["model"]), task["overrides"])
     predictor = Predictor(source)

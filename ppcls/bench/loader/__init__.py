@@ -1,1 +1,1 @@
-"""Speed of data loaders, and what limits it."""
+"""Benchmark of data loaders."""

@@ -1,4 +1,4 @@
-"""Conclusions from measured loaders: the bottleneck, and the setting to use."""
+"""Conclusions from the measurements of loaders: the bottleneck, and the recommended setting."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ppcls.data.loaders.dali.settings import resolve_dali_settings
 
 Bottleneck = Literal["disk", "decode", "transform", "hand-over", "GPU"]
 _LOADER = "DataLoader.Train.loader"
-_BUSY = 0.9  # load of a GPU without idle time
-_AS_GOOD = 0.97  # share of the best speed from which a cheaper setting is preferred
+_BUSY = 0.9  # load from which a GPU counts as fully used
+_AS_GOOD = 0.97  # share of the best speed from which a cheaper setting is preferred to the fastest
 _REMEDIES: dict[Bottleneck, str] = {
     "disk": "use a faster or nearer drive, containers instead of small files (ppcls dataset convert), or "
     "smaller images (ppcls dataset resize)",
@@ -30,12 +30,12 @@ AnySetting = TypeVar("AnySetting", bound=Hashable)
 def find_bottleneck(
     rates: Mapping[Stage, float], setting: LoaderSetting, gpu_load: float | None = None
 ) -> str:
-    """Returns a sentence about what limits a loader: the stage that adds most time per image, or its GPU.
+    """Returns sentences about a loader's bottleneck: the stage that takes most time, or the GPU.
 
     Args:
-        rates: Images per second up to each stage, this stage included.
-        setting: The loader's setting.
-        gpu_load: Load of the GPU while the whole loader works, 0..1; None if unknown.
+        rates: Images per second of a loader that stops after each stage.
+        setting: Setting of the loader.
+        gpu_load: Load of the GPU while the whole loader runs, 0..1; None if unknown.
     """
     added: dict[Stage, float] = {}
     for stage in STAGES:
@@ -46,39 +46,39 @@ def find_bottleneck(
     if setting.backend == "DALI GPU" and slowest in ("decode", "transform"):
         limit = f"{slowest} on the GPU"
         if gpu_load is not None and gpu_load >= _BUSY:
-            bottleneck, limit = "GPU", f"the GPU, busy {gpu_load:.0%} of the time, with {slowest}"
+            bottleneck, limit = "GPU", f"the GPU, which is busy {gpu_load:.0%} of the time with {slowest}"
     steps = ", ".join(f"{stage} {number(rates[stage])}" for stage in STAGES)
     share = added[slowest] / sum(added.values())
     return (
-        f"The bottleneck is {limit}: {share:.0%} of the time per image (images/s up to {steps}). "
-        f"To speed up, {_REMEDIES[bottleneck]}."
+        f"The bottleneck is {limit}: {share:.0%} of the time per image (images/s up to each stage: {steps}). "
+        f"To speed up loading, {_REMEDIES[bottleneck]}."
     )
 
 
 def cheapest_good(speeds: Mapping[AnySetting, float], cheapest_first: Sequence[AnySetting]) -> AnySetting:
-    """Returns the cheapest setting that is about as fast as the fastest."""
+    """Returns the cheapest setting that is about as fast as the fastest one."""
     best = max(speeds.values())
     return next(setting for setting in cheapest_first if speeds[setting] >= _AS_GOOD * best)
 
 
 def exceeds_noise(ratios: Quantity) -> bool:
-    """Returns whether a candidate was faster in every round, by more than the rounds differ."""
+    """Returns whether a candidate is faster in every round, by more than half the range of the ratios."""
     return ratios.low > 1 and ratios.median - 1 > (ratios.high - ratios.low) / 2
 
 
 def own_backend(workload: LoaderWorkload) -> Backend:
-    """Returns the backend of our DALI loader on the config's device."""
+    """Returns the backend of ppcls's DALI loader on the config's device."""
     return "DALI GPU" if workload.on_gpu else "DALI CPU"
 
 
 def dali_setting(workload: LoaderWorkload) -> LoaderSetting:
-    """Returns our DALI loader with the config's settings."""
+    """Returns the setting of ppcls's DALI loader in the config."""
     dali = resolve_dali_settings(workload.split.loader.dali, workload.runtime)
     return LoaderSetting(own_backend(workload), dali.threads, dali.prefetch)
 
 
 def present_setting(workload: LoaderWorkload) -> LoaderSetting:
-    """Returns the config's own setting."""
+    """Returns the setting of the loader that the config uses."""
     config = workload.config
     feed = describe_feed(workload.split, workload.runtime, config.Arch, use_dali=config.Global.use_dali)
     if feed.uses_dali:
@@ -87,7 +87,7 @@ def present_setting(workload: LoaderWorkload) -> LoaderSetting:
 
 
 def config_values(setting: LoaderSetting) -> dict[str, Any]:
-    """Returns the config keys of a setting: path to value."""
+    """Returns the paths and values of the config keys that select a setting."""
     if setting.backend == "paddle.io":
         return {"Global.use_dali": False, f"{_LOADER}.num_workers": setting.workers}
     values: dict[str, Any] = {"Global.use_dali": True, f"{_LOADER}.dali.num_threads": setting.workers}
@@ -97,21 +97,21 @@ def config_values(setting: LoaderSetting) -> dict[str, Any]:
 
 
 def advise(best: LoaderSetting, present: LoaderSetting, ratios: Quantity | None) -> tuple[LoaderSetting, str]:
-    """Returns the setting to use, and a sentence about it.
+    """Returns the recommended setting and a sentence about it.
 
     Args:
-        best: Best setting found.
+        best: Best measured setting.
         present: Setting of the config.
-        ratios: Speed of the best setting over the present one, one per round; None if they are the same.
+        ratios: Speed of ``best`` divided by that of ``present``, one ratio per round; None if they are equal.
     """
     keep = f"Keep the present setting ({present.describe()}): "
     if ratios is None:
-        return present, f"{keep}no other setting tried is faster."
+        return present, f"{keep}no other measured setting is faster."
     times = f"{ratios.median:.2f} times"
     span = f"({ratios.low:.2f} to {ratios.high:.2f})"
     if not exceeds_noise(ratios):
         return present, (
-            f"{keep}the best other one ({best.describe()}) reaches {times} its images/s {span}, which is "
+            f"{keep}the best other setting ({best.describe()}) reaches {times} its images/s {span}, which is "
             "within noise."
         )
     overrides = " ".join(f"{name}={value}" for name, value in config_values(best).items())

@@ -1,4 +1,4 @@
-"""Bare DALI pipelines as a tutorial would write them: the upper limit of our loaders' speed."""
+"""Bare DALI pipelines, as in DALI's tutorials. Their speed is the upper limit for ppcls's DALI loader."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, RandCropImage, RandFlipImage, ToCHWImage
 from ppcls.errors import UserError
 
-ImageGraph = Callable[[Any, bool], Any]  # adds a chain after the encoded images, on the GPU or not
+ImageGraph = Callable[[Any, bool], Any]  # maps encoded images, and whether to use the GPU, to model input
 
 
 def check_bare(workload: LoaderWorkload) -> None:
-    """Checks that the workload has a bare pipeline: the one of tutorials, for 8-bit colour images in files.
+    """Checks that a bare pipeline supports the images and the transforms of the workload.
 
     Raises:
-        UserError: It has none.
+        UserError: The images or the transforms are not supported.
     """
     if workload.reader is None and not isinstance(workload.index, FileIndex):
         raise UserError(
-            f"{workload.index.source}: the bare pipeline supports only image files, listed or in folders"
+            f"{workload.index.source}: the bare pipeline supports only image files, in a list or in folders"
         )
     if _tutorial_graph(workload) is None:
         raise UserError(
-            "DataLoader.Train.dataset.transform_ops: the bare pipeline supports only the chain DecodeImage "
-            "to 8-bit colour, RandCropImage, RandFlipImage, NormalizeImage"
+            "DataLoader.Train.dataset.transform_ops: the bare pipeline supports only the transforms "
+            "DecodeImage (to 8-bit colour), RandCropImage, RandFlipImage and NormalizeImage, in this order"
         )
 
 
 def read_files(workload: LoaderWorkload, *, shuffled: bool = True) -> Callable[[], Any]:
-    """Returns a function that adds DALI's reader of the workload's files, which `check_bare` requires."""
+    """Returns a function that adds DALI's file reader for the workload to a pipeline; see `check_bare`."""
     index, positions = workload.index, workload.positions if shuffled else np.sort(workload.positions)
     assert isinstance(index, FileIndex)  # by check_bare
-    several = index.labels.ndim == 2  # labels per image, which the reader does not support
+    several = index.labels.ndim == 2  # the reader does not support several labels per image
     labels = None if several else index.labels[positions].tolist()
     return lambda: fn.readers.file(
         files=[os.fsdecode(index.path(position)) for position in positions.tolist()],
@@ -50,7 +50,7 @@ def read_files(workload: LoaderWorkload, *, shuffled: bool = True) -> Callable[[
 
 
 def bare_pipeline(workload: LoaderWorkload, settings: DaliSettings, *, bytes_only: bool) -> Pipeline:
-    """Returns a bare pipeline, not yet built, whose outputs have one row per image."""
+    """Returns a bare pipeline that is not built yet. Its outputs are images, or their bytes, and labels."""
     graph = None if bytes_only else _tutorial_graph(workload)
     read = workload.reader or read_files(workload)
     on_gpu = settings.device_id is not None
@@ -70,7 +70,7 @@ def bare_pipeline(workload: LoaderWorkload, settings: DaliSettings, *, bytes_onl
 
 
 def _tutorial_graph(workload: LoaderWorkload) -> ImageGraph | None:
-    """Returns the config's chain if it is the one of tutorials."""
+    """Returns DALI operators for the config's transforms, or None if they differ from those of tutorials."""
     match workload.split.dataset.transform_ops:
         case (
             DecodeImage(channels=3, dtype="uint8"),

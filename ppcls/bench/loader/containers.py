@@ -1,7 +1,7 @@
-"""Cost of reading: containers and plain files, by DALI's readers and by ours.
+"""Benchmark of reading from containers and plain files, with DALI's readers and with ppcls's readers.
 
-DALI's readers read a container sequentially, ours read the images of a shuffled epoch. Both are timed twice:
-when they only read bytes, and with the config's whole chain.
+DALI's readers read a container sequentially. ppcls's readers read images in random order. Both are timed
+twice: when they only read bytes, and with all transforms of the config.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ppcls.data.records.shard import default_index_path
 from ppcls.dataset_tools.convert import Conversion, convert
 
 _DALI = "DALI's reader"
-_AHEAD = 2  # batches that DALI's reader prepares, as ours does
+_AHEAD = 2  # number of batches that both readers prepare ahead
 
 
 def _webdataset(path: str, index: str) -> Any:
@@ -43,7 +43,7 @@ def _webdataset(path: str, index: str) -> Any:
         paths=[path], index_paths=[index], ext=["jpg;jpeg;png;bmp;webp;tif;tiff;jp2", "cls"]
     )
     image, label = read
-    return image, fn.pad(label)  # labels are digits, of different length
+    return image, fn.pad(label)  # labels are texts of different lengths
 
 
 def _tfrecord(path: str, index: str) -> Any:
@@ -72,10 +72,12 @@ _FORMATS: dict[str, tuple[type[RecordDataset], Callable[[str, str], Any]]] = {
 
 
 def container_groups(workload: LoaderWorkload, timer: BatchTimer) -> Iterator[Loaders]:
-    """Yields the candidates of files, then those of each container, which is deleted before the next one.
+    """Yields the candidates for plain files, then those for each container format.
+
+    Each container is a temporary file, which is deleted when the next candidates are requested.
 
     Raises:
-        UserError: The images are not files, or the chain is another one.
+        UserError: The images or the transforms are not supported; see `check_bare`.
     """
     check_bare(workload)
     files = replace(workload, reader=read_files(workload, shuffled=False))
@@ -98,7 +100,7 @@ def container_groups(workload: LoaderWorkload, timer: BatchTimer) -> Iterator[Lo
 
 
 def _candidates(source: str, workload: LoaderWorkload, timer: BatchTimer) -> Loaders:
-    """Returns DALI's reader and ours, each alone and with the whole chain."""
+    """Returns candidates for DALI's and ppcls's reader, each without transforms and with all transforms."""
     ours = dali_setting(workload)
     works: dict[str, LoaderSetting] = {
         "bytes": replace(ours, prefetch=_AHEAD, stage="disk"),

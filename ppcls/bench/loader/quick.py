@@ -1,4 +1,4 @@
-"""Quick loader benchmark: our loaders against a bare DALI pipeline and paddle.io."""
+"""Quick loader benchmark: compares ppcls's DALI and paddle.io loaders with a bare DALI pipeline."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _BARE, _OURS = "bare DALI pipeline", "ppcls, DALI"
 def quick_candidates(
     workload: LoaderWorkload, workers: Sequence[int], timer: BatchTimer, *, mixup: bool = False
 ) -> Loaders:
-    """Returns the bare pipeline, our DALI loader, and our paddle.io loader with some worker counts.
+    """Returns the bare pipeline, ppcls's DALI loader, and its paddle.io loader with each number of workers.
 
     Raises:
-        UserError: The images are not files, or the chain is another one.
+        UserError: The images or the transforms are not supported; see `check_bare`.
     """
     check_bare(workload)
     dali = dali_setting(workload)
@@ -39,7 +39,7 @@ def quick_candidates(
 
 
 def compare_loaders(loaders: Loaders) -> Iterator[str]:
-    """Yields how many times faster our DALI loader is than our other loaders, one sentence each."""
+    """Yields sentences that compare the speed of ppcls's DALI loader with that of its other loaders."""
     ours = next(each for each in loaders if each.name == _OURS)
     for each in loaders[2:]:
         if ours.samples and each.samples:

@@ -1,4 +1,4 @@
-"""Runs each backend of the loader benchmark, whole or up to a stage, and times its batches."""
+"""Runs each backend of the loader benchmark, completely or up to a stage, and times its batches."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from ppcls.errors import UserError
 
 Counts = Generator[int, None, None]  # number of images of each batch
 Loaders = list[Candidate[LoaderSetting]]
-MIN_BATCHES = 4  # counted batches
+MIN_BATCHES = 4  # minimum number of timed batches
 _REASON_LENGTH = 300  # characters
 _PAGE = 4096  # bytes
 
@@ -48,10 +48,10 @@ class BatchTimer:
     """Times batches.
 
     Attributes:
-        seconds: Minimum seconds that are counted.
-        meter: Meter of the machine's load.
-        finish: Waits for work under way on the device.
-        clock: Clock in seconds.
+        seconds: Minimum duration of a measurement in seconds.
+        meter: Measures the load of the machine.
+        finish: Waits until the device has finished its work.
+        clock: Returns the time in seconds.
     """
 
     seconds: float
@@ -60,10 +60,10 @@ class BatchTimer:
     clock: Callable[[], float] = time.perf_counter
 
     def time(self, batches: Iterator[int], skipped: int) -> Sample:
-        """Times batches after the first ``skipped`` ones, until they end or the time is over.
+        """Skips the first batches, and times the following ones until they end or `seconds` have passed.
 
         Raises:
-            ValueError: There are no further batches.
+            ValueError: There are no batches after the skipped ones.
         """
         for _ in range(skipped):
             next(batches, None)
@@ -97,7 +97,7 @@ def loader_candidate(
     name: str = "",
     labels: Mapping[str, Label] | None = None,
 ) -> Candidate[LoaderSetting]:
-    """Returns a candidate that loads images."""
+    """Returns a candidate that measures the loading of images with a setting."""
 
     def measure() -> Sample:
         try:
@@ -126,7 +126,7 @@ def _check_supported(setting: LoaderSetting, workload: LoaderWorkload) -> None:
 
 
 def load_batches(setting: LoaderSetting, workload: LoaderWorkload) -> Counts:
-    """Yields the images of each batch, endlessly.
+    """Yields the number of images of each batch, without end.
 
     Raises:
         UserError: An image cannot be read, or a transform is not supported by this backend.
@@ -155,12 +155,12 @@ def _iterate(loader: Loader, workload: LoaderWorkload) -> Counts:
 def _run_pipelines(
     pipelines: Sequence[Pipeline], inputs: Sequence[PipelineInput] = (), *, touch: bool = False
 ) -> Counts:
-    """Runs pipelines in turn, without handing their images over to Paddle.
+    """Runs pipelines in turn, without passing their images to Paddle. Yields the images of each batch.
 
     Args:
-        pipelines: Pipelines that are not yet built.
-        inputs: Their external sources, if any.
-        touch: Whether to read a byte of each memory page, because mapped files are read only then.
+        pipelines: Pipelines that are not built yet.
+        inputs: External sources of the pipelines; empty if they read files themselves.
+        touch: Whether to read one byte per memory page. Otherwise, memory-mapped files would not be read.
     """
     try:
         for pipeline in pipelines:
@@ -214,9 +214,9 @@ def _read_by_dali(workload: LoaderWorkload, order: Order, settings: DaliSettings
 
 
 def _decoding(ops: tuple[Op, ...], settings: DaliSettings) -> tuple[Op, ...]:
-    """Returns the ops that decode as configured: whole images, or only the window of a random crop.
+    """Returns the ops that decode as the config does: the whole image, or only the window of a random crop.
 
-    The window is reduced to a single pixel, because the resizing of the crop is not decoding.
+    The window is resized to a single pixel, so that resizing adds almost no time to decoding.
     """
     decode, crop, *_ = ops
     if not settings.decode_window or not isinstance(crop.spec, RandCropImage):
@@ -242,7 +242,7 @@ def _load_by_paddle(setting: LoaderSetting, workload: LoaderWorkload, order: Ord
 
 
 class _ImageSizes(paddle.io.Dataset):  # type: ignore[misc]
-    """Makes images up to a stage and returns only their sizes, so that handing them over costs nothing."""
+    """Data set that prepares images up to a stage, and returns only their sizes to avoid the transfer."""
 
     def __init__(self, workload: LoaderWorkload, ops: tuple[Op, ...]) -> None:
         super().__init__()
@@ -268,4 +268,4 @@ def _count_rows(loader: paddle.io.DataLoader, workers: int) -> Counts:
         for batch in batches:
             yield int(batch.shape[0])
     finally:
-        batches._try_shutdown_all()  # otherwise workers would outlive an iteration that is broken off
+        batches._try_shutdown_all()  # otherwise workers would keep running

@@ -1,4 +1,4 @@
-"""Settings of data loaders that a benchmark tries."""
+"""Settings of data loaders that the benchmark measures."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _MOST_SKIPPED = 9
 
 @dataclass(frozen=True)
 class LoaderSetting:
-    """One way to load images.
+    """Setting of a data loader.
 
     Attributes:
-        backend: Implementation.
-        workers: Threads of DALI; processes of paddle.io, 0 to work in this process.
-        prefetch: Batches that DALI prepares ahead; None for the config's value.
-        decoder: Name of the decoder's settings.
-        dali: These settings, as keys of DataLoader.Train.loader.dali.
-        mixup: Whether batches are mixed.
+        backend: Implementation of the loader.
+        workers: Number of DALI threads or of paddle.io processes; 0 to load in this process.
+        prefetch: Number of batches that DALI prepares ahead; None for the config's value.
+        decoder: Name of the settings in ``dali``.
+        dali: Settings of the decoder, as keys of ``DataLoader.Train.loader.dali``.
+        mixup: Whether Mixup is applied to batches.
         stage: Last stage that runs; ``hand-over`` for the whole loader.
     """
 
@@ -41,7 +41,7 @@ class LoaderSetting:
 
     @property
     def by_dali(self) -> bool:
-        """Whether this is our DALI loader."""
+        """Whether the backend is ppcls's DALI loader."""
         return self.backend in ("DALI CPU", "DALI GPU")
 
     def labels(self) -> dict[str, Label]:
@@ -52,7 +52,7 @@ class LoaderSetting:
         return labels | ({"decoder": self.decoder} if self.decoder != AS_CONFIGURED else {})
 
     def describe(self) -> str:
-        """Returns a short description of backend and settings."""
+        """Returns a short description of the setting, such as ``paddle.io, 2 workers``."""
         unit = "worker" if self.backend == "paddle.io" else "thread"
         words = [self.backend, f"{self.workers} {unit}{'s' if self.workers != 1 else ''}"]
         words += [f"prefetch {self.prefetch}"] if self.prefetch is not None else []
@@ -61,7 +61,7 @@ class LoaderSetting:
 
     @property
     def skipped_batches(self) -> int:
-        """Batches before the clock starts: as many as may have been prepared ahead, and one."""
+        """Number of batches before the measurement: one more than the loader can prepare ahead, at most 9."""
         if self.backend == "paddle.io":
             ahead = 2 * self.workers
         else:
@@ -70,7 +70,7 @@ class LoaderSetting:
 
 
 def list_backends(threads: Sequence[int], workers: Sequence[int], *, on_gpu: bool) -> Iterator[LoaderSetting]:
-    """Yields each backend with each number of threads, or of paddle.io's workers."""
+    """Yields settings: bare DALI, paddle.io for each number of workers, and DALI for each thread count."""
     yield LoaderSetting("bare DALI", max(threads))
     yield from (LoaderSetting("paddle.io", count) for count in workers)
     devices: tuple[Backend, ...] = ("DALI CPU", "DALI GPU") if on_gpu else ("DALI CPU",)
@@ -78,11 +78,11 @@ def list_backends(threads: Sequence[int], workers: Sequence[int], *, on_gpu: boo
 
 
 def list_variants(base: LoaderSetting, *, random_crop: bool) -> Iterator[LoaderSetting]:
-    """Yields our DALI loader with other prefetch depths, and with other settings of the decoder.
+    """Yields settings of ppcls's DALI loader with other prefetch depths, then with other decoder settings.
 
     Args:
-        base: Backend and threads.
-        random_crop: Whether the config's chain starts with a random crop, whose window alone can be decoded.
+        base: Setting with the backend and the number of threads.
+        random_crop: Whether a random crop follows the decoder, so that decoding can be limited to its window.
     """
     yield from (replace(base, prefetch=depth) for depth in _PREFETCH)
     decoders: dict[str, dict[str, Any]] = {}

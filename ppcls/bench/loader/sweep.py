@@ -1,4 +1,4 @@
-"""Sweep over loader settings: finds the best one, and measures it against the present one and by stages."""
+"""Sweep over loader settings: finds the best setting, and compares it with the config's present setting."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ BEST, PRESENT = "best found", "present"
 
 
 class LoaderSweep:
-    """Measures settings, and keeps what is known.
+    """Measures many settings of the loader, and finds the best one.
 
     Attributes:
-        candidates: Everything that was measured so far.
+        candidates: All candidates that were measured so far.
     """
 
     def __init__(
@@ -37,23 +37,24 @@ class LoaderSweep:
         self.candidates: Loaders = []
 
     def run(self, threads: Sequence[int], workers: Sequence[int]) -> tuple[LoaderSetting | None, list[str]]:
-        """Measures backends, then variants of our DALI loader, then the best setting.
+        """Measures all backends, then variants of ppcls's DALI loader, then the stages of the best setting.
 
         Returns:
-            The setting to use, None if unknown; and sentences about bottleneck and setting.
+            The recommended setting, or None if a measurement failed; and sentences about bottleneck and
+            setting.
 
         Raises:
             UserError: An image cannot be read.
-            KeyboardInterrupt: Measuring was interrupted.
+            KeyboardInterrupt: The user interrupted the measurement.
         """
         for position in self._workload.positions.tolist():
-            self._workload.index.read(position)  # into the page cache, so that all settings find it there
+            self._workload.index.read(position)  # loads the file into the page cache, for equal conditions
         settings = list_backends(threads, workers, on_gpu=self._workload.on_gpu)
         measured = self._measure([self._candidate(setting) for setting in settings])
         best_dali = self._best_dali(best_of(measured, own_backend(self._workload)))
         working = [each for each in (best_dali, best_of(measured, "paddle.io")) if each is not None]
         if not working:
-            return None, ["The config's chain was not measured completely, so no setting is recommended."]
+            return None, ["No loader could be measured completely, so no setting is recommended."]
         done = [each for each in self.candidates if not each.reason]
         fastest = {
             setting: max(each.rate.median for each in done if each.key.backend == setting.backend)
@@ -62,7 +63,7 @@ class LoaderSweep:
         return self._measure_best(cheapest_good(fastest, working))
 
     def _best_dali(self, best: LoaderSetting | None) -> LoaderSetting | None:
-        """Returns our DALI loader with the best prefetch depth and decoder, which are tried independently."""
+        """Returns a DALI setting with the best prefetch depth and decoder, which are measured separately."""
         if best is None:
             return None
         specs = self._workload.split.dataset.transform_ops
@@ -85,7 +86,7 @@ class LoaderSweep:
         return best
 
     def _measure_best(self, best: LoaderSetting) -> tuple[LoaderSetting | None, list[str]]:
-        """Measures the best setting against the present one, and up to each stage."""
+        """Measures the best setting completely and up to each stage, and compares it with the present one."""
         present = present_setting(self._workload)
         same = best.describe() == present.describe()
         finals = {BEST: self._final_candidate("setting", BEST, best)}
@@ -118,7 +119,7 @@ class LoaderSweep:
 
     def _measure(self, candidates: Loaders) -> Loaders:
         self.candidates += candidates
-        bare = self.candidates[0]  # of list_backends
+        bare = self.candidates[0]  # the first setting of list_backends
         for candidate in candidates:
             if "of" not in candidate.labels:
                 candidate.base = ("of bare DALI", bare)
@@ -127,7 +128,7 @@ class LoaderSweep:
 
 
 def best_of(measured: Iterable[Candidate[LoaderSetting]], backend: Backend) -> LoaderSetting | None:
-    """Returns the cheapest good setting of a backend; None if none was measured completely."""
+    """Returns the cheapest good setting of a backend, or None if no setting was measured completely."""
     speeds = {
         each.key: each.rate.median for each in measured if each.key.backend == backend and not each.reason
     }

@@ -1,4 +1,4 @@
-"""Workload of the loader benchmark: some images of a data set, again and again, in batches."""
+"""Workload of the loader benchmark: batches of some images of a data set, which are repeated."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from ppcls.errors import UserError
 from ppcls.runtime.hardware import Card
 from ppcls.runtime.start import Runtime, selected_card
 
-_EPOCH_SAMPLES = 1 << 16  # of an epoch: many, because a loader's workers restart with every epoch
-_WEIGHED = 256  # images whose mean size is reported
+_EPOCH_SAMPLES = 1 << 16  # minimum number of samples per epoch, because workers restart with every epoch
+_WEIGHED = 256  # number of images from which the mean file size is computed
 
 
 @dataclass(frozen=True)
 class LoaderWorkload:
-    """Images to load.
+    """Images to load, and the settings with which they are loaded.
 
     Attributes:
         config: Config.
-        split: Its ``DataLoader.Train``.
+        split: ``DataLoader.Train`` of the config.
         runtime: Device and cores.
         index: Samples of the split.
-        images: Number of samples used.
-        card: GPU as NVML reports it; None on a CPU, or if NVML does not know it.
-        reader: Adds DALI's reader of the images to a pipeline; None to read files.
+        images: Number of samples that are used.
+        card: GPU as NVML reports it; None on a CPU, or if NVML does not report the GPU.
+        reader: Function that adds one of DALI's readers to a pipeline; None to read files.
     """
 
     config: Config
@@ -68,7 +68,7 @@ class LoaderWorkload:
         return "CHW" if self.config.Arch.data_format == "NCHW" else "HWC"
 
     def order(self, *, mixup: bool = False) -> Order:
-        """Returns the order of an epoch that practically never ends: it repeats each image equally often."""
+        """Returns the order of a long epoch, which repeats all images equally often."""
         repeated = np.tile(self.positions, max(1, -(-_EPOCH_SAMPLES // self.images)))
         group = 2 if mixup else 1
         rows = self.split.sampler.rows(self.runtime.world_size, group)
@@ -77,22 +77,22 @@ class LoaderWorkload:
 
     @cached_property
     def positions(self) -> Positions:
-        """Positions of the images in the data set in random order, [images] int64."""
+        """Positions of the used images in the data set, in random order, [images] int64."""
         return permutation(self.config.Global.seed, 0, len(self.index))[: self.images]
 
     @cached_property
     def image_bytes(self) -> float:
-        """Mean size of an encoded image."""
+        """Mean size of an encoded image in bytes."""
         few = self.positions[:_WEIGHED].tolist()
         return sum(len(self.index.read(position)) for position in few) / len(few)
 
     @cached_property
     def ops(self) -> tuple[Op, ...]:
-        """Transforms of the config's chain."""
+        """Transforms of the split, as operations that can be run."""
         return plan_chain(self.split.dataset.transform_ops, self.layout)
 
     def draws(self, position: int) -> NDArray[np.float32]:
-        """Returns the random numbers of an image in the first epoch."""
+        """Returns the random numbers for the transforms of an image in the first epoch."""
         seed, count = self.config.Global.seed, count_draws(self.ops)
         draws = uniforms(seed, 0, np.asarray([position]), count, np.zeros(1, np.int64))
         return np.asarray(draws[0], np.float32)
@@ -104,7 +104,7 @@ class LoaderWorkload:
         return replace(self, runtime=runtime)
 
     def dali_settings(self, setting: LoaderSetting) -> DaliSettings:
-        """Returns the config's settings of DALI, with those of a setting."""
+        """Returns the config's settings of DALI, with the values of ``setting`` where it has any."""
         prefetch = {"prefetch_queue_depth": setting.prefetch} if setting.prefetch is not None else {}
         update = {"num_threads": setting.workers, **prefetch, **setting.dali}
         device = self.on_cpu if setting.backend == "DALI CPU" or setting.stage == "disk" else self
@@ -116,11 +116,11 @@ def read_workload(config: Config, runtime: Runtime, images: int) -> LoaderWorklo
     """Reads the data set of ``DataLoader.Train``.
 
     Raises:
-        UserError: There is no ``DataLoader.Train``, its data cannot be used, or there are several processes.
+        UserError: ``DataLoader.Train`` is missing, its data cannot be used, or there are several processes.
     """
     split = config.DataLoader.need_train()
     if runtime.world_size > 1:
-        raise UserError("this benchmark needs a single process; start it without paddle.distributed.launch")
+        raise UserError("this benchmark needs a single process; run it without paddle.distributed.launch")
     if split.input_size is not None:
         split = split.model_copy(update={"input_size": None})
     if isinstance(split.sampler, MultiScaleSampler):

@@ -1,4 +1,4 @@
-"""A copy of a config with other values and all its comments."""
+"""Writes a copy of a config in which some values are changed and all comments are kept."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def check_new_file(path: Path) -> Path:
         UserError: The file exists, or its folder does not.
     """
     if path.exists():
-        raise UserError(f"--write-config {path}: already exists and is not overwritten; name a new file")
+        raise UserError(f"--write-config {path}: already exists and is not overwritten; choose a new file")
     if not path.parent.is_dir():
         raise UserError(f"--write-config {path}: no such folder: {path.parent}")
     return path
 
 
 def write_config(source: Path, target: Path, values: Mapping[str, Any]) -> None:
-    """Writes a copy of a YAML file with some values set; comments, order and quotes stay.
+    """Writes a copy of a YAML file with changed values. Comments, order and quotes do not change.
 
     Raises:
-        UserError: ``target`` exists or cannot be written, or the copy would not be read as intended.
+        UserError: ``target`` exists or cannot be written, or the copy would not have the expected values.
     """
     yaml: Any = YAML()
     yaml.preserve_quotes = True
@@ -55,4 +55,4 @@ def write_config(source: Path, target: Path, values: Mapping[str, Any]) -> None:
             yaml.dump(tree, file)
         if read_tree(temporary) != expected:
             settings = " ".join(f"{path}={value}" for path, value in values.items())
-            raise UserError(f"{source}: cannot be copied with its comments; use it with -o {settings}")
+            raise UserError(f"{source}: cannot be copied with its comments; use the file with -o {settings}")

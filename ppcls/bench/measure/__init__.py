@@ -1,1 +1,1 @@
-"""The benchmark runner, measuring processes, and resource usage."""
+"""Runner, processes and resource usage of the benchmarks."""

@@ -1,4 +1,4 @@
-"""Measures in separate processes, because flags, threads and memory peaks belong to a process."""
+"""Measures in separate processes, because each process has its own flags, threads and peak memory."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _TERMINATE_SECONDS = 10.0
 def started_process(
     command: Sequence[str], environment: Mapping[str, str | None] | None = None, **pipes: Any
 ) -> Iterator[subprocess.Popen[Any]]:
-    """Starts a process for the ``with`` block, which ends it and its descendants.
+    """Starts a process, and ends it and its descendants at the end of the ``with`` block.
 
     Args:
         command: Command line.
-        environment: Variables to set; None removes one.
+        environment: Environment variables to set; the value None removes a variable.
         **pipes: Further arguments of `subprocess.Popen`.
 
     Raises:
@@ -44,7 +44,7 @@ def started_process(
             command,
             stdin=subprocess.DEVNULL,
             env=child_environment(environment or {}),
-            start_new_session=True,  # Ctrl-C reaches this process only, which ends its descendants
+            start_new_session=True,  # so that Ctrl-C reaches only this process, which ends the others
             **pipes,
         )
     except OSError as error:
@@ -59,13 +59,13 @@ def started_process(
 
 @dataclass(frozen=True)
 class MeasuringProcess:
-    """A process, or a launcher of several, that measures one task.
+    """A process that measures one task, or a launcher of several such processes.
 
     Attributes:
-        command: Command line. The task's folder replaces ``{folder}`` and is appended as the last argument.
-        task: Content of ``task.json`` in that folder. The process answers with ``rank_N.json``.
+        command: Command line. The task's folder replaces ``{folder}``, and is appended as the last argument.
+        task: Content of ``task.json`` in the task's folder. The process writes its sample to ``rank_N.json``.
         timeout: Seconds after which the process is ended.
-        environment: Variables to set; None removes one.
+        environment: Environment variables to set; the value None removes a variable.
     """
 
     command: list[str]
@@ -90,19 +90,19 @@ class MeasuringProcess:
                 try:
                     code = process.wait(self.timeout)
                 except subprocess.TimeoutExpired:
-                    raise MeasurementFailed(f"not done after {self.timeout:g} s", _log(folder)) from None
+                    raise MeasurementFailed(f"not finished after {self.timeout:g} s", _log(folder)) from None
             return _read_sample(folder, code)
 
 
 def worker_command(kind: str, processes: int = 1) -> list[str]:
-    """Returns the command of `ppcls.bench.worker`, under Paddle's launcher for several processes."""
+    """Returns the command line of `ppcls.bench.worker`. Paddle's launcher starts several processes."""
     launcher = ["-m", "paddle.distributed.launch", "--log_dir", "{folder}/log"]
     several = [*launcher, "--nproc_per_node", str(processes)] if processes > 1 else []
     return [sys.executable, *several, str(_WORKER), kind]
 
 
 def ppcls_command(*arguments: str) -> list[str]:
-    """Returns the command line of this ppcls, whatever Python's path is."""
+    """Returns a command line that runs this copy of ppcls, even if another one is installed."""
     code = (
         f"import sys; sys.path.insert(0, {str(_ROOT)!r}); from ppcls.cli.main import main; sys.exit(main())"
     )
@@ -110,7 +110,7 @@ def ppcls_command(*arguments: str) -> list[str]:
 
 
 def end_process(process: subprocess.Popen[Any]) -> None:
-    """Ends a process and its descendants; a launcher may end its ranks itself first."""
+    """Ends a process and its descendants. A launcher has ten seconds to end its ranks itself."""
     descendants = psutil.Process(process.pid).children(recursive=True)
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
@@ -128,7 +128,7 @@ def _read_sample(folder: Path, code: int) -> Sample:
     answers = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files}
     for answer in answers.values():
         if "reason" in answer:
-            raise MeasurementFailed(answer["reason"])  # the first one; later ones may follow from it
+            raise MeasurementFailed(answer["reason"])  # the first one may have caused the others
     if "rank_0" in answers and code == 0:
         sample: Sample = answers["rank_0"]["found"]
         return sample
@@ -138,7 +138,7 @@ def _read_sample(folder: Path, code: int) -> Sample:
 
 
 def exit_text(code: int) -> str:
-    """Returns how a process ended, from its exit code."""
+    """Returns the meaning of an exit code, such as ``killed by SIGTERM``."""
     if code >= 0:
         return f"exit code {code}"
     hint = " (out of memory?)" if -code == signal.SIGKILL else ""
@@ -146,12 +146,12 @@ def exit_text(code: int) -> str:
 
 
 def _log(folder: Path) -> str:
-    """Returns the last lines of the first rank, or of the launcher if it started none."""
+    """Returns the last lines of the log of the first rank, or of the launcher if there is no such log."""
     files = [*sorted(folder.glob("log/workerlog.*")), folder / "output.txt"]
     texts = [file.read_text(encoding="utf-8", errors="replace").strip() for file in files]
     return last_lines(next((text for text in texts if text), "").splitlines())
 
 
 def last_lines(lines: Sequence[str]) -> str:
-    """Returns the end of a log."""
+    """Returns the last 20 lines of a log as text."""
     return "".join(f"{line.rstrip()}\n" for line in lines[-_LOG_LINES:])

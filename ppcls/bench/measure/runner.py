@@ -1,7 +1,7 @@
-"""The benchmark runner: measures candidates in alternating rounds, and makes their result rows.
+"""Benchmark runner: measures candidates in rounds, and returns their result rows.
 
-Every candidate is measured once before any is measured again, in an order that is reversed from round to
-round. A machine that slows down then slows all candidates alike, and ratios within a round stay comparable.
+Each round measures every candidate once, and every second round in reverse order. If the machine becomes
+slower, all candidates become slower, and the ratios within a round remain comparable.
 """
 
 from __future__ import annotations
@@ -18,13 +18,20 @@ from ppcls.bench.results.schema import Better, Label, Quantity, ResultRow
 from ppcls.errors import UserError
 
 Key = TypeVar("Key")
-Sample = dict[str, Any]  # one measurement: `RATE`, further keys of `METRICS`, and facts
+Sample = dict[str, Any]  # one measurement: `RATE`, other keys of `METRICS`, and further facts
 RATE = "images_per_second"
 _NOISY = 0.1  # half the range, as a share of the median
 
 
 class MetricUnit(NamedTuple):
-    """Metric of the result rows: its name, unit, meaning, and the factor from a sample to its unit."""
+    """Metric of the result rows.
+
+    Attributes:
+        name: Name of the metric.
+        unit: Unit of the values in the result rows.
+        better: Whether larger or smaller values are better.
+        factor: Factor that converts the value in a sample to the unit.
+    """
 
     name: str
     unit: str
@@ -32,7 +39,7 @@ class MetricUnit(NamedTuple):
     factor: float = 1
 
 
-METRICS = {  # key of a sample: metric, in the order of the tables' columns
+METRICS = {  # metrics by the key in a sample, in the order of the columns in tables
     "seconds": MetricUnit("time", "s", "less"),
     "share": MetricUnit("share", "%", "neither", 100),
     **{name: MetricUnit(name, "ms", "less", 1e3) for name in ("p50", "p90", "p95", "p99")},
@@ -52,7 +59,7 @@ METRICS = {  # key of a sample: metric, in the order of the tables' columns
 
 
 class MeasurementFailed(UserError):  # noqa: N818 - an expected outcome
-    """One candidate cannot be measured; the others can.
+    """Raised if a candidate cannot be measured. The other candidates are measured nevertheless.
 
     Args:
         reason: Cause, in one line.
@@ -66,15 +73,15 @@ class MeasurementFailed(UserError):  # noqa: N818 - an expected outcome
 
 @dataclass
 class Candidate(Generic[Key]):
-    """One thing to measure, and its measurements so far.
+    """One variant that a benchmark measures, and its measurements so far.
 
     Attributes:
-        key: Identity for the benchmark, such as a way of training.
+        key: Identity of the candidate in its benchmark, such as a `Variant` of training.
         name: Name that is printed.
-        measure: Measures once, in this process or in another one; returns a sample. It raises
-            `MeasurementFailed` if only this candidate is affected.
+        measure: Function that measures once and returns a sample. It raises `MeasurementFailed` if this
+            candidate cannot be measured but others may.
         labels: Labels of the result row.
-        base: Name of a ratio in the result row, and the candidate to compare with; None for no ratio.
+        base: Name of the ratio in the result row, and the candidate to compare with; None for no ratio.
         samples: One sample per round.
         reason: Cause of missing rounds; empty if there are none.
     """
@@ -101,12 +108,12 @@ class Candidate(Generic[Key]):
         }
 
     def ratio(self, base: Candidate[Any]) -> Quantity:
-        """Returns the rate over another candidate's rate in the same rounds."""
-        pairs = zip(self.samples, base.samples, strict=False)  # an interrupt may have cost one side a round
+        """Returns the rate divided by the rate of another candidate, for each round."""
+        pairs = zip(self.samples, base.samples, strict=False)  # one side may lack the last round
         return Quantity(tuple(sample[RATE] / other[RATE] for sample, other in pairs), "")
 
     def row(self) -> ResultRow:
-        """Returns the result row: metrics, and why there are none, or fewer rounds than expected."""
+        """Returns the result row with the metrics. Its note gives the reason for missing rounds."""
         metrics = self.metrics()
         if metrics and self.base is not None and self.base[1].samples:
             metrics[self.base[0]] = self.ratio(self.base[1])
@@ -116,14 +123,14 @@ class Candidate(Generic[Key]):
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure.
+    """Number and duration of measurements.
 
     Attributes:
-        rounds: Number of times that each candidate is measured.
-        warm_up: Number of steps or requests that are not counted.
-        counted: Number of steps or requests that are counted; None for as many as ``seconds`` take.
-        seconds: Seconds that are counted.
-        timeout: Seconds after which a measurement is aborted, start-up included.
+        rounds: Number of measurements of each candidate.
+        warm_up: Number of steps or requests before a measurement.
+        counted: Number of steps or requests in a measurement; None to measure for ``seconds``.
+        seconds: Duration of a measurement in seconds.
+        timeout: Seconds after which a measurement is aborted; they include the start-up.
     """
 
     rounds: int = 3
@@ -139,19 +146,20 @@ def run_rounds(
     report: Callable[[str], None],
     keep: Callable[[], None] = lambda: None,
 ) -> KeyboardInterrupt | None:
-    """Measures all candidates in alternating rounds; one that fails is not tried again.
+    """Measures all candidates in rounds. After a failure, a candidate is not measured again.
 
     Args:
-        candidates: Candidates, which receive their samples.
+        candidates: Candidates. The samples are added to them.
         rounds: Number of rounds.
-        report: Receives one readable line per measurement.
+        report: Called with one line of text per measurement.
         keep: Called after each round.
 
     Returns:
-        The interrupt (Ctrl-C) that ended the rounds early, to be raised once results are written; or None.
+        The interrupt (Ctrl-C) that ended the measurement early, which the caller raises after it has written
+        the results; otherwise None.
 
     Raises:
-        KeyboardInterrupt: The interrupt came before anything was measured.
+        KeyboardInterrupt: The user interrupted the measurement before there were any samples.
     """
     began = time.monotonic()
     try:
@@ -185,10 +193,10 @@ def _measure(candidate: Candidate[Any]) -> str:
 
 
 def find_conclusions(candidates: Sequence[Candidate[Any]]) -> list[str]:
-    """Returns sentences about any candidates: the fastest, too much noise, and missing rows."""
+    """Returns sentences about the fastest candidate, too much noise, and candidates without results."""
     done = [each for each in candidates if each.samples]
     if not done:
-        return ["Nothing could be measured; each row has the reason."]
+        return ["Nothing could be measured; each row gives the reason."]
     fastest = max(done, key=lambda each: each.rate.median)
     sentences = []
     if len(candidates) > 1:
@@ -197,23 +205,30 @@ def find_conclusions(candidates: Sequence[Candidate[Any]]) -> list[str]:
     noise = statistics.median(spreads) / 2 if spreads else 0.0
     if noise > _NOISY:
         sentences.append(
-            f"Runs of the same candidate differ by ±{noise:.0%} here: other work shares the machine, or "
-            "--seconds is too short. Smaller differences between candidates mean nothing."
+            f"Measurements of the same candidate differ by ±{noise:.0%}: the machine does other work, or "
+            "--seconds is too short. Smaller differences between candidates are not significant."
         )
     if lost := len(candidates) - len(done):
-        sentences.append(f"{lost} of {len(candidates)} could not be measured; each row has the reason.")
+        sentences.append(f"{lost} of {len(candidates)} could not be measured; their rows give the reasons.")
     return sentences
 
 
 def latency_sample(
     latencies: Sequence[float], seconds: float, images: int, percentiles: Sequence[int]
 ) -> Sample:
-    """Returns a sample of requests: percentiles such as ``p50`` in seconds, speed, and number of requests."""
+    """Returns a sample with percentiles of the latency in seconds, images per second and number of requests.
+
+    Args:
+        latencies: Seconds of each request.
+        seconds: Duration of the measurement.
+        images: Number of images per request.
+        percentiles: Percentiles to compute, such as 50 for ``p50``.
+    """
     values = np.percentile(latencies, percentiles).tolist()
     named = {f"p{percent}": value for percent, value in zip(percentiles, values, strict=True)}
     return {**named, RATE: images * len(latencies) / seconds, "requests": len(latencies)}
 
 
 def powers_of_two(most: int) -> list[int]:
-    """Returns 1, 2, 4 and so on below ``most``, and ``most``; nothing for 0."""
+    """Returns the powers of two below ``most``, and ``most`` itself; an empty list for 0."""
     return sorted({*(1 << power for power in range(most.bit_length())), most}) if most else []

@@ -1,4 +1,4 @@
-"""Resource usage of a stretch of work: CPU time of this process and its children, load of the GPU."""
+"""Measures resource usage: CPU time of this process and its children, and load and memory of the GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import psutil
 
 from ppcls.runtime.hardware import Card, CardLoad
 
-_INTERVAL = 0.5  # seconds between two queries of the GPU, which reports means over about as long
+_INTERVAL = 0.5  # seconds between two queries of the GPU, which reports means over about this duration
 
 
 class UsageMeter:
@@ -39,12 +39,13 @@ class UsageMeter:
     def stop(self) -> dict[str, float]:
         """Returns the usage since `start`.
 
-        The key ``cpu_seconds`` is the CPU time of all threads and child processes. With a GPU there are also
-        ``gpu_memory``, the peak of all its users in MiB; and if the driver reports them, ``gpu_load``, the
-        median share of the time in which a kernel ran, and ``jpeg_load``, the same for a JPEG decoder in use.
+        ``cpu_seconds`` is the CPU time of all threads and child processes. With a GPU, ``gpu_memory`` is the
+        peak memory of all processes on it in MiB. If the driver reports the loads, ``gpu_load`` is the
+        median share of the time in which a kernel runs, and ``jpeg_load`` the median load of the JPEG
+        decoder, if it is used.
         """
         seconds = time.process_time() - self._began
-        # A child that is new spent all its time since `start`.
+        # All CPU time of a child that is not in `_children` was used after `start`.
         for pid, spent in self._children_seconds().items():
             seconds += spent - self._children.get(pid, 0.0)
         usage = {"cpu_seconds": seconds}

@@ -1,1 +1,1 @@
-"""The result schema of all benchmarks, and how results are shown."""
+"""Results of the benchmarks: schema, tables, charts and comparison."""

@@ -1,4 +1,4 @@
-"""Charts of a benchmark's rows, as PNG: one for each label that distinguishes rows."""
+"""Charts of the results of a benchmark, as PNG files: one chart per metric and varied label."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from ppcls.bench.results.schema import Quantity, ResultRow, Results, kinds_of_ro
 from ppcls.files import atomic_write
 
 _DRAWN = ("images/s", "p50", "p99", "efficiency", "time")  # metrics with charts
-_WIDTH, _NARROW = 84, 10  # characters below a whole chart, and at least below one bar
-_LOG_FROM = 30  # ratio of the largest to the smallest median from which the y axis is logarithmic
+_WIDTH, _NARROW = 84, 10  # width of the whole x axis, and minimum width of one label on it, in characters
+_LOG_FROM = 30  # the y axis is logarithmic if the largest median is over 30 times the smallest
 
 
 @dataclass(frozen=True)
 class MetricChart:
-    """A metric by one label: lines if all values of the label are numbers, otherwise bars.
+    """Chart of a metric over one label. It has lines if all values of the label are numbers, otherwise bars.
 
     Attributes:
         metric: Name of the metric.
         x: Name of the label on the x axis.
-        series: Values of the other labels, to the quantity by value of ``x``.
+        series: Maps the values of the other labels, as text, to a dict from each value of ``x`` to a
+            quantity.
     """
 
     metric: str
@@ -38,20 +39,21 @@ class MetricChart:
 
     @property
     def values(self) -> list[Any]:
-        """Returns the values on the x axis: numbers in ascending order, others as in the rows."""
+        """Returns the values on the x axis: sorted numbers, or other values in the order of the rows."""
         values = list(dict.fromkeys(value for points in self.series.values() for value in points))
         return sorted(values) if self.numeric else values
 
     @property
     def numeric(self) -> bool:
-        """Returns whether the x axis has numbers."""
+        """Returns whether all values on the x axis are numbers."""
         return all(type(value) in (int, float) for points in self.series.values() for value in points)
 
 
 def make_charts(results: Results) -> list[MetricChart]:
-    """Returns the charts of all kinds of rows: for each label that varies while the others are equal.
+    """Returns the charts of all kinds of rows.
 
-    If no label does, one chart has a bar for each row.
+    There is one chart for each label that has several values while the other labels are equal. If there is no
+    such label, one chart has a bar for each row.
     """
     return [chart for rows in kinds_of_rows(results.rows) for chart in _charts_of(rows)]
 
@@ -87,7 +89,7 @@ def draw_pictures(folder: Path, results: Results) -> None:
 
 
 def to_png(chart: MetricChart) -> bytes:
-    """Draws medians with the range over the rounds as whiskers."""
+    """Returns a chart as PNG. Points and bars are medians; error bars are the range over the rounds."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     places = {value: value if chart.numeric else index for index, value in enumerate(chart.values)}
@@ -126,5 +128,5 @@ def to_png(chart: MetricChart) -> bytes:
 
 
 def with_unit(name: str, unit: str) -> str:
-    """Returns a metric's name and unit; only the name if it equals the unit, such as images/s."""
+    """Returns a metric's name and unit, but only the name if both are equal, such as ``images/s``."""
     return name if unit in ("", name) else f"{name}, {unit}"

@@ -1,9 +1,10 @@
-"""Comparison of two results, row by row: ratios, and which of them exceed noise.
+"""Compares two results row by row: computes ratios, and tests which of them exceed the noise.
 
-Values are assumed to spread by factors, so logarithms are compared, by Welch's t-test (Welch 1947), which
-needs no equal variances. A ratio comes with its 95 % confidence interval; if the interval contains 1, the
-difference is within noise. Both sides need at least two rounds, because a single value has no spread. The
-test cannot detect a change that affects a whole run, such as another clock rate.
+Noise is assumed to be multiplicative, so the logarithms of the values are compared with Welch's t-test (Welch
+1947), which does not assume equal variances. Each ratio has a 95 % confidence interval. If the interval
+contains 1, the difference is within noise. Both sides need at least two rounds, because the spread of a
+single value is unknown. The test cannot detect a change that affects a whole run, such as a different clock
+rate.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from scipy import stats
 from ppcls.bench.results.schema import Quantity, ResultRow, Results
 
 CONFIDENCE = 0.95
-_CHANGED_LINES = 5  # of a config that a warning shows
+_CHANGED_LINES = 5  # maximum number of lines per config that a warning shows
 Verdict = Literal["within noise", "better", "worse", "more", "less", "unknown"]
 
 
 class Ratio(NamedTuple):
-    """Geometric mean of the second side over that of the first, and its confidence interval.
+    """Geometric mean of the second side divided by that of the first, and its confidence interval.
 
-    If the interval is unknown, it is 0 to infinity.
+    An unknown interval is stored as 0 to infinity.
     """
 
     value: float
@@ -34,17 +35,17 @@ class Ratio(NamedTuple):
 
     @property
     def within_noise(self) -> bool:
-        """Whether there may be no difference."""
+        """Whether the confidence interval contains 1, so that the two sides may be equal."""
         return self.low <= 1 <= self.high
 
     @property
     def known(self) -> bool:
-        """Whether both sides have a known spread."""
+        """Whether the confidence interval is known."""
         return math.isfinite(self.high)
 
 
 def find_ratio(first: Sequence[float], second: Sequence[float]) -> Ratio | None:
-    """Returns ``second`` over ``first``; None if a value is not above 0."""
+    """Returns the ratio of ``second`` to ``first``, or None if a value is 0 or less."""
     if min(*first, *second) <= 0:
         return None
     one, other = np.log(first), np.log(second)
@@ -59,7 +60,14 @@ def find_ratio(first: Sequence[float], second: Sequence[float]) -> Ratio | None:
 
 
 class MetricComparison(NamedTuple):
-    """One metric of a row that both sides have; there is no ratio if a value is 0 or less."""
+    """Comparison of one metric of a row.
+
+    Attributes:
+        name: Name of the metric.
+        first: Quantity of the first side.
+        second: Quantity of the second side.
+        ratio: Ratio of the second side to the first; None if a value is 0 or less.
+    """
 
     name: str
     first: Quantity
@@ -68,7 +76,7 @@ class MetricComparison(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """Meaning of the ratio."""
+        """Whether the second side is better, worse, or within noise of the first."""
         if self.first.values == self.second.values:
             return "within noise"
         if self.ratio is None or not self.ratio.known:
@@ -85,9 +93,9 @@ class ResultsComparison(NamedTuple):
     """Comparison of two results.
 
     Attributes:
-        rows: Rows of both sides, each with the metrics that both sides have.
-        only: Rows of the first side alone, and of the second side alone.
-        warnings: Differences between the two runs that make the sides hard to compare.
+        rows: Rows that are in both results, each with the metrics that are in both.
+        only: Rows that are only in the first result, and rows that are only in the second.
+        warnings: Differences between the two runs that make the results hard to compare.
     """
 
     rows: tuple[tuple[ResultRow, tuple[MetricComparison, ...]], ...]
@@ -96,7 +104,7 @@ class ResultsComparison(NamedTuple):
 
 
 def compare_results(first: Results, second: Results) -> ResultsComparison:
-    """Compares two results; rows with equal labels belong together."""
+    """Returns the comparison of two results. Rows with equal labels are compared."""
     one, other = ({tuple(sorted(row.labels.items())): row for row in side.rows} for side in (first, second))
     rows = tuple((row, _compare_rows(row, other[key])) for key, row in one.items() if key in other)
     only = (
@@ -128,5 +136,6 @@ def _warnings(first: Results, second: Results) -> list[str]:
         texts = [[line.strip() for line in side.config.splitlines()] for side in (first, second)]
         lost = [f"-{line}" for line in texts[0] if line not in texts[1]][:_CHANGED_LINES]
         new = [f"+{line}" for line in texts[1] if line not in texts[0]][:_CHANGED_LINES]
-        warnings.append("different configs: " + ("; ".join(lost + new) or "the order of lines"))
+        changes = "; ".join(lost + new) or "only the order of the lines differs"
+        warnings.append(f"different configs: {changes}")
     return warnings

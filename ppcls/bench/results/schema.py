@@ -1,4 +1,4 @@
-"""Results of a benchmark: rows of repeated measurements, and all that is needed to judge or repeat them.
+"""Results of a benchmark: rows of repeated measurements, and the command, machine, versions and config.
 
 Results are saved as JSON, which `read_results` reads, and as CSV for other programs.
 """
@@ -26,7 +26,7 @@ _EXACT = ConfigDict(extra="forbid", strict=True)
 
 Label: TypeAlias = str | int | float | bool
 Better: TypeAlias = Literal["more", "less", "neither"]
-# Earlier results have another name of a metric, and labels that no longer vary if they have these values.
+# Older results use other names of metrics, and contain labels that are dropped if they have these values.
 _RENAMED = {"throughput": "images/s"}
 _DROPPED: dict[str, tuple[Label, ...]] = {
     "varied": ("workers", "prefetch", "decoder"),
@@ -38,12 +38,12 @@ _DROPPED: dict[str, tuple[Label, ...]] = {
 
 @dataclass(frozen=True)
 class Quantity:
-    """One quantity, measured once per round.
+    """Quantity that is measured once per round.
 
     Attributes:
         values: One finite value per round; at least one.
         unit: Unit, such as ``images/s``; empty for a plain number.
-        better: Whether more or less is better.
+        better: Whether larger or smaller values are better.
 
     Raises:
         ValueError: There is no value, or a value is not finite.
@@ -87,9 +87,9 @@ class ResultRow:
     """Result of one candidate.
 
     Attributes:
-        labels: Label name to value. Rows of two files with equal labels measured the same thing.
-        metrics: Metric name to quantity; empty if nothing could be measured.
-        note: Remark for the reader, such as why nothing could be measured.
+        labels: Values by label name. Rows of two files with equal labels can be compared.
+        metrics: Quantities by metric name; empty if nothing could be measured.
+        note: Remark for the reader, such as the reason of a failure.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _EXACT
@@ -101,17 +101,17 @@ class ResultRow:
 
 @dataclass(frozen=True)
 class Results:
-    """Everything that a benchmark found.
+    """Results of a benchmark.
 
     Attributes:
-        benchmark: Name of the benchmark: ``loader``, ``train``, …
+        benchmark: Name of the benchmark, such as ``loader`` or ``train``.
         command: Words of the command line.
-        written: Time of writing, as ISO 8601.
-        machine: CPU, cores, GPU and memory: name to value.
-        versions: Package name to version.
+        written: Time of writing, in ISO 8601.
+        machine: Values by name, such as CPU, cores, GPU and memory.
+        versions: Versions by package name.
         config: Complete config as YAML.
         rows: Results of the candidates.
-        charts: Charts in files of older versions; now they follow from the rows.
+        charts: Charts in files of older versions. They are ignored, because charts are made from the rows.
         findings: Conclusions, one sentence each.
     """
 
@@ -144,7 +144,7 @@ class _File:
 
 
 def new_results(benchmark: str, config: str, machine: dict[str, str], versions: dict[str, str]) -> Results:
-    """Returns results of this command without rows; for the arguments see `Results`."""
+    """Returns results without rows, with the current command line and time. See `Results`."""
     written = datetime.now().astimezone().isoformat(timespec="seconds")
     return Results(benchmark, tuple(sys.argv), written, machine, versions, config, ())
 
@@ -162,7 +162,7 @@ def to_json(results: Results) -> str:
 
 
 def _to_csv(results: Results) -> str:
-    """Returns a table with one line per value: the row's labels, metric, unit, round and value."""
+    """Returns CSV text with one line per value: the labels of its row, metric, unit, round and value."""
     labels = label_names(results.rows)
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
@@ -181,7 +181,7 @@ def label_names(rows: Sequence[ResultRow]) -> list[str]:
 
 
 def varied_labels(rows: Sequence[ResultRow]) -> list[str]:
-    """Returns the names of the labels that distinguish rows."""
+    """Returns the names of the labels that do not have the same value in all rows."""
     return [name for name in label_names(rows) if len({row.labels.get(name) for row in rows}) > 1]
 
 
@@ -194,15 +194,15 @@ def kinds_of_rows(rows: Sequence[ResultRow]) -> list[list[ResultRow]]:
 
 
 def label_text(label: Label) -> str:
-    """Returns a label's value as text; floats have four digits."""
+    """Returns a label's value as text. Floats are rounded to four significant digits."""
     return f"{label:.4g}" if isinstance(label, float) else str(label)
 
 
 def read_results(path: Path) -> Results:
-    """Reads the results of a benchmark, also those of older versions.
+    """Returns the results of a benchmark in a file or folder, which older versions may have written.
 
     Raises:
-        UserError: The file is missing, unreadable, damaged, of another kind or of another version.
+        UserError: The file is missing, unreadable or damaged, or has another format or version.
     """
     path = path / JSON if path.is_dir() else path
     expected = f"expected the {JSON} that ppcls benchmark --out writes"
@@ -214,7 +214,7 @@ def read_results(path: Path) -> Results:
         wrong = error.errors(include_url=False, include_context=False)[0]
         place = ".".join(map(str, wrong["loc"])) or "JSON"
         reason = f"{place}: {wrong['msg']}"
-        raise UserError(f"{path}: damaged, or not a benchmark's results: {reason}; {expected}") from None
+        raise UserError(f"{path}: damaged, or not the results of a benchmark: {reason}; {expected}") from None
     return results.filled(map(_with_new_names, results.rows), results.findings)
 
 

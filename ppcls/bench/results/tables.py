@@ -1,4 +1,4 @@
-"""Tables on the terminal: a benchmark's results, and a comparison of two results."""
+"""Formats the results of a benchmark, or the comparison of two results, as tables of text."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from ppcls.bench.results.compare import CONFIDENCE, MetricComparison, ResultsCom
 from ppcls.bench.results.schema import Quantity, ResultRow, Results, kinds_of_rows, label_text, varied_labels
 
 _NO_TERMINAL, _WIDEST = 200, 10_000  # columns
-LEGEND = "medians; ± is half the range over the rounds, as a share of the median"
+LEGEND = "Values are medians over the rounds; ± is half of their range, relative to the median."
 
 
 def render_results(results: Results, width: int | None = None) -> str:
-    """Returns one table per kind of rows, and the findings.
+    """Returns the text of one table per kind of rows, and the findings.
 
     Args:
         results: Results of any benchmark.
-        width: Columns of the terminal, to which notes are folded; None without one. Nothing is cut off.
+        width: Columns of the terminal, in which notes are wrapped; None without a terminal. Nothing is cut
+            off.
     """
     console, text = _console(_WIDEST)
     for rows in kinds_of_rows(results.rows):
@@ -38,7 +39,7 @@ def render_results(results: Results, width: int | None = None) -> str:
 
 
 def render_comparison(comparison: ResultsComparison, names: tuple[str, str], width: int | None = None) -> str:
-    """Returns warnings, a table, and the rows that only one side has."""
+    """Returns the text of warnings, a table of ratios, and a list of the rows that only one result has."""
     console, text = _console(width or _NO_TERMINAL)
     warnings = [f"warning: {warning}" for warning in comparison.warnings]
     _print_lines(console, [f"A: {names[0]}", f"B: {names[1]}", *warnings])
@@ -73,7 +74,7 @@ def number(value: float) -> str:
 
 
 def cell(metric: Quantity | None) -> str:
-    """Returns a quantity's median and spread; nothing if it was not measured."""
+    """Returns the text of a quantity's median and spread; an empty text if it was not measured."""
     if metric is None:
         return ""
     spread = f" ±{metric.spread / 2:.0%}" if len(metric.values) > 1 else ""
@@ -81,7 +82,7 @@ def cell(metric: Quantity | None) -> str:
 
 
 def _results_table(rows: Sequence[ResultRow]) -> Table:
-    """Returns a table of rows with the same labels; labels with the same value in all rows are its title."""
+    """Returns a table of rows with the same labels. Labels with the same value in all rows form its title."""
     labels = varied_labels(rows) if len(rows) > 1 else list(rows[0].labels)
     shared = [name for name in rows[0].labels if name not in labels]
     title = ", ".join(f"{name}: {label_text(rows[0].labels[name])}" for name in shared)
@@ -108,13 +109,13 @@ def _comparison_table(comparison: ResultsComparison) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("row", "metric"):
         table.add_column(heading, vertical="top", overflow="fold")
-    for heading in ("A", "B", "B / A", f"{CONFIDENCE:.0%} range"):
+    for heading in ("A", "B", "B / A", f"{CONFIDENCE:.0%} interval"):
         table.add_column(heading, justify="right")
     table.add_column("", overflow="fold")
     for row, metrics in comparison.rows:
         name = _row_name(row, varied)
         if not metrics:
-            table.add_row(name, "no metric in common")
+            table.add_row(name, "no common metric")
         for metric in metrics:
             table.add_row(name, *_comparison_cells(metric))
             name = ""
@@ -138,15 +139,15 @@ def _row_name(row: ResultRow, names: Sequence[str]) -> str:
 
 def _comparison_legend(comparison: ResultsComparison) -> list[str]:
     if not comparison.rows:
-        return ["No row is in both: nothing to compare."]
+        return ["Nothing to compare: no row is in both results."]
     ratios = [metric.ratio for _, metrics in comparison.rows for metric in metrics]
     known = [ratio for ratio in ratios if ratio is not None and ratio.known]
     if not known:
-        return ["The spread is unknown: measure at least two rounds on both sides."]
+        return ["The noise is unknown: measure at least two rounds on both sides."]
     apart = sum(not ratio.within_noise for ratio in known)
     return [
-        "A and B are medians; B / A is a ratio of geometric means. Within noise: the "
-        f"{CONFIDENCE:.0%} range contains 1 (Welch's t-test of the logarithms).",
-        f"{apart} of {len(known)} differ by more than noise. If nothing changed, about one in "
-        f"{round(1 / (1 - CONFIDENCE))} would by chance.",
+        "A and B are medians; B / A is the ratio of the geometric means. A difference is within noise if the "
+        f"{CONFIDENCE:.0%} confidence interval contains 1 (Welch's t-test of the logarithms).",
+        f"{apart} of {len(known)} ratios differ by more than noise. If nothing changed, about one in "
+        f"{round(1 / (1 - CONFIDENCE))} would do so by chance.",
     ]

@@ -1,1 +1,1 @@
-"""Wall-clock time of whole training runs."""
+"""Benchmark of whole training runs."""

@@ -1,6 +1,6 @@
-"""Runs the training command in a fresh process and measures where its wall-clock time goes.
+"""Runs the training command in a new process, and measures how its wall-clock time is spent.
 
-The figures come from the run's records (metrics.jsonl) and from the moments at which it prints them.
+The durations are computed from the run's records (metrics.jsonl) and from the times at which it prints them.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _PRINTED = ("[Train]", "[Eval]")
 
 @dataclass(frozen=True)
 class OutputLine:
-    """A line that the run printed.
+    """Line that the run printed.
 
     Attributes:
-        seconds: Time since the process was started.
-        text: The line.
+        seconds: Seconds since the start of the process.
+        text: Text of the line.
     """
 
     seconds: float
@@ -42,13 +42,13 @@ def split_time(
 ) -> dict[str, float]:
     """Returns the seconds of each of `PARTS`, which add up to ``total``.
 
-    Start-up ends where the first batch is requested. Evaluation is the time from the last record of an epoch
-    to the evaluation's record. The time from there to the next epoch, or to the run's last line, belongs to
-    checkpoints. Checkpoints within an epoch count as training.
+    Start-up ends when the first batch is requested. Evaluation is the time from the last record of an epoch
+    to the record of the evaluation. The time from that record to the next epoch, or to the run's last line,
+    counts as checkpoints. Checkpoints within an epoch count as training.
 
     Args:
         lines: Output of the run.
-        records: Its records.
+        records: Records of the run.
         total: Seconds from the start of the process to its end.
         images_per_update: Images per optimizer update, over all ranks.
 
@@ -79,7 +79,7 @@ def split_time(
 
 
 def _duration(record: StepRecord, updates: int, images_per_update: int) -> float:
-    """Returns the seconds since the previous record, from the remaining time or else from the throughput."""
+    """Returns the seconds since the previous record, computed from the remaining time or the throughput."""
     remaining = (record.epochs - record.epoch + 1) * record.steps_per_epoch - record.step
     if remaining:
         return record.eta_seconds * updates / remaining
@@ -87,7 +87,7 @@ def _duration(record: StepRecord, updates: int, images_per_update: int) -> float
 
 
 def run_training(config: Config, path: str, overrides: Sequence[str], timeout: float) -> Sample:
-    """Trains once in a temporary output folder; returns the seconds of each part, and images per second.
+    """Trains once in a temporary output folder. Returns the seconds of each part, and images per second.
 
     Raises:
         MeasurementFailed: The run failed, or exceeded the timeout.
@@ -107,7 +107,7 @@ def run_training(config: Config, path: str, overrides: Sequence[str], timeout: f
 
 
 def _run(command: list[str], timeout: float) -> tuple[list[OutputLine], float]:
-    """Runs a command; returns its output with times, and the seconds until it ended."""
+    """Runs a command. Returns its output with times, and the seconds until it ended."""
     began = time.perf_counter()
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
     with started_process(command, {"PYTHONUNBUFFERED": "1"}, **pipes) as process:
@@ -122,13 +122,13 @@ def _run(command: list[str], timeout: float) -> tuple[list[OutputLine], float]:
             process.stdout.close()
     total = time.perf_counter() - began
     if code:
-        reason = f"not done after {timeout:g} s" if total >= timeout else exit_text(code)
+        reason = f"not finished after {timeout:g} s" if total >= timeout else exit_text(code)
         raise MeasurementFailed(reason, last_lines([line.text for line in lines]))
     return lines, total
 
 
 def make_rows(measured: Sequence[Candidate[str]]) -> list[ResultRow]:
-    """Returns a row for each part of the wall-clock time, and one for the whole run."""
+    """Returns one row per part of the wall-clock time, and one row for the whole run."""
     rows = []
     for whole in measured:
         for part in PARTS if whole.samples else ():

@@ -1,1 +1,1 @@
-"""Speed of HTTP servers under load."""
+"""Benchmark of HTTP servers under load."""

@@ -1,4 +1,4 @@
-"""Clients that send images to a server; each waits for an answer before it sends the next one."""
+"""Clients that send images to a server. Each client waits for a response before it sends the next image."""
 
 from __future__ import annotations
 
@@ -17,13 +17,20 @@ _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 def measure_load(
     address: str, images: Sequence[bytes], clients: int, seconds: float, requests: int | None = None
 ) -> dict[str, Any]:
-    """Measures a server with several concurrent clients, for a duration or for a total number of requests.
+    """Measures a server under the load of several clients at the same time.
+
+    Args:
+        address: URL of the server.
+        images: Encoded images to send.
+        clients: Number of clients.
+        seconds: Duration of the measurement, if ``requests`` is None.
+        requests: Total number of requests.
 
     Returns:
         ``p50``, ``p95`` and ``p99`` in seconds, ``images_per_second`` and the number of ``requests``.
 
     Raises:
-        MeasurementFailed: A request was not answered with status 200.
+        MeasurementFailed: The status of a response is not 200, or the server closed a connection.
     """
     where = urlsplit(address)
     bodies = [_request(where.netloc, image) for image in images]
@@ -65,7 +72,7 @@ async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reque
     head = await reader.readuntil(b"\r\n\r\n")
     length = _LENGTH.search(head)
     if length is None:
-        raise MeasurementFailed("expected an answer with Content-Length")
+        raise MeasurementFailed("expected a response with the header Content-Length")
     body = await reader.readexactly(int(length[1]))
     if head.split(b" ", 2)[1] != b"200":
         status = head.split(b"\r\n")[0].decode("latin-1")

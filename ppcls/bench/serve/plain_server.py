@@ -1,7 +1,7 @@
-"""A minimal FastAPI server, for comparison: ``python plain_server.py MODEL``.
+"""Minimal FastAPI server, with which ``ppcls serve`` is compared: ``python plain_server.py MODEL``.
 
-One of FastAPI's threads answers each request: it prepares the image and runs the model on it alone, as in
-most examples. Preparation and model are those of ``ppcls serve``.
+As in most examples, one of FastAPI's threads processes each request: it prepares the image, and runs the
+model without batching. The server uses the same preparation and model as ``ppcls serve``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 
 def main(model: str) -> None:
-    """Serves a model on a free port, which the first line of output names."""
+    """Serves a model on a free port. The first line of output contains the address."""
     import uvicorn
     from fastapi import Body, FastAPI
 
@@ -24,10 +24,10 @@ def main(model: str) -> None:
 
     source = find_source(Path(model))
     predictor, app = Predictor(source), FastAPI()
-    # onnxruntime may be called by several threads at once, Paddle may not.
+    # Several threads may call onnxruntime at the same time, but not Paddle.
     turn = Lock() if source.needs_paddle else nullcontext()
 
-    # The annotation is an object of this function, so it cannot be a string.
+    # The annotation uses objects that are local to this function, so it cannot be a string.
     def predict(image: Any) -> dict[str, Any]:
         prepared = predictor.prepare(image)
         with turn:
@@ -36,7 +36,7 @@ def main(model: str) -> None:
 
     predict.__annotations__["image"] = Annotated[bytes, Body(media_type="application/octet-stream")]
     app.post("/predict")(predict)
-    # asyncio turns off Nagle's algorithm, which delays answers by 40 ms, only if the protocol is named.
+    # asyncio turns off Nagle's algorithm, which delays responses by 40 ms, only if the protocol is given.
     with socket.socket(proto=socket.IPPROTO_TCP) as bound:
         bound.bind(("127.0.0.1", 0))
         bound.listen()
@@ -46,6 +46,6 @@ def main(model: str) -> None:
 
 
 if __name__ == "__main__":
-    # Replace this folder, whose modules would hide other ones of the same name.
+    # Remove this folder from the path, because its modules would hide others of the same name.
     sys.path[0] = str(Path(__file__).resolve().parents[3])
     main(sys.argv[1])

@@ -20,14 +20,14 @@ from ppcls.bench.serve.load import measure_load
 
 EFFORT = Effort(warm_up=20, timeout=600.0)
 BATCHED, UNBATCHED, PLAIN = "ppcls serve", "ppcls serve, without batching", "plain FastAPI"
-_IMAGES, _SIZE = 16, (375, 500)  # random pictures, and their height and width
+_IMAGES, _SIZE = 16, (375, 500)  # number of generated images, and their height and width
 
 
 class RunningServers(ExitStack):
-    """Starts each server when it is first measured, and stops all of them at the end of the ``with`` block.
+    """Starts servers when they are first measured, and stops all of them at the end of the ``with`` block.
 
     Args:
-        commands: Command line of each server, whose first line of output ends with its address.
+        commands: Command line of each server. Its first line of output contains ``served on ADDRESS``.
     """
 
     def __init__(self, commands: Mapping[str, Sequence[str]]) -> None:
@@ -36,10 +36,10 @@ class RunningServers(ExitStack):
         self._addresses: dict[str, str] = {}
 
     def address(self, server: str) -> str:
-        """Returns the address of a server.
+        """Returns the address of a server, which is started if necessary.
 
         Raises:
-            MeasurementFailed: It did not start.
+            MeasurementFailed: The server did not start.
         """
         if server not in self._addresses:
             command = self._commands[server]
@@ -53,7 +53,7 @@ class RunningServers(ExitStack):
 
 
 def server_commands(model: Path, clients: Sequence[int]) -> dict[str, Sequence[str]]:
-    """Returns the command lines of the servers of a model, for up to this number of clients."""
+    """Returns the command lines of the servers for a model, with limits that allow all clients."""
     limits = ["--max-connections", str(max(512, 4 * max(clients))), "--max-waiting", str(max(256, *clients))]
     batched = ppcls_command("serve", "--model", str(model), "--port", "0", *limits)
     return {
@@ -66,7 +66,7 @@ def server_commands(model: Path, clients: Sequence[int]) -> dict[str, Sequence[s
 def make_candidates(
     servers: RunningServers, model: str, clients: Sequence[int], images: Sequence[bytes], effort: Effort
 ) -> list[Candidate[str]]:
-    """Returns one candidate per server and number of clients; their key is the server."""
+    """Returns one candidate per server and number of clients. The key of a candidate is the server's name."""
 
     def measure(server: str, count: int) -> dict[str, Any]:
         address = servers.address(server)
@@ -83,7 +83,7 @@ def make_candidates(
 
 
 def read_images(paths: Sequence[Path]) -> list[bytes]:
-    """Returns the bytes of image files, or of generated JPEGs of 500x375 pixels if there are no paths."""
+    """Returns encoded images: the contents of the files or, without paths, JPEGs of 500x375 pixels."""
     if paths:
         from ppcls.data.images.paths import find_images
 
@@ -95,7 +95,7 @@ def read_images(paths: Sequence[Path]) -> list[bytes]:
 
 
 def compare_servers(measured: Sequence[Candidate[str]]) -> Iterator[str]:
-    """Yields the speed with batching relative to the others, one sentence per number of clients."""
+    """Yields one sentence per number of clients, which compares ppcls serve with the other servers."""
     done = [each for each in measured if each.samples]
     for batched in [each for each in done if each.key == BATCHED]:
         clients = batched.labels["clients"]

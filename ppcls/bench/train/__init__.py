@@ -1,1 +1,1 @@
-"""Speed of training steps."""
+"""Benchmark of training steps, and the choice of the fastest way to execute them."""

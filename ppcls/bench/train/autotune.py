@@ -1,8 +1,8 @@
-"""Chooses how a run executes its training steps: layout, CUDA graph, compilation, fused kernels.
+"""Chooses how a run executes its training steps: layout, CUDA graph, compilation and fused kernels.
 
-Before a long run on a GPU, processes of their own train the run's model on one synthetic batch, each in
-another way. A way counts only if its losses agree with those of eager NCHW steps, the reference. The choice
-is cached, so that this happens once for each model, batch, precision, card and version.
+Before a long run on a GPU, each way to execute steps is measured: a separate process trains the run's model
+on one synthetic batch. A way is rejected if its losses differ from those of the first way, the reference. The
+choice is cached, so that each combination of model, batch, precision, GPU and version is measured only once.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from ppcls.version import __version__
 from ppcls.weights.download import lock_file
 from ppcls.zoo import ZOO, weights_folders
 
-MIN_UPDATES = 2000  # of a run, from which a measurement of about a minute pays off
+MIN_UPDATES = 2000  # updates of a run from which a measurement of about a minute is worthwhile
 _TIMEOUT = 180.0  # seconds per way
-_TOLERANCE = {"float32": 0.01, "float16": 0.05, "bfloat16": 0.1}  # of the loss, relative to the reference
-_MEMORY_SHARE = 0.8  # of the card; the rest is for images and evaluation
-# Speed relative to the best way so far from which a setting is used. A CUDA graph needs no gain here: during
-# a run, the host has other work, which slows down steps that it launches operator by operator.
+_TOLERANCE = {"float32": 0.01, "float16": 0.05, "bfloat16": 0.1}  # relative difference of the loss
+_MEMORY_SHARE = 0.8  # share of the GPU's memory that steps may use; the rest is for images and evaluation
+# A setting is used if its speed, relative to the best way so far, is above this value. A CUDA graph may be
+# slightly slower here: during a run, the host has other work, which slows down steps without a CUDA graph.
 _USED_FROM = {"cuda_graph": 0.98, "data_format": 1.02, "to_static": 1.02, "fused_kernels": 1.02}
-# The settings in the order of measurement, and the values that are tried. The fused kernels need NHWC, and
-# replace compilation.
+# The settings in the order of measurement, and the values that are measured. The fused kernels need NHWC, and
+# cannot be combined with compilation.
 _WAYS: Mapping[str, Mapping[str, Any]] = {
     "cuda_graph": {"cuda_graph": True},
     "data_format": {"data_format": "NHWC"},
@@ -57,7 +57,7 @@ class Execution:
     """A way to execute training steps.
 
     Attributes:
-        data_format: Layout of the model.
+        data_format: Layout of images and activations: ``NCHW`` or ``NHWC``.
         cuda_graph: Whether steps are replayed as a CUDA graph.
         to_static: Whether the model is compiled.
         fused_kernels: Whether the model uses the fused kernels.
@@ -69,13 +69,13 @@ class Execution:
     fused_kernels: bool = False
 
     def __str__(self) -> str:
-        """Returns the settings as words."""
+        """Returns a description of the settings, such as ``NHWC, compiled, CUDA graph``."""
         steps = "CUDA graph" if self.cuda_graph else "operator by operator"
         model = "fused kernels, " if self.fused_kernels else "compiled, " if self.to_static else ""
         return f"{self.data_format}, {model}{steps}"
 
     def applied(self, config: Config) -> Config:
-        """Returns the config with these settings."""
+        """Returns a copy of the config with these settings."""
         names = ("cuda_graph", "to_static", "fused_kernels")
         run = config.Global.model_copy(update={name: getattr(self, name) for name in names})
         arch = config.Arch.with_data_format(self.data_format)  # type: ignore[arg-type]
@@ -83,14 +83,18 @@ class Execution:
 
 
 def autotune(config: Config) -> Config:
-    """Returns the config with the fastest settings among those that it leaves open.
+    """Returns the config with the fastest values of the settings that it does not set explicitly.
 
-    Explicit settings stay. Short runs use NHWC with float16, and else stay unchanged. So do deterministic
-    runs, runs without a GPU or on several machines, models of several parts, and ``Global.autotune: False``.
-    If the cache can't be read or written, a line on standard error says so, and nothing is measured.
+    The choice is read from the cache, or measured and saved there. Without a choice, only float16 runs
+    change: they use NHWC. This applies to short runs, which are not measured, and if the cache cannot be
+        read or written, which
+    is reported on standard error.
+
+    The config is not changed for deterministic runs, runs without a GPU or on several machines, models of
+    several parts, and ``Global.autotune: False``.
 
     Raises:
-        UserError: The driver may number the cards in another order than CUDA.
+        UserError: The GPU to measure on is unknown, because the driver and CUDA may number GPUs differently.
     """
     card = _tuned_card(config)
     if card is None:
@@ -101,21 +105,21 @@ def autotune(config: Config) -> Config:
         with lock_file(file.with_suffix(".lock")):  # of several ranks, the first one measures
             if file.is_file():
                 chosen = _read_choice(file)
-                _log(f"{chosen}, as measured before ({file})")
+                _log(f"{chosen}, from an earlier measurement ({file})")
                 return chosen.applied(config)
             if _count_updates(config) < MIN_UPDATES:
                 return _untuned(config)
             chosen, rates = choose(config, _measure_on(card), card.total)
             write_text(file, json.dumps({"chosen": asdict(chosen), "images_per_second": rates}, indent=1))
     except (OSError, ValueError) as error:
-        _log(f"{file}: can't be used, so nothing is measured: {error}; delete it, or set PPCLS_HOME")
+        _log(f"{file}: cannot be used, so nothing is measured: {error}; delete the file, or set PPCLS_HOME")
         return _untuned(config)
-    _log(f"chosen: {chosen}; saved in {file}")
+    _log(f"uses {chosen}; saved in {file}")
     return chosen.applied(config)
 
 
 def _read_choice(file: Path) -> Execution:
-    """Returns the cached choice.
+    """Returns the choice in a file of the cache.
 
     Raises:
         ValueError: The file is damaged.
@@ -127,7 +131,7 @@ def _read_choice(file: Path) -> Execution:
 
 
 def _untuned(config: Config) -> Config:
-    """Returns the config with what is faster for float16 on all cards with tensor cores: NHWC."""
+    """Returns the config with NHWC for float16, which is faster on all GPUs with tensor cores."""
     amp = config.AMP
     half = amp is not None and amp.use_amp and amp.dtype == "float16"
     if not half or "data_format" not in _open_settings(config):
@@ -136,9 +140,9 @@ def _untuned(config: Config) -> Config:
 
 
 def choose(config: Config, measure: Measure, memory: int) -> tuple[Execution, dict[str, float]]:
-    """Returns the fastest way, and the images per second of all ways that worked.
+    """Returns the fastest way to execute steps, and the images per second of all valid ways.
 
-    The settings are tried one after the other, each together with the best values so far.
+    The settings are measured one after another, each in combination with the best values so far.
     """
     open_settings = list(_open_settings(config))
     fixed: dict[str, Any] = {}
@@ -149,8 +153,8 @@ def choose(config: Config, measure: Measure, memory: int) -> tuple[Execution, di
             fixed[name] = getattr(config.Global, name)
     best = Execution(**fixed)
     _log(
-        f"measuring {len(open_settings) + 1} ways to execute training steps, about a minute, once for this "
-        "model, batch and card (Global.autotune=False: skip)"
+        f"measuring {len(open_settings) + 1} ways to execute training steps, for about a minute, once for "
+        "this model, batch and GPU (Global.autotune=False skips this)"
     )
     amp = config.AMP
     tolerance = _TOLERANCE[amp.dtype if amp is not None and amp.use_amp else "float32"]
@@ -175,21 +179,21 @@ def choose(config: Config, measure: Measure, memory: int) -> tuple[Execution, di
 
 
 def _check(sample: Sample, reference: list[float], tolerance: float, memory: int) -> None:
-    """Checks a measured way of executing steps.
+    """Checks the sample of a way to execute steps.
 
     Raises:
-        MeasurementFailed: Its losses differ from the reference, or it needs too much memory.
+        MeasurementFailed: The losses differ from the reference, or the steps need too much memory.
     """
     for update, (loss, expected) in enumerate(zip(sample["losses"], reference, strict=True), start=1):
         if not math.isclose(loss, expected, rel_tol=tolerance):
             raise MeasurementFailed(f"the loss of update {update} is {loss:.4g}, expected {expected:.4g}")
     used = sample.get("gpu_reserved", 0.0)
     if used > _MEMORY_SHARE * memory:
-        raise MeasurementFailed(f"it needs {used:,.0f} of {memory:,} MiB")
+        raise MeasurementFailed(f"it needs {used:,.0f} MiB of the GPU's {memory:,} MiB")
 
 
 def _tuned_card(config: Config) -> Card | None:
-    """Returns the card to measure on; None if nothing is to be measured."""
+    """Returns the GPU to measure on, or None if the config is not autotuned."""
     settings, launch = config.Global, read_launch()
     if not settings.autotune or settings.deterministic or settings.device == "cpu":
         return None
@@ -198,7 +202,7 @@ def _tuned_card(config: Config) -> Card | None:
     if not list(_open_settings(config)):
         return None
     if launch.world_size > local_processes():
-        return None  # on several machines, whose choices could differ
+        return None  # several machines could make different choices
     return selected_card()
 
 
@@ -241,7 +245,7 @@ def _measure_on(card: Card) -> Measure:
 
 
 def _cache_key(config: Config, card: Card) -> str:
-    """Returns a key of everything that can change the fastest way."""
+    """Returns a hash of everything that can change which way is fastest."""
     train = config.DataLoader.need_train()
     parts = {
         "arch": config.Arch.model_dump(mode="json", exclude={"pretrained", "use_ssld"}),

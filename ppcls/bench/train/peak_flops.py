@@ -1,7 +1,7 @@
-"""Peak compute rates of GPUs, and the share of them that training uses (MFU).
+"""Peak compute rates of GPUs, and the share of the peak rate that training uses (MFU).
 
 Model FLOPs utilization (Chowdhery et al. 2022, PaLM, appendix B) is the number of FLOPs that the model needs,
-divided by the number that the card could have computed in the same time.
+divided by the number of FLOPs that the GPU can compute in the same time.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from typing import Literal, NamedTuple
 
 Format = Literal["float32", "TF32", "float16", "bfloat16"]
 
-# A multiply-add is two operations. The backward pass computes a gradient for both operands of each product of
-# the forward pass, so a training step needs three times the forward pass.
+# A multiply-add is two operations. For each product of the forward pass, the backward pass computes two
+# products: the gradients of both operands. So a training step needs three times the operations of a forward
+# pass.
 _TRAINING = 2 * 3
 
 
 class CardPeak(NamedTuple):
-    """Peak rates of one kind of card, in 10^12 dense FLOPs per second; None for a format it does not have.
+    """Peak rates of one model of GPU, in 10^12 dense FLOPs per second; None for a format that it lacks.
 
-    The name is a regular expression for the card's whole name in NVML and CUDA; a part of a card (MIG) does
-    not match. ``float32`` is the rate of ordinary cores, the others are those of tensor cores, float16 with
-    accumulation in float32.
+    ``name`` is a regular expression for the whole name of the GPU in NVML and CUDA. It does not match a part
+    of a GPU (MIG). ``float32`` is the rate of the CUDA cores. The other rates are those of the tensor cores,
+    for float16 with accumulation in float32.
     """
 
     name: str
@@ -53,7 +54,7 @@ PEAKS = (
 
 
 def teraflops(card: str, format: Format) -> float | str:
-    """Returns a card's peak rate in 10^12 FLOPs per second, or why it is unknown."""
+    """Returns the peak rate of a GPU in 10^12 FLOPs per second, or the reason why it is unknown."""
     peak = next((peak for peak in PEAKS if re.fullmatch(peak.name, card)), None)
     if peak is None:
         return f"the peak rates of '{card}' are unknown (ppcls/bench/train/peak_flops.py)"
@@ -62,11 +63,11 @@ def teraflops(card: str, format: Format) -> float | str:
 
 
 def utilization(images_per_second: float, multiply_adds: int, teraflops: float) -> float:
-    """Returns the share of a card's peak rate that training uses, 0..1.
+    """Returns the share of a GPU's peak rate that training uses, 0..1.
 
     Args:
-        images_per_second: Images per second of one card.
-        multiply_adds: Multiply-adds of one image's forward pass; see `ppcls.arch.cost.Cost`.
-        teraflops: Peak rate of the card.
+        images_per_second: Images per second on one GPU.
+        multiply_adds: Multiply-adds of the forward pass for one image; see `ppcls.arch.cost.Cost`.
+        teraflops: Peak rate of the GPU in 10^12 FLOPs per second.
     """
     return images_per_second * multiply_adds * _TRAINING / (teraflops * 1e12)

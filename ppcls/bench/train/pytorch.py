@@ -1,4 +1,4 @@
-"""PyTorch's counterpart of our training: its variants, and the processes that measure them."""
+"""Variants of training with PyTorch, for comparison with ppcls, and the processes that measure them."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ _IMPORT_SECONDS = 300.0  # timeout of importing PyTorch
 
 
 def find_pytorch(python: str) -> str:
-    """Returns the versions of PyTorch and torchvision of a Python executable.
+    """Returns the versions of PyTorch and torchvision for a Python interpreter.
 
     Raises:
-        UserError: It cannot be started, or cannot import both.
+        UserError: The interpreter cannot be started, or cannot import PyTorch and torchvision.
     """
     try:
         return str(MeasuringProcess([python, _WORKER], {}, _IMPORT_SECONDS).run()["version"])
     except MeasurementFailed as failure:
         raise UserError(
-            f"--torch {python}: {failure.reason}; name a Python that has torch and torchvision"
+            f"--torch {python}: {failure.reason}; expected a Python interpreter with torch and torchvision"
         ) from None
 
 
 def pytorch_variants(variants: Sequence[Variant], *, compiled: bool) -> Iterator[Variant]:
-    """Yields PyTorch's counterparts of our variants on synthetic data, eager, and also compiled if asked.
+    """Yields the variants of PyTorch that correspond to ppcls's variants on synthetic data.
 
-    PyTorch has no O2: autocast, which is our O1, is its half precision training.
+    Each is eager and, if ``compiled``, also compiled. O2 becomes O1, because PyTorch supports only autocast,
+    which corresponds to O1.
     """
     synthetic = [
         replace(variant, precision=variant.precision.replace("O2", "O1"))
@@ -51,7 +52,7 @@ def pytorch_variants(variants: Sequence[Variant], *, compiled: bool) -> Iterator
 def pytorch_candidates(
     python: str, variants: Sequence[Variant], task: TrainTask, inspection: Inspection, config: Config
 ) -> list[Candidate[Variant]]:
-    """Returns candidates that measure variants of PyTorch."""
+    """Returns candidates that measure variants of training with PyTorch."""
     split = config.DataLoader.need_train()
     base = {
         "model": config.Arch.exported.name,

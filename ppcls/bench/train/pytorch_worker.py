@@ -1,7 +1,7 @@
-"""Measures PyTorch training a torchvision model on one random batch: ``pytorch_worker.py FOLDER``.
+"""Measures how PyTorch trains a torchvision model on one random batch: ``pytorch_worker.py FOLDER``.
 
-It reads ``task.json`` and writes ``rank_N.json`` in the folder, like `ppcls.bench.worker`. It imports nothing
-from ppcls, because the Python with PyTorch may lack the packages that ppcls needs.
+Like `ppcls.bench.worker`, this script reads ``task.json`` and writes ``rank_N.json`` in the folder. It
+imports nothing from ppcls, because the interpreter with PyTorch may lack the packages that ppcls needs.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _MIN_STEPS = 2
 
 
 class NotMeasurable(Exception):  # noqa: N818 - a reason, not a fault
-    """The task cannot be measured."""
+    """Raised if the task cannot be measured."""
 
 
 def build_model(task: dict[str, Any]) -> torch.nn.Module:
-    """Builds torchvision's model of the same name and checks its number of parameters.
+    """Returns torchvision's model of the same name, after a check of its number of parameters.
 
     Raises:
-        NotMeasurable: There is none, or its number of parameters differs.
+        NotMeasurable: torchvision has no such model, or its number of parameters differs.
     """
     names = {name.replace("_", ""): name for name in torchvision.models.list_models(torchvision.models)}
     name = names.get(task["model"].lower().replace("_", ""))
     if name is None:
-        raise NotMeasurable(f"torchvision {torchvision.__version__} has no {task['model']}")
+        raise NotMeasurable(f"torchvision {torchvision.__version__} has no model {task['model']}")
     model: torch.nn.Module = torchvision.models.get_model(name, weights=None, num_classes=task["classes"])
     count = sum(parameter.numel() for parameter in model.parameters())
     if count != task["parameters"]:
@@ -48,7 +48,11 @@ def build_model(task: dict[str, Any]) -> torch.nn.Module:
 
 
 def build_step(task: dict[str, Any], device: torch.device) -> Callable[[], None]:
-    """Returns a function that runs one update: autocast, loss scaling for float16, DDP for several ranks."""
+    """Returns a function that runs one update.
+
+    It uses autocast for half precision, loss scaling for float16, and DistributedDataParallel for several
+    ranks.
+    """
     tf32 = task["format"] == "TF32"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     torch.backends.cudnn.benchmark = task["cudnn_search"]
@@ -81,7 +85,7 @@ def build_step(task: dict[str, Any], device: torch.device) -> Callable[[], None]
 
 
 def measure(task: dict[str, Any]) -> dict[str, Any]:
-    """Measures a task and returns a sample like that of `ppcls.bench.train.worker.measure`."""
+    """Measures a task. Returns a sample with the same keys as `ppcls.bench.train.worker.measure`."""
     device = torch.device("cpu")
     if task["device"] == "gpu":
         if not torch.cuda.is_available():
@@ -95,7 +99,7 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
     (last,) = _reduce(device, warm[-1] if warm else task["seconds"])
     steps = task["steps"] or max(_MIN_STEPS, round(task["seconds"] / last))
     _run(step, device, round(task["settle"] / last))
-    _reduce(device, 0.0)  # a barrier: all ranks start together
+    _reduce(device, 0.0)  # barrier, so that all ranks start together
     computed, began = time.process_time(), time.perf_counter()
     seconds = _run(step, device, steps)
     used = (time.process_time() - computed) / (time.perf_counter() - began)
@@ -126,7 +130,7 @@ def _run(step: Callable[[], None], device: torch.device, steps: int) -> float:
 
 
 def _reduce(device: torch.device, *values: float, total: bool = False) -> list[float]:
-    """Returns each value's maximum over all ranks, or its sum."""
+    """Returns the maximum of each value over all ranks, or the sum if ``total``."""
     reduced = torch.tensor(values, dtype=torch.float64, device=device)
     if distributed.is_initialized():
         distributed.all_reduce(reduced, distributed.ReduceOp.SUM if total else distributed.ReduceOp.MAX)
@@ -139,7 +143,7 @@ def _rank() -> int:
 
 
 def main(folder: Path) -> int:
-    """Measures the task in a folder, or returns the versions, and returns the exit code."""
+    """Writes the sample of the task in a folder, or the versions for an empty task. Returns the exit code."""
     task = json.loads((folder / "task.json").read_text(encoding="utf-8"))
     answer: dict[str, Any] = {
         "found": {"version": f"{torch.__version__} and torchvision {torchvision.__version__}"}

@@ -1,4 +1,4 @@
-"""Rows and conclusions from measurements of training."""
+"""Makes the result rows and conclusions of the training benchmark."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from ppcls.bench.train.peak_flops import teraflops, utilization
 from ppcls.bench.train.variants import PRECISIONS, Inspection, Variant
 
 MeasuredVariant = Candidate[Variant]
-_PHASES = {"data wait": "data", "all-reduce": "all-reduce not hidden", "host": "rest"}  # other names
+# Names in the results by names of phases.
+_PHASES = {"data wait": "data", "all-reduce": "all-reduce not hidden", "host": "rest"}
 
 
 def make_rows(measured: Sequence[MeasuredVariant], inspection: Inspection) -> list[ResultRow]:
-    """Returns a row for each variant, with the reason if it could not be measured; then rows of phases."""
+    """Returns one row per variant, with the reason of a failure as its note; then one row of phases each."""
     single = {variant.key: variant for variant in measured if variant.key.processes == 1}
     executions = _common_executions(measured)
     whole, phases = [], []
@@ -46,7 +47,7 @@ def make_rows(measured: Sequence[MeasuredVariant], inspection: Inspection) -> li
 
 
 def _common_executions(measured: Sequence[MeasuredVariant]) -> dict[str, str]:
-    """Returns how steps were executed, for each framework that executed all its variants alike."""
+    """Returns how steps were executed, for each framework that executed all variants in the same way."""
     executions: dict[str, set[str]] = {}
     for variant in measured:
         for sample in variant.samples[:1]:
@@ -55,34 +56,37 @@ def _common_executions(measured: Sequence[MeasuredVariant]) -> dict[str, str]:
 
 
 def _peak_rate(variant: Variant, inspection: Inspection) -> float | str:
-    """Returns the card's peak in 10^12 FLOPs per second, or why MFU cannot be computed."""
+    """Returns the GPU's peak rate in 10^12 FLOPs per second, or the reason why MFU cannot be computed."""
     if inspection.device == "cpu":
         return "the peak rate of a CPU is unknown"
     if inspection.multiply_adds is None:
-        return "several models train together, and only the multiply-adds of one are known"
+        return "several models are trained together, and their total multiply-adds are unknown"
     rate = teraflops(inspection.card, PRECISIONS[variant.precision].format)
     return rate if isinstance(rate, str) else float(rate)
 
 
 def explain_rows(measured: Sequence[MeasuredVariant], inspection: Inspection) -> Iterator[str]:
-    """Yields how steps were executed and what figures mean, one sentence each."""
+    """Yields sentences that explain how steps were executed and what the values mean."""
     done = [row for row in measured if row.samples]
     for framework, execution in _common_executions(done).items():
         yield f"{framework} {execution}."
     on_cpu = inspection.device == "cpu"
     if on_cpu and any(row.key.processes > 1 for row in done):
         yield (
-            f"All processes share {inspection.cores} CPU cores and exchange gradients by gloo: these "
-            "figures show the cost of the exchange, not how training scales on GPUs."
+            f"All processes share {inspection.cores} CPU cores and exchange gradients with Gloo: the results "
+            "show the cost of the exchange, not how training scales on GPUs."
         )
     if on_cpu and any("bfloat16" in row.key.precision and row.key.framework == "Paddle" for row in done):
-        yield "bfloat16 on a CPU rounds, but computes in float32: it shows accuracy, not speed."
+        yield (
+            "On a CPU, bfloat16 is emulated: values are computed in float32 and then rounded, so the speed "
+            "is not meaningful."
+        )
     rates = [_peak_rate(row.key, inspection) for row in done]
     for reason in dict.fromkeys(rate for rate in rates if isinstance(rate, str)):
         yield f"No MFU: {reason}."
     if any("phases" in row.samples[0] for row in done):
         waiting = "" if on_cpu else ", which wait for the GPU between phases"
         yield (
-            f"Phases are timed in ordinary steps after the counted ones{waiting}: compare their shares; "
-            "their sum may exceed a step."
+            f"Phases are timed in additional eager steps{waiting}. Compare the shares of the phases; their "
+            "sum may exceed the duration of a measured step."
         )

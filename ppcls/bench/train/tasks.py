@@ -1,4 +1,4 @@
-"""Tasks of the processes that measure training: one per candidate, and one that inspects the machine."""
+"""Tasks of the processes that measure training: one task per candidate, and one to inspect the machine."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from ppcls.config.load import load_config
 from ppcls.config.schema import Config
 from ppcls.errors import UserError
 
-CHECKED_UPDATES = 8  # whose losses a sample contains; a CUDA graph is captured before the fourth
-_INSPECT_SECONDS = 300.0  # timeout of inspecting the machine
+CHECKED_UPDATES = 8  # number of updates whose losses are recorded; a CUDA graph is captured before the fourth
+_INSPECT_SECONDS = 300.0  # timeout of the process that inspects the machine
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainTask(Effort):
-    """Task of one measuring process.
+    """Task of one process that measures training.
 
     Attributes:
-        config: YAML file.
+        config: Path of the config.
         overrides: Overrides of the config.
-        source: ``synthetic``, ``loader``, or ``bare`` for Paddle's own loop on synthetic data.
-        settle: Seconds of further updates that are not counted, until the device's clock is stable.
-        phase_steps: Number of updates afterwards in which each phase is timed.
+        source: ``synthetic``, ``loader``, or ``bare`` for the loop of Paddle's documentation on synthetic
+            data.
+        settle: Seconds of updates before the measurement, in which the device's clock becomes stable.
+        phase_steps: Number of updates after the measurement in which each phase is timed.
     """
 
     config: str
@@ -37,10 +38,10 @@ class TrainTask(Effort):
 
 
 def inspect_machine(config: Path, overrides: Sequence[str]) -> Inspection:
-    """Inspects machine and model in a separate process, because this one must not occupy a GPU.
+    """Inspects machine and model in a separate process, so that this process does not occupy a GPU.
 
     Raises:
-        UserError: The config cannot be trained here.
+        UserError: The config cannot be trained on this machine.
     """
     task = {"config": str(config), "overrides": list(overrides)}
     facts = MeasuringProcess(worker_command("inspect"), task, _INSPECT_SECONDS).run()
@@ -50,7 +51,7 @@ def inspect_machine(config: Path, overrides: Sequence[str]) -> Inspection:
 def make_candidate(
     variant: Variant, inspection: Inspection, make_process: Callable[[Variant], MeasuringProcess]
 ) -> Candidate[Variant]:
-    """Returns a candidate that trains a variant in processes of their own, which ``make_process`` returns."""
+    """Returns a candidate that measures a variant in the process that ``make_process`` returns."""
 
     def measure() -> Sample:
         if obstacle := find_obstacle(variant, inspection):
@@ -64,7 +65,7 @@ def make_candidate(
 def make_candidates(
     variants: Sequence[Variant], task: TrainTask, inspection: Inspection, config: Config
 ) -> list[Candidate[Variant]]:
-    """Returns candidates that train variants of a config."""
+    """Returns candidates that measure the training of variants of a config."""
     base = config_variant(config, inspection, "synthetic")
 
     def make_process(variant: Variant) -> MeasuringProcess:

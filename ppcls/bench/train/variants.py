@@ -1,4 +1,4 @@
-"""Ways to train a config: its own, and variants of it."""
+"""Variants of a config's training that the benchmark compares."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ppcls.bench.train.peak_flops import Format
 from ppcls.config.schema import Config
 
 Source = Literal["synthetic", "loader", "bare"]
-# An idle GPU is fast for one second, then slows down; its clock is stable after about 2 s:
+# An idle GPU is fast for one second, then slows down. Its clock is stable after about 2 s; see
 # docs/performance.md.
 _SETTLE_SECONDS = 2.0
 
 
 class _Precision(NamedTuple):
-    """AMP level in the config, and format in which products are computed."""
+    """AMP level in the config, and number format in which products are computed."""
 
     level: str | None
     format: Format
@@ -37,19 +37,19 @@ PRECISIONS = {
 
 @dataclass(frozen=True)
 class Inspection:
-    """Facts about machine and model, found before anything is measured.
+    """Facts about machine and model, which are determined before anything is measured.
 
     Attributes:
         device: ``cpu`` or ``gpu``.
-        cores: CPU cores of a single process.
-        threads: Paddle's threads in a single process.
+        cores: Number of CPU cores for a single process.
+        threads: Number of Paddle's threads in a single process.
         gpus: Number of usable GPUs; 0 on a CPU.
         card: Name of the GPU; empty on a CPU.
         capability: Compute capability of the GPU; (0, 0) on a CPU.
-        machine: Machine, for the results.
-        versions: Package versions, for the results.
+        machine: Facts about the machine, for the results.
+        versions: Versions of packages, for the results.
         model: Name of the model.
-        size: Height and width of its images, such as ``224x224``.
+        size: Height and width of the input images, such as ``224x224``.
         rgb_parameters: Number of parameters of the model for images with three channels.
         multiply_adds: Multiply-adds of the forward pass on one image; None if several models train together.
     """
@@ -69,7 +69,7 @@ class Inspection:
 
     @property
     def has_tf32(self) -> bool:
-        """Whether the card has TF32 and bfloat16, which exist since Ampere."""
+        """Whether the GPU supports TF32 and bfloat16: Ampere and newer GPUs do."""
         return self.capability >= (8, 0)
 
     @property
@@ -78,22 +78,22 @@ class Inspection:
         return _SETTLE_SECONDS if self.device == "gpu" else 0.0
 
     def describe(self) -> str:
-        """Returns a readable description in one line."""
+        """Returns a description of the device, such as ``CPU, 8 cores``."""
         return f"CPU, {self.cores} cores" if self.device == "cpu" else f"{self.gpus} x {self.card}"
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to train. Its fields are labels of the result row.
+    """Variant of training. Its fields are the labels of the result row.
 
     Attributes:
-        processes: Number of GPUs, or of processes that share a CPU.
-        precision: One of `PRECISIONS`.
+        processes: Number of GPUs, or of processes on a CPU.
+        precision: Key of `PRECISIONS`.
         layout: ``NCHW`` or ``NHWC``.
-        batch_size: Images per batch and process; 0 if processes share a global batch size.
-        source: ``synthetic``: one random batch on the device; ``loader``: the config's data; ``bare``: the
-            loop of Paddle's documentation on synthetic data.
-        framework: ``Paddle`` or a kind of PyTorch.
+        batch_size: Images per batch and process; 0 if the config sets a global batch size.
+        source: ``synthetic`` for one random batch on the device; ``loader`` for the config's data; ``bare``
+            for the loop of Paddle's documentation on one random batch.
+        framework: ``Paddle``, ``PyTorch`` or ``PyTorch, compiled``.
     """
 
     processes: int
@@ -104,11 +104,11 @@ class Variant:
     framework: str = "Paddle"
 
     def labels(self) -> dict[str, Label]:
-        """Returns the fields by name."""
+        """Returns the labels of the result row: the fields by name."""
         return {name.replace("_", " "): value for name, value in asdict(self).items()}
 
     def describe(self) -> str:
-        """Returns a readable description in one line."""
+        """Returns a description of the variant in one line."""
         framework = f"{self.framework}, " if self.framework != "Paddle" else ""
         plural = "es" if self.processes > 1 else ""
         batch = f"batch {self.batch_size}, " if self.batch_size else ""
@@ -118,7 +118,7 @@ class Variant:
         )
 
     def overrides(self, base: Variant) -> list[str]:
-        """Returns the overrides of a config that by itself trains as ``base``."""
+        """Returns the overrides that change a config with the variant ``base`` to this variant."""
         level, format = PRECISIONS[self.precision]
         changes = [f"Arch.data_format={self.layout}"]
         if self.precision != base.precision:
@@ -129,9 +129,10 @@ class Variant:
         return changes
 
     def environment(self) -> dict[str, str | None]:
-        """Returns the variables to set before Paddle or PyTorch is imported; None removes one.
+        """Returns environment variables to set before Paddle or PyTorch is imported; None removes a variable.
 
-        0 forbids TF32 in NVIDIA's libraries. Without it, Paddle and our PyTorch worker use TF32 if they can.
+        The value 0 disables TF32 in NVIDIA's libraries. Without the variable, Paddle and ppcls's PyTorch
+        worker use TF32 if the GPU supports it.
         """
         if self.precision not in ("float32", "TF32"):
             return {}
@@ -139,7 +140,7 @@ class Variant:
 
 
 def config_variant(config: Config, machine: Inspection, source: Source) -> Variant:
-    """Returns how a config trains by itself in one process.
+    """Returns the variant that a config trains in one process without overrides.
 
     Raises:
         UserError: The config has no ``DataLoader.Train``.
@@ -156,16 +157,15 @@ def config_variant(config: Config, machine: Inspection, source: Source) -> Varia
 def find_variants(
     config: Config, machine: Inspection, sources: list[Source], axes: dict[str, list[Any]]
 ) -> list[Variant]:
-    """Returns all combinations of the axes' values; without any value, a tour.
+    """Returns all combinations of the axes' values, each with every source.
 
-    The tour starts at the config's own variant and changes one thing at a time. Each variant is measured with
-    every source.
+    Without any values, the variants are the config's own variant and variants in which one field is changed.
 
     Args:
         config: Config to train.
-        machine: Device to train on.
+        machine: Machine to train on.
         sources: Sources of the batches.
-        axes: Name of a field of `Variant` to its values; an empty list leaves it as the config has it.
+        axes: Values by name of a field of `Variant`; an empty list keeps the config's value.
 
     Raises:
         UserError: The config has no ``DataLoader.Train``.
@@ -187,7 +187,7 @@ def _tour(base: Variant, machine: Inspection) -> Iterator[Variant]:
 
 
 def find_obstacle(variant: Variant, machine: Inspection) -> str | None:
-    """Returns why a variant cannot run here, as far as is known without trying; None if nothing is known."""
+    """Returns the reason why a variant cannot run on a machine; None if no reason is known in advance."""
     format = PRECISIONS[variant.precision].format
     if machine.device == "cpu":
         return f"{format} needs a GPU" if format in ("TF32", "float16") else None
@@ -195,5 +195,5 @@ def find_obstacle(variant: Variant, machine: Inspection) -> str | None:
         major, minor = machine.capability
         return f"{format} needs compute capability 8.0 (Ampere), but {machine.card} has {major}.{minor}"
     if variant.processes > machine.gpus:
-        return f"{variant.processes} processes need as many GPUs, but Paddle sees {machine.gpus}"
+        return f"{variant.processes} processes need {variant.processes} GPUs, but Paddle finds {machine.gpus}"
     return None

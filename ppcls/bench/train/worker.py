@@ -71,7 +71,7 @@ def measure(config: Config, runtime: Runtime, task: TrainTask) -> dict[str, Any]
         A sample over all ranks: images per second, seconds, MiB.
 
     Raises:
-        UserError: The variant cannot be trained here, for example for lack of memory.
+        UserError: The variant cannot be trained, for example because the memory is too small.
     """
     with explain_out_of_memory(config, runtime):
         bare = task.source == "bare"
@@ -86,7 +86,7 @@ def measure(config: Config, runtime: Runtime, task: TrainTask) -> dict[str, Any]
 
 
 def _time_updates(task: TrainTask, workload: Workload, runtime: Runtime) -> dict[str, Any]:
-    """Times whole updates without looking into them."""
+    """Returns a sample of complete updates, whose phases are not timed."""
     seconds = [_run(workload, runtime, 1) for _ in range(task.warm_up)]
     last = _gather(runtime, last=seconds[-1] if seconds else task.seconds)["last"].max()
     steps = task.counted or max(_MIN_STEPS, round(task.seconds / last))
@@ -128,7 +128,7 @@ def _time_updates(task: TrainTask, workload: Workload, runtime: Runtime) -> dict
 
 
 def _run(workload: Workload, runtime: Runtime, updates: int) -> float:
-    """Runs some updates and returns the seconds."""
+    """Runs updates, and returns their duration in seconds."""
     began = time.perf_counter()
     for _ in range(updates):
         workload.update(NO_HOOKS)
@@ -137,7 +137,10 @@ def _run(workload: Workload, runtime: Runtime, updates: int) -> float:
 
 
 def _try_phases(task: TrainTask, workload: Workload, config: Config, runtime: Runtime) -> dict[str, Any]:
-    """Returns the phases, or the reason: ordinary steps may not fit in memory beside a CUDA graph."""
+    """Returns the duration of the phases, or the reason of a failure.
+
+    Eager steps can fail, because they need memory in addition to that of a CUDA graph.
+    """
     try:
         with explain_out_of_memory(config, runtime):
             return {"phases": _time_phases(task, workload, runtime)}
@@ -148,8 +151,8 @@ def _try_phases(task: TrainTask, workload: Workload, config: Config, runtime: Ru
 def _time_phases(task: TrainTask, workload: Workload, runtime: Runtime) -> dict[str, float]:
     """Returns the median seconds of each phase of a step on rank 0.
 
-    ``all-reduce`` is the time by which it prolongs backward, ``all-reduce hidden`` the time by which it would
-    prolong backward in addition if it did not overlap with it.
+    ``all-reduce`` is the time by which the all-reduce prolongs the backward pass. ``all-reduce hidden`` is
+    the rest of its duration, in which it overlaps with the backward pass.
     """
     timer = PhaseTimer(runtime)
     for _ in range(task.phase_steps):
@@ -162,7 +165,7 @@ def _time_phases(task: TrainTask, workload: Workload, runtime: Runtime) -> dict[
 
 
 def _gather(runtime: Runtime, **values: float) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
-    """Returns each value of all ranks, [ranks]; waits for all ranks."""
+    """Waits for all ranks, and returns the values of all ranks by name, [world size] each."""
     local = paddle.to_tensor(list(values.values()), dtype="float64")
     gathered = [local]
     if runtime.world_size > 1:

@@ -1,4 +1,4 @@
-"""Workloads of the training benchmark: our training step, and Paddle's own loop as the baseline."""
+"""Workloads of the training benchmark: ppcls's training step, and the loop of Paddle's documentation."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from ppcls.optimizer.name_rules import factors, freeze
 from ppcls.runtime.start import Runtime
 
 _EPOCH_STEPS = 100
-_CHECKED_RATE = 1e-3  # learning rate of the first updates
+_CHECKED_RATE = 1e-3  # learning rate of the updates whose losses are recorded
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Repeatable work of one rank.
+    """Work that one rank repeats.
 
     Attributes:
-        update: Runs one optimizer update and reports its phases.
-        images: Images per update on this rank.
-        take_wait: Returns the seconds of waiting for data since the previous call.
-        execution: How steps are executed.
-        has_phases: Whether `update` reports phases.
+        update: Runs one optimizer update, and calls hooks for its phases.
+        images: Number of images per update on this rank.
+        take_wait: Returns the seconds for which updates waited for data since the previous call.
+        execution: Description of how steps are executed.
+        has_phases: Whether ``update`` calls hooks for phases.
         release: Releases threads and memory.
         losses: Mean losses of the first `CHECKED_UPDATES` batches, as scalars; empty if not recorded.
     """
@@ -62,10 +62,11 @@ class Workload:
 
 
 def our_workload(config: Config, runtime: Runtime, source: str) -> Workload:
-    """Returns our training step on one synthetic batch, or on the config's data for source ``loader``."""
+    """Returns ppcls's training step on one synthetic batch, or on the config's data for source ``loader``."""
     synthetic = SyntheticLoader(config, runtime) if source == "synthetic" else None
     state = build_state(config, runtime, lambda *_: None, synthetic)
-    # The first losses depend on the gradients. Later the weights stay, or they would memorize a few images.
+    # The recorded losses depend on the gradients. Later the learning rate is 0, so that the model does not
+    # memorize the few images.
     state.schedule = lambda update: _CHECKED_RATE if update < CHECKED_UPDATES else 0.0
     step, execution = choose_step(config, state)
     state.connect(config.Global, overlapping=not isinstance(step, GraphedStep))
@@ -105,7 +106,7 @@ def bare_workload(config: Config, runtime: Runtime) -> Workload:
     """Returns the loop of Paddle's documentation on one synthetic batch.
 
     Raises:
-        UserError: That loop cannot do what the config requires.
+        UserError: The loop does not support a setting of the config.
     """
     split, amp = config.DataLoader.need_train(), config.AMP
     if isinstance(split.dataset, MultiLabelDataset):
@@ -113,7 +114,7 @@ def bare_workload(config: Config, runtime: Runtime) -> Workload:
     if config.Global.update_freq > 1:
         raise UserError("the bare loop does not support gradient accumulation (Global.update_freq)")
     if runtime.device == "cpu" and amp is not None and amp.use_amp:
-        raise UserError("on a CPU, Paddle's own AMP computes in float32")
+        raise UserError("the bare loop does not support AMP on a CPU, where Paddle computes in float32")
     loader = SyntheticLoader(config, runtime)
     step = _bare_step(config, next(iter(loader)), runtime.world_size)
     execution = "steps: operator by operator, Paddle's own loop"
@@ -121,7 +122,7 @@ def bare_workload(config: Config, runtime: Runtime) -> Workload:
 
 
 def _bare_step(config: Config, batch: Batch, world: int) -> Callable[[], None]:
-    """Returns a function that trains one step: forward, backward, optimizer, in the config's precision."""
+    """Returns a function that runs one training step in the config's precision."""
     model, amp = build_network(config.Arch), config.AMP
     half = amp is not None and amp.use_amp
     level, dtype = (amp.level, amp.dtype) if amp is not None else ("O1", "float16")
@@ -137,7 +138,7 @@ def _bare_step(config: Config, batch: Batch, world: int) -> Callable[[], None]:
     if half:
         scaler._scale = scaler._scale.reshape([])  # numpy 2.4 fails to print a scale of shape [1]
     model.train()
-    optimizer.set_lr(0.0)  # otherwise the weights would memorize the batch
+    optimizer.set_lr(0.0)  # so that the model does not memorize the batch
     image = batch.image if half else batch.image.astype("float32")
 
     def step() -> None:
@@ -180,14 +181,14 @@ class SyntheticIndex:
     where = name
 
     def read(self, position: int) -> bytes:  # noqa: ARG002 - no image has a file
-        """Returns nothing: there are no files."""
+        """Returns an empty bytes object, because there are no files."""
         return b""
 
 
 class SyntheticLoader(OrderedLoader):
-    """A loader that yields the same batch of uniform noise on the device again and again.
+    """A loader that yields the same batch of uniform noise, which is already on the device.
 
-    Labels cycle through the classes; with several labels per image, every second class is 1. Batch
+    The labels cycle through the classes. With several labels per image, every second class is 1. Batch
     transforms, such as Mixup, are not applied.
     """
 
@@ -213,4 +214,4 @@ class SyntheticLoader(OrderedLoader):
             yield self._advance(self._image, self._label)
 
     def release(self) -> None:
-        """Does nothing: there are no threads or workers."""
+        """Does nothing, because there are no threads or workers."""

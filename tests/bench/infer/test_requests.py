@@ -56,7 +56,7 @@ def test_make_candidates_combines_models_threads_and_batches(exported: dict[str,
         "threads": 2,
         "batch size": 4,
     }
-    with pytest.raises(UserError, match="two models are named ResNet18 and run by onnxruntime"):
+    with pytest.raises(UserError, match="two models have the name ResNet18 and the engine onnxruntime"):
         find_models([exported["onnx"], exported["onnx"] / "inference.onnx"], [])
 
 

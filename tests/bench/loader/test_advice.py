@@ -34,15 +34,17 @@ def rates(slow: Stage) -> dict[Stage, float]:
 @pytest.mark.parametrize("slow", STAGES)
 def test_find_bottleneck_is_the_stage_that_adds_most_time(slow: Stage) -> None:
     text = find_bottleneck(rates(slow), CPU)
-    assert text.startswith(f"The bottleneck is {slow}: 70% of the time per image (images/s up to disk ")
-    assert "hand-over 1,000). To speed up, " in text
+    assert text.startswith(
+        f"The bottleneck is {slow}: 70% of the time per image (images/s up to each stage: "
+    )
+    assert "hand-over 1,000). To speed up loading, " in text
 
 
 @pytest.mark.parametrize(
     ("slow", "load", "bottleneck", "remedy"),
     [
-        ("decode", 0.97, "the GPU, busy 97% of the time, with decode", "decode on the CPU"),
-        ("transform", 0.9, "the GPU, busy 90% of the time, with transform", "decode on the CPU"),
+        ("decode", 0.97, "the GPU, which is busy 97% of the time with decode", "decode on the CPU"),
+        ("transform", 0.9, "the GPU, which is busy 90% of the time with transform", "decode on the CPU"),
         ("decode", 0.5, "decode on the GPU", "use smaller images"),
         ("decode", None, "decode on the GPU", "use smaller images"),
         ("disk", 0.97, "disk", "use a faster or nearer drive"),
@@ -54,7 +56,7 @@ def test_find_bottleneck_is_the_gpu_only_if_busy_with_the_slowest_stage(
 ) -> None:
     text = find_bottleneck(rates(slow), GPU, load)
     assert text.startswith(f"The bottleneck is {bottleneck}: ")
-    assert f"To speed up, {remedy}" in text
+    assert f"To speed up loading, {remedy}" in text
 
 
 def test_find_bottleneck_ignores_a_gpu_that_only_trains() -> None:

@@ -69,7 +69,7 @@ def test_load_batches_up_to_a_stage_is_endless(overrides: list[str], stage: Stag
 def test_load_batches_of_a_chain_without_randomness(overrides: list[str]) -> None:
     ops = "[DecodeImage, {ResizeImage: {size: 32}}, NormalizeImage]"
     workload = workload_of([*overrides[:3], overrides[4]], f"DataLoader.Train.dataset.transform_ops={ops}")
-    with pytest.raises(UserError, match="the bare pipeline supports only the chain"):
+    with pytest.raises(UserError, match="the bare pipeline supports only the transforms"):
         check_bare(workload)
     for stage in STAGES:
         assert first(load_batches(replace(DALI, workers=1, stage=stage), workload), 1) == [2]

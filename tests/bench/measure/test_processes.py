@@ -82,7 +82,7 @@ def test_run_crash_under_launcher_shows_the_log_of_rank_0() -> None:
 def test_run_timeout_ends_the_process(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     error = failure(f"pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(60)", 1.0)
-    assert error.reason == "not done after 1 s"
+    assert error.reason == "not finished after 1 s"
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
 

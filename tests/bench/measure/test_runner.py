@@ -128,16 +128,16 @@ def test_find_conclusions_names_the_fastest_and_missing_rows() -> None:
     found = find_conclusions([with_rates("slow", 100, 104), with_rates("fast", 200, 198), with_rates("none")])
     assert found == [
         "Fastest: fast: 199 images/s.",
-        "1 of 3 could not be measured; each row has the reason.",
+        "1 of 3 could not be measured; their rows give the reasons.",
     ]
     assert find_conclusions([with_rates("alone", 100)]) == []
-    assert find_conclusions([with_rates("none")]) == ["Nothing could be measured; each row has the reason."]
+    assert find_conclusions([with_rates("none")]) == ["Nothing could be measured; each row gives the reason."]
 
 
 def test_find_conclusions_noisy_rounds_are_reported() -> None:
     quiet, noisy = with_rates("quiet", 100, 104, 98), with_rates("noisy", 100, 160, 80)
     (sentence,) = find_conclusions([noisy])
-    assert sentence.startswith("Runs of the same candidate differ by ±40% here: other work")
+    assert sentence.startswith("Measurements of the same candidate differ by ±40%: ")
     assert len(find_conclusions([quiet, quiet, noisy])) == 1, "only the fastest is named"
 
 

@@ -131,14 +131,17 @@ def test_table_shows_ratio_interval_and_verdict() -> None:
     first, second = (" ".join(line.split()) for line in text.splitlines() if "threads" in line)
     assert first == "threads 1 images/s 510 1,020 2.000 1.913 to 2.091 better"
     assert second.endswith("within noise")
-    assert "1 of 2 differ by more than noise. If nothing changed, about one in 20 would by chance.\n" in text
+    assert (
+        "1 of 2 ratios differ by more than noise. If nothing changed, about one in 20 would do so by chance."
+        in text
+    )
 
 
 def test_table_without_common_rows() -> None:
     text = render_comparison(
         compare_results(changed(rows=RESULTS.rows[:1]), changed(rows=RESULTS.rows[1:2])), NAMES
     )
-    assert text.endswith("No row is in both: nothing to compare.\n")
+    assert text.endswith("Nothing to compare: no row is in both results.\n")
 
 
 def test_table_of_single_rounds_has_no_verdict() -> None:
@@ -146,4 +149,4 @@ def test_table_of_single_rounds_has_no_verdict() -> None:
     other = replace(row, metrics={"images/s": Quantity((10000.0,), "images/s")})
     text = render_comparison(compare_results(changed(rows=(row,)), changed(rows=(other,))), NAMES)
     assert "one round" in text
-    assert text.endswith("The spread is unknown: measure at least two rounds on both sides.\n")
+    assert text.endswith("The noise is unknown: measure at least two rounds on both sides.\n")

@@ -121,7 +121,7 @@ def read_error(path: Path, text: str) -> str:
     path.write_text(text)
     with pytest.raises(UserError) as raised:
         read_results(path)
-    start, end = f"{path}: damaged, or not a benchmark's results: ", "; expected the results.json that "
+    start, end = f"{path}: damaged, or not the results of a benchmark: ", "; expected the results.json that "
     assert str(raised.value).startswith(start)
     return str(raised.value).removeprefix(start).partition(end)[0]
 

@@ -42,7 +42,7 @@ def test_command_splits_the_time_of_a_real_run(tmp_path: Path) -> None:
     ("code", "timeout", "reason"),
     [
         ("print('cause'); raise SystemExit(3)", 20.0, "exit code 3"),
-        ("import time; time.sleep(60)", 1.0, "not done after 1 s"),
+        ("import time; time.sleep(60)", 1.0, "not finished after 1 s"),
     ],
 )
 def test_run_failure_has_a_reason_and_the_log(code: str, timeout: float, reason: str) -> None:

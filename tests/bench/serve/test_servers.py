@@ -76,7 +76,7 @@ def answering(answer: bytes) -> Iterator[str]:
     [
         (b"HTTP/1.1 503 x\r\nContent-Length: 4\r\n\r\nbusy", "expected status 200, got HTTP/1.1 503 x: busy"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", ""),
-        (b"HTTP/1.1 200 OK\r\n\r\n", "expected an answer with Content-Length"),
+        (b"HTTP/1.1 200 OK\r\n\r\n", "expected a response with the header Content-Length"),
     ],
 )
 def test_load_counts_answers_and_reports_failures(answer: bytes, reason: str) -> None:

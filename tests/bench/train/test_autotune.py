@@ -126,7 +126,7 @@ def test_autotune_measures_once_and_reads_the_choice_later(
     assert (config.Arch.data_format, config.Global.cuda_graph) == ("NCHW", "auto")
     assert autotune(config) == tuned
     assert len(card.measured) == 5
-    assert "as measured before" in capsys.readouterr().err
+    assert "from an earlier measurement" in capsys.readouterr().err
     autotune(make_config(**HALF, DataLoader__Train__sampler__batch_size=2))
     assert len(card.measured) == 10, "another batch size is measured, too"
 
@@ -168,7 +168,7 @@ def test_autotune_damaged_cache_is_reported_and_nothing_is_measured(
     file.write_text(content)
     assert autotune(config).Arch.data_format == "NHWC"
     assert len(card.measured) == measured
-    assert f"{file}: can't be used, so nothing is measured" in capsys.readouterr().err
+    assert f"{file}: cannot be used, so nothing is measured" in capsys.readouterr().err
 
 
 def test_autotune_cache_that_cannot_be_created_is_reported(
@@ -177,7 +177,7 @@ def test_autotune_cache_that_cannot_be_created_is_reported(
     (tmp_path / "home").write_text("not a folder")
     assert autotune(make_config(Global__device="auto")).Arch.data_format == "NCHW"
     assert not card.measured
-    assert "can't be used, so nothing is measured" in capsys.readouterr().err
+    assert "cannot be used, so nothing is measured" in capsys.readouterr().err
 
 
 def test_autotune_keeps_the_layout_of_the_users_own_architecture(

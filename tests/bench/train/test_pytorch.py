@@ -52,7 +52,7 @@ def test_pytorch_variants_match_ppcls_ones_with_autocast_for_o2() -> None:
     ("python", "message"),
     [
         ("/no/such/python", "cannot be started: No such file"),
-        ("/bin/false", "exit code 1: no output; name a Python that has torch and torchvision"),
+        ("/bin/false", "exit code 1: no output; expected a Python interpreter with torch and torchvision"),
     ],
 )
 def test_find_pytorch_rejects_a_python_without_torch(python: str, message: str) -> None:
@@ -115,7 +115,7 @@ def test_candidates_run_the_worker_with_the_variants_task(monkeypatch: pytest.Mo
     eager, compiled, impossible = pytorch_candidates("python3", variants, task, inspection, config)
     eager.measure()
     compiled.measure()
-    with pytest.raises(MeasurementFailed, match="4 processes need as many GPUs, but Paddle sees 2"):
+    with pytest.raises(MeasurementFailed, match="4 processes need 4 GPUs, but Paddle finds 2"):
         impossible.measure()
     first, second = processes
     assert first.command[:3] == ["python3", "-m", "torch.distributed.run"]

@@ -67,7 +67,7 @@ def test_train_two_gpus_exchange_gradients(make_yaml: Callable[..., Path], tmp_p
         if row.labels["processes"] == 2 and "of" in row.labels:
             assert row.metrics["all-reduce hidden"].median >= 0
         if row.labels["processes"] == 3000:
-            assert row.note.startswith("3000 processes need as many GPUs, but Paddle sees ")
+            assert row.note.startswith("3000 processes need 3000 GPUs, but Paddle finds ")
 
 
 def test_infer_batch_sizes(tmp_path: Path) -> None:

@@ -114,12 +114,12 @@ def test_explain_rows_limits_of_a_cpu() -> None:
     cpu = [replace(PLAIN_VARIANT, precision="O1-bfloat16", processes=count) for count in (1, 2)]
     sentences = " ".join(explain_rows([measured(each, 5.0) for each in cpu], Inspection("cpu", 2, 2)))
     assert "All processes share 2 CPU cores" in sentences
-    assert "bfloat16 on a CPU rounds" in sentences
+    assert "On a CPU, bfloat16 is emulated" in sentences
     assert "No MFU: the peak rate of a CPU is unknown." in sentences
 
 
 def test_mfu_of_several_models_is_unknown() -> None:
     several = replace(H200, multiply_adds=None)
     assert "MFU" not in make_rows([measured(PLAIN_VARIANT, 5000.0)], several)[0].metrics
-    sentences = "No MFU: several models train together, and only the multiply-adds of one are known."
+    sentences = "No MFU: several models are trained together, and their total multiply-adds are unknown."
     assert sentences in list(explain_rows([measured(PLAIN_VARIANT, 5000.0)], several))

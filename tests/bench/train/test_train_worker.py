@@ -88,7 +88,7 @@ def test_measure_bare_loop(make_config: MakeConfig) -> None:
     ("changes", "message"),
     [
         ({"Global__update_freq": 2}, "the bare loop does not support gradient accumulation"),
-        ({"AMP__dtype": "bfloat16"}, "on a CPU, Paddle's own AMP computes in float32"),
+        ({"AMP__dtype": "bfloat16"}, "the bare loop does not support AMP on a CPU"),
     ],
 )
 def test_measure_bare_loop_rejects_unsupported_configs(

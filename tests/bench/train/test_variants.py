@@ -99,7 +99,7 @@ def test_find_variants_combines_axes_and_keeps_the_rest() -> None:
             V100,
             "TF32 needs compute capability 8.0 (Ampere), but Tesla V100-SXM2-32GB has 7.0",
         ),
-        ({"processes": 8}, H200, "8 processes need as many GPUs, but Paddle sees 4"),
+        ({"processes": 8}, H200, "8 processes need 8 GPUs, but Paddle finds 4"),
         ({"processes": 4, "precision": "O2-bfloat16"}, H200, None),
     ],
 )
