@@ -1,1 +1,1 @@
-"""The training run: its state, its loop, and what it keeps."""
+"""The training run: setup, training step, loop, evaluation and checkpoints."""

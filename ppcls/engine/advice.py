@@ -1,4 +1,4 @@
-"""Advises what to change first if training waits for data: rules over measurements."""
+"""Suggests which setting to change first if training waits for data, by rules on measured speeds."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from dataclasses import dataclass
 from ppcls.config.sections.loader import Dali
 
 _LOADER = "DataLoader.Train.loader"
-_NEGLIGIBLE = 0.05  # share of time spent waiting
-_LARGE = 8  # stored pixels per pixel of training, from which most decoding is wasted
-_MIN_CORES = 8  # cores per process from which the CPU may decode for a GPU
-_HW_DECODER_LOAD = 0.65  # DALI's default; below it the hardware decoder is often idle
+_NEGLIGIBLE = 0.05  # largest share of waiting time that needs no change
+_LARGE = 8  # smallest ratio of stored to used pixels for which smaller files are suggested
+_MIN_CORES = 8  # smallest number of cores per process with which the CPU can decode for a GPU
+_HW_DECODER_LOAD = 0.65  # DALI's default; with less, the hardware decoder is often idle
 
 
 @dataclass(frozen=True)
 class LoadingSpeed:
-    """Speed of a loader and of the training that it feeds, and the settings that affect it.
+    """Speeds of a loader and of training, and the settings that affect the loader.
 
     Attributes:
-        loader: Images per second of the loader alone, over all ranks.
-        step: Images per second of training alone, over all ranks.
+        loader: Images per second of the loader without training, over all ranks.
+        step: Images per second of training that repeats one batch, over all ranks.
         waiting: Share of training time spent waiting for data, 0..1.
         by_dali: Whether DALI loads the data.
-        dali_can: Whether DALI supports all transforms on this device.
+        dali_can: Whether DALI supports all transforms of the data set on this device.
         on_gpu: Whether the run uses a GPU.
         cores: CPU cores per process.
         workers: Workers of paddle.io per process.
         threads: Threads of DALI per process.
         dali: Section ``dali`` of the loader's config.
-        picture: Mean number of pixels of stored images; None if unknown.
-        pixels_used: Number of pixels of an image in training.
+        picture: Mean number of pixels of the stored images; None if unknown.
+        pixels_used: Number of pixels of each image that the model gets.
     """
 
     loader: float

@@ -1,6 +1,6 @@
 """Checks before training that all processes of a run have the same config, data and software.
 
-Each machine has its own copy of them, and differences would silently spoil the training.
+Each machine has its own copies, and differences between them would give wrong results without an error.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _SHOWN = 10
 
 
 def agree(config: Config, runtime: Runtime, indexes: Mapping[str, Index]) -> None:
-    """Compares config, data and software of all processes.
+    """Checks that all processes have the same config, data and software. All processes must call it.
 
     Args:
-        indexes: Indexes of the data sets, by path in the config.
+        indexes: Indexes of the data sets, by their paths in the config.
 
     Raises:
-        UserError: They differ. The message names ranks, machines and values.
+        UserError: The processes differ. The message lists ranks, machines and values.
     """
     if runtime.world_size == 1:
         return
@@ -60,7 +60,12 @@ def agree(config: Config, runtime: Runtime, indexes: Mapping[str, Index]) -> Non
 
 
 def compare(hosts: tuple[str, ...], facts: tuple[Facts, ...]) -> list[str]:
-    """Returns the first differences of the ranks' facts from those of rank 0, as lines."""
+    """Returns the differences between each rank and rank 0, one line each, at most 10.
+
+    Args:
+        hosts: Host name of each rank.
+        facts: Config, data and software of each rank, by name.
+    """
     differences = [
         f"rank {rank} on {hosts[rank]}: {name} is {_show(other, name)}, "
         f"but {_show(facts[0], name)} on rank 0 on {hosts[0]}"
@@ -86,7 +91,7 @@ def _software() -> dict[str, str]:
         "Paddle": paddle.__version__,
         "OpenCV": cv2.__version__,
     }
-    if (dali := sys.modules.get("nvidia.dali")) is not None:  # only if it is used: it may not be installed
+    if (dali := sys.modules.get("nvidia.dali")) is not None:  # not imported here: it may not be installed
         versions["DALI"] = str(dali.__version__)
     return versions
 
@@ -96,15 +101,15 @@ def choose_checkpoint(
 ) -> Path | None:
     """Returns the checkpoint that all processes resume from; None for a new run.
 
-    Rank 0 chooses it, since on a shared disk another machine may still see an older `latest`.
+    Rank 0 chooses the checkpoint, because on a shared disk another machine may still see an older `latest`.
 
     Args:
-        requested: ``Global.checkpoints``.
+        requested: Value of ``Global.checkpoints``.
         writing: Whether the run will write to its output folder.
 
     Raises:
-        UserError: ``requested`` is not a checkpoint, is damaged, or is missing on a machine; or the output
-            folder would be written to but holds another run.
+        UserError: ``requested`` is not a checkpoint, is damaged, or is missing on a machine. Or the run will
+            write, and the output folder contains another run.
     """
     folder = None
     with fail_together(runtime):
@@ -127,12 +132,16 @@ def choose_checkpoint(
 
 
 def _link_target(folder: Path) -> Path:
-    """Returns the target of a link such as ``latest``, as a path in the folder of the link."""
+    """Returns the target of a link such as ``latest``; other paths unchanged."""
     return folder.parent / folder.readlink() if folder.is_symlink() else folder
 
 
 def describe_unshared(runtime: Runtime, folder: Path) -> list[str]:
-    """Returns a line for the log if other machines don't see the files that rank 0 writes to ``folder``."""
+    """Checks that all machines see the files that rank 0 writes to ``folder``.
+
+    Returns:
+        One line for the log if some machines don't, else an empty list.
+    """
     if runtime.world_size == 1:
         return []
     probe = folder / f".shared.{secrets.token_hex(4)}"
@@ -148,6 +157,6 @@ def describe_unshared(runtime: Runtime, folder: Path) -> list[str]:
     if not blind:
         return []
     return [
-        f"{folder} is not shared with {', '.join(blind)}: only rank 0 writes there, and to resume from its "
-        "checkpoints all machines must see them"
+        f"{folder} is not shared with {', '.join(blind)}: only rank 0 writes there. To resume from a "
+        "checkpoint, all machines need access to its files"
     ]

@@ -1,7 +1,8 @@
 """``--dry-run``: builds a run, trains a few updates, and estimates speed, memory and duration.
 
-Loader and training are measured together and separately. The loader prefetches batches while updates run
-without it, so its prefetched batches are used up before it is timed, and before the updates with the loader.
+It measures training with the loader, training that repeats one batch, and the loader alone. During the
+updates that repeat a batch, the loader prefetches batches. The prefetched batches are consumed before the
+loader is timed, because they would make it look too fast.
 """
 
 from __future__ import annotations
@@ -44,19 +45,20 @@ from ppcls.runtime.start import Runtime
 
 @dataclass(frozen=True)
 class DryRunFigures:
-    """Figures of a dry run: images of all ranks, times of the slowest rank.
+    """Measurements of a dry run. Numbers of images cover all ranks; times are those of the slowest rank.
 
     Attributes:
         fed: Seconds per update with the loader.
-        waited: Seconds of these spent waiting for data.
-        fed_images: Mean number of images of such an update.
+        waited: Seconds per update with the loader that are spent waiting for data.
+        fed_images: Mean number of images per update with the loader.
         alone: Seconds per update that repeats one batch.
-        alone_images: Number of images of such an update.
-        loader: Images per second of the loader alone.
-        evaluation: Seconds of an evaluation; None without evaluation.
-        steps: Number of updates left.
-        full_steps: Equivalent number of full updates, since the last one of an epoch may have fewer batches.
-        evaluations: Number of evaluations left.
+        alone_images: Number of images per update that repeats one batch.
+        loader: Images per second of the loader without training.
+        evaluation: Seconds per evaluation; None without evaluation.
+        steps: Number of updates left in the run.
+        full_steps: Number of batches left divided by the batches of a full update. It is less than `steps`
+            if the last update of an epoch has fewer batches.
+        evaluations: Number of evaluations left in the run.
     """
 
     fed: float
@@ -73,13 +75,13 @@ class DryRunFigures:
     @property
     def seconds(self) -> float:
         """Estimated seconds of the rest of the run, without setup and checkpoints."""
-        # Prefetched batches may hide a slow loader in a few updates.
+        # The prefetched batches can hide a slow loader, because only a few updates are measured.
         step = max(self.fed, self.fed_images / self.loader)
         return self.full_steps * step + self.evaluations * (self.evaluation or 0.0)
 
 
 def describe(measured: DryRunFigures) -> list[str]:
-    """Returns the figures as lines of text."""
+    """Returns the measurements as lines of text."""
     m = measured
     duration = f"{clock(m.seconds)} (h:mm:ss) for {m.steps} updates"
     if m.evaluation is not None:
@@ -103,21 +105,22 @@ def _seconds(seconds: float) -> str:
 
 
 STEPS = 3
-# Updates that are not measured: the first ones build kernels and capture CUDA graphs.
+# Number of first updates, without and with CUDA graphs. They are not measured, because they build kernels and
+# capture graphs.
 WARM_UP, WARM_UP_CAPTURE = 2, EAGER_UPDATES + 2
-_REFILL = 1  # updates after the prefetched batches were used up
-_LOADER_SECONDS, _LOADER_BATCHES = 1.0, 3  # minimum for timing the loader
-_PICTURES = 32  # images whose size is read
+_REFILL = 1  # updates that are not measured after the loader was timed, while it prefetches again
+_LOADER_SECONDS, _LOADER_BATCHES = 1.0, 3  # the loader is timed for at least this long and this many batches
+_PICTURES = 32  # number of stored images whose size is read
 
 
 def dry_run(config: Config, runtime: Runtime) -> str:
-    """Measures a run without writing its files.
+    """Measures a run without writing its output files.
 
     Returns:
         Lines of text, equal on all ranks except for the memory.
 
     Raises:
-        UserError: Training would fail too: a bad image, too little memory, an invalid config.
+        UserError: Training would fail as well, for example because of a bad image or too little memory.
     """
     with explain_out_of_memory(config, runtime), suggest_skipping(config.DataLoader.splits):
         run = build_run(config, runtime, Path(config.Global.output_dir), writing=False)
@@ -144,7 +147,7 @@ def dry_run(config: Config, runtime: Runtime) -> str:
 
 
 def _measure(run: Run, prefetched: int) -> tuple[DryRunFigures, int]:
-    """Returns the figures, and the number of batches for which the loader was timed."""
+    """Returns the measurements, and the number of batches for which the loader was timed."""
     state, settings = run.state, run.settings
     done, order = state.epoch, state.loader.order
     left = settings.epochs - done
@@ -183,7 +186,7 @@ def _measure(run: Run, prefetched: int) -> tuple[DryRunFigures, int]:
 
 
 def _updates(state: TrainState, steps: int) -> Iterator[bool]:
-    """Yields for each batch whether it ends an update, equal on all ranks."""
+    """Yields, for each batch of ``steps`` updates, whether the batch ends an update. Equal on all ranks."""
     accumulate = state.loader.order.accumulate
     for number in range(1, steps * accumulate + 1):
         yield number % accumulate == 0
@@ -194,14 +197,14 @@ def _warm_up(run: Run) -> int:
 
 
 def _train_batch(run: Run, batch: Batch, *, update: bool) -> None:
-    """Trains on a batch as if it were full, since ranks may be at different positions here."""
+    """Trains on a batch as if all its rows were valid. Ranks may be at different positions in the epoch."""
     order = run.state.loader.order
     full = replace(batch, update=update, valid=len(batch.image), weight=1 / order.accumulate)
     run.step(run.state, full, NO_HOOKS)
 
 
 def _feed(run: Run, batches: Iterator[Batch], steps: int) -> Batch:
-    """Trains some updates and returns the last batch."""
+    """Trains ``steps`` updates with the loader, and returns the last batch."""
     batch: Batch | None = None
     for update in _updates(run.state, steps):
         batch = next(batches)
@@ -212,7 +215,11 @@ def _feed(run: Run, batches: Iterator[Batch], steps: int) -> Batch:
 
 
 def _time_fed(run: Run, batches: Iterator[Batch]) -> tuple[float, float, float]:
-    """Returns images, seconds, and seconds of waiting for data, of this rank's updates with the loader."""
+    """Times updates with the loader on this rank.
+
+    Returns:
+        The number of images, the elapsed seconds, and the seconds spent waiting for data.
+    """
     images, wait, start = 0, build_data_wait(run.state.runtime), time.perf_counter()
     for update in _updates(run.state, STEPS):
         with wait.waiting():
@@ -224,7 +231,7 @@ def _time_fed(run: Run, batches: Iterator[Batch]) -> tuple[float, float, float]:
 
 
 def _repeat(run: Run, batch: Batch, steps: int) -> float:
-    """Returns the seconds of updates that repeat one batch."""
+    """Returns the elapsed seconds of ``steps`` updates that repeat one batch."""
     start = time.perf_counter()
     for update in _updates(run.state, steps):
         _train_batch(run, batch, update=update)
@@ -233,7 +240,11 @@ def _repeat(run: Run, batch: Batch, steps: int) -> float:
 
 
 def _time_loader(runtime: Runtime, batches: Iterator[Batch], prefetched: int) -> tuple[float, int]:
-    """Returns the images per second and the number of timed batches of this rank's loader."""
+    """Times the loader of this rank without training.
+
+    Returns:
+        Images per second, and the number of timed batches.
+    """
     for _ in islice(batches, prefetched):
         pass
     runtime.synchronize()
@@ -246,9 +257,10 @@ def _time_loader(runtime: Runtime, batches: Iterator[Batch], prefetched: int) ->
 
 
 def _time_evaluation(state: TrainState, evaluator: Evaluator, loader: float) -> float:
-    """Estimates the seconds of an evaluation from its start with one batch, and one more batch.
+    """Estimates the seconds of an evaluation from the times of two evaluations of one batch each.
 
-    The loader may have prefetched that batch, so the training loader's speed limits the estimate.
+    The first time includes the start of the loader. The second batch may be prefetched, so the speed of the
+    training loader, ``loader`` in images per second, is an upper limit of the estimated speed.
     """
     loaders = evaluator.loaders.values()
     rest, batches = sum(map(len, loaders)) - 1, chain.from_iterable(loaders)
@@ -278,14 +290,17 @@ def _loading_speed(split: Split, feed: Feed, state: TrainState, measured: DryRun
 
 
 def _picture(split: Split, index: Index) -> float | None:
-    """Returns the mean number of pixels of stored images; None for arrays, or if no image can be read."""
+    """Returns the mean number of pixels of the stored images.
+
+    Returns None if the data set stores arrays, or if no image can be read.
+    """
     if not isinstance(split.dataset.transform_ops[0], DecodeImage):
         return None
     pixels = []
     for position in np.linspace(0, len(index) - 1, min(_PICTURES, len(index)), dtype=np.int64).tolist():
         try:
             header = read_header(index.read(position))
-        except DecodeError:  # such an image is skipped, or was not read yet
+        except DecodeError:  # training skips this image, or reports it when it reads the image
             continue
         pixels.append(header.height * header.width)
     return float(np.mean(pixels)) if pixels else None
@@ -297,7 +312,7 @@ def _short_epochs(state: TrainState) -> list[str]:
 
 
 def _describe_conflict(run: Run) -> list[str]:
-    """Returns a line if training could not write to the output folder."""
+    """Returns one line if training would fail because the output folder contains another run."""
     try:
         run.checkpoints.check_unused(run.resumed)
     except UserError as error:
@@ -306,6 +321,6 @@ def _describe_conflict(run: Run) -> list[str]:
 
 
 def _describe_written(run: Run) -> str:
-    """Returns a line about what was written: a list of bad images if the run skips them."""
+    """Returns a line about the files that the dry run wrote: at most a list of bad images."""
     skipped = describe_skipped(loader.quarantine for loader in run.loaders.values())
     return "nothing was written" if skipped is None else f"{skipped}; nothing else was written"

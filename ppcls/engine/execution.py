@@ -1,6 +1,6 @@
 """Chooses how steps are executed: operator by operator, with a compiled model, or as a CUDA graph.
 
-``auto`` chooses what was measured to be faster; docs/performance.md has the figures.
+With ``auto``, the choice is the fastest execution in the measurements of docs/performance.md.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _STRATEGY = "FLAGS_allocator_strategy"
 
 
 def choose_step(config: Config, state: TrainState) -> tuple[Step, str]:
-    """Returns the step of a run, and a line for the log.
+    """Returns the function that executes the steps of a run, and a line for the log.
 
     Raises:
-        UserError: ``Global.cuda_graph`` is True, but these steps can't be captured.
+        UserError: ``Global.cuda_graph`` is True, but the steps of this run can't be captured.
     """
     setting = config.Global.cuda_graph
     execution = (
@@ -45,7 +45,7 @@ def choose_step(config: Config, state: TrainState) -> tuple[Step, str]:
 
 
 def _unmeasured(state: TrainState) -> str | None:
-    """Returns why it is unknown whether a CUDA graph is faster; None if it is known."""
+    """Returns why a CUDA graph may not be faster in this run; None if measurements show that it is."""
     if not measured():
         return f"not measured on Paddle {paddle.__version__}; Global.cuda_graph=True tries it"
     if state.runtime.nodes > 1:
@@ -54,7 +54,7 @@ def _unmeasured(state: TrainState) -> str | None:
 
 
 def _capture_blocker(config: Config, state: TrainState) -> str | None:
-    """Returns why the steps of a run can't be captured; None if they can."""
+    """Returns the reason why the steps of a run can't be captured; None if they can be."""
     split = config.DataLoader.Train
     if state.runtime.device != "gpu":
         return "the run is on a CPU"

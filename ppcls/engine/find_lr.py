@@ -24,15 +24,15 @@ from ppcls.runtime.start import Runtime
 
 UPDATES = 100
 FIRST, LAST = 1e-6, 10.0
-_SMOOTHING = 0.9  # weight of the earlier losses
-_DIVERGED = 4.0  # times the lowest smoothed loss
-_WARM_UP = 10  # updates before the test may end
+_SMOOTHING = 0.9  # weight of the previous average when a loss is added
+_DIVERGED = 4.0  # ratio of the smoothed loss to its minimum at which the test ends
+_WARM_UP = 10  # smallest number of updates before the test may end
 PICTURE = "find_lr.png"
 
 
 @dataclass(frozen=True)
 class LearningRateTest:
-    """Losses of a range test.
+    """Result of a learning rate range test.
 
     Attributes:
         rates: Learning rate of each update, [N], ascending.
@@ -44,7 +44,7 @@ class LearningRateTest:
 
     @property
     def smoothed(self) -> NDArray[np.float64]:
-        """The losses, averaged with decreasing weights over earlier ones, [N]."""
+        """Exponential moving average of the losses, corrected for its start at 0, [N]."""
         average, averages = 0.0, []
         for number, loss in enumerate(self.losses, start=1):
             average = _SMOOTHING * average + (1.0 - _SMOOTHING) * loss
@@ -53,7 +53,7 @@ class LearningRateTest:
 
     @property
     def suggestion(self) -> float | None:
-        """The rate at which the smoothed loss falls most steeply; None if it never falls."""
+        """The rate at which the smoothed loss falls most steeply; None if the loss never falls."""
         smoothed = self.smoothed
         lowest = int(smoothed.argmin()) if len(smoothed) else 0
         if lowest < 2:
@@ -63,18 +63,18 @@ class LearningRateTest:
 
 
 def find_lr(config: Config, runtime: Runtime, output_dir: Path) -> str:
-    """Runs the range test, and draws its losses on rank 0.
+    """Runs the range test; rank 0 also writes a plot of the losses.
 
-    The model, its optimizer and the data are those of the run, which is not trained any further.
+    The test trains the model with the optimizer and the data of the config, but saves no checkpoint.
 
     Args:
-        output_dir: Existing folder of the picture.
+        output_dir: Existing folder for the plot.
 
     Returns:
         Lines of text, equal on all ranks.
 
     Raises:
-        UserError: Training would fail too.
+        UserError: Training would fail as well, for example because of a bad image or too little memory.
     """
     with explain_out_of_memory(config, runtime), suggest_skipping(config.DataLoader.splits):
         run = build_run(config, runtime, output_dir, writing=False)
@@ -84,7 +84,7 @@ def find_lr(config: Config, runtime: Runtime, output_dir: Path) -> str:
             run.release()
     scale = rate_scale(config.Global, run.state.loader.order)
     factor = 1.0 if scale is None else scale.factor
-    test = LearningRateTest(test.rates / factor, test.losses)  # as the config writes them
+    test = LearningRateTest(test.rates / factor, test.losses)  # rates of the config, before scaling
     if runtime.is_main:
         draw_test(test, output_dir / PICTURE)
     return describe_test(test, output_dir / PICTURE)
@@ -117,10 +117,10 @@ def _measure(run: Run) -> LearningRateTest:
 
 
 def describe_test(test: LearningRateTest, picture: Path) -> str:
-    """Returns the result as lines of text."""
+    """Returns the result and the suggested learning rate as lines of text."""
     suggestion = test.suggestion
     ended = f"up to {test.rates[-1]:.3g}" if len(test.rates) else "none: the first loss was non-finite"
-    lines = [f"range test: {len(test.rates)} updates, learning rates {ended}; drawn as {picture}"]
+    lines = [f"range test: {len(test.rates)} updates, learning rates {ended}; plotted in {picture}"]
     if suggestion is None:
         lines.append("the loss did not fall at any learning rate; check data, labels and initial weights")
     else:
@@ -131,7 +131,7 @@ def describe_test(test: LearningRateTest, picture: Path) -> str:
 
 
 def draw_test(test: LearningRateTest, path: Path) -> None:
-    """Draws the losses over the learning rates into a PNG file, atomically."""
+    """Plots the losses against the learning rates, and writes the plot to a PNG file atomically."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 5), dpi=120)

@@ -1,4 +1,4 @@
-"""The training loop: train an epoch, evaluate, save."""
+"""The training loop: it trains an epoch, evaluates the model, and saves a checkpoint."""
 
 from __future__ import annotations
 
@@ -37,18 +37,19 @@ class Run:
 
     Attributes:
         state: State of the run, new or resumed.
-        settings: Number of epochs; intervals of logging, evaluation and saving.
+        settings: Section ``Global`` of the config.
         checkpoints: Checkpoints of the run.
         evaluator: Evaluates the model; None for no evaluation.
         reporter: Receives records and messages.
         hooks: Hooks around the phases of each step.
         run_hooks: The user's hooks.
-        step: Trains on one batch.
+        step: Function that trains on one batch.
         resumed: Checkpoint that the run resumed from; None for a new run.
-        folder_classes: Class names by label, if class folders define them.
+        folder_classes: Class names by label, from the class folders; empty without class folders.
         notes: Lines for the log about the setup.
-        memory_report: Returns a line about DALI's GPU memory; None if DALI uses none.
-        outcomes: Results per image of the best evaluation, or of the last one before there is a best one.
+        memory_report: Function that returns a line about DALI's GPU memory; None if DALI uses none.
+        outcomes: Results per image of the best evaluation. Before there is one, those of the first
+            evaluation; None before that.
     """
 
     state: TrainState
@@ -67,12 +68,12 @@ class Run:
 
     @property
     def loaders(self) -> dict[str, Loader]:
-        """The loaders of training and evaluation, by name of the data set."""
+        """The loaders of training and evaluation, by the name of the data set."""
         return {"Train": self.state.loader, **(self.evaluator.loaders if self.evaluator is not None else {})}
 
     @property
     def indexes(self) -> Mapping[str, Index]:
-        """The indexes of all data sets, by path in the config."""
+        """The indexes of all data sets, by the path of the data set in the config."""
         return {f"DataLoader.{name}": loader.index for name, loader in self.loaders.items()}
 
     def log(self, text: str) -> None:
@@ -80,9 +81,14 @@ class Run:
         self.reporter.message(text, self.state.update)
 
     def save(self, names: Sequence[str], score: float | None = None, *, in_background: bool = False) -> None:
-        """Saves a checkpoint under ``names``, together with the other ranks; see `Checkpoints.save`.
+        """Saves a checkpoint under ``names``, then calls the user's hooks. All ranks must call it.
 
-        Hooks see a checkpoint that is written, so with hooks nothing is written in the background.
+        Hooks must see the complete checkpoint, so with hooks it is never written in the background.
+
+        Args:
+            names: See ``roles`` of `Checkpoints.save`.
+            score: See `Checkpoints.save`.
+            in_background: See `Checkpoints.save`.
         """
         self.checkpoints.save(self.state, names, score, in_background=in_background and not self.run_hooks)
         for hook in self.run_hooks:
@@ -95,7 +101,7 @@ class Run:
 
 
 def fit(run: Run) -> None:
-    """Trains a run until its last epoch."""
+    """Trains a run until its last epoch, or until it stops early."""
     state, settings = run.state, run.settings
     output_dir, last_good = Path(settings.output_dir), run.checkpoints.newest_intact
     monitor = NonFiniteMonitor(state, settings.max_bad_steps, output_dir, last_good)
@@ -123,10 +129,11 @@ def train_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonitor)
 
     Args:
         requests: Requests to save or stop between two updates.
+        monitor: Checks losses and gradients.
 
     Raises:
-        UserError: See `NonFiniteMonitor.check`; or a checkpoint can't be written.
-        SignalExit: A signal stops the run; the state is saved.
+        UserError: A loss or gradient fails `NonFiniteMonitor.check`, or a checkpoint can't be written.
+        SignalExit: A signal stopped the run; the state is saved.
     """
     state, settings = run.state, run.settings
     state.network.train()
@@ -158,13 +165,13 @@ def train_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonitor)
 
 
 def _is_finished(state: TrainState, settings: Global) -> bool:
-    """Returns whether no epoch is left, equal on all ranks because they know the same metrics."""
+    """Returns whether no epoch is left to train. Equal on all ranks, because their metrics are equal."""
     limit = settings.early_stopping
     return state.epoch >= settings.epochs or (limit is not None and state.not_better >= limit)
 
 
 def _batches(state: TrainState, meter: Meter, hooks: StepHooks) -> Iterator[Batch]:
-    """Yields the rest of the epoch, and measures the wait for each batch."""
+    """Yields the rest of the epoch's batches, measures each wait for data, and calls the hooks."""
     batches, epoch, number = iter(state.loader), state.epoch + 1, state.step
     while True:
         number = min(number + 1, len(state.loader))
@@ -179,7 +186,10 @@ def _batches(state: TrainState, meter: Meter, hooks: StepHooks) -> Iterator[Batc
 
 
 def _close_epoch(run: Run, requests: SaveStopRequests) -> None:
-    """Evaluates if it is due, and saves. After a signal, the evaluation waits until the run is resumed."""
+    """Evaluates the model if an evaluation is due, and saves a checkpoint.
+
+    After a stop signal it only saves; the resumed run then evaluates first.
+    """
     state, settings, checkpoints = run.state, run.settings, run.checkpoints
     epoch, last = state.epoch, state.epoch == settings.epochs
     roles, score = [LATEST], None
@@ -193,8 +203,8 @@ def _close_epoch(run: Run, requests: SaveStopRequests) -> None:
         run.save([LATEST])
         raise
     except (UserError, MemoryError):
-        # For example a bad image, or a batch that is too large. The trained epoch is saved. Other ranks may
-        # still wait in the evaluation for this one, so nothing here may wait for them.
+        # For example, an image is bad or a batch is too large. The trained epoch is saved. Other ranks may
+        # still be waiting for this rank in the evaluation, so this rank must not wait for them.
         checkpoints.save(state, [LATEST], alone=True)
         raise
     if skipped := describe_skipped(loader.quarantine for loader in run.loaders.values()):
@@ -206,10 +216,10 @@ def _close_epoch(run: Run, requests: SaveStopRequests) -> None:
 
 
 def _evaluate(run: Run, evaluator: Evaluator, requests: SaveStopRequests) -> tuple[float | None, bool]:
-    """Evaluates the moving average of the weights, or the weights without one.
+    """Evaluates the moving average of the weights, or without one the weights, and reports the result.
 
     Returns:
-        The score, None if score or loss is non-finite; and whether it is the best so far.
+        The score, or None if score or loss is non-finite; and whether the score is the best so far.
     """
     state, done = run.state, count(1)
 

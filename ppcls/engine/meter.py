@@ -1,4 +1,4 @@
-"""Collects what the log reports: sums on the device, times on the host."""
+"""Collects the values of the training log: sums of losses and metrics on the device, times on the host."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ppcls.engine.profiling.data_wait import build_data_wait
 from ppcls.report.record import StepRecord
 from ppcls.runtime.collectives import all_gather
 
-_BLOCK = 1024  # tensors that are joined into one
+_BLOCK = 1024  # number of tensors at which they are concatenated
 
 
 class Meter:
-    """Collects sums and times of training; only `check` and `record` wait for the device."""
+    """Collects losses, metrics and times of training. Only `check` and `record` wait for the device."""
 
     def __init__(self, state: TrainState, epochs: int, monitor: NonFiniteMonitor) -> None:
         self._state, self._epochs, self._monitor = state, epochs, monitor
         self._wait = build_data_wait(state.runtime)
-        state.precision.outcomes()  # discards those of earlier updates
+        state.precision.outcomes()  # discards the outcomes of earlier updates
         self._clear_unchecked()
         self.reset()
 
@@ -38,17 +38,17 @@ class Meter:
         self._start, self._first_update = time.perf_counter(), self._state.update
 
     def _clear_unchecked(self) -> None:
-        self._sums: list[paddle.Tensor] = []  # [1 + counts] each; the first may hold those of many batches
+        self._sums: list[paddle.Tensor] = []  # [1 + counts] each; the first may be many batches concatenated
         self._valid: list[int] = []
         self._ends: list[bool] = []
         self._step, self._update = self._state.step, self._state.update
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Counts the time of the block as waiting for data."""
+        """Returns a context whose duration counts as waiting for data."""
         return self._wait.waiting()
 
     def add(self, sums: paddle.Tensor, batch: Batch) -> None:
-        """Adds the result of `train_step` for a batch."""
+        """Adds ``sums``, the result of `train_step` for ``batch``."""
         self._sums.append(sums)
         self._valid.append(batch.valid)
         self._ends.append(batch.update)
@@ -56,7 +56,7 @@ class Meter:
             self._sums = [paddle.concat(self._sums)]
 
     def check(self, epoch: int) -> None:
-        """Checks the batches since the last check, which must end with an update.
+        """Checks the losses and gradients since the last check. The last batch must have ended an update.
 
         Args:
             epoch: Current epoch, from 1.
@@ -87,10 +87,11 @@ class Meter:
 
         Args:
             epoch: Current epoch, from 1.
-            step: Updates done in the epoch.
+            step: Number of finished updates of the epoch.
 
         Returns:
-            The record. Its loss and metrics cover batches with a finite loss, and are NaN without any.
+            The record. Its loss and metrics ignore batches with a non-finite loss. They are NaN if no loss is
+            finite.
 
         Raises:
             UserError: See `NonFiniteMonitor.check`.

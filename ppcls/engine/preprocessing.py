@@ -1,4 +1,4 @@
-"""Compares a config's transforms with those that pretrained weights expect."""
+"""Compares the transforms of a config with the preprocessing that pretrained weights expect."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ppcls.weights.hub import PREFIX, fetch_from_hub
 from ppcls.zoo import ZOO, architecture, weights_folders
 
 _PIXEL = 1 / 255  # factor of `NormalizeImage` that maps pixels to 0..1
-_RATIO_TOLERANCE = 0.02  # of the crop ratio; sides are rounded to pixels
+_RATIO_TOLERANCE = 0.02  # allowed difference of crop ratios, because sides are rounded to pixels
 
 
 class Preprocessing(NamedTuple):
-    """How the images were prepared that weights were trained and evaluated with.
+    """Preprocessing of the images with which weights were trained and evaluated.
 
     Attributes:
         mean: Mean of the pixels of each channel, 0..1.
@@ -35,10 +35,14 @@ class Preprocessing(NamedTuple):
 
 
 def compare_preprocessing(config: Config, source: str) -> list[str]:
-    """Returns a warning if a config prepares images in another way than its initial weights expect.
+    """Compares the preprocessing of a config with the preprocessing that its initial weights expect.
 
     Args:
-        source: The weights: a file, or a model of the hub, whose ``config.json`` is read.
+        source: The weights: a file, the name of an architecture, or a model of the Hugging Face Hub, whose
+            ``config.json`` is read.
+
+    Returns:
+        One warning if they differ, else an empty list.
     """
     expected = _expected_preprocessing(config.Arch.name, source)
     if expected is None:
@@ -50,7 +54,7 @@ def compare_preprocessing(config: Config, source: str) -> list[str]:
 
 
 def _expected_preprocessing(name: str, source: str) -> Preprocessing | None:
-    """Returns what weights expect; None if it is unknown."""
+    """Returns the preprocessing that weights expect; None if it is unknown."""
     if source.startswith(PREFIX):
         return _read_hub(source)
     entry, path = architecture(source if source in ZOO else name), Path(source)
@@ -61,7 +65,10 @@ def _expected_preprocessing(name: str, source: str) -> Preprocessing | None:
 
 
 def _read_hub(source: str) -> Preprocessing | None:
-    """Returns what the ``config.json`` of a model on the hub says; None if it has none or says nothing."""
+    """Returns the preprocessing in the ``config.json`` of a model on the Hugging Face Hub.
+
+    Returns None if the file is missing or has no complete preprocessing.
+    """
     try:
         content: Any = json.loads(fetch_from_hub(source, "config.json").read_bytes())
         published = content["pretrained_cfg"]
@@ -72,7 +79,7 @@ def _read_hub(source: str) -> Preprocessing | None:
 
 
 def _differences(config: Config, expected: Preprocessing) -> Iterator[str]:
-    """Yields what differs, with the keys of the config."""
+    """Yields the expected transforms that the config does not have, with their paths in the config."""
     chains = {
         f"DataLoader.{place}": split.dataset.transform_ops for place, split in config.used_splits.items()
     }

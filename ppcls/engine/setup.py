@@ -52,8 +52,8 @@ from ppcls.runtime.start import Runtime
 from ppcls.weights.files import fetch_weights, read_weights, start_from
 from ppcls.zoo import architecture, nearest_with_weights
 
-_LARGE_FLOPS = 1_500_000_000  # from which an architecture is slow on a CPU
-_SMALL_DATA = 20_000  # training images, up to which `Arch.pretrained: auto` uses published weights
+_LARGE_FLOPS = 1_500_000_000  # FLOPs from which an architecture is reported as slow on a CPU
+_SMALL_DATA = 20_000  # largest number of training images for which `Arch.pretrained: auto` loads weights
 _SMALL = "MobileNetV3_small_x1_0"
 
 
@@ -68,8 +68,9 @@ def build_run(
     """Builds a new or resumed run.
 
     Args:
-        state: State of a new run, built from the same config; None to build it.
-        writing: Whether the run will write to the output folder, which then must not hold another run.
+        state: State of a new run, built from the same config; None to build it here.
+        writing: Whether the run will write to the output folder. If so, the folder must not contain another
+            run.
 
     Raises:
         UserError: The config, the data, a checkpoint or the hardware does not allow the run.
@@ -103,18 +104,18 @@ def build_run(
 
 
 def load_pretrained(config: Config, model: nn.Layer, images: int, resumed: Path | None = None) -> list[str]:
-    """Loads the weights that the config names into a new model, unless a checkpoint is resumed.
+    """Loads the initial weights that the config sets. Does nothing if the run resumes from a checkpoint.
 
     Args:
         model: Model with random weights.
-        images: Number of training images, for ``Arch.pretrained: auto``.
+        images: Number of training images. ``Arch.pretrained: auto`` depends on it.
         resumed: Checkpoint that the run resumes from; None for a new run.
 
     Returns:
         Lines for the log.
 
     Raises:
-        UserError: The weights can't be read or belong to another model.
+        UserError: The weights can't be read or do not fit the model.
     """
     if resumed is not None:
         return []
@@ -149,7 +150,11 @@ def _from_scratch(spec: OptimizerSpec) -> str:
 
 
 def _load_automatically(config: Config, arch: Arch, model: nn.Layer, images: int) -> list[str]:
-    """Loads published weights if they exist and can be obtained, and if the data set is small."""
+    """Loads published weights if they exist, can be downloaded, and the data set is small.
+
+    Returns:
+        Lines for the log.
+    """
     published = arch.model_copy(update={"pretrained": True}).weights
     if not architecture(arch.name).top1 or published is None:
         reason = (
@@ -172,7 +177,14 @@ def _load_automatically(config: Config, arch: Arch, model: nn.Layer, images: int
 
 
 def _restore(run: Run) -> list[str]:
-    """Resumes the run if it has a checkpoint; returns lines about that and about renamed classes."""
+    """Restores the run if it resumes from a checkpoint.
+
+    Returns:
+        Lines for the log about the checkpoint and about renamed classes.
+
+    Raises:
+        UserError: The classes of the checkpoint differ, or the checkpoint can't be restored.
+    """
     source, checkpoints = run.resumed or run.settings.pretrained_model, run.checkpoints
     renamed = changed_class_names(Path(source) / LABEL_LIST, checkpoints.class_names) if source else ""
     if run.resumed is None:
@@ -226,7 +238,10 @@ def _describe_data(config: Config, run: Run) -> list[str]:
 
 
 def _read_listed_classes(infer: Infer | None, classes: int) -> tuple[str, ...]:
-    """Returns the class names of ``class_id_map_file``; none if it can't be used, which inference reports."""
+    """Returns the class names in ``class_id_map_file``.
+
+    Returns an empty tuple if the file is missing or invalid, which inference reports as an error.
+    """
     named = infer.PostProcess.class_id_map_file if infer is not None else None
     path = find_names_file(named) if named else None
     if path is None:
@@ -238,10 +253,10 @@ def _read_listed_classes(infer: Infer | None, classes: int) -> tuple[str, ...]:
 
 
 def _read_folder_classes(config: Config) -> tuple[str, ...]:
-    """Returns the class names that class folders define, if any.
+    """Returns the names of the class folders in ascending order; an empty tuple without class folders.
 
     Raises:
-        UserError: Training and evaluation have different class folders, so labels would differ too.
+        UserError: Training and evaluation have different class folders, so their labels would differ.
     """
     roots = [
         find_class_root(Path(split.dataset.image_root), split.dataset.part)[0]
@@ -260,10 +275,14 @@ def _read_folder_classes(config: Config) -> tuple[str, ...]:
 
 
 def _check_memory(config: Config, runtime: Runtime, notes: list[str]) -> Callable[[], str] | None:
-    """Adds notes about the GPU memory; returns a function that reports DALI's use later, if it uses any.
+    """Checks that the GPU memory is enough for DALI, and adds notes about the memory.
+
+    Returns:
+        Function that returns a line about DALI's actual memory use, to call during training; None if DALI
+        uses no GPU memory.
 
     Raises:
-        UserError: Too little memory is left for DALI.
+        UserError: Not enough GPU memory is left for DALI.
     """
     budget = runtime.budget
     if budget is None:

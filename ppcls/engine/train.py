@@ -1,4 +1,4 @@
-"""One training run: lock, setup, reports, loop."""
+"""Executes a training run: locks the output folder, builds the run and its reports, and trains."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def train(
     Args:
         output_dir: Existing output folder.
         profiled: Updates to profile; None for none.
-        state: State of a new run, built from the same config and runtime; None to build it.
-        hooks: Hooks in addition to those of the config.
+        state: State of a new run, built from the same config and runtime; None to build it here.
+        hooks: Hooks in addition to the hooks of the config.
 
     Returns:
-        The state at the end.
+        The state at the end of the run.
 
     Raises:
         UserError: The config, the data, a checkpoint or the hardware does not allow the run.
@@ -85,7 +85,11 @@ def train(
 
 @contextmanager
 def _lock(output_dir: Path, runtime: Runtime) -> Iterator[str]:
-    """Keeps other runs out of the output folder; yields a line for the log, or an empty one."""
+    """Locks the output folder within the block, so that no other run can use it.
+
+    Yields:
+        A line for the log if the file system does not support locks, else an empty string.
+    """
     lock = None
     with fail_together(runtime):
         if runtime.is_main:
@@ -98,7 +102,7 @@ def _lock(output_dir: Path, runtime: Runtime) -> Iterator[str]:
 
 
 def _write_reports(config: Config, run: Run, output_dir: Path) -> None:
-    """Writes the config and class names, and gives the run its reporter."""
+    """Writes the config and the class names to the output folder, and sets the reporter of the run."""
     layout, names = config.Arch.data_format, run.checkpoints.class_names
     heat_maps = partial(_load_heat_maps, config, output_dir)
     pictures = ReportImages(config.DataLoader, layout, run.indexes.get("DataLoader.Eval"), names, heat_maps)
@@ -131,7 +135,7 @@ def _write_reports(config: Config, run: Run, output_dir: Path) -> None:
 
 
 def _load_heat_maps(config: Config, output_dir: Path) -> HeatMaps | None:
-    """Returns the heat maps of the best model; None if there is none."""
+    """Returns the heat maps of the best model; None without a best model or without evaluation data."""
     best = newest(BEST, output_dir, config.Global.checkpoint_fallback_dir)
     evaluation = config.DataLoader.evaluated.get("Eval")
     if best is None or evaluation is None:
@@ -142,7 +146,7 @@ def _load_heat_maps(config: Config, output_dir: Path) -> HeatMaps | None:
 
 
 def summarize(run: Run, output_dir: Path, seconds: float) -> Iterator[str]:
-    """Yields the lines at the end of a run: the best metric, the recall per class, and what to do next.
+    """Yields the last lines of the log: the best metric, the recall per class, and commands to try next.
 
     Args:
         seconds: Duration of the run in this process.
@@ -160,11 +164,11 @@ def summarize(run: Run, output_dir: Path, seconds: float) -> Iterator[str]:
 
 
 def describe_recall(confusion: NDArray[np.int64], names: Sequence[str]) -> str:
-    """Returns a line with the recall of each class, or of the worst ones of many.
+    """Returns a line with the recall per class. For more than 10 classes, it lists the 10 lowest recalls.
 
     Args:
-        confusion: [classes, classes], one row per true class.
-        names: Class names by label; empty if they are not known.
+        confusion: Confusion matrix, [classes, classes] int64, one row per true class.
+        names: Class names by label; empty if unknown.
     """
     images = confusion.sum(axis=1)
     labels = np.flatnonzero(images)
@@ -181,11 +185,12 @@ def describe_recall(confusion: NDArray[np.int64], names: Sequence[str]) -> str:
 
 
 def warn_of_one_class(confusion: NDArray[np.int64], names: Sequence[str]) -> Iterator[str]:
-    """Yields a warning if the model predicts one class for images of several classes.
+    """Yields a warning if the model predicts the same class for images of several classes.
 
     Args:
-        confusion: [classes, classes], one row per true class, one column per predicted class.
-        names: Class names by label; empty if they are not known.
+        confusion: Confusion matrix, [classes, classes] int64, one row per true class, one column per
+            predicted class.
+        names: Class names by label; empty if unknown.
     """
     predicted = np.flatnonzero(confusion.sum(axis=0)).tolist()
     if len(predicted) == 1 and np.count_nonzero(confusion.sum(axis=1)) > 1:
@@ -226,9 +231,9 @@ def _train(run: Run, output_dir: Path) -> None:
                 hook.on_end(run, failure)
         finally:
             run.reporter.close()
-        if runtime.embedded:  # otherwise the process ends soon
+        if runtime.embedded:  # otherwise the process ends soon and frees everything
             run.release()
     if stopped is not None:
         if runtime.world_size > 1:
-            distributed.barrier()  # the launcher kills the other ranks soon after the first one ends
+            distributed.barrier()  # the launcher kills all other ranks soon after one rank ends
         raise stopped

@@ -44,7 +44,7 @@ def test_find_lr_draws_and_suggests_without_training(
     assert cli.train(["-c", str(config), "--find-lr"]) == 0
     text = capsys.readouterr().out
     # Of 8 images per update, the rates of the config are 10 times those of the optimizer.
-    highest = re.search(r"range test: \d+ updates, learning rates up to ([\d.e+-]+); drawn as", text)
+    highest = re.search(r"range test: \d+ updates, learning rates up to ([\d.e+-]+); plotted in", text)
     assert highest is not None
     assert 1e-6 < float(highest[1]) <= (100 if scaled else 10)
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"find_lr.png"}

@@ -1,1 +1,1 @@
-"""Saving, finding and resuming checkpoints."""
+"""Functions and classes that save, find and resume checkpoints."""

@@ -1,8 +1,8 @@
-"""The checkpoints of a run: saving, finding, and protecting those of another run.
+"""Saves and finds the checkpoints of a run, and protects the checkpoints of other runs.
 
-A checkpoint such as ``checkpoints/step_00000360`` is written under a temporary name, read back, and then
-renamed, while the next steps train. ``latest``, ``best_model`` and ``epoch_N`` are links to such folders,
-each replaced in one rename. A folder that loses its last link is removed after the newer checkpoint exists.
+A thread writes a checkpoint such as ``checkpoints/step_00000360`` under a temporary name, reads it back, and
+then renames it, while the next steps train. ``latest``, ``best_model`` and ``epoch_N`` are links to such
+folders. Each link is replaced atomically. A folder without links is removed when a newer checkpoint exists.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ _VERSIONS = {"ppcls": __version__, "paddle": paddle.__version__}
 
 
 class Checkpoints:
-    """The checkpoints in a run's output folder, and in the fallback folder if that can't be written.
+    """The checkpoints in the output folder of a run, and in its fallback folder.
+
+    The fallback folder is used while the output folder can't be written.
 
     Args:
-        config: Saved with each checkpoint.
+        config: Config to save with each checkpoint.
 
     Attributes:
         damaged: Problems of the damaged checkpoints that `find` skipped.
-        class_names: Class names by label, saved with each checkpoint; empty if unknown.
+        class_names: Class names by label, to save with each checkpoint; empty if unknown.
     """
 
     def __init__(self, output_dir: Path, config: Config) -> None:
@@ -63,20 +65,21 @@ class Checkpoints:
     ) -> None:
         """Saves the state on rank 0, while the other ranks wait.
 
-        If the output folder still can't be written after some seconds, the checkpoint goes to the fallback
-        folder, and a line on standard error says so.
+        If writing to the output folder fails repeatedly for some seconds, the checkpoint is written to the
+        fallback folder, and a line is printed on standard error.
 
         Args:
             state: State between two updates.
-            roles: Names of the links to the checkpoint. ``best_model`` marks the best so far.
-            score: Score of the evaluation just done, higher is better; None without one.
-            in_background: Whether to return once the state is copied to host memory. A thread writes it, and
-                `wait` or the next `save` reports its errors.
-            alone: Whether to wait for no rank, because another one may have failed.
+            roles: Names of the links to create for the checkpoint. ``best_model`` marks the best one so far.
+            score: Score of the evaluation before this checkpoint, higher is better; None without an
+                evaluation.
+            in_background: Whether to return when the state is copied to host memory. A thread then writes the
+                files, and `wait` or the next `save` raises its errors.
+            alone: Whether rank 0 saves without waiting for other ranks, because they may have failed.
 
         Raises:
-            UserError: The checkpoint, or the previous one in the background, can't be written; or weights are
-                NaN or infinite. Earlier checkpoints are unchanged.
+            UserError: This checkpoint, or the previous one in the background, can't be written. Or weights
+                are NaN or infinite. Earlier checkpoints are unchanged.
         """
         if state.runtime.is_main:
             self._save(state, list(roles), score, in_background)
@@ -106,10 +109,10 @@ class Checkpoints:
             write()
 
     def wait(self) -> None:
-        """Waits for the checkpoint that is written in the background.
+        """Waits for the checkpoint that a thread is writing.
 
         Raises:
-            UserError: It can't be written.
+            UserError: The checkpoint can't be written.
         """
         if self._writing is None:
             return
@@ -119,9 +122,9 @@ class Checkpoints:
 
     @contextmanager
     def finished(self) -> Iterator[None]:
-        """Waits at the end of the block for the checkpoint in the background.
+        """Returns a context that, when it ends, waits for the checkpoint that a thread is writing.
 
-        If the block fails, its error is raised, and that of the checkpoint is only printed.
+        If the block raises an error, an error of the checkpoint is only printed.
 
         Raises:
             UserError: The checkpoint can't be written.
@@ -155,13 +158,18 @@ class Checkpoints:
         raise UserError(f"{'; '.join(failed)}; earlier checkpoints are unchanged{hint}")
 
     def find(self, requested: str) -> Path | None:
-        """Returns the checkpoint to resume from: ``requested``, or with ``auto`` the newest intact one.
+        """Returns the checkpoint to resume from.
 
-        With ``auto``, `damaged` lists the checkpoints that were skipped, and None means that the run has
-        none.
+        Args:
+            requested: Path of a checkpoint, or ``auto`` for the newest intact checkpoint of this run. With
+                ``auto``, `damaged` lists the damaged checkpoints that were skipped.
+
+        Returns:
+            The checkpoint. With ``auto``, None if the run has no checkpoint.
 
         Raises:
-            UserError: ``requested`` is not a checkpoint or is damaged, or with ``auto`` all are damaged.
+            UserError: ``requested`` is not a checkpoint or is damaged; or, with ``auto``, all checkpoints are
+                damaged.
         """
         if requested != "auto":
             return _check_named(Path(requested))
@@ -171,11 +179,11 @@ class Checkpoints:
             raise UserError("all checkpoints of this run are damaged:\n  " + "\n  ".join(self.damaged))
         latest = self._store.root / LATEST
         if latest.is_symlink():
-            raise UserError(f"{latest}: not a checkpoint folder: the folder that it links to is missing")
+            raise UserError(f"{latest}: not a checkpoint folder: the target of this link is missing")
         return None
 
     def newest_intact(self) -> Path | None:
-        """Returns the newest checkpoint without damage, None if there is none; sets `damaged`."""
+        """Returns the newest undamaged checkpoint or None, and stores problems of newer ones in `damaged`."""
         self.wait()
         self.damaged = []
         for folder, store in self._newest_first():
@@ -192,13 +200,13 @@ class Checkpoints:
         return any((store.root / BEST).is_symlink() for store in self._stores)
 
     def check_unused(self, resumed: Path | None) -> None:
-        """Checks that the output folder holds no other run.
+        """Checks that the output folder contains no other run.
 
         Args:
             resumed: Checkpoint that the run resumes from; None for a new run.
 
         Raises:
-            UserError: It holds another run.
+            UserError: The folder contains another run.
         """
         parents = [] if resumed is None else resumed.resolve().parents
         same_run = any(store.folder.resolve() in parents for store in self._stores)
@@ -209,7 +217,10 @@ class Checkpoints:
             )
 
     def _newest_first(self) -> list[tuple[Path, Store]]:
-        """Returns all checkpoints. Those without a readable manifest come first: they may be the newest."""
+        """Returns all checkpoints, newest first, with their stores.
+
+        Checkpoints without a readable manifest come first, because they may be the newest.
+        """
         entries = [
             (serial, folder, store) for store in self._stores for folder, serial in store.folders().items()
         ]
@@ -217,7 +228,7 @@ class Checkpoints:
         return [(folder, store) for _, folder, store in entries]
 
     def _files(self, state: TrainState) -> Iterator[tuple[str, Content]]:
-        """Yields the name and content of each file, and reports the progress."""
+        """Yields the name and content of each file of a checkpoint, and reports the progress."""
         progress = state.runtime.progress
         progress.report("saving", slow=True)
         for name, data in snapshot_files(state, self._config):

@@ -1,4 +1,4 @@
-"""A lock that keeps other runs out of an output folder."""
+"""A lock that prevents two runs from using the same output folder."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from pathlib import Path
 from ppcls.errors import UserError
 
 LOCK = ".lock"
-_TIMEOUT = 5.0  # seconds: a run that was killed just now may still be ending
+_TIMEOUT = 5.0  # seconds, because a run that was just killed may need some time to end
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 class OutputLock:
-    """Locks an output folder until `release`, or until the process ends in any way.
+    """Locks an output folder until `release`, or until the process ends.
 
-    It is a POSIX record lock. A dead run leaves only the file, which blocks nobody, and forked workers do not
-    inherit the lock. Network file systems that support such locks enforce it between machines.
+    This is a POSIX record lock. When a process crashes, the system releases its lock; the remaining file has
+    no effect. Forked workers do not inherit the lock. On network file systems that support record locks, the
+    lock also works between machines.
 
     Args:
-        timeout: Seconds to wait for another run to end.
+        folder: Existing output folder.
+        timeout: Seconds to wait for another run to release the lock.
 
     Attributes:
         note: Line for the log if the file system does not support locks, else empty.
@@ -40,7 +42,7 @@ class OutputLock:
             self._acquire(time.monotonic() + timeout)
         except OSError as error:
             self.release()
-            error.filename = error.filename or str(folder / LOCK)  # a failed write names no file
+            error.filename = error.filename or str(folder / LOCK)  # missing in errors of os.pwrite
             raise
         except BaseException:
             self.release()

@@ -1,8 +1,8 @@
-"""PaddleClas's checkpoints: files ``.pdparams``, ``.pdopt`` and ``.pdstates`` with a common prefix.
+"""Reads checkpoints of PaddleClas: files ``.pdparams``, ``.pdopt`` and ``.pdstates`` with a common prefix.
 
-With a moving average there is also ``.pdema``; the average is then in ``.pdparams`` and the raw weights are
-in ``.pdema``. The optimizer's state uses Paddle's own names, such as ``conv2d_0.w_0_velocity_0``, which
-``.pdparams`` maps to the model's names.
+If the run had a moving average, ``.pdparams`` contains the average, and an additional file ``.pdema``
+contains the raw weights. The optimizer's state uses Paddle's own names, such as ``conv2d_0.w_0_velocity_0``;
+``.pdparams`` contains a map from these to the names of the model.
 """
 
 from __future__ import annotations
@@ -27,18 +27,21 @@ _MASTERS = "master_weights"
 
 
 def is_paddleclas(prefix: Path) -> bool:
-    """Returns whether ``prefix`` is the common prefix of a checkpoint's files."""
+    """Returns whether ``prefix`` is the common prefix of the files of a PaddleClas checkpoint."""
     return all(_file(prefix, ending).is_file() for ending in ("pdparams", "pdopt"))
 
 
 def restore_paddleclas(state: TrainState, prefix: Path) -> None:
-    """Restores a run from a checkpoint of PaddleClas, which was saved at the end of an epoch.
+    """Restores a run from a checkpoint of PaddleClas. PaddleClas saves them at the end of an epoch.
 
-    PaddleClas does not save the loss scale and the random states; they are reset.
+    The loss scale and the random states are reset, because PaddleClas does not save them.
+
+    Args:
+        prefix: Common prefix of the files.
 
     Raises:
-        UserError: A file is missing or damaged, contains more than arrays, or belongs to another model or
-            optimizer.
+        UserError: A file is missing or damaged, contains other objects than arrays, or does not fit the model
+            or the optimizer.
     """
     epoch, best = _read_states(_file(prefix, "pdstates"))
     params = _file(prefix, "pdparams")
@@ -69,29 +72,34 @@ def _file(prefix: Path, ending: str) -> Path:
 
 
 def _read_names(path: Path) -> dict[str, str]:
-    """Returns a map from Paddle's parameter names to the model's names."""
+    """Returns a map from Paddle's names of the parameters to the names of the model."""
     content = unpickle(path)
     names = content.get(_NAMES) if isinstance(content, dict) else None
     if not isinstance(names, dict):
-        raise UserError(f"{path}: {_NAMES} is missing; without it the .pdopt can't be matched to the weights")
+        raise UserError(
+            f"{path}: the entry {_NAMES} is missing; it is needed to match the state in the .pdopt file to "
+            "the weights; to train from these weights only, use Global.pretrained_model"
+        )
     return {str(paddle_name): str(name) for name, paddle_name in names.items()}
 
 
 def _read_states(path: Path) -> tuple[int, float | None]:
-    """Returns the number of finished epochs and the best metric so far."""
+    """Returns the number of finished epochs, and the best metric so far or None."""
     content = unpickle(path)
     if not isinstance(content, dict) or not isinstance(content.get("epoch"), int) or content["epoch"] < 0:
-        raise UserError(f"{path}: expected a mapping with the number of the epoch")
+        raise UserError(f"{path}: expected a mapping with an integer 'epoch' of at least 0")
     metric = content.get("metric")
     return content["epoch"], float(metric) if isinstance(metric, float) and metric >= 0 else None
 
 
 def _read_optimizer(path: Path, names: dict[str, str]) -> Arrays:
-    """Returns the optimizer's state with our names, such as ``fc.weight/velocity``."""
+    """Returns the state of the optimizer by ppcls's names, such as ``fc.weight/velocity``."""
     content = unpickle(path)
     content = content[0] if isinstance(content, list) and len(content) == 1 else content
     if not isinstance(content, dict):
-        raise UserError(f"{path}: expected the state of one optimizer")
+        raise UserError(
+            f"{path}: expected a mapping with the state of one optimizer, got {type(content).__name__}"
+        )
     arrays = dict(_rename(path, content, names))
     masters = content.get(_MASTERS)
     for paddle_name, array in arrays_in(masters if isinstance(masters, dict) else {}).items():
@@ -107,6 +115,6 @@ def _rename(path: Path, content: dict[str, Any], names: dict[str, str]) -> Itera
             continue
         parameter = next((name for name in longest_first if key.startswith(f"{name}_")), None)
         if parameter is None:
-            raise UserError(f"{path}: {key}: the .pdparams has no such parameter")
+            raise UserError(f"{path}: {key}: the .pdparams file has no parameter of this name")
         kind = re.sub(r"^fp32_master_\d+_", "", key[len(parameter) + 1 :])
         yield f"{names[parameter]}/{re.sub(r'_[0-9]+$', '', kind)}", array

@@ -1,4 +1,4 @@
-"""Resumes a run from a checkpoint, and reports what is kept and what changes."""
+"""Resumes a run from a checkpoint, and reports which values were restored, changed or reset."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ppcls.engine.checkpoint.snapshot import CONFIG, STATE, SavedState, has_aver
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
 
-# Settings that do not affect training.
+# Settings that do not affect training, so their changes are not reported.
 _IGNORED = ("Global.checkpoints", "Global.output_dir", "Global.pretrained_model")
 _SHOWN = 20
 _EPOCHS = "Global.epochs"
@@ -32,16 +32,16 @@ def resume(state: TrainState, source: Path, *, has_best: bool = True) -> list[st
     """Restores a run from a checkpoint.
 
     Args:
-        state: State of a new run, whose config is compared with the checkpoint's.
-        source: Folder of the checkpoint, or the common prefix of PaddleClas's files.
-        has_best: Whether the output folder has the best model so far. If not, the best metric is reset:
-            otherwise the folder might never get a best model.
+        state: State of a new run. Its config is compared with the config of the checkpoint.
+        source: Folder of the checkpoint, or the common prefix of the files of PaddleClas.
+        has_best: Whether the output folder has the best model so far. If not, the best metric is reset,
+            because otherwise the folder might never get a best model.
 
     Returns:
-        Lines for the log: the position, what is kept, what changes and what can't be kept.
+        Lines for the log: the position, and the values that are restored, changed, reset or lost.
 
     Raises:
-        UserError: The checkpoint is damaged, belongs to another model or optimizer, or was saved within an
+        UserError: The checkpoint is damaged, does not fit the model or the optimizer, or was saved within an
             epoch whose remaining samples can't be reproduced.
     """
     initial_scale = state.precision.state_dict()
@@ -91,7 +91,7 @@ def _kept(state: TrainState, saved: SavedState, average: bool) -> Iterator[str]:
 def _lost(
     state: TrainState, saved: SavedState, initial_scale: dict[str, Any], average: bool
 ) -> Iterator[str]:
-    """Yields what differs from a run without the interruption, and why."""
+    """Yields the differences to a run that was not interrupted, with their reasons."""
     before, now, order = saved.loader, state.loader.state_dict(), state.loader.order
     if changes := order.changes(before):
         yield f"changed from here on: {'; '.join(changes.values())}{order.resume_hint(before)}"
@@ -123,20 +123,26 @@ def _lost(
 
 
 def _keeps_plateau(state: TrainState, saved: SavedState) -> bool:
-    """Returns whether the saved `ReduceOnPlateau` state is about the same metric."""
+    """Returns whether the checkpoint has a `ReduceOnPlateau` state for the metric of this run."""
     if state.plateau is None or saved.plateau is None:
         return False
     return bool(saved.plateau.get("of", state.plateau.of) == state.plateau.of)
 
 
 def _changed(path: Path, config: Config, epochs: int) -> Iterator[str]:
-    """Yields the keys that differ from the checkpoint's config, with both values.
+    """Yields the keys that differ between the config of the checkpoint and of the run, with both values.
+
+    Args:
+        path: Config of the checkpoint.
+        config: Config of the run.
+        epochs: Number of epochs that the checkpoint has started.
 
     Raises:
-        UserError: The checkpoint's config can't be read, or its number of epochs contradicts the position.
+        UserError: The config of the checkpoint can't be read, or its number of epochs is less than
+            ``epochs``.
     """
     before, now = dict(leaves(read_tree(path))), dict(leaves(config.model_dump(mode="json")))
-    # Otherwise the run resumes with fewer or more epochs, which is allowed.
+    # Users may resume a run with another number of epochs. Only an unchanged number can show damage.
     if before.get(_EPOCHS) == now[_EPOCHS] < epochs:
         raise UserError(
             f"{path.with_name(STATE)}: damaged: loader.epoch: expected at most {now[_EPOCHS]} epochs, as in "

@@ -1,7 +1,7 @@
 """Converts a `ppcls.engine.core.state.TrainState` between two updates to files, and back.
 
-Random states need no file. The random numbers of the data are a function of (seed, epoch, image), and
-Paddle's generators are seeded for each batch by (seed, rank, epoch, step).
+Random states need no file. The random numbers of the data depend only on (seed, epoch, image), and Paddle's
+generators are seeded for each batch from (seed, rank, epoch, step).
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
 CONFIG = "config.yaml"
 
-Content = bytes | Arrays  # of a file; arrays are packed when the file is written
+Content = bytes | Arrays  # content of a file; arrays are packed when the file is written
 
 
 class SavedState(BaseModel):
     """The content of ``state.json``.
 
     Attributes:
-        update: Optimizer updates done.
+        update: Number of finished optimizer updates.
         best: Metric of the best evaluation so far.
         closing: See `ppcls.engine.core.state.TrainState`.
         learning_rate: Learning rate planned for the next update.
         world: Number of processes.
-        data: Description of the training samples, from `ppcls.data.index.read.describe_index`.
-        loader: Position of the loader, and the settings on which its meaning depends.
-        precision: Loss scale and similar values.
-        plateau: State of `ppcls.optimizer.plateau.Plateau`; None for other learning rates.
-        judge: Name of the metric behind ``best``; None in older checkpoints.
+        data: Description of the training samples, from `ppcls.data.index.protocol.describe_index`.
+        loader: Position of the loader, and the settings that define the samples at this position.
+        precision: Loss scale and its counters; empty without loss scaling.
+        plateau: State of `ppcls.optimizer.plateau.Plateau`; None for other schedules.
+        judge: Name of the metric of ``best``; None in older checkpoints.
         not_better: See `ppcls.engine.core.state.TrainState`.
     """
 
@@ -66,7 +66,7 @@ def snapshot_files(state: TrainState, config: Config) -> Iterator[tuple[str, Con
     """Yields the name and content of each file of a checkpoint.
 
     Raises:
-        UserError: A weight is NaN or infinite. It is raised before the first file.
+        UserError: A weight is NaN or infinite. Raised before the first file.
     """
     optimizer = optimizer_state(state.optimizer, state.model)
     weights = _exact_weights(state, optimizer)
@@ -95,11 +95,12 @@ def snapshot_files(state: TrainState, config: Config) -> Iterator[tuple[str, Con
 def restore(state: TrainState, folder: Path) -> SavedState:
     """Restores a run from a checkpoint and returns the content of its ``state.json``.
 
-    Float32 weights become the master weights of a half-precision model. Master weights are ignored if the
-    model no longer needs them, since they equal the weights. A new moving average starts from the weights.
+    The saved float32 weights become the master weights of a half-precision model. If the run needs no master
+    weights, the saved ones are ignored, because they equal the saved weights. If the checkpoint has no moving
+    average, it starts from the weights.
 
     Raises:
-        UserError: The checkpoint is damaged, belongs to another model or optimizer, or was saved within an
+        UserError: The checkpoint is damaged, does not fit the model or the optimizer, or was saved within an
             epoch whose remaining samples can't be reproduced.
     """
     saved = _read_state(folder)
@@ -140,10 +141,15 @@ def has_average(folder: Path) -> bool:
 
 
 def fill_optimizer(state: TrainState, arrays: Arrays, weights: Arrays, source: Path) -> None:
-    """Restores the optimizer's state; adds or drops master weights as the precision needs.
+    """Restores the optimizer's state. Adds or drops master weights, depending on the precision of the run.
+
+    Args:
+        arrays: Saved state of the optimizer.
+        weights: Saved weights, from which missing master weights are copied.
+        source: File of the state, for error messages.
 
     Raises:
-        UserError: It is the state of another optimizer.
+        UserError: The state does not fit the optimizer.
     """
     names = optimizer_state(state.optimizer, state.model)
     masters = {key for key in names if key.endswith(f"/{MASTER}")}
@@ -163,12 +169,20 @@ def fill_optimizer(state: TrainState, arrays: Arrays, weights: Arrays, source: P
 
 
 def fill_average(state: TrainState, arrays: Arrays, source: Path) -> None:
-    """Restores the moving average; raises as `ppcls.weights.files.fill` does."""
+    """Restores the moving average.
+
+    Args:
+        arrays: Saved average.
+        source: File of the average, for error messages.
+
+    Raises:
+        UserError: See `ppcls.weights.files.fill`.
+    """
     fill(_full_average(state), arrays, source)
 
 
 def align_schedule(state: TrainState) -> None:
-    """Aligns the learning rate schedule with the epoch, if earlier epochs had another number of updates."""
+    """Shifts the learning rate schedule to the current epoch if earlier epochs had more or fewer updates."""
     schedule = state.schedule
     shift = state.epoch * state.updates_per_epoch + state.updates_of_epoch - state.update
     if shift:
@@ -188,10 +202,10 @@ def _read_state(folder: Path) -> SavedState:
 
 
 def _check_position(saved: SavedState, path: Path) -> None:
-    """Checks that the saved position is possible.
+    """Checks that the saved position is plausible.
 
     Raises:
-        UserError: It contradicts the manifest, or the number of samples or updates.
+        UserError: The position contradicts the manifest, or the number of samples or updates.
     """
     manifest, loader = read_manifest(path.parent), saved.loader
     actual = {"update": saved.update, "loader.epoch": loader.get("epoch"), "loader.step": loader.get("step")}
@@ -202,7 +216,10 @@ def _check_position(saved: SavedState, path: Path) -> None:
         if type(value) is not int or value != expected[name]
     ]
     if manifest.epoch > manifest.update:
-        problems.append(f"loader.epoch: {manifest.epoch} epochs need as many updates, got {manifest.update}")
+        problems.append(
+            f"loader.epoch: {manifest.epoch} epochs need at least {manifest.epoch} updates, got "
+            f"{manifest.update}"
+        )
     samples = loader.get("size")
     if manifest.step and not (type(samples) is int and manifest.step < samples):
         problems.append(f"loader.step: expected less than {samples!r} samples, got {manifest.step}")
@@ -222,7 +239,7 @@ def _check_finite(weights: dict[str, paddle.Tensor], update: int) -> None:
 
 
 def _exact_weights(state: TrainState, optimizer: dict[str, paddle.Tensor]) -> dict[str, paddle.Tensor]:
-    """Returns the weights in float32: under AMP O2 the master weights, which the model's weights round."""
+    """Returns the weights in float32. With AMP O2 these are the master weights, which are not rounded."""
     return {
         name: optimizer.get(f"{name}/{MASTER}", tensor).astype("float32")
         if tensor.is_floating_point()
@@ -232,6 +249,6 @@ def _exact_weights(state: TrainState, optimizer: dict[str, paddle.Tensor]) -> di
 
 
 def _full_average(state: TrainState) -> dict[str, paddle.Tensor]:
-    """Returns the moving average, with the model's own values of tensors that are not averaged."""
+    """Returns the moving average, completed with the model's tensors that are not averaged."""
     assert state.ema is not None
     return {**state.model.state_dict(), **state.ema.state_dict()}

@@ -1,1 +1,1 @@
-"""The training step as a CUDA graph."""
+"""Captures the training step and the evaluation's forward pass as CUDA graphs, and replays them."""

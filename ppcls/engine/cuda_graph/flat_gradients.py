@@ -1,4 +1,4 @@
-"""Gradients in flat buffers, and Momentum's update of flat weights by a few operators."""
+"""Stores gradients in flat buffers, and updates flat weights with Momentum in a few operators."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ GetWindow = Callable[[int, int], Tensor]
 
 
 class FlatGradients:
-    """The gradients of an update in one buffer per dtype, whose addresses never change.
+    """Gradients of an update in one buffer per dtype. The addresses of the buffers never change.
 
-    It implements `ppcls.engine.core.gradients.GradientStore` by operators that a CUDA graph can capture.
-    Weights and optimizer state move into flat buffers too if `FusedMomentum` can update them there.
+    This is a `ppcls.engine.core.gradients.GradientStore` with operators that a CUDA graph can capture.
+    Weights and optimizer state also move into flat buffers if `FusedMomentum` supports the optimizer.
 
     Args:
         loss_scale: Loss scale of the run; None for none.
         accumulate: Number of steps per update.
+        world: Number of ranks.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class FlatGradients:
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
     def collect(self) -> None:
-        """Adds the gradients of the last backward pass to the buffers, and frees them.
+        """Adds the gradients of the last backward pass to the buffers, and frees ``parameter.grad``.
 
         Raises:
             UserError: A weight has no gradient.
@@ -72,15 +73,15 @@ class FlatGradients:
         self._optimizer.clear_grad(set_to_zero=False)
 
     def all_reduce(self) -> None:
-        """Sums the gradients over the ranks; `loss_factor` makes that a mean."""
+        """Sums the gradients over the ranks. The factor `loss_factor` on the loss makes the sum a mean."""
         for buffer in self._total.buffers:
             paddle.distributed.all_reduce(buffer)
 
     def unscale(self, scale: Tensor) -> Tensor:
         """Divides the gradients by ``scale``, [1] float32; returns whether one is non-finite, [1] bool.
 
-        Plain operators: Paddle's operator for many gradients passes the device a list in host memory, which
-        no longer exists when a graph is replayed.
+        Does not use Paddle's operator for many gradients. That operator makes the device read a list in host
+        memory, and the list no longer exists when a graph is replayed.
         """
         inverse = 1.0 / scale
         for buffer in self._total.buffers:
@@ -92,20 +93,20 @@ class FlatGradients:
         return any_nonfinite(self._total.buffers)
 
     def apply(self) -> None:
-        """Updates the weights by the gradients."""
+        """Updates the weights with the gradients."""
         if self._fused_update is not None:
             self._fused_update()
         else:
             self._optimizer._apply_optimize(None, None, self._pairs)
 
     def clear(self) -> None:
-        """Sets the gradients to zero if the next update adds to them."""
+        """Sets the gradients to zero if the steps of the next update add to them."""
         if self._addend is not None:
             self._total.zero()
 
 
 def is_fusible(candidate: optimizer.Optimizer) -> bool:
-    """Returns whether `FusedMomentum` can do the update of an optimizer."""
+    """Returns whether `FusedMomentum` can replace the update of an optimizer."""
     return (
         type(candidate) is optimizer.Momentum
         and candidate._grad_clip is None
@@ -114,19 +115,22 @@ def is_fusible(candidate: optimizer.Optimizer) -> bool:
 
 
 class FusedMomentum:
-    """The update of a `paddle.optimizer.Momentum` without clipping, with the same numbers as Paddle's.
+    """Update of a `paddle.optimizer.Momentum` without clipping, with one operator per group of weights.
 
-    ResNet-50 has 161 weights. A GPU takes longer to start and end as many kernels than for their work.
+    The results equal those of Paddle's update, which uses one kernel per weight. ResNet-50 has 161 weights,
+    and a GPU needs more time to start and end so many kernels than for their computation.
 
     Args:
-        state: Returns the memory from one tensor to another of `ppcls.optimizer.state.changed_by_step`, by
-            their indices there.
-        gradients: Returns the memory of gradients, in the order of `ppcls.optimizer.state.trained`.
+        momentum: Optimizer whose update this replaces.
+        state: Function that returns the memory of consecutive tensors of
+            `ppcls.optimizer.state.changed_by_step`, from the first to the last index.
+        gradients: Function that returns the memory of the gradients of consecutive weights of
+            `ppcls.optimizer.state.trained`, from the first to the last index.
     """
 
     def __init__(self, momentum: optimizer.Momentum, state: GetWindow, gradients: GetWindow) -> None:
         self._momentum = momentum
-        momentum._create_global_learning_rate()  # which Paddle otherwise does at the first step
+        momentum._create_global_learning_rate()  # Paddle would do this in the first step
         weights = trained(momentum)
         halves = [place for place, weight in enumerate(weights) if weight.name in momentum._master_weights]
         self._groups: list[tuple[Tensor, tuple[Tensor | None, ...], tuple[Any, ...]]] = []
@@ -161,7 +165,10 @@ class FusedMomentum:
 
 
 def _weight_decay(momentum: optimizer.Momentum, weight: Tensor) -> tuple[str, float]:
-    """Returns kind and factor of a weight's decay: its own regularizer's, or else the optimizer's."""
+    """Returns the kind and the factor of a weight's decay.
+
+    A regularizer of the weight takes precedence over the regularization of the optimizer.
+    """
     if isinstance(weight.regularizer, L2Decay):
         return "l2_decay", weight.regularizer._coeff
     return momentum._regularization_method, momentum._regularization_coeff

@@ -1,12 +1,13 @@
 """CUDA graphs: device work that is captured once and replayed by a single call.
 
-A ResNet-50 step is about 700 kernels. Python and Paddle need about 30 ms to launch them one by one, longer
-than a fast GPU needs to run them.
+A ResNet-50 step has about 700 kernels. Python and Paddle need about 30 ms to launch them one by one, which is
+longer than a fast GPU needs to run them.
 
-During capture Paddle takes all memory from a pool of the graph's own, except the workspace of cuDNN's
-convolutions: that comes from the usual pool, and returns there as soon as the convolution is captured
-(``GPUContext::GetDnnWorkspace``). Every replay writes to it nevertheless, over whatever tensor lies there by
-then. Therefore all captured convolutions share one `Workspace`, which no other tensor uses afterwards.
+During a capture, Paddle allocates all memory in a separate pool of the graph, except the workspace of cuDNN's
+convolutions. Paddle allocates the workspace in its normal pool, and frees it as soon as the convolution is
+captured (``GPUContext::GetDnnWorkspace``). But every replay still writes to this memory, and would overwrite
+a tensor that was allocated there later. Therefore all captured convolutions share one `Workspace`, which
+stays reserved.
 """
 
 from __future__ import annotations
@@ -21,24 +22,27 @@ from paddle.device.cuda.graphs import CUDAGraph
 
 from ppcls.errors import UserError
 
-_SMALLEST_BLOCK = 256  # bytes; the unit of Paddle's allocator
+_SMALLEST_BLOCK = 256  # bytes; the allocation unit of Paddle's allocator
 
 
 class Replayable(Protocol):
-    """Device work that can run any number of times, on the same memory."""
+    """Interface of device work that can run any number of times on the same memory."""
 
     def replay(self) -> None:
-        """Runs the work once; on a GPU it is only started."""
+        """Runs the work once. On a GPU, starts it without waiting."""
 
 
 class MemoryPool(Protocol):
-    """A pool that lends the smallest free block that is large enough, and grows if there is none."""
+    """Interface of a memory pool.
+
+    A pool allocates the smallest free block that is large enough. It grows if no free block is large enough.
+    """
 
     def take(self, size: int) -> object:
-        """Returns a block of ``size`` bytes, which is lent as long as a reference to it exists."""
+        """Allocates a block of ``size`` bytes and returns it. The block is freed with its last reference."""
 
     def reserved(self) -> int:
-        """Returns the bytes that the pool has from the device, lent or free."""
+        """Returns the size of the pool in bytes, allocated and free."""
 
     def shrink(self) -> None:
         """Returns completely free memory to the device."""
@@ -74,10 +78,13 @@ class Workspace:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Makes the block the only free one of the pool within the context, and reserves it afterwards.
+        """Returns a context in which this block is the only free block of the pool.
+
+        A convolution that is captured in the context can therefore only use this block as its workspace.
+        After the context, the block is reserved again.
 
         Raises:
-            UserError: The pool behaves differently than expected, so the block cannot be reserved.
+            UserError: The pool does not behave as expected, so the block cannot be reserved.
         """
         memory = self._memory
         block = memory.take(self._size) if self._block is None else self._block
@@ -95,9 +102,11 @@ class Workspace:
 
 
 def _take_all(memory: MemoryPool, largest: int) -> list[object]:
-    """Takes all free blocks of a pool, starting with those of ``largest`` bytes.
+    """Allocates all free blocks of a pool, from blocks of ``largest`` bytes to the smallest ones.
 
-    A block for which the pool grew was not free. It is kept until the end, or the next request would find it.
+    Returns:
+        The blocks that were free before. Blocks for which the pool grew are freed at the end, because the
+        next allocation would reuse them if they were freed earlier.
     """
     blocks, grown = [], []
     size = largest
@@ -121,7 +130,7 @@ def _check_pool(expected: bool) -> None:
 
 
 def build_workspace() -> Workspace:
-    """Returns a workspace of the largest size that Paddle allows a convolution."""
+    """Returns a workspace of the maximum size that Paddle allows for a convolution."""
     name = "FLAGS_conv_workspace_size_limit"
     return Workspace(int(paddle.get_flags(name)[name]) << 20)
 
@@ -140,12 +149,13 @@ class GraphCapture:
 
 
 class CudaGraph:
-    """A CUDA graph of ``work``, which is captured here and does not run yet.
+    """A CUDA graph of ``work``. The constructor captures the work without running it.
 
-    The memory of the work belongs to the graph from then on, so Paddle's cache is emptied before.
+    The graph keeps the memory of the work allocated, so the constructor empties Paddle's cache first.
 
     Args:
-        work: Function that only launches kernels: it must not read from the device. Its host code runs once.
+        work: Function that only launches kernels and does not read from the device. Its host code runs once,
+            during the capture.
         workspace: Workspace of the convolutions.
 
     Raises:
@@ -159,12 +169,12 @@ class CudaGraph:
         for name, value in (("new_executor_use_cuda_graph", True), ("sync_nccl_allreduce", False)):
             if paddle.base.core.globals().is_public(f"FLAGS_{name}"):
                 paddle.set_flags({f"FLAGS_{name}": value})
-        # The default place is the GPU that Paddle's launcher names in the environment.
+        # Without an argument, CUDAGraph uses the GPU that Paddle's launcher sets in the environment.
         self._graph = CUDAGraph(paddle.framework._current_expected_place())
-        # Paddle's executor keeps tensors in the graph's memory until the process ends. Freeing the graph
-        # before them would crash at exit.
+        # Paddle's executor keeps tensors in the graph's memory until the process ends. The process would
+        # crash at exit if the graph were freed before these tensors.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._graph))
-        self._workspace = workspace  # lives as long as the graph can be replayed
+        self._workspace = workspace  # must exist as long as the graph can be replayed
         with workspace.lent():
             self._graph.capture_begin()
             try:
@@ -177,5 +187,5 @@ class CudaGraph:
             self._graph.capture_end()
 
     def replay(self) -> None:
-        """Starts the work."""
+        """Starts the work on the GPU without waiting for it."""
         self._graph.replay()

@@ -1,4 +1,4 @@
-"""The forward pass of evaluations, captured as a CUDA graph and replayed."""
+"""Captures the forward pass of evaluations as a CUDA graph, and replays it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ppcls.engine.cuda_graph.graph import Replayable
 from ppcls.engine.cuda_graph.graphed_step import GraphedStep
 from ppcls.outputs import Outputs, map_outputs
 
-_EAGER_BATCHES = 2  # of a shape, before the capture: the first ones choose kernels and allocate memory
+_EAGER_BATCHES = 2  # batches of a shape before the capture, which choose kernels and allocate memory
 
 
 class GraphedForward:
-    """Runs forward passes by replaying a CUDA graph. The results equal those of eager passes.
+    """Runs forward passes by replaying a CUDA graph. The results equal those of eager forward passes.
 
     Args:
-        step: Step of the run. Its capture moves the weights, so the forward pass is captured afterwards. Both
-            share the workspace of convolutions.
+        step: Step of the run. The forward pass is captured after the step, because the capture of the step
+            moves the weights. Both captures share one workspace of convolutions.
     """
 
     def __init__(self, step: GraphedStep) -> None:
@@ -31,7 +31,7 @@ class GraphedForward:
         self._outputs: Outputs
 
     def __call__(self, model: nn.Layer, image: paddle.Tensor) -> Outputs:
-        """Returns the model's outputs; the batches of an evaluation must have one shape."""
+        """Returns the outputs of the model. A change of model, shape or dtype causes a new capture."""
         current = (model, tuple(image.shape), image.dtype)
         if self._input != current:
             self._input, self._eager, self._graph = current, 0, None

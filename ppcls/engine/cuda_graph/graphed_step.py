@@ -1,7 +1,7 @@
-"""The training step with its device work captured as CUDA graphs and replayed.
+"""Captures the device work of the training step as CUDA graphs, and replays them.
 
-The graphs are captured from `forward_backward` and `apply_update` of the run's own state. The host part of
-the step is `train_step` itself, so the numbers are those of eager steps.
+The captured functions are `forward_backward` and `apply_update` with the state of the run. The host part of
+the step is `train_step`, as in eager execution, so the results equal those of eager steps.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from ppcls.engine.cuda_graph.graph import GraphCapture, Replayable
 
 Capture = Callable[[Callable[[], None]], Replayable]
 
-EAGER_UPDATES = 3  # updates before the capture: cuDNN searches kernels, and much is allocated at first use
+EAGER_UPDATES = 3  # updates before the capture, in which cuDNN searches kernels and memory is allocated
 # Optimizers whose updates only launch kernels. Adam and its variants count updates on the host.
 _CAPTURABLE = (optimizer.Momentum, optimizer.SGD)
 
 
 class GraphedStep:
-    """`train_step` by replaying CUDA graphs.
+    """Executes `train_step` by replaying CUDA graphs.
 
     The first updates, and updates with a partial batch, run eagerly.
 
     Args:
-        state: State that all steps change. Its ranks exchange gradients after the backward pass
-            (`TrainState.connect`): the exchange of DataParallel cannot be captured.
-        capture: Captures work; None for CUDA graphs.
+        state: State of the run. Its ranks must exchange gradients after the backward pass (see
+            `TrainState.connect`), because the exchange of DataParallel cannot be captured.
+        capture: Function that captures device work; None to capture CUDA graphs.
 
     Attributes:
-        capture: Captures work.
+        capture: Function that captures device work.
     """
 
     def __init__(self, state: TrainState, capture: Capture | None = None) -> None:
@@ -54,11 +54,11 @@ class GraphedStep:
 
     @property
     def captured(self) -> bool:
-        """Whether the graphs exist; from then on, the weights keep their addresses."""
+        """Whether the graphs exist. Once they exist, the addresses of the weights no longer change."""
         return self._graphs is not None
 
     def __call__(self, state: TrainState, batch: Batch, hooks: StepHooks = NO_HOOKS) -> paddle.Tensor:
-        """Trains on one batch; arguments and result are those of `train_step`."""
+        """Trains on one batch. See `train_step` for the arguments and the result."""
         assert state is self._state
         full = self._is_full_batch(batch)
         if self._graphs is None and full and not self._within_update and self._updates >= EAGER_UPDATES:
@@ -69,7 +69,7 @@ class GraphedStep:
         return train_step(state, batch, hooks, functions)
 
     def _is_full_batch(self, batch: Batch) -> bool:
-        """Returns whether all batches of the update are full on every rank, so all ranks decide alike."""
+        """Returns whether all batches of the update are full on every rank. Equal on all ranks."""
         order = self._state.loader.order
         return batch.valid == order.batch_size and batch.weight == 1 / order.accumulate
 
@@ -79,11 +79,11 @@ class _StepGraphs:
 
     Args:
         state: State of the run. Its gradients move into flat buffers.
-        batch: A full batch.
-        capture: Captures work.
+        batch: A full batch, which defines shapes and dtypes.
+        capture: Function that captures device work.
 
     Attributes:
-        functions: Replays of the graphs.
+        functions: Functions that replay the graphs.
     """
 
     def __init__(self, state: TrainState, batch: Batch, capture: Capture) -> None:
@@ -91,7 +91,7 @@ class _StepGraphs:
         self._sums = paddle.zeros([1 + (0 if state.metrics is None else state.metrics.width)])
         self._overflow = paddle.zeros([1], "bool")
         loss_scale, order = state.precision.loss_scale, state.loader.order
-        # First, because this can move the weights.
+        # Must precede the captures, because it can move the weights.
         state.gradients = FlatGradients(
             state.optimizer, loss_scale, order.accumulate, state.runtime.world_size
         )
@@ -134,5 +134,5 @@ def _copy(source: paddle.Tensor, target: paddle.Tensor) -> None:
 
 
 def draws_random_numbers(model: nn.Layer) -> bool:
-    """Returns whether a model draws random numbers in training; each replay would draw the same ones."""
+    """Returns whether a model draws random numbers in training. Each replay would draw the same numbers."""
     return any("Drop" in type(layer).__name__ for layer in model.sublayers())
