@@ -1,1 +1,1 @@
-"""Evaluation and its outcomes per sample."""
+"""Evaluates models, and collects results per sample."""

@@ -1,4 +1,4 @@
-"""Evaluation: exact sums over all ranks, independent of the batch size."""
+"""Evaluates a model. Loss and metrics are exact for any number of ranks and any batch size."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class EvalResult:
 
     Attributes:
         loss: Mean loss over ``images``.
-        metrics: Name to value, such as a share in 0..1. The first metric decides which model is best.
-        images: Number of images over all ranks, each counted once.
-        seconds: Elapsed time.
-        outcomes: Results per sample, if they were collected.
+        metrics: Values of the metrics by name. The first metric selects the best model.
+        images: Number of images over all ranks. Each image is counted once.
+        seconds: Elapsed time in seconds.
+        outcomes: Results per sample; None if they were not collected.
         lower_is_better: Whether a lower first metric is better.
         recomputed: Number of batches over all ranks that overflowed in float16 and were evaluated again in
             float32.
@@ -56,7 +56,7 @@ class EvalResult:
 
     @property
     def score(self) -> float:
-        """The first metric, with its sign changed if needed so that higher is better."""
+        """The first metric, or its negative value if a lower metric is better."""
         first = next(iter(self.metrics.values()))
         return -first if self.lower_is_better else first
 
@@ -66,14 +66,15 @@ class Evaluator:
     """Evaluates models on one data set, or on a query and a gallery set.
 
     Attributes:
-        loaders: Loaders of the data sets, by name. With two, images of the first are searched in the second.
-        criterion: Maps outputs and labels to the mean loss.
+        loaders: Loaders of the data sets, by name. If there are two, the first has the query images and the
+            second the gallery images.
+        criterion: Function of outputs and labels that returns the mean loss.
         metrics: Metrics to compute.
         precision: Precision of the forward pass.
         world: Number of ranks.
-        progress: Receives the progress.
-        classes: Number of classes, to collect results per sample; None to collect nothing.
-        forward: Computes a model's outputs.
+        progress: Receives the progress of the evaluation.
+        classes: Number of classes, to collect results per sample; None to collect no results.
+        forward: Function that computes the outputs of a model.
     """
 
     loaders: dict[str, Loader]
@@ -94,9 +95,9 @@ class Evaluator:
         """Evaluates a model on all data.
 
         Args:
-            model: Bare model, whose training mode is restored afterwards.
-            after_batch: Called after each batch, equally often on every rank; may raise to end the
-                evaluation.
+            model: Bare model. Its training mode is restored afterwards.
+            after_batch: Called after each batch, the same number of times on every rank. It may raise an
+                exception to end the evaluation.
         """
         query, *gallery = self.loaders.values()
         batches: Iterable[Batch] = query if not gallery else _query_then_gallery(query, gallery[0])
@@ -120,16 +121,16 @@ class Evaluator:
         queries: int | None = None,
         cameras: NDArray[np.int64] | None = None,
     ) -> EvalResult:
-        """Evaluates a model on given batches.
+        """Evaluates a model on the batches of this rank.
 
-        Sums and collected results stay on the device until all batches are done.
+        Sums and collected results stay on the device until all batches are evaluated.
 
         Args:
-            model: Bare model, whose training mode is restored afterwards.
-            batches: This rank's share.
-            queries: Number of query images: those at lower positions are searched among the others. With
-                None, each image is searched among all others.
-            cameras: Camera of each image, by position; None if unknown.
+            model: Bare model. Its training mode is restored afterwards.
+            batches: Batches of this rank.
+            queries: Number of query images. The images at positions below this number are queries, all
+                others are the gallery. If None, each image is a query, and all other images are its gallery.
+            cameras: Camera of each image by position, [N] int64; None if unknown.
         """
         progress, start, training = self.progress, time.perf_counter(), model.training
         model.eval()
@@ -155,7 +156,7 @@ class Evaluator:
         )
 
     def _reported(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Yields the batches and reports which one is awaited or evaluated."""
+        """Yields the batches, and reports which batch the rank waits for or evaluates."""
         progress = self.progress
         progress.report("evaluation: waiting for batch 1", slow=not progress.evaluated)
         for number, batch in enumerate(batches, start=1):
@@ -168,11 +169,11 @@ class Evaluator:
 def build_evaluator(
     config: Config, runtime: Runtime, precision: Precision, sample_by_sample: bool = False
 ) -> Evaluator:
-    """Builds the evaluator for ``DataLoader.Eval``.
+    """Returns the evaluator for ``DataLoader.Eval``.
 
     Args:
         precision: Precision of the forward pass.
-        sample_by_sample: Whether to collect results per sample, if samples have one label.
+        sample_by_sample: Whether to collect results per sample. Only possible if each sample has one label.
 
     Raises:
         UserError: The config has no ``DataLoader.Eval``, or its data can't be used.
@@ -192,7 +193,7 @@ def build_evaluator(
     if config.Global.eval_mode == "classification":
         criterion = build_criterion(losses, positive_rates(index), config.Arch.margin)
         single_label = index.labels.ndim == 1
-    else:  # identities to retrieve are not the model's classes: only losses of embeddings are computed
+    else:  # the labels are identities, not classes of the model, so only losses of embeddings can be computed
         criterion = _criterion_on_embeddings(losses)
         single_label = False
     return Evaluator(
@@ -216,15 +217,16 @@ def _search(settings: Global) -> Search:
 
 
 def _criterion_on_embeddings(losses: Sequence[Any]) -> Criterion:
-    """Returns the losses that need no classes; 0 without any."""
+    """Returns a criterion of the losses that use only embeddings. Without such losses, it returns 0."""
     losses = tuple(spec for spec in losses if spec.on_embeddings)
     return build_criterion(losses) if losses else lambda outputs, _label: zero_loss(outputs)
 
 
 class _EvalTotals:
-    """Sums and rows of this rank's real samples, kept on the device until `compute`.
+    """Sums and rows of the valid samples of this rank. They stay on the device until `compute`.
 
     Args:
+        metrics: Metrics to compute.
         queries: See `Evaluator.evaluate`.
         cameras: See `Evaluator.evaluate`.
     """
@@ -239,11 +241,11 @@ class _EvalTotals:
         self._positions: list[NDArray[np.int64]] = []
 
     def add(self, loss: Tensor, outputs: Outputs, batch: Batch) -> None:
-        """Adds a batch with at least one real row.
+        """Adds a batch with at least one valid sample.
 
         Args:
-            loss: Mean over the real rows, a scalar.
-            outputs: Outputs of the real rows, [valid, ...] each.
+            loss: Mean loss of the valid samples, a scalar.
+            outputs: Outputs of the valid samples, [valid, ...] each.
         """
         label = batch.label[: batch.valid]
         loss = loss.astype("float64").reshape([1]) * batch.valid
@@ -259,12 +261,14 @@ class _EvalTotals:
         self._positions.append(positions[: batch.valid])
 
     def compute(self, world: int, recomputed: int) -> tuple[float, int, int, dict[str, float]]:
-        """Returns the mean loss, the numbers of images and of recomputed batches, and the metrics.
-
-        They are those of all ranks, and equal on each.
+        """Computes the results over all ranks. All ranks must call it.
 
         Args:
             recomputed: Number of batches that this rank evaluated again in float32.
+
+        Returns:
+            The mean loss, the number of images, the number of recomputed batches, and the metrics by name.
+            They are equal on all ranks.
         """
         sums = paddle.concat([self._sums, paddle.full([1], recomputed, "float64")])
         loss, images, *counts, again = all_reduce(sums, world).tolist()
@@ -277,7 +281,7 @@ class _EvalTotals:
         )
 
     def _gather_rows(self, world: int) -> dict[str, Rows]:
-        """Returns outputs and labels of all ranks, in the order of the samples for any number of ranks."""
+        """Returns outputs and labels of all ranks, sorted by the position of the sample in the data set."""
         positions = np.concatenate([np.zeros(0, np.int64), *self._positions])
         positions = np.concatenate(gather_rows(positions[:, None], world))[:, 0]
         order = np.argsort(positions, kind="stable")
@@ -293,11 +297,11 @@ class _EvalTotals:
 def _gather(rows: list[Tensor], dtype: str, world: int) -> NDArray[Any]:
     joined = np.asarray(paddle.concat(rows).numpy()) if rows else np.zeros((0, 0), dtype)
     parts = gather_rows(joined, world)
-    return parts[0] if world == 1 else np.concatenate(parts)  # embeddings are large: without a copy
+    return parts[0] if world == 1 else np.concatenate(parts)  # one rank needs no copy of large embeddings
 
 
 def _query_then_gallery(query: Loader, gallery: Loader) -> Iterator[Batch]:
-    """Yields all batches; positions in the gallery continue after those of the queries."""
+    """Yields the batches of both loaders. Positions in the gallery start after the last query."""
     yield from query
     for batch in gallery:
         assert batch.positions is not None

@@ -1,4 +1,4 @@
-"""Forward passes of an evaluation."""
+"""Computes the forward passes of an evaluation."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def run_model(model: nn.Layer, image: Tensor) -> Outputs:
 class EvalForward:
     """Forward passes of one evaluation. Batches that overflow in float16 are computed again in float32.
 
-    Early in training, BatchNorm's running statistics lag behind the weights, so activations can exceed
-    float16's range although they are harmless in training.
+    Early in training, BatchNorm's running statistics lag behind the weights. Activations can then exceed the
+    range of float16 in evaluations, although they do not in training.
 
     Args:
         model: Bare model in evaluation mode.
         precision: Precision of the forward pass.
-        forward: Computes the outputs of the model.
+        forward: Function that computes the outputs of the model.
 
     Attributes:
-        recomputed: Number of batches that were computed again.
+        recomputed: Number of batches that were computed again in float32.
     """
 
     def __init__(self, model: nn.Layer, precision: Precision, forward: Forward = run_model) -> None:
@@ -42,9 +42,10 @@ class EvalForward:
         self.recomputed = 0
 
     def outputs(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Outputs]]:
-        """Yields batches with real rows, and the outputs of these rows.
+        """Yields each batch with valid samples, and the outputs of these samples.
 
-        The check for overflow is read after the next batch was started, so that the device does not wait.
+        The host reads the overflow flag of a batch after it started the next batch, so the device is never
+        idle.
         """
         unchecked: tuple[Batch, Outputs, Tensor] | None = None
         for batch in batches:
@@ -77,7 +78,7 @@ def _is_finite(outputs: Outputs) -> Tensor:
 
 
 def _in_float32(model: nn.Layer) -> nn.Layer:
-    """Returns the model itself, or a copy with float32 weights if it has others."""
+    """Returns the model itself if all its weights are float32, else a copy with float32 weights."""
     if all(weight.dtype == paddle.float32 for weight in model.parameters()):
         return model
     return copy.deepcopy(model).to(dtype="float32")

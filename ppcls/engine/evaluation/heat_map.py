@@ -1,4 +1,4 @@
-"""Heat maps of the pixels that support a class: Grad-CAM, and attention rollout for ViT and DeiT."""
+"""Computes heat maps of the pixels that support a class: Grad-CAM, or attention rollout for ViT and DeiT."""
 
 from __future__ import annotations
 
@@ -25,23 +25,26 @@ _NO_DRAWS = np.zeros(0, np.float32)
 
 
 class HeatMaps:
-    """Heat maps of one model over images.
+    """Computes heat maps of one model for images.
 
     Args:
         model: A classifier with its trained weights.
-        transforms: Transforms of evaluation, from the bytes of a file.
+        transforms: Transforms of the evaluation. The first one decodes the bytes of an image file.
         layout: Layout of the model's input, ``NCHW`` or ``NHWC``.
 
     Attributes:
         model: The model.
 
     Raises:
-        UserError: If the transforms are random, so that they would show other pixels than were evaluated.
+        UserError: A transform is random, so the heat map would not show the evaluated pixels.
     """
 
     def __init__(self, model: nn.Layer, transforms: Sequence[Transform], layout: str) -> None:
         if random := [spec.kind for spec in transforms if spec.draws]:
-            raise UserError(f"heat maps need transforms without random numbers, got {', '.join(random)}")
+            raise UserError(
+                f"heat maps need deterministic transforms, but these are random: {', '.join(random)}; "
+                "remove them from transform_ops"
+            )
         self.model = model
         model.eval()
         self._by_rollout = isinstance(model, VisionTransformer)
@@ -54,23 +57,26 @@ class HeatMaps:
             self._state = spec.after(self._state)
 
     def prepare(self, data: bytes | memoryview) -> NDArray[Any]:
-        """Returns the input of the model for one image, with a batch axis.
+        """Returns the input of the model for one image, [1, C, H, W] or [1, H, W, C] float32.
+
+        Args:
+            data: Bytes of the image file.
 
         Raises:
-            ValueError: If the image cannot be decoded.
+            ValueError: The image cannot be decoded.
         """
         return np.ascontiguousarray(run(self._chain, data, _NO_DRAWS)[None], np.float32)
 
     def overlay(self, data: bytes | memoryview, class_id: int) -> NDArray[np.uint8]:
-        """Returns an image as the model sees it, under its heat map: RGB [H, W, 3] uint8.
+        """Returns the transformed image blended with its heat map, RGB [H, W, 3] uint8.
 
         Args:
             data: Bytes of the image file.
-            class_id: The class. Attention rollout does not depend on it.
+            class_id: Class whose heat map is shown. Attention rollout does not depend on it.
 
         Raises:
-            ValueError: If the image cannot be decoded.
-            UserError: If the model has no suitable layer.
+            ValueError: The image cannot be decoded.
+            UserError: The model has no layer that is suitable for Grad-CAM.
         """
         image = self.prepare(data)
         heat = attention_rollout(self.model, image) if self._by_rollout else self.grad_cam(image, class_id)
@@ -83,14 +89,14 @@ class HeatMaps:
         return np.asarray(overlaid, np.uint8)
 
     def grad_cam(self, image: NDArray[Any], class_id: int) -> NDArray[Any]:
-        """Returns the heat map [h, w] of the last feature map, 0..1 (Selvaraju et al. 2017).
+        """Returns the Grad-CAM of the last feature map, [h, w], 0..1 (Selvaraju et al. 2017).
 
         Args:
-            image: A prepared image with a batch axis.
-            class_id: The class.
+            image: Result of `prepare`.
+            class_id: Class whose logit is explained.
 
         Raises:
-            UserError: If the model has no feature map that leads to the logits.
+            UserError: The model has no feature map, or its logits do not depend on the last one.
         """
         feature_maps: list[Tensor] = []
 
@@ -101,7 +107,7 @@ class HeatMaps:
                 feature_maps[:] = [output]
 
         tensor = paddle.to_tensor(image, stop_gradient=False)
-        # Attention's weights and its heads have four axes, too.
+        # Weights and heads of attention also have four axes, but are no feature maps.
         attention = [layer for layer in self.model.sublayers() if hasattr(layer, "scores")]
         others = {id(part) for layer in attention for part in layer.children()}
         layers = [layer for layer in self.model.sublayers() if id(layer) not in others]
@@ -120,18 +126,18 @@ class HeatMaps:
 
 @paddle.no_grad()  # type: ignore[untyped-decorator]
 def attention_rollout(model: VisionTransformer, image: NDArray[Any]) -> NDArray[Any]:
-    """Returns how much the class token attends to each patch, [h, w], 0..1 (Abnar and Zuidema 2020).
+    """Returns the attention of the class token to each patch, [h, w], 0..1 (Abnar and Zuidema 2020).
 
     Args:
-        model: The model.
-        image: A prepared image, [1, C, H, W] or [1, H, W, C].
+        model: A ViT or DeiT.
+        image: Input of the model, [1, C, H, W] or [1, H, W, C].
     """
     attention: list[NDArray[Any]] = []
 
     def keep_attention(_drop: nn.Layer, _inputs: Any, weights: Tensor) -> None:
         attention.append(weights.numpy()[0].mean(axis=0))
 
-    # The weights of an attention layer pass through the layer of their dropout.
+    # The attention weights are the output of the dropout layer of each attention layer.
     drops = [layer.attn_drop for layer in model.sublayers() if isinstance(layer, SelfAttention)]
     with _hooked(drops, keep_attention):
         model(paddle.to_tensor(image))
@@ -145,7 +151,7 @@ def attention_rollout(model: VisionTransformer, image: NDArray[Any]) -> NDArray[
 
 @contextmanager
 def _hooked(layers: Iterable[nn.Layer], hook: _Hook) -> Iterator[None]:
-    """Calls a hook after each of the layers."""
+    """Returns a context in which each forward pass of the layers calls ``hook``."""
     helpers = [layer.register_forward_post_hook(hook) for layer in layers]
     try:
         yield
@@ -155,7 +161,7 @@ def _hooked(layers: Iterable[nn.Layer], hook: _Hook) -> Iterator[None]:
 
 
 def _normalized(heat: NDArray[Any]) -> NDArray[Any]:
-    """Returns a heat map whose values are 0..1, with 1 for the largest."""
+    """Returns the heat map scaled linearly, so that its values range from 0 to 1."""
     heat = heat.astype(np.float32)
     heat = heat - heat.min()
     return heat / max(float(heat.max()), 1e-12)

@@ -1,4 +1,4 @@
-"""Results of an evaluation per sample: the confusion matrix, confidences, and the worst errors."""
+"""Collects the results of an evaluation per sample: confusion matrix, confidences, and worst errors."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from ppcls.report.record import Mistake, Outcomes
 from ppcls.runtime.collectives import all_reduce, gather_rows
 
 WORST = 24
-BINS = 100  # of the confidence
-_BLOCK = 1024  # tensors that are joined into one
+BINS = 100  # number of bins of the confidence
+_BLOCK = 1024  # number of tensors at which they are concatenated
 
 
 class OutcomeCollector:
-    """Collects the samples of one evaluation on the device; only `outcomes` waits for it."""
+    """Collects the results per sample of one evaluation. Only `outcomes` waits for the device.
+
+    Args:
+        classes: Number of classes.
+    """
 
     def __init__(self, classes: int) -> None:
         self._classes = classes
@@ -26,16 +30,16 @@ class OutcomeCollector:
         self._positions: list[NDArray[np.int64]] = []
 
     def add(self, logits: Tensor, batch: Batch) -> None:
-        """Adds the real rows of a batch.
+        """Adds the valid samples of a batch.
 
         Args:
-            logits: Outputs of the real rows, [valid, C], of any floating-point dtype.
+            logits: Logits of the valid samples, [valid, C], of any floating-point dtype.
         """
         label = batch.label[: batch.valid]
         if label.ndim == 2:
             label = label.argmax(axis=-1)
         z = logits.astype("float32")
-        top, predicted = paddle.topk(z, 1, axis=-1)  # chooses among equal logits as the metric does
+        top, predicted = paddle.topk(z, 1, axis=-1)  # like the metric, for the same choice among equal logits
         z = z - top
         spread = z.exp().sum(axis=-1).log()
         loss = spread - paddle.take_along_axis(z, label.unsqueeze(-1), axis=-1).squeeze(-1)
@@ -45,7 +49,7 @@ class OutcomeCollector:
         self._positions.append(positions[: batch.valid])
 
     def outcomes(self, world: int) -> Outcomes:
-        """Returns the results of all ranks, equal on each."""
+        """Returns the results over all ranks. They are equal on all ranks."""
         rows, positions = np.zeros((0, 4)), np.zeros(0, np.int64)
         if self._rows:
             rows = paddle.concat(self._rows).numpy().astype(np.float64)
@@ -67,23 +71,23 @@ class OutcomeCollector:
 
 
 def append_rows(rows: list[Tensor], more: Tensor) -> None:
-    """Appends a tensor of rows; joins many tensors into one."""
+    """Appends a tensor to ``rows``. Concatenates the tensors when there are 1,024 of them."""
     rows.append(more)
     if len(rows) == _BLOCK:
         rows[:] = [paddle.concat(rows)]
 
 
 def _count_confusion(rows: NDArray[np.float64], classes: int) -> NDArray[np.int64]:
-    """Returns the flat confusion matrix, labels first: [classes * classes] int64."""
+    """Returns the flattened confusion matrix, one row per true class: [classes * classes] int64."""
     label, predicted = rows[:, :2].astype(np.int64).T
     if not classes:
         return np.zeros(0, np.int64)
-    known = (predicted >= 0) & (predicted < classes)  # non-finite logits may have no highest
+    known = (predicted >= 0) & (predicted < classes)  # non-finite logits can give an invalid class
     return np.bincount(label[known] * classes + predicted[known], minlength=classes**2).astype(np.int64)
 
 
 def _count_confidences(rows: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Returns histograms of the confidence of wrong and of correct predictions: [2 * BINS] int64."""
+    """Returns histograms of the confidence, first of wrong, then of correct predictions: [2 * BINS] int64."""
     finite = rows[np.isfinite(rows).all(axis=1)]
     bins = np.clip((finite[:, 3] * BINS).astype(np.int64), 0, BINS - 1)
     correct = finite[:, 0] == finite[:, 1]
@@ -91,10 +95,13 @@ def _count_confidences(rows: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _find_worst(rows: NDArray[np.float64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Returns the wrong predictions with the highest loss, highest first: [at most WORST, 5]."""
+    """Returns the wrong predictions with the highest losses, highest first: [at most WORST, 5] float64.
+
+    The columns are label, predicted class, loss, confidence and position.
+    """
     wrong = np.concatenate([rows, positions[:, None].astype(np.float64)], axis=1)
     wrong = wrong[(rows[:, 0] != rows[:, 1]) & (positions >= 0)]
     losses = np.nan_to_num(wrong[:, 2], nan=np.inf, posinf=np.inf)
-    # Equal losses are ordered by position, so the result does not depend on the number of ranks.
+    # Predictions with equal losses are sorted by position, so the number of ranks has no effect.
     worst: NDArray[np.float64] = wrong[np.lexsort((wrong[:, 4], -losses))[:WORST]]
     return worst

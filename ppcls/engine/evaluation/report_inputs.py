@@ -1,4 +1,4 @@
-"""Inputs of a run's report: training images as the model sees them, evaluated images, weight histograms."""
+"""Collects inputs of a run's report: transformed training images, evaluated images, weight histograms."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from ppcls.report.confusion import class_name
 from ppcls.report.record import Histogram
 from ppcls.report.thumbnail import Picture, PictureSource
 
-if TYPE_CHECKING:  # imports this module
+if TYPE_CHECKING:  # `heat_map` imports this module
     from ppcls.engine.evaluation.heat_map import HeatMaps
 
 SHOWN = 16
-_NAMED = 3  # classes that are named for a mixed label
+_NAMED = 3  # largest number of classes in the caption of an image with a mixed label
 _BINS = 40
 
 
@@ -37,11 +37,11 @@ class ReportImages(PictureSource):
     """Keeps the first training images of each epoch, and reads evaluated images.
 
     Args:
-        splits: ``DataLoader`` of the config, with ``Train``.
+        splits: Section ``DataLoader`` of the config. It must have ``Train``.
         layout: Layout of the model's input, ``NCHW`` or ``NHWC``.
-        evaluated: Evaluated samples; None without evaluation.
+        evaluated: Index of the evaluated samples; None without evaluation.
         names: Class names by label; may be empty.
-        heat_maps: Returns the heat maps of the best model, or None without one.
+        heat_maps: Function that returns the heat maps of the best model, or None without a best model.
     """
 
     def __init__(
@@ -63,19 +63,19 @@ class ReportImages(PictureSource):
         self._pictures: list[Picture] = []
 
     def watch(self, step: Step) -> Step:
-        """Returns a step that also keeps images; the host does not wait for them."""
+        """Returns a step that calls ``step`` and also keeps images. The host does not wait for the device."""
 
         def watched(state: TrainState, batch: Batch, hooks: StepHooks) -> Tensor:
             if state.epoch != self._epoch and batch.valid:
                 self._epoch, rows = state.epoch, min(SHOWN, batch.valid)
-                # Copied, since the loader and a CUDA graph reuse the memory of a batch.
+                # The images are copied, because the loader and a CUDA graph reuse the memory of a batch.
                 self._kept = batch.image[:rows].clone(), batch.label[:rows].clone()
             return step(state, batch, hooks)
 
         return watched
 
     def augmented(self) -> list[Picture]:
-        """Returns the training images that were kept last."""
+        """Returns the first training images of the current epoch, after all transforms."""
         if self._kept is not None:
             images, labels = (np.asarray(tensor.numpy()) for tensor in self._kept)
             if self._layout == "NCHW":
@@ -88,7 +88,11 @@ class ReportImages(PictureSource):
         return self._pictures
 
     def evaluated(self, position: int) -> Picture | None:
-        """Returns an evaluated image as stored in its file; None if it can't be read."""
+        """Returns an evaluated image without transforms; None if it can't be read.
+
+        Args:
+            position: Position of the image in the evaluated data set.
+        """
         if self._index is None or self._decoder is None:
             return None
         try:
@@ -99,10 +103,16 @@ class ReportImages(PictureSource):
         return Picture(to_uint8(pixels, str(pixels.dtype), rgb), "", self._index.name(position))
 
     def explained(self, position: int, class_id: int) -> Picture | None:
-        """Returns an evaluated image under the heat map of a class; None without a best model.
+        """Returns an evaluated image blended with the heat map of a class.
+
+        Returns None without a best model, or if the image can't be read.
+
+        Args:
+            position: Position of the image in the evaluated data set.
+            class_id: Class whose heat map is shown.
 
         Raises:
-            UserError: If the best model has no heat maps.
+            UserError: The best model does not support heat maps.
         """
         maps = self._heat_maps()
         if self._index is None or maps is None:
@@ -122,10 +132,11 @@ class ReportImages(PictureSource):
 
 
 def unnormalize(image: NDArray[Any], chain: Sequence[Transform]) -> NDArray[np.uint8]:
-    """Returns the pixels of an image as they were before normalization.
+    """Returns the pixels of a transformed image, without its normalization.
 
     Args:
         image: Transformed image, [H, W, C], of any floating-point dtype.
+        chain: Transforms of the image.
 
     Returns:
         [H, W, C] uint8, RGB if there are three or more channels.
@@ -142,7 +153,15 @@ def unnormalize(image: NDArray[Any], chain: Sequence[Transform]) -> NDArray[np.u
 
 
 def to_uint8(pixels: NDArray[Any], dtype: str, rgb: bool) -> NDArray[np.uint8]:
-    """Converts pixels to RGB, [H, W, C] uint8; float32 is scaled from its lowest to its highest value."""
+    """Converts pixels to [H, W, C] uint8, in the order RGB if there are three or more channels.
+
+    Values of float32 images are scaled, so that the lowest value becomes 0 and the highest 255.
+
+    Args:
+        pixels: Pixels, [H, W, C].
+        dtype: Dtype that defines the range of the values: ``uint8``, ``uint16`` or ``float32``.
+        rgb: Whether the channels are in the order RGB; otherwise BGR.
+    """
     values: NDArray[Any] = np.nan_to_num(pixels.astype(np.float32), posinf=0.0, neginf=0.0)
     if dtype == "uint16":
         values = values / 257
@@ -155,7 +174,10 @@ def to_uint8(pixels: NDArray[Any], dtype: str, rgb: bool) -> NDArray[np.uint8]:
 
 @paddle.no_grad()  # type: ignore[untyped-decorator]
 def weight_histograms(model: nn.Layer) -> dict[str, Histogram]:
-    """Returns a histogram of each trainable tensor that is finite, by name; computed on the device."""
+    """Returns histograms of the trainable parameters by name, without non-finite parameters.
+
+    The device computes them.
+    """
     histograms = {}
     for name, weight in model.named_parameters():
         if weight.stop_gradient:  # frozen, or BatchNorm statistics, which Paddle lists as parameters

@@ -1,4 +1,4 @@
-"""Evaluation with test-time augmentation."""
+"""Evaluates a model with test-time augmentation."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ _SMALLEST = 1e-30  # probability
 
 
 class AveragedLogits(nn.Layer):  # type: ignore[misc]
-    """Returns logits of the mean probabilities of all views of an image.
+    """Averages the probabilities of all views of an image, and returns the logits of the mean.
 
     Args:
-        model: Classifier, whose logits are passed through a softmax or, for several labels, a sigmoid.
-        views: Makes the views.
-        several_labels: Whether images have several labels.
+        model: Classifier.
+        views: Computes the views of images.
+        several_labels: Whether images may have several labels. If so, probabilities are sigmoids of the
+            logits, otherwise softmaxes.
     """
 
     def __init__(self, model: nn.Layer, views: ImageViews, several_labels: bool) -> None:
@@ -29,7 +30,7 @@ class AveragedLogits(nn.Layer):  # type: ignore[misc]
         self._model, self._views, self._several_labels = model, views, several_labels
 
     def forward(self, images: Tensor) -> Tensor:
-        """Returns the logits [B, class_num] float32 of images [B, ...]."""
+        """Returns the logits, [B, class_num] float32, of images, [B, ...]."""
         activation = F.sigmoid if self._several_labels else F.softmax
         scores = [activation(self._model(view).astype("float32")) for view in self._views(images)]
         mean = paddle.stack(scores).mean(0).clip(_SMALLEST, 1.0)
@@ -38,14 +39,20 @@ class AveragedLogits(nn.Layer):  # type: ignore[misc]
 
 
 def config_for_views(config: Config, kind: ViewKind) -> Config:
-    """Returns a config whose ``DataLoader.Eval`` prepares images for views.
+    """Returns a config whose ``DataLoader.Eval`` has the transforms that the views need.
+
+    Args:
+        kind: Kind of test-time augmentation.
 
     Raises:
-        UserError: If the model returns embeddings, or if the transforms are not suitable.
+        UserError: The model returns embeddings, or the views do not support the transforms of the config.
     """
     split = config.DataLoader.evaluated.get("Eval")
     if isinstance(config.Arch, RecModel) or not isinstance(split, Split):
-        raise UserError("--tta needs a classifier and DataLoader.Eval; embeddings are not averaged")
+        raise UserError(
+            "--tta needs a classifier and DataLoader.Eval with one data set; embeddings can't be averaged; "
+            "remove --tta"
+        )
     ops = transforms_for_views(kind, split.dataset.transform_ops)
     dataset = split.dataset.model_copy(update={"transform_ops": ops})
     loader = config.DataLoader.model_copy(update={"Eval": split.model_copy(update={"dataset": dataset})})
@@ -53,6 +60,6 @@ def config_for_views(config: Config, kind: ViewKind) -> Config:
 
 
 def average_views(model: nn.Layer, config: Config, kind: ViewKind, several_labels: bool) -> AveragedLogits:
-    """Returns the model with test-time augmentation."""
+    """Returns a model that averages the outputs of ``model`` over the views of each image."""
     _, height, width = config.Global.image_shape
     return AveragedLogits(model, ImageViews(kind, (height, width), config.Arch.data_format), several_labels)

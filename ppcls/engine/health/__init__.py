@@ -1,1 +1,1 @@
-"""Non-finite losses and gradients, and requests to save or stop."""
+"""Monitors a run: non-finite losses and gradients, and requests to save or stop."""

@@ -1,7 +1,8 @@
 """Ends a run after too many consecutive updates with a non-finite loss or gradient.
 
-Loss scaling of float16 skips such an update, so some of them are harmless. Float32 and bfloat16 skip nothing:
-the run ends as soon as the weights are non-finite.
+Such an update is called bad. With float16, loss scaling skips updates with non-finite gradients, so a few bad
+updates are harmless. With float32 and bfloat16, every update changes the weights, and the run ends as soon as
+the weights are non-finite.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class UpdateRange:
-    """Consecutive updates of one epoch, as the host reads them from the device.
+    """Losses and gradient checks of consecutive updates of one epoch, on the host.
 
     Attributes:
         epoch: Epoch, from 0.
         step: Position of the first batch in the epoch, from 0.
-        update: Number of updates in the run before these.
-        ends: Whether each batch completes an update: [batches] bool.
-        losses: Loss of each batch: [ranks, batches] float64.
-        gradients: Information about the updates' gradients.
+        update: Number of earlier updates in the run.
+        ends: [batches] bool, whether each batch ends an update.
+        losses: [ranks, batches] float64, the loss of each batch.
+        gradients: Overflows and loss scales of the updates.
     """
 
     epoch: int
@@ -46,19 +47,25 @@ class UpdateRange:
 
     @property
     def batches(self) -> list[slice]:
-        """The batches of each update."""
+        """For each update, the range of its batches."""
         last = np.flatnonzero(self.ends) + 1
         return [slice(a, b) for a, b in zip([0, *last[:-1].tolist()], last.tolist(), strict=True)]
 
     def bad(self) -> NDArray[np.bool_]:
-        """Returns whether each update had a non-finite loss or gradient: [updates] bool."""
+        """Returns, for each update, whether a loss or gradient was non-finite: [updates] bool."""
         finite = np.isfinite(self.losses)
         return self.gradients.nonfinite | [not finite[:, batches].all() for batches in self.batches]
 
 
 @dataclass(frozen=True)
 class _BadUpdate:
-    """A bad update: its number from 1, its epoch from 0, and rank and step of its batches."""
+    """A bad update.
+
+    Attributes:
+        number: Number of the update in the run, from 1.
+        epoch: Epoch, from 0.
+        batches: Rank and step of each of its bad batches.
+    """
 
     number: int
     epoch: int
@@ -71,12 +78,12 @@ class _BadUpdate:
 
 
 class NonFiniteMonitor:
-    """Counts consecutive bad updates.
+    """Counts consecutive bad updates, and raises an error if there are too many.
 
     Args:
         limit: Maximum number of consecutive bad updates.
-        output_dir: Folder for the list of images in a bad batch, `BAD_STEPS`.
-        last_good: Returns the newest intact checkpoint, or None.
+        output_dir: Folder for the file `BAD_STEPS`, which lists the images of a bad update.
+        last_good: Function that returns the newest intact checkpoint, or None.
     """
 
     def __init__(
@@ -90,7 +97,7 @@ class NonFiniteMonitor:
         self._scale = 0.0
 
     def check(self, updates: UpdateRange) -> None:
-        """Checks the next updates.
+        """Checks the updates after those of the previous call.
 
         Raises:
             UserError: Too many consecutive updates are bad, the loss scale falls below its minimum, or the
@@ -126,7 +133,12 @@ class NonFiniteMonitor:
             raise self._error(updates.update + len(updates.batches), first_here, text, None)
 
     def _note_scale(self, gradients: UpdateOutcomes, i: int, number: int) -> float | None:
-        """Returns the loss scale after a bad update, and notes the update if it was skipped."""
+        """Returns the loss scale after a bad update, or None. Records the update if it was skipped.
+
+        Args:
+            i: Index of the update in ``gradients``.
+            number: Number of the update in the run, from 1.
+        """
         if gradients.loss_scales is None:
             return None
         scale = float(gradients.loss_scales[i])
@@ -147,7 +159,15 @@ class NonFiniteMonitor:
     def _error(
         self, number: int, first: _BadUpdate, text: str, scale: float | None, fix: str = ""
     ) -> UserError:
-        """Returns the error that ends the run at update ``number``, where ``first`` was the first bad one."""
+        """Returns the error that ends the run.
+
+        Args:
+            number: Number of the update at which the run ends.
+            first: First of the consecutive bad updates.
+            text: Reason of the error.
+            scale: Loss scale; None without loss scaling.
+            fix: Additional suggestions.
+        """
         since = f"; the first was {first}" if first.number != number else ""
         scaled = "" if scale is None else f", loss scale {scale:g}"
         good = self._last_good()
@@ -162,7 +182,7 @@ class NonFiniteMonitor:
         return UserError(message)
 
     def _describe_images(self, update: _BadUpdate) -> str:
-        """Returns the names of some images of an update; writes all of them to a file if there are more."""
+        """Returns the names of up to five images of an update. If there are more, writes all to a file."""
         images = _images_of(self._state, update)
         text = ", ".join(image.name for image in images[:_SHOWN])
         if len(images) <= _SHOWN:
@@ -179,7 +199,7 @@ class NonFiniteMonitor:
 
 
 def _locate(updates: UpdateRange, number: int, batches: slice) -> _BadUpdate:
-    """Returns a bad update with its batches of non-finite loss, or all batches if only gradients are bad."""
+    """Returns a bad update. It lists the batches with a non-finite loss, or all if no loss is non-finite."""
     wrong = np.argwhere(~np.isfinite(updates.losses[:, batches]))
     if not len(wrong):
         wrong = np.argwhere(np.ones_like(updates.losses[:, batches], np.bool_))

@@ -1,4 +1,4 @@
-"""Requests to save or to stop, decided between two updates and equal on all ranks."""
+"""Collects requests to save or stop between two updates, and makes them equal on all ranks."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ppcls.runtime.start import Runtime
 
 
 class SaveStopRequests:
-    """Collects requests of all ranks to save or to stop: from signals and from the configured intervals.
+    """Collects requests of all ranks to save or stop. They come from signals and from save intervals.
 
     Args:
-        settings: Save intervals.
-        signals: SignalRequests that this rank received.
+        settings: Section ``Global``, which has the save intervals.
+        signals: Requests from the signals that this rank received.
 
     Attributes:
         stop: Number of the signal that stops all ranks; 0 for none.
@@ -31,18 +31,18 @@ class SaveStopRequests:
         self.saved()
 
     def exchange(self) -> None:
-        """Exchanges requests between ranks; all ranks call it at the same points."""
+        """Exchanges requests between ranks. All ranks must call it at the same points of the run."""
         save = self._is_time() or self._signals.take_save()
         stop, any_save = self._exchange.any_rank([self._signals.stop, int(save)])
         self.stop = self.stop or stop
         self._save |= bool(any_save)
 
     def must_save(self, update: int) -> bool:
-        """Returns whether to save after ``update``."""
+        """Returns whether the run must save a checkpoint after ``update``."""
         return bool(self.stop) or self._save or (self._every is not None and update % self._every == 0)
 
     def saved(self) -> None:
-        """Clears requests to save and restarts the interval."""
+        """Clears requests to save, and restarts the interval ``Global.save_minutes``."""
         self._last_save, self._save = time.monotonic(), False
 
     def raise_if_stopped(self) -> None:
@@ -56,6 +56,6 @@ class SaveStopRequests:
         self.raise_if_stopped()
 
     def _is_time(self) -> bool:
-        """Returns whether the save interval of rank 0 is over."""
+        """Returns whether ``Global.save_minutes`` have passed since the last save. On rank 0 only."""
         minutes = self._minutes
         return self._is_main and minutes is not None and time.monotonic() - self._last_save >= 60 * minutes

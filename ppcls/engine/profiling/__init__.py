@@ -1,1 +1,1 @@
-"""Timing and memory of a run."""
+"""Measures times and memory of a run."""

@@ -1,7 +1,7 @@
-"""Measures how long training waits for data: the time in which the device has no work.
+"""Measures how long training waits for data, that is, how long the device has no work.
 
-On a CPU that is the time that the host waits. A GPU may still be busy with earlier steps while the host
-waits, so only the time after they are done counts.
+On a CPU, this is the time that the host waits. On a GPU, earlier steps may still run while the host waits, so
+only the time after the end of these steps counts.
 """
 
 from __future__ import annotations
@@ -20,18 +20,21 @@ _POLL = 0.0005  # seconds; Paddle 2.6 has no device timer
 
 
 class DeviceEvent(Protocol):
-    """A point in the device's queue of work."""
+    """Interface of an event, which marks a point in the device's queue of work."""
 
     def query(self) -> bool:
-        """Returns whether the device has reached it."""
+        """Returns whether the device has reached this point."""
 
 
 class DataWait:
-    """Adds up the time of blocks that wait for data.
+    """Adds up the time that the device is idle while the host waits for data.
 
     Args:
-        record: Records an event after all work submitted so far; None if the host does the work.
-        clock: Returns the time in seconds.
+        record: Function that records an event after all submitted work; None if the host does the work.
+        clock: Function that returns the time in seconds; None for `time.perf_counter`.
+
+    Attributes:
+        seconds: Idle time so far.
     """
 
     def __init__(
@@ -43,7 +46,7 @@ class DataWait:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Counts the time in which the device is idle during the block."""
+        """Returns a context that waits for data. The time in which the device is idle is added."""
         start = self._clock()
         if self._record is None or self._watcher is None:
             yield
@@ -66,7 +69,7 @@ class DataWait:
 
 
 def build_data_wait(runtime: Runtime) -> DataWait:
-    """Returns a counter for a run's device."""
+    """Returns a `DataWait` for the device of a run."""
     return DataWait(_record_gpu_event if runtime.device == "gpu" else None)
 
 

@@ -1,4 +1,4 @@
-"""Peak memory of a run, and helpful errors when memory runs out."""
+"""Measures the peak memory of a run, and explains errors when memory runs out."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _REQUESTED_BYTES = re.compile(r"Fail to alloc memory of (\d+) size")
 
 @dataclass(frozen=True)
 class PeakMemory:
-    """The highest memory use so far, in MiB.
+    """The highest memory use of this process so far, in MiB.
 
     Attributes:
-        process: Resident memory of this process.
+        process: Resident host memory.
         allocated: GPU memory of Paddle's tensors; None on a CPU.
-        reserved: GPU memory of Paddle's allocator; None on a CPU.
+        reserved: GPU memory that Paddle's allocator reserved; None on a CPU.
     """
 
     process: int
@@ -38,7 +38,7 @@ class PeakMemory:
     reserved: int | None = None
 
     def describe(self) -> str:
-        """Returns the figures as text."""
+        """Returns the values as text for the log."""
         host = f"this process {self.process} MiB"
         if self.reserved is None:
             return host
@@ -59,7 +59,7 @@ def peak_memory(runtime: Runtime) -> PeakMemory:
 
 @contextmanager
 def explain_out_of_memory(config: Config, runtime: Runtime) -> Iterator[None]:
-    """Converts a failed allocation in the block to a `UserError` with figures and advice.
+    """Returns a context that converts a failed allocation to a `UserError` with memory sizes and advice.
 
     Raises:
         UserError: An allocation failed.
@@ -97,7 +97,7 @@ def _explain(error: Exception, config: Config, runtime: Runtime) -> UserError:
 
 
 def _requested(text: str) -> str:
-    """Returns the size of the failed allocation, if the message of Paddle or NumPy has it."""
+    """Returns the size of the failed allocation as text; empty if the error message does not contain it."""
     if match := _REQUESTED.search(text):
         return f": could not allocate {match[1] or match[2]} more"
     if match := _REQUESTED_BYTES.search(text):

@@ -1,10 +1,10 @@
 """Times the phases of training updates.
 
-A GPU runs behind the host, so the host's clock alone cannot time a phase. In timed updates the host
-waits for the GPU before and after each phase.
+A GPU executes work later than the host launches it. In timed updates, the host therefore waits for the GPU
+before and after each phase.
 
-Ranks usually exchange gradients during the backward pass. In every second timed update they do so after it,
-which measures exchange and backward pass separately.
+Ranks usually exchange gradients during the backward pass. In every second timed update, they exchange
+gradients after the backward pass, so that both can be timed separately.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class PhaseTimer(StepHooks):
     """Times the phases of all updates.
 
     Args:
-        mark: Returns a context to enter around each phase.
+        mark: Function that returns a context for a phase, for example to mark the phase in a trace.
 
     Attributes:
-        fresh: Whether the next batch begins an update.
+        fresh: Whether the next batch is the first one of an update.
         overlap: Whether ranks exchange gradients during the backward pass of the current update.
     """
 
@@ -57,7 +57,7 @@ class PhaseTimer(StepHooks):
 
     @contextmanager
     def __call__(self, phase: Phase) -> Iterator[None]:
-        """Times a phase."""
+        """Returns a context that times a phase."""
         self._runtime.synchronize()
         start = time.perf_counter()
         with self._mark(phase):
@@ -66,7 +66,10 @@ class PhaseTimer(StepHooks):
         self._times[COLUMNS.index(phase)] += time.perf_counter() - start
 
     def begin_batch(self) -> None:
-        """Starts an update if one is due; may be called again if the epoch had no batch left."""
+        """Starts the time of a batch and, if `fresh`, of an update.
+
+        The loop calls it again if the epoch had no batch left.
+        """
         self._runtime.synchronize()
         if self.fresh:
             self._times = np.zeros(len(COLUMNS))
@@ -74,7 +77,7 @@ class PhaseTimer(StepHooks):
         self._start = time.perf_counter()
 
     def end_batch(self, update: bool) -> None:
-        """Adds the time of a batch; ends the update with its last batch."""
+        """Adds the time of a batch. The last batch of an update ends the times of the update."""
         self._runtime.synchronize()
         self._times[-1] += time.perf_counter() - self._start
         if update:
@@ -85,11 +88,11 @@ class PhaseTimer(StepHooks):
         self.fresh = update
 
     def eager_step(self, state: TrainState, batch: Batch, hooks: StepHooks) -> paddle.Tensor:
-        """Runs `train_step` eagerly, because only then its phases can be timed."""
+        """Runs `train_step` without CUDA graphs, because the phases of a captured step can't be timed."""
         return train_step(state, batch, hooks, overlap=self.overlap)
 
     def measured(self, first: int, images: int, ordinary: float | None) -> StepTimes:
-        """Returns the times of all ranks, which all call it.
+        """Returns the times of all ranks. All ranks must call it.
 
         Args:
             first: Number of the first timed update.

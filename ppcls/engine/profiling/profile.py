@@ -1,6 +1,7 @@
-"""``--profile START:STOP``: a trace of some updates, and a table of the time per phase.
+"""``--profile START:STOP``: writes a trace of some updates, and a table of the time per phase.
 
-Timed phases do not overlap. Ordinary updates before the window are measured for comparison.
+Timed phases do not overlap, which makes updates slower. Updates before the window are measured without timed
+phases, for comparison.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from ppcls.files import atomic_path, write_text
 from ppcls.report.step_times import StepTable, as_json, as_text, summarize
 from ppcls.runtime.start import Runtime
 
-_WARM_UP = 2  # first updates, which build kernels and are not measured
+_WARM_UP = 2  # number of first updates that are not measured, because they build kernels
 
 
 class Trace:
-    """A trace by Paddle's profiler, from `start` to `save`.
+    """Records a trace with Paddle's profiler, from `start` to `save`.
 
     Args:
         on_gpu: Whether to trace GPU kernels too.
@@ -39,12 +40,12 @@ class Trace:
         self._profiler: Profiler | None = None
 
     def start(self) -> None:
-        """Starts the trace."""
+        """Starts recording."""
         self._profiler = Profiler(targets=self._targets, on_trace_ready=lambda _: None)
         self._profiler.start()
 
     def save(self, path: Path) -> None:
-        """Ends the trace and writes it in the format of chrome://tracing.
+        """Stops recording, and writes the trace in the format of chrome://tracing.
 
         Raises:
             OSError: The file can't be written.
@@ -56,14 +57,17 @@ class Trace:
             profiler.export(str(temporary), format="json")
 
     def close(self) -> None:
-        """Ends the trace, since a process can have only one profiler."""
+        """Stops recording and discards the trace, because a process can have only one profiler."""
         if self._profiler is not None:
             self._profiler.stop()
             self._profiler = None
 
 
 def why_no_trace(runtime: Runtime) -> str | None:
-    """Returns why Paddle can't trace here, None if it can. A GPU build of 2.6.2 needs a driver for it."""
+    """Returns why Paddle's profiler does not work on this machine; None if it works.
+
+    In GPU builds of Paddle 2.6.2, the profiler needs an NVIDIA driver.
+    """
     if runtime.device == "gpu" or not paddle.is_compiled_with_cuda():
         return None
     if paddle.device.cuda.device_count() > 0:
@@ -75,13 +79,13 @@ def why_no_trace(runtime: Runtime) -> str | None:
 
 
 class Profile(StepHooks):
-    """Times and traces the updates of a window, and writes both to a folder.
+    """Times and traces the updates of a window, and writes the times and the trace to a folder.
 
     Args:
         window: Updates to profile.
         images: Number of images of a full update over all ranks.
-        folder: Folder for the table and the traces of all ranks, which is created.
-        log: Receives lines for the log of rank 0.
+        folder: Folder for the table and the traces of all ranks. It is created if it does not exist.
+        log: Function that writes a line to the log of rank 0.
 
     Raises:
         UserError: The folder can't be created.
@@ -94,7 +98,7 @@ class Profile(StepHooks):
         self._folder, self._log = folder, log
         self._no_trace = why_no_trace(runtime)
         self._trace = Trace(runtime.device == "gpu") if self._no_trace is None else None
-        # Measures as many ordinary updates as are profiled, if there are enough before the window.
+        # First update of the comparison. It has as many updates as the window, if enough precede the window.
         self._reference = max(_WARM_UP, window.start - (window.stop - window.start))
         self._step, self._start, self._ordinary = 0, 0.0, 0.0
         self._timer = PhaseTimer(runtime, self._mark)
@@ -104,9 +108,9 @@ class Profile(StepHooks):
             raise UserError(f"{folder}: can't create the folder of the profile: {error.strerror}") from None
 
     def wrap(self, step: Step) -> Step:
-        """Returns ``step``, replaced by eager steps until the window ends.
+        """Returns a step that is eager until the end of the window, and equals ``step`` after it.
 
-        The steps before the window are eager too, so that they can be compared with those in it.
+        The steps before the window are eager too, so that their times can be compared with the window.
         """
 
         def profiled_step(state: TrainState, batch: Batch, hooks: StepHooks) -> paddle.Tensor:
@@ -121,7 +125,7 @@ class Profile(StepHooks):
         return self._window.start <= self._step < self._window.stop
 
     def __call__(self, phase: Phase) -> AbstractContextManager[None]:
-        """Times a phase of a profiled step."""
+        """Returns a context that times a phase if the current update is in the window."""
         return self._timer(phase) if self._profiling else nullcontext()
 
     def _mark(self, phase: Phase) -> AbstractContextManager[None]:
@@ -132,7 +136,7 @@ class Profile(StepHooks):
         return marked
 
     def begin_batch(self) -> None:
-        """Starts an update if one is due."""
+        """Starts the time of a batch, and at the start of the window the trace."""
         if self._profiling:
             if self._trace is not None and self._timer.fresh and self._timer.steps == 0:
                 self._trace.close()
@@ -143,7 +147,7 @@ class Profile(StepHooks):
         self._start = time.perf_counter()
 
     def end_batch(self, update: bool) -> None:
-        """Adds the time of a batch; ends the update with its last batch."""
+        """Adds the time of a batch, and writes the profile after the last update of the window."""
         if self._profiling:
             self._timer.end_batch(update)
         elif self._reference <= self._step < self._window.start:
@@ -155,12 +159,12 @@ class Profile(StepHooks):
             self._finish()
 
     def close(self) -> None:
-        """Ends the trace if the run ends within the window."""
+        """Discards the trace if the run ends within the window."""
         if self._trace is not None:
             self._trace.close()
 
     def _finish(self) -> None:
-        """Writes and logs trace and table. If that fails, training continues."""
+        """Writes the trace and the table, and logs the table. If writing fails, training continues."""
         trace = self._folder / f"trace_rank{self._runtime.rank}.json"
         before = self._window.start - self._reference
         ordinary = self._ordinary / before if before > 0 else None
@@ -193,17 +197,18 @@ class Profile(StepHooks):
 def build_profile(
     window: ProfileWindow, state: TrainState, epochs: int, output_dir: Path, log: Callable[[str], None]
 ) -> Profile:
-    """Builds the profile of a window, which starts at the current position of the run.
+    """Returns the hooks that profile a window of a run.
 
     Args:
-        window: Updates to profile.
+        window: Updates to profile. Update 0 is the next update of the run.
         state: State of the run, new or resumed.
-        output_dir: Output folder. The profile goes to ``profile/START-STOP``, counted from the run's first
-            update.
-        log: Receives lines for the log of rank 0.
+        epochs: Number of epochs of the run.
+        output_dir: Output folder. The profile is written to its subfolder ``profile/START-STOP``, in which
+            START and STOP count from the first update of the run, also if the run is resumed.
+        log: Function that writes a line to the log of rank 0.
 
     Raises:
-        UserError: The run has fewer updates.
+        UserError: The run has fewer updates than the window needs.
     """
     done = state.epoch * state.updates_per_epoch + state.updates_of_epoch
     left = epochs * state.updates_per_epoch - done
