@@ -67,15 +67,14 @@ def test_build_state_fused_kernels_on_a_cpu_are_an_error(make_config: Callable[.
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["ResNet18", "ResNet50_vd", "ResNeXt50_32x4d", "MobileNetV1"])
-def test_fused_model_has_the_loss_and_gradients_of_its_own_layers(name: str) -> None:
+def test_fused_model_is_as_close_to_the_cpu_as_its_own_layers(name: str) -> None:
     command = [sys.executable, "-s", str(SUPPORT / "fused_model_run.py"), name]
-    environment = os.environ | {"NVIDIA_TF32_OVERRIDE": "0", "PYTHONPATH": python_path()}
+    environment = os.environ | {"PYTHONPATH": python_path()}
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
     result = json.loads(run.stdout.splitlines()[-1])
-    assert result["losses"][0] == pytest.approx(result["losses"][1], rel=1e-4)
-    assert result["gradients"] < 0.02
-    assert result["statistics"] < 1e-3
-    assert result["outputs"] < 1e-3
+    assert result["losses"][1:] == pytest.approx([result["losses"][0]] * 2, rel=1e-3)
+    for measure, own in result["own"].items():
+        assert result["fused"][measure] < 3 * own + 1e-3, result
 
 
 def python_path() -> str:
