@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,12 +118,14 @@ def fit(
         from ppcls.report.jsonlines import as_dict, read_records
 
         if state is not None:
-            state.runtime = runtime
+            state = replace(state, runtime=runtime)
         trained = train(config, runtime, output_dir, profiled, state, hooks)
         fallback = config.Global.checkpoint_fallback_dir
         best, latest = (newest(role, output_dir, fallback) for role in (BEST, LATEST))
         records = read_records(output_dir / "metrics.jsonl") if runtime.is_main else []
-        return FitResult(trained.best, output_dir, best, latest, [as_dict(record) for record in records])
+        return FitResult(
+            trained.progress.best, output_dir, best, latest, [as_dict(record) for record in records]
+        )
 
 
 def evaluate(

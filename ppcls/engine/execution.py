@@ -5,17 +5,35 @@ With ``auto``, the choice is the fastest execution in the measurements of docs/p
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import paddle
 
 from ppcls.config.schema import Config
 from ppcls.config.sections.model import Arch
 from ppcls.engine.core.compiled import compiles, measured
+from ppcls.engine.core.parallel import connect_ranks
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import Step, train_step
 from ppcls.engine.cuda_graph.graphed_step import GraphedStep, draws_random_numbers
 from ppcls.errors import UserError
 
 _STRATEGY = "FLAGS_allocator_strategy"
+
+
+def connect(config: Config, state: TrainState) -> tuple[TrainState, Step, str]:
+    """Chooses the step of a run, and connects its ranks as the step needs it; waits for all of them.
+
+    Returns:
+        The same run, whose ranks have rank 0's weights and exchange gradients; its step; a line for the log.
+
+    Raises:
+        UserError: As `choose_step`.
+    """
+    step, execution = choose_step(config, state)
+    overlapping = not isinstance(step, GraphedStep)
+    network = connect_ranks(state.network, config.Global, state.runtime, overlapping=overlapping)
+    return replace(state, network=network), step, execution
 
 
 def choose_step(config: Config, state: TrainState) -> tuple[Step, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -91,14 +91,15 @@ def find_lr(config: Config, runtime: Runtime, output_dir: Path) -> str:
 
 
 def _measure(run: Run) -> LearningRateTest:
-    state = run.state
-    begin = state.update
-    state.schedule = lambda update: FIRST * (LAST / FIRST) ** ((update - begin) / (UPDATES - 1))
+    begin = run.state.progress.update + run.state.progress.schedule_shift
+    state = replace(
+        run.state, schedule=lambda update: FIRST * (LAST / FIRST) ** ((update - begin) / (UPDATES - 1))
+    )
     state.network.train()
     rates, losses, lowest = [], [], math.inf
     sums = paddle.zeros([2], "float64")  # loss and images of the update, on this rank
     for batch in endless(state.loader):
-        rate = state.schedule(state.update)
+        rate = state.learning_rate(state.update)
         loss = run.step(state, batch, NO_HOOKS)[0].astype("float64")
         sums = sums + paddle.stack([loss, paddle.to_tensor(float(batch.valid), "float64")])
         if not batch.update:

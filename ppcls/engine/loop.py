@@ -108,18 +108,19 @@ def fit(run: Run) -> None:
     world, embedded = state.runtime.world_size, state.runtime.embedded
     with handle_signals(world, embedded) as signals, run.checkpoints.finished():
         requests = SaveStopRequests(settings, state.runtime, signals)
-        while state.closing or not _is_finished(state, settings):
-            if not state.closing:
+        while state.progress.closing or not _is_finished(state, settings):
+            if not state.progress.closing:
                 train_epoch(run, requests, monitor)
                 state.share_statistics()
-                state.closing = True
+                state.progress.closing = True
             _close_epoch(run, requests)
             requests.saved()
             requests.raise_if_stopped()
     if state.epoch < settings.epochs:
-        count = "evaluation" if state.not_better == 1 else f"{state.not_better} evaluations"
+        failed = state.progress.not_better
+        count = "evaluation" if failed == 1 else f"{failed} evaluations"
         run.log(
-            f"stopped early after epoch {state.epoch} of {settings.epochs}: {state.judge or 'metric'} did "
+            f"stopped early after epoch {state.epoch} of {settings.epochs}: {state.judge} did "
             f"not improve in the last {count} (Global.early_stopping)"
         )
 
@@ -167,7 +168,7 @@ def train_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonitor)
 def _is_finished(state: TrainState, settings: Global) -> bool:
     """Returns whether no epoch is left to train. Equal on all ranks, because their metrics are equal."""
     limit = settings.early_stopping
-    return state.epoch >= settings.epochs or (limit is not None and state.not_better >= limit)
+    return state.epoch >= settings.epochs or (limit is not None and state.progress.not_better >= limit)
 
 
 def _batches(state: TrainState, meter: Meter, hooks: StepHooks) -> Iterator[Batch]:
@@ -211,7 +212,7 @@ def _close_epoch(run: Run, requests: SaveStopRequests) -> None:
         run.log(f"so far {skipped}")
     if epoch % settings.save_interval == 0 or last:
         roles.append(f"epoch_{epoch}")
-    state.closing = False
+    state.progress.closing = False
     run.save(roles, score, in_background=True)
 
 
@@ -221,7 +222,7 @@ def _evaluate(run: Run, evaluator: Evaluator, requests: SaveStopRequests) -> tup
     Returns:
         The score, or None if score or loss is non-finite; and whether the score is the best so far.
     """
-    state, done = run.state, count(1)
+    state, progress, done = run.state, run.state.progress, count(1)
 
     def after_batch() -> None:
         run.reporter.advance_evaluation(next(done), evaluator.batches)
@@ -231,12 +232,12 @@ def _evaluate(run: Run, evaluator: Evaluator, requests: SaveStopRequests) -> tup
         result = evaluator(state.model, after_batch)
     score = result.score
     finite = math.isfinite(result.loss + score)
-    best = finite and (state.best is None or score > state.best)
+    best = finite and (progress.best is None or score > progress.best)
     if best:
-        state.best = score
+        progress.best = score
     if best or run.outcomes is None:
         run.outcomes = result.outcomes
-    state.not_better = 0 if best else state.not_better + 1
+    progress.not_better = 0 if best else progress.not_better + 1
     note = state.plateau.see(result.loss, score, state.epoch) if state.plateau is not None else None
     record = EvalRecord(
         epoch=state.epoch,

@@ -109,7 +109,7 @@ class Meter:
             update=update,
             loss=float(self._totals[0]) / images if images else math.nan,
             metrics=metrics.values(self._totals[1:-1], images) if metrics is not None else {},
-            learning_rate=self._state.schedule(update - 1),
+            learning_rate=self._state.learning_rate(update - 1),
             images_per_second=self._images / seconds,
             data_wait=self._wait.seconds / seconds,
             eta_seconds=remaining * seconds / max(1, update - self._first_update),

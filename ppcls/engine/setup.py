@@ -41,7 +41,7 @@ from ppcls.engine.core.state import TrainState
 from ppcls.engine.cuda_graph.graphed_forward import GraphedForward
 from ppcls.engine.cuda_graph.graphed_step import GraphedStep
 from ppcls.engine.evaluation.evaluate import build_evaluator
-from ppcls.engine.execution import choose_step
+from ppcls.engine.execution import connect
 from ppcls.engine.loop import Run
 from ppcls.engine.preprocessing import compare_preprocessing
 from ppcls.errors import UserError
@@ -88,19 +88,21 @@ def build_run(
                 lambda model, images: notes.extend(load_pretrained(config, model, images, resumed)),
             )
         notes += _describe_model(config, state)
-        run = Run(state, config.Global, checkpoints, resumed=resumed, folder_classes=classes)
+        evaluator = None
         if config.Global.eval_during_train:
-            run.evaluator = build_evaluator(config, runtime, state.precision, sample_by_sample=True)
+            evaluator = build_evaluator(config, runtime, state.precision, sample_by_sample=True)
+        run = Run(state, config.Global, checkpoints, evaluator, resumed=resumed, folder_classes=classes)
         notes += _describe_data(config, run)
         notes += _restore(run)
     agree(config, runtime, run.indexes)
-    run.step, execution = choose_step(config, state)
-    state.connect(config.Global, overlapping=not isinstance(run.step, GraphedStep))
-    if isinstance(run.step, GraphedStep) and run.evaluator is not None:
-        run.evaluator = replace(run.evaluator, forward=GraphedForward(run.step))
-    run.memory_report = _check_memory(config, runtime, notes)
-    run.notes = (*notes, execution)
-    return run
+    state, step, execution = connect(config, state)
+    if isinstance(step, GraphedStep) and evaluator is not None:
+        evaluator = replace(evaluator, forward=GraphedForward(step))
+    memory_report = _check_memory(config, runtime, notes)
+    notes.append(execution)
+    return replace(
+        run, state=state, step=step, evaluator=evaluator, memory_report=memory_report, notes=tuple(notes)
+    )
 
 
 def load_pretrained(config: Config, model: nn.Layer, images: int, resumed: Path | None = None) -> list[str]:

@@ -151,8 +151,8 @@ def summarize(run: Run, output_dir: Path, seconds: float) -> Iterator[str]:
     Args:
         seconds: Duration of the run in this process.
     """
-    state = run.state
-    best = f"best {state.judge or 'metric'} {abs(state.best):.4f}; " if state.best is not None else ""
+    score = run.state.progress.best
+    best = f"best {run.state.judge} {abs(score):.4f}; " if score is not None else ""
     yield f"{best}duration {clock(seconds)}; report: {output_dir / 'report.html'}"
     if run.outcomes is not None and run.outcomes.confusion is not None:
         yield describe_recall(run.outcomes.confusion, run.checkpoints.class_names)

@@ -168,7 +168,7 @@ def test_student_gradient_equals_plain_computation(images: Path, tmp_path: Path,
         softmaxes.append(exp / exp.sum(axis=1, keepdims=True))
     want = pixels.reshape(4, -1).T @ (softmaxes[0] - softmaxes[1]) / 4
     state.network.train()
-    rate = state.schedule(0)
+    rate = state.learning_rate(0)
     train_step(state, Batch(image, paddle.to_tensor([0, 1, 2, 3]), 4, 1.0, True))
     moved = (weight - state.model.parameters()[0].numpy()) / rate - 1e-4 * weight  # regularizer
     np.testing.assert_allclose(moved, want, atol=2e-4)
@@ -265,7 +265,7 @@ def test_stopped_distillation_resumes_bit_for_bit(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "ppcls.engine.setup.choose_step", lambda *_: (stopping, "steps: stopped before the fourth")
+            "ppcls.engine.execution.choose_step", lambda *_: (stopping, "steps: stopped before the fourth")
         )
         with pytest.raises(UserError, match="stopped by the test"):
             train(config, Runtime(cores=1, threads=1), Path(config.Global.output_dir))

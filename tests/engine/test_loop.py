@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def test_accumulation_logs_updates() -> None:
 def test_resumed_epoch_logs_remaining_updates() -> None:
     state = make_state(loader=MemoryLoader(size=50))
     next(iter(state.loader))
-    state.update = 1
+    state.progress.update = 1
     assert steps(run(state, epochs=1, print_batch_step=3)) == [(1, 3, 3), (1, 6, 6), (1, 7, 7)]
 
 
@@ -97,9 +98,9 @@ def test_early_stopping_ends_run_without_improvement() -> None:
     state, said = make_state(), list[str]()
     notes = run(state, Scores(0.5, 0.6, 0.6, 0.4, math.nan), said=said, epochs=9, early_stopping=3)
     assert [each.epoch for each in notes.evaluations if each.best] == [1, 2]
-    assert (state.epoch, state.best) == (5, 0.6)
+    assert (state.epoch, state.progress.best) == (5, 0.6)
     assert said[-1] == (
-        "stopped early after epoch 5 of 9: metric did not improve in the last 3 evaluations "
+        "stopped early after epoch 5 of 9: top1 did not improve in the last 3 evaluations "
         "(Global.early_stopping)"
     )
     assert notes.saved[-1][1][0] == "latest"
@@ -109,7 +110,7 @@ def test_early_stopping_ends_run_without_improvement() -> None:
     assert [each.epoch for each in more.evaluations] == [6]
     last = run(state, Scores(0.7, 0.6, 0.6), epochs=9)  # better again, and never patient for nothing
     assert [each.best for each in last.evaluations] == [True, False, False]
-    assert state.not_better == 2
+    assert state.progress.not_better == 2
 
 
 def test_records_are_means_over_the_samples() -> None:
@@ -130,7 +131,7 @@ def test_records_are_means_over_the_samples() -> None:
         "top1": pytest.approx(total[1] / 20),
         "top2": pytest.approx(total[2] / 20),
     }
-    assert record.learning_rate == state.schedule(2) == state.optimizer.get_lr()
+    assert record.learning_rate == state.learning_rate(2) == state.optimizer.get_lr()
     assert record.images_per_second > 0
     assert 0 <= record.data_wait <= 1
     assert record.eta_seconds == 0
@@ -165,7 +166,7 @@ def test_best_model_is_better_and_finite() -> None:
     ]
     assert [each.best for each in notes.evaluations] == [True, True, False, False, False, True]
     assert ["best_model" in roles for _, roles in notes.saved] == [True, True, False, False, False, True]
-    assert state.best == 0.6
+    assert state.progress.best == 0.6
 
 
 def test_nan_score_is_never_best() -> None:
@@ -173,12 +174,12 @@ def test_nan_score_is_never_best() -> None:
     notes = run(state, Scores(float("nan"), 0.1), epochs=2, said=said)
     assert said == ["epoch 1: the evaluation's top1 is nan, so this model can't become best_model"]
     assert [each.best for each in notes.evaluations] == [False, True]
-    assert state.best == 0.1
+    assert state.progress.best == 0.1
 
 
 def test_best_score_before_resume_counts() -> None:
     state = make_state()
-    state.best = 0.5
+    state.progress.best = 0.5
     notes = run(state, Scores(0.4, 0.6), epochs=2)
     assert [each.best for each in notes.evaluations] == [False, True]
 
@@ -311,22 +312,20 @@ def test_run_continues_after_skipped_update_and_logs_it(tmp_path: Path, make_con
 class Exploding(MemoryLoader):
     """Makes the last update of an epoch end in weights that are not finite, after a finite loss."""
 
-    def __init__(self, state: dict[str, TrainState]) -> None:
-        super().__init__()
-        self._state = state
+    rate = 0.1
 
     def __iter__(self) -> Any:
         for batch in super().__iter__():
             if self.cursor.epoch == 2:
-                self._state["state"].schedule = lambda update: float("inf")
+                self.rate = float("inf")
             yield batch
 
 
 def test_weights_that_break_in_the_last_update_are_not_saved(tmp_path: Path, make_config: Any) -> None:
-    holder: dict[str, TrainState] = {}
-    holder["state"] = make_state(loader=Exploding(holder))
+    loader = Exploding()
+    state = replace(make_state(loader=loader), schedule=lambda _: loader.rate)
     with pytest.raises(UserError, match="weights are NaN or infinite at update 6"):
-        fit(Run(holder["state"], Global(epochs=3), Checkpoints(tmp_path, make_config()), None, Notes()))
+        fit(Run(state, Global(epochs=3), Checkpoints(tmp_path, make_config()), None, Notes()))
     again = make_state()
     resume(again, tmp_path / "latest")
     assert again.update == 3
@@ -362,7 +361,7 @@ def test_resume_repeats_interrupted_evaluation_first(
     assert caught.value.code == 143
     again, notes, scores = make_state(seed=2, decay=0.9), Notes(), Scores(0.3, 0.2)
     resume(again, tmp_path / "latest")
-    assert (again.epoch, again.step, again.closing) == (1, 0, True)
+    assert (again.epoch, again.step, again.progress.closing) == (1, 0, True)
     assert_equal(content(again.model), content(state.model))
     fit(Run(again, Global(epochs=2), checkpoints, scores, notes))  # type: ignore[arg-type]
     straight, undisturbed = make_state(decay=0.9), Notes()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -47,14 +48,14 @@ def step(meter: Meter, state: TrainState, clock: Clock, sums: list[float], valid
     with meter.waiting():
         clock.now += 1.0
     clock.now += 3.0
-    state.update += 1
+    state.progress.update += 1
     state.precision._flags.append(paddle.zeros([1], "bool"))
     meter.add(paddle.to_tensor(sums, dtype="float32"), batch(valid))
 
 
 def test_meter_record_covers_time_since_the_previous_one(clock: Clock) -> None:
     state = make_state()
-    state.update = 10
+    state.progress.update = 10
     meter = Meter(state, 3, watch(state))
     step(meter, state, clock, [8.0, 4.0, 6.0], 8)
     step(meter, state, clock, [6.0, 1.0, 2.0], 2)
@@ -63,7 +64,7 @@ def test_meter_record_covers_time_since_the_previous_one(clock: Clock) -> None:
     assert record.update == 12
     assert record.loss == pytest.approx(14 / 10)
     assert record.metrics == {"top1": pytest.approx(5 / 10), "top2": pytest.approx(8 / 10)}
-    assert record.learning_rate == state.schedule(11)
+    assert record.learning_rate == state.learning_rate(11)
     assert record.images_per_second == pytest.approx(10 / 8)
     assert record.data_wait == pytest.approx(2 / 8)
     assert record.eta_seconds == pytest.approx(4.0 * (1 + 3))  # 4 s per update, 4 updates left
@@ -76,8 +77,7 @@ def test_meter_record_covers_time_since_the_previous_one(clock: Clock) -> None:
 
 
 def test_meter_without_metrics_reports_the_loss(clock: Clock) -> None:
-    state = make_state()
-    state.metrics = None
+    state = replace(make_state(), metrics=None)
     meter = Meter(state, 1, watch(state))
     step(meter, state, clock, [4.0], 2)
     assert meter.record(1, 1).metrics == {}

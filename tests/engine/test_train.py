@@ -100,7 +100,7 @@ def test_train_writes_all_documented_files(
     assert all(each.images_per_second > 0 and 0 <= each.data_wait <= 1 for each in steps)
     assert [(each.epoch, each.images) for each in evaluations] == [(1, 11), (2, 11)]
     assert evaluations[0].best
-    assert state.best == max(each.metrics["top1"] for each in evaluations)
+    assert state.progress.best == max(each.metrics["top1"] for each in evaluations)
 
     links = {path.name: path.resolve().name for path in output.iterdir() if path.is_symlink()}
     best = next(each.update for each in reversed(evaluations) if each.best)
@@ -158,8 +158,8 @@ def test_train_learns_from_mixed_digits(
         ),
         cpu,
     )
-    assert state.best is not None
-    assert state.best > 0.8
+    assert state.progress.best is not None
+    assert state.progress.best > 0.8
 
 
 def test_train_twice_produces_the_same_bits(make: Callable[..., Config], cpu: Runtime) -> None:

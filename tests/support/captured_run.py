@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import linear_run  # noqa: F401 - registers its model
 
-from ppcls.engine import setup as prepare
+from ppcls.engine import execution
 from ppcls.engine.cuda_graph.graphed_step import GraphedStep
 
 
@@ -23,7 +23,7 @@ class Again:
 
 
 if __name__ == "__main__":
-    prepare.choose_step = lambda config, state: (GraphedStep(state, Again), "steps: recorded")
+    execution.choose_step = lambda config, state: (GraphedStep(state, Again), "steps: recorded")
     from ppcls.cli.train import train as main
 
     code = main()

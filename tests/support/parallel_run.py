@@ -44,7 +44,7 @@ def main(path: str) -> None:
         "kept": state.model.kept,
         "weights": {name: tensor.tolist() for name, tensor in state.model.state_dict().items()},
         "buffer": state.network.comm_buffer_size,
-        "first_rate": state.schedule(0),
+        "first_rate": state.learning_rate(0),
         "groups": len(state.network.group_indices),
     }
     (output / f"rank_{run.rank}.json").write_text(json.dumps(seen))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import paddle
 from paddle import nn, optimizer
+from small_tree import small_tree
 
+from ppcls.config.load import validate
 from ppcls.config.sections.objective import CELoss, TopkAcc
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.sampling.order import Cursor, Order
@@ -153,6 +156,8 @@ def make_state(
         loader=loader or MemoryLoader(),
         ema=Ema(model, decay, master_weights(made, model)) if decay is not None else None,
         runtime=Runtime(),
+        config=validate(small_tree(Path("images"), Path("run")), "small"),
+        gradients=ParameterGradients(made),
     )
 
 

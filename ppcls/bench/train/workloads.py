@@ -25,8 +25,7 @@ from ppcls.data.sampling.sampler import SequentialSampler
 from ppcls.engine.core.build import build_state
 from ppcls.engine.core.hooks import StepHooks
 from ppcls.engine.core.networks import build_network
-from ppcls.engine.cuda_graph.graphed_step import GraphedStep
-from ppcls.engine.execution import choose_step
+from ppcls.engine.execution import connect
 from ppcls.engine.profiling.data_wait import build_data_wait
 from ppcls.engine.profiling.phase_timer import PhaseTimer
 from ppcls.errors import UserError
@@ -67,9 +66,8 @@ def our_workload(config: Config, runtime: Runtime, source: str) -> Workload:
     state = build_state(config, runtime, lambda *_: None, synthetic)
     # The recorded losses depend on the gradients. Later the learning rate is 0, so that the model does not
     # memorize the few images.
-    state.schedule = lambda update: _CHECKED_RATE if update < CHECKED_UPDATES else 0.0
-    step, execution = choose_step(config, state)
-    state.connect(config.Global, overlapping=not isinstance(step, GraphedStep))
+    state = replace(state, schedule=lambda update: _CHECKED_RATE if update < CHECKED_UPDATES else 0.0)
+    state, step, execution = connect(config, state)
     state.network.train()
     batches, wait, order = _endless(state.loader), build_data_wait(runtime), state.loader.order
 

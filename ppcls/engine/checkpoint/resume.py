@@ -52,13 +52,13 @@ def resume(state: TrainState, source: Path, *, has_best: bool = True) -> list[st
     else:
         saved, average = restore(state, source), has_average(source)
         lines = list(_lost(state, saved, initial_scale, average))
-    if not has_best and state.best is not None:
-        state.best, state.not_better = None, 0
+    if not has_best and state.progress.best is not None:
+        state.progress.best, state.progress.not_better = None, 0
         lines.append("reset: the best metric, since its model is not in this folder")
     restored = ["model", "optimizer", "epoch"] if saved is None else list(_kept(state, saved, average))
-    if state.best is not None:
-        restored.append(f"best metric {state.best:.4f}")
-    if saved is not None and state.config is not None:
+    if state.progress.best is not None:
+        restored.append(f"best metric {state.progress.best:.4f}")
+    if saved is not None:
         lines += [
             f"changed: {line}"
             for line in _changed(source / CONFIG, state.config, state.epoch + (state.step > 0))
@@ -82,7 +82,7 @@ def _kept(state: TrainState, saved: SavedState, average: bool) -> Iterator[str]:
         yield f"loss scale {saved.precision.get('scale', '')}".rstrip()
     if state.step and saved.data == describe_index(state.loader.index):
         yield f"the remaining samples of epoch {state.epoch + 1}"
-    elif state.closing:
+    elif state.progress.closing:
         yield f"epoch {state.epoch}, which is evaluated first"
     if _keeps_plateau(state, saved):
         yield "ReduceOnPlateau state"
@@ -106,7 +106,7 @@ def _lost(
         yield f"changed: the training data, {saved.data} -> {data}{others}"
     if saved.world != state.runtime.world_size:
         yield "can't be kept: BatchNorm's batches and dropout's random numbers, which depend on the process"
-    rate = state.schedule(state.update)
+    rate = state.learning_rate(state.update)
     if abs(rate - saved.learning_rate) > 1e-12 * abs(saved.learning_rate):
         yield f"changed: learning rate of the next update, {saved.learning_rate:.6g} -> {rate:.6g}"
     if saved.precision != state.precision.state_dict():
@@ -114,7 +114,7 @@ def _lost(
         yield f"can't be kept: the loss scale, which {effect} in {state.precision.name}"
     if state.plateau is not None and not _keeps_plateau(state, saved):
         yield "reset: ReduceOnPlateau state"
-    if saved.best is not None and state.best is None:
+    if saved.best is not None and state.progress.best is None:
         yield f"reset: the best metric, which is now {state.judge} and was {saved.judge}"
     if state.ema is not None and not average:
         yield "reset: the moving average, which starts from the weights"

@@ -78,16 +78,16 @@ def snapshot_files(state: TrainState, config: Config) -> Iterator[tuple[str, Con
     yield CONFIG, dump_config(config).encode()
     saved = SavedState(
         update=state.update,
-        best=state.best,
-        closing=state.closing,
-        learning_rate=state.schedule(state.update),
+        best=state.progress.best,
+        closing=state.progress.closing,
+        learning_rate=state.learning_rate(state.update),
         world=state.runtime.world_size,
         data=describe_index(state.loader.index),
         loader=state.loader.state_dict(),
         precision=state.precision.state_dict(),
         plateau=None if state.plateau is None else state.plateau.state_dict(),
         judge=state.judge,
-        not_better=state.not_better,
+        not_better=state.progress.not_better,
     )
     yield STATE, (saved.model_dump_json(indent=2) + "\n").encode()
 
@@ -127,10 +127,11 @@ def restore(state: TrainState, folder: Path) -> SavedState:
     if state.ema is not None:
         source = folder / (AVERAGE if has_average(folder) else WEIGHTS)
         fill_average(state, read_arrays(source), source)
-    state.update, state.closing = saved.update, saved.closing
+    progress = state.progress
+    progress.update, progress.closing = saved.update, saved.closing
     # Scores of different metrics can't be compared, so the next evaluation becomes the best so far.
-    same = saved.judge == state.judge or None in (saved.judge, state.judge)
-    state.best, state.not_better = (saved.best, saved.not_better) if same else (None, 0)
+    same = saved.judge in (state.judge, None)
+    progress.best, progress.not_better = (saved.best, saved.not_better) if same else (None, 0)
     align_schedule(state)
     return saved
 
@@ -183,10 +184,8 @@ def fill_average(state: TrainState, arrays: Arrays, source: Path) -> None:
 
 def align_schedule(state: TrainState) -> None:
     """Shifts the learning rate schedule to the current epoch if earlier epochs had more or fewer updates."""
-    schedule = state.schedule
-    shift = state.epoch * state.updates_per_epoch + state.updates_of_epoch - state.update
-    if shift:
-        state.schedule = lambda update: schedule(update + shift)
+    position = state.epoch * state.updates_per_epoch + state.updates_of_epoch
+    state.progress.schedule_shift = position - state.update
 
 
 def _read_state(folder: Path) -> SavedState:

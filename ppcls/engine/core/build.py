@@ -21,6 +21,7 @@ from ppcls.data.loaders.batch import Loader
 from ppcls.data.sampling.order import Order
 from ppcls.engine.core.compiled import compile_model, compiles
 from ppcls.engine.core.ema import Ema
+from ppcls.engine.core.gradients import ParameterGradients
 from ppcls.engine.core.networks import build_distilling, build_network, join_beside
 from ppcls.engine.core.parallel import synchronize_batch_norm
 from ppcls.engine.core.precision import Precision, build_precision
@@ -44,7 +45,7 @@ def build_state(
     load_weights: Callable[[nn.Layer, int], object],
     loader: Loader | None = None,
 ) -> TrainState:
-    """Builds the state of a new run. Does not wait for other ranks; `TrainState.connect` does that later.
+    """Builds the state of a new run. Does not wait for other ranks.
 
     Args:
         load_weights: Function that loads weights into the new model, before the model is cast or wrapped. Its
@@ -100,9 +101,10 @@ def build_state(
         loader=loader,
         ema=ema,
         runtime=runtime,
+        config=config,
+        gradients=ParameterGradients(optimizer),
         frozen=frozen,
         plateau=plateau,
-        config=config,
     )
 
 

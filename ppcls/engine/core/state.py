@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Any
 import paddle
 from paddle import nn
 
-from ppcls.engine.core.gradients import GradientStore, ParameterGradients
-from ppcls.engine.core.parallel import connect_ranks
-
 if TYPE_CHECKING:  # only for annotations: the training step must not import the modules that build a run
     from ppcls.config.schema import Config
-    from ppcls.config.sections.run import Global
     from ppcls.data.loaders.batch import Loader
     from ppcls.engine.core.ema import Ema
+    from ppcls.engine.core.gradients import GradientStore
     from ppcls.engine.core.precision import Precision
     from ppcls.loss.build import Criterion
     from ppcls.metric.build import Metrics
@@ -25,8 +22,32 @@ if TYPE_CHECKING:  # only for annotations: the training step must not import the
 
 
 @dataclass
+class RunProgress:
+    """Counters of a run.
+
+    Attributes:
+        update: Number of finished updates.
+        best: Metric of the best evaluation so far; None before the first one.
+        not_better: Number of evaluations since the best one.
+        closing: Whether the steps of the last started epoch are finished, but its evaluation and checkpoint
+            are not.
+        schedule_shift: Number of updates by which the learning rate schedule is ahead of ``update``; not 0
+            after earlier epochs with another number of updates.
+    """
+
+    update: int = 0
+    best: float | None = None
+    not_better: int = 0
+    closing: bool = False
+    schedule_shift: int = 0
+
+
+@dataclass(frozen=True)
 class TrainState:
     """State of a run between two steps. A checkpoint stores all parts that change.
+
+    `ppcls.engine.core.build.build_state` builds all parts, and none is exchanged afterwards. A state derived
+    by `dataclasses.replace` is the same run: it shares weights and progress.
 
     Attributes:
         model: Bare model, whose parameter names checkpoints use.
@@ -40,16 +61,12 @@ class TrainState:
         loader: Loader of the training data. Its state holds the position in the run.
         ema: Moving average of the weights; None for none.
         runtime: Rank and device.
-        update: Number of finished updates.
-        best: Metric of the best evaluation so far; None before the first one.
-        not_better: Number of evaluations since the best one.
-        closing: Whether the steps of the last started epoch are finished, but its evaluation and checkpoint
-            are not.
+        config: Config of the run.
+        gradients: Gradients of the current update.
         frozen: Names of parameters, and of BatchNorm statistics, that training does not change.
         plateau: State of ``ReduceOnPlateau``, which lowers the learning rate when evaluations stop
             improving; None for other schedules.
-        config: Config of the run; None if the state was built by hand.
-        gradients: Gradients of the current update.
+        progress: Counters of the run.
     """
 
     model: nn.Layer
@@ -62,17 +79,16 @@ class TrainState:
     loader: Loader
     ema: Ema | None
     runtime: Runtime
-    update: int = 0
-    best: float | None = None
-    not_better: int = 0
-    closing: bool = False
+    config: Config
+    gradients: GradientStore
     frozen: frozenset[str] = frozenset()
     plateau: Plateau | None = None
-    config: Config | None = None
-    gradients: GradientStore = field(init=False)
+    progress: RunProgress = field(default_factory=RunProgress)
 
-    def __post_init__(self) -> None:
-        self.gradients = ParameterGradients(self.optimizer)
+    @property
+    def update(self) -> int:
+        """Number of finished updates."""
+        return self.progress.update
 
     @property
     def epoch(self) -> int:
@@ -95,20 +111,13 @@ class TrainState:
         return -(-self.step // self.loader.order.accumulate)
 
     @property
-    def judge(self) -> str | None:
-        """Name of the metric that selects the best model; None without a config."""
-        return None if self.config is None else self.config.Metric.Eval[0].names[0]
+    def judge(self) -> str:
+        """Name of the metric that selects the best model."""
+        return self.config.Metric.Eval[0].names[0]
 
-    def connect(self, settings: Global, *, overlapping: bool = True) -> None:
-        """Copies the weights of rank 0 to all ranks, and prepares their exchange of gradients.
-
-        Waits for all ranks.
-
-        Args:
-            settings: Settings of the gradient exchange.
-            overlapping: Whether ranks exchange gradients during the backward pass, instead of after it.
-        """
-        self.network = connect_ranks(self.network, settings, self.runtime, overlapping=overlapping)
+    def learning_rate(self, update: int) -> float:
+        """Returns the learning rate of an update, from 0."""
+        return self.schedule(update + self.progress.schedule_shift)
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
     def share_statistics(self) -> None:

@@ -120,8 +120,8 @@ def train_step(
             with hooks("all-reduce"):
                 state.gradients.all_reduce()
         with hooks("optimizer"):
-            state.optimizer.set_lr(state.schedule(state.update))
-            state.update += 1
+            state.optimizer.set_lr(state.learning_rate(state.update))
+            state.progress.update += 1
             if state.ema is not None:
                 state.ema.prepare(state.update)
             state.precision.end_update(functions.apply_update(state))

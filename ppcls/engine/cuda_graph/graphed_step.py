@@ -39,8 +39,8 @@ class GraphedStep:
     The first updates, and updates with a partial batch, run eagerly.
 
     Args:
-        state: State of the run. Its ranks must exchange gradients after the backward pass (see
-            `TrainState.connect`), because the exchange of DataParallel cannot be captured.
+        state: State of the run. Its network must not be wrapped, because the exchange of DataParallel cannot
+            be captured.
         capture: Function that captures device work; None to capture CUDA graphs.
 
     Attributes:
@@ -59,14 +59,16 @@ class GraphedStep:
 
     def __call__(self, state: TrainState, batch: Batch, hooks: StepHooks = NO_HOOKS) -> paddle.Tensor:
         """Trains on one batch. See `train_step` for the arguments and the result."""
-        assert state is self._state
+        assert state.progress is self._state.progress  # the same run
         full = self._is_full_batch(batch)
         if self._graphs is None and full and not self._within_update and self._updates >= EAGER_UPDATES:
             self._graphs = _StepGraphs(state, batch, self.capture)
         self._within_update = not batch.update
         self._updates += batch.update
-        functions = self._graphs.functions if full and self._graphs is not None else EAGER
-        return train_step(state, batch, hooks, functions)
+        if self._graphs is None:
+            return train_step(state, batch, hooks)
+        flat = replace(state, gradients=self._graphs.gradients)
+        return train_step(flat, batch, hooks, self._graphs.functions if full else EAGER)
 
     def _is_full_batch(self, batch: Batch) -> bool:
         """Returns whether all batches of the update are full on every rank. Equal on all ranks."""
@@ -78,11 +80,12 @@ class _StepGraphs:
     """Graphs of `forward_backward` and `apply_update`, which read batches from fixed memory.
 
     Args:
-        state: State of the run. Its gradients move into flat buffers.
+        state: State of the run.
         batch: A full batch, which defines shapes and dtypes.
         capture: Function that captures device work.
 
     Attributes:
+        gradients: Flat buffers, which the graphs read and write instead of the state's gradients.
         functions: Functions that replay the graphs.
     """
 
@@ -92,9 +95,10 @@ class _StepGraphs:
         self._overflow = paddle.zeros([1], "bool")
         loss_scale, order = state.precision.loss_scale, state.loader.order
         # Must precede the captures, because it can move the weights.
-        state.gradients = FlatGradients(
+        self.gradients = FlatGradients(
             state.optimizer, loss_scale, order.accumulate, state.runtime.world_size
         )
+        state = replace(state, gradients=self.gradients)
         state.precision.begin_step()  # host work, which must not be captured
         self._forward_backward = capture(lambda: _copy(forward_backward(state, self._batch), self._sums))
         if isinstance(state.optimizer, _CAPTURABLE) and state.optimizer._grad_clip is None:

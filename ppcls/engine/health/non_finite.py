@@ -174,7 +174,7 @@ class NonFiniteMonitor:
         checkpoint = f"{good} ({good.resolve().name})" if good is not None else "none"
         message = (
             f"update {number}: {text}{since}\n"
-            f"  learning rate {self._state.schedule(first.number - 1):.4g}{scaled}; "
+            f"  learning rate {self._state.learning_rate(first.number - 1):.4g}{scaled}; "
             f"last good checkpoint: {checkpoint}\n"
             f"  images of {first}: {self._describe_images(first)}\n"
             f"  lower Optimizer.lr.learning_rate or warm up; use clip_norm; check these images{fix}"

@@ -7,6 +7,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -74,7 +75,7 @@ def links(output: Path) -> dict[str, str]:
 
 def test_checkpoint_contains_the_whole_state(output: Path, checkpoints: Checkpoints, config: Config) -> None:
     state = train_epochs(make_state(decay=0.9))
-    state.best = 0.25
+    state.progress.best = 0.25
     checkpoints.save(state, [LATEST])
     folder = output / LATEST
     assert sorted(path.name for path in folder.iterdir()) == sorted(
@@ -85,7 +86,7 @@ def test_checkpoint_contains_the_whole_state(output: Path, checkpoints: Checkpoi
     again = make_state(seed=2, decay=0.9)
     resume(again, folder)
     assert_equal(everything(again), everything(state))
-    assert (again.update, again.best, again.epoch, again.step) == (3, 0.25, 1, 0)
+    assert (again.update, again.progress.best, again.epoch, again.step) == (3, 0.25, 1, 0)
     assert_equal(everything(train_epochs(again)), everything(train_epochs(state)))
 
 
@@ -94,25 +95,25 @@ def test_checkpoint_restores_best_metric_exactly(
     output: Path, checkpoints: Checkpoints, best: float | None
 ) -> None:
     state = make_state()
-    state.best = best
+    state.progress.best = best
     checkpoints.save(state, [LATEST])
     again = make_state()
-    again.best = 0.9
+    again.progress.best = 0.9
     resume(again, output / LATEST)
-    assert again.best == best
+    assert again.progress.best == best
 
 
 @pytest.mark.parametrize(("topk", "best"), [(1, 0.25), (3, None)], ids=["same metric", "another metric"])
 def test_best_metric_is_restored_for_the_same_metric_only(
     output: Path, make_config: Callable[..., Config], topk: int, best: float | None
 ) -> None:
-    state, again = make_state(), make_state()
-    for run, k in ((state, 1), (again, topk)):
-        run.config = make_config(Metric__Eval=[{"TopkAcc": {"topk": k}}])
-    state.best, state.not_better = 0.25, 2
+    state, again = (
+        replace(make_state(), config=make_config(Metric__Eval=[{"TopkAcc": {"topk": k}}])) for k in (1, topk)
+    )
+    state.progress.best, state.progress.not_better = 0.25, 2
     Checkpoints(output, state.config).save(state, [LATEST])
     resume(again, output / LATEST)
-    assert (again.best, again.not_better) == (best, 0 if best is None else 2)
+    assert (again.progress.best, again.progress.not_better) == (best, 0 if best is None else 2)
 
 
 def test_checkpoint_restores_position_within_epoch(output: Path, checkpoints: Checkpoints) -> None:
@@ -269,8 +270,7 @@ def test_files_of_others_stay(output: Path, checkpoints: Checkpoints) -> None:
 
 
 def test_checkpoints_of_other_ranks_are_not_written(output: Path, checkpoints: Checkpoints, cpu: Any) -> None:
-    state = make_state()
-    state.runtime = type(cpu)(rank=1)
+    state = replace(make_state(), runtime=type(cpu)(rank=1))
     checkpoints.save(state, [LATEST])
     assert list(output.iterdir()) == []
 
@@ -284,7 +284,7 @@ def test_weights_that_are_not_finite_are_never_saved(
     before = everything(state)
     tensor = state.model.state_dict()[name]
     tensor.copy_(tensor * float("nan"), True)
-    state.update = 7
+    state.progress.update = 7
     with pytest.raises(UserError, match=f"weights are NaN or infinite at update 7: {name};"):
         checkpoints.save(state, [LATEST, BEST])
     assert links(output) == {LATEST: "step_00000000"}
@@ -472,8 +472,8 @@ def test_keep_best_keeps_k_checkpoints(
 ) -> None:
     checkpoints, state = Checkpoints(output, make_config(Global__keep_best=3)), make_state()
     for score in scores:
-        best = score is not None and (state.best is None or score > state.best)
-        state.best = score if best else state.best
+        best = score is not None and (state.progress.best is None or score > state.progress.best)
+        state.progress.best = score if best else state.progress.best
         checkpoints.save(train_epochs(state), [LATEST, BEST] if best else [LATEST], score)
     names = [BEST, f"{BEST}_2", f"{BEST}_3"]
     assert tuple(read_manifest(output / name).score for name in names) == kept
@@ -488,11 +488,12 @@ def test_keep_best_keeps_k_checkpoints(
 def test_scores_of_another_metric_are_not_compared(output: Path, make_config: Callable[..., Config]) -> None:
     state = make_state()
     for topk, scores in ((1, (0.8, 0.9)), (3, (0.3, 0.2))):
-        state.config = make_config(Global__keep_best=3, Metric__Eval=[{"TopkAcc": {"topk": topk}}])
-        checkpoints, state.best = Checkpoints(output, state.config), None
+        config = make_config(Global__keep_best=3, Metric__Eval=[{"TopkAcc": {"topk": topk}}])
+        state = replace(state, config=config)
+        checkpoints, state.progress.best = Checkpoints(output, state.config), None
         for score in scores:
-            best = state.best is None or score > state.best
-            state.best = score if best else state.best
+            best = state.progress.best is None or score > state.progress.best
+            state.progress.best = score if best else state.progress.best
             checkpoints.save(train_epochs(state), [LATEST, BEST] if best else [LATEST], score)
     names = [BEST, f"{BEST}_2", f"{BEST}_3"]
     assert [read_manifest(output / name).score for name in names] == [0.3, 0.2, 0.9]

@@ -63,7 +63,7 @@ def test_paddleclas_checkpoint_resumes(
         assert again.ema is not None
         assert state.ema is not None
         assert_equal(again.ema.state_dict(), state.ema.state_dict())
-    assert (again.epoch, again.step, again.update, again.best) == (2, 0, 6, 0.75)
+    assert (again.epoch, again.step, again.update, again.progress.best) == (2, 0, 6, 0.75)
     assert_equal(content(train_epochs(again).model), content(train_epochs(state).model))
 
 
@@ -73,7 +73,7 @@ def test_resume_from_another_folder_resets_the_best_metric(tmp_path: Path) -> No
     assert "best metric" in resume(make_state(), prefix)[1]
     again = make_state()
     plan = resume(again, prefix, has_best=False)
-    assert again.best is None
+    assert again.progress.best is None
     assert "best metric" not in plan[1]
     assert plan[-1].startswith("  reset: the best metric")
 

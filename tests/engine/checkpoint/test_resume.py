@@ -113,10 +113,10 @@ def test_killed_run_ends_like_undisturbed_run(
 
 def test_resume_keeps_the_best_metric(make_config: Callable[..., Config], cpu: Runtime) -> None:
     config = make_config(Global__epochs=1)
-    best = train(config, cpu, output(config)).best
+    best = train(config, cpu, output(config)).progress.best
     assert best is not None
     longer = make_config(Global__epochs=1, Global__checkpoints="auto")
-    assert train(longer, cpu, output(longer)).best == best
+    assert train(longer, cpu, output(longer)).progress.best == best
 
 
 def test_resume_keeps_the_count_of_early_stopping(
@@ -129,7 +129,7 @@ def test_resume_keeps_the_count_of_early_stopping(
     never = {"name": "Constant", "learning_rate": 1e-30}  # all evaluations are alike
     settings = {"Global__epochs": 9, "Optimizer__lr": never, "Arch__name": "Linear"}
     ended = train(config := make_config(**settings, Global__early_stopping=2), cpu, output(config))
-    assert (ended.epoch, ended.not_better) == (3, 2)
+    assert (ended.epoch, ended.progress.not_better) == (3, 2)
     again = make_config(**settings, Global__early_stopping=2, Global__checkpoints="auto")
     assert train(again, cpu, output(again)).update == ended.update
     longer = make_config(**settings, Global__early_stopping=4, Global__checkpoints="auto")
@@ -145,7 +145,7 @@ def test_resume_with_another_metric_resets_the_best_one(
 ) -> None:
     judged = {"name": "ReduceOnPlateau", "learning_rate": 0.01, "mode": "max", "patience": 5}
     config = make_config(Global__epochs=1, Optimizer__lr=judged)
-    assert train(config, cpu, output(config)).best is not None
+    assert train(config, cpu, output(config)).progress.best is not None
     other = make_config(
         Global__epochs=1,
         Optimizer__lr=judged,
@@ -153,7 +153,7 @@ def test_resume_with_another_metric_resets_the_best_one(
     )
     state = build_state(other, cpu, lambda *_: None)
     plan = "\n".join(resume(state, output(other) / "latest"))
-    assert state.best is None
+    assert state.progress.best is None
     assert "best metric" not in plan.split("kept: ")[1].splitlines()[0]
     assert "reset: the best metric, which is now recall_mean and was top1" in plan
     assert "reset: ReduceOnPlateau state" in plan
@@ -162,23 +162,24 @@ def test_resume_with_another_metric_resets_the_best_one(
     longer = make_config(Global__epochs=1, Optimizer__lr=judged, Metric__Eval=[{"TopkAcc": {"topk": [1, 3]}}])
     same = build_state(longer, cpu, lambda *_: None)
     assert "ReduceOnPlateau state, best metric" in resume(same, output(longer) / "latest")[1]
-    assert same.best is not None
+    assert same.progress.best is not None
 
 
 def test_resume_into_another_folder_saves_a_best_model_there(
     make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path
 ) -> None:
     config = make_config("first", Global__epochs=1)
-    best = train(config, cpu, output(config)).best
+    best = train(config, cpu, output(config)).progress.best
     assert best is not None
     there = make_config("second", Global__checkpoints=str(tmp_path / "first" / "latest"))
     run = build_run(there, cpu, output(there))
-    assert run.state.best is None  # else no best_model, unless an evaluation beats that of the other folder
+    # Otherwise this folder gets no best_model unless an evaluation beats that of the other folder.
+    assert run.state.progress.best is None
     plan = "\n".join(run.notes)
     assert "reset: the best metric, since its model is not in this folder" in plan
     assert "best metric" not in plan.split("kept: ")[1].splitlines()[0]
     here = make_config("first", Global__checkpoints="auto")
-    assert build_run(here, cpu, output(here)).state.best == best
+    assert build_run(here, cpu, output(here)).state.progress.best == best
 
 
 def test_resume_with_another_loader_continues_with_the_same_samples(
@@ -325,7 +326,7 @@ def test_resume_evaluates_epoch_whose_evaluation_failed(
     whole = Path(str(config.DataLoader.Eval.dataset.cls_label_path)).read_text()  # type: ignore[union-attr]
     listing.write_text("eval.txt 0\n")  # text, not an image
     bad = make_config(Global__epochs=1, DataLoader__Eval__dataset__cls_label_path=str(listing))
-    with pytest.raises(UserError, match=r"not an image(.|\n)*skip such images with -o DataLoader\.Train"):
+    with pytest.raises(UserError, match=r"not an image(.|\n)*skip them with -o DataLoader\.Train"):
         train(bad, cpu, output(bad))
     listing.write_text(whole)
     again = make_config(
@@ -333,9 +334,9 @@ def test_resume_evaluates_epoch_whose_evaluation_failed(
     )
     state = train(again, cpu, output(again))
     straight = make_config("straight", Global__epochs=1)
-    assert state.best == train(straight, cpu, output(straight)).best is not None
+    assert state.progress.best == train(straight, cpu, output(straight)).progress.best is not None
     assert (output(again) / "best_model").is_symlink()
-    assert not state.closing
+    assert not state.progress.closing
 
 
 class Noisy(nn.Layer):
@@ -375,7 +376,7 @@ def test_resume_with_another_batch_size_after_an_epoch_continues_the_schedule(
     assert state.updates_per_epoch == 7
     resume(state, folder)
     assert state.update == 4
-    assert state.schedule(state.update) == fresh(7)
+    assert state.learning_rate(state.update) == fresh(7)
 
 
 def test_failed_evaluation_keeps_the_epoch(

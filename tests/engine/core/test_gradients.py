@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import paddle
 import pytest
@@ -88,9 +90,9 @@ def test_float32_step_equals_the_optimizer_and_reports_nonfinite_gradients() -> 
         plain.optimizer.set_lr(plain.schedule(plain.update))
         plain.optimizer.step()
         plain.optimizer.clear_grad()
-        plain.update += 1
+        plain.progress.update += 1
     np.testing.assert_array_equal(state.model.fc.weight.numpy(), plain.model.fc.weight.numpy())
-    state.schedule = lambda update: float("inf")
+    state = replace(state, schedule=lambda update: float("inf"))
     for _ in range(2):
         for batch in state.loader:
             train_step(state, batch)

@@ -280,7 +280,7 @@ def hold_a_skipped_step(state: TrainState, scale: float) -> None:
     assert state.precision.state_dict()["scale"] == scale / 2
     assert state.update == 2
     assert not np.array_equal(state.ema.state_dict()["fc.weight"].numpy(), average)
-    assert state.optimizer.get_lr() == pytest.approx(state.schedule(1))
+    assert state.optimizer.get_lr() == pytest.approx(state.learning_rate(1))
     train_step(state, next(batches))
     assert not np.array_equal(state.model.fc.weight.numpy(), before["fc.weight"])
     assert np.isfinite(state.model.fc.weight.numpy()).all()

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import paddle
 import pytest
 from paddle import nn
+from small_tree import small_tree
 
+from ppcls.config.load import validate
 from ppcls.config.sections.objective import CELoss, TopkAcc
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.sampling.order import Cursor, Order
 from ppcls.data.sampling.sampler import SequentialSampler
 from ppcls.engine.core.ema import Ema
+from ppcls.engine.core.gradients import ParameterGradients
 from ppcls.engine.core.precision import FP32
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import train_step
@@ -34,10 +40,11 @@ class _Positions:
 def make_state(ema: bool = False) -> TrainState:
     paddle.seed(11)
     model = nn.Sequential(nn.Flatten(), nn.Linear(48, 5))
+    optimizer = paddle.optimizer.SGD(0.0, parameters=model.parameters())
     return TrainState(
         model=model,
         network=model,
-        optimizer=paddle.optimizer.SGD(0.0, parameters=model.parameters()),
+        optimizer=optimizer,
         schedule=lambda update: 0.1 / (1 + update),
         precision=FP32(),
         criterion=build_criterion((CELoss(epsilon=0.1),)),
@@ -45,6 +52,8 @@ def make_state(ema: bool = False) -> TrainState:
         loader=_Positions(),  # type: ignore[arg-type]
         ema=Ema(model, 0.5) if ema else None,
         runtime=Runtime(),
+        config=validate(small_tree(Path("images"), Path("run")), "small"),
+        gradients=ParameterGradients(optimizer),
     )
 
 
@@ -85,7 +94,7 @@ def test_train_step_sums_count_valid_rows_only() -> None:
         10 * float(state.criterion(logits, paddle.to_tensor(LABELS))),
         *state.metrics.counts(logits, paddle.to_tensor(LABELS)).numpy(),  # type: ignore[union-attr]
     ]
-    state.schedule = lambda update: 0.0
+    state = replace(state, schedule=lambda update: 0.0)
     sums = np.sum(feed(state, Order(SequentialSampler(10), batch_size=4)), axis=0)
     np.testing.assert_allclose(sums, expected, rtol=1e-6)
 

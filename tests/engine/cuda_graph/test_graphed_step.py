@@ -16,6 +16,7 @@ from ppcls.config.schema import Config
 from ppcls.config.sections.run import AMP
 from ppcls.data.loaders.batch import Batch
 from ppcls.engine.core.ema import Ema
+from ppcls.engine.core.gradients import ParameterGradients
 from ppcls.engine.core.hooks import NO_HOOKS, ProfileWindow, ProgressHooks, StepHooks
 from ppcls.engine.core.precision import FP32, AmpO1, Precision, build_precision
 from ppcls.engine.core.state import TrainState
@@ -116,7 +117,7 @@ def test_graphed_step_with_config_optimizers_trains_the_same_weights(
         frozen = freeze(spec, state.model)
         made = build_optimizer(spec, state.model, factors=factors(spec, state.model))
         ema = Ema(state.model, 0.9, warmup=True, frozen=frozen)
-        state = replace(state, optimizer=made, frozen=frozen, ema=ema)
+        state = replace(state, optimizer=made, frozen=frozen, ema=ema, gradients=ParameterGradients(made))
         before = content(state.model)
         rows = train(state, 2, captured=captured)
         runs.append((rows, state))
@@ -135,7 +136,9 @@ def test_graphed_step_captures_once_and_replays_only_full_batches(monkeypatch: p
     state = make_state(loader=MemoryLoader(size=20, batch_size=8))
     eager = []
 
-    def noting(state: TrainState, batch: Batch, hooks: StepHooks, functions: StepFunctions) -> paddle.Tensor:
+    def noting(
+        state: TrainState, batch: Batch, hooks: StepHooks, functions: StepFunctions = EAGER
+    ) -> paddle.Tensor:
         if functions is EAGER:
             eager.append(batch.valid)
         return train_step(state, batch, hooks, functions)
@@ -156,7 +159,7 @@ def test_whole_run_replays_its_steps(
     plain = content(run(make_config("plain"), cpu, folders[0]).model)
     monkeypatch.setattr(Again, "replays", 0)
     monkeypatch.setattr(
-        "ppcls.engine.setup.choose_step", lambda _, state: (GraphedStep(state, Again), "steps: recorded")
+        "ppcls.engine.execution.choose_step", lambda _, state: (GraphedStep(state, Again), "steps: recorded")
     )
     assert_equal(content(run(make_config("recorded"), cpu, folders[1]).model), plain)
     # Of each whole batch of the second epoch: forward and backward, and the update. Then two of evaluation.
@@ -254,6 +257,7 @@ def test_cuda_graph_with_config_optimizers_trains_the_same_weights(kind: str, le
         precision.prepare(state.model, made)
         ema = Ema(state.model, 0.9, master_weights(made, state.model), warmup=True, frozen=frozen)
         state = replace(state, optimizer=made, precision=precision, frozen=frozen, ema=ema)
+        state = replace(state, gradients=ParameterGradients(made))
         before = content(state.model)
         state.network.train()
         step = GraphedStep(state) if captured else train_step

@@ -168,7 +168,7 @@ def test_only_real_samples_are_named(tmp_path: Path) -> None:
 
 def test_only_rank_0_writes(tmp_path: Path) -> None:
     run = state(ranks=2)
-    run.runtime = replace(run.runtime, rank=1, world_size=2)
+    run = replace(run, runtime=replace(run.runtime, rank=1, world_size=2))
     with pytest.raises(UserError, match="and 3 more\n"):
         NonFiniteMonitor(run, 0, tmp_path, no_checkpoint).check(updates([[NAN], [1.0]]))
     assert list(tmp_path.iterdir()) == []
