@@ -90,7 +90,7 @@ def test_class_folder_with_another_name_is_reported(
 
     train("output")
     (pictures / "black cat").rename(pictures / "zcat")  # now all labels mean something else
-    told = "0 was 'black cat' and is 'dog', 1 was 'dog' and is 'emu', 2 was 'emu' and is 'zcat'\n"
+    told = "0 was 'black cat' and is now 'dog', 1 was 'dog' and is now 'emu', 2 was 'emu' and is now 'zcat'\n"
     best = tmp_path / "output" / "best_model"
     other = train("other", **{"Global.pretrained_model": best})
     assert f"{best}: its classifier is kept, but was for other classes: {told}" in other

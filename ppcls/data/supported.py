@@ -1,4 +1,4 @@
-"""Checks before a run that a backend supports all transforms of a chain."""
+"""Checks before a run that a backend supports all transforms in a chain."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ppcls.errors import UserError
 
 
 def transforms_of(op: Op) -> list[tuple[int | None, Transform]]:
-    """Returns the transforms of an op with their positions in ``transform_ops``.
+    """Returns the transforms that an op combines, each with its position in ``transform_ops``.
 
-    The transform that the model's layout adds has no position and is the last one.
+    The last transform has the position None if it was added for the model's layout.
     """
     spec = op.spec.part if isinstance(op.spec, VariableSize) else op.spec
     specs = spec.parts if isinstance(spec, FusedTransform) else (spec,)
@@ -25,13 +25,14 @@ def transforms_of(op: Op) -> list[tuple[int | None, Transform]]:
 
 
 def check_numpy(ops: Sequence[Op], chain: str) -> None:
-    """Checks that ``paddle.io`` supports a chain.
+    """Checks that the loader with ``paddle.io`` supports a chain.
 
     Args:
-        chain: Its path in the YAML.
+        ops: The chain.
+        chain: Config key of the chain, for messages.
 
     Raises:
-        UserError: A transform is not implemented in NumPy.
+        UserError: The NumPy backend does not implement a transform.
     """
     for op in ops:
         reason = _missing_in_numpy(op.spec)
@@ -43,12 +44,12 @@ def check_numpy(ops: Sequence[Op], chain: str) -> None:
 
 
 def check_dali(ops: Sequence[Op], chain: str, settings: DaliSettings) -> None:
-    """Checks that DALI supports a chain, by building its graph but not the pipeline.
+    """Checks that DALI supports a chain. Builds the graph of the chain, but no pipeline.
 
     Args:
-        ops: The chain, not fused.
-        chain: Its path in the YAML.
-        settings: Settings of DALI, with the device.
+        ops: The chain, before fusion.
+        chain: Config key of the chain, for messages.
+        settings: Settings of DALI, including the device.
 
     Raises:
         UserError: DALI does not support a transform on this device.
@@ -89,7 +90,7 @@ def _missing_in_numpy(spec: Transform) -> str | None:
     except NotImplementedError as error:
         return str(error)
     if apply.dispatch(type(spec)) is apply.dispatch(object):
-        return f"numpy_ops does not implement {spec.kind}"
+        return f"the NumPy backend does not implement {spec.kind}"
     return None
 
 

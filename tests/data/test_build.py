@@ -90,8 +90,8 @@ class Formless(Transform):
 @pytest.mark.parametrize(
     ("use_dali", "text"),
     [
-        (True, "not supported by DALI on a CPU: dali_ops does not implement"),
-        (False, "not supported by paddle.io: numpy_ops does not implement"),
+        (True, "not supported by DALI on a CPU: the DALI backend does not implement"),
+        (False, "not supported by paddle.io: the NumPy backend does not implement"),
     ],
 )
 def test_build_loader_rejects_unsupported_transform(

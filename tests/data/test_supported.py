@@ -96,8 +96,8 @@ def test_check_dali_rejects_transform_without_dali_form(device_id: int | None, w
     with pytest.raises(UserError) as raised:
         check_dali(around(OnlyNumpy()), PATH, DaliSettings(device_id))
     assert str(raised.value) == (
-        f"{PATH}[2].OnlyNumpy: not supported by DALI on {where}: dali_ops does not implement OnlyNumpy; "
-        "set Global.use_dali=False to use paddle.io, or remove this transform "
+        f"{PATH}[2].OnlyNumpy: not supported by DALI on {where}: the DALI backend does not implement "
+        "OnlyNumpy; set Global.use_dali=False to use paddle.io, or remove this transform "
         "(docs/data.md describes how to implement it for DALI)"
     )
 
@@ -108,7 +108,7 @@ def test_check_dali_rejects_operator_missing_on_device() -> None:
         check_dali(around(OnlyOnCpu()), PATH, DaliSettings(0))
     assert str(raised.value).startswith(
         f"{PATH}[2].OnlyOnCpu: not supported by DALI on a GPU: "
-        "its operator peek_image_shape does not work on 'gpu'; set Global.use_dali=False"
+        "its operator peek_image_shape does not support the device 'gpu'; set Global.use_dali=False"
     )
 
 
@@ -138,7 +138,7 @@ def test_check_numpy_rejects_transform_without_numpy_form() -> None:
     with pytest.raises(UserError) as raised:
         check_numpy(around(OnlyDali()), PATH)
     assert str(raised.value) == (
-        f"{PATH}[2].OnlyDali: not supported by paddle.io: numpy_ops does not implement OnlyDali; "
+        f"{PATH}[2].OnlyDali: not supported by paddle.io: the NumPy backend does not implement OnlyDali; "
         "set Global.use_dali=True, or remove this transform"
     )
 

@@ -134,7 +134,7 @@ def changed_class_names(path: Path, names: Sequence[str]) -> str:
     old_names, new_names = ([line.partition(" ")[2] for line in lines] for lines in (old_lines, new_lines))
     return join_first(
         [
-            f"{label} was {old!r} and is {new!r}"
+            f"{label} was {old!r} and is now {new!r}"
             for label, (old, new) in enumerate(zip(old_names, new_names, strict=True))
             if old != new
         ]

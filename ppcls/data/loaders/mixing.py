@@ -1,7 +1,7 @@
-"""Mixup and CutMix: mixes the batches of any loader, on the device where they are.
+"""Mixes the images and labels of any loader's batches, on their device (Mixup and CutMix).
 
-Rows ``2k`` and ``2k + 1`` of the global batch are each other's partners. Both are on the same rank, so a
-global batch is mixed in the same way by any number of ranks.
+Each image is mixed with a partner: rows ``2k`` and ``2k + 1`` of the global batch are partners. Both rows are
+always on the same rank, so the result does not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ppcls.data.loaders.batch import Batch, Loader
 from ppcls.data.sampling.order import Cursor
 from ppcls.data.transforms.specs.rng import step_fractions
 
-# Columns of a step's random numbers: the transform, its strength, the window's centre.
+# Indices of a step's random numbers: choice of the transform, its strength, and the centre of the window.
 _CHOICE, _STRENGTH, _ROW, _COLUMN = range(4)
 _DRAWS = 4
 
@@ -43,22 +43,24 @@ class MixWindow:
 
     @property
     def area(self) -> int:
-        """Number of pixels."""
+        """Number of pixels in the window."""
         return (self.bottom - self.top) * (self.right - self.left)
 
     def slices(self, layout: Layout) -> tuple[slice, ...]:
-        """Returns the window as an index of an image."""
+        """Returns slices that select the window in an image."""
         spatial = slice(self.top, self.bottom), slice(self.left, self.right)
         return (slice(None), *spatial) if layout == "CHW" else (*spatial, slice(None))
 
 
 @dataclass(frozen=True)
 class Mix:
-    """How every image of a batch is mixed with its partner.
+    """Parameters for mixing the images of a batch with their partners.
 
     Attributes:
-        kept: Weight of the image's label, 0..1, or 0.5..1 without a window; the partner's label has the rest.
-        window: Pixels replaced by the partner's; None to sum all pixels with the labels' weights.
+        kept: Weight of an image's own label: 0..1 with a window, 0.5..1 without one. The weight of the
+            partner's label is ``1 - kept``.
+        window: Window whose pixels come from the partner (CutMix). If None, all pixels are weighted sums of
+            both images, with the weights of the labels (Mixup).
     """
 
     kept: float = 1.0
@@ -66,29 +68,36 @@ class Mix:
 
 
 def decide_mix(spec: BatchTransform, seed: int, cursor: Cursor, size: Size) -> Mix:
-    """Decides how a step's images are mixed.
+    """Returns the random parameters for mixing the images of a step.
 
     Args:
-        size: Height and width of the images.
+        spec: Mixup, CutMix, or a choice between them.
+        seed: Seed of the run.
+        cursor: Position of the step.
+        size: Height and width of the images in pixels.
     """
     return _decide(spec, step_fractions(seed, cursor.epoch, cursor.step, _DRAWS), size)
 
 
 @singledispatch
 def _decide(spec: BatchTransform, draws: Draws, size: Size) -> Mix:
-    raise NotImplementedError(f"mixing does not implement {spec.kind}")
+    raise NotImplementedError(f"mixing of batches does not implement {spec.kind}")
 
 
 @_decide.register
 def decide_mixup(spec: MixupOperator, draws: Draws, size: Size) -> Mix:
-    """Draws the weight as in the paper; partners with swapped weights are the same two images."""
+    """Draws the weight from Beta(alpha, alpha), as in the paper, and returns it if it is at least 0.5.
+
+    A smaller weight is replaced by its complement. This only swaps the two results, because each of the
+    partners is mixed with the other one.
+    """
     share = _beta(spec.alpha, draws[_STRENGTH])
     return Mix(max(share, 1.0 - share))
 
 
 @_decide.register
 def decide_cutmix(spec: CutmixOperator, draws: Draws, size: Size) -> Mix:
-    """Chooses a window of the image's aspect ratio around a random pixel, clipped at the edges."""
+    """Chooses a window around a random pixel. It has the image's aspect ratio and is clipped at the edges."""
     side = math.sqrt(1.0 - _beta(spec.alpha, draws[_STRENGTH]))
     (top, bottom), (left, right) = (
         _clipped_interval(length, int(length * side), int(length * draws[column]))
@@ -100,7 +109,7 @@ def decide_cutmix(spec: CutmixOperator, draws: Draws, size: Size) -> Mix:
 
 @_decide.register
 def decide_one_of(spec: OpSampler, draws: Draws, size: Size) -> Mix:
-    """Chooses Mixup, CutMix or neither."""
+    """Chooses Mixup, CutMix, or no mixing, with the probabilities of ``spec``."""
     mixup, cutmix = spec.MixupOperator, spec.CutmixOperator
     if draws[_CHOICE] < mixup.prob:
         return _decide(MixupOperator(alpha=mixup.alpha), draws, size)
@@ -110,36 +119,41 @@ def decide_one_of(spec: OpSampler, draws: Draws, size: Size) -> Mix:
 
 
 def _beta(alpha: float, uniform: float) -> float:
-    """Returns Beta(alpha, alpha)'s value at a quantile in [0, 1)."""
+    """Returns the quantile of the distribution Beta(alpha, alpha) for a probability in [0, 1)."""
     from scipy.special import betaincinv  # slow to import
 
     return float(betaincinv(alpha, alpha, uniform))
 
 
 def _clipped_interval(length: int, size: int, centre: int) -> tuple[int, int]:
-    """Returns begin and end of ``size`` pixels around ``centre`` within ``[0, length)``."""
+    """Returns start and end of ``size`` pixels around ``centre``, clipped to ``[0, length)``."""
     begin = centre - size // 2
     return max(begin, 0), min(begin + size, length)
 
 
 class MixedLoader:
-    """A `ppcls.data.loaders.batch.Loader` that mixes pairs of images of another loader.
+    """Implements `ppcls.data.loaders.batch.Loader` by mixing pairs of images of another loader.
 
-    Labels become shares of classes. A row whose partner is padding is not mixed.
+    Labels become class probabilities, [B, classes]. A row whose partner is padding is not mixed.
 
     Args:
-        loader: Yields the batches; its order must keep pairs of rows together.
-        spec: The transform that mixes them.
+        loader: Yields the batches. Its order must keep pairs of rows together.
+        spec: Transform that mixes the batches.
+        classes: Number of classes.
+        layout: Layout of the images.
+
+    Raises:
+        ValueError: The order of ``loader`` does not keep pairs of rows together.
     """
 
     def __init__(self, loader: Loader, spec: BatchTransform, classes: int, layout: Layout) -> None:
         if loader.order.group % 2:
-            raise ValueError(f"partners must be on one rank, but the order's group is {loader.order.group}")
+            raise ValueError(f"expected an order with an even group, got group {loader.order.group}")
         self.loader, self._spec, self._classes, self._layout = loader, spec, classes, layout
         self.index, self.order, self.quarantine = loader.index, loader.order, loader.quarantine
 
     def __len__(self) -> int:
-        """Returns the number of batches of an epoch."""
+        """Returns the number of batches per epoch."""
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -151,7 +165,7 @@ class MixedLoader:
             cursor = cursor.next(len(self.order))
 
     def release(self) -> None:
-        """Releases the other loader."""
+        """Frees threads and memory of the underlying loader."""
         self.loader.release()
 
     def state_dict(self) -> dict[str, Any]:
@@ -159,7 +173,7 @@ class MixedLoader:
         return self.loader.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Moves to a position that `state_dict` returned."""
+        """Moves to a position that `state_dict` returned. See `Order.restore` for errors."""
         self.loader.load_state_dict(state)
 
     def _mix(self, batch: Batch, cursor: Cursor) -> Batch:
@@ -175,7 +189,17 @@ class MixedLoader:
 
 
 def mix_labels(label: paddle.Tensor, mix: Mix, rows: int, classes: int) -> paddle.Tensor:
-    """Mixes labels, [B] int64 or [B, classes] float32, into the latter; the first ``rows`` are pairs."""
+    """Mixes the labels of pairs of rows.
+
+    Args:
+        label: [B] int64, or [B, classes] float32.
+        mix: Parameters of the mixing.
+        rows: Number of rows to mix, from the first one; even.
+        classes: Number of classes.
+
+    Returns:
+        [B, classes] float32. The other rows are not mixed.
+    """
     shares = F.one_hot(label, classes) if label.ndim == 1 else label.clone()
     if _on_cpu(shares):
         pairs = _as_array(shares)[:rows].reshape(rows // 2, 2, classes)
@@ -185,7 +209,17 @@ def mix_labels(label: paddle.Tensor, mix: Mix, rows: int, classes: int) -> paddl
 
 
 def mix_images(image: paddle.Tensor, mix: Mix, rows: int, layout: Layout) -> paddle.Tensor:
-    """Mixes images, [B, ...] in ``layout``; the first ``rows`` are pairs. May change ``image``."""
+    """Mixes pairs of images. May change ``image`` in place.
+
+    Args:
+        image: [B, ...] in ``layout``.
+        mix: Parameters of the mixing.
+        rows: Number of rows to mix, from the first one; even.
+        layout: Layout of the images.
+
+    Returns:
+        A tensor of the same shape. The other rows are unchanged.
+    """
     if mix.kept == 1.0 or not rows:
         return image
     if _on_cpu(image):
@@ -199,35 +233,45 @@ def mix_images(image: paddle.Tensor, mix: Mix, rows: int, layout: Layout) -> pad
 
 
 def _on_cpu(tensor: paddle.Tensor) -> bool:
-    """Returns whether to use NumPy and OpenCV: on a CPU Paddle's operators take 20 times as long or more."""
+    """Returns whether a tensor is on the CPU.
+
+    There, NumPy and OpenCV are at least 20 times as fast as Paddle.
+    """
     return bool(tensor.place.is_cpu_place())
 
 
 def _partners(tensor: paddle.Tensor, rows: int) -> paddle.Tensor:
-    """Returns the partner of each of the first ``rows``, and the other rows unchanged."""
-    if rows < len(tensor):  # slices are copies, so only slice if necessary
+    """Returns a tensor with the first ``rows`` rows replaced by their partners."""
+    if rows < len(tensor):  # a slice is a copy, so this slices only if necessary
         return paddle.concat([_partners(tensor[:rows], rows), tensor[rows:]])
     shape = list(tensor.shape[1:])
     return tensor.reshape([rows // 2, 2, *shape]).flip(1).reshape([rows, *shape])
 
 
 def _as_array(tensor: paddle.Tensor) -> NDArray[Any]:
-    """Returns the memory of a CPU tensor, float32 or float16, without the copy that ``numpy()`` makes."""
+    """Returns an array that shares the memory of a CPU tensor, float32 or float16. ``numpy()`` would copy."""
     dtype = np.float32 if tensor.dtype == paddle.float32 else np.float16
     memory = (ctypes.c_byte * int(tensor.size * np.dtype(dtype).itemsize)).from_address(tensor.data_ptr())
     return np.ctypeslib.as_array(memory).view(dtype).reshape(tensor.shape)
 
 
 def mix_in_place(images: NDArray[Any], mix: Mix, layout: Layout) -> None:
-    """Mixes pairs of images, [2N, ...] float32 or float16, N > 0."""
+    """Mixes pairs of images in place.
+
+    Args:
+        images: [2N, ...] in ``layout``, float32 or float16, N > 0.
+        mix: Parameters of the mixing.
+        layout: Layout of the images.
+    """
     if mix.window is not None:
         window = mix.window.slices(layout)
         for one, other in images.reshape(-1, 2, *images.shape[1:]):
             one[window], other[window] = other[window].copy(), one[window].copy()
         return
-    # One pair at a time, so that it stays in the processor's cache. First one = k * one + (1 - k) * other for
-    # k = mix.kept, then from it other = (1 - s) * other + s * one with s = (1 - k) / k. Each image is one
-    # row, because OpenCV is slow on columns.
+    # Processes one pair at a time, so that the pair stays in the CPU's cache. With k = mix.kept, the first
+    # call computes one = k * one + (1 - k) * other. The second call uses this result and computes other = (1
+    # - s) * other + s * one with s = (1 - k) / k. Each image is reshaped to one row, because OpenCV is slow
+    # on columns.
     for pair in images.reshape(len(images) // 2, 2, 1, -1):
         one, other = pair.astype(np.float32, copy=False)
         cv2.accumulateWeighted(other, one, 1.0 - mix.kept)

@@ -1,4 +1,7 @@
-"""The loader on ``paddle.io`` with worker processes: the same samples as DALI, computed by NumPy."""
+"""Loads images with ``paddle.io`` and worker processes.
+
+Transforms run in NumPy and OpenCV. The samples and their random decisions are the same as with DALI.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ from ppcls.data.transforms.specs import Op, count_draws
 from ppcls.data.transforms.specs.fuse import resize_chain
 from ppcls.data.transforms.specs.rng import uniforms
 
-Sample = tuple[NDArray[Any], Any]  # image, and label of one class or of all
+Sample = tuple[NDArray[Any], Any]  # image; and its class id, or 0 or 1 for each class
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,8 @@ class PaddleSettings:
     """Settings of ``paddle.io.DataLoader``.
 
     Attributes:
-        workers: Number of worker processes; 0 reads in the training process.
-        use_shared_memory: Whether workers pass batches in shared memory.
+        workers: Number of worker processes. With 0, the training process loads the images.
+        use_shared_memory: Whether workers pass batches to the training process in shared memory.
     """
 
     workers: int = 0
@@ -46,7 +49,14 @@ class PaddleSettings:
 
 
 class SampleKey(NamedTuple):
-    """Identifies a sample at one point of a run; size 0 is the chain's own size."""
+    """Identifies a sample at one point of a run.
+
+    Attributes:
+        epoch: Epoch, from 0.
+        position: Position of the sample in the index.
+        repeat: Number of earlier occurrences of the sample in the epoch.
+        size: Side of the image in pixels; 0 for the size in the chain.
+    """
 
     epoch: int
     position: int
@@ -55,7 +65,13 @@ class SampleKey(NamedTuple):
 
 
 class ChainInput(NamedTuple):
-    """The arguments of `numpy_ops.run` for one sample."""
+    """Arguments of `ppcls.data.transforms.numpy_ops.run` for one sample.
+
+    Attributes:
+        ops: Chain of transforms.
+        encoded: Encoded image.
+        draws: [D] uniform random numbers of the chain.
+    """
 
     ops: tuple[Op, ...]
     encoded: bytes | memoryview
@@ -64,14 +80,14 @@ class ChainInput(NamedTuple):
 
 @dataclass(frozen=True)
 class _BadSample:
-    """Replaces a sample that can't be read: paddle.io would wrap an exception, or lose it in a thread."""
+    """Replaces a sample that can't be read. An exception would be changed or lost in paddle.io."""
 
     position: int
     reason: str
 
 
 class _ImageDataset(paddle.io.Dataset):  # type: ignore[misc]
-    """Maps a `SampleKey` to an image and its label."""
+    """Maps a `SampleKey` to an image and its label, or to a `_BadSample`."""
 
     def __init__(self, index: Index, ops: Sequence[Op], seed: int) -> None:
         super().__init__()
@@ -82,7 +98,11 @@ class _ImageDataset(paddle.io.Dataset):  # type: ignore[misc]
         return len(self._index)
 
     def chain_input(self, key: SampleKey) -> ChainInput:
-        """Reads a sample and draws its random numbers."""
+        """Reads a sample and draws its random numbers.
+
+        Raises:
+            DecodeError: The sample can't be read.
+        """
         positions, repeats = np.asarray([key.position]), np.asarray([key.repeat])
         draws = uniforms(self._seed, key.epoch, positions, self._draws, repeats)[0]
         ops = resize_chain(self._ops, key.size) if key.size else self._ops
@@ -97,7 +117,7 @@ class _ImageDataset(paddle.io.Dataset):  # type: ignore[misc]
 
 
 class _StepSampler(paddle.io.BatchSampler):  # type: ignore[misc]
-    """Lists the samples of the epoch's remaining steps."""
+    """Yields the keys of the samples in each remaining step of the epoch."""
 
     def __init__(self, plan: BatchOrder, sizes: InputSize | None) -> None:
         self._plan, self._sizes = plan, sizes
@@ -112,7 +132,7 @@ class _StepSampler(paddle.io.BatchSampler):  # type: ignore[misc]
         return len(self._plan) - self.cursor.step
 
     def keys(self, cursor: Cursor) -> list[SampleKey]:
-        """Returns the keys of a step's samples."""
+        """Returns the keys of the samples in a step."""
         step = self._plan.at(cursor)
         size = size_at(self._sizes, self._plan.seed, cursor) if self._sizes is not None else 0
         rows = zip(step.indices.tolist(), step.repeats.tolist(), strict=True)
@@ -120,7 +140,10 @@ class _StepSampler(paddle.io.BatchSampler):  # type: ignore[misc]
 
 
 def _stack(samples: list[Sample | _BadSample]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Returns images and labels. If samples are bad: [N] uint8 of JSON, position to reason, as the images."""
+    """Returns images and labels of a batch.
+
+    If samples are bad, the first array is [N] uint8 instead: JSON text that maps their positions to reasons.
+    """
     bad = {sample.position: sample.reason for sample in samples if isinstance(sample, _BadSample)}
     if bad:
         return np.frombuffer(json.dumps(bad).encode(), np.uint8), np.zeros(1, np.int64)
@@ -129,7 +152,7 @@ def _stack(samples: list[Sample | _BadSample]) -> tuple[NDArray[Any], NDArray[An
 
 
 def _read_bad(image: Any) -> dict[int, str]:
-    """Returns the bad samples that `_stack` returned as the images; empty for real images."""
+    """Returns the bad samples that `_stack` encoded, position to reason; empty if ``image`` is a batch."""
     if image.ndim > 1:
         return {}
     bad = json.loads(np.asarray(image).tobytes())
@@ -137,20 +160,21 @@ def _read_bad(image: Any) -> dict[int, str]:
 
 
 def collect_before_fork() -> None:
-    """Collects all garbage.
+    """Runs the garbage collector until no garbage is left.
 
-    A worker that inherits a DALI pipeline as garbage would shut it down, but the pipeline's threads are not
-    in the worker, so it would hang or crash. Objects that one pipeline holds become garbage only after it is
-    freed.
+    A worker that inherits a DALI pipeline as garbage would try to shut the pipeline down, and would hang or
+    crash, because the pipeline's threads do not exist in the worker. Several runs can be necessary, because
+    objects that a pipeline refers to become garbage only after the pipeline is freed.
     """
     while gc.collect():
         pass
 
 
 def exit_with_parent(_worker: int) -> None:
-    """Makes a worker exit when the training process ends, even if it is killed.
+    """Starts a thread that ends this worker when the training process ends, even if that process is killed.
 
-    Paddle's own workers would wait forever. Batches in shared memory that nobody will fetch are freed.
+    Without this, Paddle's workers would wait forever. The worker frees batches in shared memory that the
+    training process did not receive.
     """
 
     def wait_and_exit() -> None:
@@ -164,11 +188,15 @@ def exit_with_parent(_worker: int) -> None:
 
 
 class PaddleLoader(OrderedLoader):
-    """A `ppcls.data.loaders.batch.Loader` on ``paddle.io.DataLoader``.
+    """Implements `ppcls.data.loaders.batch.Loader` with ``paddle.io.DataLoader``.
 
     Args:
-        sizes: Sizes of the images, if they change from step to step.
-        quarantine: Collects bad images, which are skipped; by default the first one ends the run.
+        index: The samples.
+        order: Order of the samples.
+        ops: Chain of transforms.
+        settings: Number of workers and use of shared memory.
+        sizes: Sizes of the images if they change from step to step, else None.
+        quarantine: Collects bad images, which the loader skips; None if the first bad image ends the run.
     """
 
     def __init__(
@@ -202,10 +230,16 @@ class PaddleLoader(OrderedLoader):
             for image, label in batches:
                 yield self._advance(*self._without_bad(image, label))
         finally:
-            batches._try_shutdown_all()  # otherwise the workers of an interrupted iteration survive
+            batches._try_shutdown_all()  # without this, the workers of an interrupted iteration keep running
 
     def _without_bad(self, image: paddle.Tensor, label: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
-        """Returns a good batch unchanged; reads a bad one again, here, until no bad image is left."""
+        """Returns a batch without bad images.
+
+        Adds bad images to the quarantine, and loads their batch again in this process.
+
+        Raises:
+            BadImageError: There is no quarantine, and the batch has bad images.
+        """
         bad = _read_bad(image)
         if not bad:
             return image, label
@@ -218,8 +252,8 @@ class PaddleLoader(OrderedLoader):
         return paddle.to_tensor(images), paddle.to_tensor(labels)
 
     def first_batch_inputs(self) -> list[ChainInput]:
-        """Returns the chain, bytes and random numbers of each sample of the run's first batch."""
+        """Returns the chain, encoded image and random numbers of each sample in a run's first batch."""
         return [self._images.chain_input(key) for key in self._steps.keys(Cursor())]
 
     def release(self) -> None:
-        """Does nothing: workers end with the iteration."""
+        """Does nothing, because workers end at the end of each iteration."""

@@ -1,8 +1,8 @@
-"""Pairs of images of one scene, such as a blurred and a sharp photograph, with equal random transforms.
+"""Loads pairs of images of one scene, such as a blurred and a sharp photo, with equal random transforms.
 
-Everything random about a sample is a function of seed, epoch, position and size. So two loaders with the same
-order and chain, over the first and the second images, choose equal windows, flips and colours on every
-backend.
+All random decisions about a sample depend only on seed, epoch, position and image size. So two loaders with
+the same order and chain, one for the first and one for the second images of the pairs, choose equal windows,
+flips and colours on every backend.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from ppcls.data.index.files import FileIndex
 from ppcls.errors import UserError, raise_line_errors
 from ppcls.files import read_regular
 
-if TYPE_CHECKING:  # the module imports Paddle, which reading a list does not need
+if TYPE_CHECKING:  # batch imports Paddle, which reading a list of pairs does not need
     from ppcls.data.loaders.batch import Batch, Loader
 
 _EXIF_ORIENTATION = 0x0112  # EXIF 2.32, 4.6.4
-_FIRST_SWAPPED = 5  # orientation from which on height and width are swapped
+_FIRST_SWAPPED = 5  # orientations 5 to 8 swap height and width
 
 
 class PairLoader:
-    """Yields a batch of first images and a batch of second images, row by row of the same scenes.
+    """Yields pairs of batches whose rows show the same scenes.
 
     Args:
-        first: Loader of the first images.
-        second: Loader of the second images, with the same order and chain. Its images have the same sizes,
-            which `read_pairs` checks.
+        first: Loader of the first images of the pairs.
+        second: Loader of the second images, with the same order and chain. Both images of a pair must have
+            the same size, which `read_pairs` checks.
 
     Raises:
         ValueError: The loaders have different orders.
@@ -40,43 +40,44 @@ class PairLoader:
 
     def __init__(self, first: Loader, second: Loader) -> None:
         if first.order != second.order:
-            raise ValueError("the loaders of a pair need the same order")
+            raise ValueError("expected two loaders with equal orders, got different orders")
         self._first, self._second = first, second
         self.order = first.order
 
     def __len__(self) -> int:
-        """Returns the number of batches of an epoch."""
+        """Returns the number of batches per epoch."""
         return len(self.order)
 
     def __iter__(self) -> Iterator[tuple[Batch, Batch]]:
         """Yields the pairs of batches from the current position to the end of the epoch."""
-        self._first.load_state_dict(self._second.state_dict())  # the first is ahead if the second one failed
+        # The first loader is ahead if the second one failed before.
+        self._first.load_state_dict(self._second.state_dict())
         yield from zip(self._first, self._second, strict=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the position after the last pair that was yielded."""
+        """Returns the position after the last pair of batches that was yielded."""
         return self._second.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Moves to a position that `state_dict` returned."""
+        """Moves both loaders to a position that `state_dict` returned. See `Order.restore` for errors."""
         self._first.load_state_dict(state)
         self._second.load_state_dict(state)
 
 
 def read_pairs(root: Path, listing: Path, delimiter: str = " ") -> tuple[FileIndex, FileIndex]:
-    """Reads a list of pairs and the sizes in the headers of their images.
+    """Reads a list of pairs, and checks the sizes of the images by their headers.
 
     Args:
         root: Folder of the images.
-        listing: File with lines of first path, ``delimiter`` and second path, relative to ``root``.
-        delimiter: Text between the paths, which must not contain it.
+        listing: List file. Each line has two paths relative to ``root``, separated by the delimiter.
+        delimiter: Text between the paths. The paths must not contain it.
 
     Returns:
-        The first images and the second images; all labels are 0.
+        Index of the first images and index of the second images. All labels are 0.
 
     Raises:
-        UserError: The list can't be read or is empty; or lines are wrong, which are listed by number: no two
-            paths, a missing image, or images of different sizes.
+        UserError: The list can't be read or is empty; or a line does not have two paths, an image is missing,
+            or the images of a pair differ in size. The message lists the line numbers.
     """
     try:
         text = read_regular(listing).decode("utf-8-sig", "surrogateescape")
@@ -109,7 +110,7 @@ def _find_problem(root: Path, paths: list[str], delimiter: str) -> str | None:
     for path in paths:
         try:
             sizes.append(_upright_size(root / path))
-        except OSError as error:  # Pillow's error for files that are not images is an OSError too
+        except OSError as error:  # Pillow raises an OSError if a file is not an image
             return f"{path}: {(error.strerror or 'not an image').lower()}"
     if sizes[0] != sizes[1]:
         sizes_found = " and ".join(f"{width}x{height}" for width, height in sizes)
@@ -118,7 +119,7 @@ def _find_problem(root: Path, paths: list[str], delimiter: str) -> str | None:
 
 
 def _upright_size(path: Path) -> tuple[int, int]:
-    """Returns (width, height) of an image after its EXIF orientation."""
+    """Returns width and height of an image after applying the EXIF orientation."""
     with Image.open(path) as image:
         width, height = image.size
         swapped = image.getexif().get(_EXIF_ORIENTATION, 1) >= _FIRST_SWAPPED

@@ -1,4 +1,4 @@
-"""Batches of labelled images followed by two views of unlabelled ones, for consistency training."""
+"""Adds two views of unlabelled images to each batch of labelled images, for semi-supervised training."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ppcls.data.sampling.order import Cursor
 
 
 class SemiSupervisedLoader:
-    """Adds the weak and the strong views of unlabelled images to each labelled batch.
+    """Adds weak and strong views of unlabelled images to each batch of labelled images.
 
-    The position in the unlabelled images follows from that in the labelled ones: their batches are used in
-    order, epoch after epoch, however long the epochs of the labelled images are. So a checkpoint holds the
-    position of the labelled images only.
+    Each labelled batch gets the next unlabelled batch, and the unlabelled images are repeated without end. So
+    the position in the unlabelled images follows from the number of labelled batches, and a checkpoint
+    contains only the position in the labelled images.
 
     Args:
-        labelled: Loader of the labelled images, whose batches are all full.
-        weak: Loader of the unlabelled images, weakly augmented; its batches are all full.
-        strong: Loader of the same images in the same order, strongly augmented.
+        labelled: Loader of the labelled images. All its batches must be full.
+        weak: Loader of the unlabelled images with weak augmentation. All its batches must be full.
+        strong: Loader of the same images in the same order, with strong augmentation.
     """
 
     def __init__(self, labelled: Loader, weak: Loader, strong: Loader) -> None:
@@ -32,7 +32,7 @@ class SemiSupervisedLoader:
         self.index, self.order, self.quarantine = labelled.index, labelled.order, labelled.quarantine
 
     def __len__(self) -> int:
-        """Returns the number of batches of an epoch of the labelled images."""
+        """Returns the number of batches per epoch of the labelled images."""
         return len(self._labelled)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -55,16 +55,16 @@ class SemiSupervisedLoader:
         return self._labelled.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Moves to a position that `state_dict` returned; see `Order.restore` for errors."""
+        """Moves to a position that `state_dict` returned. See `Order.restore` for errors."""
         self._labelled.load_state_dict(state)
 
     def release(self) -> None:
-        """Frees threads and memory; the next iteration allocates them again."""
+        """Frees threads and memory. The next iteration allocates them again."""
         for loader in (self._labelled, *self._unlabelled):
             loader.release()
 
     def _seek(self) -> None:
-        """Moves the unlabelled images to the batch that belongs to the position of the labelled ones."""
+        """Moves the loaders of unlabelled images to the batch for the next labelled batch."""
         state, order = self._labelled.state_dict(), self._unlabelled[0].order
         batches = state["epoch"] * len(self._labelled) + state["step"]
         self._views.load_state_dict(order.state_dict(Cursor().next(len(order), batches)))

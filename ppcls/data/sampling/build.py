@@ -24,10 +24,12 @@ from ppcls.files import read_regular
 
 
 def build_sampler(spec: specs.SamplerSpec, index: Index, world: int) -> EpochSampler:
-    """Builds the sampler of a training dataset.
+    """Builds the sampler of a training set.
 
     Args:
-        world: Number of processes; affects only the size of the global batch.
+        spec: Config of the sampler.
+        index: The samples.
+        world: Number of processes, which determines the size of the global batch.
 
     Raises:
         UserError: The weights can't be read or don't match the dataset, or there are too few identities.
@@ -49,13 +51,18 @@ def build_sampler(spec: specs.SamplerSpec, index: Index, world: int) -> EpochSam
 
 
 def read_weights(file: Path, index: Index) -> NDArray[np.float64]:
-    """Reads one weight per line, in the order of the samples; skips empty lines.
+    """Reads the weights of samples from a text file.
+
+    Args:
+        file: File with one weight per line, in the order of the samples. Empty lines are ignored.
+        index: The samples.
 
     Returns:
-        [N] float64, >= 0, at least one of them > 0.
+        [N] float64, all >= 0, and at least one > 0.
 
     Raises:
-        UserError: The file is missing, has wrong lines, no weight > 0, or not one weight per sample.
+        UserError: The file is missing, a line is not a number >= 0, all weights are 0, or the number of
+            weights differs from the number of samples.
     """
     try:
         lines = read_regular(file).decode("utf-8-sig", "surrogateescape").split("\n")
@@ -79,8 +86,8 @@ def read_weights(file: Path, index: Index) -> NDArray[np.float64]:
     raise_line_errors(problems)
     if len(weights) != len(index):
         raise UserError(
-            f"{file}: {len(weights)} weights, but {index.source} has {len(index)} samples; "
-            "expected one for each, in the same order"
+            f"{file}: found {len(weights)} weights, but {index.source} has {len(index)} samples; "
+            "expected one weight per sample, in the same order"
         )
     if not any(weights):
         raise UserError(f"{file}: all weights are 0; expected at least one > 0")
@@ -94,8 +101,8 @@ def _build_weighted(spec: specs.WeightedSampler, index: Index) -> WeightedRandom
     weights = np.array(spec.class_weights, np.float64)[index.labels]
     if not weights.any():
         raise UserError(
-            f"{index.source}: all samples have classes with weight 0; "
-            "increase DataLoader.Train.sampler.class_weights of a class that has samples"
+            f"{index.source}: the classes of all samples have weight 0; "
+            "increase DataLoader.Train.sampler.class_weights for a class that has samples"
         )
     return WeightedRandomSampler(weights, samples)
 
@@ -107,7 +114,7 @@ def _build_identity(spec: specs.PKSampler, index: Index, world: int) -> Identity
         name, size = spec.batch_setting
         ranks = f" x {world} processes" if name == "batch_size" else ""
         raise UserError(
-            f"{index.source}: {identities} identities, but PKSampler needs {needed} different ones per step "
+            f"{index.source}: found {identities} identities, but PKSampler needs {needed} per step "
             f"({name} {size} / sample_per_id {spec.sample_per_id}{ranks}); "
             f"decrease DataLoader.Train.sampler.{name} or increase its sample_per_id"
         )

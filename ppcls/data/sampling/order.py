@@ -12,23 +12,23 @@ from numpy.typing import NDArray
 from ppcls.data.sampling.sampler import EpochSampler, Positions
 from ppcls.errors import UserError
 
-_CONFIG_KEYS = {"accumulate": "Global.update_freq"}  # names of the keys in messages, if they differ
+_CONFIG_KEYS = {"accumulate": "Global.update_freq"}  # config keys of settings, for messages
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """A position in a run: the next batch.
+    """A position in a run.
 
     Attributes:
-        epoch: Epoch, from 0.
-        step: Batch of the epoch, from 0.
+        epoch: Epoch of the next batch, from 0.
+        step: Number of the next batch in its epoch, from 0.
     """
 
     epoch: int = 0
     step: int = 0
 
     def next(self, steps_per_epoch: int, batches: int = 1) -> Cursor:
-        """Returns the position after a number of batches."""
+        """Returns the position after ``batches`` more batches."""
         epochs, step = divmod(self.step + batches, steps_per_epoch)
         return Cursor(self.epoch + epochs, step)
 
@@ -38,9 +38,9 @@ class StepSamples:
     """One rank's part of one step.
 
     Attributes:
-        indices: [B] int64 positions in the dataset. Rows from ``valid`` on are padding and repeat other
-            samples.
-        repeats: [B] int64, number of earlier occurrences of the same position in this epoch, over all ranks.
+        indices: [B] int64, positions in the dataset. Rows after the first ``valid`` rows are padding and
+            repeat other samples.
+        repeats: [B] int64, number of earlier occurrences of the same position in the epoch, over all ranks.
         valid: Number of valid rows, 0..B.
         weight: See `ppcls.data.loaders.batch.Batch`.
         update: See `ppcls.data.loaders.batch.Batch`.
@@ -53,63 +53,66 @@ class StepSamples:
     update: bool
 
 
-# Two loaders ask at every step, each for the current epoch and, when they prefetch, for the next one.
+# Up to two loaders call this function at every step. Each one needs the positions of the current epoch and,
+# because of prefetching, of the next epoch. So there are four cache entries.
 @lru_cache(maxsize=4)
 def _epoch_positions(sampler: EpochSampler, seed: int, epoch: int) -> tuple[Positions, NDArray[np.int64]]:
-    """Returns an epoch's positions and their repeats."""
+    """Returns the positions of an epoch's samples, and the number of earlier occurrences of each; cached."""
     positions = sampler.epoch(seed, epoch)
     return positions, count_repeats(positions)
 
 
 def count_repeats(positions: Positions) -> NDArray[np.int64]:
-    """Returns how often each entry occurred before, [N] int64: [0, 0, 1, 2] for ``[7, 5, 7, 7]``."""
+    """Counts the earlier occurrences of each entry: ``[7, 5, 7, 7]`` results in [0, 0, 1, 2]; [N] int64."""
     counts = np.bincount(positions)
     repeats = np.zeros(len(positions), np.int64)
     if counts.max(initial=0) > 1:
-        first = np.repeat(np.cumsum(counts) - counts, counts)  # first sorted position of each entry's value
+        # For each entry in sorted order: the sorted position of the first entry with the same value.
+        first = np.repeat(np.cumsum(counts) - counts, counts)
         repeats[np.argsort(positions, kind="stable")] = np.arange(len(positions)) - first
     return repeats
 
 
 class BatchOrder(Protocol):
-    """What loaders use of an `Order`, with or without its bad samples."""
+    """Part of the interface of `Order` that loaders use."""
 
     @property
     def batch_size(self) -> int:
-        """Rows per step on one rank."""
+        """Number of rows per step on one rank."""
 
     @property
     def seed(self) -> int:
         """Seed of all random choices."""
 
     def __len__(self) -> int:
-        """Returns the steps of an epoch."""
+        """Returns the number of steps per epoch."""
 
     def at(self, cursor: Cursor) -> StepSamples:
-        """Returns this rank's part of a step."""
+        """Returns this rank's part of the step at ``cursor``."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """The samples of each step on one rank.
+    """Assigns the samples of each epoch to steps, and selects this rank's part of each step.
 
-    With the global batch size G, step ``s`` covers the samples ``[s * G, (s + 1) * G)`` of the epoch,
-    whatever the number of ranks. If the ranks can't share a step equally, it is spread as evenly as possible.
-    All ranks make the same number of steps.
+    With a global batch size of G, step ``s`` has the samples ``[s * G, (s + 1) * G)`` of the epoch on any
+    number of ranks. If a step can't be divided equally, the ranks' parts differ by at most one group. All
+    ranks have the same number of steps.
 
     Attributes:
         sampler: Samples of each epoch.
-        batch_size: Rows per step on one rank.
+        batch_size: Number of rows per step on one rank.
         seed: Seed of the sampler.
         rank: Rank of this process.
         world: Number of ranks.
-        drop_last: Whether to drop a last step with fewer than G samples.
-        accumulate: Steps per optimizer update; the last update of an epoch may have fewer.
+        drop_last: Whether to drop the last step if it has fewer than G samples.
+        accumulate: Number of steps per optimizer update. The last update of an epoch may have fewer steps.
         group: Number of consecutive rows that stay together on one rank.
         global_batch_size: G, at most ``batch_size * world``; None for this maximum.
 
     Raises:
-        UserError: ``group`` does not divide ``batch_size`` or G, or G has less than one group per rank.
+        UserError: ``batch_size`` or G is not a multiple of ``group``, or G is smaller than one group per
+            rank.
     """
 
     sampler: EpochSampler
@@ -133,24 +136,27 @@ class Order:
             )
         if size < self.group * self.world and self.global_batch_size is not None:
             raise UserError(
-                f"global_batch_size {size} is too small for {self.world} processes: "
-                f"each needs {self.group} or more"
+                f"global_batch_size {size} is too small for {self.world} processes: each process needs at "
+                f"least {self.group} samples; expected {self.group * self.world} or more"
             )
         if self.global_batch > self.batch_size * self.world:
-            raise ValueError(f"{self.world} x {self.batch_size} rows can't hold {self.global_batch}")
+            raise ValueError(
+                f"expected a global batch of at most {self.world} x {self.batch_size} samples, got "
+                f"{self.global_batch}"
+            )
 
     @property
     def size(self) -> int:
-        """Samples of an epoch."""
+        """Number of samples per epoch."""
         return len(self.sampler)
 
     @property
     def global_batch(self) -> int:
-        """Samples of a full step, on all ranks."""
+        """Number of samples of a full step on all ranks."""
         return self.global_batch_size or self.batch_size * self.world
 
     def __len__(self) -> int:
-        """Returns the steps of an epoch."""
+        """Returns the number of steps per epoch."""
         return self.size // self.global_batch if self.drop_last else -(-self.size // self.global_batch)
 
     def start(self, step: int) -> int:
@@ -158,12 +164,12 @@ class Order:
         return step * self.global_batch
 
     def rows(self, step: int) -> int:  # noqa: ARG002 - `EqualPixelsOrder` uses the step
-        """Returns the rows of a step on this rank, with padding."""
+        """Returns the number of rows of a step on this rank, including padding."""
         return self.batch_size
 
     @property
     def updates_per_epoch(self) -> int:
-        """Optimizer updates of an epoch."""
+        """Number of optimizer updates per epoch."""
         return -(-len(self) // self.accumulate)
 
     def count_samples(self, first: int, last: int) -> int:
@@ -176,13 +182,14 @@ class Order:
         return _epoch_positions(self.sampler, self.seed, epoch)[0]
 
     def at(self, cursor: Cursor) -> StepSamples:
-        """Returns this rank's part of a step."""
+        """Returns this rank's part of the step at ``cursor``."""
         step = cursor.step
         start = self.start(step)
         positions, repeats = _epoch_positions(self.sampler, self.seed, cursor.epoch)
         begin, end = self._rank_rows(min(self.start(step + 1), self.size) - start)
         valid = end - begin
-        # BatchNorm sees the padding, so use other samples of the epoch instead of repeating these few.
+        # Padding affects the statistics of BatchNorm. So it consists of other samples of the epoch instead of
+        # the few samples of this step.
         missing = self.rows(step) - valid
         padding = (self.rank * missing + np.arange(missing)) % self.size
         rows = np.concatenate([np.arange(start + begin, start + end), padding])
@@ -197,14 +204,14 @@ class Order:
         )
 
     def _rank_rows(self, rows: int) -> tuple[int, int]:
-        """Returns begin and end of this rank's part of a step with ``rows`` samples, in whole groups."""
+        """Returns start and end of this rank's part of ``rows`` samples, without splitting groups."""
         share, more = divmod(-(-rows // self.group), self.world)
         begin = self.rank * share + min(self.rank, more)
         end = begin + share + (self.rank < more)
         return min(begin * self.group, rows), min(end * self.group, rows)
 
     def state_dict(self, cursor: Cursor) -> dict[str, Any]:
-        """Returns ``cursor`` and all settings that it depends on."""
+        """Returns ``cursor`` and all settings that its meaning depends on."""
         return {
             "epoch": cursor.epoch,
             "step": cursor.step,
@@ -217,14 +224,15 @@ class Order:
         }
 
     def restore(self, state: dict[str, Any]) -> Cursor:
-        """Returns the cursor of a state from `state_dict`, possibly of another number of ranks.
+        """Returns the cursor in a state that `state_dict` returned, possibly with another number of ranks.
 
-        If the global batch or the accumulation changed within an epoch, the cursor moves back to the start of
-        an update, so that no sample is skipped and a few are repeated.
+        If the state is in the middle of an epoch, and the global batch size or the number of accumulated
+        steps changed, the cursor moves back to the start of an update. So no sample is skipped, and a few
+        samples are repeated.
 
         Raises:
-            UserError: The state is within an epoch, and size, seed or sampler changed, so that the rest of
-                the epoch would have other samples.
+            UserError: The state is in the middle of an epoch, and size, seed or sampler changed, so the rest
+                of the epoch would have other samples.
         """
         cursor = Cursor(int(state["epoch"]), int(state["step"]))
         changed = self.changes(state)
@@ -241,21 +249,21 @@ class Order:
         return Cursor(cursor.epoch, step - step % self.accumulate)
 
     def changes(self, state: dict[str, Any]) -> dict[str, str]:
-        """Returns a text for each setting in ``state`` that is different now, by name."""
+        """Describes the settings in ``state`` that differ from the current ones, by their names."""
         current = self.state_dict(Cursor())
-        if "shuffle" in state:  # in old checkpoints, when there were only two samplers
+        if "shuffle" in state:  # checkpoints of versions that had only two samplers
             state = {**state, "sampler": "shuffled" if state["shuffle"] else "in order"}
         return {
-            name: f"{_CONFIG_KEYS.get(name, name)} was {state[name]} and is {current[name]}"
+            name: f"{_CONFIG_KEYS.get(name, name)} was {state[name]} and is now {current[name]}"
             for name in current
             if name not in ("epoch", "step") and state[name] != current[name]
         }
 
     def resume_hint(self, state: dict[str, Any]) -> str:
-        """Returns how to keep a state's global batch on any number of ranks; an empty text if it is kept."""
+        """Returns advice for keeping the global batch size of ``state``, or "" if the size is unchanged."""
         if state["global_batch"] == self.global_batch:
             return ""
         return (
-            ". For any number of processes set DataLoader.Train.sampler.global_batch_size="
+            ". To resume on any number of processes, set DataLoader.Train.sampler.global_batch_size="
             f"{state['global_batch']} instead of batch_size"
         )

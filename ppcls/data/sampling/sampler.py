@@ -1,7 +1,7 @@
-"""Samplers: the samples of an epoch and their order, over all ranks.
+"""Defines samplers, which choose the samples of an epoch and their order.
 
-A sampler does not depend on ranks: `ppcls.data.sampling.order.Order` distributes its output. So an epoch is
-the same on any number of processes with the same global batch size.
+A sampler does not depend on ranks, because `ppcls.data.sampling.order.Order` distributes the samples over the
+ranks. So an epoch is the same on any number of processes with the same global batch size.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ Positions = NDArray[np.int64]
 
 
 class EpochSampler(Hashable, Protocol):
-    """The samples of each epoch, which depend only on seed and epoch."""
+    """Chooses the samples of each epoch, depending only on seed and epoch."""
 
     def __len__(self) -> int:
-        """Returns the number of samples of each epoch."""
+        """Returns the number of samples per epoch."""
 
     def epoch(self, seed: int, epoch: int) -> Positions:
-        """Returns the positions in the dataset of an epoch's samples, in order: [len] int64."""
+        """Returns the positions of an epoch's samples in the dataset, in order, [len] int64."""
 
     def describe(self) -> str:
-        """Returns a text that is equal for samplers of the same length with equal epochs."""
+        """Returns a text that identifies the sampler.
+
+        The texts of two samplers of the same length are equal if the samplers choose equal epochs.
+        """
 
 
 @dataclass(frozen=True)
 class SequentialSampler:
-    """Each sample once, in the order of the dataset."""
+    """Yields each sample once, in the order of the dataset."""
 
     size: int
 
@@ -42,17 +45,17 @@ class SequentialSampler:
         return self.size
 
     def epoch(self, seed: int, epoch: int) -> Positions:  # noqa: ARG002
-        """See `EpochSampler`."""
+        """Returns the positions of the samples of an epoch. See `EpochSampler`."""
         return np.arange(self.size, dtype=np.int64)
 
     def describe(self) -> str:
-        """See `EpochSampler`."""
+        """Returns a text that identifies the sampler. See `EpochSampler`."""
         return "in order"
 
 
 @dataclass(frozen=True)
 class ListSampler:
-    """The given samples in each epoch, in the given order."""
+    """Yields the listed samples in each epoch, in the order of the list."""
 
     listed: tuple[int, ...]
 
@@ -60,17 +63,17 @@ class ListSampler:
         return len(self.listed)
 
     def epoch(self, seed: int, epoch: int) -> Positions:  # noqa: ARG002
-        """See `EpochSampler`."""
+        """Returns the positions of the samples of an epoch. See `EpochSampler`."""
         return np.array(self.listed, np.int64)
 
     def describe(self) -> str:
-        """See `EpochSampler`."""
+        """Returns a text that identifies the sampler. See `EpochSampler`."""
         return f"{len(self)} listed"
 
 
 @dataclass(frozen=True)
 class ShuffledSampler:
-    """Each sample once, in a new random order in each epoch."""
+    """Yields each sample once, in a new random order in each epoch."""
 
     size: int
 
@@ -78,31 +81,31 @@ class ShuffledSampler:
         return self.size
 
     def epoch(self, seed: int, epoch: int) -> Positions:
-        """See `EpochSampler`."""
+        """Returns the positions of the samples of an epoch. See `EpochSampler`."""
         return permutation(seed, epoch, self.size)
 
     def describe(self) -> str:
-        """See `EpochSampler`."""
+        """Returns a text that identifies the sampler. See `EpochSampler`."""
         return "shuffled"
 
 
 @dataclass(frozen=True)
 class RepeatedAugmentationSampler:
-    """Some of the samples, each repeated several times with different augmentation.
+    """Yields a random part of the images, each several times with different augmentation.
 
-    Hoffer et al. 2020, "Augment Your Batch". As in DeiT (Touvron et al. 2021) an epoch is as long as without
-    repeats, so it has a random ``size / repeats`` of the images, and the copies of an image are in one global
-    batch on different ranks.
+    See Hoffer et al. 2020, "Augment Your Batch". As in DeiT (Touvron et al. 2021), an epoch has as many
+    samples as without repeats: ``size / repeats`` random images, ``repeats`` copies of each. The copies of an
+    image are in one global batch, on different ranks.
 
-    A global batch is sorted by copy: all first copies, then all second ones, and so on. Each rank gets
-    consecutive rows, and two copies of an image are at least ``global_batch // repeats`` rows apart. So with
-    at least ``repeats`` ranks no rank has two copies of an image. If the global batch is not a multiple of
-    ``repeats``, the copies of one image are divided between two batches.
+    A global batch starts with the first copies of all its images, followed by all second copies, and so on.
+    Each rank gets consecutive rows, and two copies of an image are at least ``global_batch // repeats`` rows
+    apart. So with at least ``repeats`` ranks, no rank has two copies of an image. If the global batch size is
+    not a multiple of ``repeats``, the copies of some images are divided between two batches.
 
     Attributes:
-        size: Samples in the dataset and in an epoch.
-        repeats: Copies of each image.
-        global_batch: Rows of a step on all ranks.
+        size: Number of samples in the dataset and in an epoch.
+        repeats: Number of copies of each image.
+        global_batch: Number of rows of a step on all ranks.
     """
 
     size: int
@@ -113,23 +116,23 @@ class RepeatedAugmentationSampler:
         return self.size
 
     def epoch(self, seed: int, epoch: int) -> Positions:
-        """See `EpochSampler`."""
+        """Returns the positions of the samples of an epoch. See `EpochSampler`."""
         images = permutation(seed, epoch, self.size)[: -(-self.size // self.repeats)]
         row = np.arange(self.size)
         by_copy = np.lexsort((row % self.repeats, row // self.global_batch))
         return np.repeat(images, self.repeats)[by_copy]
 
     def describe(self) -> str:
-        """See `EpochSampler`."""
+        """Returns a text that identifies the sampler. See `EpochSampler`."""
         return f"each image {self.repeats} times in batches of {self.global_batch}"
 
 
 class WeightedRandomSampler:
-    """Samples drawn with replacement, with probabilities proportional to their weights.
+    """Draws samples with replacement, with probabilities in proportion to their weights.
 
     Args:
-        weights: [N] float64, >= 0 and finite, at least one of them > 0.
-        samples: Samples per epoch.
+        weights: [N] float64, all finite and >= 0, and at least one > 0.
+        samples: Number of samples per epoch.
     """
 
     def __init__(self, weights: NDArray[np.float64], samples: int) -> None:
@@ -141,24 +144,25 @@ class WeightedRandomSampler:
         return self._samples
 
     def epoch(self, seed: int, epoch: int) -> Positions:
-        """See `EpochSampler`."""
+        """Returns the positions of the samples of an epoch. See `EpochSampler`."""
         drawn = fractions(seed, epoch, self._samples, Purpose.IMAGE)
         return np.searchsorted(self._upper, drawn, side="right").astype(np.int64)
 
     def describe(self) -> str:
-        """See `EpochSampler`."""
+        """Returns a text that identifies the sampler. See `EpochSampler`."""
         return f"by weights {self._digest}"
 
 
 class BalancedClassSampler:
-    """All classes equally often (class-aware sampling: Shen, Lin & Huang 2016).
+    """Chooses all classes equally often (class-aware sampling, Shen, Lin & Huang 2016).
 
-    Each round has every class once, in random order, so that counts differ by at most one. The images of a
-    class are used in a random order, new in each epoch, and repeated after all of them were used.
+    An epoch consists of rounds. Each round has one image of every class, and the classes are in random order.
+    So the numbers of images per class differ by at most one. The images of a class are used in a random
+    order, which is new in each epoch. They are repeated when all of them were used.
 
     Args:
-        labels: [N] int64; classes without samples are ignored.
-        samples: Samples per epoch.
+        labels: [N] int64. Classes without samples are ignored.
+        samples: Number of samples per epoch.
     """
 
     def __init__(self, labels: NDArray[np.int64], samples: int) -> None:
@@ -169,26 +173,27 @@ class BalancedClassSampler:
         return self._samples
 
     def epoch(self, seed: int, epoch: int) -> Positions:
-        """See `EpochSampler`."""
+        """Returns the positions of the samples of an epoch. See `EpochSampler`."""
         count = len(self._classes)
         classes = self._classes.rounds(seed, epoch, -(-self._samples // count)).ravel()[: self._samples]
         return self._classes.images(seed, epoch, classes, np.arange(self._samples) // count)
 
     def describe(self) -> str:
-        """See `EpochSampler`."""
+        """Returns a text that identifies the sampler. See `EpochSampler`."""
         return f"balanced over classes {self._classes.digest}"
 
 
 class IdentitySampler:
-    """Batches of P identities with K images each ("In Defense of the Triplet Loss", Hermans et al. 2017).
+    """Fills batches with P identities and K images per identity.
 
-    A global batch has no identity twice, and the K images of an identity are consecutive. An identity with
-    fewer images repeats some. All identities have the same probability, whatever the number of their images.
+    See Hermans et al. 2017, "In Defense of the Triplet Loss". The identities in a global batch differ. The
+    K images of an identity are consecutive. Some images are repeated if an identity has fewer than K. All
+    identities have the same probability, independent of their numbers of images.
 
     Args:
-        labels: [N] int64 identities.
-        images: K.
-        identities: P on all ranks; at most the number of identities in ``labels``.
+        labels: [N] int64, identity of each image.
+        images: K, number of images per identity.
+        identities: P, number of identities in a global batch; at most the number in ``labels``.
     """
 
     def __init__(self, labels: NDArray[np.int64], images: int, identities: int) -> None:
@@ -200,8 +205,8 @@ class IdentitySampler:
         return self._groups * self._images
 
     def epoch(self, seed: int, epoch: int) -> Positions:
-        """See `EpochSampler`."""
-        # Only whole batches of each round are used; the identities that remain change in each round.
+        """Returns the positions of the samples of an epoch. See `EpochSampler`."""
+        # Uses only the complete batches of each round. The unused identities are different in each round.
         in_round = len(self._classes) // self._identities * self._identities
         rounds = self._classes.rounds(seed, epoch, -(-self._groups // in_round))
         identity = rounds[:, :in_round].ravel()[: self._groups, None]
@@ -209,12 +214,16 @@ class IdentitySampler:
         return self._classes.images(seed, epoch, identity, turn).ravel()
 
     def describe(self) -> str:
-        """See `EpochSampler`."""
+        """Returns a text that identifies the sampler. See `EpochSampler`."""
         return f"{self._images} images of each of {self._identities} identities {self._classes.digest}"
 
 
 class _ClassSamples:
-    """The classes that have samples, and their samples."""
+    """Groups samples by class, and orders classes and samples at random.
+
+    Args:
+        labels: [N] int64. Classes without samples are ignored.
+    """
 
     def __init__(self, labels: NDArray[np.int64]) -> None:
         _, self._class_of, self._sizes = np.unique(labels, return_inverse=True, return_counts=True)
@@ -225,19 +234,21 @@ class _ClassSamples:
         return len(self._sizes)
 
     def rounds(self, seed: int, epoch: int, rounds: int) -> NDArray[np.int64]:
-        """Returns [rounds, C], each row a random order of the C classes."""
+        """Returns a random order of the C classes for each round, [rounds, C] int64."""
         drawn = keys(seed, epoch, rounds * len(self), Purpose.CLASS)
         return np.argsort(drawn.reshape(rounds, len(self)), axis=1, kind="stable")
 
     def images(
         self, seed: int, epoch: int, classes: NDArray[np.int64], turns: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Returns the positions of images.
+        """Returns the positions of images in the dataset.
 
         Args:
             seed: Seed of the random order.
+            epoch: Epoch, which changes the random order.
             classes: Classes of the images.
-            turns: Numbers of the images in the order of their class in this epoch.
+            turns: Number of each image in the random order of its class. Numbers beyond the last image of a
+                class start again at its first image.
         """
         drawn = keys(seed, epoch, len(self._class_of), Purpose.IMAGE)
         class_by_class = np.lexsort((drawn, self._class_of))

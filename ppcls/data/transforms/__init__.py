@@ -1,1 +1,1 @@
-"""Image transforms: the specs say what they do; NumPy and DALI implement them."""
+"""Transforms images: specs define each transform, and NumPy and DALI implement it."""

@@ -1,4 +1,4 @@
-"""Test-time augmentation: several views of each prepared image, whose scores are averaged."""
+"""Creates several views of each image for test-time augmentation, which averages the scores of the views."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ VIEW_KINDS: tuple[ViewKind, ...] = get_args(ViewKind)
 
 @dataclass(frozen=True)
 class ImageViews:
-    """Makes views of prepared images.
+    """Creates views of transformed images.
 
     Attributes:
-        kind: ``flip``: each image and its mirror image. ``five-crop``: the centre and the four corners.
-        size: Height and width that the model expects.
+        kind: ``flip``: each image and its mirror image. ``five-crop``: crops at the four corners and at the
+            centre.
+        size: Height and width in pixels that the model expects.
         layout: Layout of the images.
     """
 
@@ -29,10 +30,10 @@ class ImageViews:
     layout: Literal["NCHW", "NHWC"]
 
     def __call__(self, images: Any) -> list[Any]:
-        """Returns the views, [B, ...] each.
+        """Returns a list of views, each [B, ...] in the layout.
 
         Args:
-            images: Prepared images, as a NumPy array or a Paddle tensor.
+            images: [B, ...] transformed images, as a NumPy array or a Paddle tensor.
         """
         nchw = self.layout == "NCHW"
         if self.kind == "flip":
@@ -48,12 +49,13 @@ class ImageViews:
 
 
 def transforms_for_views(kind: ViewKind, transforms: Sequence[Any]) -> tuple[Any, ...]:
-    """Returns transforms that prepare images for the views of a kind.
+    """Returns the transforms with the changes that views of a kind need.
 
-    For five crops, the crop becomes the square that the resized image always contains.
+    For ``five-crop``, the size of `CropImage` is increased to the shorter side of the resized image, so that
+    the five crops have space.
 
     Raises:
-        UserError: If the transforms do not crop the resized image.
+        UserError: The kind is ``five-crop``, but the transforms do not crop the resized image.
     """
     if kind == "flip":
         return tuple(transforms)
@@ -65,5 +67,5 @@ def transforms_for_views(kind: ViewKind, transforms: Sequence[Any]) -> tuple[Any
                 return tuple(larger if spec is crop else spec for spec in transforms)
     raise UserError(
         "--tta five-crop needs ResizeImage with resize_short, followed by CropImage with a smaller size, "
-        "such as 256 and 224; use --tta flip, or change the transforms"
+        "such as resize_short 256 and size 224; use --tta flip, or change the transforms"
     )

@@ -70,7 +70,7 @@ def test_changed_class_names_lists_changes(tmp_path: Path) -> None:
     write_class_names(path, ("big cat", "dog", "emu"))
     assert changed_class_names(path, ("big cat", "dog", "emu")) == ""
     assert changed_class_names(path, ("dog", "emu", "zcat")) == (
-        "0 was 'big cat' and is 'dog', 1 was 'dog' and is 'emu', 2 was 'emu' and is 'zcat'"
+        "0 was 'big cat' and is now 'dog', 1 was 'dog' and is now 'emu', 2 was 'emu' and is now 'zcat'"
     )
     assert changed_class_names(path, ("cat", "dog")) == ""  # other weights, which is an error of its own
     assert changed_class_names(path, ()) == ""

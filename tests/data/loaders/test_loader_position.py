@@ -70,7 +70,7 @@ def test_interrupted_iteration_continues(make: Callable[..., Loader], uninterrup
 @pytest.mark.parametrize("kind", FAST)
 def test_state_of_another_order_is_rejected(make: Callable[..., Loader]) -> None:
     loader = make()
-    with pytest.raises(UserError, match="in the middle of epoch 1, but seed was 4 and is 3"):
+    with pytest.raises(UserError, match="in the middle of epoch 1, but seed was 4 and is now 3"):
         loader.load_state_dict(replace(ORDER, seed=4).state_dict(Cursor(0, 2)))
     assert len(take(loader)) == 6
 

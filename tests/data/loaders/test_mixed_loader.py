@@ -223,7 +223,7 @@ def test_images_of_identity_are_partners(make: Make) -> None:
 
 def test_order_that_separates_pairs_is_rejected(index: FileIndex) -> None:
     loader = PaddleLoader(index, replace(ORDER, group=1), chain("CHW"))
-    with pytest.raises(ValueError, match="partners must be on one rank, but the order's group is 1"):
+    with pytest.raises(ValueError, match="expected an order with an even group, got group 1"):
         MixedLoader(loader, MixupOperator(), CLASSES, "CHW")
 
 

@@ -170,7 +170,7 @@ def take_each(loader: PairLoader):
 def test_different_orders_are_rejected(folder: Path) -> None:
     first, second = read_pairs(folder, folder / "copy.txt", ";")
     ops = plan_chain(GEOMETRY, "CHW")
-    with pytest.raises(ValueError, match="the loaders of a pair need the same order"):
+    with pytest.raises(ValueError, match="expected two loaders with equal orders"):
         PairLoader(PaddleLoader(first, ORDER, ops), PaddleLoader(second, replace(ORDER, seed=3), ops))
 
 

@@ -221,7 +221,9 @@ def test_global_batch_size_is_kept_on_any_number_of_ranks(
 
 
 def test_order_rejects_global_batch_smaller_than_ranks() -> None:
-    with pytest.raises(UserError, match="size 6 is too small for 4 processes: each needs 2 or more"):
+    with pytest.raises(
+        UserError, match="size 6 is too small for 4 processes: each process needs at least 2 samples"
+    ):
         Order(SequentialSampler(12), batch_size=2, world=4, group=2, global_batch_size=6)
 
 
@@ -281,14 +283,14 @@ BASE = Order(ShuffledSampler(40), batch_size=4, seed=1, world=2, accumulate=2)
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
-        ({"sampler": ShuffledSampler(41)}, "size was 40 and is 41"),
-        ({"seed": 2}, "seed was 1 and is 2"),
-        ({"sampler": SequentialSampler(40)}, "sampler was shuffled and is in order"),
+        ({"sampler": ShuffledSampler(41)}, "size was 40 and is now 41"),
+        ({"seed": 2}, "seed was 1 and is now 2"),
+        ({"sampler": SequentialSampler(40)}, "sampler was shuffled and is now in order"),
         (
             {"sampler": RepeatedAugmentationSampler(40, 3, 8)},
-            "sampler was shuffled and is each image 3 times in batches of 8",
+            "sampler was shuffled and is now each image 3 times in batches of 8",
         ),
-        ({"sampler": ShuffledSampler(39), "seed": 5}, "size was 40 and is 39; seed was 1 and is 5"),
+        ({"sampler": ShuffledSampler(39), "seed": 5}, "size was 40 and is now 39; seed was 1 and is now 5"),
     ],
 )
 def test_restore_rejects_changed_sampler_only_within_an_epoch(changed: dict[str, Any], text: str) -> None:
@@ -306,7 +308,7 @@ def test_restore_rejects_changed_sampler_only_within_an_epoch(changed: dict[str,
 def test_restore_rejects_changed_global_batch_for_dependent_sampler() -> None:
     repeated = replace(BASE, sampler=RepeatedAugmentationSampler(40, 3, 8))
     other = replace(BASE, sampler=RepeatedAugmentationSampler(40, 3, 16), batch_size=8)
-    with pytest.raises(UserError, match="in batches of 8 and is each image 3 times in batches of 16"):
+    with pytest.raises(UserError, match="in batches of 8 and is now each image 3 times in batches of 16"):
         other.restore(repeated.state_dict(MIDDLE))
 
 

@@ -90,8 +90,8 @@ def test_build_sampler_rejects_weights_without_samples() -> None:
     with pytest.raises(UserError) as caught:
         build_sampler(spec, INDEX, 1)
     assert str(caught.value) == (
-        "list.txt: all samples have classes with weight 0; "
-        "increase DataLoader.Train.sampler.class_weights of a class that has samples"
+        "list.txt: the classes of all samples have weight 0; "
+        "increase DataLoader.Train.sampler.class_weights for a class that has samples"
     )
 
 

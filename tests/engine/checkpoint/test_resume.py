@@ -226,9 +226,9 @@ def test_resume_with_another_batch_size_within_an_epoch_skips_no_sample(
     plan = "\n".join(resume(state, output(other) / "latest"))
     assert (state.step, state.update) == (step, 2)
     assert labels(state) == expected
-    assert f"changed from here on: global_batch was 8 and is {batch_size}" in plan
+    assert f"changed from here on: global_batch was 8 and is now {batch_size}" in plan
     assert (f"can't be kept: {twice} samples of epoch 1 are repeated" in plan) == (twice > 0)
-    assert ("; Global.update_freq was 1 and is 3" in plan) == (update_freq == 3)
+    assert ("; Global.update_freq was 1 and is now 3" in plan) == (update_freq == 3)
 
 
 def test_resume_with_another_order_within_an_epoch_is_an_error(
@@ -237,7 +237,7 @@ def test_resume_with_another_order_within_an_epoch_is_an_error(
     config = make_config(Global__save_steps=1)
     run_and_kill(config, cpu, 2, monkeypatch)
     other = make_config(Global__checkpoints="auto", Global__seed=6)
-    with pytest.raises(UserError, match="middle of epoch 1, but seed was 5 and is 6"):
+    with pytest.raises(UserError, match="middle of epoch 1, but seed was 5 and is now 6"):
         train(other, cpu, output(other))
 
 

@@ -1,4 +1,4 @@
-"""The transforms in DALI, on the CPU or a GPU: specs become nodes of its graph."""
+"""Implements the transforms with DALI, on the CPU or a GPU: specs become nodes of a DALI graph."""
 
 from ppcls.data.transforms.dali_ops import augmentations, basic, policies
 from ppcls.data.transforms.dali_ops.graph import (

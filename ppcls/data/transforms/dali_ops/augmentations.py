@@ -1,4 +1,7 @@
-"""Geometric and photometric transforms and erasing in DALI; most call numpy_ops on a CPU."""
+"""Implements geometric, photometric and erasing transforms with DALI.
+
+On a CPU, most of them call the NumPy backend, which is faster than DALI's operators.
+"""
 
 from __future__ import annotations
 
@@ -48,13 +51,14 @@ def rotate_image(spec: RandomRotation, node: Any, context: LoweringContext) -> N
 @lower.register
 @numpy_on_cpu
 def rotate_by_quarter_turns(spec: RandomRot90, node: Any, context: LoweringContext) -> Node:
-    # Without keep_size the canvas rotates too. Each pixel's centre falls on another's, so nearest is exact.
+    # Without keep_size, the canvas rotates too. Each pixel centre is mapped to another pixel centre, so
+    # nearest interpolation is exact.
     (angle,) = context.decisions
     return _rotate(node, angle=angle, interp_type=types.INTERP_NN)
 
 
 def _rotate(node: Node, **options: Any) -> Node:
-    # DALI's operator supports only uint8 and float32
+    # DALI's operator supports only uint8 and float32.
     return fn.cast_like(fn.rotate(fn.cast(node, dtype=types.FLOAT), **options), node)
 
 
@@ -79,7 +83,7 @@ def _rectangle(context: LoweringContext) -> dict[str, Any]:
 def _erase(node: Node, context: LoweringContext, **fill: Any) -> Node:
     if context.device == "cpu":
         return fn.erase(node, **_rectangle(context), **fill)
-    # On a GPU the operator does not support float16.
+    # On a GPU, DALI's operator does not support float16.
     return fn.cast_like(fn.erase(fn.cast(node, dtype=types.FLOAT), **_rectangle(context), **fill), node)
 
 

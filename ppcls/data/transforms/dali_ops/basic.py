@@ -1,4 +1,4 @@
-"""Decoding, resizing, cropping, flipping and normalizing in DALI."""
+"""Implements decoding, resizing, cropping, flipping and normalizing with DALI."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def decode_image(spec: DecodeImage, node: Any, context: LoweringContext) -> Node
 
 @lower.register
 def decode_numpy(spec: DecodeNumpy, node: Any, context: LoweringContext) -> Node:
-    # The array is the file's last bytes.
+    # The values of the array are at the end of the file.
     (shape,) = context.decisions
     length = shape[0] * shape[1] * (spec.channels * np.dtype(spec.dtype).itemsize)
     begin = fn.cast(node.shape(device="cpu")[0], dtype=types.INT32) - length
@@ -71,7 +71,7 @@ def decode_numpy(spec: DecodeNumpy, node: Any, context: LoweringContext) -> Node
 
 def _resize(spec: ResizeImage | RandCropImage, images: Node, context: LoweringContext) -> Node:
     if context.calls_numpy and not spec.antialias and spec.interpolation == "bilinear":
-        # OpenCV takes a quarter of the time of DALI's operator
+        # OpenCV needs a quarter of the time of DALI's operator.
         if context.size is not None:
             return by_numpy(lambda image, size: resize(spec, image, size), images, context, context.size)
         return by_numpy(lambda image: resize(spec, image), images, context)
@@ -86,7 +86,8 @@ def _resize(spec: ResizeImage | RandCropImage, images: Node, context: LoweringCo
         images,
         interp_type=_interpolation(spec, context),
         antialias=spec.antialias,
-        # Scale the whole image to the rounded size, as numpy_ops does, instead of a slightly smaller window.
+        # Scales the whole image to the rounded size, like the NumPy backend, instead of a slightly smaller
+        # window.
         subpixel_scale=False,
         **size,
     )
@@ -113,7 +114,7 @@ def lower_sized(spec: VariableSize, node: Any, context: LoweringContext) -> Node
 
 @lower.register
 def crop_image(spec: CropImage, node: Any, context: LoweringContext) -> Node:
-    # DALI rounds the margin by default; numpy_ops rounds it down.
+    # By default, DALI rounds the margin to the nearest integer. The NumPy backend rounds it down.
     return fn.crop(node, crop_w=spec.size[0], crop_h=spec.size[1], rounding="truncate")
 
 
@@ -148,7 +149,7 @@ def flip_image(spec: RandFlipImage, node: Any, context: LoweringContext) -> Node
 
 
 def _normalize(spec: NormalizeImage, node: Node, **options: Any) -> Node:
-    # (pixel * scale - mean) / std, with the scale included in mean and std
+    # Computes (pixel * scale - mean) / std, with the scale included in mean and std.
     return fn.crop_mirror_normalize(
         node,
         dtype=types.FLOAT16 if spec.output_fp16 else types.FLOAT,
@@ -176,7 +177,8 @@ def crop_flip_normalize(spec: CropFlipNormalize, node: Any, context: LoweringCon
 
 @lower.register
 def decode_crop_flip_normalize(spec: DecodeCropFlipNormalize, node: Any, context: LoweringContext) -> Node:
-    # CPU only: with planes from OpenCV, fn.normalize takes half the time of crop_mirror_normalize.
+    # Only on the CPU: if OpenCV creates the planes, fn.normalize needs half the time of
+    # crop_mirror_normalize.
     flipped, sizes = context.decisions[-1], () if context.size is None else (context.size,)
 
     def planes(image: NDArray[Any], flipped: NDArray[Any], *size: NDArray[Any]) -> NDArray[Any]:
@@ -196,7 +198,7 @@ def decode_crop_flip_normalize(spec: DecodeCropFlipNormalize, node: Any, context
 
 
 def _per_plane(values: Sequence[float]) -> NDArray[np.float32]:
-    """Returns three values, or one value three times, as [3, 1, 1]."""
+    """Returns one or three values as [3, 1, 1]. A single value is repeated."""
     return np.resize(np.asarray(values, np.float32), (3, 1, 1))
 
 

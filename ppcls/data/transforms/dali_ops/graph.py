@@ -1,4 +1,7 @@
-"""Builds DALI's graph of a chain; the other files of the folder lower single transforms."""
+"""Builds the DALI graph of a chain.
+
+`lower` adds one transform to the graph. The other files in this folder implement it for each transform.
+"""
 
 from __future__ import annotations
 
@@ -20,25 +23,26 @@ from ppcls.data.transforms.specs.chain import Op
 from ppcls.data.transforms.specs.decisions import count_decisions
 
 Array = NDArray[Any]
-Node = Any  # a DataNode of a graph under construction
+Node = Any  # DataNode of a DALI graph under construction
 Device = Literal["cpu", "gpu"]
 Lowering = Callable[[Any, Any, "LoweringContext"], Any]
 
 
 @dataclass(frozen=True)
 class LoweringContext:
-    """What a transform needs to know to be added to the graph.
+    """Settings and inputs for adding a transform to the graph.
 
     Attributes:
         device: Device that transforms the pixels.
-        decodes_on_gpu: Whether decoding takes place on the GPU too, if that is the device.
-        threads: CPU threads for work outside DALI's own operators.
-        pool: Provides these threads; by default each op that needs them creates its own.
-        callbacks: Whether the graph calls numpy_ops where that is faster than DALI's CPU operator. It never
-            does on a GPU: there a call into Python costs a third of the throughput.
-        decisions: Nodes of what `ppcls.data.transforms.specs.decisions.decide` returns, on the CPU.
+        threads: Number of CPU threads for work outside of DALI's operators.
+        pool: Thread pool for this work. If it is None, each op that needs threads creates a pool.
+        callbacks: Whether a graph on the CPU may call the NumPy backend where it is faster than DALI's
+            operator. A graph on a GPU never calls it, because calls into Python cost a third of the
+            throughput.
+        decisions: Nodes with the values of `ppcls.data.transforms.specs.decisions.decide`, on the CPU.
         decoder: Additional arguments of DALI's image decoders.
-        size: Node of the size (width, height) to resize to, if it changes from step to step.
+        size: Node of the size (width, height) to resize to if it changes from step to step, else None.
+        decodes_on_gpu: Whether the GPU also decodes images, if the device is a GPU.
     """
 
     device: Device
@@ -52,7 +56,7 @@ class LoweringContext:
 
     @property
     def decoder_device(self) -> Literal["mixed", "cpu"]:
-        """The device of DALI's image decoders."""
+        """Value of ``device`` for DALI's image decoders."""
         return "mixed" if self.device == "gpu" and self.decodes_on_gpu else "cpu"
 
     def to_device(self, decoded: Node) -> Node:
@@ -66,10 +70,10 @@ class LoweringContext:
 
 
 class UnsupportedError(NotImplementedError):
-    """DALI can't do a transform on the requested device.
+    """DALI does not support a transform on the requested device.
 
     Attributes:
-        op: The transform at its position in the chain.
+        op: Op with the transform, and its position in the chain.
     """
 
     def __init__(self, op: Op, text: str) -> None:
@@ -79,8 +83,20 @@ class UnsupportedError(NotImplementedError):
 
 @singledispatch
 def lower(spec: Transform, node: Node, context: LoweringContext) -> Node:
-    """Adds one transform to the graph; ``node`` is a decoder's encoded images, or else images."""
-    raise NotImplementedError(f"dali_ops does not implement {spec.kind}")
+    """Adds one transform to the graph.
+
+    Args:
+        spec: The transform.
+        node: Node of the encoded images if the transform is a decoder, else node of the images.
+        context: Settings and inputs of the transform.
+
+    Returns:
+        Node of the transformed images.
+
+    Raises:
+        NotImplementedError: There is no implementation for DALI.
+    """
+    raise NotImplementedError(f"the DALI backend does not implement {spec.kind}")
 
 
 def lower_chain(
@@ -89,39 +105,39 @@ def lower_chain(
     """Builds the graph of a whole chain.
 
     Args:
-        ops: The chain, fused or not.
+        ops: The chain, before or after fusion.
         encoded: Node of the encoded images, on the CPU.
-        decisions: Nodes of all ops' decisions, one after the other, as `decide_chain` yields them.
+        decisions: Nodes of the decisions of all ops, in the order of `decide_chain`.
         context: Device, threads and decoder options.
 
     Returns:
-        Nodes of the images after each op, on the context's device.
+        Node of the images after each op, on the context's device.
 
     Raises:
-        UnsupportedError: DALI does not implement a transform, or not for the context's device.
+        UnsupportedError: DALI does not support a transform, or not on the context's device.
     """
     nodes, remaining = [encoded], iter(decisions)
     for op in ops:
         try:
             of_op = tuple(islice(remaining, count_decisions(op.spec)))
             nodes.append(lower(op.spec, nodes[-1], replace(context, decisions=of_op)))
-        except RuntimeError as error:  # our NotImplementedError, or DALI's, if its executor rejects the graph
+        except RuntimeError as error:  # NotImplementedError of `lower`, or DALI rejects the graph
             raise UnsupportedError(op, str(error)) from error
         for node in nodes_between(nodes[-1], [nodes[-2], *of_op]):
             device = operator_device(node)
             if device not in node.source._op.schema.GetSupportedBackends():
-                text = f"its operator {operator_name(node)} does not work on '{device}'"
+                text = f"its operator {operator_name(node)} does not support the device '{device}'"
                 raise UnsupportedError(op, text)
     return nodes[1:]
 
 
 def check_graph(ops: Sequence[Op], device_id: int | None, exec_dynamic: bool = True) -> None:
-    """Builds a chain's graph and discards it, without building a pipeline or using a GPU.
+    """Checks that DALI supports a chain: builds its graph and discards it, without using a GPU.
 
     Args:
-        ops: The chain, fused or not.
-        device_id: GPU to transform on; None for the CPU.
-        exec_dynamic: Whether DALI's dynamic executor will run it, which supports more graphs.
+        ops: The chain, before or after fusion.
+        device_id: Id of the GPU that transforms images; None for the CPU.
+        exec_dynamic: Whether DALI's dynamic executor will run the graph. It supports more graphs.
 
     Raises:
         UnsupportedError: See `lower_chain`.
@@ -138,16 +154,17 @@ def by_numpy(
     *decisions: Node,
     layout: str = "HWC",
 ) -> Node:
-    """Calls ``function(image, *decisions)`` for each image of a batch, on the CPU.
+    """Adds a node that calls ``function(image, *decisions)`` for each image of a batch, on the CPU.
 
-    Pixels are then exactly those of numpy_ops. OpenCV and NumPy release Python's lock, so several threads
-    work on one batch.
+    With the functions of the NumPy backend, the pixels are exactly the same as without DALI. OpenCV and NumPy
+    release the global interpreter lock, so several threads can process one batch.
 
     Args:
-        function: From an image [H, W, C] and its rows of ``decisions`` to an image of ``layout``.
+        function: Function of an image [H, W, C] and the image's rows of ``decisions``. It returns an image.
+        images: Node of the images.
         context: Provides the threads.
         *decisions: Nodes of decisions, one row per image.
-        layout: ``HWC`` or ``CHW``.
+        layout: Layout of the returned images, ``HWC`` or ``CHW``.
     """
     threads = context.threads
     pool = context.pool or ThreadPoolExecutor(max_workers=threads)
@@ -169,7 +186,7 @@ def by_numpy(
 
 
 def numpy_on_cpu(lowering: Lowering) -> Lowering:
-    """Restricts a lowering to the GPU; on the CPU the graph calls numpy_ops, which is faster than DALI."""
+    """Returns a lowering that calls the NumPy backend on a CPU, where it is faster than ``lowering``."""
 
     @wraps(lowering)
     def choose(spec: Any, node: Any, context: LoweringContext) -> Node:
@@ -181,16 +198,13 @@ def numpy_on_cpu(lowering: Lowering) -> Lowering:
 
 
 def nodes_between(node: Node, before: Iterable[Node]) -> list[Node]:
-    """Lists the operators between nodes of the graph.
+    """Returns the operators between nodes of the graph, each one after its inputs.
 
-    Each operator is represented by the first of its outputs that is used.
+    An operator is represented by one of its output nodes.
 
     Args:
-        node: Last node.
-        before: Nodes to stop at; they are excluded.
-
-    Returns:
-        Nodes, each after its inputs.
+        node: Last node, which is included.
+        before: Nodes where the search stops. They are excluded.
     """
     known = {node.name for node in before}
     nodes: dict[int, Node] = {}
@@ -207,9 +221,9 @@ def nodes_between(node: Node, before: Iterable[Node]) -> list[Node]:
 
 
 def operator_name(node: Node) -> str:
-    """Returns the name of a node's operator in ``nvidia.dali.fn``: ``decoders.image``.
+    """Returns the name of a node's operator in ``nvidia.dali.fn``, such as ``decoders.image``.
 
-    For a call into Python it includes the function: ``python_function(by_numpy)``.
+    For a call into Python, the name includes the function, such as ``python_function(by_numpy)``.
     """
     operator = node.source._op
     name = str(operator._operator_name()).removeprefix("nvidia.dali.").removeprefix("fn.")

@@ -1,4 +1,7 @@
-"""Automatic augmentation with ``nvidia.dali.auto_aug``, which carries out the decisions of the specs."""
+"""Implements policies of automatic augmentation with ``nvidia.dali.auto_aug``.
+
+The specs make the random decisions. DALI only executes them.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ def lower_policy(spec: Policy, node: Any, context: LoweringContext) -> Node:
 
 
 def _mix(node: Node, chains: list[Node], weights: Node) -> Node:
-    """Adds chains times their weights to the image times the rest."""
+    """Returns the weighted sum of the chains and of the image, whose weight is 1 minus the other weights."""
     rest = 1.0 - fn.reductions.sum(weights)
     mixed = fn.brightness(node, brightness=rest, dtype=types.FLOAT)
     for number, chain in enumerate(chains):
@@ -72,8 +75,8 @@ def _mix(node: Node, chains: list[Node], weights: Node) -> Node:
 
 @singledispatch
 def dali_suite(spec: Policy) -> DaliSuite:
-    """Returns DALI's augmentations by the names in `Policy.stages`."""
-    raise NotImplementedError(f"nvidia.dali.auto_aug has no {spec.kind}")
+    """Returns DALI's augmentations for a policy, by the names in `Policy.stages`."""
+    raise NotImplementedError(f"the DALI backend does not implement {spec.kind}")
 
 
 @dali_suite.register
@@ -131,7 +134,7 @@ def mixed_suite(spec: AugMix) -> DaliSuite:
 
 
 def _point_operations(spec: Policy, *names: str) -> DaliSuite:
-    """Returns operations with the spec's ranges of magnitudes."""
+    """Returns DALI's augmentations of these names, with the ranges of magnitudes of ``spec``."""
     return {
         name: getattr(augmentations, name).augmentation((spec.suite[name].low, spec.suite[name].high))
         for name in names
@@ -140,7 +143,7 @@ def _point_operations(spec: Policy, *names: str) -> DaliSuite:
 
 @augmentation(mag_range=(0, 20))  # type: ignore[untyped-decorator]
 def _cutout(data: Node, _: Node, square: Node, fill_value: int) -> Node:
-    """Fills a square. ``square`` [4] is its start and size, which already depend on the magnitude."""
+    """Fills a square. ``square``, [4], is its start and size, which already depend on the magnitude."""
     return fn.erase(data, anchor=square[:2], shape=square[2:], axis_names="HW", fill_value=[fill_value])
 
 
@@ -151,23 +154,24 @@ def _translation(spec: Policy) -> dict[str, Any]:
 
 @contextmanager
 def _conditionals(*nodes: Node) -> Iterator[Callable[..., Node]]:
-    """Enables ``pipeline_def(enable_conditionals=True)`` for a part of the current graph.
+    """Enables DALI's conditionals for a part of the current graph.
 
-    The public decorator rewrites a whole pipeline's Python, including our code. These are the functions
-    that it calls. They are private to DALI 2.4, and used nowhere else.
+    The public decorator, ``pipeline_def(enable_conditionals=True)``, rewrites the Python code of a whole
+    pipeline, including code of ppcls. So this function calls the private functions that the decorator calls
+    in DALI 2.4.
 
     Args:
         *nodes: Inputs of the part from the rest of the graph.
 
     Yields:
-        `nvidia.dali.auto_aug.core.select`, for use within the block.
+        A version of `nvidia.dali.auto_aug.core.select` for use in the context.
     """
     pipeline = Pipeline.current()
     dali_pipeline._preprocess_pipe_object(pipeline, True, nodes, {})
     tracing = dali_trace.is_tracing_enabled()
-    dali_trace.set_tracing(enabled=False)  # it fails if only a part of the graph is rewritten
+    dali_trace.set_tracing(enabled=False)  # tracing fails if only a part of the graph is rewritten
     try:
-        with warnings.catch_warnings(record=True) as caught:  # DALI's own filter would show them all
+        with warnings.catch_warnings(record=True) as caught:  # DALI's filter would show all warnings
             yield dali_pipeline._preprocess_pipe_func(select, True)
     finally:
         dali_trace.set_tracing(enabled=tracing)
