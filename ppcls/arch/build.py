@@ -21,10 +21,10 @@ def build_model(
     """Builds the architecture ``name`` with new parameters, drawn from Paddle's global generator.
 
     Args:
-        name: Name in `ppcls.registry.ARCHITECTURES`: from `ppcls.arch` or `paddle.vision.models`.
+        name: Name of the architecture in `ppcls.registry.ARCHITECTURES`.
         class_num: Number of classes.
         data_format: Layout of the input images.
-        input_image_channel: Channels of the input images.
+        input_image_channel: Number of channels of the input images.
         options: Further options of this architecture; see `ppcls.zoo.Architecture.options`.
 
     Returns:
@@ -41,14 +41,14 @@ def build_model(
         )
     if (data_format, input_image_channel) != ("NCHW", entry.channels):
         raise ValueError(
-            f"paddle.vision.models' {name} accepts NCHW images of {entry.channels} channels only, "
-            f"got {data_format} and {input_image_channel}"
+            f"paddle.vision.models.{name}: expected NCHW images with {entry.channels} channels, "
+            f"got {data_format} images with {input_image_channel}; change them or the architecture"
         )
     return builder(num_classes=class_num)
 
 
 class SingleOutputGoogLeNet(models.GoogLeNet):  # type: ignore[misc]
-    """`paddle.vision.models.GoogLeNet` without its two auxiliary outputs, whose parameters are frozen."""
+    """Paddle's GoogLeNet without its two auxiliary outputs, whose parameters are frozen."""
 
     def __init__(self, num_classes: int = 1000) -> None:
         super().__init__(num_classes)

@@ -1,4 +1,4 @@
-"""The cost of an architecture: its parameters, and the multiply-adds of one image."""
+"""Measures the cost of an architecture: parameters, multiply-adds per image, and speed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Cost(NamedTuple):
     """The cost of a model.
 
     Attributes:
-        parameters: Number of trained parameters.
-        flops: Multiply-adds of one image in convolutions, linear layers and attention, as papers count them:
-            without batch norm, activations and pooling.
+        parameters: Number of trainable parameters.
+        flops: Number of multiply-adds for one image in convolutions, linear layers and attention. Batch norm,
+            activations and pooling are not counted, as is usual in papers.
     """
 
     parameters: int
@@ -29,11 +29,11 @@ class Cost(NamedTuple):
 def measure(build: Callable[[], nn.Layer], shape: Sequence[int]) -> Cost:
     """Returns the cost of a model on one image.
 
-    The model is only described as a static program: no weight is initialized and nothing is computed.
+    The model is only built as a static program. No weights are initialized, and nothing is computed.
 
     Args:
         build: Function that builds the model.
-        shape: Shape of the image, [C, H, W] or [H, W, C] depending on the model.
+        shape: Shape of the image, [C, H, W] or [H, W, C], in the layout of the model.
     """
     dynamic = paddle.in_dynamic_mode()
     paddle.enable_static()
@@ -47,14 +47,16 @@ def measure(build: Callable[[], nn.Layer], shape: Sequence[int]) -> Cost:
 
 @paddle.no_grad()  # type: ignore[untyped-decorator]
 def measure_speed(model: nn.Layer, shape: Sequence[int], seconds: float = 2.0) -> float:
-    """Returns the images per second of CPU time that a model predicts, one at a time.
+    """Returns how many images per second of CPU time a model predicts, with one image per batch.
 
-    The fastest image counts. CPU time instead of elapsed time makes the result comparable on a busy machine.
+    The result is that of the fastest image. CPU time is measured instead of elapsed time, so that results are
+    comparable on a busy machine.
 
     Args:
         model: The model, on the CPU.
-        shape: Shape of the image, [C, H, W] or [H, W, C] depending on the model.
-        seconds: CPU time of the measurement; at least three images are predicted after the first one.
+        shape: Shape of the image, [C, H, W] or [H, W, C], in the layout of the model.
+        seconds: Minimum CPU time of the measurement in seconds. At least three images are measured, after one
+            image for warm-up.
     """
     model.eval()
     image, durations = paddle.ones([1, *shape]), list[float]()
@@ -67,7 +69,7 @@ def measure_speed(model: nn.Layer, shape: Sequence[int], seconds: float = 2.0) -
 
 
 def measure_on(model: nn.Layer, image: paddle.Tensor) -> Cost:
-    """Returns the cost of ``model`` by calling it with ``image``, [1, C, H, W] or [1, H, W, C]."""
+    """Calls ``model`` with ``image``, [1, C, H, W] or [1, H, W, C], and returns the cost."""
     model.eval()
     flops = 0
 
@@ -87,13 +89,13 @@ def measure_on(model: nn.Layer, image: paddle.Tensor) -> Cost:
 
 
 def count_parameters(model: nn.Layer) -> int:
-    """Returns the number of trained parameters, which exclude batch norm's running statistics."""
+    """Returns the number of trainable parameters. Running statistics of batch norm are not counted."""
     trained = (parameter for parameter in model.parameters() if not parameter.stop_gradient)
     return sum(int(np.prod(parameter.shape)) for parameter in trained)
 
 
 def _counter(layer: nn.Layer) -> Count | None:
-    if hasattr(type(layer), "multiplications"):  # of layers that multiply without these two kinds
+    if hasattr(type(layer), "multiplications"):  # a layer that computes products itself, such as attention
         count: Count = type(layer).multiplications
         return count
     if isinstance(layer, nn.Conv2D):

@@ -1,4 +1,4 @@
-"""The network that distillation trains: a student, its peers and its teachers."""
+"""The network for distillation, which consists of a student, its peers and its teachers."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from ppcls.outputs import LOGITS, layer_output_name
 
 
 class DistillationNetwork(nn.Layer):  # type: ignore[misc]
-    """Returns the logits of all models by name, and the outputs of some of their layers.
+    """A network that runs a student, its peers and its teachers on the same images.
 
-    Only the student is a sublayer. Peers and losses with layers are sublayers of the student: so the trained
-    parameters are the student's, and keep their names. Teachers are not sublayers: optimizer, average,
-    checkpoint, gradient exchange and `train` do not see them.
+    The student is the only sublayer. Peers and losses with parameters are sublayers of the student, so that
+    the student contains all trained parameters. Teachers are not sublayers. Therefore the optimizer, the
+    moving average, checkpoints, the gradient exchange and `train` do not affect them.
 
     Args:
         name: Name of the student.
-        student: Student, which contains its peers, under their names, and the losses.
-        extractors: Model name to model. Models other than the student and its peers are teachers; they are
-            set to evaluation mode and frozen.
+        student: Student, which contains the peers and the losses as sublayers.
+        extractors: All models by name. Models other than the student and its peers are teachers, which the
+            network sets to evaluation mode and freezes.
         peers: Names of the models that are trained together with the student.
-        losses: Names of the student's sublayers that are losses, which map these outputs to [B] float32.
-        teaching: Teacher name to a function that returns the context of its forward pass, for its precision.
+        losses: Names of the student's sublayers that are losses. A loss maps the outputs of this network to
+            float32 values [B].
+        teaching: For each teacher's name, a function that returns the context manager for its forward pass,
+            which sets the precision. By default, no context managers are used.
     """
 
     def __init__(
@@ -52,10 +54,10 @@ class DistillationNetwork(nn.Layer):  # type: ignore[misc]
                 parameter.stop_gradient = True
 
     def forward(self, image: Tensor) -> dict[str, Tensor]:
-        """Maps images to model name to logits [B, C]; the student's logits are also called ``logits``.
+        """Maps images to a dictionary with the logits [B, C] of each model under the model's name.
 
-        The result also has the outputs of layers, by `ppcls.outputs.layer_output_name`, and the costs per
-        image, [B], by the names of the losses.
+        The key ``logits`` holds the logits of the student. Outputs of layers have the keys that
+        `ppcls.outputs.layer_output_name` returns. Losses per image, [B], have the names of the losses.
         """
         outputs: dict[str, Tensor] = {}
         with paddle.no_grad():
@@ -78,7 +80,8 @@ def attach_to_student(student: nn.Layer, name: str, layer: nn.Layer) -> None:
     """Makes ``layer``, a model or a loss, a sublayer of ``student`` without changing its forward pass.
 
     Raises:
-        ValueError: The student has an attribute of this name, or would call it as one of its stages.
+        ValueError: The student has an attribute of this name, or is an `nn.Sequential`, which would call the
+            layer.
     """
     if isinstance(student, nn.Sequential) or hasattr(student, name):
         raise ValueError(f"{type(student).__name__} cannot hold a model called {name!r}; choose another name")

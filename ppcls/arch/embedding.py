@@ -1,4 +1,4 @@
-"""Embedding models: a backbone, a neck and a head."""
+"""Embedding models, which consist of a backbone, a neck and a head."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FEATURES, BACKBONE = "features", "backbone"
 
 
 class EmbeddingLinear(nn.Layer):  # type: ignore[misc]
-    """A linear layer with PaddleClas's parameter name, ``fc``."""
+    """A linear layer that is named ``fc`` in checkpoints, as in PaddleClas."""
 
     def __init__(self, size: int, out: int, weight_attr: Any = None, bias_attr: Any = None) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class EmbeddingLinear(nn.Layer):  # type: ignore[misc]
 
 
 class EmbeddingConvolution(nn.Layer):  # type: ignore[misc]
-    """A linear layer with the parameter names of PaddleClas's VehicleNeck, ``conv``."""
+    """A linear layer as a 1x1 convolution named ``conv`` in checkpoints, as in PaddleClas's VehicleNeck."""
 
     def __init__(self, size: int, out: int) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class EmbeddingConvolution(nn.Layer):  # type: ignore[misc]
 
 
 class EmbeddingNorm(nn.Layer):  # type: ignore[misc]
-    """BatchNorm of embeddings with PaddleClas's parameter name, ``feat_bn``."""
+    """BatchNorm of embeddings that is named ``feat_bn`` in checkpoints, as in PaddleClas."""
 
     def __init__(self, size: int, _out: int, weight_attr: Any = None, bias_attr: Any = None) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class EmbeddingNorm(nn.Layer):  # type: ignore[misc]
 
 
 class CosineHead(nn.Layer):  # type: ignore[misc]
-    """Cosines between embeddings and learned directions of classes, in float32.
+    """A head that returns the cosines between embeddings and one learned direction per class, in float32.
 
     Attributes:
         weight: Directions [size, classes], one per column, as in PaddleClas's margin heads.
@@ -63,19 +63,19 @@ class CosineHead(nn.Layer):  # type: ignore[misc]
         self.weight = self.create_parameter([size, classes], default_initializer=XavierNormal())
 
     def forward(self, embedding: Tensor) -> Tensor:
-        """Maps [B, size] to [B, classes], -1..1."""
+        """Maps embeddings [B, size] to cosines [B, classes], -1..1."""
         with paddle.amp.auto_cast(enable=False):
             unit = F.normalize(embedding.astype("float32"), axis=1)
             return unit @ F.normalize(self.weight.astype("float32"), axis=0)
 
 
 class EmbeddingNetwork(nn.Layer):  # type: ignore[misc]
-    """Returns embeddings, and logits or cosines if it has a head.
+    """A network that returns embeddings, and the logits or cosines of its head if it has one.
 
     Args:
-        backbone: Layer from images to [B, C].
-        neck: Layer from there to the embedding; None for none.
-        head: Layer from the embedding to classes; None for none.
+        backbone: Layer that maps images to features [B, C].
+        neck: Layer that maps features to embeddings [B, size]; None if the features are the embeddings.
+        head: Layer that maps embeddings to one value per class; None if the network has no head.
         size: Size of an embedding.
     """
 
@@ -85,7 +85,10 @@ class EmbeddingNetwork(nn.Layer):  # type: ignore[misc]
         self.backbone, self.neck, self.head = backbone, neck, head
 
     def forward(self, image: Tensor) -> dict[str, Tensor]:
-        """Maps images to ``backbone`` and ``features``, [B, D] each, and ``logits`` [B, C]."""
+        """Maps images to a dictionary of tensors.
+
+        The keys are ``backbone`` [B, C], ``features`` [B, size] and, with a head, ``logits`` [B, classes].
+        """
         pooled = self.backbone(image)
         features = pooled if self.neck is None else self.neck(pooled)
         outputs = {BACKBONE: pooled, FEATURES: features}
@@ -98,7 +101,7 @@ def remove_classifier(model: nn.Layer) -> int:
     """Replaces the last linear layer of a classifier by the identity.
 
     Returns:
-        The number of its input features.
+        Number of input features of the linear layer.
 
     Raises:
         ValueError: The model has no linear layer.

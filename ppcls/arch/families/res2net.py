@@ -69,7 +69,7 @@ class Res2NetBlock(ResidualBlock):
 
     @staticmethod
     def out_channels(width: int, style: ResidualStyle) -> int:
-        """See `ResidualBlock.out_channels`."""
+        """Returns the number of output channels."""
         return width * style.expansion
 
     def name_filters(self, block: str) -> None:
@@ -78,7 +78,7 @@ class Res2NetBlock(ResidualBlock):
             self.add_sublayer(f"{block}_branch2b_{number}", conv)
 
     def forward(self, x: Tensor) -> Tensor:
-        """See `ResidualBlock.forward`."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         shares = paddle.split(self.conv0(x), len(self._filters) + 1, axis=self._channels)
         outputs: list[Tensor] = []
         for i, conv in enumerate(self._filters):

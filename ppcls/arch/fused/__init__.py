@@ -1,1 +1,1 @@
-"""Faster layers for NHWC images on GPUs, by cuDNN's own layout and kernels compiled at run time."""
+"""Faster layers for NHWC images on GPUs, which use cuDNN directly and CUDA kernels compiled at run time."""

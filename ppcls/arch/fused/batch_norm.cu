@@ -1,13 +1,15 @@
-// BatchNorm of NHWC images with optional addition and ReLU, forward and backward, for training. Follows vector.cuh.
+// BatchNorm of NHWC images with an optional addition and ReLU, forward and backward, for training. This file is
+// appended to vector.cuh.
 //
 // An image batch is a matrix [rows, channels] with one row per pixel. A thread handles the same 16 bytes (VECTOR
 // channels) of every stride-th row, so it keeps the channels' factors in registers. Blocks are two-dimensional:
 // x counts columns of 16 bytes, y counts rows.
 //
-// The first kernel of each direction reads the rows in descending order and the second one in ascending order: what
-// a convolution wrote last, and what the first kernel read last, is still in the L2 cache.
+// The first kernel of each direction reads the rows in descending order, and the second kernel reads them in
+// ascending order. Each kernel therefore starts with rows that are still in the L2 cache: the rows that the
+// convolution wrote last, or that the first kernel read last.
 
-#define THREADS 512 // at most, per block
+#define THREADS 512 // maximum number of threads per block
 #define UNROLL 4    // rows that a thread loads before it uses them
 
 __device__ __forceinline__ void load(const float *source, int column, float *value) {
@@ -15,8 +17,8 @@ __device__ __forceinline__ void load(const float *source, int column, float *val
   for (int i = 0; i < VECTOR; ++i) value[i] = source[column * VECTOR + i];
 }
 
-// Adds up two sums per channel over all blocks. Returns whether this thread holds the total of `channel`; exactly
-// one thread of the last block that arrives does so for each channel. The order of additions is fixed.
+// Adds up two sums per channel over all blocks. Returns whether this thread holds the total of `channel`. For each
+// channel, exactly one thread of the last block to finish holds the total. The order of additions is fixed.
 __device__ bool total(const float (&first)[VECTOR], const float (&second)[VECTOR], int columns, float *partial,
                       unsigned int *arrived, int &channel, float &a, float &b) {
   __shared__ float shared[2 * VECTOR * THREADS];
@@ -64,13 +66,13 @@ __device__ bool total(const float (&first)[VECTOR], const float (&second)[VECTOR
   return true;
 }
 
-// Statistics of a batch, and from them the factors of `normalize`: y = x * scale + bias.
+// Computes the statistics of a batch, and from these the factors of `normalize`: y = x * scale + bias.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     statistics(const uint4 *x, const float *gamma, const float *beta, float *running_mean, float *running_variance,
                float momentum, float epsilon, float *saved, float *partial, unsigned int *arrived, int rows,
                int columns) {
   const int column = blockIdx.x * blockDim.x + threadIdx.x, stride = gridDim.y * blockDim.y;
-  // Values are shifted by those of the first row, so that the variance is not a difference of large numbers.
+  // Subtract the first row from all values, so that the variance is not a difference of large numbers.
   float sum[VECTOR] = {}, square[VECTOR] = {}, shift[VECTOR];
   if (column < columns) {
     unpack(x[column], shift);
@@ -103,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
   for (int j = 1; j < VECTOR; ++j) offset = channel % VECTOR == j ? origin[j] : offset;
   const float shifted = a / rows, mean = offset + shifted;
-  const float variance = fmaxf(b / rows - shifted * shifted, 0.f) + 0.f * b; // not finite if the sum is not
+  const float variance = fmaxf(b / rows - shifted * shifted, 0.f) + 0.f * b; // non-finite if the sum is non-finite
   const float inverse = rsqrtf(variance + epsilon), scale = gamma[channel] * inverse;
   saved[channel] = scale;
   saved[channels + channel] = beta[channel] - mean * scale;
@@ -113,11 +115,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   running_variance[channel] = momentum * running_variance[channel] + (1.f - momentum) * variance;
 }
 
-// What follows normalization: nothing, ReLU, or the addition of a shortcut and ReLU.
+// The operations after normalization: none, ReLU, or the addition of a shortcut and ReLU.
 enum Tail { NONE, RELU, ADD_RELU };
 
-// y = relu(x * scale + bias + z), by TAIL. NaN stays NaN.
-// With a shortcut, `mask` receives one byte per vector, whose bits say where the gradient passes.
+// Computes y = relu(x * scale + bias + z), without z or relu if TAIL excludes them. NaN stays NaN.
+// With a shortcut, `mask` receives one byte per vector. A bit is 1 if ReLU passes the gradient of that value.
 template <Tail TAIL>
 __device__ __forceinline__ void normalize(const uint4 *x, const uint4 *z, uint4 *y, unsigned char *mask,
                                           const float *saved, int rows, int columns) {
@@ -158,8 +160,8 @@ __device__ __forceinline__ void normalize(const uint4 *x, const uint4 *z, uint4 
   }
 }
 
-// Gradients of gamma and beta, and from them the factors of `input_gradient`. With a shortcut, the gradient that
-// passes ReLU is written to `dz`: it is the shortcut's.
+// Computes the gradients of gamma and beta, and from these the factors of `input_gradient`. With a shortcut, `dz`
+// receives the gradient that passes ReLU, which is the gradient of the shortcut.
 template <Tail TAIL>
 __device__ __forceinline__ void parameter_gradients(const uint4 *dy, const uint4 *x, const unsigned char *mask,
                                                     uint4 *dz, const float *saved, float *dgamma, float *dbeta,
@@ -211,7 +213,7 @@ __device__ __forceinline__ void parameter_gradients(const uint4 *dy, const uint4
   factors[channels + channel] = -scale * a / rows - slope * mean;
 }
 
-// dx = gradient * scale + x * slope + offset. The gradient is dy, with RELU only where that passes.
+// Computes dx = gradient * scale + x * slope + offset. The gradient is dy, or with RELU the part that ReLU passes.
 template <Tail TAIL>
 __device__ __forceinline__ void input_gradient(const uint4 *dy, const uint4 *x, uint4 *dx, const float *saved,
                                                const float *factors, int rows, int columns) {

@@ -1,9 +1,10 @@
-"""BatchNorm of NHWC images with optional addition and ReLU, in few passes over memory.
+"""BatchNorm of NHWC images with an optional addition and ReLU, which reads memory as few times as possible.
 
 A step of ResNet-50 spends almost half of its time in BatchNorm, which is limited by memory traffic. The
-forward pass reads the images twice: for the statistics, and to normalize, add and apply ReLU. So does the
-backward pass: for the gradients of gamma and beta, and for that of the input. It computes ReLU's input again
-instead of reading it; with a shortcut, the forward pass stores one bit per value.
+forward pass reads the images twice: first to compute the statistics, then to normalize, add and apply ReLU.
+The backward pass also reads them twice: first for the gradients of gamma and beta, then for the gradient of
+the input. It computes the input of ReLU again instead of reading it. With a shortcut, the forward pass stores
+one bit per value, which is 1 if ReLU passes the gradient.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from paddle.autograd import PyLayer
 from ppcls.arch.fused.cuda import address, contiguous, kernels, vector_length
 
 _THREADS = 512  # per block; THREADS of batch_norm.cu
-_WIDTH = 16  # vectors of a row per block: few, so that many blocks share the last step of a sum
+_WIDTH = 16  # vectors of a row per block; a small number, so that many blocks share the last step of a sum
 
 Tail = Literal["none", "relu", "add_relu"]
 
@@ -31,9 +32,10 @@ def batch_norm(
 
     Args:
         norm: Layer in training mode.
-        x: [B, H, W, C] float32, float16 or bfloat16 on the GPU; its channels fill vectors of 16 bytes.
-        shortcut: Tensor like ``x``; None for none. It needs ``relu``.
-        relu: Whether ReLU follows.
+        x: [B, H, W, C] float32, float16 or bfloat16 on the GPU. The channels of a pixel must fill whole
+            vectors of 16 bytes.
+        shortcut: Tensor with the shape and dtype of ``x``; None for no addition. Requires ``relu``.
+        relu: Whether to apply ReLU.
     """
     output: Tensor
     x = contiguous(x)
@@ -45,7 +47,7 @@ def batch_norm(
 
 
 class _BatchNorm(PyLayer):  # type: ignore[misc]
-    """BatchNorm, and ReLU if requested."""
+    """Differentiable BatchNorm, with an optional ReLU."""
 
     @staticmethod
     def forward(
@@ -65,7 +67,7 @@ class _BatchNorm(PyLayer):  # type: ignore[misc]
 
 
 class _BatchNormAdd(PyLayer):  # type: ignore[misc]
-    """BatchNorm, the addition of a shortcut and ReLU."""
+    """Differentiable BatchNorm, followed by the addition of a shortcut and ReLU."""
 
     @staticmethod
     def forward(
@@ -83,12 +85,12 @@ class _BatchNormAdd(PyLayer):  # type: ignore[misc]
 
 
 def _needed_gradients(needed: list[bool], gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
-    """Returns the gradients, with None for those that are not needed, as Paddle expects."""
+    """Returns the gradients, and None for each gradient that Paddle does not need."""
     return tuple(gradient if used else None for used, gradient in zip(needed, gradients, strict=True))
 
 
 class _Launcher:
-    """Launches the kernels for images like ``x``."""
+    """Launches the kernels for images with the shape and dtype of ``x``."""
 
     def __init__(self, x: Tensor) -> None:
         self._kernels = kernels("batch_norm.cu", x.dtype)
@@ -105,7 +107,7 @@ class _Launcher:
     def forward(
         self, x: Tensor, norm: nn.BatchNorm2D, tail: Tail, shortcut: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Returns the output, what `backward` needs of the statistics, and the bits of ReLU."""
+        """Returns the output, the statistics for `backward`, and ReLU's bit mask if there is a shortcut."""
         saved, sums = paddle.empty([4 * self._channels]), self._sums()
         parameters = x, norm.weight, norm.bias, norm._mean, norm._variance
         rates = ctypes.c_float(norm._momentum), ctypes.c_float(norm._epsilon)
@@ -119,7 +121,7 @@ class _Launcher:
     def backward(
         self, gradient: Tensor, x: Tensor, saved: Tensor, tail: Tail, mask: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Returns the gradients of input, gamma, beta and shortcut."""
+        """Returns the gradients of the input, gamma, beta and the shortcut."""
         dgamma, dbeta = paddle.empty([self._channels]), paddle.empty([self._channels])
         factors = paddle.empty([2 * self._channels])
         passed = None if mask is None else paddle.empty_like(x)
@@ -143,5 +145,5 @@ class _Launcher:
 
 @cache
 def _block_counters() -> Tensor:
-    """Returns counters that are zero between two kernels."""
+    """Returns counters of finished blocks, one per column of blocks. They are zero between two kernels."""
     return paddle.zeros([1024], "int32")

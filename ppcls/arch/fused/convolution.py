@@ -1,7 +1,7 @@
-"""Convolutions of NHWC images by cuDNN, in the layout that tensor cores read.
+"""Convolutions of NHWC images that call cuDNN without a change of layout, as tensor cores require.
 
-Paddle 2.6 does so for float16 alone. It converts float32 and bfloat16 images to NCHW and back for each
-convolution. Weights keep Paddle's order, so checkpoints stay the same.
+Paddle 2.6 avoids the change of layout for float16 only. It converts float32 and bfloat16 images to NCHW and
+back in each convolution. Weights have the same order as in Paddle, so checkpoints do not change.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from paddle.autograd import PyLayer
 from ppcls.arch.fused.cuda import CudaUnavailableError, contiguous, current_stream, load_library
 
 _NHWC, _CROSS_CORRELATION, _FLOAT = 1, 1, 0  # of cudnn.h
-_DEFAULT_MATH, _TENSOR_CORES = 0, 1  # the first one is TF32 for float32, unless NVIDIA_TF32_OVERRIDE=0
+_DEFAULT_MATH, _TENSOR_CORES = 0, 1  # default math is TF32 for float32 unless NVIDIA_TF32_OVERRIDE=0
 _ELEMENTS = {paddle.float32: 0, paddle.float16: 2, paddle.bfloat16: 9}  # cudnnDataType_t
-_ALGORITHMS = 8  # more than cuDNN has for any direction
+_ALGORITHMS = 8  # number of candidates to request; cuDNN has at most 8 algorithms per direction
 _DETERMINISTIC = "FLAGS_cudnn_deterministic"
 _MAX_WORKSPACE = 1 << 30  # bytes
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """What a convolution does besides its weights.
+    """The settings of a convolution.
 
     Attributes:
-        padding: Zeros on each side (vertical, horizontal).
+        padding: Number of zeros on each side (vertical, horizontal).
         stride: Stride (vertical, horizontal).
-        dilation: Distance of the kernel's elements (vertical, horizontal).
+        dilation: Distance between elements of the kernel (vertical, horizontal).
         groups: Number of groups of channels.
     """
 
@@ -48,24 +48,24 @@ def convolve(x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
     Args:
         x: [B, H, W, C] float32, float16 or bfloat16.
         weight: [C', C / groups, KH, KW], in the dtype of ``x``.
-        geometry: Stride, padding and so on.
+        geometry: Padding, stride, dilation and groups.
     """
     output: Tensor = _Convolution.apply(contiguous(x), weight, geometry)
     return output
 
 
 def convolve_fork(x: Tensor, weight: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
-    """Returns the convolution as `convolve`, and ``x`` for its second consumer.
+    """Returns the result of `convolve`, and ``x`` for a second consumer.
 
-    The convolution's gradient is added to that of the second consumer in place. A separate addition would
-    read both and write a third tensor. ``x`` must need a gradient.
+    In the backward pass, the convolution adds its gradient in place to the gradient of the second consumer. A
+    separate addition would read both gradients and write a third tensor. ``x`` must require a gradient.
     """
     output, same = _ForkingConvolution.apply(contiguous(x), weight, geometry)
     return output, same
 
 
 class _Convolution(PyLayer):  # type: ignore[misc]
-    """A convolution."""
+    """The differentiable operation of `convolve`."""
 
     @staticmethod
     def forward(context: Any, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
@@ -82,11 +82,11 @@ class _Convolution(PyLayer):  # type: ignore[misc]
 
 
 class _ForkingConvolution(PyLayer):  # type: ignore[misc]
-    """A convolution that also returns its input."""
+    """The differentiable operation of `convolve_fork`, which also returns its input."""
 
     @staticmethod
     def forward(context: Any, x: Tensor, weight: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
-        # A view: Paddle would take x itself for an output that was changed in place.
+        # Return a view of x. If an operation returns x itself, Paddle assumes a change in place.
         return _Convolution.forward(context, x, weight, geometry), paddle.view(x, x.shape)
 
     @staticmethod
@@ -95,7 +95,7 @@ class _ForkingConvolution(PyLayer):  # type: ignore[misc]
 
 
 def _gradients(context: Any, gradient: Tensor, total: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """Returns the gradients of input and weights; that of the input is added to ``total`` if given."""
+    """Returns the gradients of input and weights. Adds the first one to ``total`` unless that is None."""
     x, kernel = context.saved_tensor()
     gradient = contiguous(gradient)
     dx = context.plan.input_gradient(gradient, kernel, total) if context.input_needed else None
@@ -104,12 +104,12 @@ def _gradients(context: Any, gradient: Tensor, total: Tensor | None) -> tuple[Te
 
 
 def _channels_last(weight: Tensor) -> Tensor:
-    """Returns weights as [C', KH, KW, C]; those of 1x1 kernels have this order already."""
+    """Returns weights in the order [C', KH, KW, C], which weights of 1x1 kernels already have in memory."""
     return contiguous(weight if weight.shape[2] == weight.shape[3] == 1 else weight.transpose([0, 2, 3, 1]))
 
 
 class _Performance(ctypes.Structure):
-    """cudnnConvolutionFwdAlgoPerf_t and its counterparts for the gradients."""
+    """cuDNN's struct cudnnConvolutionFwdAlgoPerf_t, or one of the equal structs for gradients."""
 
     _fields_ = (
         ("algorithm", ctypes.c_int),
@@ -123,7 +123,7 @@ class _Performance(ctypes.Structure):
 
 
 class _Plan:
-    """Descriptors and algorithms of a convolution at one size of images."""
+    """cuDNN's descriptors and algorithms of a convolution for images of one size."""
 
     def __init__(
         self, image: tuple[int, ...], weight: tuple[int, ...], dtype: Any, geometry: Geometry
@@ -155,7 +155,7 @@ class _Plan:
         return y
 
     def input_gradient(self, gradient: Tensor, kernel: Tensor, total: Tensor | None) -> Tensor:
-        """Returns the gradient of the images, added to ``total`` in place if given."""
+        """Returns the gradient of the images. Adds it to ``total`` in place unless ``total`` is None."""
         dx = paddle.empty(self._input, gradient.dtype) if total is None else total
         operands = (self._w, self._y, self._x)
         self._run("BackwardData", operands, (kernel, gradient, dx), beta=0.0 if total is None else 1.0)
@@ -177,7 +177,7 @@ class _Plan:
         tensors: tuple[Tensor, Tensor, Tensor],
         beta: float = 0.0,
     ) -> None:
-        """Runs one direction; the third tensor is the result, to which ``beta`` times itself is added."""
+        """Computes one direction, and stores the result plus ``beta`` * third tensor in the third tensor."""
         library = self._cudnn
         if direction not in self._algorithms:
             self._algorithms[direction] = library.choose(direction, operands, self._convolution)
@@ -208,10 +208,10 @@ _plan = cache(_Plan)
 
 @cache
 def cudnn() -> Cudnn:
-    """Returns the library, loaded once.
+    """Returns the cuDNN library, which is loaded at the first call.
 
     Raises:
-        CudaUnavailableError: It can't be loaded.
+        CudaUnavailableError: The library can't be loaded.
     """
     return Cudnn()
 
@@ -224,20 +224,20 @@ class Cudnn:
         self._library.cudnnGetErrorString.restype = ctypes.c_char_p
         self._handle, self._stream = ctypes.c_void_p(), 0
         self.call("cudnnCreate", ctypes.byref(self._handle))
-        self._workspaces = [paddle.empty([1 << 20], "uint8")]  # captured graphs may use any of them
+        self._workspaces = [paddle.empty([1 << 20], "uint8")]  # all stay allocated: CUDA graphs may use them
 
     def call(self, name: str, *arguments: object) -> None:
-        """Calls a function.
+        """Calls the cuDNN function ``name``.
 
         Raises:
-            CudaUnavailableError: It failed.
+            CudaUnavailableError: The function returned an error.
         """
         status = getattr(self._library, name)(*arguments)
         if status != 0:
             raise CudaUnavailableError(f"{name}: {self._library.cudnnGetErrorString(status).decode()}")
 
     def handle(self) -> ctypes.c_void_p:
-        """Returns the handle, set to Paddle's current stream."""
+        """Returns cuDNN's handle after setting it to Paddle's current stream."""
         if (stream := current_stream()) != self._stream:
             self.call("cudnnSetStream", self._handle, ctypes.c_void_p(stream))
             self._stream = stream
@@ -250,7 +250,7 @@ class Cudnn:
         return self._workspaces[-1]
 
     def descriptor(self, create: str, fill: str, *values: int) -> ctypes.c_void_p:
-        """Returns a new descriptor, set by ``cudnnSet{fill}Descriptor``."""
+        """Returns a new descriptor after ``cudnnSet{fill}Descriptor`` has set it to ``values``."""
         descriptor = ctypes.c_void_p()
         self.call(f"cudnnCreate{create}Descriptor", ctypes.byref(descriptor))
         self.call(f"cudnnSet{fill}Descriptor", descriptor, *values)
@@ -262,9 +262,9 @@ class Cudnn:
         operands: tuple[ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p],
         convolution: ctypes.c_void_p,
     ) -> tuple[int, int, int]:
-        """Returns the algorithm that cuDNN expects to be fastest, its workspace in bytes, and its arithmetic.
+        """Returns the algorithm that cuDNN expects to be fastest, its workspace in bytes, and its math type.
 
-        cuDNN's search, which times all algorithms, finds none that is faster (docs/performance.md).
+        cuDNN can also time all algorithms, but this search finds no faster ones (docs/performance.md).
         """
         first, second, result = operands
         candidates, count = (_Performance * _ALGORITHMS)(), ctypes.c_int()
@@ -276,4 +276,4 @@ class Cudnn:
             allowed = candidate.determinism == 1 or not deterministic
             if candidate.status == 0 and candidate.memory <= _MAX_WORKSPACE and allowed:
                 return candidate.algorithm, candidate.memory, candidate.math
-        raise CudaUnavailableError(f"{name}: no algorithm needs at most {_MAX_WORKSPACE} bytes")
+        raise CudaUnavailableError(f"{name}: every algorithm needs a workspace > {_MAX_WORKSPACE} bytes")

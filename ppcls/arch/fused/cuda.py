@@ -1,4 +1,4 @@
-"""CUDA kernels that NVRTC compiles at run time for the current GPU, and libraries that Paddle uses itself."""
+"""Compiles CUDA kernels at run time with NVRTC, and loads the CUDA libraries that Paddle also uses."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _ELEMENTS = {
 
 
 class CudaUnavailableError(RuntimeError):
-    """A library is missing, or a call of CUDA failed."""
+    """Raised when a CUDA library is missing or a call of CUDA fails."""
 
 
 def load_library(names: Sequence[str]) -> ctypes.CDLL:
-    """Loads the first library that exists: on the system's path, or in the packages of NVIDIA beside Paddle.
+    """Loads the first library that exists on the system's library path or in NVIDIA's Python packages.
 
     Raises:
-        CudaUnavailableError: None exists.
+        CudaUnavailableError: None of the libraries can be loaded.
     """
     spec = find_spec("nvidia")
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()] if spec is not None else []
@@ -38,11 +38,13 @@ def load_library(names: Sequence[str]) -> ctypes.CDLL:
             return ctypes.CDLL(name)
         except OSError:
             continue
-    raise CudaUnavailableError(f"none of the libraries {', '.join(names)} can be loaded")
+    raise CudaUnavailableError(
+        f"none of the libraries {', '.join(names)} can be loaded from the library path or NVIDIA's packages"
+    )
 
 
 def vector_length(dtype: Any) -> int:
-    """Returns the number of values in 16 bytes; 0 if the kernels do not know the dtype."""
+    """Returns the number of values in 16 bytes; 0 if the kernels do not support the dtype."""
     return _ELEMENTS.get(dtype, (0, 0))[1]
 
 
@@ -53,7 +55,7 @@ def fills_vectors(channels: int, dtype: Any) -> bool:
 
 
 def contiguous(tensor: Tensor) -> Tensor:
-    """Returns a tensor whose memory has the order of its axes: itself, or a copy of a transposed view."""
+    """Returns the tensor itself if it is contiguous, otherwise a contiguous copy."""
     return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 
@@ -64,23 +66,23 @@ def address(tensor: Tensor | None) -> ctypes.c_void_p:
 
 @cache
 def kernels(file: str, dtype: Any) -> Kernels:
-    """Returns the kernels of a file of this folder for a dtype, compiled once.
+    """Returns the kernels of a CUDA source in this folder for a dtype. Compiles them at the first call.
 
     Raises:
-        CudaUnavailableError: They cannot be compiled here.
+        CudaUnavailableError: The kernels can't be compiled on this machine.
     """
-    paddle.zeros([1])  # so that Paddle creates the context of its GPU
+    paddle.zeros([1])  # makes Paddle create the CUDA context
     return Kernels(read_source(file), compiler_options(dtype))
 
 
 def read_source(file: str) -> str:
-    """Returns a CUDA source of this folder, with what all of them share."""
+    """Returns a CUDA source of this folder, with the shared ``vector.cuh`` before it."""
     folder = Path(__file__).parent
     return "".join((folder / name).read_text(encoding="utf-8") for name in ("vector.cuh", file))
 
 
 def compiler_options(dtype: Any) -> list[str]:
-    """Returns the options to compile a source of this folder for images of a dtype."""
+    """Returns NVRTC's options to compile a source of this folder for images of a dtype."""
     return [f"-DELEMENT={_ELEMENTS[dtype][0]}", "--std=c++14"]
 
 
@@ -93,14 +95,14 @@ class Kernels:
     """The kernels of a CUDA source, compiled for the GPU of this process.
 
     Args:
-        source: CUDA C++ without includes.
-        options: Options of the compiler.
+        source: CUDA C++ code without ``#include``.
+        options: Options of NVRTC.
 
     Attributes:
         multiprocessors: Number of multiprocessors of the GPU.
 
     Raises:
-        CudaUnavailableError: NVRTC is missing, or does not know this GPU.
+        CudaUnavailableError: NVRTC is missing, or does not support this GPU.
     """
 
     def __init__(self, source: str, options: Sequence[str]) -> None:
@@ -114,7 +116,7 @@ class Kernels:
         self.multiprocessors, major, minor = attributes
         if major < 8:
             raise CudaUnavailableError(
-                f"compute capability {major}.{minor} is not supported, only 8.0 and later"
+                f"expected a GPU of compute capability 8.0 or later, got {major}.{minor}"
             )
         binary = compile_source(source, [f"--gpu-architecture=sm_{major}{minor}", *options])
         self._module = ctypes.c_void_p()
@@ -127,7 +129,7 @@ class Kernels:
         Args:
             name: Name of an ``extern "C"`` kernel.
             grid: Number of blocks (x, y).
-            block: Threads of a block (x, y).
+            block: Number of threads per block (x, y).
             arguments: Arguments of the kernel, as `ctypes` values.
         """
         if name not in self._functions:
@@ -146,7 +148,7 @@ class Kernels:
 
 
 def compile_source(source: str, options: Sequence[str]) -> bytes:
-    """Returns the machine code of a CUDA source; needs no GPU.
+    """Compiles a CUDA source and returns the machine code. Does not need a GPU.
 
     Raises:
         CudaUnavailableError: NVRTC is missing, or the source does not compile.

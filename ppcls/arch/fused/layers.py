@@ -1,4 +1,4 @@
-"""Makes a model use the fused kernels. Its parameters, their names and its own code do not change."""
+"""Makes a model use the fused kernels, without changes to its code, its parameters or their names."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ppcls.arch.fused.convolution import Geometry
 from ppcls.arch.fused.cuda import fills_vectors, kernels
 from ppcls.arch.layers.conv_norm import ImageConv2D
 
-_CHANNELS = 4  # of images, at least: with 3, cuDNN is slower in half precision
+_CHANNELS = 4  # minimum number of image channels; in half precision, cuDNN is slower with 3
 
 
 def check_available() -> None:
-    """Compiles kernels and loads cuDNN.
+    """Checks that this machine can compile the kernels and load cuDNN.
 
     Raises:
         CudaUnavailableError: This machine lacks a library, or its GPU is not supported.
@@ -30,8 +30,9 @@ def check_available() -> None:
 def fuse(model: nn.Layer) -> int:
     """Makes the NHWC convolutions, batch norms and max poolings of a model use the fused kernels.
 
-    Batch norms are fused in training only. Frozen ones, which normalize by running statistics, do not change.
-    Nor do classes derived from Paddle's layers, which may compute something else.
+    Batch norms use the kernels in training mode only. Frozen batch norms, which normalize with running
+    statistics, do not change. Subclasses of Paddle's layers, which may compute something else, do not change
+    either, except `ImageConv2D`.
 
     Returns:
         Number of convolutions and batch norms that were fused.
@@ -72,7 +73,7 @@ def _is_plain_pooling(layer: nn.MaxPool2D) -> bool:
 
 
 def _operands(layer: nn.Conv2D, x: Tensor) -> tuple[Tensor, Tensor, Geometry]:
-    """Returns the arguments of `convolution.convolve`, in the dtype of automatic casting if it is active."""
+    """Returns the arguments of `convolution.convolve`, cast to the dtype of AMP if AMP is active."""
     weight, dtype = layer.weight, _amp_dtype() or x.dtype
     missing = _CHANNELS - x.shape[-1]
     if missing > 0 and layer._groups == 1 and dtype != paddle.float32:
@@ -86,18 +87,18 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 def _with_zeros(tensor: Tensor, axis: int, count: int) -> Tensor:
-    """Returns a tensor with so many zeros behind an axis."""
+    """Returns the tensor with ``count`` zeros appended along ``axis``."""
     shape = list(tensor.shape)
     shape[axis] = count
     return paddle.concat([tensor, paddle.zeros(shape, tensor.dtype)], axis=axis)
 
 
 def _cast(tensor: Tensor, dtype: Any) -> Tensor:
-    return tensor if tensor.dtype == dtype else tensor.astype(dtype)  # which copies in any case
+    return tensor if tensor.dtype == dtype else tensor.astype(dtype)  # astype would copy even an equal dtype
 
 
 def _amp_dtype() -> Any:
-    """Returns the dtype of automatic casting; None if it is off."""
+    """Returns the dtype of AMP (automatic mixed precision); None if AMP is off."""
     tracer = paddle.base.framework._dygraph_tracer()
     if tracer._amp_level == paddle.base.core.AmpLevel.O0:
         return None

@@ -1,9 +1,9 @@
-// Max pooling of NHWC images, forward and backward. Follows vector.cuh.
+// Max pooling of NHWC images, forward and backward. This file is appended to vector.cuh.
 //
-// A thread computes one vector of channels of one pixel; blocks are numbered (part of a row, row). `winners` holds,
-// for each output value, the position of its maximum within the window, counted row by row, in one byte.
+// A thread computes one vector of channels of one pixel. The index of a block is (part of a row, row). `winners` has
+// one byte per output value: the position of the maximum within the window, counted row by row.
 
-struct Shape { // of one pooling; all sides are square
+struct Shape { // sizes of one pooling; windows are square
   int batch, height, width, columns, out_height, out_width, kernel, stride, padding;
 };
 

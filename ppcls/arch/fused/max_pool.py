@@ -1,4 +1,4 @@
-"""Max pooling of NHWC images, which remembers the positions of the maxima instead of searching them again."""
+"""Max pooling of NHWC images that stores the positions of the maxima for the backward pass."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ def max_pool(x: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
     """Returns the maxima of square windows.
 
     Args:
-        x: [B, H, W, C] float32, float16 or bfloat16 on the GPU; its channels fill vectors of 16 bytes.
-        kernel: Side of a window, at most 15.
-        stride: Distance of two windows.
-        padding: Pixels on each side that are never the maximum, less than ``kernel``.
+        x: [B, H, W, C] float32, float16 or bfloat16 on the GPU. The channels of a pixel must fill whole
+            vectors of 16 bytes.
+        kernel: Side of a window in pixels, at most 15.
+        stride: Distance between two windows in pixels.
+        padding: Number of added pixels on each side, less than ``kernel``. They are never the maximum.
     """
     output: Tensor = _MaxPool.apply(contiguous(x), kernel, stride, padding)
     return output
 
 
 class _Shape(ctypes.Structure):
-    """Argument of the kernels."""
+    """The C struct ``Shape`` of max_pool.cu, which the kernels receive as an argument."""
 
     _fields_ = (
         ("batch", ctypes.c_int),
@@ -70,7 +71,7 @@ class _MaxPool(PyLayer):  # type: ignore[misc]
 def _launch(
     kernel: str, size: tuple[int, int], tensors: tuple[Tensor, Tensor, Tensor], shape: _Shape
 ) -> None:
-    """Launches a kernel for a number of rows, each of a number of vectors."""
+    """Launches a kernel; ``size`` is the number of rows and the number of vectors per row."""
     rows, row = size
     grid = (-(-row // _THREADS), min(rows, _MAX_BLOCKS))
     kernels("max_pool.cu", tensors[0].dtype).launch(

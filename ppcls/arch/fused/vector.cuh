@@ -1,6 +1,6 @@
-// Vectors of 16 bytes, as which all kernels read and write images; arithmetic is float32.
+// Functions that convert vectors of 16 bytes to and from float32. All kernels read and write images as such vectors.
 //
-// Compiled at run time with -DELEMENT=0 (float32), 1 (float16) or 2 (bfloat16).
+// NVRTC compiles this file at run time with -DELEMENT=0 (float32), 1 (float16) or 2 (bfloat16).
 
 #if ELEMENT == 0
 #define VECTOR 4

@@ -1,5 +1,5 @@
 """Layers that several families share.
 
-``in_channels``, ``out_channels``, ``kernel``, ``stride``, ``groups`` and ``data_format`` have their usual
-meaning.
+The arguments ``in_channels``, ``out_channels``, ``kernel``, ``stride``, ``groups`` and ``data_format`` have
+the same meaning as in `nn.Conv2D`. The docstrings do not describe them again.
 """

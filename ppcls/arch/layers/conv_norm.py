@@ -1,4 +1,4 @@
-"""Convolution, batch norm and activation, the unit that most networks consist of."""
+"""The unit of convolution, batch norm and activation that most networks consist of."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Activation = Callable[[Tensor], Tensor]
 
 
 class ImageConv2D(nn.Conv2D):  # type: ignore[misc]
-    """A convolution of NHWC images with 3 channels. Training adds a fourth channel of zeros.
+    """A convolution of NHWC images with 3 channels, which adds a fourth channel of zeros in training.
 
-    The numbers and the parameters stay the same. In half precision, cuDNN is slower with an odd number of
-    channels (docs/performance.md).
+    The fourth channel makes cuDNN faster, which is slow in half precision with an odd number of channels
+    (docs/performance.md). It does not change the output or the parameters.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -44,15 +44,15 @@ class ConvNorm(nn.Layer):  # type: ignore[misc]
     """A convolution without bias, batch norm and an optional activation.
 
     Args:
-        act: Activation; ``F.relu`` is fused with batch norm where possible.
+        act: Activation; None for no activation. ``F.relu`` is fused with batch norm where possible.
         padding: Padding as in `nn.Conv2D`; ``kernel // 2`` by default.
         epsilon: Epsilon of batch norm.
         momentum: Weight of the old value in updates of batch norm's running statistics.
-        initializer: Initializer of the convolution; Paddle's by default.
+        initializer: Initializer of the convolution; Paddle's default if None.
         decay: Whether weight decay applies to batch norm.
     """
 
-    names: ClassVar[tuple[str, str]] = ("conv", "bn")  # of the layers, in checkpoints
+    names: ClassVar[tuple[str, str]] = ("conv", "bn")  # names of the layers in checkpoints
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class ConvNorm(nn.Layer):  # type: ignore[misc]
 
     @staticmethod
     def place(convolution: nn.Conv2D) -> nn.Layer:
-        """Returns the layer with the convolution's name in checkpoints: itself, or one that contains it."""
+        """Returns the layer to register for ``convolution``: the convolution, or a layer that contains it."""
         return convolution
 
     def forward(self, x: Tensor) -> Tensor:
@@ -99,9 +99,10 @@ class ConvNorm(nn.Layer):  # type: ignore[misc]
         return self._normalize(getattr(self, self.names[0])(x))
 
     def fork(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the output as `forward`, and ``x`` for its other consumer, a shortcut.
+        """Returns the result of `forward`, and ``x`` for a second consumer such as a shortcut.
 
-        A fused convolution (`ppcls.arch.fused`) adds its gradient to that of the other consumer.
+        In the backward pass, a fused convolution (`ppcls.arch.fused`) adds its gradient in place to the
+        gradient of the second consumer.
         """
         convolution = getattr(self, self.names[0])
         if not hasattr(convolution, "fork"):
@@ -123,15 +124,15 @@ class ConvNorm(nn.Layer):  # type: ignore[misc]
 
 
 class UnderscoredConvNorm(ConvNorm):
-    """A `ConvNorm` with the parameter names of PaddleClas's older networks."""
+    """A `ConvNorm` whose parameters have the names of PaddleClas's older networks."""
 
     names = ("_conv", "_batch_norm")
 
 
 class FanOutNormal(nn.initializer.Initializer):  # type: ignore[misc]
-    """Initial weights that keep the variance of gradients (He et al. 2015, equation 14).
+    """An initializer that preserves the variance of gradients (He et al. 2015, equation 14).
 
-    They are normal, with variance 2 / (output channels * area of the kernel).
+    Weights are drawn from a normal distribution with variance 2 / (output channels * area of the kernel).
 
     Args:
         depthwise: Whether a depthwise convolution counts as one output channel.
@@ -149,9 +150,9 @@ class FanOutNormal(nn.initializer.Initializer):  # type: ignore[misc]
 
 
 def leaky_relu(x: Tensor, slope: float = 0.01) -> Tensor:
-    """Returns ``x`` where it is positive, otherwise ``slope * x``.
+    """Returns ``x`` for positive elements and ``slope * x`` for negative elements.
 
-    paddle2onnx converts `F.leaky_relu` to an operator with another slope.
+    This function replaces `F.leaky_relu`, because paddle2onnx converts the latter with a wrong slope.
     """
     return paddle.maximum(x, slope * x)
 
@@ -159,15 +160,15 @@ def leaky_relu(x: Tensor, slope: float = 0.01) -> Tensor:
 def kaiming_conv(
     data_format: DataFormat, kind: type[ConvNorm] = ConvNorm, *, decay: bool = False
 ) -> partial[ConvNorm]:
-    """Returns a constructor of convolutions with Kaiming-normal weights; see `ConvNorm`."""
+    """Returns a constructor of `ConvNorm` layers with Kaiming-normal weights."""
     normal = nn.initializer.KaimingNormal()
     return partial(kind, data_format=data_format, initializer=normal, decay=decay)
 
 
 def round_channels(channels: float, divisor: int = 8) -> int:
-    """Returns the multiple of ``divisor`` nearest to ``channels`` that is at most 10 % smaller.
+    """Rounds ``channels`` to the nearest multiple of ``divisor`` that is at most 10 % smaller.
 
-    MobileNet's authors use this rule to scale it. So do the networks that are derived from it.
+    The authors of MobileNet scale the number of channels by this rule, as do networks derived from MobileNet.
     """
     rounded = max(divisor, int(channels + divisor / 2) // divisor * divisor)
     return rounded + divisor if rounded < 0.9 * channels else rounded
@@ -176,7 +177,7 @@ def round_channels(channels: float, divisor: int = 8) -> int:
 def batch_norm(
     channels: int, data_format: DataFormat, epsilon: float = 1e-5, momentum: float = 0.9, decay: bool = True
 ) -> nn.BatchNorm2D:
-    """Returns batch norm, to which weight decay applies only with ``decay``."""
+    """Returns a batch norm layer. Weight decay applies to it only if ``decay`` is True."""
     no_decay = None if decay else paddle.regularizer.L2Decay(0.0)
     return nn.BatchNorm2D(
         channels,
@@ -189,7 +190,7 @@ def batch_norm(
 
 
 def uniform_linear(in_features: int, out_features: int) -> nn.Linear:
-    """Returns a linear layer with initial weights uniform in ``±in_features ** -0.5``."""
+    """Returns a linear layer whose initial weights are uniformly distributed in ``±in_features ** -0.5``."""
     bound = in_features**-0.5
     uniform = nn.initializer.Uniform(-bound, bound)
     return nn.Linear(in_features, out_features, weight_attr=paddle.ParamAttr(initializer=uniform))

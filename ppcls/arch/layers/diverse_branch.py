@@ -1,7 +1,7 @@
-"""Diverse Branch Block (Ding et al. 2021, https://arxiv.org/abs/2103.13425), as in PaddleClas's ResNet.
+"""The Diverse Branch Block (Ding et al. 2021, https://arxiv.org/abs/2103.13425), as in PaddleClas's ResNet.
 
-It replaces a convolution with batch norm by the sum of four branches of different depth. For inference
-`ppcls.arch.layers.reparameterize` merges them into one convolution (sections 3.1 and 3.2).
+The block replaces a convolution with batch norm by the sum of four branches of different depth. For
+inference, `ppcls.arch.layers.reparameterize` merges the branches into one convolution (sections 3.1 and 3.2).
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from ppcls.arch.layers.reparameterize import Array, BranchedLayer, FoldableBranc
 
 
 class DiverseBranchBlock(BranchedLayer):
-    """The sum of k x k, 1x1, 1x1 and average, and 1x1 and k x k convolutions (figure 1).
+    """A layer that adds up four branches (figure 1).
+
+    The branches are a k x k convolution, a 1x1 convolution, a 1x1 convolution followed by average pooling,
+    and a 1x1 convolution followed by a k x k convolution.
 
     Args:
-        kernel: Side of the largest kernels, odd.
+        kernel: Side k of the largest kernel, an odd number.
         act: Activation of the sum.
     """
 
@@ -51,14 +54,14 @@ class DiverseBranchBlock(BranchedLayer):
         return F.relu(self.add_up(x) + shortcut)
 
     def replace_branches(self, convolution: nn.Conv2D) -> None:
-        """See `BranchedLayer.replace_branches`."""
+        """Registers ``convolution`` under its name in checkpoints and removes the branches."""
         self.dbb_reparam = convolution
         for name in ("dbb_origin", "dbb_avg", "dbb_1x1", "dbb_1x1_kxk"):
             del self._sub_layers[name]
 
 
 class AverageBranch(FoldableBranch):
-    """A 1x1 convolution and average pooling, each with batch norm."""
+    """A 1x1 convolution and an average pooling, each with batch norm."""
 
     def __init__(
         self,
@@ -80,14 +83,14 @@ class AverageBranch(FoldableBranch):
         return self.avgbn(self.avg(self.bn(self.conv(x))))
 
     def folded(self) -> tuple[Array, Array]:
-        """See `FoldableBranch.folded`."""
+        """Returns the kernel and bias of the equal convolution; see `FoldableBranch`."""
         side = self._kernel
         average = np.eye(self.conv.weight.shape[0])[:, :, None, None] * np.full([side, side], side**-2.0)
         return _chained(fold(numbers(self.conv.weight), self.bn.bn), fold(average, self.avgbn))
 
 
 class ChainedConvBranch(FoldableBranch):
-    """A 1x1 convolution, initially the identity, and a k x k convolution, each with batch norm."""
+    """A 1x1 convolution, which initially returns its input, and a k x k convolution, each with batch norm."""
 
     def __init__(
         self,
@@ -117,14 +120,14 @@ class ChainedConvBranch(FoldableBranch):
         return self.bn2(self.conv2(self.bn1(self.idconv1(x))))
 
     def folded(self) -> tuple[Array, Array]:
-        """See `FoldableBranch.folded`."""
+        """Returns the kernel and bias of the equal convolution; see `FoldableBranch`."""
         weight = numbers(self.idconv1.weight)
         first = weight + np.eye(len(weight))[:, :, None, None]
         return _chained(fold(first, self.bn1.bn), fold(numbers(self.conv2.weight), self.bn2))
 
 
 class IdentityConv(nn.Conv2D):  # type: ignore[misc]
-    """A 1x1 convolution by the identity plus ``weight``, which weight decay pulls towards the identity."""
+    """A 1x1 convolution with the kernel identity + ``weight``, so that weight decay favours the identity."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to the same shape."""
@@ -132,18 +135,19 @@ class IdentityConv(nn.Conv2D):  # type: ignore[misc]
 
 
 class PaddedNorm(nn.Layer):  # type: ignore[misc]
-    """Batch norm, then a border with the value that it maps 0 to, as if its input had been padded with zeros.
+    """Batch norm, followed by padding with the values to which batch norm maps 0.
 
-    The next layer then needs no padding, and can be merged with the previous one (section 3.3).
+    The result equals the batch norm of a zero-padded input. The next layer then needs no padding of its own,
+    and can be merged with the previous layer (section 3.3).
 
     Args:
-        channels: Channels of the input.
-        width: Width of the border.
+        channels: Number of channels of the input.
+        width: Width of the padding in pixels.
     """
 
     def __init__(self, channels: int, width: int, data_format: DataFormat) -> None:
         super().__init__()
-        # PaddleClas's momentum, with which the running statistics, used for the border, follow the batch's.
+        # The padding uses the running statistics. With PaddleClas's momentum, they follow the batch closely.
         self.bn = batch_norm(channels, data_format, momentum=0.1)
         self._width, self._data_format = width, data_format
 
@@ -161,7 +165,7 @@ class PaddedNorm(nn.Layer):  # type: ignore[misc]
 
 
 def _chained(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Returns kernel and bias of one convolution equal to a 1x1 convolution followed by another one."""
+    """Returns the kernel and bias of one convolution that equals a 1x1 convolution and a second one."""
     (kernel, bias), (last_kernel, last_bias) = first, second
     chained = np.einsum("omhw,mi->oihw", last_kernel, kernel[:, :, 0, 0], optimize=True)
     return chained, last_kernel.sum((2, 3)) @ bias + last_bias

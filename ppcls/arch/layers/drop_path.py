@@ -1,4 +1,4 @@
-"""Dropout, and stochastic depth (Huang et al. 2016, https://arxiv.org/abs/1603.09382)."""
+"""Dropout and stochastic depth (Huang et al. 2016, https://arxiv.org/abs/1603.09382)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from paddle.nn import functional as F
 
 
 class DropPath(nn.Layer):  # type: ignore[misc]
-    """Skips residuals of random images during training, and scales up the others.
+    """Sets the residuals of random images to zero in training, and scales up the residuals of other images.
 
     Args:
-        rate: Probability of skipping, 0 to 1.
+        rate: Probability of skipping the residual of an image, 0 to 1.
     """
 
     def __init__(self, rate: float) -> None:
@@ -23,10 +23,10 @@ class DropPath(nn.Layer):  # type: ignore[misc]
 
 
 def drop_paths(rate: float, depth: int) -> list[float]:
-    """Returns the rates of ``depth`` blocks, which increase linearly from 0 to ``rate``."""
+    """Returns the skip rates of ``depth`` blocks, which increase linearly from 0 to ``rate``."""
     return [rate * i / max(depth - 1, 1) for i in range(depth)]
 
 
 def dropout(rate: float) -> nn.Layer:
-    """Returns a dropout layer, or the identity for rate 0, which draws no random numbers."""
+    """Returns a dropout layer. For rate 0, returns the identity, which draws no random numbers."""
     return nn.Dropout(rate) if rate else nn.Identity()

@@ -1,4 +1,4 @@
-"""Extracts the outputs of layers within a model."""
+"""Returns the outputs of inner layers of a model together with its logits."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ _INDEX = re.compile(r"\[(\d+)\]")
 
 
 class FeatureLayerError(UserError):
-    """A layer is missing in the model, or is not called as a layer."""
+    """Raised when a layer is missing in a model, or when the model does not call it."""
 
 
 class FeatureExtractor:
     """A model that also returns the outputs of some of its layers.
 
     Args:
-        model: Model, which gets hooks. Calls of the model itself work as before.
-        layers: Names in the form of PaddleClas's ``return_patterns``, such as ``blocks[2].conv1``.
-        data_format: Layout within the model.
+        model: Model, whose layers get hooks. Calls of the model itself return only the logits, as before.
+        layers: Names of layers as in PaddleClas's ``return_patterns``, such as ``blocks[2].conv1``.
+        data_format: Layout of the feature maps in the model.
 
     Raises:
-        FeatureLayerError: A layer is missing.
+        FeatureLayerError: A layer is missing in the model.
     """
 
     def __init__(
         self, model: nn.Layer, layers: Sequence[str], data_format: Literal["NCHW", "NHWC"] = "NCHW"
     ) -> None:
         self.model, self._layers, self._nhwc = model, tuple(layers), data_format == "NHWC"
-        self._features: dict[str, Tensor] | None = None  # of the running call
+        self._features: dict[str, Tensor] | None = None  # outputs of the current call; None between calls
         known = dict(model.named_sublayers())
         for layer in self._layers:
             path = _INDEX.sub(r".\1", layer)
@@ -44,10 +44,12 @@ class FeatureExtractor:
             known[path].register_forward_post_hook(self._hook(layer))
 
     def __call__(self, image: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the logits, and layer name to its last output [B, ...], with feature maps as [B, C, H, W].
+        """Returns the logits, and the last output [B, ...] of each layer by name.
+
+        Feature maps have the layout [B, C, H, W].
 
         Raises:
-            FeatureLayerError: The model did not call a layer, or its output is not one tensor.
+            FeatureLayerError: The model did not call a layer, or the layer's output is not a single tensor.
         """
         self._features = {}
         try:

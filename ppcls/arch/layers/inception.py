@@ -1,8 +1,11 @@
 """The modules of Inception networks (Szegedy et al. 2014, https://arxiv.org/abs/1409.4842).
 
-A module is a table of convolutions: name in checkpoints, what it reads, output channels, kernel, and "s" for
-stride 2 or "v" for stride 1, both without padding. It reads one or more results, such as ``x`` for the
-module's input, which are concatenated; ``max(x)`` and ``avg(x)`` are pooled first.
+A table describes a module. Each row of the table is a convolution with five values: name in checkpoints,
+inputs, output channels, kernel, and padding mode.
+
+The inputs are the names of one or more results, which are concatenated. The name ``x`` is the module's input.
+``max(x)`` and ``avg(x)`` are the input after pooling. The padding mode is "s" for stride 2 without padding,
+"v" for stride 1 without padding, or "" for stride 1 with padding.
 """
 
 from __future__ import annotations
@@ -19,25 +22,25 @@ from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat
 
 Kernel = int | tuple[int, int]
 Row = tuple[str, str, int, Kernel, str]
-Table = tuple[tuple[Row, ...], str]  # rows, and what the module returns
+Table = tuple[tuple[Row, ...], str]  # rows, and names of the results that the module returns
 _POOLED = re.compile(r"(max|avg)\((.*)\)")
 ROW, COLUMN = (1, 7), (7, 1)  # kernels
 SHORT_ROW, SHORT_COLUMN = (1, 3), (3, 1)
 
 
 def chain(name: str, source: str, *layers: Sequence[Any]) -> tuple[Row, ...]:
-    """Returns rows ``name1``, ``name2`` and so on, each of which reads the one before."""
+    """Returns rows named ``name1``, ``name2`` and so on. Each row reads the result of the previous row."""
     names = [f"{name}{i}" for i in range(1, len(layers) + 1)]
     rows = zip(names, (source, *names), layers, strict=False)
     return tuple((this, before, row[0], row[1], "".join(row[2:])) for this, before, row in rows)
 
 
 class InceptionModule(nn.Layer):  # type: ignore[misc]
-    """Convolutions side by side and in chains, whose results are concatenated.
+    """A module of parallel and chained convolutions, whose results are concatenated.
 
     Args:
-        table: See the documentation of this file.
-        channels: Input channels.
+        table: Table of the convolutions; the docstring of this file describes the format.
+        channels: Number of input channels.
         conv: Constructor of the convolutions.
         exclusive: Whether average pooling ignores the padding.
     """

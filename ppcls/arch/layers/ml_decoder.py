@@ -1,4 +1,4 @@
-"""ML-Decoder, an attention-based classification head (Ridnik et al. 2021, https://arxiv.org/abs/2111.12933)."""
+"""ML-Decoder, a classification head with attention (Ridnik et al. 2021, https://arxiv.org/abs/2111.12933)."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ from ppcls.errors import UserError
 
 
 class _NoSelfAttention(nn.Layer):  # type: ignore[misc]
-    """Returns the queries unchanged: the paper's decoder has no attention among them."""
+    """A layer that returns the queries unchanged, because the paper's decoder has no self-attention."""
 
     def forward(self, query: Tensor, *_others: Tensor | None) -> Tensor:
-        """Returns [B, queries, width]."""
+        """Returns the queries [B, queries, width]."""
         return query
 
 
 class MLDecoderHead(nn.Layer):  # type: ignore[misc]
-    """Fixed random queries attend to all places of a feature map; each computes the logits of some classes.
+    """A head in which fixed random queries attend to all positions of a feature map.
+
+    Each query computes the logits of some classes.
 
     Args:
-        channels: Channels of the feature map.
+        channels: Number of channels of the feature map.
         class_num: Number of classes.
-        queries: Number of queries, at most ``class_num``.
-        width: Width of queries and of the projected features.
-        heads: Number of heads of the attention.
-        hidden: Width of the hidden layer after it.
-        dropout: Dropout in attention and hidden layer.
-        data_format: Layout of the feature map before it was flattened.
+        queries: Number of queries; if it exceeds ``class_num``, one query per class is used.
+        width: Width of the queries and of the projected features.
+        heads: Number of attention heads.
+        hidden: Width of the hidden layer after the attention.
+        dropout: Dropout rate in the attention and the hidden layer.
+        data_format: Layout of the feature map before flattening.
     """
 
     def __init__(
@@ -62,7 +64,10 @@ class MLDecoderHead(nn.Layer):  # type: ignore[misc]
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps a feature map, [B, channels * H * W] or with four axes, to logits [B, class_num]."""
+        """Maps a feature map to logits [B, class_num].
+
+        The feature map has four axes in ``data_format``, or is flattened to [B, channels * H * W].
+        """
         if self._data_format == "NHWC":
             x = x.reshape([x.shape[0], -1, self._channels]).transpose([0, 2, 1])
         x = F.relu(self.input_proj(x.reshape([x.shape[0], self._channels, -1, 1])))
@@ -80,17 +85,18 @@ def replace_head(
     data_format: Literal["NCHW", "NHWC"],
     layers: tuple[str, tuple[str, ...]] = ("fc", ("avg_pool", "flatten")),
 ) -> None:
-    """Replaces the last linear layer of a classifier by an `MLDecoderHead`, without pooling, in place.
+    """Replaces the pooling and the last linear layer of a classifier by an `MLDecoderHead`, in place.
 
     Args:
-        model: The classifier. Its attribute ``new_head`` then names the layer.
+        model: The classifier. Its new attribute ``new_head`` is the name of the replaced layer.
         decoder: Further arguments of `MLDecoderHead`.
         class_num: Number of classes.
-        data_format: Layout in the model.
-        layers: Name of the linear layer, and names of those to remove, of which the first must exist.
+        data_format: Layout of the feature maps in the model.
+        layers: Name of the linear layer, and names of the layers to remove. The first layer to remove must
+            exist.
 
     Raises:
-        UserError: The model has no such layers.
+        UserError: The model does not have these layers.
     """
     name, removed = layers
     linear = getattr(model, name, None)
@@ -98,7 +104,7 @@ def replace_head(
         raise UserError(
             f"Arch.ml_decoder: {type(model).__name__} has no linear layer {name!r}"
             + (f" after a layer {removed[0]!r}" if removed else "")
-            + "; write their names in replace_layer and remove_layers, or choose another architecture"
+            + "; set replace_layer and remove_layers to the names of layers, or choose another architecture"
         )
     for layer in removed:
         if hasattr(model, layer):

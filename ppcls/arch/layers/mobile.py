@@ -1,4 +1,4 @@
-"""Blocks of the MobileNets, which their descendants use, too."""
+"""Blocks of MobileNets, which are also part of networks derived from MobileNets."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _FEATURES = 1280
 
 
 class DepthwiseSeparable(nn.Layer):  # type: ignore[misc]
-    """The depthwise separable convolution (Howard et al. 2017, https://arxiv.org/abs/1704.04861, figure 3).
+    """A depthwise separable convolution (Howard et al. 2017, https://arxiv.org/abs/1704.04861, figure 3).
 
     Args:
         kernel: Kernel of the depthwise convolution.
         stride: Stride of the depthwise convolution.
         conv: Constructor of both convolutions.
-        se: Layer between them that weights the channels, such as squeeze-and-excitation.
+        se: Layer between the convolutions that weights the channels, such as squeeze-and-excitation.
     """
 
     names: ClassVar[tuple[str, str, str]] = ("dw_conv", "se", "pw_conv")  # names of the layers in checkpoints
@@ -51,17 +51,18 @@ class DepthwiseSeparable(nn.Layer):  # type: ignore[misc]
 
 
 class InvertedResidual(nn.Layer):  # type: ignore[misc]
-    """The inverted residual (Sandler et al. 2018, https://arxiv.org/abs/1801.04381, figure 3b).
+    """An inverted residual block (Sandler et al. 2018, https://arxiv.org/abs/1801.04381, figure 3b).
 
-    A 1x1 convolution expands the channels, a depthwise one follows, and a 1x1 convolution reduces the
-    channels. There is a shortcut if the shapes agree.
+    A 1x1 convolution increases the number of channels, a depthwise convolution follows, and another 1x1
+    convolution reduces the number of channels. The block has a shortcut if input and output have the same
+    shape.
 
     Args:
-        width: Channels of the depthwise convolution.
+        width: Number of channels of the depthwise convolution.
         kernel: Kernel of the depthwise convolution.
         stride: Stride of the depthwise convolution.
         act: Activation of the first two convolutions.
-        se: Layer that weights the depthwise convolution's channels, such as squeeze-and-excitation.
+        se: Layer that weights the channels of the depthwise convolution, such as squeeze-and-excitation.
         decay: Whether weight decay applies to batch norm.
     """
 
@@ -100,15 +101,15 @@ class InvertedResidual(nn.Layer):  # type: ignore[misc]
 
 
 class MultiQueryAttention(nn.Layer):  # type: ignore[misc]
-    """Attention whose heads share keys and values (MobileNetV4, section 4), with a shortcut.
+    """Attention whose heads share keys and values (section 4 of the MobileNetV4 paper), with a shortcut.
 
     Args:
         width: Width of a head.
         heads: Number of heads.
         stride: Stride of the depthwise convolutions that reduce keys and values.
-        factor: Factor on the products of queries and keys.
-        scale: Initial factor on the channels.
-        drop: Probability of skipping the layer.
+        factor: Factor by which the products of queries and keys are multiplied.
+        scale: Initial value of the learned factor per channel of `LayerScale`.
+        drop: Probability of skipping the layer for an image in training.
     """
 
     def __init__(
@@ -153,9 +154,9 @@ class MultiQueryAttention(nn.Layer):  # type: ignore[misc]
 
 
 class LateFeatures(nn.Layer):  # type: ignore[misc]
-    """A network that computes its last features after pooling, for one pixel only.
+    """A network whose last convolution follows the global pooling, so that it processes only one pixel.
 
-    Figure 5 of MobileNetV3 (Howard et al. 2019, https://arxiv.org/abs/1905.02244).
+    See figure 5 of MobileNetV3 (Howard et al. 2019, https://arxiv.org/abs/1905.02244).
     """
 
     def add_classifier(
@@ -169,16 +170,16 @@ class LateFeatures(nn.Layer):  # type: ignore[misc]
         bias: bool = False,
         last_conv: bool = True,
     ) -> None:
-        """Adds the layers of `classify`.
+        """Adds the layers that `classify` calls.
 
         Args:
-            channels: Channels of its input.
+            channels: Number of channels of the feature map to classify.
             class_num: Number of classes.
-            act: Activation of the features.
-            dropout_prob: Dropout of the features.
-            data_format: Layout of its input.
-            bias: Whether the convolution of the features has a bias.
-            last_conv: Whether there are such features. Otherwise the input is classified.
+            act: Activation after the last convolution.
+            dropout_prob: Dropout rate after the last convolution.
+            data_format: Layout of the feature map.
+            bias: Whether the last convolution has a bias.
+            last_conv: Whether there is a last convolution. If False, the pooled feature map is classified.
         """
         self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
         self._late = last_conv
@@ -192,7 +193,7 @@ class LateFeatures(nn.Layer):  # type: ignore[misc]
         self.fc = nn.Linear(_FEATURES, class_num)
 
     def classify(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] (or NHWC) to logits [B, class_num]."""
+        """Maps a feature map [B, C, H, W] (or NHWC) to logits [B, class_num]."""
         x = self.avg_pool(x)
         if self._late:
             x = self.dropout(self._last_act(self.last_conv(x)))

@@ -1,8 +1,8 @@
-"""BatchNorm, addition and ReLU as one operator, where Paddle has a trainable one.
+"""BatchNorm, addition and ReLU as one fused operator, if Paddle can train with such an operator.
 
-In ResNet-50 these three read and write more memory than all convolutions. cuDNN's fused kernels support NHWC
-float16 images. In Paddle 2.6 only compiled models can use them: in eager mode their gradient fails ("Mean and
-MeanOut should share the same memory", or a crash).
+In ResNet-50, these three operations read and write more memory than all convolutions. cuDNN has fused kernels
+for NHWC float16 images. In Paddle 2.6, only compiled models can use the fused kernels. In eager mode, their
+gradient fails with the error "Mean and MeanOut should share the same memory" or with a crash.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ def norm_relu(norm: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None = None) -
     """Returns ``relu(norm(x) + shortcut)``, or ``relu(norm(x))`` without a shortcut.
 
     Args:
-        norm: Batch norm layer; training updates its running statistics.
+        norm: Batch norm layer, whose running statistics are updated in training mode.
         x: [B, C, H, W] or [B, H, W, C], in the layout of ``norm``.
-        shortcut: Tensor of the same shape.
+        shortcut: Tensor with the shape of ``x`` to add; None for no addition.
     """
     if (kernel := getattr(norm, "norm_relu", None)) is not None:  # ppcls/arch/fused
         return kernel(x, shortcut)
@@ -30,9 +30,10 @@ def norm_relu(norm: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None = None) -
 
 
 def expect_float16(model: nn.Layer) -> None:
-    """Makes a model's compiled program fuse operators that automatic casting (O1) will run in float16.
+    """Makes the compiled program of a model use fused operators that AMP (level O1) will run in float16.
 
-    Paddle casts a program after it is built, so its tensors still are float32 when the operators are chosen.
+    This mark is necessary because Paddle casts a program after building it. While operators are selected, the
+    tensors are still float32.
     """
     for layer in model.sublayers():
         if isinstance(layer, nn.BatchNorm2D):
@@ -40,15 +41,15 @@ def expect_float16(model: nn.Layer) -> None:
 
 
 def fuses(norm: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None) -> bool:
-    """Returns whether there is a fused operator: in programs of Paddle 2.6, for NHWC float16 on a GPU."""
-    # Automatic casting knows only the operator with an addition.
+    """Returns whether a fused operator exists: for NHWC float16 on a GPU, in programs of Paddle 2.6."""
+    # AMP supports only the fused operator with an addition.
     half = x.dtype == paddle.float16 or (shortcut is not None and getattr(norm, "float16_expected", False))
     return (
         not paddle.in_dynamic_mode()
         and not paddle.framework.in_pir_mode()
         and type(norm) is nn.BatchNorm2D
         and norm.training
-        and not norm._use_global_stats  # set in frozen layers
+        and not norm._use_global_stats  # True in frozen layers
         and norm._data_format == "NHWC"
         and half
         and paddle.is_compiled_with_cuda()

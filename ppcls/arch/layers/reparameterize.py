@@ -1,8 +1,8 @@
 """Merges parallel branches into one convolution (Ding et al. 2021, https://arxiv.org/abs/2101.03697).
 
-Networks such as RepVGG train with the sum of several branches: convolutions with batch norm, and batch norm
-alone. In evaluation batch norm is a multiplication and an addition of constants, so that the sum equals a
-single convolution with bias (section 3.3).
+In training, networks such as RepVGG add up the outputs of several branches, which are convolutions with batch
+norm, or batch norm alone. In evaluation, batch norm multiplies by a constant and adds a constant. Therefore
+the sum equals a single convolution with bias (section 3.3).
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ Array = NDArray[np.float64]
 
 
 class FoldableBranch(nn.Layer):  # type: ignore[misc]
-    """A branch other than `ConvNorm` that equals one convolution in evaluation."""
+    """Base class of branches other than `ConvNorm` that equal one convolution in evaluation."""
 
     def folded(self) -> tuple[Array, Array]:
-        """Returns the kernel [C', C / groups, side, side] of that convolution, and its bias [C']."""
+        """Returns the kernel [C', C / groups, side, side] and the bias [C'] of the equal convolution."""
         raise NotImplementedError
 
 
 class BranchedLayer(nn.Layer):  # type: ignore[misc]
-    """A layer that adds up the outputs of its branches.
+    """Base class of layers that add up the outputs of their branches.
 
     Attributes:
-        branches: Batch norms, `FoldableBranch`es, and convolutions without activation that have the same
-            channels, groups and stride, odd kernels, and "same" padding. The first has the largest kernel.
+        branches: Batch norms, instances of `FoldableBranch`, and convolutions without activation. All have
+            the same channels, groups and stride, odd kernels, and padding that keeps the size. The first
+            branch has the largest kernel.
     """
 
     def __init__(self) -> None:
@@ -47,7 +48,7 @@ class BranchedLayer(nn.Layer):  # type: ignore[misc]
         return y
 
     def merge(self) -> None:
-        """Merges the branches into one convolution; afterwards the layer is for evaluation only."""
+        """Merges the branches into one convolution. After that, the layer is for evaluation only."""
         if len(self.branches) > 1:
             convolution = _merged(self.branches)
             self.replace_branches(convolution)
@@ -59,9 +60,9 @@ class BranchedLayer(nn.Layer):  # type: ignore[misc]
 
 
 def reparameterize(model: nn.Layer) -> None:
-    """Merges all branches of ``model``, whose outputs in evaluation stay the same up to rounding.
+    """Merges all branches of ``model``. Its outputs in evaluation change only by rounding errors.
 
-    Load weights before: parameters get fewer and have other names.
+    Load weights before you call this function, because it removes and renames parameters.
     """
     for layer in model.sublayers(include_self=True):
         if isinstance(layer, BranchedLayer):
@@ -69,13 +70,13 @@ def reparameterize(model: nn.Layer) -> None:
 
 
 def fold(kernel: Array, norm: nn.BatchNorm2D) -> tuple[Array, Array]:
-    """Returns kernel and bias [C'] of a convolution with ``kernel`` [C', ...] followed by ``norm``."""
+    """Returns the kernel and bias [C'] that combine a convolution with ``kernel`` [C', ...] and ``norm``."""
     scale = numbers(norm.weight) / np.sqrt(numbers(norm._variance) + norm._epsilon)
     return kernel * scale[:, None, None, None], numbers(norm.bias) - numbers(norm._mean) * scale
 
 
 def numbers(tensor: Any) -> Array:
-    """Returns the values of a tensor in float64."""
+    """Returns the values of a tensor as a float64 array."""
     return np.asarray(tensor.numpy(), np.float64)
 
 
@@ -116,6 +117,6 @@ def _convolution(branch: ConvNorm) -> nn.Conv2D:
 
 
 def _identity(channels: int, groups: int) -> Array:
-    """Returns the kernel [channels, channels / groups, 1, 1] of the identity."""
+    """Returns the kernel [channels, channels / groups, 1, 1] of a convolution that returns its input."""
     share = channels // groups
     return np.eye(share)[np.arange(channels) % share][:, :, None, None]

@@ -1,4 +1,4 @@
-"""Residual blocks, and the network structure that ResNet's descendants share."""
+"""Residual blocks, and the structure that networks derived from ResNet share."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from ppcls.arch.layers.diverse_branch import DiverseBranchBlock
 from ppcls.arch.layers.squeeze_excitation import LinearSqueezeExcitation
 
 RESNET_WIDTHS = (64, 128, 256, 512)
-Stride: TypeAlias = int | tuple[int, int]  # of both axes, or vertical and horizontal
+Stride: TypeAlias = int | tuple[int, int]  # one number for both axes, or (vertical, horizontal)
 
 
 @dataclass(frozen=True)
 class ResidualStyle:
-    """Properties shared by the blocks of one network.
+    """The properties that all blocks of a network share.
 
     Attributes:
-        conv: Kind of `ConvNorm`, which defines the parameter names.
-        groups: Groups of a bottleneck's middle convolution (ResNeXt's cardinality).
-        expansion: Output channels of a bottleneck, as a multiple of its width.
-        pooled_shortcut: Whether a shortcut that halves the size averages 2x2 pixels before projecting
-            ("vd"; figure 2c of He et al. 2018, https://arxiv.org/abs/1812.01187) instead of skipping pixels.
-        excited: Whether squeeze-and-excitation ends the residual.
-        squeeze_divisor: The width inside squeeze-and-excitation is a multiple of it.
-        diverse: Whether the convolutions of a `BasicBlock` are `DiverseBranchBlock`s.
-        first_projected: Whether the first block of the network projects its shortcut.
-        strides: Stride of each stage but the first: a number, or (vertical, horizontal).
+        conv: Subclass of `ConvNorm`, which defines the names of the parameters.
+        groups: Number of groups in the middle convolution of a bottleneck (ResNeXt's cardinality).
+        expansion: Number of output channels of a bottleneck, divided by its width.
+        pooled_shortcut: Whether a shortcut that halves the size averages 2x2 pixels before its convolution
+            ("vd", figure 2c of He et al. 2018, https://arxiv.org/abs/1812.01187). If False, the convolution
+            skips pixels.
+        excited: Whether the residual ends with squeeze-and-excitation.
+        squeeze_divisor: Number of which the width in squeeze-and-excitation is a multiple.
+        diverse: Whether the convolutions of a `BasicBlock` are instances of `DiverseBranchBlock`.
+        first_projected: Whether the shortcut of the network's first block is a convolution.
+        strides: Stride of each stage except the first: a number, or (vertical, horizontal).
     """
 
     conv: type[ConvNorm] = ConvNorm
@@ -46,12 +47,12 @@ class ResidualStyle:
 
 
 class ResidualBlock(nn.Layer):  # type: ignore[misc]
-    """A residual block: ``relu(residual(x) + shortcut(x))``.
+    """Base class of residual blocks, which return ``relu(residual(x) + shortcut(x))``.
 
     Args:
-        width: Channels of the inner convolutions.
+        width: Number of channels of the inner convolutions.
         project: Whether the shortcut is a 1x1 convolution instead of the identity.
-        style: Properties of the network's blocks.
+        style: Properties that all blocks of the network share.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class ResidualBlock(nn.Layer):  # type: ignore[misc]
         raise NotImplementedError
 
     def _join(self, last: ConvNorm | DiverseBranchBlock, inner: Tensor, x: Tensor) -> Tensor:
-        """Applies the ``last`` convolution to ``inner`` and adds the shortcut of ``x``."""
+        """Applies the ``last`` convolution to ``inner``, adds the shortcut of ``x``, and applies ReLU."""
         shortcut = self.short(self.pool(x))
         if self._excited:
             return F.relu(self.scale(last(inner)) + shortcut)
@@ -95,7 +96,7 @@ class ResidualBlock(nn.Layer):  # type: ignore[misc]
 
 
 class BasicBlock(ResidualBlock):
-    """Two 3x3 convolutions (He et al. 2015, figure 5, left)."""
+    """A residual block of two 3x3 convolutions (He et al. 2015, figure 5, left)."""
 
     def __init__(
         self,
@@ -113,17 +114,20 @@ class BasicBlock(ResidualBlock):
 
     @staticmethod
     def out_channels(width: int, style: ResidualStyle) -> int:  # noqa: ARG004 (one signature for both blocks)
-        """See `ResidualBlock.out_channels`."""
+        """Returns the number of output channels."""
         return width
 
     def forward(self, x: Tensor) -> Tensor:
-        """See `ResidualBlock.forward`."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         inner, x = _fork(self.conv0, x)
         return self._join(self.conv1, inner, x)
 
 
 class BottleneckBlock(ResidualBlock):
-    """1x1, 3x3 and 1x1 convolutions (He et al. 2015, figure 5, right); the 3x3 convolution has the stride."""
+    """A residual block of 1x1, 3x3 and 1x1 convolutions (He et al. 2015, figure 5, right).
+
+    The 3x3 convolution has the stride.
+    """
 
     def __init__(
         self,
@@ -141,11 +145,11 @@ class BottleneckBlock(ResidualBlock):
 
     @staticmethod
     def out_channels(width: int, style: ResidualStyle) -> int:
-        """See `ResidualBlock.out_channels`."""
+        """Returns the number of output channels."""
         return width * style.expansion
 
     def forward(self, x: Tensor) -> Tensor:
-        """See `ResidualBlock.forward`."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         inner, x = _fork(self.conv0, x)
         return self._join(self.conv2, self.conv1(inner), x)
 
@@ -155,7 +159,7 @@ def _fork(conv: ConvNorm | DiverseBranchBlock, x: Tensor) -> tuple[Tensor, Tenso
 
 
 def _average_pool(stride: Stride, data_format: DataFormat) -> nn.AvgPool2D:
-    """Returns the pooling of 2x2 pixels in a shortcut; the last window of an axis may be smaller."""
+    """Returns the average pooling of 2x2 pixels in a shortcut. Windows at the border may be smaller."""
     if stride == 2:
         return nn.AvgPool2D(2, 2, ceil_mode=True, data_format=data_format)
     return nn.AvgPool2D(2, stride, "SAME", data_format=data_format)
@@ -169,7 +173,10 @@ def make_blocks(
     style: ResidualStyle,
     data_format: DataFormat,
 ) -> Iterator[tuple[int, int, ResidualBlock]]:
-    """Yields (stage, position in the stage, block); each stage but the first usually halves the size."""
+    """Yields each block with its stage and its position in the stage, as (stage, position, block).
+
+    Each stage except the first usually halves the size.
+    """
     for stage, (width, depth) in enumerate(zip(widths, depths, strict=True)):
         for i in range(depth):
             stride = style.strides[stage - 1] if stage > 0 and i == 0 else 1
@@ -187,7 +194,10 @@ def make_stem(
     *,
     stride: Stride = 2,
 ) -> list[ConvNorm]:
-    """Returns the first convolutions, which usually halve the size: one of 7x7, or several of 3x3."""
+    """Returns the first convolutions, which usually halve the size.
+
+    For one width, this is a 7x7 convolution; for several widths, one 3x3 convolution per width.
+    """
     kernel = 7 if len(widths) == 1 else 3
     inputs = (in_channels, *widths)
     return [
@@ -197,17 +207,18 @@ def make_stem(
 
 
 class NumberedResNet(nn.Layer):  # type: ignore[misc]
-    """A network with ResNet's structure whose blocks are numbered in checkpoints: ``bb_0_2`` and so on.
+    """A network with the structure of ResNet. In checkpoints, its blocks have names such as ``bb_0_2``.
 
     Args:
-        kind: Kind of block.
+        kind: Class of the blocks.
         depths: Number of blocks per stage.
         style: Properties of the blocks.
-        stem: Widths of the first convolutions: one of 7x7, or three of 3x3.
-        widths: Widths of the blocks per stage.
+        stem: Widths of the first convolutions: one width for a 7x7 convolution, or three widths for 3x3
+            convolutions.
+        widths: Width of the blocks per stage.
     """
 
-    stem_name: ClassVar[str] = "conv"  # of a single first convolution, in checkpoints
+    stem_name: ClassVar[str] = "conv"  # name of a single first convolution in checkpoints
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Layers that are called one after the other, under names of their own in checkpoints."""
+"""Sequences of layers whose names in checkpoints can be chosen."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ppcls.arch.layers.drop_path import DropPath
 
 
 class ResidualSequence(nn.Sequential):  # type: ignore[misc]
-    """Layers that are called one after the other, and an optional shortcut around them.
+    """A sequence of layers with an optional shortcut around all of them.
 
     Args:
-        layers: Names in checkpoints, and layers.
+        layers: Layers in order, by their names in checkpoints.
         shortcut: Whether to add the input to the output.
-        drop: Probability of skipping the layers, if there is a shortcut.
+        drop: Probability of skipping the layers for an image in training; used only with a shortcut.
     """
 
     def __init__(self, layers: Mapping[str, nn.Layer], shortcut: bool, drop: float = 0.0) -> None:
@@ -31,7 +31,7 @@ class ResidualSequence(nn.Sequential):  # type: ignore[misc]
 
 
 class LayerScale(nn.Layer):  # type: ignore[misc]
-    """Multiplies each channel by a learned factor, initially ``scale``."""
+    """Multiplies each channel by a learned factor, whose initial value is ``scale``."""
 
     def __init__(self, channels: int, scale: float, data_format: DataFormat) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class LayerScale(nn.Layer):  # type: ignore[misc]
 
 
 def named(conv: str, norm: str, layers: ConvNorm, act: nn.Layer | None = None) -> dict[str, nn.Layer]:
-    """Returns the layers of a `ConvNorm` under the names ``conv`` and ``norm``, and an activation."""
+    """Returns the layers of a `ConvNorm` by the names ``conv`` and ``norm``, and an optional activation."""
     pair = zip((conv, norm), layers.names, strict=True)
     activation = {} if act is None else {f"{norm}_act": act}
     return {name: getattr(layers, own_name) for name, own_name in pair} | activation

@@ -11,16 +11,16 @@ from ppcls.arch.layers.conv_norm import Activation, DataFormat, round_channels, 
 
 
 class SqueezeExcitation(nn.Layer):  # type: ignore[misc]
-    """Multiplies each channel by a gate, computed from the means of all channels by two 1x1 convolutions.
+    """Multiplies each channel by a gate, which two 1x1 convolutions compute from the means of all channels.
 
     Args:
-        channels: Channels of input and output.
-        squeezed: Channels between the two convolutions.
+        channels: Number of channels of input and output.
+        squeezed: Number of channels between the two convolutions.
         act: Activation between the two convolutions.
-        gate: Activation of the gates.
+        gate: Activation after the second convolution, which returns the gates.
     """
 
-    names: ClassVar[tuple[str, str]] = ("conv1", "conv2")  # of the layers, in checkpoints
+    names: ClassVar[tuple[str, str]] = ("conv1", "conv2")  # names of the convolutions in checkpoints
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class SqueezeExcitation(nn.Layer):  # type: ignore[misc]
 
     @staticmethod
     def convolution(in_channels: int, out_channels: int, data_format: DataFormat) -> nn.Layer:
-        """Returns a 1x1 convolution with bias."""
+        """Returns a 1x1 convolution with a bias."""
         return nn.Conv2D(in_channels, out_channels, 1, data_format=data_format)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -53,10 +53,10 @@ class LinearSqueezeExcitation(nn.Layer):  # type: ignore[misc]
     """Squeeze-and-excitation with two linear layers, as in the paper.
 
     Args:
-        channels: Channels of input and output.
-        reduction: Factor between the channels and the width between the layers.
-        gate: Activation of the gates.
-        divisor: The width between the layers is a multiple of it.
+        channels: Number of channels of input and output.
+        reduction: Number of channels divided by the width between the linear layers.
+        gate: Activation after the second linear layer, which returns the gates.
+        divisor: Number of which the width between the linear layers is a multiple.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
-"""Layers between images and tokens, the pixels or patches of an image that attend to one another.
+"""Layers that convert images to tokens, and layers that process tokens.
 
-Tokens are [B, H, W, C], or [B, N, C] in layers that do not need their positions.
+A token is the vector of a pixel or patch. Tokens have the shape [B, H, W, C], or [B, N, C] in layers that do
+not need the positions of the tokens.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from ppcls.arch.layers.drop_path import dropout
 from ppcls.arch.layers.sequence import ResidualSequence
 from ppcls.arch.layers.transformer import DotProductAttention, linear
 
-# Uniform in the inverse root of a kernel's inputs around 0.
+# Uniform distribution in ±1 / sqrt(number of inputs of a kernel).
 UNIFORM = nn.initializer.KaimingUniform(negative_slope=math.sqrt(5), nonlinearity="leaky_relu")
 Form = Literal["image", "tokens"]
-_POOLED = 7  # side of the keys and values in attention of linear cost
+_POOLED = 7  # height and width of keys and values in attention with linear cost
 
-# Axes of images split into patches: image, channels, patch row, row within, patch column, column within.
+# Order of the axes (image, channels, patch row, row in patch, patch column, column in patch).
 _SPLIT = {("NCHW", "NCHW"): [0, 1, 3, 5, 2, 4], ("NCHW", "NHWC"): [0, 3, 5, 2, 4, 1]}
 _JOIN = {("NCHW", "NCHW"): [0, 1, 4, 2, 5, 3], ("NCHW", "NHWC"): [0, 5, 3, 1, 4, 2]}
 
@@ -39,12 +40,18 @@ def to_image(x: Tensor, data_format: DataFormat) -> Tensor:
 
 
 def apply_to_tokens(layer: nn.Layer, x: Tensor, data_format: DataFormat) -> Tensor:
-    """Applies a layer for images in ``data_format`` to tokens [B, H, W, C]."""
+    """Applies a layer that expects images in ``data_format`` to tokens [B, H, W, C]."""
     return to_tokens(layer(to_image(x, data_format)), data_format)
 
 
 class TokenConvolution(nn.Layer):  # type: ignore[misc]
-    """Applies layers for images, which expect ``data_format``, to tokens."""
+    """Applies a layer that expects images in ``data_format`` to tokens.
+
+    Args:
+        name: Name of the layer in checkpoints.
+        layer: The layer.
+        data_format: Layout of the images.
+    """
 
     def __init__(self, name: str, layer: nn.Layer, data_format: DataFormat) -> None:
         super().__init__()
@@ -71,8 +78,8 @@ class PatchNorm(nn.Layer):  # type: ignore[misc]
     Args:
         conv: The convolution.
         name: Name of the convolution in checkpoints.
-        inputs: Whether the input is an image [B, C, H, W] (or NHWC), or tokens [B, H, W, C].
-        outputs: The same for the output.
+        inputs: Form of the input: ``image`` [B, C, H, W] (or NHWC), or ``tokens`` [B, H, W, C].
+        outputs: Form of the output, with the same values as ``inputs``.
     """
 
     def __init__(
@@ -99,14 +106,14 @@ class PixelMlp(nn.Layer):  # type: ignore[misc]
     """Two 1x1 convolutions with an activation between them.
 
     Args:
-        channels: Channels of input and output.
-        hidden: Channels between the convolutions.
-        drop_rate: Dropout after each convolution.
+        channels: Number of channels of input and output.
+        hidden: Number of channels between the convolutions.
+        drop_rate: Dropout rate after each convolution.
         act: Activation.
         attr: Attribute of the weights.
     """
 
-    names: ClassVar[tuple[str, str]] = ("fc1", "fc2")  # of the convolutions, in checkpoints
+    names: ClassVar[tuple[str, str]] = ("fc1", "fc2")  # names of the convolutions in checkpoints
 
     def __init__(
         self,
@@ -130,14 +137,14 @@ class PixelMlp(nn.Layer):  # type: ignore[misc]
 
 
 class ReducedAttention(nn.Layer):  # type: ignore[misc]
-    """Self-attention with fewer keys and values.
+    """Self-attention with a reduced number of keys and values.
 
     Args:
         width: Width of a token.
         heads: Number of heads.
-        reduction: Factor by which a convolution reduces height and width of keys and values.
-        linear_cost: Whether average pooling reduces them to 7 x 7 instead.
-        rates: Dropout of the output and of the attention weights.
+        reduction: Factor by which a convolution reduces the height and width of keys and values.
+        linear_cost: Whether average pooling reduces keys and values to 7 x 7 instead of the convolution.
+        rates: Dropout rates of the output and of the attention weights.
     """
 
     def __init__(
@@ -203,9 +210,10 @@ class AveragedAttention(nn.Layer):  # type: ignore[misc]
 
 
 class LinearAttention(nn.Layer):  # type: ignore[misc]
-    """Attention of linear cost (Mehta and Rastegari 2022, https://arxiv.org/abs/2206.02680, figure 4).
+    """Attention with linear cost (Mehta and Rastegari 2022, https://arxiv.org/abs/2206.02680, figure 4).
 
-    It weights all tokens by one score each, adds them up, and multiplies each token by the sum.
+    The layer computes one score per token and the sum of all keys, weighted by the scores. It multiplies the
+    value of each token by this sum.
     """
 
     def __init__(self, width: int, data_format: DataFormat) -> None:
@@ -215,7 +223,7 @@ class LinearAttention(nn.Layer):  # type: ignore[misc]
         self._width, self._channels_last = width, data_format == "NHWC"
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps tokens [B, C, P, N] to the same shape; or [B, P, N, C]."""
+        """Maps tokens [B, C, P, N] (or [B, P, N, C] for NHWC) to the same shape."""
         channel, token = (3, 2) if self._channels_last else (1, 3)
         query, key, value = self.qkv_proj(x).split([1, self._width, self._width], channel)
         context = (key * F.softmax(query, axis=token)).sum(token, keepdim=True)
@@ -230,7 +238,7 @@ def pointwise(
     *,
     bias: bool = True,
 ) -> nn.Conv2D:
-    """Returns a 1x1 convolution."""
+    """Returns a 1x1 convolution whose initial biases are uniform in ±1 / sqrt(``in_channels``)."""
     bound = in_channels**-0.5
     bias_attr = ParamAttr(initializer=nn.initializer.Uniform(-bound, bound)) if bias else False
     conv = partial(nn.Conv2D, weight_attr=ParamAttr(initializer=initializer), bias_attr=bias_attr)
@@ -238,7 +246,7 @@ def pointwise(
 
 
 def linear_transformer(width: int, depth: int, data_format: DataFormat) -> nn.Sequential:
-    """Returns blocks of `LinearAttention` and two 1x1 convolutions, and the last normalization."""
+    """Returns ``depth`` blocks of `LinearAttention` and two 1x1 convolutions, and a final normalization."""
     norm, hidden = partial(nn.GroupNorm, 1, width, data_format=data_format), 2 * width // 16 * 16
     conv = partial(pointwise, data_format=data_format)
     blocks = []
@@ -250,7 +258,7 @@ def linear_transformer(width: int, depth: int, data_format: DataFormat) -> nn.Se
 
 
 def transformer_block(name: str, attention: Sequence[nn.Layer], layers: Sequence[nn.Layer]) -> nn.Sequential:
-    """Returns attention named ``name`` and further layers named ``pre_norm_ffn``, each with a shortcut."""
+    """Returns attention layers, named ``name``, and other layers, named ``pre_norm_ffn``, with shortcuts."""
     first, second = (
         ResidualSequence({str(i): layer for i, layer in enumerate(half)}, shortcut=True)
         for half in (attention, layers)
@@ -261,13 +269,13 @@ def transformer_block(name: str, attention: Sequence[nn.Layer], layers: Sequence
 def over_patches(
     layer: Callable[[Tensor], Tensor], x: Tensor, data_format: DataFormat, inner: DataFormat
 ) -> Tensor:
-    """Applies ``layer`` to images of even sides, as [B, C, positions, patches].
+    """Splits images into patches of 2x2 pixels, applies ``layer`` to them, and returns images.
 
     Args:
-        layer: Layer whose output has the size of its input.
-        x: Images [B, C, H, W] (or NHWC).
+        layer: Layer whose output has the shape of its input, [B, C, 4, patches] or [B, 4, patches, C].
+        x: Images [B, C, H, W] (or NHWC) with even height and width.
         data_format: Layout of the images.
-        inner: Layout of the layer's input; NHWC is [B, positions, patches, C].
+        inner: Layout of the layer's input: NCHW for [B, C, 4, patches], NHWC for [B, 4, patches, C].
     """
     if data_format == "NHWC":
         height, width, channels = x.shape[1:]
@@ -288,18 +296,18 @@ def over_patches(
 def resize(
     x: Tensor, size: tuple[int, int], data_format: DataFormat, mode: str = "bilinear", *, align: bool = False
 ) -> Tensor:
-    """Returns images of another size, or the same ones if they have it."""
+    """Returns images resized to ``size``, or the images themselves if they have this size."""
     if sides(x, data_format) == size:
         return x
     return F.interpolate(x, size, mode=mode, align_corners=align, data_format=data_format)
 
 
 def sides(x: Tensor, data_format: DataFormat) -> tuple[int, int]:
-    """Returns height and width of images."""
+    """Returns the height and width of images."""
     height, width = x.shape[1:3] if data_format == "NHWC" else x.shape[2:]
     return height, width
 
 
 def even(size: tuple[int, int]) -> tuple[int, int]:
-    """Returns height and width rounded up to even numbers."""
+    """Returns a height and width rounded up to even numbers."""
     return size[0] + size[0] % 2, size[1] + size[1] % 2

@@ -1,6 +1,6 @@
-"""The block of vision transformers (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762).
+"""The transformer block of vision transformers (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762).
 
-As in ViT, each half starts with normalization. Attention uses plain operators.
+As in ViT, normalization precedes the attention and the MLP. The attention consists of basic operators.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ppcls.arch.layers.conv_norm import Activation, DataFormat
 from ppcls.arch.layers.drop_path import DropPath, dropout
 from ppcls.errors import UserError
 
-DEVIATION = 0.02  # standard deviation of initial linear layers, positions and tokens
+DEVIATION = 0.02  # standard deviation of initial weights, position embeddings and tokens
 
 
 class MatrixProduct(nn.Layer):  # type: ignore[misc]
-    """The matrix product of two inputs, as a layer, so that `ppcls.arch.cost` and AMP can find it.
+    """A layer that multiplies two matrices. As a layer, the product is visible to `ppcls.arch.cost` and AMP.
 
     Args:
-        transposed: Whether to swap the last two axes of the second input.
+        transposed: Whether to transpose the last two axes of the second input.
     """
 
     def __init__(self, *, transposed: bool = False) -> None:
@@ -35,17 +35,17 @@ class MatrixProduct(nn.Layer):  # type: ignore[misc]
         return paddle.matmul(x, y, transpose_y=self._transposed)
 
     def multiplications(self, x: Tensor, output: Tensor) -> int:
-        """Returns the number of multiply-adds of an output; see `ppcls.arch.cost`."""
+        """Returns the number of multiply-adds that compute ``output``, for `ppcls.arch.cost`."""
         return int(math.prod(output.shape) * x.shape[-1])
 
 
 class DotProductAttention(nn.Layer):  # type: ignore[misc]
-    """Multi-head attention of tokens that were projected to queries, keys and values.
+    """Multi-head attention for given queries, keys and values.
 
     Args:
         heads: Number of heads.
-        scale: Factor on the products of queries and keys; by default the inverse root of a head's width.
-        drop_rate: Dropout of the attention weights.
+        scale: Factor for the products of queries and keys; by default 1 / sqrt(width of a head).
+        drop_rate: Dropout rate of the attention weights.
     """
 
     def __init__(self, heads: int, scale: float | None = None, drop_rate: float = 0.0) -> None:
@@ -74,12 +74,12 @@ class SelfAttention(nn.Layer):  # type: ignore[misc]
         width: Width of a token, a multiple of ``heads``.
         heads: Number of heads.
         bias: Whether queries, keys and values have a bias.
-        scale: Factor on the products of queries and keys; ``(width / heads) ** -0.5`` by default.
-        drop_rate: Dropout of the output.
-        attn_drop_rate: Dropout of the attention weights.
+        scale: Factor for the products of queries and keys; ``(width / heads) ** -0.5`` by default.
+        drop_rate: Dropout rate of the output.
+        attn_drop_rate: Dropout rate of the attention weights.
     """
 
-    names: ClassVar[tuple[str, str]] = ("qkv", "proj")  # of the linear layers, in checkpoints
+    names: ClassVar[tuple[str, str]] = ("qkv", "proj")  # names of the linear layers in checkpoints
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class SelfAttention(nn.Layer):  # type: ignore[misc]
         return self.attend(x)
 
     def attend(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Maps tokens [B * W, N, width] of W groups per image to the same shape.
+        """Maps tokens [B * W, N, width], in W windows per image, to the same shape.
 
         ``bias``, [W, heads, N, N] or [1, heads, N, N], is added to the products of queries and keys.
         """
@@ -123,8 +123,8 @@ class SelfAttention(nn.Layer):  # type: ignore[misc]
         return getattr(self, self.names[0])(x)
 
     def compare(self, query: Tensor, key: Tensor) -> Tensor:
-        """Returns the products of queries and keys [B, heads, N, width / heads], [B, heads, N, N]."""
-        return self.scores(query * self._scale, key)  # scaled first, to stay in float16's range
+        """Maps queries and keys [B, heads, N, width / heads] to their products [B, heads, N, N]."""
+        return self.scores(query * self._scale, key)  # scale first, to stay in the range of float16
 
 
 class Mlp(nn.Layer):  # type: ignore[misc]
@@ -133,7 +133,7 @@ class Mlp(nn.Layer):  # type: ignore[misc]
     Args:
         width: Width of a token.
         hidden: Width between the layers.
-        drop_rate: Dropout after each layer.
+        drop_rate: Dropout rate after each layer.
         act: Activation.
     """
 
@@ -149,16 +149,16 @@ class Mlp(nn.Layer):  # type: ignore[misc]
 
 
 class TransformerBlock(nn.Layer):  # type: ignore[misc]
-    """Attention, then `Mlp`, each with normalization first and a shortcut.
+    """An attention layer and an `Mlp`, each with a normalization before it and a shortcut around it.
 
     Args:
         width: Width of a token.
-        attention: Layer from tokens to tokens.
-        hidden: Width within `Mlp`.
+        attention: Layer that maps tokens to tokens of the same shape.
+        hidden: Width between the layers of the `Mlp`.
         epsilon: Epsilon of layer norm.
-        drop_rate: Dropout within `Mlp`.
-        drop_path: Probability of skipping each half.
-        act: Activation within `Mlp`.
+        drop_rate: Dropout rate in the `Mlp`.
+        drop_path: Probability of skipping the attention or the `Mlp` for an image in training.
+        act: Activation in the `Mlp`.
     """
 
     def __init__(
@@ -191,21 +191,22 @@ class TransformerBlock(nn.Layer):  # type: ignore[misc]
 
 
 def linear(inputs: int, outputs: int, *, bias: bool = True, deviation: float = DEVIATION) -> nn.Linear:
-    """Returns a linear layer with initial weights from a normal distribution of this deviation."""
+    """Returns a linear layer with normal initial weights of standard deviation ``deviation``."""
     return nn.Linear(inputs, outputs, weight_attr=normal(deviation), bias_attr=None if bias else False)
 
 
 def normal(deviation: float = DEVIATION) -> ParamAttr:
-    """Returns the attribute of a parameter with a normal initial distribution.
+    """Returns the attribute of a parameter whose initial values have a normal distribution.
 
-    PaddleClas truncates it by an operator that cuts at two deviations in Paddle 2.6, but at the value 2, a
-    hundred deviations, in Paddle 3, where it sometimes returns 2 itself.
+    PaddleClas uses a truncated normal distribution instead. Paddle 2.6 truncates it at two standard
+    deviations. Paddle 3 truncates it at the value 2, which is 100 standard deviations, and sometimes returns
+    2 itself.
     """
     return ParamAttr(initializer=nn.initializer.Normal(std=deviation))
 
 
 def check_side(x: Tensor, side: int, data_format: DataFormat) -> None:
-    """Checks that images have the size for which a network has learned positions.
+    """Checks that images have the size of a network's learned position embeddings.
 
     Args:
         x: Images [B, C, H, W] or [B, H, W, C].
@@ -219,5 +220,5 @@ def check_side(x: Tensor, side: int, data_format: DataFormat) -> None:
     if (height, width) != (side, side):
         raise UserError(
             f"Arch.name: this model accepts images of {side} x {side}, "
-            f"got {height} x {width}; change Arch.img_size, or the images"
+            f"got {height} x {width}; change Arch.img_size or the size of the images"
         )

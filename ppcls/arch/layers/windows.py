@@ -10,20 +10,20 @@ from paddle.nn import functional as F
 
 from ppcls.arch.layers.transformer import SelfAttention
 
-_APART = -100.0  # added to the attention scores of tokens from different regions
+_APART = -100.0  # added to the attention score of two tokens from different regions
 
 
 class WindowAttention(SelfAttention):
-    """Attention within windows, with a bias for the relative position of each pair of tokens.
+    """Self-attention within windows, with a bias for the relative position of each pair of tokens.
 
     Args:
         width: Width of a token, a multiple of ``heads``.
         heads: Number of heads.
-        window: Side of a window.
-        shift: Rows and columns by which windows are shifted if there is a mask.
-        drop_rate: Dropout of the output.
-        attn_drop_rate: Dropout of the attention weights.
-        bias: Whether queries, keys and values have a bias in ``qkv``.
+        window: Side of a window in tokens.
+        shift: Number of rows and columns by which windows are shifted if `forward` gets a mask.
+        drop_rate: Dropout rate of the output.
+        attn_drop_rate: Dropout rate of the attention weights.
+        bias: Whether the linear layer ``qkv`` for queries, keys and values has a bias.
     """
 
     def __init__(
@@ -46,7 +46,12 @@ class WindowAttention(SelfAttention):
         raise NotImplementedError
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Maps tokens [B, H, W, width] to the same shape; ``mask`` is `shift_mask`, to shift the windows."""
+        """Maps tokens [B, H, W, width] to the same shape.
+
+        Args:
+            x: Tokens.
+            mask: Result of `shift_mask`, to shift the windows; None for windows that are not shifted.
+        """
         height, width = x.shape[1:3]
         shifted = self._shift and mask is not None
         x = pad_to_multiple(x, self._window)
@@ -67,7 +72,7 @@ class WindowAttention(SelfAttention):
 
 
 def add_constant(layer: nn.Layer, name: str, value: NDArray[np.generic], *, stored: bool = True) -> None:
-    """Adds a constant to a layer: a buffer, which checkpoints contain if it is ``stored``."""
+    """Adds a constant to a layer, as a buffer. Checkpoints contain the buffer if it is ``stored``."""
     tensor = paddle.to_tensor(value)
     if paddle.in_dynamic_mode():
         layer.register_buffer(name, tensor, persistable=stored)
@@ -76,7 +81,7 @@ def add_constant(layer: nn.Layer, name: str, value: NDArray[np.generic], *, stor
 
 
 def relative_positions(window: int) -> NDArray[np.int64]:
-    """Returns [N, N] int64: for each pair of the N tokens of a window, the row of its bias in the table."""
+    """Returns the row of the bias table for each pair of the N tokens of a window, [N, N] int64."""
     rows, columns = np.divmod(np.arange(window**2), window)
     down = rows[:, None] - rows + window - 1
     along = columns[:, None] - columns + window - 1
@@ -84,10 +89,10 @@ def relative_positions(window: int) -> NDArray[np.int64]:
 
 
 def distances(side: int, stride: int) -> NDArray[np.int64]:
-    """Returns [M, N] int64: for each of M queries and N keys the number of their distance.
+    """Returns the index of the distance between each of M queries and each of N keys, [M, N] int64.
 
-    A distance is a pair of absolute differences of rows and columns. Queries are those of every ``stride``-th
-    row and column.
+    A distance consists of the absolute differences of rows and of columns. Queries are the tokens in every
+    ``stride``-th row and column.
     """
     steps = abs(np.arange(0, side, stride)[:, None] - np.arange(side))
     pairs = steps[:, None, :, None] * side + steps[None, :, None, :]
@@ -95,15 +100,15 @@ def distances(side: int, stride: int) -> NDArray[np.int64]:
 
 
 def shift_mask(height: int, width: int, window: int) -> Tensor:
-    """Returns the mask that separates tokens which are neighbors only because shifting wraps around.
+    """Returns the mask that separates tokens that share a window only because shifting wraps around.
 
     Args:
         height: Height of the feature map, a multiple of ``window``.
         width: Width of the feature map, a multiple of ``window``.
-        window: Side of a window; windows are shifted by half of it, rounded down.
+        window: Side of a window. Windows are shifted by half of the side, rounded down.
 
     Returns:
-        [windows, 1, N, N] float32, 0 for two tokens of the same region.
+        Mask [windows, 1, N, N] float32: 0 for two tokens of the same region, -100 for others.
     """
     rows, columns = (
         (paddle.arange(side) >= side - window).astype("int32")
@@ -117,21 +122,21 @@ def shift_mask(height: int, width: int, window: int) -> Tensor:
 
 
 def pad_to_multiple(x: Tensor, side: int) -> Tensor:
-    """Appends zeros to tokens [B, H, W, C], so that height and width are multiples of ``side``."""
+    """Pads tokens [B, H, W, C] with zeros, so that height and width are multiples of ``side``."""
     below, right = -x.shape[1] % side, -x.shape[2] % side
     return F.pad(x, [0, 0, 0, below, 0, right, 0, 0]) if below or right else x
 
 
 def crop(x: Tensor, height: int, width: int) -> Tensor:
-    """Returns the first rows and columns of tokens [B, H, W, C]."""
+    """Returns the first ``height`` rows and ``width`` columns of tokens [B, H, W, C]."""
     return x if tuple(x.shape[1:3]) == (height, width) else x[:, :height, :width]
 
 
 def to_windows(x: Tensor, window: int | tuple[int, int]) -> Tensor:
-    """Maps [B, H, W, C] to [B * windows, tokens of a window, C].
+    """Splits tokens [B, H, W, C] into windows [B * windows, tokens per window, C].
 
     Args:
-        x: Tokens, whose height and width are multiples of the window's.
+        x: Tokens. Their height and width are multiples of the height and width of a window.
         window: Side, or height and width, of a window.
     """
     (rows, columns), (height, width, channels) = _sides(window), x.shape[1:]
@@ -140,7 +145,7 @@ def to_windows(x: Tensor, window: int | tuple[int, int]) -> Tensor:
 
 
 def from_windows(x: Tensor, window: int | tuple[int, int], height: int, width: int) -> Tensor:
-    """Maps [B * windows, tokens of a window, C] to [B, height, width, C]."""
+    """Joins windows [B * windows, tokens per window, C] to tokens [B, height, width, C]."""
     (rows, columns), channels = _sides(window), x.shape[-1]
     x = x.reshape([-1, height // rows, width // columns, rows, columns, channels])
     return x.transpose([0, 1, 3, 2, 4, 5]).reshape([-1, height, width, channels])
