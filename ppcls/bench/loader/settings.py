@@ -14,7 +14,7 @@ Stage = Literal["disk", "decode", "transform", "hand-over"]
 STAGES: tuple[Stage, ...] = ("disk", "decode", "transform", "hand-over")
 AS_CONFIGURED = "as configured"
 _PREFETCH = (1, 2, 4, 8)
-_MOST_SKIPPED = 9
+_MOST_SKIPPED = 33
 
 
 @dataclass(frozen=True)

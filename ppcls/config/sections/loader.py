@@ -24,7 +24,7 @@ class Dali(Section):
     num_threads: Annotated[Workers | None, _AUTO] = None
     """CPU threads; `auto`: the cores of this process, shared by the processes of the node."""
     prefetch_queue_depth: Annotated[Count | None, _AUTO] = None
-    """Batches prepared in advance; `auto`: 2 on a GPU, 4 on a CPU, 8 on a CPU with 4 threads or more."""
+    """Batches prepared in advance; `auto`: 2 on a GPU, 2 per thread on a CPU, at least 4 and at most 32."""
     exec_dynamic: bool = True
     """Use DALI's dynamic executor, which passes batches on without a copy."""
     affinity: Annotated[bool | None, _AUTO] = None

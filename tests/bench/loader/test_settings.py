@@ -37,4 +37,4 @@ def test_skipped_batches_cover_the_prefetched_ones() -> None:
     assert LoaderSetting("DALI CPU", 2, 2).skipped_batches == 3
     assert LoaderSetting("DALI CPU", 2).skipped_batches == 5
     assert LoaderSetting("paddle.io", 0).skipped_batches == 1
-    assert LoaderSetting("paddle.io", 64).skipped_batches == 9
+    assert LoaderSetting("paddle.io", 64).skipped_batches == 33

@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 import paddle
+from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn
 from nvidia.dali.backend import ReleaseUnusedMemory  # type: ignore[attr-defined]
 from nvidia.dali.plugin.paddle import DALIGenericIterator
+from paddle.base import core
 
 from ppcls.config.sections.sampler import InputSize
 from ppcls.data.bad_images.lists import bad_image_error, to_bad_images
@@ -78,12 +80,17 @@ def _on_cpu(pipeline: Pipeline, keeps: bool) -> Batches:
         keeps: Whether the executor leaves the memory of its outputs unchanged. If not, outputs are copied.
     """
     while True:
-        outputs = [tensors.as_tensor() for tensors in pipeline.run()]
-        if keeps:
-            image, label = (paddle.utils.dlpack.from_dlpack(output.__dlpack__()) for output in outputs)
-        else:
-            image, label = (paddle.to_tensor(np.array(output)) for output in outputs)
+        arrays = [np.asarray(tensors.as_tensor()) for tensors in pipeline.run()]
+        image, label = (share_array(array if keeps else array.copy()) for array in arrays)
         yield image, label
+
+
+def share_array(array: NDArray[Any]) -> paddle.Tensor:
+    """Returns a tensor on the CPU that shares the array's memory and keeps it alive.
+
+    ``from_dlpack`` of Paddle 2.6 copies, which takes 0.3 ms per image of 224 px in the training process.
+    """
+    return core.eager.Tensor(array, core.CPUPlace(), persistable=False, zero_copy=True)
 
 
 def iter_batches(pipeline: Pipeline, settings: DaliSettings) -> Batches:
@@ -334,7 +341,7 @@ class DaliLoader(OrderedLoader):
     def graph(self) -> DaliGraph:
         """Creates the complete graph of one pipeline, either to build and run it or to describe it."""
         settings, stride = self._settings.per_pipeline(), self._settings.pipelines
-        pool = ThreadPoolExecutor(max_workers=settings.threads)
+        pool = ThreadPoolExecutor(max_workers=self._settings.python_threads)
         reader = build_reader(self.index, self._plan, settings, self._decoder, pool, stride)
         source = PipelineInput(self.index, self._plan, self._ops, self._sizes, reader, pool)
         pipeline = Pipeline(
@@ -346,7 +353,7 @@ class DaliLoader(OrderedLoader):
         )
         context = LoweringContext(
             device="cpu" if settings.device_id is None else "gpu",
-            threads=settings.threads,
+            threads=self._settings.python_threads,
             pool=pool,
             decoder=settings.decoder,
             decodes_on_gpu=settings.decodes_on_gpu,

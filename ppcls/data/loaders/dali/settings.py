@@ -23,7 +23,8 @@ _GPU_DECODER_SETTINGS = (
 # On an H200 with 16 cores, the loader delivered 22,000 images/s with 0.9, and 15,800 with DALI's default,
 # 0.65.
 _HW_DECODER_LOAD = 0.9
-_MANY_THREADS = 4  # threads that suffice for four pipelines
+_MAX_PIPELINES = 16  # by default
+_CALL_THREADS = 4  # for a call into Python
 # Minimum number of cores for which `decode_on: auto` selects the CPU during training. Decoding on an H200
 # that trains halved the throughput of a fast model, and 13 cores decoded 7,100 images/s.
 _DECODING_CORES = 12
@@ -79,6 +80,15 @@ class DaliSettings:
         count = self.pipelines
         return replace(self, threads=-(-self.threads // count), prefetch=-(-self.prefetch // count))
 
+    @property
+    def python_threads(self) -> int:
+        """Threads of a pipeline for calls into Python.
+
+        There are several for a pipeline with one thread, because DALI has one such call at a time in a
+        process: all other pipelines wait for it.
+        """
+        return max(self.per_pipeline().threads, min(self.threads // 2, _CALL_THREADS))
+
     def fuse(self, ops: Sequence[Op]) -> tuple[Op, ...]:
         """Returns the chain, with transforms fused where one DALI operator does the work of several."""
         return fuse(ops, decode_window=self.decode_window, by_opencv=self.device_id is None)
@@ -100,11 +110,9 @@ class DaliSettings:
 def default_prefetch(threads: int, *, on_gpu: bool) -> int:
     """Returns the default number of batches to prefetch.
 
-    On a CPU, preparing a batch takes a variable time. Two additional batches increase the throughput by 10 %.
+    On a CPU, there are two batches for each of the `DaliSettings.pipelines`.
     """
-    if on_gpu:
-        return 2
-    return 4 if threads < _MANY_THREADS else 8
+    return 2 if on_gpu else 2 * max(2, min(threads, _MAX_PIPELINES))
 
 
 def resolve_dali_settings(dali: Dali, runtime: Runtime) -> DaliSettings:

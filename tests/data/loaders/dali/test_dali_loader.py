@@ -44,6 +44,14 @@ def test_ctrl_c_during_release_raises(photos: dict[str, Path], monkeypatch: pyte
     assert len(list(loader)) == 2
 
 
+def test_cpu_tensor_shares_memory_and_keeps_it() -> None:
+    array = np.zeros(1 << 20, np.float32)
+    tensor = dali_loader.share_array(array)
+    array[0] = 3
+    del array
+    np.testing.assert_array_equal(tensor.numpy(), [3, *[0] * ((1 << 20) - 1)])
+
+
 @pytest.mark.parametrize("back", [True, False])
 def test_temporary_read_error_loses_no_batch(
     photos: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, back: bool

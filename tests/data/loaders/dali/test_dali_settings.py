@@ -28,9 +28,10 @@ class _Card:
 
 
 def test_auto_is_resolved() -> None:
-    assert resolve_dali_settings(Dali(), CPU) == DaliSettings(threads=3, prefetch=4)
+    assert resolve_dali_settings(Dali(), CPU) == DaliSettings(threads=3, prefetch=6)
     load = {"hw_decoder_load": 0.9}
-    assert resolve_dali_settings(Dali(num_threads=4), CPU) == DaliSettings(threads=4, prefetch=8)
+    assert resolve_dali_settings(Dali(num_threads=1), CPU) == DaliSettings(threads=1, prefetch=4)
+    assert resolve_dali_settings(Dali(num_threads=64), CPU) == DaliSettings(threads=64, prefetch=32)
     assert resolve_dali_settings(Dali(), GPU) == DaliSettings(
         device_id=1, threads=3, prefetch=2, decoder=load
     )
@@ -43,6 +44,7 @@ def test_auto_is_resolved() -> None:
     [
         (DaliSettings(threads=2, prefetch=4), 2, (1, 2)),
         (DaliSettings(threads=16, prefetch=8), 4, (4, 2)),
+        (DaliSettings(threads=64, prefetch=32), 16, (4, 2)),
         (DaliSettings(threads=5, prefetch=5), 2, (3, 3)),
         (DaliSettings(threads=1, prefetch=8), 1, (1, 8)),
         (DaliSettings(threads=8, prefetch=1), 1, (8, 1)),
