@@ -1,11 +1,11 @@
 # syntax=docker/dockerfile:1
 # CPU: docker build --target cpu -t ppcls:cpu .
-# GPU: docker build --target gpu -t ppcls:gpu .      PyPI's Paddle 2.6.2, for cards of compute capability 6.1 to 8.6
+# GPU: docker build --target gpu -t ppcls:gpu .      with PyPI's Paddle 2.6.2, for GPUs with compute capability 6.1 to 8.6
 #      docker build --target gpu --build-arg PADDLE_INDEX=https://www.paddlepaddle.org.cn/packages/stable/cu126/ \
-#          --build-arg PADDLE=paddlepaddle-gpu==3.3.1 -t ppcls:gpu .      for newer cards
+#          --build-arg PADDLE=paddlepaddle-gpu==3.3.1 -t ppcls:gpu .      for newer GPUs
 # Run: docker run --rm --user "$(id -u)" -v "$PWD:/data" ppcls:cpu train pictures --output runs/pets
 #      with GPUs: docker run --gpus all --shm-size=8g … ppcls:gpu …
-# /cache has downloaded weights: -v ppcls-cache:/cache keeps them for the next container.
+# Downloaded weights are in /cache; -v ppcls-cache:/cache keeps them for the next container.
 
 FROM python:3.11-slim AS wheel
 WORKDIR /source
@@ -26,7 +26,7 @@ WORKDIR /data
 ENTRYPOINT ["ppcls"]
 CMD ["--help"]
 
-# CUDA 11.8 with cuDNN 8, which Paddle 2.6.2 needs on the machine; Ubuntu 22.04 has Python 3.10.
+# This image has CUDA 11.8 and cuDNN 8, which Paddle 2.6.2 needs. Ubuntu 22.04 has Python 3.10.
 FROM nvidia/cuda:11.8.0-cudnn8-runtime-ubuntu22.04 AS gpu
 ARG PADDLE=""
 ARG PADDLE_INDEX=""

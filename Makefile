@@ -17,7 +17,7 @@ endif
 REQUIREMENTS := $(if $(filter gpu,$(DEVICE)),requirements.txt,requirements-cpu.txt)
 RUN := .venv/bin/python
 RUN26 := .venv-paddle26/bin/python
-# Marks a finished virtual environment; it is rebuilt when one of these files changes.
+# READY exists if the virtual environment is complete. Make rebuilds the environment if one of the INPUTS changes.
 READY := .venv/ready-$(DEVICE)
 READY26 := .venv-paddle26/ready
 INPUTS := requirements-common.txt requirements-dev.txt requirements-reference.txt pyproject.toml
@@ -58,7 +58,7 @@ PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 QUICKSTART := output/quickstart
 BEST := -c configs/quickstart.yaml -o Global.pretrained_model=$(QUICKSTART)/best_model
 
-quickstart: setup ## train on 1,797 real digits, evaluate, predict: takes a few minutes on two CPU cores
+quickstart: setup ## train on 1,797 real digits, evaluate and predict (a few minutes on two CPU cores)
 	$(RUN) tools/dataset.py digits
 	$(RUN) tools/train.py -c configs/quickstart.yaml -o Global.checkpoints=auto
 	$(RUN) tools/eval.py $(BEST)
@@ -71,31 +71,31 @@ quickstart: setup ## train on 1,797 real digits, evaluate, predict: takes a few 
 		'VisualDL' 'make visualdl' \
 		'Checkpoints' '$(QUICKSTART)/' | sed '/^$$/d'
 
-visualdl: setup ## show the quickstart's run in VisualDL, on http://localhost:8040
+visualdl: setup ## show the run of the quick start in VisualDL on http://localhost:8040
 	@[ -d $(QUICKSTART)/visualdl ] || { echo "make: $(QUICKSTART) has no run yet; run 'make quickstart' first" >&2; exit 1; }
 	.venv/bin/visualdl --logdir $(QUICKSTART) --port 8040
 
 test: setup ## run the tests that need no GPU
 	$(RUN) -m pytest -m "not gpu and not slow and not reliability and not table" $(PARALLEL)
 
-test-slow: setup ## run the slow tests: several processes, kills, a lost machine
+test-slow: setup ## run the slow tests, for example of several processes, kills and a lost machine
 	$(RUN) -m pytest -m "slow and not gpu" $(PARALLEL)
 
-test-models: setup ## compare the table of all models with PaddleClas's (two minutes)
+test-models: setup ## compare all models in ppcls/zoo.yaml with PaddleClas's (two minutes)
 	$(RUN) -m pytest -m "table" tests/arch tests/test_zoo.py
 
 RELIABILITY := tests/reliability tests/engine/test_stop.py tests/runtime/test_watchdog.py
 
-test-reliability: setup ## run the fault tests: 15 minutes, results in output/reliability.txt
+test-reliability: setup ## run the fault tests and write output/reliability.txt (15 minutes)
 	$(RUN) -m pytest -m "not gpu" $(PARALLEL) --figures output/reliability.txt $(RELIABILITY)
 
-test-hostile: setup ## attack runs and the server with hostile files, requests and terminals (five minutes)
+test-hostile: setup ## test runs and the server with hostile files, requests and terminals (five minutes)
 	$(RUN) -m pytest -m "hostile and not gpu" $(PARALLEL)
 
 MINUTES ?= 60
 JOBS ?= 1
 
-fuzz: setup ## fuzz the readers of untrusted files and requests: make fuzz MINUTES=60 JOBS=2 (minutes per target), results in output/fuzz
+fuzz: setup ## fuzz the readers of files and requests; MINUTES=60 per target, JOBS=2 at once, results in output/fuzz
 	@$(RUN) -m pip install --quiet --disable-pip-version-check "atheris>=3,<4"
 	$(RUN) tests/reliability/fuzz/run.py --minutes $(MINUTES) --jobs $(JOBS) $(TARGETS)
 
@@ -111,10 +111,10 @@ lint: setup ## check style, types, imports, folders, names and words
 test-gpu: setup ## run the tests that need an NVIDIA GPU
 	$(RUN) -m pytest -m gpu
 
-test-paddle26: $(READY26) ## run the tests that need no GPU on PaddlePaddle 2.6.2, in .venv-paddle26
+test-paddle26: $(READY26) ## run the tests that need no GPU with PaddlePaddle 2.6.2, installed in .venv-paddle26
 	$(RUN26) -m pytest -m "not gpu and not reliability and not table" $(PARALLEL)
 
-docs: setup ## write docs/config.md and docs/models.md, and build the site with search; a broken link is an error
+docs: setup ## write docs/config.md and docs/models.md, and build the website; a broken link is an error
 	$(RUN) -m ppcls.config.reference docs/config.md
 	@$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
 	@$(RUN) .ci/docs_source.py
@@ -127,6 +127,6 @@ requirements: ## write requirements*.txt from pyproject.toml
 wheel: setup ## build the package: dist/*.whl and dist/*.tar.gz
 	$(RUN) -m build
 
-clean: ## remove virtual environments and caches; dataset/ and output/ stay
+clean: ## remove virtual environments and caches, but not dataset/ and output/
 	rm -rf .venv .venv-paddle26 .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist site *.egg-info
 	find ppcls tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -21,11 +21,12 @@ _INTRO = """# PaddleClas's files
 
 `.ci/paddleclas_files.py` writes this table from the {total} YAML files below `ppcls/configs/` of PaddleClas
 (commit {commit}).
-{loading} of them load unchanged: each key has the same meaning here, or a warning says that it has no effect.
-A file that does not load stops with an error that names what is missing; the table shows the first problem.
-[from-paddleclas.md](from-paddleclas.md) lists where results differ.
+ppcls loads {loading} of these files unchanged. Each of their keys has the same meaning as in PaddleClas, or a
+warning reports that it has no effect. For the other files, the error names what is missing. The table shows
+the first problem of each of these files. [from-paddleclas.md](from-paddleclas.md) lists differences in the
+results.
 
-| folder | load | of | files that do not load: what is missing |
+| folder | files that load | all files | files that do not load, and what is missing |
 | --- | --- | --- | --- |
 """
 _MISSING = (

@@ -1,6 +1,6 @@
-"""Writes requirements*.txt from the dependencies in pyproject.toml, the one place where they are edited.
+"""Writes requirements*.txt from the dependencies in pyproject.toml.
 
-``--check`` fails instead if a file differs from what would be written.
+``--check`` writes no files, and fails if a file is out of date.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ ROOT = Path(__file__).resolve().parents[1]
 # Per file: its first line, the files that it includes, its extras; "" means the dependencies without extras.
 FILES = {
     "requirements-common.txt": (
-        "What ppcls needs besides Paddle.",
+        "The dependencies of ppcls, without Paddle.",
         [],
         ["", "serve", "loggers", "demo"],
     ),
     "requirements-cpu.txt": (
-        "Without an NVIDIA GPU; `make setup` installs it where there is no NVIDIA driver.",
+        "For machines without an NVIDIA GPU; `make setup` installs this file if there is no NVIDIA driver.",
         ["requirements-common.txt"],
         ["cpu", "onnx"],
     ),
     "requirements.txt": (
-        "With an NVIDIA GPU; `make setup` installs it where there is an NVIDIA driver (docs/gpu.md).",
+        "For machines with an NVIDIA GPU; `make setup` installs this file if there is an NVIDIA driver.",
         ["requirements-common.txt"],
         ["gpu", "onnx"],
     ),
     "requirements-dev.txt": (
-        "To test and lint; in addition to requirements.txt or requirements-cpu.txt.",
+        "For tests and checks, in addition to requirements.txt or requirements-cpu.txt.",
         [],
         ["dev"],
     ),
     "requirements-docs.txt": (
-        "To build the site of the documentation, `make docs`.",
+        "For building the website of the documentation with `make docs`.",
         [],
         ["docs"],
     ),

@@ -1,9 +1,9 @@
-"""An architecture, a loss, a metric, an optimizer, a transform and a hook, all written by the user.
+"""Defines an architecture, a loss, a metric, an optimizer, a transform and a hook for use in a config.
 
     PYTHONPATH=examples python tools/train.py -c examples/custom_parts.yaml
 
-The YAML names this module in `Global.import_modules`. It is imported before Paddle, so everything that needs
-Paddle imports it inside a function.
+The config names this module in `Global.import_modules`. ppcls imports the module before Paddle, so the module
+imports Paddle only inside functions.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ register_architecture("TinyNet", "custom_parts:tiny_net")
 
 
 def tiny_net(class_num, data_format, input_image_channel):
-    """Two convolutions and a linear layer."""
+    """Returns a network of two convolutions and a linear layer, from images to logits [B, class_num]."""
     from paddle import nn
 
     layers = []
@@ -36,13 +36,13 @@ def tiny_net(class_num, data_format, input_image_channel):
 
 @register
 class PolyLoss(CustomLoss):
-    """Cross-entropy plus `epsilon` times the missing probability of the label (Leng et al. 2022)."""
+    """Cross-entropy plus `epsilon` times (1 - probability of the label) (Leng et al. 2022)."""
 
     epsilon: float = 1.0
     """Factor of the second term."""
 
     def build(self):
-        """Returns the loss."""
+        """Returns a function from logits [B, C] and labels to the mean loss."""
         from paddle.nn import functional as F
 
         def loss(logits, label):
@@ -56,10 +56,10 @@ class PolyLoss(CustomLoss):
 
 @register
 class Matthews(CustomMetric):
-    """Matthews correlation coefficient, a measure for classes of different size."""
+    """Matthews correlation coefficient, a metric for imbalanced classes."""
 
     def compute(self, scores, labels):
-        """Returns one value."""
+        """Returns a list with the coefficient, in [-1, 1]."""
         return [matthews_corrcoef(labels, scores.argmax(axis=1))]
 
 
@@ -79,11 +79,11 @@ class Adamax(CustomOptimizer):
 
 @register
 class RandomInvert(CustomTransform):
-    """Inverts some of the 8-bit images."""
+    """Inverts 8-bit images with probability `prob`."""
 
     draws = 1
     prob: float = 0.1
-    """Share of the images."""
+    """Share of the images to invert."""
 
     def apply(self, image, draws):
         """Returns the image or its negative."""
@@ -94,14 +94,14 @@ class WeightNorm(RunHook):
     """Logs the norm of all weights at each evaluation, and how the run ended."""
 
     def __init__(self, digits=4):
-        """Keeps the number of digits."""
+        """Stores the number of digits to log."""
         self.digits = digits
 
     def on_evaluation(self, run, record):
-        """Logs."""
+        """Logs the norm of all weights."""
         norm = sum(float((parameter**2).sum()) for parameter in run.state.model.parameters()) ** 0.5
         run.log(f"epoch {record.epoch}: norm of the weights {norm:.{self.digits}g}")
 
     def on_end(self, run, error):
-        """Logs."""
+        """Logs whether the run is complete or which error ended it."""
         run.log("the run is complete" if error is None else f"the run was ended by: {error}")

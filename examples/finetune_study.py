@@ -1,11 +1,12 @@
-"""Measures what ImageNet weights are worth on small data sets: the table and the chart of docs/recipes.md.
+"""Measures how much ImageNet weights improve training on small data sets, for the study in docs/recipes.md.
 
-    python examples/finetune_study.py run output/study      # trains; can be interrupted and continued
-    python examples/finetune_study.py report output/study   # prints the table, and draws study.svg
+    python examples/finetune_study.py run output/study      # trains; can be interrupted and restarted
+    python examples/finetune_study.py report output/study   # prints the table and draws study.svg
 
-Data: 64 training and 128 validation images cut from scikit-image's photographs, in 16 classes; 60 and 120 of
-scikit-learn's digits. The model is EfficientNet-Lite0 with 64×64 pixels, the config configs/finetune.yaml.
-`run` may be started several times at once: each process takes the next training that none has started.
+There are two data sets: 64 training and 128 validation images cut from scikit-image's photographs, in 16
+classes, and 60 training and 120 validation images of scikit-learn's digits. The model is EfficientNet-Lite0
+with 64×64 pixels, and the config is configs/finetune.yaml. You can start `run` several times at once. Each
+process then starts the next training that no other process has started.
 """
 
 import json
@@ -26,7 +27,7 @@ NO_AUGMENTATION = "DataLoader.Train.dataset.transform_ops=" + json.dumps(
         {"NormalizeImage": {"mean": [0.4980392] * 3, "std": [0.5019608] * 3}},
     ]
 )
-# Name, further settings, and learning rates, of which all seeds run with the first one.
+# Name, overrides of the config, and learning rates. Seeds other than 1 use only the first learning rate.
 SETTINGS = [
     ("weights, all layers", [], [0.003, 0.01, 0.03]),
     ("weights, last layer only", [FROZEN], [0.03, 0.01, 0.1]),
@@ -56,7 +57,7 @@ def make_data(folder: Path) -> None:
 
 
 def train(folder: Path, data: str, setting: int, rate: float, seed: int) -> None:
-    """Runs one training and appends its accuracy to results.jsonl, unless it was started before."""
+    """Trains once and appends the accuracy to results.jsonl; skips a training that was started before."""
     output = folder / "runs" / f"{data}-{setting}-{rate}-{seed}"
     try:
         output.mkdir(parents=True)
@@ -77,7 +78,7 @@ def train(folder: Path, data: str, setting: int, rate: float, seed: int) -> None
 
 
 def run(folder: Path) -> None:
-    """Trains all settings: first with each learning rate, then with all seeds, then on the digits."""
+    """Trains all settings: on the photographs with each learning rate and each seed, then on the digits."""
     if not (folder / "photos").is_dir():
         make_data(folder)
     jobs = [("photos", setting, line[2][0], 1) for setting, line in enumerate(SETTINGS)]
@@ -89,12 +90,12 @@ def run(folder: Path) -> None:
 
 
 def key_of(result: dict) -> tuple[str, str, float]:
-    """Returns what the seeds of one row of the table share."""
+    """Returns data set, setting and learning rate, which are equal for all seeds in one row of the table."""
     return result["data"], result["setting"], result["rate"]
 
 
 def report(folder: Path) -> None:
-    """Prints top-1 after the last epoch as a table, and draws settings with three seeds to study.svg."""
+    """Prints a table of top-1 after the last epoch, and draws the settings with three seeds to study.svg."""
     import matplotlib.pyplot as plt
 
     lines = (folder / "results.jsonl").read_text().splitlines()

@@ -1,10 +1,11 @@
-"""Trains a small network to sharpen photographs: pairs of images through one chain.
+"""Trains a small network to sharpen photographs, on pairs of images that are transformed identically.
 
     python examples/paired_images.py [--dali] [--steps 150]
 
 The script creates the pairs: photographs of scikit-image and blurred copies of them. DALI or paddle.io
-applies the same crop, flip and colours to both images of a pair. At the end, the script prints the PSNR in dB
-between a photograph that is not in the training set and its sharp original, before and after sharpening.
+applies the same crop, flip and colour changes to both images of a pair. At the end, the script prints the
+PSNR in dB between a blurred photograph that is not in the training set and its sharp original, before and
+after sharpening.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def make_pairs(folder: Path) -> None:
 
 
 def build(listing: Path, chain: tuple[Transform, ...], run: runtime.Runtime, dali: bool) -> PairLoader:
-    """Builds the loader of a list; training uses random crops in random order, the test central ones."""
+    """Builds the loader for a list of pairs: shuffled for training, in the order of the list for the test."""
     training = chain is TRAIN_CHAIN
     indices = read_pairs(listing.parent, listing)
     size = len(indices[0])
@@ -99,8 +100,8 @@ def main() -> None:
             for name, chain in (("train", TRAIN_CHAIN), ("test", TEST_CHAIN))
         )
         paddle.seed(0)
-        # The network predicts the details that the blur removed. Its last layer starts with zero
-        # weights, so at first it predicts none and the image stays unchanged.
+        # The network predicts the details that the blur removed. The weights of its last layer are zero at
+        # first, so an untrained network does not change the image.
         last = nn.Conv2D(12, 3, 3, padding=1, weight_attr=nn.initializer.Constant(0.0))
         network = nn.Sequential(
             nn.Conv2D(3, 12, 5, padding=2), nn.ReLU(), nn.Conv2D(12, 12, 3, padding=1), nn.ReLU(), last

@@ -1,11 +1,11 @@
-"""Trains on images from a Python object: circles and squares that it draws on request.
+"""Trains on images from a Python object, which draws circles and squares when the loader requests them.
 
     python examples/python_source.py
     python examples/python_source.py -o Global.use_dali=False Global.epochs=2
 
-The object has an array of labels, and returns the bytes of an encoded image for each position. They may come
-from a database, an archive or a service. `register_source` registers it under the name that `PythonDataset`
-in the YAML refers to.
+The object has an array of labels, and returns the bytes of an encoded image for each position. Your object
+can read these bytes from a database, an archive or a service. `register_source` registers the object under a
+name, which `source` of `PythonDataset` in the config refers to.
 """
 
 import sys
@@ -23,7 +23,7 @@ SIDE = 48  # pixels
 
 
 class Shapes:
-    """Circles (label 0) and squares (label 1) of random size, place and colour."""
+    """A data set of circles (label 0) and squares (label 1) with random size, position and colour."""
 
     def __init__(self, count: int, seed: int) -> None:
         self.labels = np.arange(count) % 2

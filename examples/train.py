@@ -2,8 +2,8 @@
 
     python examples/train.py
 
-The data set is scikit-learn's digits, written to a folder if it is missing. Nothing may import Paddle before
-`build_state`, because Paddle reads its settings when it is imported.
+The data set is scikit-learn's digits. The script writes it to a folder if the folder is missing. Do not
+import Paddle before `build_state`, because Paddle reads its settings when it is imported.
 """
 
 import sys
@@ -18,7 +18,7 @@ make_digits(Path("dataset/digits"))
 config = load_config("configs/quickstart.yaml", {"Global.epochs": 2, "Global.output_dir": "output/example"})
 state = build_state(config)  # model, optimizer and data
 print(f"{len(state.model.parameters())} weight tensors, {len(state.loader)} batches per epoch")
-result = fit(state)  # trains, evaluates and saves; Ctrl-C saves too
+result = fit(state)  # trains, evaluates and saves; Ctrl-C also saves a checkpoint
 print(f"best top1 {result.best:.4f}: {result.best_model}")
 print("loss by epoch:", [round(record["loss"], 3) for record in result.history if record["kind"] == "eval"])
 print("the best model on DataLoader.Eval:", evaluate(config).metrics)

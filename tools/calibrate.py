@@ -1,4 +1,4 @@
-"""Fits the temperature of a model's probabilities: ``python tools/calibrate.py``."""
+"""Calibrates the probabilities of a model with a temperature: ``python tools/calibrate.py``."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Makes data sets, checks and converts them: ``python tools/dataset.py --help``."""
+"""Creates, checks and converts data sets: ``python tools/dataset.py --help``."""
 
 import sys
 from pathlib import Path

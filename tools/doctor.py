@@ -1,4 +1,4 @@
-"""Checks whether this machine and its packages can train: ``python tools/doctor.py``."""
+"""Checks whether this machine and its installed packages can train: ``python tools/doctor.py``."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Writes a model for Paddle Inference: ``python tools/export.py -c configs/ResNet50.yaml``."""
+"""Exports a trained model: ``python tools/export.py -c configs/ResNet50.yaml``."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Exports a model: PaddleClas's name of ``tools/export.py``."""
+"""Does the same as ``tools/export.py``, under the name that PaddleClas uses."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Builds and searches an index of images: ``python tools/index.py``."""
+"""Builds, searches and changes an image index: ``python tools/index.py``."""
 
 import sys
 from pathlib import Path

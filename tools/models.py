@@ -1,4 +1,4 @@
-"""Lists the architectures and their cost: ``python tools/models.py list 'ResNet*'``."""
+"""Lists architectures with their cost: ``python tools/models.py list 'ResNet*'``."""
 
 import sys
 from pathlib import Path

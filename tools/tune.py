@@ -1,4 +1,4 @@
-"""Searches settings of a config: ``python tools/tune.py``."""
+"""Searches for the best values of config keys: ``python tools/tune.py``."""
 
 import sys
 from pathlib import Path

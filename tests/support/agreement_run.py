@@ -1,4 +1,4 @@
-"""What two processes tell each other before they train; writes, by rank, what each case ended with."""
+"""Runs the checks that processes make together before training; each rank writes the result of each case."""
 
 from __future__ import annotations
 

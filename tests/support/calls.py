@@ -1,4 +1,4 @@
-"""The calls by which a save changes the file system, all of them; any may fail, or be a process's last."""
+"""The functions with which a save changes the file system; tests make each of them fail or kill the run."""
 
 from __future__ import annotations
 

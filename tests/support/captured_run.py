@@ -1,4 +1,4 @@
-"""linear_run.py with recorded steps; a CPU does the recorded work again instead of replaying it."""
+"""Runs linear_run.py with captured steps on a CPU, which repeats the captured work instead of a replay."""
 
 from __future__ import annotations
 

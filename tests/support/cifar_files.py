@@ -1,4 +1,4 @@
-"""CIFAR-10 with few random images, in files as Python 2 wrote them."""
+"""Writes a small CIFAR-10 with random images, in the file format of Python 2."""
 
 from __future__ import annotations
 

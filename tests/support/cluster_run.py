@@ -1,8 +1,9 @@
-"""tools/train.py for a linear model, on machines that aren't what they should be.
+"""Runs tools/train.py with a linear model on several machines, and can simulate faults.
 
-``KILL=update,rank,what,mark`` loses a rank before an update, once: ``what`` is its ``worker`` or the whole
-``host``, and the file ``mark`` says that it is done. Until then a process without another one waits: its
-launcher will start it again, once there are two. ``ODD=rank:override`` gives a rank another config.
+``KILL=update,rank,what,mark`` kills a rank once, before an update. ``what`` is ``worker``, or ``host`` to
+kill its launcher, too. The file ``mark`` exists after the kill. Before the kill, a process that is alone
+waits until its launcher restarts it together with a second one. ``ODD=rank:override`` gives one rank a
+different config.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Transforms for tests of what happens while an image is prepared in a process of its own."""
+"""Slow transforms, for tests of images that are prepared in a separate process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that README, CONTRIBUTING and docs print, with what the text says that they need."""
+"""Finds the commands in README, CONTRIBUTING and docs, and what they need according to the text."""
 
 from __future__ import annotations
 

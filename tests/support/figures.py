@@ -1,4 +1,4 @@
-"""What reliability tests found, as a table."""
+"""Formats the results of reliability tests as a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Candidates of a benchmark that have samples already."""
+"""Builds candidates of a benchmark that already have measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records, shards and DALI's readers for the tests of record formats."""
+"""Builds records, shards and DALI's readers for tests of record formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model that needs more memory than there is."""
+"""A model that needs more memory than any machine has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""linear_run.py whose files may not grow beyond ``LIMIT`` bytes, as on a disk that is full."""
+"""Runs linear_run.py with files limited to ``LIMIT`` bytes, as on a full disk."""
 
 from __future__ import annotations
 

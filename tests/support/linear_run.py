@@ -1,4 +1,4 @@
-"""tools/train.py for a model without BatchNorm, whose gradients do not depend on how batches are cut."""
+"""Runs tools/train.py with a model without BatchNorm: its gradients do not depend on the batches' split."""
 
 from __future__ import annotations
 

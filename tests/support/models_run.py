@@ -1,4 +1,4 @@
-"""tools/train.py for small models: without BatchNorm, with it and with dropout, and with a convolution."""
+"""Runs tools/train.py with small models: without BatchNorm, with BatchNorm and dropout, and convolutional."""
 
 from __future__ import annotations
 

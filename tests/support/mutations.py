@@ -1,4 +1,4 @@
-"""Changes of bytes and of trees, and a tally of what came of them."""
+"""Mutates bytes and config trees at random, and counts how the readers respond."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""linear_run.py that notes its saves, the samples of each step, and what it holds; and that may kill itself.
+"""Runs linear_run.py, records its saves, the samples of each step and its memory use, and can kill itself.
 
-``KILL=3:17`` ends it by SIGKILL at the 17th call to the file system from its third save on; ``DIE_AT=4``
-ends rank 0 so when four updates are done. ``REST=3,9`` has it rest in these epochs before it notes what it
-holds.
+``KILL=3:17`` kills the process with SIGKILL at the 17th file system call, counted from its third save on.
+``DIE_AT=4`` kills rank 0 with SIGKILL after four updates. With ``REST=3,9``, the process waits in these
+epochs before it records its memory use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What PaddleClas's files for ImageNet say, as trees of our own, family by family."""
+"""The content of PaddleClas's files for ImageNet, rebuilt as config trees for each family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tools/train.py for a model with dropout and a layer that it never calls; each rank writes what it saw."""
+"""Trains a model with dropout and an unused layer; each rank writes its dropout masks and weights."""
 
 from __future__ import annotations
 

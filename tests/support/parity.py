@@ -1,4 +1,4 @@
-"""Comparison of DALI's pixels with those of numpy_ops, over chains of transforms and real photographs."""
+"""Compares DALI's pixels with those of numpy_ops for chains of transforms, on real photographs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The quickstart's config with overrides, and the problems that these cause."""
+"""Loads the config of the quick start with overrides, and returns the problems that these cause."""
 
 from __future__ import annotations
 

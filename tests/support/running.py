@@ -1,4 +1,4 @@
-"""A server in a process of its own, as a user starts it."""
+"""Starts a server in a separate process, as a user would start it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training runs in processes of their own, which write notes."""
+"""Starts training runs in separate processes, and reads the notes that they write."""
 
 from __future__ import annotations
 

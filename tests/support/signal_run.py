@@ -1,4 +1,4 @@
-"""linear_run.py that notes, by rank: its process, what it saves, and its exit code."""
+"""Runs linear_run.py; each rank records its process id, its saves and its exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A ResNet18 with random weights for 32 px images of three classes, as files that the tools read."""
+"""Writes a ResNet18 with random weights, for 32 px images of three classes, as files that the tools read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small data set and a small config, real in every part: JPEG files, a known model, DALI or paddle.io."""
+"""A small data set and a small config without fakes: JPEG files, a real model, and DALI or paddle.io."""
 
 from __future__ import annotations
 

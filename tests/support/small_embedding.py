@@ -1,4 +1,4 @@
-"""A model of embeddings with random weights for 32 px images, as files that the tools read."""
+"""Writes an embedding model with random weights, for 32 px images, as files that the tools read."""
 
 from __future__ import annotations
 

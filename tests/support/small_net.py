@@ -1,4 +1,4 @@
-"""A run of milliseconds: a small model, images in memory, and the state of training it."""
+"""Parts of a run that takes milliseconds: a small model, images in memory, and the training state."""
 
 from __future__ import annotations
 

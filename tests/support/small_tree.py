@@ -1,4 +1,4 @@
-"""The config of a small real run, as a tree."""
+"""The config of a small real run, as nested dicts."""
 
 from __future__ import annotations
 

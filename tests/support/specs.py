@@ -1,4 +1,4 @@
-"""The problems of one section."""
+"""Returns the problems of one config section."""
 
 from __future__ import annotations
 

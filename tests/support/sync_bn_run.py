@@ -1,4 +1,4 @@
-"""Two ranks on GPUs: SyncBatchNorm over halves of a batch does what BatchNorm does over the whole one."""
+"""Checks on two GPUs that SyncBatchNorm over halves of a batch equals BatchNorm over the whole batch."""
 
 from __future__ import annotations
 

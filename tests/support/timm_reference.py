@@ -4,8 +4,8 @@ Run it in an environment with NumPy, PyTorch, torchvision and timm, which the te
 
     python tests/support/timm_reference.py
 
-It writes tests/support/timm_reference.json: for each model the shapes of its weights and its first logits.
-The weights themselves follow from their names and shapes, so that they need not be stored.
+The script writes tests/support/timm_reference.json, with the shapes of the weights and the first logits of
+each model. Tests compute the weights from their names and shapes, so the file does not contain them.
 """
 
 from __future__ import annotations

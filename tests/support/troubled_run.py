@@ -1,4 +1,4 @@
-"""A tool on images of a Python object, which gets the last rank into the trouble asked for."""
+"""Runs a tool on images of a Python object, which makes the last rank hang, stop or die on request."""
 
 from __future__ import annotations
 

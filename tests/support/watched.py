@@ -1,4 +1,4 @@
-"""A process with a watchdog, without Paddle: it reports two steps, then does what the arguments say."""
+"""Runs a process with a watchdog, without Paddle: it reports two steps and then performs the given action."""
 
 from __future__ import annotations
 

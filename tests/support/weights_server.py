@@ -1,4 +1,4 @@
-"""A local server of weights instead of PaddleClas's and the Hugging Face hub, for the documents' commands."""
+"""Serves weights locally instead of PaddleClas's server and the Hugging Face Hub, to test documents."""
 
 from __future__ import annotations
 

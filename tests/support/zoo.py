@@ -1,4 +1,4 @@
-"""Valid and invalid image files of many kinds, made from one photograph and one noise image."""
+"""Creates valid and invalid image files of many kinds from one photograph and one noise image."""
 
 from __future__ import annotations
 
