@@ -52,12 +52,12 @@ and their figures differ by this much. [deploy.md](deploy.md#export) contains fi
 
 _INTRO = """# Config reference
 
-Generated from `ppcls/config/` and `ppcls/data/transforms/` by `make docs`. Do not edit.
+`make docs` generates this page from `ppcls/config/` and `ppcls/data/transforms/`. Do not edit it.
 
-All keys are checked before Paddle is imported, and unknown keys are errors. `-o Global.epochs=10` sets a
-value on the command line. A number in the path is a position in a list
-(`-o DataLoader.Train.dataset.transform_ops.1.RandCropImage.size=96`). Values are read as YAML. Numbers may be
-written as `1e-3` or `1.0/255.0`, and paths may begin with `~/`.
+ppcls checks all keys before it imports Paddle. An unknown key is an error. `-o Global.epochs=10` sets a value
+on the command line. A number in the path of a key is a position in a list, for example in
+`-o DataLoader.Train.dataset.transform_ops.1.RandCropImage.size=96`. Values are read as YAML. You can write
+numbers as `1e-3` or `1.0/255.0`, and paths can begin with `~/`.
 """
 _TYPES = {int: "integer", float: "number", str: "text", bool: "True or False", Any: "text or mapping"}
 
@@ -142,7 +142,7 @@ def _table(cls: type[Section], parent: type[Section] | None) -> Iterator[str]:
     """Yields the text on a class, and a table of the keys in which it differs from its documented parent."""
     yield from (" ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split()), "")
     if parent is not None and parent.model_fields:
-        yield from (f"Has the keys of {_link(parent.__name__)}.", "")
+        yield from (f"The keys of {_link(parent.__name__)} are valid here, too.", "")
     known = {} if parent is None else _rows(parent)
     rows = [row for name, row in _rows(cls).items() if known.get(name) != row]
     if rows:
@@ -199,7 +199,7 @@ def render() -> str:
             body += [
                 f"## {title}",
                 "",
-                f"One of: {', '.join(f'[{name}](#{_anchor(chapter[name].__name__)})' for name in chapter)}.",
+                f"The choices are {', '.join(f'[{name}](#{_anchor(chapter[name].__name__)})' for name in chapter)}.",
                 "",
             ]
         else:
