@@ -196,12 +196,8 @@ def render() -> str:
             title, level = _title(chapter.kind), "###"
             classes: list[type[Section]] = [*_common_bases(chapter), *(chapter[name] for name in chapter)]
             documented.update(classes)
-            body += [
-                f"## {title}",
-                "",
-                f"The choices are {', '.join(f'[{name}](#{_anchor(chapter[name].__name__)})' for name in chapter)}.",
-                "",
-            ]
+            links = ", ".join(f"[{name}](#{_anchor(chapter[name].__name__)})" for name in chapter)
+            body += [f"## {title}", "", f"The choices are {links}.", ""]
         else:
             title, level, classes = chapter.__name__, "##", [chapter]
         contents.append(f"- {_link(title)}")
