@@ -216,14 +216,13 @@ LOSSES = Registry(
         ),
         **_in(f"{_OBJECTIVES}.layer_losses", "DistillationDistanceLoss", "DistillationRKDLoss"),
         **_in(f"{_OBJECTIVES}.layer_losses", "DistillationPairLoss", "AFDLoss"),
-        **_in(f"{_OBJECTIVES}.embedding", "TripletLossV2", "TripletLoss", "SupConLoss"),
+        **_in(f"{_OBJECTIVES}.embedding", "TripletLossV2", "TripletLoss", "SupConLoss", "CenterLoss"),
         **_in(f"{_OBJECTIVES}.embedding", "DCHLoss", "LCDSHLoss", "DSHSDLoss", "PairwiseCosface"),
     },
     {
         "MGDLoss": "write DistillationPairLoss with base_loss_name: MGDLoss",
         "PEFDLoss": "write DistillationPairLoss with base_loss_name: PEFDLoss",
         "MixCELoss": "write CELoss, which accepts mixed labels",
-        "CenterLoss": "it needs a second optimizer for its centers, which ppcls does not support; remove it",
     },
 )
 METRICS = Registry(

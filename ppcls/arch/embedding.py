@@ -77,7 +77,13 @@ class EmbeddingNetwork(nn.Layer):  # type: ignore[misc]
         neck: Layer that maps features to embeddings [B, size]; None if the features are the embeddings.
         head: Layer that maps embeddings to one value per class; None if the network has no head.
         size: Size of an embedding.
+
+    Attributes:
+        losses: Names of sublayers that are losses. Ranks only exchange gradients of parameters that the
+            forward pass uses, so in training each of them has an output of zeros, [B].
     """
+
+    losses: tuple[str, ...] = ()
 
     def __init__(self, backbone: nn.Layer, neck: nn.Layer | None, head: nn.Layer | None, size: int) -> None:
         super().__init__()
@@ -94,6 +100,8 @@ class EmbeddingNetwork(nn.Layer):  # type: ignore[misc]
         outputs = {BACKBONE: pooled, FEATURES: features}
         if self.head is not None:
             outputs[LOGITS] = self.head(features)
+        for loss in self.losses if self.training else ():
+            outputs[loss] = getattr(self, loss).zeros(len(features))
         return outputs
 
 

@@ -9,7 +9,7 @@ from pydantic_core import InitErrorDetails
 
 from ppcls.config.base.fields import problem
 from ppcls.config.objectives.distillation import DistillationModel
-from ppcls.config.objectives.embedding import RecModel
+from ppcls.config.objectives.embedding import CenterLoss, RecModel
 from ppcls.config.sections.dataset import ImageFolderDataset, MultiLabelDataset
 from ppcls.config.sections.infer import Infer, MultiLabelThreshOutput, ThreshOutput, Topk
 from ppcls.config.sections.loader import DataLoader, Split
@@ -61,8 +61,8 @@ def schedule_problems(schedule: Schedule, settings: Global) -> Problems:
         yield problem("needs evaluations; set Global.eval_during_train", "Global", "early_stopping")
 
 
-def precision_problems(amp: AMP | None, optimizer: OptimizerSpec, device: str) -> Problems:
-    """Checks that mixed precision fits the device, the loss scale and the optimizer."""
+def precision_problems(amp: AMP | None, optimizer: OptimizerSpec, loss: Loss, device: str) -> Problems:
+    """Checks that mixed precision fits the device, the loss scale, the optimizer and the losses."""
     if amp is None or not amp.use_amp:
         return
     if amp.dtype == "float16" and device == "cpu":
@@ -74,6 +74,8 @@ def precision_problems(amp: AMP | None, optimizer: OptimizerSpec, device: str) -
     if amp.level == "O2" and optimizer.multi_precision is False:
         text = "expected True: AMP.level O2 keeps float32 master weights, or small updates would be lost"
         yield problem(text, "Optimizer", "multi_precision")
+    if amp.level == "O2" and any(isinstance(spec, CenterLoss) for spec in loss.Train):
+        yield problem("expected O1: the centers of CenterLoss need float32", "AMP", "level")
 
 
 def label_problems(loss: Loss, metric: Metric, data: DataLoader) -> Problems:

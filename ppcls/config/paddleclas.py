@@ -65,6 +65,7 @@ def translate_paddleclas(tree: Tree) -> None:
         if node.get("name") == "Cifar10":
             _translate_cifar(node)
     _translate_semi_supervised(tree, settings)
+    _translate_optimizers(tree)
     _translate_schedule(tree.get("Optimizer"))
     for node in _mappings(tree.get("DataLoader")):
         _translate_sampler(node.get("sampler"))
@@ -116,6 +117,30 @@ def _translate_semi_supervised(tree: Tree, settings: Tree) -> None:
     ):
         if old in dataset:
             target[new] = dataset.pop(old)
+
+
+def _translate_optimizers(tree: Tree) -> None:
+    """Replaces a list of optimizers by the model's one.
+
+    The other one may be SGD with a constant learning rate for CenterLoss, which becomes a key of the loss.
+    """
+    entries, losses = tree.get("Optimizer"), mapping_at(tree, "Loss").get("Train")
+    if not isinstance(entries, list) or not isinstance(losses, list):
+        return
+    named = [(name, keys) for entry in entries if isinstance(entry, dict) for name, keys in entry.items()]
+    scoped = {keys.get("scope"): (name, keys) for name, keys in named if isinstance(keys, dict)}
+    name, keys = scoped.pop("CenterLoss", ("SGD", {}))
+    rate, centers = (
+        mapping_at(keys, "lr"),
+        [center for loss in losses if (center := mapping_at(loss, "CenterLoss"))],
+    )
+    plain = name == "SGD" and keys.keys() <= {"scope", "lr"} and rate.get("name", "ConstLR") == "ConstLR"
+    if len(scoped) != 1 or not plain:
+        return
+    for center in centers if "learning_rate" in rate else ():
+        center["center_rate"] = rate["learning_rate"]
+    ((name, keys),) = scoped.values()
+    tree["Optimizer"] = {"name": name, **{key: value for key, value in keys.items() if key != "scope"}}
 
 
 def _translate_schedule(optimizer: Any) -> None:

@@ -62,7 +62,10 @@ class Config(Section):
     @classmethod
     def _check_one_optimizer(cls, value: Any) -> Any:
         if isinstance(value, list):
-            raise ValueError("expected one optimizer for all parameters, got a list; keep the model's")
+            raise ValueError(
+                "expected one optimizer for all parameters, got a list; keep the model's. Only CenterLoss "
+                "may have another one: SGD with ConstLR"
+            )
         return value
 
     @model_validator(mode="after")
@@ -71,7 +74,7 @@ class Config(Section):
         retrieval = settings.eval_mode == "retrieval"
         problems = [
             *checks.schedule_problems(self.Optimizer.lr, settings),
-            *checks.precision_problems(self.AMP, self.Optimizer, settings.device),
+            *checks.precision_problems(self.AMP, self.Optimizer, self.Loss, settings.device),
             *checks.label_problems(self.Loss, self.Metric, data),
             *checks.metric_problems(self.Metric, arch.class_num),
             *checks.class_weight_problems(self.Loss, data, arch.class_num),

@@ -9,7 +9,7 @@ from typing import Any
 
 import paddle
 from numpy.typing import NDArray
-from paddle import Tensor
+from paddle import Tensor, nn
 
 from ppcls.config.custom import CustomLoss
 from ppcls.config.objectives.distillation_losses import (
@@ -26,6 +26,7 @@ from ppcls.config.objectives.distillation_losses import (
 )
 from ppcls.config.objectives.embedding import (
     ArcMargin,
+    CenterLoss,
     CircleMargin,
     CosMargin,
     DCHLoss,
@@ -70,6 +71,7 @@ def build_criterion(
     positives: NDArray[Any] | None = None,
     margin: MarginHead | None = None,
     counts: ClassCounts | None = None,
+    model: nn.Layer | None = None,
 ) -> Criterion:
     """Returns the weighted sum of ``losses``.
 
@@ -78,6 +80,7 @@ def build_criterion(
         positives: Share of images of each class, [C], for losses that use it as a weight.
         margin: Config of the head if its logits are cosines.
         counts: Training images of each class, for weights and frequencies that are computed from them.
+        model: Model with the layers of the losses, by their names; see `learned_losses`.
 
     Returns:
         A function of the model's outputs, of any floating dtype, such as logits [B, C], and of labels, [B]
@@ -92,7 +95,10 @@ def build_criterion(
     images = ClassStatistics(_tensor(positives), counts)
     learned = learned_losses(losses)
     terms = [
-        (_mean_output(name) if (name := f"loss{position}") in learned else _term(spec, images), spec.weight)
+        (
+            _learned(name, spec, model) if (name := f"loss{position}") in learned else _term(spec, images),
+            spec.weight,
+        )
         for position, spec in enumerate(losses)
     ]
 
@@ -104,8 +110,10 @@ def build_criterion(
     return criterion
 
 
-def _mean_output(name: str) -> Criterion:
-    """Returns the mean of an output: the costs per image of a loss with layers of its own."""
+def _learned(name: str, spec: LossSpec, model: nn.Layer | None) -> Criterion:
+    """Returns a loss with layers of its own: of a model, or the mean of an output, the costs per image."""
+    if isinstance(spec, CenterLoss):
+        return lambda outputs, label: getattr(model, name)(outputs[spec.feature_from], label)
     return lambda outputs, _: outputs[name].mean()
 
 

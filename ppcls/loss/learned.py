@@ -1,39 +1,45 @@
-"""Losses with layers of their own, which are trained with the student; they compare layers of two models."""
+"""Losses with layers of their own, which are trained with the model. Most compare layers of two models."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.config.objectives.distillation import DistillationModel
-from ppcls.config.objectives.distillation_losses import DistillationLossSpec
+from ppcls.config.objectives.embedding import CenterLoss
 from ppcls.config.objectives.layer_losses import AFDLoss, DistillationPairLoss
 from ppcls.config.sections.objective import LossSpec
 from ppcls.errors import UserError
+from ppcls.optimizer.optimizers import SGD_RATE
 from ppcls.outputs import layer_output_name
 
 FeatureShape = tuple[int, int, int]  # [channels, height, width]
 
 
-def learned_losses(losses: Sequence[LossSpec]) -> dict[str, DistillationLossSpec]:
+def learned_losses(losses: Sequence[LossSpec]) -> dict[str, LossSpec]:
     """Returns the losses that have layers, by the names of these layers: ``loss1`` for the second loss."""
     return {
-        f"loss{position}": spec
-        for position, spec in enumerate(losses)
-        if isinstance(spec, DistillationLossSpec) and spec.has_weights
+        f"loss{position}": spec for position, spec in enumerate(losses) if getattr(spec, "has_weights", False)
     }
 
 
-def build_learned_loss(spec: DistillationLossSpec, arch: DistillationModel) -> nn.Layer:
-    """Returns a layer that maps the outputs of a `DistillationNetwork` to the cost per image, [B] float32.
+def build_learned_loss(spec: LossSpec, arch: Any) -> nn.Layer:
+    """Returns the layer of a loss.
+
+    It is `CenterDistance`, or maps the outputs of a `DistillationNetwork` to the cost per image, [B] float32.
+
+    Args:
+        arch: Section ``Arch``; a `DistillationModel` if the loss compares models.
 
     Raises:
         TypeError: The loss has no layers.
     """
     match spec:
+        case CenterLoss():
+            return CenterDistance(spec.num_classes, spec.feat_dim, spec.center_rate)
         case AFDLoss():
             student, teacher = (
                 [layer_output_name(name, key) for key in keys]
@@ -49,6 +55,43 @@ def build_learned_loss(spec: DistillationLossSpec, arch: DistillationModel) -> n
                 return MaskedGeneration(pairs, *spec.channels, spec.lambda_mgd, spec.alpha_mgd)
             return ProjectorEnsemble(pairs, *spec.channels, spec.num_projectors)
     raise TypeError(f"{spec.kind} has no layers")
+
+
+class CenterDistance(nn.Layer):  # type: ignore[misc]
+    """Squared distances from the centers of classes, which plain SGD updates (Wen et al. 2016, equation 2).
+
+    Attributes:
+        centers: [classes, size], initially from the standard normal distribution.
+
+    Args:
+        classes: Number of classes.
+        size: Length of an embedding.
+        rate: Learning rate of the centers; see `ppcls.optimizer.optimizers.with_plain_sgd`.
+    """
+
+    def __init__(self, classes: int, size: int, rate: float) -> None:
+        super().__init__()
+        attr = paddle.ParamAttr(initializer=nn.initializer.Normal(), need_clip=False)
+        self.centers = self.create_parameter([classes, size], attr=attr)
+        self.centers.optimize_attr[SGD_RATE] = rate
+
+    def zeros(self, rows: int) -> Tensor:
+        """Returns zeros, [rows] float32, that depend on the centers with a gradient of 0."""
+        return (self.centers.sum() * 0.0).expand([rows])
+
+    def forward(self, features: Tensor, label: Tensor) -> Tensor:
+        """Maps embeddings [B, size] and labels [B] int64 to the mean over the batch, a float32 scalar.
+
+        Raises:
+            UserError: The embeddings have another size.
+        """
+        if features.shape[1] != self.centers.shape[1]:
+            raise UserError(
+                f"Loss.Train: CenterLoss.feat_dim: expected {features.shape[1]}, the length of the features, "
+                f"got {self.centers.shape[1]}"
+            )
+        with paddle.amp.auto_cast(enable=False):
+            return (features.astype("float32") - F.embedding(label, self.centers)).square().sum(axis=1).mean()
 
 
 class FeaturePairLoss(nn.Layer):  # type: ignore[misc]

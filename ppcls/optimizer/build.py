@@ -23,7 +23,14 @@ from ppcls.config.sections.optimizer import (
     RMSProp,
 )
 from ppcls.optimizer.name_rules import Factors
-from ppcls.optimizer.optimizers import AdamWPerParameter, LambPerParameter, LarsOptimizer, LionOptimizer
+from ppcls.optimizer.optimizers import (
+    SGD_RATE,
+    AdamWPerParameter,
+    LambPerParameter,
+    LarsOptimizer,
+    LionOptimizer,
+    with_plain_sgd,
+)
 
 
 class _OwnDecay(L2Decay):  # type: ignore[misc]
@@ -66,6 +73,8 @@ def build_optimizer(
         **({"weight_decay": spec.decay or None} if coupled else {"decay": decay}),
     }
     built = _build(spec, common)
+    if any(SGD_RATE in parameter.optimize_attr for parameter in model.parameters()):
+        built = with_plain_sgd(built)
     # RMSProp has no such argument but reads the attribute, which paddle.amp.decorate sets, too.
     built._multi_precision = multi_precision
     for name, parameter in model.named_parameters():
@@ -83,6 +92,8 @@ def build_optimizer(
 
 def decays(spec: OptimizerSpec, name: str, parameter: Any) -> bool:
     """Returns whether ``spec`` applies weight decay to ``parameter``, called ``name`` in the model."""
+    if SGD_RATE in parameter.optimize_attr:
+        return False
     flat = len(parameter.shape) == 1
     if flat and spec.one_dim_param_no_weight_decay:
         return False

@@ -8,6 +8,26 @@ from typing import Any, ClassVar
 import paddle
 from paddle import Tensor, optimizer
 
+SGD_RATE = "sgd_rate"  # key of a parameter's ``optimize_attr``: a constant learning rate
+
+
+def with_plain_sgd(built: optimizer.Optimizer) -> optimizer.Optimizer:
+    """Lets plain SGD, ``p -= rate * g``, update the parameters that have a `SGD_RATE`; returns ``built``.
+
+    They ignore the optimizer's learning rate, its state and its weight decay.
+    """
+    kind = type(built)
+
+    def update(self: Any, block: Any, pair: tuple[Tensor, Tensor]) -> None:
+        parameter, gradient = pair
+        if (rate := parameter.optimize_attr.get(SGD_RATE)) is None:
+            kind._append_optimize_op(self, block, pair)
+        else:
+            parameter.subtract_(rate * gradient)
+
+    built.__class__ = type(kind.__name__, (kind,), {"_append_optimize_op": update})
+    return built
+
 
 class AdamWPerParameter(optimizer.AdamW):  # type: ignore[misc]
     """Paddle's AdamW with a weight decay per parameter.

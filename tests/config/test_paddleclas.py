@@ -11,7 +11,7 @@ from paddleclas_trees import attributes, plain, retrieving
 from ppcls.config.base.errors import ConfigError
 from ppcls.config.compat import config_warnings
 from ppcls.config.load import load_config
-from ppcls.config.objectives.embedding import RecModel
+from ppcls.config.objectives.embedding import CenterLoss, RecModel
 from ppcls.config.sections.infer import MultiLabelThreshOutput, ThreshOutput
 from ppcls.config.sections.sampler import PKSampler, RepeatedAugSampler
 from ppcls.config.sections.schedule import Piecewise
@@ -100,22 +100,6 @@ def test_stages_of_a_distilled_model_yield_to_named_layers() -> None:
     del tree["Arch"]["models"][1]["Student"]["return_patterns"]
     with pytest.raises(ConfigError, match=r"Student\.return_stages: unknown key; write return_patterns"):
         load_config(tree)
-
-
-def test_optimizer_of_its_own_for_centers_is_an_error() -> None:
-    tree = retrieving()
-    optimizer = {**tree["Optimizer"]}
-    tree["Optimizer"] = [{optimizer.pop("name"): {**optimizer, "scope": "RecModel"}}]
-    tree["Loss"]["Train"].append({"CenterLoss": {"num_classes": 751, "feat_dim": 2048}})
-    with pytest.raises(ConfigError) as caught:
-        load_config(tree)
-    found = sorted(caught.value.problems)
-    assert len(found) == 2
-    assert found[0].endswith(
-        "CenterLoss: unknown loss; it needs a second optimizer for its centers, "
-        "which ppcls does not support; remove it"
-    )
-    assert found[1].startswith("Optimizer: expected one optimizer for all parameters, got a list")
 
 
 def test_distillation_of_embedding_models_is_one_error() -> None:
@@ -310,3 +294,26 @@ def test_hash_codes_have_as_many_bits_as_the_backbone_has_classes() -> None:
     assert outputs["features"].shape == [2, 48]
     assert float(outputs["features"].abs().max()) <= 1
     assert outputs["logits"].shape == [2, 5]
+
+
+def center_loss(rates: dict[str, Any]) -> dict[str, Any]:
+    """A file of re-identification whose centers have an optimizer of their own."""
+    tree = retrieving()
+    model = {"scope": "RecModel", "lr": {"name": "Cosine", "learning_rate": 0.1}}
+    tree["Optimizer"] = [{"Momentum": model}, {"SGD": {"scope": "CenterLoss", "lr": rates}}]
+    center = {"num_classes": tree["Arch"]["Head"]["class_num"], "feat_dim": 2048, "feature_from": "backbone"}
+    tree["Loss"]["Train"].append({"CenterLoss": {"weight": 0.0005, **center}})
+    return tree
+
+
+def test_optimizer_of_center_loss_becomes_its_rate() -> None:
+    config = load_config(center_loss({"name": "ConstLR", "learning_rate": 1000.0}))
+    assert config.Optimizer.kind == "Momentum"
+    loss = config.Loss.Train[-1]
+    assert isinstance(loss, CenterLoss)
+    assert (loss.weight, loss.center_rate) == (0.0005, 1000.0)
+
+
+def test_other_lists_of_optimizers_are_errors() -> None:
+    with pytest.raises(ConfigError, match="expected one optimizer for all parameters, got a list"):
+        load_config(center_loss({"name": "Cosine", "learning_rate": 1000.0}))

@@ -22,6 +22,7 @@ from small_tree import CLASSES, small_tree
 
 from ppcls.arch.build import build_model
 from ppcls.cli import dataset as dataset_cli
+from ppcls.cli import export as export_cli
 from ppcls.cli import infer as infer_cli
 from ppcls.cli import train as cli
 from ppcls.cli.eval import evaluate
@@ -44,6 +45,7 @@ from ppcls.runtime.start import Runtime
 from ppcls.weights.files import fill_model, read_weights, write_arrays
 
 SCRIPT = SUPPORT / "models_run.py"
+CENTERS = {"CenterLoss": {"num_classes": CLASSES, "feat_dim": 6, "weight": 0.01, "center_rate": 50.0}}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -130,6 +132,18 @@ def test_images_find_their_identity(
     assert "backbone Layer, embeddings of size 6, ArcMargin of 4 classes" in log
 
 
+def test_centers_are_trained_but_not_part_of_the_model(images: Path, tmp_path: Path) -> None:
+    tree = retrieving(images, tmp_path / "run", Global__epochs=1, Loss__Train=[{"CELoss": None}, CENTERS])
+    path = str(write(tree))
+    state = build_state(validate(tree, "tree"), Runtime(cores=1, threads=1), lambda *_: None)
+    assert cli.train(["-c", path]) == 0
+    trained = read_weights(tmp_path / "run" / "latest")
+    assert np.abs(trained["loss1.centers"] - state.model.loss1.centers.numpy()).mean() > 0.1
+    assert evaluate(["-c", path]) == 0
+    assert export_cli.export(["-c", path, "--pdparams", str(tmp_path / "best.pdparams")]) == 0
+    assert set(read_weights(tmp_path / "best.pdparams")) == trained.keys() - {"loss1.centers"}
+
+
 @pytest.mark.slow
 def test_two_ranks_retrieve_as_one(images: Path, tmp_path: Path) -> None:
     # Triplets are of a process's own images, so the margin alone is compared.
@@ -138,7 +152,7 @@ def test_two_ranks_retrieve_as_one(images: Path, tmp_path: Path) -> None:
             images,
             tmp_path / name,
             Global__epochs=1,
-            Loss__Train=[{"CELoss": None}],
+            Loss__Train=[{"CELoss": None}, CENTERS],
             Loss__Eval=[{"TripletLoss": None}],
             DataLoader__Train__sampler__batch_size=8 // ranks,
             DataLoader__Eval__sampler__batch_size=8 // ranks,

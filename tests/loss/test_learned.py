@@ -15,12 +15,14 @@ from paddle import nn
 from scipy.special import softmax
 
 from ppcls.config.objectives.distillation import DistillationModel
+from ppcls.config.objectives.embedding import CenterLoss
 from ppcls.config.objectives.layer_losses import (
     AFDLoss,
     DistillationDistanceLoss,
     DistillationPairLoss,
     DistillationRKDLoss,
 )
+from ppcls.errors import UserError
 from ppcls.loss.build import build_criterion
 from ppcls.loss.learned import build_learned_loss, learned_losses
 from ppcls.outputs import layer_output_name
@@ -253,3 +255,27 @@ def test_afd_loss_gets_gradients():
     grads = {name: each.grad for name, each in outputs.items()}
     assert all((grad is None) == name.startswith("Teacher") for name, grad in grads.items())
     assert all(each.grad is not None for each in layer.parameters() if not each.stop_gradient)
+
+
+def test_center_loss_equals_its_formula() -> None:
+    spec = CenterLoss(num_classes=3, feat_dim=4, feature_from="backbone", weight=0.5)
+    model = nn.Layer()
+    model.loss0 = build_learned_loss(spec, None)
+    rng = np.random.default_rng(0)
+    x, label = rng.standard_normal((5, 4)).astype("float32"), np.array([0, 2, 2, 1, 0])
+    tensor = paddle.to_tensor(x, stop_gradient=False)
+    loss = build_criterion((spec,), model=model)({"backbone": tensor}, paddle.to_tensor(label))
+    loss.backward()
+    centers = model.loss0.centers.numpy().astype("float64")
+    difference = x - centers[label]
+    np.testing.assert_allclose(float(loss), 0.5 * (difference**2).sum() / 5, rtol=1e-6)
+    np.testing.assert_allclose(tensor.grad.numpy(), 0.5 * 2 * difference / 5, atol=1e-6)
+    expected = np.zeros_like(centers)
+    np.add.at(expected, label, -0.5 * 2 * difference / 5)
+    np.testing.assert_allclose(model.loss0.centers.grad.numpy(), expected, atol=1e-6)
+
+
+def test_center_loss_of_another_length_is_an_error() -> None:
+    layer = build_learned_loss(CenterLoss(num_classes=3, feat_dim=4), None)
+    with pytest.raises(UserError, match=r"CenterLoss\.feat_dim: expected 6, .* got 4"):
+        layer(paddle.zeros([2, 6]), paddle.zeros([2], "int64"))

@@ -9,6 +9,7 @@ from paddle import nn
 from ppcls.config.sections.optimizer import CoupledSpec
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.name_rules import Factors
+from ppcls.optimizer.optimizers import SGD_RATE
 
 
 class Model(nn.Layer):
@@ -275,3 +276,21 @@ def test_half_precision_weights_are_rounded_masters(name, half):
         master = optimizers[1]._master_weights[b.name]
         np.testing.assert_array_equal(master.numpy(), a.numpy(), err_msg=key)
         np.testing.assert_array_equal(b.astype("float32").numpy(), a.astype(half).astype("float32").numpy())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameter_with_its_own_rate_is_updated_by_plain_sgd(name):
+    model, reference = Model(), Model()
+    model.pos_embed.optimize_attr[SGD_RATE] = 50.0
+    optimizers = [build_optimizer(make_spec(name), network) for network in (model, reference)]
+    before = values(model)["pos_embed"]
+    for step in range(2):
+        grads = gradients(model, step)
+        for optimizer, network in zip(optimizers, (model, reference), strict=True):
+            take_step(optimizer, network, grads)
+        before = before - 50.0 * grads["pos_embed"]
+    found, expected = values(model), values(reference)
+    np.testing.assert_allclose(found.pop("pos_embed"), before, rtol=1e-5)
+    assert {key: value.tolist() for key, value in found.items()} == {
+        key: value.tolist() for key, value in expected.items() if key != "pos_embed"
+    }

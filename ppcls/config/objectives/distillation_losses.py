@@ -15,14 +15,9 @@ from ppcls.config.sections.objective import CELoss, Labels, Loss, LossSpec, Metr
 
 
 class DistillationLossSpec(LossSpec):
-    """A loss of some of ``Arch.models``.
-
-    Attributes:
-        has_weights: Whether the loss has trainable layers of its own.
-    """
+    """A loss of some of ``Arch.models``."""
 
     multi_model: ClassVar[bool] = True
-    has_weights: ClassVar[bool] = False
 
     @property
     def names(self) -> tuple[str, ...]:

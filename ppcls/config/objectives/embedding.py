@@ -313,6 +313,26 @@ class SupConLoss(LossSpec):
     """`features`: embeddings; `backbone`: the input of Neck."""
 
 
+class CenterLoss(LossSpec):
+    """Mean squared distance of embeddings from the center of their class, which is learned (Wen et al. 2016).
+
+    Plain SGD with a constant rate updates the centers, whatever the optimizer of the model is. Only for
+    `Loss.Train`, beside a loss of classes.
+    """
+
+    labels: ClassVar[Labels] = "one"
+    on_embeddings: ClassVar[bool] = True
+    has_weights: ClassVar[bool] = True
+    num_classes: ClassCount
+    """Number of centers: that of the classes."""
+    feat_dim: Count
+    """Length of the embeddings."""
+    feature_from: Literal["features", "backbone"] = "features"
+    """`features`: embeddings; `backbone`: the input of Neck."""
+    center_rate: NonNegative = 1000.0
+    """Learning rate of the centers, for the gradient of the weighted loss: divide it by `weight`."""
+
+
 class PairwiseCosface(LossSpec):
     """Log-sum-exp loss of the cosines of all pairs in the batch of the process (Sun et al. 2020)."""
 
@@ -414,6 +434,8 @@ def embedding_problems(
             where = ("Loss", split, position, spec.kind)
             if (spec.on_embeddings or isinstance(spec, DSHSDLoss)) and rec is None:
                 yield problem("needs embeddings; expected Arch.name: RecModel", *where)
+            if isinstance(spec, CenterLoss):
+                yield from _center_problems(spec, rec, where)
             if headless and not spec.on_embeddings and not (split == "Eval" and retrieval):
                 yield problem("needs classes; expected a Head in Arch", *where)
         for position, measure in enumerate(getattr(metric, split)):
@@ -435,6 +457,19 @@ def embedding_problems(
     if rec is not None:
         yield from _gradient_problems(rec, loss.Train)
         yield from _dataset_problems(data)
+
+
+def _center_problems(
+    spec: CenterLoss, rec: RecModel | None, where: tuple[int | str, ...]
+) -> Iterator[InitErrorDetails]:
+    if where[1] == "Eval":
+        yield problem("its centers exist in training only; remove it", *where)
+    if rec is None or rec.Head is None:
+        return
+    size = rec.embedding_size if spec.feature_from == "features" else spec.feat_dim
+    for key, expected in (("num_classes", rec.class_num), ("feat_dim", size)):
+        if (actual := getattr(spec, key)) != expected:
+            yield problem(f"expected {expected}, as in Arch, got {actual}", *where, key)
 
 
 def _gradient_problems(rec: RecModel, losses: tuple[LossSpec, ...]) -> Iterator[InitErrorDetails]:

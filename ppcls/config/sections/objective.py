@@ -36,12 +36,14 @@ class LossSpec(Spec):
         multi_model: Whether the loss needs several models, as in ``Arch.name: DistillationModel``.
         whole_dataset: See `MetricSpec`.
         on_embeddings: Whether the loss compares embeddings, with any numbers as labels.
+        has_weights: Whether the loss has trainable layers of its own.
     """
 
     labels: ClassVar[Labels] = "any"
     multi_model: ClassVar[bool] = False
     whole_dataset: ClassVar[bool] = False
     on_embeddings: ClassVar[bool] = False
+    has_weights: ClassVar[bool] = False
     weight: Number = 1.0
     """Factor of this loss in the sum of losses."""
 

@@ -32,7 +32,7 @@ from ppcls.config.sections.model import Arch
 from ppcls.config.sections.run import AMP
 from ppcls.engine.core.precision import build_precision
 from ppcls.errors import UserError
-from ppcls.loss.learned import build_learned_loss, learned_losses
+from ppcls.loss.learned import CenterDistance, build_learned_loss, learned_losses
 from ppcls.weights.files import Arrays, fill_model, read_weights, start_from
 
 AnyArch = Arch | RecModel | DistillationModel
@@ -119,26 +119,27 @@ def _attribute(spec: Parameter | Literal[False] | None) -> ParamAttr | Literal[F
 
 
 def join_beside(student: nn.Layer, arch: AnyArch, losses: Losses) -> None:
-    """Adds peers and trainable losses to a student as sublayers. Without distillation, does nothing.
+    """Adds trainable losses and, in distillation, peers to a model as sublayers.
 
-    The optimizer then trains them together with the student.
+    The optimizer then trains them together with the model.
 
     Raises:
         UserError: Weights cannot be read or do not fit, or the student already has a layer of the same name.
     """
-    if not isinstance(arch, DistillationModel):
-        return
     beside: dict[str, nn.Layer] = {}
-    for name in arch.peers:
-        peer, source = build_arch(arch.members[name]), arch.initial_weights(name)
-        if source is not None:
-            start_from(peer, read_weights(Path(source)), source)
-        beside[name] = peer
+    if isinstance(arch, DistillationModel):
+        for name in arch.peers:
+            peer, source = build_arch(arch.members[name]), arch.initial_weights(name)
+            if source is not None:
+                start_from(peer, read_weights(Path(source)), source)
+            beside[name] = peer
     for name, spec in learned_losses(losses).items():
         beside[name] = build_learned_loss(spec, arch)
     for name, layer in beside.items():
         try:
             attach_to_student(student, name, layer)
+            if isinstance(layer, CenterDistance):
+                student.losses = (*student.losses, name)
         except ValueError as error:
             raise UserError(f"Arch.models: {error}") from None
 
@@ -189,14 +190,12 @@ def _loss_layers(arch: DistillationModel, losses: Losses) -> dict[str, list[str]
 def read_inferred(config: Config, source: Path) -> Arrays:
     """Reads the weights of the model that is evaluated and exported.
 
-    Drops the weights of the peers and trainable losses, which a checkpoint of distillation contains too.
+    Drops the weights of peers and trainable losses, which a checkpoint contains too.
 
     Raises:
         UserError: See `read_weights`.
     """
     arrays = read_weights(source)
-    if not isinstance(config.Arch, DistillationModel):
-        return arrays
-    names = (*config.Arch.peers, *learned_losses(config.Loss.Train))
-    prefixes = tuple(f"{name}." for name in names)
+    peers = config.Arch.peers if isinstance(config.Arch, DistillationModel) else ()
+    prefixes = tuple(f"{name}." for name in (*peers, *learned_losses(config.Loss.Train)))
     return {name: array for name, array in arrays.items() if not name.startswith(prefixes)}
