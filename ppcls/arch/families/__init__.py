@@ -1,5 +1,5 @@
-"""Architectures, one family per file, with the parameter names and shapes of PaddleClas.
+"""Architectures, one family per file. Their parameters have the names and shapes of PaddleClas.
 
-Every network has the arguments ``class_num``, ``data_format`` and ``input_image_channel`` of
-`ppcls.arch.build.build_model`. Parameters have the same shapes in both layouts.
+Every network has the arguments ``class_num``, ``data_format`` and ``input_image_channel``, which
+`ppcls.arch.build.build_model` describes. Parameters have the same shapes for NCHW and NHWC images.
 """

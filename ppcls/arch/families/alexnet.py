@@ -8,7 +8,7 @@ from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat
 
-# Name, output channels, kernel, stride, padding, whether max pooling follows.
+# Columns: name, output channels, kernel, stride, padding, whether max pooling follows.
 _CONVOLUTIONS = (
     ("_conv1", 64, 11, 4, 2, True),
     ("_conv2", 192, 5, 1, 2, True),
@@ -25,7 +25,7 @@ def _uniform(fan_in: int) -> paddle.ParamAttr:
 
 
 class PooledConvolution(nn.Layer):  # type: ignore[misc]
-    """A convolution with ReLU, and 3x3 max pooling of stride 2; ``_conv`` in checkpoints."""
+    """A convolution, named ``_conv`` in checkpoints, with ReLU and 3x3 max pooling of stride 2."""
 
     def __init__(self, convolution: nn.Conv2D, data_format: DataFormat) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class AlexNet(nn.Layer):  # type: ignore[misc]
             ("_fc7", _HIDDEN, _HIDDEN),
             ("_fc8", _HIDDEN, class_num),
         ):
-            # As in PaddleClas, all three have the bound of the first one.
+            # As in PaddleClas, all three linear layers use the bound of the first one.
             linear = nn.Linear(size, out, weight_attr=_uniform(inputs), bias_attr=_uniform(inputs))
             self.add_sublayer(name, linear)
         self._channels_last = data_format == "NHWC"

@@ -1,6 +1,6 @@
 """ConvNeXt (Liu et al. 2022, https://arxiv.org/abs/2201.03545).
 
-Names that end in 384 are the same networks, for weights that were fine-tuned at that size.
+Networks whose names end in 384 have the same structure, for weights that were fine-tuned at 384 x 384 pixels.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class ConvNeXtBlock(nn.Layer):  # type: ignore[misc]
     """A depthwise convolution, layer norm, and two linear layers with GELU between them.
 
     Args:
-        channels: Channels of input and output.
+        channels: Number of channels of input and output.
         scale: Initial value of the learned factor per channel; 0 for no factor.
-        drop_path: Probability of skipping the block.
+        drop_path: Probability of skipping the block for an image in training.
     """
 
     def __init__(self, channels: int, scale: float, drop_path: float, data_format: DataFormat) -> None:
@@ -68,11 +68,12 @@ class ConvNeXt(nn.Layer):  # type: ignore[misc]
 
     Args:
         depths: Number of blocks of each stage.
-        widths: Channels of each stage.
-        drop_path_rate: Probability of skipping the last block; it decreases linearly to 0 in the first one.
+        widths: Number of channels of each stage.
+        drop_path_rate: Probability of skipping the last block. It decreases linearly to 0 for the first
+            block.
         layer_scale_init_value: Initial value of the learned factor per channel of each block; 0 for no
             factor.
-        head_init_scale: Factor on the classifier's initial weights.
+        head_init_scale: Factor for the initial weights of the classifier.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""CSPDarkNet (Wang et al. 2019, https://arxiv.org/abs/1911.11929): blocks get half of the channels."""
+"""CSPDarkNet (Wang et al. 2019, https://arxiv.org/abs/1911.11929). Blocks process half of the channels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STEM = 32
 
 
 class CspBlock(nn.Layer):  # type: ignore[misc]
-    """A 1x1 and a 3x3 convolution with a shortcut; ``width`` is that of the first one."""
+    """A 1x1 convolution to ``width`` channels and a 3x3 convolution, with a shortcut."""
 
     def __init__(self, channels: int, width: int, conv: partial[ConvNorm]) -> None:
         super().__init__()
@@ -25,12 +25,12 @@ class CspBlock(nn.Layer):  # type: ignore[misc]
 
 
 class CrossStage(nn.Layer):  # type: ignore[misc]
-    """A stage that halves the size, with blocks for the second half of its channels (figure 2b).
+    """A stage that halves the size and applies blocks to the second half of its channels (figure 2b).
 
     Args:
-        width: Channels of the two halves together.
+        width: Number of channels of both halves together.
         depth: Number of blocks.
-        inner: Channels within a block.
+        inner: Number of channels within a block.
     """
 
     def __init__(
@@ -60,7 +60,11 @@ class CrossStage(nn.Layer):  # type: ignore[misc]
 
 
 class CSPDarkNet(nn.Layer):  # type: ignore[misc]
-    """The network; ``depths`` are the numbers of blocks per stage."""
+    """The CSPDarkNet network.
+
+    Args:
+        depths: Number of blocks per stage.
+    """
 
     def __init__(
         self,

@@ -1,7 +1,8 @@
-"""CSWin Transformer (Dong et al. 2021, https://arxiv.org/abs/2107.00652): attention within crossing stripes.
+"""CSWin Transformer (Dong et al. 2021, https://arxiv.org/abs/2107.00652), with attention in crossing stripes.
 
-Half of the heads attend within vertical stripes, the others within horizontal ones. Sides that are not a
-multiple of the stripes' width are padded with zeros; PaddleClas rejects them.
+Half of the heads attend within vertical stripes, and half of the heads within horizontal stripes. Feature
+maps are padded with zeros to a multiple of the stripes' width. PaddleClas rejects sides that are not a
+multiple.
 """
 
 from __future__ import annotations
@@ -23,9 +24,12 @@ _RATIO = 4
 
 
 class StripeAttention(nn.Layer):  # type: ignore[misc]
-    """Attention within windows, to which a depthwise convolution of the values in each window is added.
+    """Attention within windows, plus a depthwise convolution of the values in each window.
 
-    ``drop_rate`` is the dropout of the attention weights.
+    Args:
+        width: Width of a token.
+        heads: Number of heads.
+        drop_rate: Dropout rate of the attention weights.
     """
 
     def __init__(self, width: int, heads: int, drop_rate: float, data_format: DataFormat) -> None:
@@ -34,7 +38,10 @@ class StripeAttention(nn.Layer):  # type: ignore[misc]
         self.attention, self._data_format = DotProductAttention(heads, drop_rate=drop_rate), data_format
 
     def forward(self, parts: Sequence[Tensor], window: tuple[int, int]) -> Tensor:
-        """Maps queries, keys and values, each [B, H, W, width], to that shape; windows divide H and W."""
+        """Maps queries, keys and values, each [B, H, W, width], to the same shape.
+
+        H and W are multiples of the height and width of ``window``.
+        """
         query, key, value = (to_windows(part, window) for part in parts)
         image = value.reshape([-1, *window, value.shape[2]])
         local = apply_to_tokens(self.get_v, image, self._data_format).flatten(1, 2)
@@ -42,14 +49,16 @@ class StripeAttention(nn.Layer):  # type: ignore[misc]
 
 
 class CrossBlock(nn.Layer):  # type: ignore[misc]
-    """Attention within stripes of both directions, then `Mlp`, each with normalization first and a shortcut.
+    """Attention within vertical and horizontal stripes, followed by an `Mlp`.
+
+    Both have a normalization before them and a shortcut around them.
 
     Args:
         width: Width of a token.
         heads: Number of heads.
         stripe: Width of a stripe; 0 for attention among all tokens.
-        rates: Dropout after each layer and of attention weights.
-        drop_path: Probability of skipping each half.
+        rates: Dropout rates after each layer and of the attention weights.
+        drop_path: Probability of skipping the attention or the `Mlp` for an image in training.
     """
 
     def __init__(
@@ -80,7 +89,7 @@ class CrossBlock(nn.Layer):  # type: ignore[misc]
         if not self._stripe:
             return self.attns[0](paddle.split(x, 3, axis=-1), (height, width))
         x = pad_to_multiple(x, self._stripe)
-        parts = paddle.split(x, 6, axis=-1)  # two halves each of queries, keys and values
+        parts = paddle.split(x, 6, axis=-1)  # the queries, keys and values have two halves each
         windows = (x.shape[1], self._stripe), (self._stripe, x.shape[2])
         halves = [self.attns[i](parts[i::2], window) for i, window in enumerate(windows)]
         return crop(paddle.concat(halves, axis=-1), height, width)
@@ -90,13 +99,14 @@ class CSWinTransformer(nn.Layer):  # type: ignore[misc]
     """The CSWin Transformer.
 
     Args:
-        width: Width of a token in the first stage; it doubles from stage to stage.
-        depths: Blocks per stage.
-        heads: Heads of each block per stage.
+        width: Width of a token in the first stage. Each further stage doubles the width.
+        depths: Number of blocks per stage.
+        heads: Number of heads of each block, per stage.
         stripe: Width of a stripe in the third stage.
-        drop_path_rate: Probability of skipping the last block; it decreases linearly to 0 in the first one.
-        drop_rate: Dropout within `Mlp`.
-        attn_drop_rate: Dropout of attention weights.
+        drop_path_rate: Probability of skipping the last block. It decreases linearly to 0 for the first
+            block.
+        drop_rate: Dropout rate within `Mlp`.
+        attn_drop_rate: Dropout rate of the attention weights.
     """
 
     channels_last: ClassVar[bool] = True  # features are [B, H, W, C] in both layouts

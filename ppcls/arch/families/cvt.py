@@ -1,4 +1,4 @@
-"""CvT (Wu et al. 2021, https://arxiv.org/abs/2103.15808): queries, keys and values from convolutions."""
+"""CvT (Wu et al. 2021, https://arxiv.org/abs/2103.15808). Convolutions compute queries, keys and values."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ _RATIO = 4
 
 
 def quick_gelu(x: Tensor) -> Tensor:
-    """Returns an approximation of GELU by the logistic function."""
+    """Returns an approximation of GELU that uses the logistic function."""
     return x * F.sigmoid(1.702 * x)
 
 
 class ConvAttention(nn.Layer):  # type: ignore[misc]
-    """Self-attention with depthwise convolutions first; those of keys and values halve the size (figure 2b).
+    """Self-attention with depthwise convolutions before the queries, keys and values (figure 2b).
+
+    The convolutions for keys and values halve the size.
 
     Args:
         width: Width of a token, a multiple of ``heads``.
         heads: Number of heads.
-        rates: Dropout of the output and of the attention weights.
+        rates: Dropout rates of the output and of the attention weights.
     """
 
     def __init__(self, width: int, heads: int, rates: tuple[float, float], data_format: DataFormat) -> None:
@@ -36,12 +38,12 @@ class ConvAttention(nn.Layer):  # type: ignore[misc]
         self.conv_proj_q, self.conv_proj_k, self.conv_proj_v = conv(), conv(stride=2), conv(stride=2)
         self.proj_q, self.proj_k, self.proj_v = (linear(width, width) for _ in range(3))
         self.proj = linear(width, width)
-        # As in the authors' code, the scale is that of a single head of full width.
+        # As in the authors' code, the scale depends on the full width instead of the width of a head.
         self.attention = DotProductAttention(heads, width**-0.5, rates[1])
         self.proj_drop, self._data_format = dropout(rates[0]), data_format
 
     def forward(self, x: Tensor, size: tuple[int, int]) -> Tensor:
-        """Maps tokens [B, N, width] to the same shape; the last of them form an image of this size."""
+        """Maps tokens [B, N, width] to the same shape. The last tokens form an image of ``size``."""
         height, width = size
         count = x.shape[1] - height * width
         others, pixels = paddle.split(x, [count, height * width], axis=1) if count else (None, x)
@@ -55,13 +57,13 @@ class ConvAttention(nn.Layer):  # type: ignore[misc]
 
 
 class CvTStage(nn.Layer):  # type: ignore[misc]
-    """A strided convolution, layer norm, and blocks.
+    """A stage of a strided convolution, layer norm and transformer blocks.
 
     Args:
-        first: Whether it is the first stage, with a larger convolution.
-        last: Whether it is the last stage, which has a class token.
-        drop_paths: Probability of skipping each block.
-        rates: Dropout after each layer and of attention weights.
+        first: Whether this is the first stage, which has a larger convolution.
+        last: Whether this is the last stage, which has a class token.
+        drop_paths: Probability of skipping each block for an image in training.
+        rates: Dropout rates after each layer and of the attention weights.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class CvTStage(nn.Layer):  # type: ignore[misc]
         self._last, self._data_format = last, data_format
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] (or NHWC) to features in the same layout, or in the last stage to [B, width]."""
+        """Maps [B, C, H, W] (or NHWC) to features in the same layout. The last stage returns [B, width]."""
         x = self.patch_embed(x)
         size = x.shape[1:3]
         tokens = x.flatten(1, 2)
@@ -108,12 +110,12 @@ class CvT(nn.Layer):  # type: ignore[misc]
 
     Args:
         widths: Width of a token per stage.
-        depths: Blocks per stage.
-        heads: Heads of each block per stage.
-        drop_path_rate: Probability of skipping the last block of the last stage, whose first block is never
-            skipped; other stages skip nothing.
-        drop_rate: Dropout of tokens and after each layer.
-        attn_drop_rate: Dropout of attention weights.
+        depths: Number of blocks per stage.
+        heads: Number of heads of each block, per stage.
+        drop_path_rate: Probability of skipping the last block of the last stage. The probability decreases
+            linearly to 0 for the first block of this stage. Blocks of other stages are never skipped.
+        drop_rate: Dropout rate of tokens and after each layer.
+        attn_drop_rate: Dropout rate of the attention weights.
     """
 
     def __init__(

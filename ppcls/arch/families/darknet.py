@@ -9,18 +9,18 @@ from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, leaky_relu, uniform_linear
 
-_DEPTHS = (1, 2, 8, 8, 4)  # blocks of each stage
+_DEPTHS = (1, 2, 8, 8, 4)  # number of blocks per stage
 _FIRST = 64
 
 
 class DarkConvNorm(ConvNorm):
-    """A `ConvNorm` with the parameter names of PaddleClas's DarkNet."""
+    """A `ConvNorm` whose parameters have the names of PaddleClas's DarkNet."""
 
     names = ("_conv", "_bn")
 
 
 class DarkBlock(nn.Layer):  # type: ignore[misc]
-    """A 1x1 convolution that halves the channels, a 3x3 one that restores them, and a shortcut."""
+    """A 1x1 convolution to half of the channels, a 3x3 convolution to all channels, and a shortcut."""
 
     def __init__(self, channels: int, conv: partial[ConvNorm]) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class DarkNet53(nn.Layer):  # type: ignore[misc]
     """The DarkNet-53 network.
 
     Args:
-        timm_variant: Whether the activation is leaky, as in timm and in the paper, instead of ReLU.
+        timm_variant: Whether the activation is leaky ReLU, as in timm and in the paper, instead of ReLU.
     """
 
     def __init__(

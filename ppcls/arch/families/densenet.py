@@ -11,11 +11,11 @@ from paddle.nn import functional as F
 from ppcls.arch.layers.conv_norm import DataFormat, UnderscoredConvNorm, batch_norm, uniform_linear
 from ppcls.arch.layers.norm_act import norm_relu
 
-_BOTTLENECK = 4  # channels between the two convolutions of a layer, as a multiple of the growth
+_BOTTLENECK = 4  # number of channels between the two convolutions of a layer, divided by the growth
 
 
 class NormConv(nn.Layer):  # type: ignore[misc]
-    """Batch norm and ReLU, then a convolution."""
+    """Batch norm and ReLU, followed by a convolution."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel: int, data_format: DataFormat) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class NormConv(nn.Layer):  # type: ignore[misc]
 
 
 class DenseLayer(nn.Layer):  # type: ignore[misc]
-    """Two convolutions whose output is concatenated to the input."""
+    """Two convolutions, whose output is appended to the channels of the input."""
 
     def __init__(self, in_channels: int, growth: int, data_format: DataFormat) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class DenseLayer(nn.Layer):  # type: ignore[misc]
 
 
 class DenseBlock(nn.Layer):  # type: ignore[misc]
-    """A sequence of dense layers, named ``conv{number}_1`` and so on in checkpoints."""
+    """A sequence of dense layers. In checkpoints, their names are ``conv{number}_1`` and so on."""
 
     def __init__(
         self, number: int, in_channels: int, depth: int, growth: int, data_format: DataFormat
@@ -66,7 +66,7 @@ class DenseBlock(nn.Layer):  # type: ignore[misc]
 
 
 class Transition(nn.Layer):  # type: ignore[misc]
-    """Halves the channels by a 1x1 convolution and the size by average pooling."""
+    """Halves the number of channels with a 1x1 convolution and the size with average pooling."""
 
     def __init__(self, channels: int, data_format: DataFormat) -> None:
         super().__init__()
@@ -83,8 +83,8 @@ class DenseNet(nn.Layer):  # type: ignore[misc]
 
     Args:
         depths: Number of layers of each block.
-        channels: Channels of the first convolution.
-        growth: Channels that each layer adds.
+        channels: Number of channels of the first convolution.
+        growth: Number of channels that each layer adds.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""DLA (Yu et al. 2017, https://arxiv.org/abs/1707.06484): trees of blocks whose outputs are aggregated.
+"""DLA (Yu et al. 2017, https://arxiv.org/abs/1707.06484), whose blocks form trees of aggregated outputs.
 
-Images may have any size; PaddleClas's networks accept multiples of 32 only.
+Images may have any size. PaddleClas's networks accept only multiples of 32.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class AggregatedBlock(nn.Sequential):  # type: ignore[misc]
     """A residual block: two 3x3 convolutions, or a bottleneck.
 
     Args:
-        groups: Groups of a bottleneck's 3x3 convolution, and channels of each group for 64 output channels;
-            None for two 3x3 convolutions.
+        groups: For a bottleneck, number of groups of its 3x3 convolution, and number of channels per group
+            for 64 output channels. None for two 3x3 convolutions.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class AggregatedBlock(nn.Sequential):  # type: ignore[misc]
 
 
 class AggregationTree(nn.Layer):  # type: ignore[misc]
-    """A binary tree of blocks; the root of its last subtree also receives the outputs of all others.
+    """A binary tree of blocks. The root of its last subtree also receives the outputs of all other subtrees.
 
     Args:
         levels: Depth of the tree.
         block: Constructor of a block.
-        earlier: Channels of the outputs of other trees that the root receives.
-        level_root: Whether the root also receives the tree's input.
+        earlier: Total number of channels of the outputs of other trees that the root receives.
+        level_root: Whether the root also receives the input of the tree.
         residual: Whether roots have a shortcut.
     """
 
@@ -101,8 +101,8 @@ class DLA(nn.Layer):  # type: ignore[misc]
 
     Args:
         levels: Depth of each of the last four stages.
-        channels: Channels of all six stages.
-        groups: See `AggregatedBlock`.
+        channels: Number of channels of all six stages.
+        groups: Argument of `AggregatedBlock`.
         residual: Whether roots have a shortcut.
     """
 

@@ -1,4 +1,4 @@
-"""DPN (Chen et al. 2017, https://arxiv.org/abs/1707.01629): a residual and a dense path side by side."""
+"""DPN (Chen et al. 2017, https://arxiv.org/abs/1707.01629), which has a residual path and a dense path."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ppcls.arch.layers.norm_act import norm_relu
 
 
 class NormConvolution(nn.Layer):  # type: ignore[misc]
-    """Batch norm, ReLU and a convolution."""
+    """Batch norm and ReLU, followed by a convolution."""
 
     def __init__(
         self,
@@ -44,15 +44,15 @@ class NormConvolution(nn.Layer):  # type: ignore[misc]
 
 
 class DualPathBlock(nn.Layer):  # type: ignore[misc]
-    """A bottleneck whose first outputs are added to the residual path; the others extend the dense path.
+    """A bottleneck that adds its first channels to the residual path and appends the rest to the dense path.
 
     Args:
-        in_channels: Channels of both paths.
-        inner: Channels of the bottleneck.
-        residual: Channels of the residual path.
-        growth: Channels that the dense path gains.
-        groups: Groups of the 3x3 convolution.
-        stride: Stride of the block; 0 for a block that does not project its input.
+        in_channels: Total number of channels of both paths.
+        inner: Number of channels within the bottleneck.
+        residual: Number of channels of the residual path.
+        growth: Number of channels that are appended to the dense path.
+        groups: Number of groups of the 3x3 convolution.
+        stride: Stride of the block. If it is 0, the stride is 1 and the block does not project its input.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class DualPathBlock(nn.Layer):  # type: ignore[misc]
         self._residual, self._axis = residual, 1 if data_format == "NCHW" else 3
 
     def forward(self, paths: Sequence[Tensor]) -> list[Tensor]:
-        """Maps the residual path and the dense path (or one tensor) to both."""
+        """Maps the residual path and the dense path, or one tensor, to the new residual and dense path."""
         x = paths[0] if len(paths) == 1 else paddle.concat(paths, self._axis)
         residual, dense = self._split(self.c1x1_w_func(x)) if self._projects else paths
         added, appended = self._split(self.c1x1_c_func(self.c3x3_b_func(self.c1x1_a_func(x))))
@@ -91,13 +91,13 @@ class DPN(nn.Layer):  # type: ignore[misc]
     """The DPN network.
 
     Args:
-        stem: Channels of the first convolution.
+        stem: Number of channels of the first convolution.
         kernel: Kernel of the first convolution.
-        inner: Channels of the bottlenecks of the first stage; they double from stage to stage.
-        groups: Groups of their 3x3 convolutions.
-        residual: Channels of the residual path of the first stage; they double from stage to stage.
-        depths: Blocks per stage.
-        growths: Channels that a block appends to the dense path, per stage.
+        inner: Number of channels in bottlenecks of the first stage. Each further stage doubles the number.
+        groups: Number of groups of the 3x3 convolutions in bottlenecks.
+        residual: Number of channels of the residual path in the first stage. Each further stage doubles it.
+        depths: Number of blocks per stage.
+        growths: Number of channels that a block appends to the dense path, per stage.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
-"""DSNet (Mao et al. 2021, https://arxiv.org/abs/2105.14734): convolution and attention side by side.
+"""DSNet (Mao et al. 2021, https://arxiv.org/abs/2105.14734), with convolution and attention in parallel.
 
-Half of the channels are convolved at full size, the others attend to each other at a smaller one. Then each
-half attends to the other. As in PaddleClas, every stage restarts the rates of stochastic depth.
+One half of the channels is convolved at full size. The other half passes self-attention at a reduced size.
+Then each half attends to the other half. As in PaddleClas, the rates of stochastic depth start again in every
+stage.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from ppcls.arch.layers.tokens import PixelMlp, to_image, to_tokens
 from ppcls.arch.layers.transformer import DotProductAttention
 
 _WIDTHS, _HEADS = (64, 128, 320, 512), (1, 2, 5, 8)  # per stage
-_REDUCTIONS = (8, 4, 2, 2)  # of the sides for attention, per stage
+_REDUCTIONS = (8, 4, 2, 2)  # factor by which the sides are reduced for attention, per stage
 _RATIO = 4
 
 
 class DualStreamBlock(nn.Layer):  # type: ignore[misc]
-    """Both streams (figure 2), then `PixelMlp`, each with a shortcut.
+    """A block of two parallel streams (figure 2), followed by a `PixelMlp`, each with a shortcut.
 
     Args:
-        channels: Channels, of which each stream has half.
+        channels: Number of channels of both streams together.
         heads: Number of heads.
-        reduction: Factor between the sides of both streams.
-        rates: Dropout after each layer and of attention weights.
-        drop_path: Probability of skipping each half.
+        reduction: Factor by which the attention stream is smaller than the convolution stream.
+        rates: Dropout rates after each layer and of the attention weights.
+        drop_path: Probability of skipping the streams or the `PixelMlp` for an image in training.
     """
 
     def __init__(
@@ -95,10 +96,11 @@ class DSNet(nn.Layer):  # type: ignore[misc]
     """The DSNet network.
 
     Args:
-        depths: Blocks per stage.
-        drop_rate: Dropout of the first features and after each layer.
-        attn_drop_rate: Dropout of attention weights.
-        drop_path_rate: Rate of stochastic depth that one stage with all blocks would reach.
+        depths: Number of blocks per stage.
+        drop_rate: Dropout rate of the first features and after each layer.
+        attn_drop_rate: Dropout rate of the attention weights.
+        drop_path_rate: Probability of skipping the last block if all blocks were in one stage. In each stage,
+            the probability starts at 0 and increases by the same amount per block.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """EfficientNet (Tan and Le 2019, https://arxiv.org/abs/1905.11946).
 
-Convolutions that halve the size use TensorFlow's padding for the size of the published images: if that size
+Convolutions that halve the size use TensorFlow's padding for the size of the published images. If this size
 is even, they pad more on the right and at the bottom. B0_small has no squeeze-and-excitation and pads evenly.
 """
 
@@ -19,7 +19,7 @@ from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, round_channels, un
 from ppcls.arch.layers.drop_path import DropPath
 from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
 
-# Table 1: number of blocks, kernel, stride of the first block, expansion, channels.
+# Table 1 of the paper: number of blocks, kernel, stride of the first block, expansion, channels.
 STAGES = (
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),
@@ -34,13 +34,14 @@ _STEM, _FEATURES = 32, 1280
 
 @dataclass(frozen=True)
 class EfficientNetSettings:
-    """Settings that PaddleClas's key ``override_params`` changes.
+    """The settings that PaddleClas's key ``override_params`` can change.
 
     Attributes:
         batch_norm_momentum: Weight of the old value in updates of batch norm's running statistics.
         batch_norm_epsilon: Epsilon of batch norm.
-        depth_trunc: How numbers of blocks are rounded: ``ceil`` or ``round``.
-        drop_connect_rate: Probability of skipping the last block; it decreases linearly to 0.
+        depth_trunc: Rounding of the numbers of blocks: ``ceil`` or ``round``.
+        drop_connect_rate: Probability of skipping the last block. It decreases linearly towards the first
+            block.
     """
 
     batch_norm_momentum: float = 0.99
@@ -49,7 +50,7 @@ class EfficientNetSettings:
     drop_connect_rate: float = 0.2
 
     def conv(self, data_format: DataFormat) -> partial[ConvNorm]:
-        """Returns the constructor of convolutions."""
+        """Returns a constructor of convolutions with these settings."""
         return partial(
             EfficientNetConvNorm,
             data_format=data_format,
@@ -58,50 +59,53 @@ class EfficientNetSettings:
         )
 
     def blocks(self, count: float) -> int:
-        """Returns a rounded number of blocks."""
+        """Returns ``count``, a number of blocks, rounded according to ``depth_trunc``."""
         return max(1, round(count)) if self.depth_trunc == "round" else math.ceil(count)
 
 
 class Nested(nn.Layer):  # type: ignore[misc]
-    """Adds one level, ``_conv``, to the parameter names of a layer."""
+    """Contains a layer as ``_conv``, which adds one level to the names of its parameters."""
 
     def __init__(self, layer: nn.Layer) -> None:
         super().__init__()
         self._conv = layer
 
     def forward(self, x: Tensor) -> Tensor:
-        """Calls the layer."""
+        """Returns the output of the layer."""
         return self._conv(x)
 
 
 class EfficientNetConvNorm(ConvNorm):
-    """`ConvNorm` with this family's parameter names."""
+    """A `ConvNorm` whose parameters have the names of this family."""
 
     names = ("_conv", "_bn")
 
     @staticmethod
     def place(convolution: nn.Conv2D) -> nn.Layer:
-        """See `ConvNorm.place`."""
+        """Returns a `Nested` layer that contains the convolution."""
         return Nested(convolution)
 
 
 def _padding(kernel: int, stride: int, side: int) -> int | list[int]:
-    """Returns the padding for images of ``side``: [top, bottom, left, right], or one number for all edges."""
+    """Returns the padding of a convolution for images of ``side``.
+
+    The result is [top, bottom, left, right], or one number for all edges.
+    """
     if stride == 1 or side % stride:
         return kernel // 2
-    # One row and column more in total, so that odd sizes are rounded up, too.
+    # The padding has one more row and column in total, so that odd sizes are also rounded up.
     before = (kernel - stride) // 2
     return [before, before + stride, before, before + stride]
 
 
 class EfficientNetSqueezeExcitation(SqueezeExcitation):
-    """`SqueezeExcitation` with this family's parameter names."""
+    """A `SqueezeExcitation` whose parameters have the names of this family."""
 
     names = ("_conv1", "_conv2")
 
     @staticmethod
     def convolution(in_channels: int, out_channels: int, data_format: DataFormat) -> nn.Layer:
-        """See `SqueezeExcitation.convolution`."""
+        """Returns a `Nested` 1x1 convolution with a bias."""
         return Nested(nn.Conv2D(in_channels, out_channels, 1, data_format=data_format))
 
 
@@ -109,14 +113,14 @@ class MBConv(nn.Layer):  # type: ignore[misc]
     """An inverted residual with squeeze-and-excitation and stochastic depth.
 
     Args:
-        expansion: Channels of the depthwise convolution, as a multiple of ``in_channels``.
+        expansion: Number of channels of the depthwise convolution divided by ``in_channels``.
         kernel: Kernel of the depthwise convolution.
         stride: Stride of the depthwise convolution.
         side: Side of the feature map for images of the published size.
-        drop: Probability of skipping the block.
+        drop: Probability of skipping the block for an image in training.
         use_se: Whether to use squeeze-and-excitation.
         conv: Constructor of the convolutions.
-        initializer: Initializer of the depthwise convolution; Paddle's by default.
+        initializer: Initializer of the depthwise convolution; Paddle's default if None.
     """
 
     def __init__(
@@ -156,15 +160,15 @@ class MBConv(nn.Layer):  # type: ignore[misc]
 
 
 class EfficientNetFeatures(nn.Layer):  # type: ignore[misc]
-    """The first convolution and all blocks.
+    """The first convolution and all blocks of an `EfficientNet`.
 
     Args:
-        width: Factor on all channels.
-        depth: Factor on the number of blocks of each stage.
+        width: Factor for all numbers of channels.
+        depth: Factor for the number of blocks of each stage.
         side: Side of the published images; 1 to pad evenly.
         use_se: Whether blocks use squeeze-and-excitation.
         settings: Settings of the network.
-        tiny: See `EfficientNet`.
+        tiny: Argument of `EfficientNet`.
     """
 
     def __init__(
@@ -222,16 +226,16 @@ class EfficientNet(nn.Layer):  # type: ignore[misc]
     """The EfficientNet network.
 
     Args:
-        width: Factor on all channels.
+        width: Factor for all numbers of channels.
         depth: Factor on the number of blocks of each stage.
         side: Side of the published images; 1 to pad evenly.
-        dropout: Dropout before the classifier.
+        dropout: Dropout rate before the classifier.
         use_se: Whether blocks use squeeze-and-excitation.
-        tiny: Whether the first and the last convolution have the channels of width 1, and depthwise
-            convolutions have Kaiming's initial weights, as in TinyNet.
-        override_params: Changes of `EfficientNetSettings`.
-        timm_variant: Whether to pad evenly, as timm's networks whose names do not begin with ``tf_``, and to
-            round TinyNet's numbers of blocks, as in its paper.
+        tiny: Whether to build a TinyNet: the first and the last convolution ignore ``width``, and depthwise
+            convolutions have Kaiming's initial weights.
+        override_params: Values of `EfficientNetSettings` to change, by name.
+        timm_variant: Whether to pad evenly, as in timm's networks whose names do not begin with ``tf_``, and
+            to round TinyNet's numbers of blocks as in its paper.
     """
 
     def __init__(

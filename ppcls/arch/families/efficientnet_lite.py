@@ -1,8 +1,8 @@
 """EfficientNet-Lite: EfficientNet (Tan and Le 2019) without squeeze-and-excitation and with ReLU6.
 
-The architecture is Google's (tensorflow/tpu, models/official/efficientnet/lite). Compared to EfficientNet,
-stem and head are not scaled, and the first and the last stage are not repeated. Parameters have timm's names,
-so that its ``tf_efficientnet_lite*`` weights fit.
+The architecture was published by Google (tensorflow/tpu, models/official/efficientnet/lite). Unlike in
+EfficientNet, the widths of stem and head are not scaled, and the first and last stage always have one block.
+The parameters have timm's names, so that timm's weights ``tf_efficientnet_lite*`` fit.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ppcls.arch.layers.conv_norm import DataFormat, batch_norm, round_channels
 from ppcls.arch.layers.drop_path import DropPath
 
 _STEM, _HEAD = 32, 1280
-_DROP_PATH = 0.2  # rate of the last block; earlier blocks have less, in proportion to their depth
+_DROP_PATH = 0.2  # probability of skipping the last block; proportional to the depth for earlier blocks
 
 
 def same_padding(kernel: int, stride: int, side: int) -> list[int]:
-    """Returns TensorFlow's padding "same" of an input with this side, as [top, bottom, left, right].
+    """Returns TensorFlow's padding "same" for an input of ``side``, as [top, bottom, left, right].
 
-    With the side 0 the padding is even.
+    If ``side`` is 0, the padding is the same on all sides.
     """
     if not side:
         return [kernel // 2] * 4
@@ -37,12 +37,12 @@ class LiteBlock(nn.Layer):  # type: ignore[misc]
     """An inverted residual without squeeze-and-excitation.
 
     Args:
-        channels: Channels of input and output.
-        expansion: Channels of the depthwise convolution, as a multiple of the input's.
+        channels: Number of channels of the input and of the output.
+        expansion: Number of channels of the depthwise convolution divided by that of the input.
         kernel: Kernel of the depthwise convolution.
         stride: Stride of the depthwise convolution.
-        side: Side of the input for which the network was published.
-        drop_path: Rate of stochastic depth.
+        side: Side of the feature map for images of the published size.
+        drop_path: Probability of skipping the block for an image in training.
         data_format: Layout of input and output.
     """
 
@@ -64,7 +64,7 @@ class LiteBlock(nn.Layer):  # type: ignore[misc]
         depthwise = conv(
             width, width, kernel, stride, padding=same_padding(kernel, stride, side), groups=width
         )
-        # The order of convolutions; each is followed by batch norm, all but the last one by ReLU6.
+        # Batch norm follows each convolution, and ReLU6 follows each convolution except the last one.
         if expansion == 1:
             convolutions = {"conv_dw": depthwise, "conv_pw": conv(width, out_channels, 1)}
         else:
@@ -81,7 +81,7 @@ class LiteBlock(nn.Layer):  # type: ignore[misc]
         self.drop_path = DropPath(drop_path) if self._has_shortcut and drop_path else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] to [B, C', H/stride, W/stride], or the same in NHWC."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         y = x
         for name, norm_name in self._names:
             y = getattr(self, norm_name)(getattr(self, name)(y))
@@ -91,17 +91,17 @@ class LiteBlock(nn.Layer):  # type: ignore[misc]
 
 
 class EfficientNetLite(nn.Layer):  # type: ignore[misc]
-    """An EfficientNet-Lite.
+    """The EfficientNet-Lite network.
 
     Args:
-        width: Factor on the channels of the stages.
-        depth: Factor on the blocks of the stages.
-        side: Side of the images for which the network was published.
-        dropout: Dropout rate of the features.
+        width: Factor for the number of channels of each stage.
+        depth: Factor for the number of blocks of each stage.
+        side: Side of the published images.
+        dropout: Dropout rate before the classifier.
         class_num: Number of classes.
-        data_format: Layout of the images; parameters have the same shapes in both.
-        input_image_channel: Channels of the images.
-        timm_variant: Whether to pad evenly, as timm's networks whose names do not begin with ``tf_``.
+        data_format: Layout of the images. Parameters have the same shapes in both layouts.
+        input_image_channel: Number of channels of the images.
+        timm_variant: Whether to pad evenly, as in timm's networks whose names do not begin with ``tf_``.
     """
 
     def __init__(
@@ -148,13 +148,13 @@ class EfficientNetLite(nn.Layer):  # type: ignore[misc]
         self.classifier = nn.Linear(_HEAD, class_num)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps images [B, C, H, W], or [B, H, W, C] under NHWC, to logits [B, class_num]."""
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
         x = self.blocks(F.relu6(self.bn1(self.conv_stem(x))))
         x = F.relu6(self.bn2(self.conv_head(x)))
         return self.classifier(self.dropout(self.pool(x).flatten(1)))
 
     def translate_torch_name(self, name: str) -> str:
-        """Returns the name here of a parameter of efficientnet_lite_pytorch; timm's names do not change."""
+        """Returns this network's name for a parameter of efficientnet_lite_pytorch. Keeps timm's names."""
         layer, _, rest = name.partition(".")
         if layer in _LAYERS:
             return f"{_LAYERS[layer]}.{rest}"
@@ -166,7 +166,7 @@ class EfficientNetLite(nn.Layer):  # type: ignore[misc]
         return f"blocks.{stage}.{i}.{names[part]}.{parameter}"
 
 
-# Names of layers in the package efficientnet_lite_pytorch, and here.
+# Names of layers in the package efficientnet_lite_pytorch, and names of the same layers in this network.
 _LAYERS = {
     "_conv_stem": "conv_stem",
     "_bn0": "bn1",

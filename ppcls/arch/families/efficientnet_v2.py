@@ -1,7 +1,8 @@
 """EfficientNetV2 (Tan and Le 2021, https://arxiv.org/abs/2104.00298).
 
-In the first stages, a full convolution replaces the 1x1 and the depthwise one of an inverted residual. As in
-EfficientNet, convolutions that halve the size use TensorFlow's padding for images of even sides.
+In the first stages, a full convolution replaces the 1x1 and the depthwise convolution of an inverted
+residual. As in EfficientNet, convolutions that halve the size use TensorFlow's padding for images of even
+sides.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, FanOutNormal
 from ppcls.arch.layers.sequence import ResidualSequence, named
 from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
 
-# Per stage: stride of the first block, expansion (table 4). Blocks of the first three are fused.
+# Stride of the first block, and expansion, per stage (table 4). Blocks of the first three stages are fused.
 _STAGES = ((1, 1), (2, 4), (2, 4), (2, 4), (1, 6), (2, 6), (1, 6))
 _FUSED, _FEATURES = 3, 1280
 _DROP = 0.2  # probability of skipping the last block
@@ -38,13 +39,13 @@ def _conv(
 
 
 class EfficientNetV2SqueezeExcitation(SqueezeExcitation):
-    """`SqueezeExcitation` with this family's parameter names and initial weights."""
+    """A `SqueezeExcitation` with the parameter names and initial weights of this family."""
 
     names = ("_se_reduce", "_se_expand")
 
     @staticmethod
     def convolution(in_channels: int, out_channels: int, data_format: DataFormat) -> nn.Layer:
-        """See `SqueezeExcitation.convolution`."""
+        """Returns a 1x1 convolution with a bias and the initial weights of this family."""
         attr = ParamAttr(initializer=FanOutNormal())
         return Nested(nn.Conv2D(in_channels, out_channels, 1, weight_attr=attr, data_format=data_format))
 
@@ -58,12 +59,12 @@ def make_block(
     drop: float,
     data_format: DataFormat,
 ) -> ResidualSequence:
-    """Returns an inverted residual with squeeze-and-excitation, or a fused one without it (figure 2).
+    """Returns an inverted residual with squeeze-and-excitation, or a fused block without it (figure 2).
 
     Args:
-        expansion: Channels within the block, as a multiple of ``in_channels``.
+        expansion: Number of channels within the block divided by ``in_channels``.
         fused: Whether a 3x3 convolution replaces the 1x1 and the depthwise convolution.
-        drop: Probability of skipping the block.
+        drop: Probability of skipping the block for an image in training.
     """
     conv, width = partial(_conv, data_format=data_format), in_channels * expansion
     if expansion == 1:
@@ -82,12 +83,12 @@ def make_block(
 
 
 class EfficientNetV2(nn.Layer):  # type: ignore[misc]
-    """The network.
+    """The EfficientNetV2 network.
 
     Args:
         depths: Number of blocks per stage.
-        widths: Channels per stage.
-        dropout: Dropout before the classifier.
+        widths: Number of channels per stage.
+        dropout: Dropout rate before the classifier.
     """
 
     def __init__(

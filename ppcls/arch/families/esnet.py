@@ -1,4 +1,4 @@
-"""ESNet (Yu et al. 2021, https://arxiv.org/abs/2111.00902): shuffled units with squeeze-and-excitation."""
+"""ESNet (Yu et al. 2021, https://arxiv.org/abs/2111.00902), a ShuffleNet with squeeze-and-excitation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STEM, _LAST = 24, 1024
 
 
 class EnhancedShuffleUnit(nn.Layer):  # type: ignore[misc]
-    """Convolutions of half of the channels, then a shuffle of all channels."""
+    """Convolutions of half of the channels, followed by a shuffle of all channels."""
 
     def __init__(self, channels: int, data_format: DataFormat) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class EnhancedShuffleUnit(nn.Layer):  # type: ignore[misc]
 
 
 class EnhancedDownsamplingUnit(nn.Layer):  # type: ignore[misc]
-    """Halves the size in two branches, which a depthwise separable convolution joins."""
+    """Halves the size in two branches. A depthwise separable convolution combines the branches."""
 
     def __init__(self, in_channels: int, out_channels: int, data_format: DataFormat) -> None:
         super().__init__()
@@ -61,7 +61,12 @@ class EnhancedDownsamplingUnit(nn.Layer):  # type: ignore[misc]
 
 
 class ESNet(LateFeatures):
-    """The ESNet network; ``scale`` is a factor on the width of all units."""
+    """The ESNet network.
+
+    Args:
+        scale: Factor for the number of channels of all units.
+        dropout_prob: Dropout rate before the classifier.
+    """
 
     def __init__(
         self,

@@ -12,11 +12,11 @@ from ppcls.arch.layers.drop_path import DropPath, drop_paths
 from ppcls.arch.layers.transformer import linear, normal
 
 _FEATURES = 1280
-_PART = 4  # a partial convolution changes one channel in 4
+_PART = 4  # a partial convolution changes 1 / 4 of the channels
 
 
 def _conv(in_channels: int, out_channels: int, kernel: int, data_format: DataFormat) -> nn.Conv2D:
-    """Returns a convolution without overlap."""
+    """Returns a convolution whose stride equals its kernel, so that windows do not overlap."""
     return nn.Conv2D(
         in_channels,
         out_channels,
@@ -29,7 +29,7 @@ def _conv(in_channels: int, out_channels: int, kernel: int, data_format: DataFor
 
 
 class PartialConvolution(nn.Layer):  # type: ignore[misc]
-    """A 3x3 convolution of the first quarter of the channels; the others stay unchanged."""
+    """A 3x3 convolution of the first quarter of the channels. The other channels do not change."""
 
     def __init__(self, channels: int, data_format: DataFormat) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class PartialBlock(nn.Layer):  # type: ignore[misc]
 
 
 class NormalizedReduction(nn.Layer):  # type: ignore[misc]
-    """A convolution without overlap, and batch norm.
+    """A convolution without overlapping windows, followed by batch norm.
 
     Args:
         name: Name of the convolution in checkpoints.
@@ -95,9 +95,10 @@ class FasterNet(nn.Layer):  # type: ignore[misc]
     """The FasterNet network.
 
     Args:
-        width: Channels of the first stage; each further stage has twice as many.
-        depths: Blocks per stage.
-        drop_path_rate: Probability of skipping the last block; it decreases linearly to 0 in the first one.
+        width: Number of channels of the first stage. Each further stage doubles the number.
+        depths: Number of blocks per stage.
+        drop_path_rate: Probability of skipping the last block. It decreases linearly to 0 for the first
+            block.
         act: Activation.
     """
 

@@ -18,7 +18,7 @@ from ppcls.arch.layers.conv_norm import (
 )
 from ppcls.arch.layers.squeeze_excitation import LinearSqueezeExcitation
 
-# Table 1: kernel, width, channels, whether to use squeeze-and-excitation, stride.
+# Table 1 of the paper: kernel, width, channels, whether to use squeeze-and-excitation, stride.
 _ROWS = (
     (3, 16, 16, False, 1),
     (3, 48, 24, False, 2),
@@ -38,7 +38,7 @@ _ROWS = (
     (5, 960, 160, True, 1),
 )
 _LAST, _FEATURES = 960, 1280
-_DIVISOR = 4  # all numbers of channels are multiples of it
+_DIVISOR = 4  # all numbers of channels are multiples of this number
 _GATE = partial(paddle.clip, min=0.0, max=1.0)
 
 
@@ -46,7 +46,7 @@ _conv = partial(kaiming_conv, kind=UnderscoredConvNorm)
 
 
 class GhostModule(nn.Layer):  # type: ignore[misc]
-    """Computes half of the output by a 1x1 convolution, and from it the other half by a depthwise 3x3 one."""
+    """A 1x1 convolution for half of the output, and a depthwise 3x3 convolution of it for the other half."""
 
     def __init__(
         self, in_channels: int, out_channels: int, act: Activation | None, data_format: DataFormat
@@ -67,11 +67,11 @@ class GhostBottleneck(nn.Layer):  # type: ignore[misc]
     """Two ghost modules and a shortcut (figure 3).
 
     Args:
-        width: Channels between the two modules.
+        width: Number of channels between the two modules.
         kernel: Kernel of the depthwise convolutions, which only blocks with a stride of 2 have.
-        stride: Stride of these convolutions.
+        stride: Stride of the block.
         use_se: Whether to use squeeze-and-excitation.
-        timm_variant: See `GhostNet`.
+        timm_variant: Argument of `GhostNet`.
     """
 
     def __init__(
@@ -110,9 +110,9 @@ class GhostNet(nn.Layer):  # type: ignore[misc]
     """The GhostNet network.
 
     Args:
-        scale: Factor on all channels but the last ones.
-        timm_variant: Whether to build timm's variant: its width and gate in squeeze-and-excitation, and a
-            bias instead of batch norm in the last convolution.
+        scale: Factor for all numbers of channels except the last one.
+        timm_variant: Whether to build timm's variant, which has another width and gate in
+            squeeze-and-excitation, and a bias instead of batch norm in the last convolution.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """HarDNet (Chao et al. 2019, https://arxiv.org/abs/1909.00948).
 
-Its dense blocks have few links: a layer reads only some of the earlier ones.
+In its dense blocks, a layer reads the outputs of only some of the earlier layers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat
 
 
 class HarmonicConv(ConvNorm):
-    """A `ConvNorm` with the parameter names of this network."""
+    """A `ConvNorm` whose parameters have the names of this network."""
 
     names = ("conv", "norm")
 
@@ -31,19 +31,24 @@ class DepthwiseConv(ConvNorm):
 
 
 def links(layer: int) -> list[int]:
-    """Returns the layers that a layer reads: ``layer - p`` for each power of two p that divides ``layer``."""
+    """Returns the numbers of the layers whose outputs a layer reads.
+
+    These are ``layer - p`` for each power of two ``p`` that divides ``layer``.
+    """
     return [layer - (1 << i) for i in range(layer.bit_length()) if layer % (1 << i) == 0]
 
 
 class HarmonicBlock(nn.Layer):  # type: ignore[misc]
-    """Layers that read few earlier ones; the output has every second layer, and the last one.
+    """A block of layers that read the outputs of few earlier layers; see `links`.
+
+    The block returns the outputs of all layers with odd numbers and of the last layer.
 
     Args:
-        channels: Input channels.
-        growth: Channels of a layer with one link.
-        factor: Factor on the channels for each further link.
+        channels: Number of input channels.
+        growth: Number of channels of a layer that reads one output.
+        factor: Factor for the number of channels, per further output that a layer reads.
         depth: Number of layers.
-        separable: Whether a layer is a 1x1 convolution and a depthwise one instead of a 3x3 convolution.
+        separable: Whether a layer is a 1x1 and a depthwise convolution instead of a 3x3 convolution.
     """
 
     def __init__(
@@ -78,15 +83,16 @@ class HarDNet(nn.Layer):  # type: ignore[misc]
     """The HarDNet network.
 
     Args:
-        stem: Channels of the first two convolutions.
-        widths: Channels after each block.
-        growths: See `HarmonicBlock`.
-        depths: Layers per block.
-        halved: Whether the size is halved after each block.
-        factor: See `HarmonicBlock`.
-        separable: Whether convolutions are depthwise separable, and halve the size instead of max pooling.
-        drop_rate: Dropout of the features.
-        drop_last: Dropout after the last block; None for no such layer.
+        stem: Number of channels of the first two convolutions.
+        widths: Number of channels after each block.
+        growths: Argument ``growth`` of each `HarmonicBlock`.
+        depths: Number of layers per block.
+        halved: Whether the size is halved after the block, for each block.
+        factor: Argument of `HarmonicBlock`.
+        separable: Whether convolutions are depthwise separable. If True, depthwise convolutions halve the
+            size instead of max pooling.
+        drop_rate: Dropout rate before the classifier.
+        drop_last: Dropout rate after the last block; None for no dropout layer.
     """
 
     def __init__(

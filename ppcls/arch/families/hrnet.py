@@ -1,6 +1,6 @@
-"""HRNet (Wang et al. 2019, https://arxiv.org/abs/1908.07919), which keeps features of several resolutions.
+"""HRNet (Wang et al. 2019, https://arxiv.org/abs/1908.07919). It processes several resolutions in parallel.
 
-Images may have any size; PaddleClas's networks accept multiples of 32 only.
+Images may have any size. PaddleClas's networks accept only multiples of 32.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, uniform_linear
 
-_DEPTH = 4  # blocks of each resolution in a module
-_HEAD = (32, 64, 128, 256)  # inner channels of the head's blocks, a quarter of their outputs
+_DEPTH = 4  # number of blocks of each resolution in a module
+_HEAD = (32, 64, 128, 256)  # number of inner channels of the head's blocks; they output four times as many
 
 
 class HighResolutionBlock(nn.Layer):  # type: ignore[misc]
     """A residual block of two 3x3 convolutions, or a bottleneck that multiplies its width by 4.
 
     Args:
-        width: Inner channels.
-        bottleneck: Whether it is a bottleneck.
+        width: Number of inner channels.
+        bottleneck: Whether the block is a bottleneck.
         project: Whether the shortcut is a 1x1 convolution instead of the identity.
     """
 
@@ -33,7 +33,7 @@ class HighResolutionBlock(nn.Layer):  # type: ignore[misc]
         conv = partial(ConvNorm, data_format=data_format)
         kernels, out = ((1, 3, 1), 4 * width) if bottleneck else ((3, 3), width)
         channels = [in_channels, *[width] * (len(kernels) - 1), out]
-        self._names = [f"conv{i}" for i in range(1, len(kernels) + 1)]  # in checkpoints
+        self._names = [f"conv{i}" for i in range(1, len(kernels) + 1)]  # names in checkpoints
         for i, kernel in enumerate(kernels):
             act = F.relu if i < len(kernels) - 1 else None
             self.add_sublayer(self._names[i], conv(channels[i], channels[i + 1], kernel, act=act))
@@ -48,7 +48,7 @@ class HighResolutionBlock(nn.Layer):  # type: ignore[misc]
 
 
 class ResolutionFusion(nn.Layer):  # type: ignore[misc]
-    """Adds the features of all resolutions to each one, by strided convolutions or upsampling."""
+    """Adds the features of all resolutions to each resolution, after strided convolutions or upsampling."""
 
     def __init__(self, widths: Sequence[int], data_format: DataFormat) -> None:
         super().__init__()
@@ -99,7 +99,11 @@ class ResolutionModule(nn.Layer):  # type: ignore[misc]
 
 
 class HRNet(nn.Layer):  # type: ignore[misc]
-    """The HRNet network for classification; ``width`` is the number of channels of the highest resolution."""
+    """The HRNet network for classification.
+
+    Args:
+        width: Number of channels of the highest resolution.
+    """
 
     def __init__(
         self,

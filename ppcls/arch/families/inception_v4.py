@@ -71,7 +71,7 @@ _V4_C: Table = (
     ),
     "_conv1 _conv2 _conv3_1 _conv3_2 _conv4_1 _conv4_2",
 )
-_TRANSPOSED = {  # names of modules, up to a number, to convolutions whose kernels timm transposes
+_TRANSPOSED = {  # for each prefix of modules' names, the convolutions whose kernels are transposed in timm
     "_inception_stem": {"_conv2_2", "_conv2_3"},
     "_inceptionB": {"_conv4_2", "_conv4_3", "_conv4_4", "_conv4_5"},
     "_inceptionC": {"_conv4_00", "_conv4_000"},
@@ -84,7 +84,7 @@ _V4 = {
 
 
 def _timm_table(name: str, table: Table) -> Table:
-    """Returns the table of an InceptionV4's module in timm, where pooled features are the last ones."""
+    """Returns the table of a module in timm's InceptionV4, where the pooled features come last."""
     transposed = _TRANSPOSED.get(re.sub(r"_\d$", "", name), set())
     rows, output = table
     kernels = {row[0]: row[3][::-1] for row in rows if row[0] in transposed and isinstance(row[3], tuple)}
@@ -97,7 +97,8 @@ class InceptionV4(nn.Layer):  # type: ignore[misc]
     """The Inception V4 network.
 
     Args:
-        timm_variant: Whether the order of 1x7 and 7x1 convolutions, and of concatenated features, is timm's.
+        timm_variant: Whether 1x7 and 7x1 convolutions, and concatenated features, have the same order as in
+            timm.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""LeViT (Graham et al. 2021, https://arxiv.org/abs/2104.01136): convolutions, then attention with batch norm.
+"""LeViT (Graham et al. 2021, https://arxiv.org/abs/2104.01136): convolutions, and attention with batch norm.
 
-Attention has a learned bias per distance, so images of another size than 224 x 224 need ``img_size``.
-Stochastic depth skips residuals; in PaddleClas it replaces them by noise.
+Attention has a learned bias per distance. Therefore images of another size than 224 x 224 need ``img_size``.
+Stochastic depth skips residuals. In PaddleClas, it replaces them by noise.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from ppcls.arch.layers.transformer import DotProductAttention, check_side, linea
 from ppcls.arch.layers.windows import add_constant, distances
 
 _PATCH = 16
-_RATIO = 2  # of the values' width to the keys', and of the width between linear layers to a token's
-_HALVING_RATIO = 4  # of the values' width to the keys' where the size is halved
+_RATIO = 2  # width of values / width of keys; also width between linear layers / width of a token
+_HALVING_RATIO = 4  # width of values / width of keys in attention that halves the size
 
 
 class ShortConvNorm(ConvNorm):
-    """A `ConvNorm` with the parameter names of this network."""
+    """A `ConvNorm` whose parameters have the names of this network."""
 
     names = ("c", "bn")
 
 
 def _linear_norm(inputs: int, outputs: int, scale: float = 1.0) -> nn.Sequential:
-    """Returns a linear layer without bias, and batch norm with ``scale`` as its initial weight."""
+    """Returns a linear layer without bias, followed by batch norm with the initial weight ``scale``."""
     norm = TokenBatchNorm(outputs, weight_attr=nn.initializer.Constant(scale))
     return nn.Sequential(("c", nn.Linear(inputs, outputs, bias_attr=False)), ("bn", norm))
 
@@ -43,8 +43,8 @@ class DistanceAttention(nn.Layer):  # type: ignore[misc]
         outputs: Width of an output token.
         key: Width of a head's keys.
         heads: Number of heads.
-        side: Side of the square of input tokens.
-        halves: Whether only every second token of each row and column has a query.
+        side: Number of rows and columns of the input tokens.
+        halves: Whether only the tokens in every second row and column have queries, which halves the size.
     """
 
     def __init__(self, inputs: int, outputs: int, key: int, heads: int, side: int, halves: bool) -> None:
@@ -63,7 +63,7 @@ class DistanceAttention(nn.Layer):  # type: ignore[misc]
         self.attention = DotProductAttention(heads)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps tokens [B, N, inputs] to [B, N, outputs], or to a quarter of the tokens."""
+        """Maps tokens [B, N, inputs] to [B, N, outputs], or to [B, N / 4, outputs] if it halves the size."""
         heads = getattr(self, self._projection)(x)
         heads = heads.reshape([-1, x.shape[1], self._heads, sum(self._widths)])
         *query, key, value = (part.flatten(2) for part in heads.split(self._widths, axis=3))
@@ -81,12 +81,12 @@ class LeViT(nn.Layer):  # type: ignore[misc]
     Args:
         widths: Width of a token per stage.
         key: Width of a head's keys.
-        depths: Blocks per stage.
-        heads: Heads of each block per stage.
-        drop_path_rate: Probability of skipping a residual.
-        img_size: Side of the images; a multiple of 16.
-        timm_variant: Whether the logits are the mean of two classifiers, as in timm, whose second one learned
-            from another network.
+        depths: Number of blocks per stage.
+        heads: Number of heads of each block, per stage.
+        drop_path_rate: Probability of skipping a residual for an image in training.
+        img_size: Side of the images in pixels, a multiple of 16; 224 if None.
+        timm_variant: Whether the logits are the mean of two classifiers, as in timm. The second classifier
+            was trained by distillation.
     """
 
     derived: ClassVar[tuple[str, ...]] = ("attention_bias_idxs",)  # buffers that the architecture determines

@@ -1,6 +1,7 @@
-"""MicroNet (Li et al. 2021, https://arxiv.org/abs/2108.05894): networks of a few million multiply-adds.
+"""MicroNet (Li et al. 2021, https://arxiv.org/abs/2108.05894), with only a few million multiply-adds.
 
-Convolutions are factorized into grouped ones with shuffled channels. Dynamic shift-max mixes channel groups.
+Convolutions are factorized into grouped convolutions with shuffled channels. Dynamic shift-max combines
+groups of channels.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from ppcls.arch.layers.sequence import ResidualSequence
 from ppcls.arch.layers.shuffle import ShiftMax, ShuffledGroups
 from ppcls.arch.layers.transformer import linear
 
-_REDUCTION = 8  # of the channels between the layers of shift-max
-_LITE = 3  # number of blocks that double the channels twice, in their depthwise convolutions
-_INNER = ((1.0, 0.0), (1.0, 0.0)), ((1.0, 0.0), (0.5, 0.5))  # initial weights of shift-max, also in M3
+_REDUCTION = 8  # argument `reduction` of ShiftMax
+_LITE = 3  # number of first blocks, in which each of the two depthwise convolutions doubles the channels
+_INNER = ((1.0, 0.0), (1.0, 0.0)), ((1.0, 0.0), (0.5, 0.5))  # argument `starts` of ShiftMax; second one: M3
 
 
 def _conv(layers: list[nn.Layer]) -> nn.Layer:
@@ -42,18 +43,20 @@ def _separable(
 
 
 class MicroNet(nn.Layer):  # type: ignore[misc]
-    """The MicroNet network. As in PaddleClas, even the logits pass batch norm and hard swish.
+    """The MicroNet network. As in PaddleClas, batch norm and hard swish are applied even to the logits.
 
     Args:
-        stem: Channels of the first convolution, and the factor of the second one.
-        blocks: Per block its channels, stride, kernel of the depthwise convolutions, groups of the first
-            convolution (of the first activation in the first three blocks) and of the last one, if any.
-        expansion: Factor on the channels within blocks after the first three.
-        halving: Number of the first block where `ShiftMax` computes its weights with half of the channels.
-        features: Features before the logits.
-        dropout: Dropout of the features.
-        third: Whether it is M3, where only the depthwise convolutions are followed by `ShiftMax`. ReLU6
-            replaces that after the first convolutions, and nothing that at the end of a block.
+        stem: Number of channels of the first convolution, and factor by which the second one multiplies it.
+        blocks: For each block, five numbers: channels, stride, kernel of the depthwise convolutions, groups
+            of the first convolution, groups of the last convolution. In the first three blocks, the fourth
+            number is the groups of the first activation. A block with four numbers has only one convolution.
+        expansion: Factor for the number of channels within blocks after the first three.
+        halving: Number of the first block whose `ShiftMax` layers have half of the width between linear
+            layers.
+        features: Number of features before the logits.
+        dropout: Dropout rate of the features.
+        third: Whether to build M3. In M3, `ShiftMax` follows only the depthwise convolutions. ReLU6 replaces
+            `ShiftMax` after the first convolution of a block, and no activation ends a block.
     """
 
     def __init__(
@@ -93,7 +96,7 @@ class MicroNet(nn.Layer):  # type: ignore[misc]
     def _layers(
         self, i: int, channels: int, out: int, stride: int, kernel: int, groups: int, last_groups: int = 0
     ) -> list[nn.Layer]:
-        """Returns the layers of the ``i``-th block (figure 4)."""
+        """Returns the layers of block ``i``, counted from 0 (figure 4)."""
         third, data_format = self._third, self._data_format
         width = channels * (4 if i < _LITE else self._expansion)
         reduction = _REDUCTION * (1 if i < self._halving else 2)

@@ -1,4 +1,4 @@
-"""MixNet (Tan and Le 2019, https://arxiv.org/abs/1907.09595): depthwise convolutions of several sizes."""
+"""MixNet (Tan and Le 2019, https://arxiv.org/abs/1907.09595). It mixes depthwise kernels of several sizes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from ppcls.arch.layers.conv_norm import Activation, DataFormat, batch_norm, roun
 from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
 
 _FEATURES = 1536
-_SQUEEZE = (0, 2, 4, 2)  # a block's inputs per channel within squeeze-and-excitation, per stage; 0: none
+_SQUEEZE = (0, 2, 4, 2)  # argument `squeeze` of MixedBlock, per stage
 
-_Block = tuple[int, int, int, int, int]  # outputs, convolutions that expand, filter and reduce, expansion
+# Output channels, numbers of parallel convolutions that expand, filter and reduce the channels, expansion.
+_Block = tuple[int, int, int, int, int]
 _SMALL: tuple[tuple[_Block, ...], ...] = (
     ((24, 2, 1, 2, 6), (24, 2, 1, 2, 3)),
     ((40, 1, 3, 1, 6), *[(40, 2, 2, 2, 6)] * 3),
@@ -30,17 +31,17 @@ _MEDIUM: tuple[tuple[_Block, ...], ...] = (
 
 
 def _split(channels: int, count: int) -> list[int]:
-    """Returns the sizes of ``count`` parts; the first one is the largest."""
+    """Splits ``channels`` into ``count`` parts and returns their sizes. The first part is the largest."""
     part, rest = divmod(channels, count)
     return [part + rest] + [part] * (count - 1)
 
 
 class MixedConvNorm(nn.Layer):  # type: ignore[misc]
-    """Convolutions side by side, each of a part of the channels, batch norm and an optional activation.
+    """Parallel convolutions of parts of the channels, followed by batch norm and an optional activation.
 
     Args:
         kernels: Kernel of each convolution.
-        depthwise: Whether they are depthwise.
+        depthwise: Whether the convolutions are depthwise.
     """
 
     def __init__(
@@ -79,7 +80,8 @@ class MixedBlock(nn.Layer):  # type: ignore[misc]
 
     Args:
         block: Properties of the block.
-        squeeze: Inputs per channel within squeeze-and-excitation; 0 for none.
+        squeeze: Number of input channels of the block divided by the number of channels between the
+            convolutions of squeeze-and-excitation; 0 for no squeeze-and-excitation.
     """
 
     def __init__(
@@ -106,9 +108,9 @@ class MixNet(nn.Layer):  # type: ignore[misc]
     """The MixNet network.
 
     Args:
-        stem: Channels of the first convolution.
-        stages: Blocks of each stage.
-        scale: Factor on all channels.
+        stem: Number of channels of the first convolution.
+        stages: Properties of the blocks of each stage.
+        scale: Factor for all numbers of channels.
     """
 
     def __init__(

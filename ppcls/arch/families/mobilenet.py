@@ -1,7 +1,7 @@
 """MobileNetV1 (https://arxiv.org/abs/1704.04861), V2 (1801.04381) and V3 (1905.02244).
 
-As in PaddleClas, the first block of V2 and V3 has an expanding convolution, too, and the gate of V3's
-squeeze-and-excitation has the slope 0.2 instead of 1/6.
+Two details are those of PaddleClas. The first block of V2 and V3 also has an expanding convolution. The gate
+of squeeze-and-excitation in V3 has the slope 0.2 instead of 1/6.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, UnderscoredConvNor
 from ppcls.arch.layers.mobile import DepthwiseSeparable, InvertedResidual, LateFeatures
 from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
 
-# V2, table 2: expansion, channels, number of blocks, stride of the first block.
+# Table 2 of the V2 paper: expansion, channels, number of blocks, stride of the first block.
 _STAGES = (
     (1, 16, 1, 1),
     (6, 24, 2, 2),
@@ -30,7 +30,7 @@ _STAGES = (
 
 
 class MobileNetV2Block(InvertedResidual):
-    """`InvertedResidual` with V2's parameter names; the first one of a stage has no shortcut."""
+    """An `InvertedResidual` with V2's parameter names. The first block of a stage has no shortcut."""
 
     conv = UnderscoredConvNorm
     names = ("_expand_conv", "_bottleneck_conv", "_weigh", "_linear_conv")
@@ -50,7 +50,7 @@ class MobileNetV2Block(InvertedResidual):
 
 
 class MobileNetV2Stage(nn.Layer):  # type: ignore[misc]
-    """Blocks of one width, named ``conv{number}_2`` and so on in checkpoints."""
+    """A stage of blocks. In checkpoints, their names are ``conv{number}_2`` and so on."""
 
     def __init__(
         self,
@@ -84,7 +84,11 @@ class MobileNetV2Stage(nn.Layer):  # type: ignore[misc]
 
 
 class MobileNetV2Net(nn.Layer):  # type: ignore[misc]
-    """The MobileNetV2 network; ``scale`` multiplies all channels, but the last layer has at least 1,280."""
+    """The MobileNetV2 network.
+
+    Args:
+        scale: Factor for all numbers of channels. The last convolution has at least 1,280 channels.
+    """
 
     def __init__(
         self,
@@ -124,12 +128,12 @@ MobileNetV2_x1_5 = partial(MobileNetV2Net, 1.5)
 MobileNetV2_x2_0 = partial(MobileNetV2Net, 2.0)
 
 
-# V1: channels of each block's output at scale 1, and its stride.
+# V1: output channels of each block at scale 1, and its stride.
 _BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
 
 
 class MobileNetV1Block(DepthwiseSeparable):
-    """`DepthwiseSeparable` with V1's parameter names."""
+    """A `DepthwiseSeparable` whose parameters have the names of V1."""
 
     names = ("depthwise_conv", "weigh", "pointwise_conv")
 
@@ -138,7 +142,7 @@ class MobileNetV1Net(nn.Layer):  # type: ignore[misc]
     """The MobileNetV1 network.
 
     Args:
-        scale: Factor on all channels.
+        scale: Factor for all numbers of channels.
         timm_variant: Whether the activation is ReLU6, as in timm, instead of ReLU.
     """
 
@@ -178,7 +182,7 @@ MobileNetV1 = partial(MobileNetV1Net, 1.0)
 
 Row = tuple[int, int, int, bool, Any, int]
 
-# V3, table 1: kernel, width, channels, whether to use squeeze-and-excitation, activation, stride.
+# Table 1 of the V3 paper: kernel, width, channels, whether to use squeeze-and-excitation, activation, stride.
 _LARGE: tuple[Row, ...] = (
     (3, 16, 16, False, F.relu, 1),
     (3, 64, 24, False, F.relu, 2),
@@ -196,7 +200,7 @@ _LARGE: tuple[Row, ...] = (
     (5, 960, 160, True, F.hardswish, 1),
     (5, 960, 160, True, F.hardswish, 1),
 )
-# V3, table 2.
+# Table 2 of the V3 paper, with the same columns.
 _SMALL: tuple[Row, ...] = (
     (3, 16, 16, True, F.relu, 2),
     (3, 72, 24, False, F.relu, 2),
@@ -217,10 +221,10 @@ class MobileNetV3Net(LateFeatures):
     """The MobileNetV3 network.
 
     Args:
-        rows: Rows of table 1 or 2.
-        width: Channels of the last convolution before pooling, at scale 1.
-        scale: Factor on all channels but the last ones.
-        dropout_prob: Dropout before the classifier.
+        rows: Rows of table 1 or 2 of the paper.
+        width: Number of channels of the last convolution before pooling, at scale 1.
+        scale: Factor for all numbers of channels except that of the last convolution.
+        dropout_prob: Dropout rate before the classifier.
     """
 
     def __init__(

@@ -13,9 +13,11 @@ from ppcls.arch.layers.drop_path import dropout
 from ppcls.arch.layers.mobile import MultiQueryAttention
 from ppcls.arch.layers.sequence import LayerScale, ResidualSequence
 
-# Stages (tables 11 to 15) as "channels: blocks". Their first block halves the size. Blocks are
-#   conv/channels/kernel, edge/channels within it, attention/width of a head/heads/stride of keys and values,
-#   and for inverted residuals: channels within it/first depthwise kernel/second one, 0 for none.
+# Stages (tables 11 to 15), written as "channels: blocks". The first block of a stage halves the size. The
+# forms of a block are:   conv/channels/kernel: a convolution   edge/inner channels: an inverted residual with
+# a full convolution   attention/width of a head/number of heads/stride of keys and values: a
+# `MultiQueryAttention`   inner channels/first depthwise kernel/second depthwise kernel: an inverted residual;
+# a kernel 0 means none
 _SMALL = (
     "32: conv/32/3 conv/32/1",
     "64: conv/96/3 conv/64/1",
@@ -53,7 +55,7 @@ _LAST, _FEATURES = 960, 1280
 
 
 def _blocks(stage: str) -> list[tuple[int, int, str]]:
-    """Returns channels, stride and description of each block of a stage."""
+    """Returns the channels, the stride and the description of each block of a stage."""
     channels, _, blocks = stage.partition(": ")
     pairs = (block.partition("*") for block in blocks.split())
     specs = [spec for spec, _, count in pairs for _ in range(int(count or 1))]
@@ -73,17 +75,19 @@ def _inverted_residual(
 
 
 class MobileNetV4(nn.Layer):  # type: ignore[misc]
-    """The network.
+    """The MobileNetV4 network.
 
     Args:
-        stages: Stages, as above.
-        stem: Channels of the first convolution.
+        stages: Stages, in the format of `_SMALL`.
+        stem: Number of channels of the first convolution.
         act: Activation.
-        scale: Initial factor on the channels of inverted residuals and attention; 0 for no factors.
-        drop_path_rate: Probability of skipping the last block; it decreases linearly to 0 in the first one.
-        drop_rate: Dropout before the classifier.
-        timm_variant: Whether attention divides products by the root of one head's width, as in timm, instead
-            of that of all heads' width.
+        scale: Initial value of a learned factor per channel in inverted residuals and attention; 0 for no
+            factor.
+        drop_path_rate: Probability of skipping the last block. It decreases linearly to 0 for the first
+            block.
+        drop_rate: Dropout rate before the classifier.
+        timm_variant: Whether attention divides products by the square root of the width of one head, as in
+            timm, instead of the width of all heads.
     """
 
     def __init__(
@@ -102,7 +106,7 @@ class MobileNetV4(nn.Layer):  # type: ignore[misc]
         super().__init__()
         conv = partial(ConvNorm, data_format=data_format, decay=False)
         self.depths = [*(len(_blocks(stage)) for stage in stages), 1]
-        self.timm_variant = timm_variant or not scale  # only hybrids have factors and attention
+        self.timm_variant = timm_variant or not scale  # only hybrid networks have factors and attention
         self.conv_stem = conv(input_image_channel, stem, 3, 2, act=act)
         self.blocks, channels, count = nn.Sequential(), stem, sum(self.depths)
         for i, (out, stride, spec) in enumerate(block for stage in stages for block in _blocks(stage)):

@@ -1,7 +1,7 @@
-"""MobileNeXt (Zhou et al. 2020, https://arxiv.org/abs/2007.02269): residuals between wide layers.
+"""MobileNeXt (Zhou et al. 2020, https://arxiv.org/abs/2007.02269), whose shortcuts connect wide layers.
 
-In its "sandglass" blocks, depthwise convolutions come first and last. Between them, two 1x1 convolutions
-narrow and widen the channels.
+Its "sandglass" blocks begin and end with depthwise convolutions. Between them, two 1x1 convolutions reduce
+and increase the number of channels.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ppcls.arch.layers.conv_norm import DataFormat, FanOutNormal, batch_norm, ro
 from ppcls.arch.layers.transformer import linear
 
 _STEM = 32
-_STAGES = (  # reduction, channels, blocks and stride
+_STAGES = (  # reduction, channels, number of blocks, stride
     (2, 96, 1, 2),
     (6, 144, 1, 1),
     (6, 192, 3, 2),
@@ -44,14 +44,14 @@ def _conv_norm(
 
 
 class SandglassBlock(nn.Layer):  # type: ignore[misc]
-    """The sandglass block.
+    """A sandglass block.
 
-    A depthwise 3x3 convolution, two 1x1 convolutions that reduce and expand the channels, and another
-    depthwise 3x3 convolution.
+    The block consists of a depthwise 3x3 convolution, two 1x1 convolutions that reduce and increase the
+    number of channels, and another depthwise 3x3 convolution.
 
     Args:
-        reduction: Input channels, as a multiple of those of the narrow layer.
-        wide: Whether to keep the first depthwise convolution if the number of channels changes.
+        reduction: Number of input channels divided by that of the narrow layer.
+        wide: Whether the block has the first depthwise convolution even if the number of channels changes.
     """
 
     def __init__(
@@ -84,7 +84,11 @@ class SandglassBlock(nn.Layer):  # type: ignore[misc]
 
 
 class MobileNeXt(nn.Layer):  # type: ignore[misc]
-    """The MobileNeXt network; ``scale`` is a factor on all channels."""
+    """The MobileNeXt network.
+
+    Args:
+        scale: Factor for all numbers of channels.
+    """
 
     def __init__(
         self,

@@ -13,19 +13,19 @@ from ppcls.arch.layers.sequence import ResidualSequence, named
 from ppcls.arch.layers.tokens import even, over_patches, resize, sides
 from ppcls.arch.layers.transformer import Mlp, SelfAttention
 
-_DEPTHS = (2, 4, 3)  # blocks of each transformer
+_DEPTHS = (2, 4, 3)  # number of blocks of each transformer
 _HEADS = 4
-_DROP = 0.1  # dropout of the paper
+_DROP = 0.1  # dropout rate of the paper
 
 
 class MobileViTConvNorm(ConvNorm):
-    """`ConvNorm` with the parameter names of the MobileViT families."""
+    """A `ConvNorm` whose parameters have the names of the MobileViT families."""
 
     names = ("conv", "norm")
 
 
 class EncoderLayer(nn.Layer):  # type: ignore[misc]
-    """Attention and `Mlp`, each with normalization first and a shortcut."""
+    """Attention and an `Mlp`, each with a normalization before it and a shortcut around it."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -40,11 +40,13 @@ class EncoderLayer(nn.Layer):  # type: ignore[misc]
 
 
 class MobileViTBlock(nn.Layer):  # type: ignore[misc]
-    """Convolutions, a transformer over the pixels of the same position in all patches, and their fusion.
+    """Convolutions, a transformer, and a convolution that fuses its output with the input.
+
+    The transformer processes pixels that have the same position in their patches.
 
     Args:
         width: Width of a token.
-        depth: Blocks of the transformer.
+        depth: Number of blocks of the transformer.
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class MobileViTBlock(nn.Layer):  # type: ignore[misc]
         self._data_format = data_format
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] (or NHWC) to the same shape. Odd sides are enlarged for the transformer."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape. The transformer gets images with even sides."""
         y = self.conv2(self.conv1(x))
         size = sides(x, self._data_format)
         y = resize(y, even(size), self._data_format)
@@ -75,12 +77,12 @@ class MobileViTBlock(nn.Layer):  # type: ignore[misc]
 
 
 class MobileViT(nn.Sequential):  # type: ignore[misc]
-    """The network, which maps images [B, C, H, W] (or NHWC) to logits [B, class_num].
+    """The MobileViT network, which maps images [B, C, H, W] (or NHWC) to logits [B, class_num].
 
     Args:
-        channels: Channels of the first convolution, the stages, and the features.
+        channels: Number of channels of the first convolution, of each stage, and of the features.
         widths: Width of a token in each transformer.
-        expansion: Channels within inverted residuals, as a multiple of their input's.
+        expansion: Number of channels within an inverted residual divided by that of its input.
     """
 
     def __init__(

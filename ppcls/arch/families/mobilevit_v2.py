@@ -1,4 +1,4 @@
-"""MobileViTV2 (Mehta and Rastegari 2022, https://arxiv.org/abs/2206.02680), with attention of linear cost."""
+"""MobileViTV2 (Mehta and Rastegari 2022, https://arxiv.org/abs/2206.02680), with linear-cost attention."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from ppcls.arch.layers.tokens import UNIFORM, even, linear_transformer, over_pat
 
 
 class MobileViTV2Block(nn.Layer):  # type: ignore[misc]
-    """Convolutions, `linear_transformer` over the pixels of the same position in all patches, a convolution.
+    """Convolutions, a `linear_transformer`, and a convolution.
+
+    The transformer processes pixels that have the same position in their patches.
 
     Args:
-        width: Channels of a token.
-        depth: Blocks of the transformer.
+        width: Width of a token.
+        depth: Number of blocks of the transformer.
     """
 
     def __init__(
@@ -35,7 +37,7 @@ class MobileViTV2Block(nn.Layer):  # type: ignore[misc]
         self._data_format = data_format
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] (or NHWC) to the same shape. It enlarges odd sides."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape. Odd sides are rounded up to even sides."""
         x = resize(x, even(sides(x, self._data_format)), self._data_format, align=True)
         x = over_patches(self.global_rep, self.local_rep(x), self._data_format, self._data_format)
         return self.conv_proj(x)
@@ -55,18 +57,18 @@ def inverted_residual(
 
 
 class MobileViTStages(nn.Sequential):  # type: ignore[misc]
-    """The structure of MobileViTV2 and V3, which map images [B, C, H, W] (or NHWC) to logits [B, class_num].
+    """Base class of MobileViTV2 and V3, which map images [B, C, H, W] (or NHWC) to logits [B, class_num].
 
     Args:
-        channels: Channels of the first convolution and of the stages.
+        channels: Number of channels of the first convolution and of each stage.
         widths: Width of a token in the last three stages.
-        depths: Blocks of attention in the last three stages.
-        block: Constructor of the blocks that end them.
+        depths: Number of transformer blocks in the last three stages.
+        block: Constructor of the MobileViT block at the end of each of these stages.
         initializer: Initializer of the convolutions with batch norm.
-        expansion: Channels within inverted residuals, as a multiple of their input's.
-        repeats: Inverted residuals of the second stage.
-        features: Channels of the last convolution; 0 for none.
-        drop_rate: Dropout before the classifier.
+        expansion: Number of channels within an inverted residual divided by that of its input.
+        repeats: Number of inverted residuals in the second stage.
+        features: Number of channels of the last convolution; 0 for no last convolution.
+        drop_rate: Dropout rate before the classifier.
         linear: Constructor of the classifier.
     """
 
@@ -108,7 +110,11 @@ class MobileViTStages(nn.Sequential):  # type: ignore[misc]
 
 
 class MobileViTV2(MobileViTStages):
-    """The network, whose channels are multiplied by ``factor``."""
+    """The MobileViTV2 network.
+
+    Args:
+        factor: Factor for all numbers of channels.
+    """
 
     def __init__(self, factor: float, **options: Any) -> None:
         super().__init__(*scaled(factor), **options)

@@ -1,7 +1,7 @@
 """MobileViTV3 (Wadekar and Chaurasia 2022, https://arxiv.org/abs/2209.15159).
 
-It fuses local with global features, and has a shortcut around each block. Networks named by letters derive
-from MobileViT, those named by factors from MobileViTV2.
+MobileViTV3 fuses local with global features, and has a shortcut around each block. Networks with letters in
+their names are derived from MobileViT. Networks with factors in their names are derived from MobileViTV2.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _HEADS = 4
 
 
 class MobileViTAttention(SelfAttention):
-    """`SelfAttention` with the parameter names of this family."""
+    """A `SelfAttention` whose parameters have the names of this family."""
 
     names = ("qkv_proj", "out_proj")
 
 
 def transformer(width: int, depth: int, drop_rate: float) -> nn.Sequential:
-    """Returns blocks of attention and two linear layers, and the last normalization."""
+    """Returns ``depth`` blocks of attention and two linear layers, and a final normalization."""
     blocks = []
     for _ in range(depth):
         attention = nn.LayerNorm(width), MobileViTAttention(width, _HEADS), dropout(drop_rate)
@@ -40,12 +40,12 @@ def transformer(width: int, depth: int, drop_rate: float) -> nn.Sequential:
 
 
 class MobileViTV3Block(nn.Layer):  # type: ignore[misc]
-    """MobileViT's block with 1x1 convolutions in the fusion (figure 1).
+    """A MobileViT block whose fusion consists of 1x1 convolutions (figure 1).
 
     Args:
         width: Width of a token.
-        depth: Blocks of the transformer.
-        drop_rate: Dropout within the transformer.
+        depth: Number of blocks of the transformer.
+        drop_rate: Dropout rate within the transformer.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class MobileViTV3Block(nn.Layer):  # type: ignore[misc]
         self._data_format, self._channel = data_format, 3 if data_format == "NHWC" else 1
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] (or NHWC) to the same shape. Odd sides are enlarged for the transformer."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape. The transformer gets images with even sides."""
         local, size = self.local_rep(x), sides(x, self._data_format)
         y = resize(local, even(size), self._data_format)
         y = over_patches(lambda x: self.global_rep(x.flatten(0, 1)), y, self._data_format, "NHWC")
@@ -78,7 +78,7 @@ class MobileViTV3Block(nn.Layer):  # type: ignore[misc]
 
 
 class LinearMobileViTV3Block(MobileViTV2Block):
-    """MobileViTV2's block with a fusion and a shortcut (figure 2)."""
+    """A MobileViTV2 block with a fusion and a shortcut (figure 2)."""
 
     def __init__(
         self, channels: int, width: int, depth: int, conv: partial[ConvNorm], data_format: DataFormat
@@ -87,7 +87,7 @@ class LinearMobileViTV3Block(MobileViTV2Block):
         self.conv_proj = conv(2 * width, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """See `MobileViTV2Block.forward`."""
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
         x = resize(x, even(sides(x, self._data_format)), self._data_format, align=True)
         local = self.local_rep(x)
         y = over_patches(self.global_rep, local, self._data_format, self._data_format)
@@ -95,7 +95,7 @@ class LinearMobileViTV3Block(MobileViTV2Block):
 
 
 class MobileViTV3(MobileViTStages):
-    """The network; see `MobileViTStages`."""
+    """The MobileViTV3 network, with the arguments of `MobileViTStages`."""
 
 
 def from_mobilevit(
@@ -110,12 +110,12 @@ def from_mobilevit(
     """Returns a network derived from MobileViT.
 
     Args:
-        channels: Channels of the first convolution and of the stages.
+        channels: Number of channels of the first convolution and of each stage.
         widths: Width of a token in the last three stages.
-        depths: Blocks of attention in the last three stages.
-        expansion: Channels within inverted residuals, as a multiple of their input's.
-        dropout: Dropout within transformers.
-        classifier_dropout: Dropout before the classifier.
+        depths: Number of transformer blocks in the last three stages.
+        expansion: Number of channels within an inverted residual divided by that of its input.
+        dropout: Dropout rate within transformers.
+        classifier_dropout: Dropout rate before the classifier.
         options: Further arguments of `MobileViTStages`.
     """
     block = partial(MobileViTV3Block, drop_rate=dropout)
@@ -126,7 +126,7 @@ def from_mobilevit(
 
 
 def from_mobilevit_v2(factor: float, classifier_dropout: float = 0.1, **options: Any) -> MobileViTV3:
-    """Returns a network derived from MobileViTV2, whose channels are multiplied by ``factor``."""
+    """Returns a network derived from MobileViTV2. ``factor`` multiplies all numbers of channels."""
     settings: dict[str, Any] = {"block": LinearMobileViTV3Block, "drop_rate": classifier_dropout}
     channels, widths = scaled(factor)
     return MobileViTV3(channels, widths, **settings, **options)

@@ -1,4 +1,4 @@
-"""Next-ViT (Li et al. 2022, https://arxiv.org/abs/2207.05501): convolutions, and attention in some blocks."""
+"""Next-ViT (Li et al. 2022, https://arxiv.org/abs/2207.05501), which has attention only in some blocks."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from ppcls.arch.layers.transformer import DEVIATION, linear, normal
 
 _HEAD = 32
 _STEM = ((64, 2), (32, 1), (64, 1), (64, 2))  # channels and stride
-_WIDTHS = ((96, 96), (192, 256), (384, 512), (768, 1024))  # of blocks without and with attention, per stage
-_REDUCTIONS = (8, 4, 2, 1)  # of the sides of keys and values, per stage
-_GROUP = 5  # in the third stage, every block at a multiple of it has attention
-_SHARE = 0.75  # of the channels that have attention
+_WIDTHS = ((96, 96), (192, 256), (384, 512), (768, 1024))  # channels without and with attention, per stage
+_REDUCTIONS = (8, 4, 2, 1)  # factor by which the sides of keys and values are reduced, per stage
+_GROUP = 5  # every fifth block of the third stage has attention
+_SHARE = 0.75  # share of the channels that have attention
 Rates = tuple[float, float, float]
 _INIT = nn.initializer.Normal(std=DEVIATION)
 
 
 class NextConvNorm(ConvNorm):
-    """A `ConvNorm` with the parameter names of this network."""
+    """A `ConvNorm` whose parameters have the names of this network."""
 
     names = ("conv", "norm")
 
 
 class GroupedConvAttention(ConvNorm):
-    """A 3x3 convolution per head, batch norm, ReLU and a 1x1 convolution."""
+    """A grouped 3x3 convolution with one group per head, batch norm, ReLU and a 1x1 convolution."""
 
     names = ("group_conv3x3", "norm")
 
@@ -44,21 +44,22 @@ class GroupedConvAttention(ConvNorm):
 
 
 class ReluMlp(PixelMlp):
-    """A `PixelMlp` with the parameter names of this network."""
+    """A `PixelMlp` whose parameters have the names of this network."""
 
     names = ("conv1", "conv2")
 
 
 class NextBlock(nn.Layer):  # type: ignore[misc]
-    """`GroupedConvAttention`, then `ReluMlp`, each with a shortcut.
+    """A `GroupedConvAttention` followed by a `ReluMlp`, each with a shortcut.
 
-    `AveragedAttention` may come first; the channels of `GroupedConvAttention` are appended to its output.
+    An optional `AveragedAttention` precedes both. In this case, the channels of the `GroupedConvAttention`
+    are appended to its output.
 
     Args:
-        stride: Stride of average pooling.
+        stride: Stride of the average pooling before the block.
         reduction: Factor by which the sides of keys and values are reduced; 0 for no `AveragedAttention`.
-        rates: Dropout after each layer and of the attention weights, and the probability of skipping each
-            half. With both kinds of attention, each has a part of it.
+        rates: Dropout rates after each layer and of the attention weights, and probability of skipping the
+            attention or the `ReluMlp`. If there are two kinds of attention, they divide the probability.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class NextBlock(nn.Layer):  # type: ignore[misc]
 
 
 def _embed(in_channels: int, out: int, stride: int, data_format: DataFormat) -> nn.Layer:
-    """Returns average pooling with this stride, and a 1x1 convolution if size or channels change."""
+    """Returns average pooling with ``stride``, and a 1x1 convolution if the size or the channels change."""
     if stride == 1 and in_channels == out:
         return nn.Identity()
     pool = nn.AvgPool2D(stride, stride, ceil_mode=True, data_format=data_format)
@@ -103,10 +104,11 @@ class NextViT(nn.Layer):  # type: ignore[misc]
     """The Next-ViT network.
 
     Args:
-        depth: Blocks of the third stage, a multiple of 5.
-        drop_path_rate: Probability of skipping the last block; it decreases linearly to 0 in the first one.
-        drop_rate: Dropout after each layer.
-        attn_drop_rate: Dropout of attention weights.
+        depth: Number of blocks of the third stage, a multiple of 5.
+        drop_path_rate: Probability of skipping the last block. It decreases linearly to 0 for the first
+            block.
+        drop_rate: Dropout rate after each layer.
+        attn_drop_rate: Dropout rate of the attention weights.
     """
 
     def __init__(
@@ -128,7 +130,7 @@ class NextViT(nn.Layer):  # type: ignore[misc]
         self.depths = depths = 3, 4, depth, 3
         blocks, paths = list[nn.Layer](), iter(drop_paths(drop_path_rate, sum(depths)))
         for stage, count in enumerate(depths):
-            period = _GROUP if stage == 2 else count  # between blocks with attention
+            period = _GROUP if stage == 2 else count  # distance between blocks with attention
             for i in range(count):
                 stride, attends = 2 if stage and not i else 1, stage > 0 and (i + 1) % period == 0
                 out, reduction = _WIDTHS[stage][attends], _REDUCTIONS[stage] if attends else 0

@@ -1,4 +1,4 @@
-"""PeleeNet (Wang et al. 2018, https://arxiv.org/abs/1804.06882): dense layers with two branches."""
+"""PeleeNet (Wang et al. 2018, https://arxiv.org/abs/1804.06882), whose dense layers have two branches."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, FanOutNormal
 from ppcls.arch.layers.transformer import linear
 
 _STEM, _GROWTH = 32, 32
-_BLOCKS = ((3, 1), (4, 2), (8, 4), (6, 4))  # number of layers, and width of their first convolutions
+_BLOCKS = ((3, 1), (4, 2), (8, 4), (6, 4))  # number of layers, and factor for the width of 1x1 convolutions
 _DROP = 0.05
 
 
 class PeleeConv(ConvNorm):
-    """A `ConvNorm` with ReLU and the parameter names of this network."""
+    """A `ConvNorm` with ReLU, whose parameters have the names of this network."""
 
     names: ClassVar[tuple[str, str]] = ("conv", "norm")
 
@@ -29,7 +29,7 @@ class PeleeConv(ConvNorm):
 
 
 class TwoWayStem(nn.Layer):  # type: ignore[misc]
-    """Halves the size by a convolution, then by max pooling and by convolutions side by side (figure 2)."""
+    """Halves the size by a convolution, and again by parallel max pooling and convolutions (figure 2)."""
 
     def __init__(self, in_channels: int, data_format: DataFormat) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class TwoWayStem(nn.Layer):  # type: ignore[misc]
         self.stem2a = PeleeConv(_STEM, _STEM // 2, 1, data_format=data_format)
         self.stem2b = PeleeConv(_STEM // 2, _STEM, 3, 2, data_format=data_format)
         self.stem3 = PeleeConv(2 * _STEM, _STEM, 1, data_format=data_format)
-        # The second convolution rounds odd sides up.
+        # The second convolution rounds odd sides up, as the max pooling does.
         self.pool = nn.MaxPool2D(2, 2, ceil_mode=True, data_format=data_format)
         self._axis = 1 if data_format == "NCHW" else 3
 
@@ -48,10 +48,10 @@ class TwoWayStem(nn.Layer):  # type: ignore[misc]
 
 
 class TwoWayDense(nn.Layer):  # type: ignore[misc]
-    """Appends the outputs of one and of two 3x3 convolutions to the channels (figure 1).
+    """Appends the outputs of two branches, with one and two 3x3 convolutions, to the channels (figure 1).
 
     Args:
-        width: Output channels of the 1x1 convolutions before them.
+        width: Number of output channels of the 1x1 convolution at the start of each branch.
     """
 
     def __init__(self, in_channels: int, width: int, data_format: DataFormat) -> None:

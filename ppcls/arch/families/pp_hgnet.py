@@ -1,7 +1,7 @@
 """PP-HGNet and PP-HGNetV2 (PaddleClas, docs/en/models/PP-HGNet_en.md and PP-HGNetV2_en.md).
 
 V2 has another stem, two 1x1 convolutions for aggregation, and cheaper layers in the last two stages. Its
-small networks, B0 to B3, scale and shift the output of each ReLU by two learned numbers.
+small networks B0 to B3 multiply the output of each ReLU by a learned number and add another learned number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FEATURES = 2048
 
 
 class EffectiveSqueezeExcitation(nn.Layer):  # type: ignore[misc]
-    """Multiplies each channel by a gate, computed from the means of all channels by one 1x1 convolution."""
+    """Multiplies each channel by a gate, which a 1x1 convolution computes from the means of all channels."""
 
     def __init__(self, channels: int, data_format: DataFormat) -> None:
         super().__init__()
@@ -34,10 +34,10 @@ class EffectiveSqueezeExcitation(nn.Layer):  # type: ignore[misc]
 
 
 class AggregationBlock(nn.Layer):  # type: ignore[misc]
-    """A sequence of layers; two more layers aggregate the block's input and all their outputs.
+    """A sequence of layers, and two layers that aggregate the block's input and the outputs of all layers.
 
     Args:
-        layers: Layers of the sequence.
+        layers: Number of layers of the sequence.
         aggregation: Two layers that aggregate the concatenated channels.
         shortcut: Whether to add the input to the output.
     """
@@ -45,7 +45,7 @@ class AggregationBlock(nn.Layer):  # type: ignore[misc]
     names: ClassVar[tuple[str, str]] = (
         "aggregation_conv",
         "att",
-    )  # of the aggregating layers, in checkpoints
+    )  # names of the aggregating layers in checkpoints
 
     def __init__(
         self,
@@ -72,11 +72,11 @@ class AggregationBlock(nn.Layer):  # type: ignore[misc]
 
 
 class PPHGNetStage(nn.Layer):  # type: ignore[misc]
-    """Blocks of one width.
+    """A stage of blocks with the same number of channels.
 
     Args:
-        halved: Whether a depthwise convolution halves the size first.
-        blocks: Blocks of the stage.
+        halved: Whether the stage begins with a depthwise convolution that halves the size.
+        blocks: Number of blocks of the stage.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class PPHGNetStage(nn.Layer):  # type: ignore[misc]
         self.blocks = nn.Sequential(*blocks)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] (or NHWC) to [B, C', H, W] or half the size."""
+        """Maps [B, C, H, W] (or NHWC) to [B, C', H, W], or to [B, C', H/2, W/2] if ``halved``."""
         return self.blocks(self.downsample(x))
 
 
@@ -96,12 +96,12 @@ class PPHGNet(nn.Layer):  # type: ignore[misc]
     """The PP-HGNet network.
 
     Args:
-        stem: Widths of the first convolutions.
-        middles: Channels between the layers of a block, per stage.
-        widths: Output channels per stage.
+        stem: Number of channels of the first three convolutions.
+        middles: Number of channels between the layers of a block, per stage.
+        widths: Number of output channels per stage.
         depths: Number of blocks per stage.
-        layers: Layers of a block.
-        dropout: Dropout before the classifier.
+        layers: Number of layers of a block.
+        dropout: Dropout rate before the classifier.
     """
 
     def __init__(
@@ -165,11 +165,11 @@ PPHGNet_base = partial(
 )
 
 
-_EVEN = [0, 1, 0, 1]  # padding below and on the right, so that a kernel of 2 keeps the size
+_EVEN = [0, 1, 0, 1]  # padding at the bottom and on the right, so that a 2x2 kernel does not change the size
 
 
 class LearnedAffine(nn.Layer):  # type: ignore[misc]
-    """Multiplies all values by one learned number and adds another, with 1/100 of the learning rate."""
+    """Multiplies all values by a learned number and adds another. Both have 1/100 of the learning rate."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class LearnedAffine(nn.Layer):  # type: ignore[misc]
 
 
 class AffineConvNorm(ConvNorm):
-    """A `ConvNorm` with a `LearnedAffine` after its activation, if it has one."""
+    """A `ConvNorm` with a `LearnedAffine` after its activation, if there is an activation."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -198,7 +198,7 @@ class AffineConvNorm(ConvNorm):
 
 
 class LightConv(nn.Layer):  # type: ignore[misc]
-    """A 1x1 convolution, then a depthwise one."""
+    """A 1x1 convolution followed by a depthwise convolution."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel: int, conv: partial[ConvNorm]) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ class LightConv(nn.Layer):  # type: ignore[misc]
 
 
 class PPHGNetV2Stem(nn.Layer):  # type: ignore[misc]
-    """Reduces the size to a quarter. At half the size, two convolutions and a pooling run in parallel."""
+    """Reduces the size to a quarter. At half the size, two convolutions run in parallel with a pooling."""
 
     def __init__(
         self,
@@ -238,7 +238,7 @@ class PPHGNetV2Stem(nn.Layer):  # type: ignore[misc]
 
 
 class PPHGNetV2Block(AggregationBlock):
-    """`AggregationBlock` with V2's parameter names."""
+    """An `AggregationBlock` whose parameters have the names of V2."""
 
     names = ("aggregation_squeeze_conv", "aggregation_excitation_conv")
 
@@ -247,12 +247,12 @@ class PPHGNetV2(nn.Layer):  # type: ignore[misc]
     """The PP-HGNetV2 network.
 
     Args:
-        stem: Widths of the stem's first convolutions and of its last one.
-        middles: Channels between the layers of a block, per stage.
-        widths: Output channels per stage.
+        stem: Number of channels of the stem's inner convolutions, and of its last convolution.
+        middles: Number of channels between the layers of a block, per stage.
+        widths: Number of output channels per stage.
         depths: Number of blocks per stage.
-        layers: Layers of a block.
-        affine: Whether activations are followed by `LearnedAffine`.
+        layers: Number of layers of a block.
+        affine: Whether a `LearnedAffine` follows each activation.
     """
 
     def __init__(

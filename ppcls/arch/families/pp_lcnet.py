@@ -1,8 +1,9 @@
 """PP-LCNet and PP-LCNetV2 (PaddleClas, docs/en/models/PP-LCNet_en.md and PP-LCNetV2_en.md).
 
-The late stages of V2 add up depthwise convolutions with several kernel sizes. `reparameterize` merges them
-into one for inference, as in RepVGG (Ding et al. 2021, https://arxiv.org/abs/2101.03697). As in PaddleClas's
-checkpoints, that convolution, ``dw_conv``, also exists during training, where it is unused.
+The late stages of V2 add up depthwise convolutions with several kernel sizes. For inference, `reparameterize`
+merges them into one convolution, as in RepVGG (Ding et al. 2021, https://arxiv.org/abs/2101.03697). The
+merged convolution, ``dw_conv``, also exists during training because PaddleClas's checkpoints contain it.
+Training does not use it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ppcls.arch.layers.mobile import DepthwiseSeparable, LateFeatures
 from ppcls.arch.layers.reparameterize import BranchedLayer
 from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
 
-# V1, table 1, blocks of each stage: kernel, channels, stride, whether to use squeeze-and-excitation.
+# Blocks of each stage of V1 (table 1): kernel, channels, stride, whether to use squeeze-and-excitation.
 _STAGES = {
     "blocks2": ((3, 32, 1, False),),
     "blocks3": ((3, 64, 2, False), (3, 64, 1, False)),
@@ -33,10 +34,10 @@ class PPLCNet(LateFeatures):
     """The PP-LCNet network.
 
     Args:
-        scale: Factor on all channels but the last ones.
-        dropout_prob: Dropout before the classifier.
-        stride_list: Strides of the first convolution and of the first blocks of the later stages.
-        use_last_conv: Whether a convolution computes more features before the classifier.
+        scale: Factor for all numbers of channels except that of the last convolution.
+        dropout_prob: Dropout rate before the classifier.
+        stride_list: Strides of the first convolution and of the first block of each later stage.
+        use_last_conv: Whether a last convolution computes more features before the classifier.
         timm_variant: Whether the last convolution has a bias, as in timm.
     """
 
@@ -88,13 +89,15 @@ PPLCNet_x2_5 = partial(PPLCNet, 2.5)
 
 
 class LateBlock(BranchedLayer):
-    """Depthwise convolutions that are added up, then one or two 1x1 convolutions.
+    """The sum of several depthwise convolutions, followed by one or two 1x1 convolutions.
 
     Args:
-        kernel: Largest kernel of the depthwise convolutions; there is one for each smaller odd kernel.
+        kernel: Largest kernel of the depthwise convolutions. There is also one convolution for each smaller
+            odd kernel.
         stride: Stride of the depthwise convolutions.
-        narrow: Whether there are two 1x1 convolutions, with half the channels between them, and
-            squeeze-and-excitation before them. Otherwise there is a shortcut if the shapes agree.
+        narrow: Whether the block has squeeze-and-excitation and two 1x1 convolutions, with half of the
+            channels between them. If False, the block has one 1x1 convolution, and a shortcut if input and
+            output have the same shape.
         conv: Constructor of all convolutions.
     """
 
@@ -135,7 +138,7 @@ class LateBlock(BranchedLayer):
         return x + y if self._shortcut else y
 
     def replace_branches(self, convolution: nn.Conv2D) -> None:
-        """See `BranchedLayer.replace_branches`."""
+        """Registers ``convolution`` under its name in checkpoints and removes the branches."""
         self.dw_conv = convolution
         del self.dw_conv_list
 
@@ -144,11 +147,11 @@ class PPLCNetV2(LateFeatures):
     """The PP-LCNetV2 network.
 
     Args:
-        scale: Factor on all channels but the last ones.
+        scale: Factor for all numbers of channels except that of the last convolution.
         depths: Number of blocks per stage.
     """
 
-    unused: ClassVar[tuple[str, ...]] = (".dw_conv.weight", ".dw_conv.bias")  # of `LateBlock`
+    unused: ClassVar[tuple[str, ...]] = (".dw_conv.weight", ".dw_conv.bias")  # parameters of `LateBlock`
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""PVTv2 (Wang et al. 2021, https://arxiv.org/abs/2106.13797): a pyramid of transformer blocks.
+"""PVTv2 (Wang et al. 2021, https://arxiv.org/abs/2106.13797), a pyramid of transformer blocks.
 
-Features are tokens [B, H, W, C] between the convolutions.
+Between the convolutions, features are tokens [B, H, W, C].
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DepthwiseMlp(nn.Layer):  # type: ignore[misc]
 
 
 class PyramidBlock(nn.Layer):  # type: ignore[misc]
-    """Attention, then `DepthwiseMlp`, each with normalization first and a shortcut."""
+    """Attention and a `DepthwiseMlp`, each with a normalization before it and a shortcut around it."""
 
     def __init__(self, width: int, attention: nn.Layer, mlp: nn.Layer, drop_path: float) -> None:
         super().__init__()
@@ -62,12 +62,13 @@ class PyramidVisionTransformerV2(nn.Layer):  # type: ignore[misc]
 
     Args:
         widths: Width of a token per stage.
-        depths: Blocks per stage.
-        ratios: Width within `DepthwiseMlp`, as a multiple of the token's, per stage.
-        linear_cost: See `ReducedAttention`.
-        drop_rate: Dropout after each layer.
-        attn_drop_rate: Dropout of attention weights.
-        drop_path_rate: Probability of skipping the last block; it decreases linearly to 0 in the first one.
+        depths: Number of blocks per stage.
+        ratios: Width within the `DepthwiseMlp` divided by the width of a token, per stage.
+        linear_cost: Argument of `ReducedAttention`.
+        drop_rate: Dropout rate after each layer.
+        attn_drop_rate: Dropout rate of the attention weights.
+        drop_path_rate: Probability of skipping the last block. It decreases linearly to 0 for the first
+            block.
     """
 
     channels_last: ClassVar[bool] = True  # features are [B, H, W, C] in both layouts

@@ -1,6 +1,6 @@
-"""RedNet (Li et al. 2021, https://arxiv.org/abs/2103.06255): ResNets of involutions.
+"""RedNet (Li et al. 2021, https://arxiv.org/abs/2103.06255), a ResNet with involutions.
 
-Images may have any size; PaddleClas's networks accept multiples of 32 only.
+Images may have any size. PaddleClas's networks accept only multiples of 32.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat, batch_norm
 
-_REDUCTION, _GROUP = 4, 16  # of an involution
+_REDUCTION, _GROUP = 4, 16  # an involution's reduction between its convolutions, and channels per group
 _WIDTHS = (64, 128, 256, 512)
 
 
@@ -34,7 +34,7 @@ def _conv_norm_relu(
 
 
 class Involution(nn.Layer):  # type: ignore[misc]
-    """A convolution whose kernel is computed for each pixel and shared by 16 channels."""
+    """A convolution that computes its kernel for each pixel. Groups of 16 channels share the kernel."""
 
     def __init__(self, channels: int, kernel: int, stride: int, data_format: DataFormat) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Involution(nn.Layer):  # type: ignore[misc]
 
 
 class InvolutionBlock(nn.Layer):  # type: ignore[misc]
-    """ResNet's bottleneck with a 7x7 involution in the middle."""
+    """A ResNet bottleneck with a 7x7 involution in the middle."""
 
     def __init__(
         self, in_channels: int, width: int, stride: int, project: bool, data_format: DataFormat
@@ -83,7 +83,11 @@ class InvolutionBlock(nn.Layer):  # type: ignore[misc]
 
 
 class RedNet(nn.Layer):  # type: ignore[misc]
-    """The RedNet network; ``depths`` are the blocks per stage."""
+    """The RedNet network.
+
+    Args:
+        depths: Number of blocks per stage.
+    """
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """RegNetX (Radosavovic et al. 2020, https://arxiv.org/abs/2003.13678).
 
-Blocks are ResNeXt's bottlenecks without a change of width. A formula with three numbers defines the widths of
-the blocks; blocks of equal width form a stage.
+Blocks are ResNeXt bottlenecks whose convolutions all have the same number of channels. A formula with three
+numbers defines the widths of the blocks. Consecutive blocks of the same width form a stage.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from ppcls.arch.layers.conv_norm import DataFormat, UnderscoredConvNorm, uniform
 from ppcls.arch.layers.residual import BottleneckBlock, ResidualStyle
 
 _STEM = 32
-_MULTIPLE = 8  # all widths are multiples of it
+_MULTIPLE = 8  # all widths are multiples of this number
 
 
 def plan_stages(slope: float, first: int, ratio: float, depth: int, group: int) -> list[tuple[int, int, int]]:
-    """Returns (width, groups, blocks) of each stage.
+    """Returns the width, the number of groups and the number of blocks of each stage.
 
     Args:
         slope: Increase of the width per block (equation 2).
         first: Width of the first block.
-        ratio: Ratio of the widths of successive stages (equations 3 and 4).
+        ratio: Ratio of the widths of consecutive stages (equations 3 and 4).
         depth: Total number of blocks.
-        group: Channels per group; widths become multiples of it.
+        group: Number of channels per group. Widths are rounded to multiples of this number.
     """
     steps = [round(math.log(1 + slope * j / first) / math.log(ratio)) for j in range(depth)]
     widths = [round(first * ratio**step / _MULTIPLE) * _MULTIPLE for step in steps]
@@ -41,7 +41,7 @@ def plan_stages(slope: float, first: int, ratio: float, depth: int, group: int) 
 
 
 class RegNet(nn.Layer):  # type: ignore[misc]
-    """The RegNetX network; for the first five arguments see `plan_stages`."""
+    """The RegNetX network. The docstring of `plan_stages` describes the first five arguments."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class RegNet(nn.Layer):  # type: ignore[misc]
         return self.out(self.avg_pool(x).flatten(1))
 
 
-# Appendix D of the paper.
+# The numbers are from appendix D of the paper.
 RegNetX_200MF = partial(RegNet, 36.44, 24, 2.49, 13, 8)
 RegNetX_400MF = partial(RegNet, 24.48, 24, 2.54, 22, 16)
 RegNetX_600MF = partial(RegNet, 36.97, 48, 2.24, 16, 24)

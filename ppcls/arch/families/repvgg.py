@@ -1,8 +1,8 @@
 """RepVGG (Ding et al. 2021, https://arxiv.org/abs/2101.03697).
 
-During training a block is the sum of a 3x3 convolution, a 1x1 convolution and, if the shapes agree, the
-identity. `ppcls.arch.layers.reparameterize` merges them into one 3x3 convolution for inference. D2se,
-published after the paper, has squeeze-and-excitation in each block.
+During training, a block is the sum of a 3x3 convolution, a 1x1 convolution and, if input and output have the
+same shape, the input. For inference, `ppcls.arch.layers.reparameterize` merges them into one 3x3 convolution.
+The network D2se, which was published after the paper, has squeeze-and-excitation in each block.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, batch_norm
 from ppcls.arch.layers.reparameterize import BranchedLayer
 from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
 
-_WIDTHS = (64, 128, 256, 512)  # of the stages at scale 1
+_WIDTHS = (64, 128, 256, 512)  # number of channels of the stages at scale 1
 
 
 class RepVGGSqueezeExcitation(SqueezeExcitation):
-    """`SqueezeExcitation` with this family's parameter names."""
+    """A `SqueezeExcitation` whose parameters have the names of this family."""
 
     names = ("down", "up")
 
 
 class RepVGGBlock(BranchedLayer):
-    """The sum of the branches, optional squeeze-and-excitation, and ReLU (figure 2)."""
+    """The sum of the branches, followed by optional squeeze-and-excitation and ReLU (figure 2)."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class RepVGGBlock(BranchedLayer):
         return F.relu(self.se(self.add_up(x)))
 
     def replace_branches(self, convolution: nn.Conv2D) -> None:
-        """See `BranchedLayer.replace_branches`."""
+        """Registers ``convolution`` under its name in checkpoints and removes the branches."""
         self.rbr_reparam = convolution
         for name in ("rbr_dense", "rbr_1x1", "rbr_identity"):
             self._sub_layers.pop(name, None)
@@ -66,9 +66,9 @@ class RepVGG(nn.Layer):  # type: ignore[misc]
 
     Args:
         depths: Number of blocks per stage.
-        scale: Factor on the widths of the first three stages.
-        last_scale: Factor on the width of the last stage.
-        groups: Groups of the convolutions of every second block.
+        scale: Factor for the number of channels of the first three stages.
+        last_scale: Factor for the number of channels of the last stage.
+        groups: Number of groups of the convolutions in every second block.
         use_se: Whether blocks use squeeze-and-excitation.
     """
 
@@ -86,7 +86,7 @@ class RepVGG(nn.Layer):  # type: ignore[misc]
         super().__init__()
         channels = min(_WIDTHS[0], int(_WIDTHS[0] * scale))
         self.stage0 = RepVGGBlock(input_image_channel, channels, 2, 1, use_se, data_format)
-        number = 0  # of the block
+        number = 0  # number of the block in the network
         for stage, (depth, width) in enumerate(zip(depths, _WIDTHS, strict=True), 1):
             out = int(width * (last_scale if stage == len(depths) else scale))
             blocks = []
@@ -107,7 +107,7 @@ class RepVGG(nn.Layer):  # type: ignore[misc]
 
 _A, _B, _D = (2, 4, 14, 1), (4, 6, 16, 1), (8, 14, 24, 1)
 
-# Table 2 and section 4.1.
+# The numbers are from table 2 and section 4.1 of the paper.
 RepVGG_A0 = partial(RepVGG, _A, 0.75, 2.5)
 RepVGG_A1 = partial(RepVGG, _A, 1.0, 2.5)
 RepVGG_A2 = partial(RepVGG, _A, 1.5, 2.75)

@@ -1,9 +1,9 @@
 """Res2Net (Gao et al. 2019, https://arxiv.org/abs/1904.01169).
 
-``26w_4s``: the middle of a bottleneck splits the channels into 4 groups, of 26 channels in the first stage.
-Each group is convolved together with the previous group's output; blocks that halve the size omit this
-addition. The "vd" networks (He et al. 2018, https://arxiv.org/abs/1812.01187) start with three 3x3
-convolutions and use average pooling in shortcuts.
+In a network named ``26w_4s``, the middle of a bottleneck splits the channels into 4 groups, which have 26
+channels in the first stage. The output of the previous group is added to each group before its convolution,
+except in blocks that halve the size. The "vd" networks (He et al. 2018, https://arxiv.org/abs/1812.01187)
+start with three 3x3 convolutions and use average pooling in shortcuts.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from paddle.nn import functional as F
 from ppcls.arch.layers.conv_norm import DataFormat, UnderscoredConvNorm
 from ppcls.arch.layers.residual import RESNET_WIDTHS, NumberedResNet, ResidualBlock, ResidualStyle
 
-_LETTERS = 12  # stages of up to 12 blocks use letters in checkpoints; longer ones for the first block only
+# In checkpoints, letters name the blocks of stages with up to 12 blocks. In longer stages, a letter names
+# only the first block.
+_LETTERS = 12
 
 
 @dataclass(frozen=True)
 class Res2NetStyle(ResidualStyle):
-    """Properties shared by the blocks of one Res2Net.
+    """The properties that all blocks of a Res2Net share.
 
     Attributes:
-        scales: Number of groups that the channels are split into.
-        share: Channels per group in the first stage.
-        timm_variant: See `Res2Net`.
+        scales: Number of groups of channels.
+        share: Number of channels per group in the first stage.
+        timm_variant: Argument of `Res2Net`.
     """
 
     conv: type[UnderscoredConvNorm] = UnderscoredConvNorm
@@ -38,7 +40,7 @@ class Res2NetStyle(ResidualStyle):
 
 
 class Res2NetBlock(ResidualBlock):
-    """A bottleneck whose middle convolutions see the image at several scales (figure 2b)."""
+    """A bottleneck whose middle convolutions have receptive fields of several sizes (figure 2b)."""
 
     def __init__(
         self,
@@ -73,7 +75,7 @@ class Res2NetBlock(ResidualBlock):
         return width * style.expansion
 
     def name_filters(self, block: str) -> None:
-        """Registers the middle convolutions under their names in a block called ``block``."""
+        """Registers the middle convolutions under the names that they have in the block ``block``."""
         for number, conv in enumerate(self._filters, 1):
             self.add_sublayer(f"{block}_branch2b_{number}", conv)
 
@@ -89,13 +91,15 @@ class Res2NetBlock(ResidualBlock):
 
 
 class Res2Net(NumberedResNet):
-    """The Res2Net network; ``share`` and ``scales`` as in `Res2NetStyle`.
+    """The Res2Net network.
 
     Args:
         depths: Number of blocks per stage.
-        vd: Whether it is a "vd" network.
-        timm_variant: Whether average pooling counts the padding, and the first block of the first stage
-            computes like those of the other stages, as in timm.
+        share: Number of channels per group in the first stage.
+        scales: Number of groups of channels.
+        vd: Whether to build a "vd" network.
+        timm_variant: Whether to build timm's variant, in which average pooling counts the padding and the
+            first block of the first stage works like the first block of the other stages.
     """
 
     stem_name = "conv1"

@@ -1,6 +1,7 @@
-"""ResNeSt (Zhang et al. 2020, https://arxiv.org/abs/2004.08955): a ResNet with attention among branches.
+"""ResNeSt (Zhang et al. 2020, https://arxiv.org/abs/2004.08955), a ResNet with attention among branches.
 
-Shortcuts use average pooling. It rounds up, so that images of any size are accepted, unlike in PaddleClas.
+Shortcuts use average pooling, which rounds sizes up. Therefore images may have any size, unlike in
+PaddleClas.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ from ppcls.arch.layers.conv_norm import DataFormat, UnderscoredConvNorm, batch_n
 from ppcls.arch.layers.residual import RESNET_WIDTHS
 
 _EXPANSION = 4
-_REDUCTION, _LEAST = 4, 32  # of the channels between the layers that compute the attention
+_REDUCTION, _LEAST = 4, 32  # reduction and minimum number of channels between the layers for the attention
 
 
 class SplitAttention(nn.Layer):  # type: ignore[misc]
-    """A 3x3 convolution with several branches, and their sum weighted by attention per channel (figure 2).
+    """A 3x3 convolution with several branches, whose outputs are weighted per channel and added (figure 2).
 
     Args:
-        channels: Channels of input and output.
-        branches: Number of branches; a single one is weighted by gates.
+        channels: Number of channels of input and output.
+        branches: Number of branches. If there is only one, its weights are the logistic function of the
+            scores instead of a softmax.
     """
 
     def __init__(self, channels: int, branches: int, data_format: DataFormat) -> None:
@@ -58,10 +60,10 @@ class SplitAttentionBlock(nn.Layer):  # type: ignore[misc]
     """A bottleneck with `SplitAttention`. Average pooling halves the size.
 
     Args:
-        width: Channels of the inner convolutions.
+        width: Number of channels of the inner convolutions.
         branches: Number of branches.
-        pool_first: Whether pooling precedes the attention.
-        counts_padding: Whether pooling counts the padding.
+        pool_first: Whether the pooling precedes the attention.
+        counts_padding: Whether the pooling counts the padding.
     """
 
     def __init__(
@@ -105,9 +107,9 @@ class ResNeSt(nn.Layer):  # type: ignore[misc]
 
     Args:
         depths: Number of blocks per stage.
-        stem: Channels of the first convolution.
+        stem: Number of channels of the first convolution.
         branches: Number of branches per block.
-        timm_variant: Whether the blocks' average pooling counts the padding, as in timm.
+        timm_variant: Whether the average pooling in blocks counts the padding, as in timm.
     """
 
     def __init__(

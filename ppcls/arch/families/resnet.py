@@ -1,9 +1,9 @@
 """ResNet (https://arxiv.org/abs/1512.03385), ResNeXt (1611.05431) and SE-ResNet (1709.01507).
 
-As in PaddleClas, two things differ from the paper: the 3x3 convolution of a bottleneck has the stride
-("v1.5"), and the first block of every stage projects its shortcut even if the shapes agree. The "vd" networks
-(He et al. 2018, https://arxiv.org/abs/1812.01187) start with three 3x3 convolutions and use average pooling
-in shortcuts.
+As in PaddleClas, two details differ from the paper. The 3x3 convolution of a bottleneck has the stride
+("v1.5"). The shortcut of the first block of every stage has a convolution even if input and output have the
+same shape. The "vd" networks (He et al. 2018, https://arxiv.org/abs/1812.01187) start with three 3x3
+convolutions and use average pooling in shortcuts.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from ppcls.arch.layers.residual import (
     make_stem,
 )
 
-_WIDTHS = {32: (128, 256, 512, 1024), 64: (256, 512, 1024, 2048)}  # per stage, by the number of groups
-_EXPANSION = {1: 4, 32: 2, 64: 1}  # by the number of groups; the first stage always has 256 output channels
+_WIDTHS = {32: (128, 256, 512, 1024), 64: (256, 512, 1024, 2048)}  # for each number of groups, per stage
+_EXPANSION = {1: 4, 32: 2, 64: 1}  # for each number of groups; the first stage always outputs 256 channels
 
 
 def _numbered(
@@ -41,19 +41,28 @@ def _numbered(
     vd: bool = False,
     se: bool = False,
 ) -> Callable[..., nn.Layer]:
-    """Returns the constructor of a network without options; ``vd`` and ``se`` as in `ResidualStyle`."""
+    """Returns the constructor of a network without options.
+
+    Args:
+        kind: Class of the blocks.
+        depths: Number of blocks per stage.
+        groups: Number of groups of the middle convolution in a bottleneck.
+        stem: Number of channels of the first convolutions.
+        vd: Whether to build a "vd" network.
+        se: Whether blocks use squeeze-and-excitation.
+    """
     style = ResidualStyle(UnderscoredConvNorm, groups, _EXPANSION[groups], vd, se)
     return partial(NumberedResNet, kind, depths, style, stem, _WIDTHS.get(groups, RESNET_WIDTHS))
 
 
 class BasicSEResNet(NumberedResNet):
-    """An SE-ResNet of basic blocks.
+    """An SE-ResNet with basic blocks.
 
     Args:
         depths: Number of blocks per stage.
-        vd: Whether it is a "vd" network.
-        timm_variant: Whether squeeze-and-excitation has timm's width, and the first block of the network does
-            not project its shortcut.
+        vd: Whether to build a "vd" network.
+        timm_variant: Whether to build timm's variant, in which squeeze-and-excitation has another width and
+            the shortcut of the network's first block has no convolution.
     """
 
     def __init__(
@@ -84,7 +93,7 @@ class BasicSEResNet(NumberedResNet):
         self.timm_variant = timm_variant
 
 
-_VD, _SENET = (32, 32, 64), (64, 64, 128)  # widths of three first convolutions
+_VD, _SENET = (32, 32, 64), (64, 64, 128)  # number of channels of the first three convolutions
 
 ResNet50_vc = _numbered(BottleneckBlock, (3, 4, 6, 3), stem=_VD)
 
@@ -119,14 +128,14 @@ class ResNet(nn.Layer):  # type: ignore[misc]
     """The ResNet network.
 
     Args:
-        kind: Kind of block.
+        kind: Class of the blocks.
         depths: Number of blocks per stage.
-        vd: Whether it is a "vd" network.
-        layer_type: Kind of the inner convolutions of basic blocks.
-        last_stage_stride: Stride of the last stage, without ``stride_list``.
-        stride_list: Strides of the first convolution, the max pooling and the later stages; by default 2.
+        vd: Whether to build a "vd" network.
+        layer_type: Class of the inner convolutions of basic blocks, by its name in PaddleClas.
+        last_stage_stride: Stride of the last stage; ``stride_list`` overrides it.
+        stride_list: Strides of the first convolution, the max pooling and the later stages; 2 by default.
         stem_act: Activation of the first convolutions: ``relu`` or ``none``.
-        use_first_short_conv: Whether the first block projects its shortcut; in the paper it does not.
+        use_first_short_conv: Whether the shortcut of the first block has a convolution, unlike in the paper.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """ResNeXt trained on images with hashtags (Mahajan et al. 2018, https://arxiv.org/abs/1805.00932).
 
-Blocks are those of ResNeXt with 32 groups, but wider: "32x48d" has 48 channels per group in the first stage.
+The blocks are wide ResNeXt blocks with 32 groups. "32x48d" has 48 channels per group in the first stage.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _STEM, _FIRST = 64, 256  # output channels of the stem and of the first stage
 
 
 class ShortUnderscoredConvNorm(ConvNorm):
-    """A `ConvNorm` with the parameter names of this network."""
+    """A `ConvNorm` whose parameters have the names of this network."""
 
     names: ClassVar[tuple[str, str]] = ("_conv", "_bn")
 
 
 class WideBottleneck(nn.Layer):  # type: ignore[misc]
-    """1x1, grouped 3x3 and 1x1 convolutions, the first two with ``width`` channels, and a shortcut."""
+    """A bottleneck of 1x1, grouped 3x3 and 1x1 convolutions. The first two have ``width`` channels."""
 
     def __init__(
         self, in_channels: int, width: int, out_channels: int, stride: int, data_format: DataFormat
@@ -47,7 +47,11 @@ class WideBottleneck(nn.Layer):  # type: ignore[misc]
 
 
 class WideResNeXt101(nn.Layer):  # type: ignore[misc]
-    """The network; ``width`` is the number of channels per group in the first stage."""
+    """The ResNeXt-101 network.
+
+    Args:
+        width: Number of channels per group in the first stage.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""ReXNet (Han et al. 2020, https://arxiv.org/abs/2007.00992): blocks of growing width."""
+"""ReXNet (Han et al. 2020, https://arxiv.org/abs/2007.00992), whose width increases from block to block."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from paddle import Tensor, nn
 
 from ppcls.arch.layers.conv_norm import DataFormat, batch_norm
 
-_STEM, _FIRST, _GROWTH, _LAST = 32, 16, 180, 1280  # channels, at width 1
+_STEM, _FIRST, _GROWTH, _LAST = 32, 16, 180, 1280  # numbers of channels at scale 1
 _BLOCKS = 16
 _EXPANSION = 6
-_HALVING = (1, 3, 5, 11)  # blocks with stride 2
-_EXCITED = 3  # first block with squeeze-and-excitation
+_HALVING = (1, 3, 5, 11)  # numbers of the blocks with stride 2
+_EXCITED = 3  # number of the first block with squeeze-and-excitation
 _SQUEEZE = 12
 
 
@@ -96,7 +96,11 @@ class PartialShortcutBlock(nn.Layer):  # type: ignore[misc]
 
 
 class ReXNet(nn.Layer):  # type: ignore[misc]
-    """The ReXNet network; ``scale`` is a factor on all channels, at least 1."""
+    """The ReXNet network.
+
+    Args:
+        scale: Factor for all numbers of channels, at least 1.
+    """
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ _conv = partial(kaiming_conv, kind=UnderscoredConvNorm, decay=True)
 
 
 class ShuffleUnit(nn.Layer):  # type: ignore[misc]
-    """Three convolutions on half of the channels, then a shuffle of all channels (figure 3c)."""
+    """Three convolutions of half of the channels, followed by a shuffle of all channels (figure 3c)."""
 
     def __init__(self, channels: int, act: Activation, data_format: DataFormat) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class ShuffleUnit(nn.Layer):  # type: ignore[misc]
 
 
 class DownsamplingUnit(nn.Layer):  # type: ignore[misc]
-    """Halves the size: two convolutions compute one half of the output, three the other half (figure 3d)."""
+    """Halves the size in two branches, of two and three convolutions, and shuffles channels (figure 3d)."""
 
     def __init__(self, in_channels: int, out_channels: int, act: Activation, data_format: DataFormat) -> None:
         super().__init__()
@@ -59,9 +59,9 @@ class ShuffleNetV2(nn.Layer):  # type: ignore[misc]
     """The ShuffleNetV2 network.
 
     Args:
-        widths: Channels per stage.
-        features: Channels of the last convolution.
-        act: Activation of all convolutions but the depthwise ones.
+        widths: Number of channels per stage.
+        features: Number of channels of the last convolution.
+        act: Activation of all convolutions except depthwise convolutions.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class ShuffleNetV2(nn.Layer):  # type: ignore[misc]
         return self._fc(self._avg_pool(self._last_conv(x)).flatten(1))
 
 
-# Table 5, which lacks x0_25 and x0_33.
+# Table 5 of the paper. The table does not contain x0_25 and x0_33.
 ShuffleNetV2_x0_25 = partial(ShuffleNetV2, (24, 48, 96), 512)
 ShuffleNetV2_x0_33 = partial(ShuffleNetV2, (32, 64, 128), 512)
 ShuffleNetV2_x0_5 = partial(ShuffleNetV2, (48, 96, 192), 1024)

@@ -11,11 +11,11 @@ from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat
 
-_SQUEEZED = (16, 16, 32, 32, 48, 48, 64, 64)  # of each fire module; it has eight times as many outputs
+_SQUEEZED = (16, 16, 32, 32, 48, 48, 64, 64)  # inner channels of each fire module; it outputs 8 times as many
 
 
 class ReluConvolution(nn.Layer):  # type: ignore[misc]
-    """A convolution with bias and ReLU; ``_conv`` in checkpoints."""
+    """A convolution with bias and ReLU. In checkpoints, the convolution is ``_conv``."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel: int, data_format: DataFormat) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class ReluConvolution(nn.Layer):  # type: ignore[misc]
 
 
 class FireModule(nn.Layer):  # type: ignore[misc]
-    """A 1x1 convolution that squeezes the channels, then a 1x1 and a 3x3 one side by side."""
+    """A 1x1 convolution that reduces the channels, followed by parallel 1x1 and 3x3 convolutions."""
 
     def __init__(self, in_channels: int, squeezed: int, data_format: DataFormat) -> None:
         super().__init__()
@@ -48,10 +48,10 @@ class SqueezeNet(nn.Layer):  # type: ignore[misc]
     """The SqueezeNet network.
 
     Args:
-        width: Channels of the first convolution.
+        width: Number of channels of the first convolution.
         kernel: Kernel of the first convolution.
         padding: Padding of the first convolution.
-        pooled: Fire modules after which max pooling follows, counted from 1.
+        pooled: Numbers of the fire modules that max pooling follows, counted from 1.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class SqueezeNet(nn.Layer):  # type: ignore[misc]
         self._avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num], which are not negative."""
+        """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]. ReLU makes all logits >= 0."""
         x = self._pool(F.relu(self._conv(x)))
         for number in range(1, len(_SQUEEZED) + 1):
             x = getattr(self, f"_conv{number}")(x)

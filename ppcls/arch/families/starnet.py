@@ -1,4 +1,4 @@
-"""StarNet (Ma et al. 2024, https://arxiv.org/abs/2403.19967): blocks that multiply two projections."""
+"""StarNet (Ma et al. 2024, https://arxiv.org/abs/2403.19967), whose blocks multiply two projections."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _conv(
     groups: int = 1,
     norm: bool = True,
 ) -> nn.Sequential:
-    """Returns a convolution with bias, and batch norm if ``norm``."""
+    """Returns a convolution with bias, followed by batch norm if ``norm`` is True."""
     padding = kernel // 2
     conv = nn.Conv2D(
         in_channels, out, kernel, stride, padding=padding, groups=groups, data_format=data_format
@@ -31,7 +31,7 @@ def _conv(
 
 
 class StarBlock(nn.Layer):  # type: ignore[misc]
-    """Multiplies two projections of a depthwise convolution's result, with a shortcut."""
+    """Multiplies two projections of the output of a depthwise convolution. The block has a shortcut."""
 
     def __init__(self, channels: int, drop_path: float, data_format: DataFormat) -> None:
         super().__init__()
@@ -53,10 +53,11 @@ class StarNet(nn.Layer):  # type: ignore[misc]
     """The StarNet network.
 
     Args:
-        width: Channels of the first stage; each further stage has twice as many.
-        depths: Blocks per stage.
-        drop_rate: Dropout before the classifier.
-        drop_path_rate: Probability of skipping the last block; it decreases linearly to 0 in the first one.
+        width: Number of channels of the first stage. Each further stage doubles the number.
+        depths: Number of blocks per stage.
+        drop_rate: Dropout rate before the classifier.
+        drop_path_rate: Probability of skipping the last block. It decreases linearly to 0 for the first
+            block.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Swin Transformer (Liu et al. 2021, https://arxiv.org/abs/2103.14030).
 
-Images may have any size: feature maps are padded with zeros on the right and at the bottom to multiples of
-the window. (PaddleClas adds a whole window to a side that is a multiple if the other side is not.) As in
-PaddleClas, every second block shifts its windows, even where one window covers everything;
-with ``shift_single_window=False`` it does not, as in the paper, timm and torchvision.
+Images may have any size. Feature maps are padded with zeros on the right and at the bottom to multiples of
+the window side. If only one side is not a multiple, PaddleClas also adds a whole window to the other side. As
+in PaddleClas, every second block shifts its windows, even if one window covers the whole feature map. With
+``shift_single_window=False``, such a block does not shift its window, as in the paper, timm and torchvision.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SwinAttention(WindowAttention):
         )
 
     def table(self) -> Tensor:
-        """See `WindowAttention.table`."""
+        """Returns the learned biases of all relative positions, [(2 * window - 1) ** 2, heads]."""
         return self.relative_position_bias_table
 
 
@@ -65,7 +65,7 @@ class SwinPatchEmbed(nn.Layer):  # type: ignore[misc]
 
 
 class PatchMerging(nn.Layer):  # type: ignore[misc]
-    """Merges 2 x 2 tokens into one of twice the width."""
+    """Merges 2 x 2 tokens into one token of twice the width."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -78,19 +78,19 @@ class PatchMerging(nn.Layer):  # type: ignore[misc]
 
     @staticmethod
     def gather(x: Tensor) -> Tensor:
-        """Maps [B, H, W, C] to [B, ceil(H / 2), ceil(W / 2), 4 * C]."""
+        """Concatenates 2 x 2 tokens: maps [B, H, W, C] to [B, ceil(H / 2), ceil(W / 2), 4 * C]."""
         x = pad_to_multiple(x, 2)
         return paddle.concat([x[:, row::2, column::2] for column in (0, 1) for row in (0, 1)], axis=-1)
 
 
 class SwinStage(nn.Layer):  # type: ignore[misc]
-    """Blocks of one size, every second one with shifted windows.
+    """A stage of blocks for feature maps of one size. Every second block has shifted windows.
 
     Args:
-        blocks: The blocks.
-        downsample: Layer that follows them.
-        window: Side of a window.
-        shift_single: Whether a window that covers everything is shifted, too.
+        blocks: Number of blocks of the stage.
+        downsample: Layer that follows the blocks.
+        window: Side of a window in tokens.
+        shift_single: Whether to also shift a window that covers the whole feature map.
     """
 
     def __init__(self, blocks: list[nn.Layer], downsample: nn.Layer, window: int, shift_single: bool) -> None:
@@ -99,7 +99,7 @@ class SwinStage(nn.Layer):  # type: ignore[misc]
         self._window, self._shift_single = window, shift_single
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, H, W, C] to [B, ceil(H / 2), ceil(W / 2), 2 * C]; to its own shape in the last stage."""
+        """Maps [B, H, W, C] to [B, ceil(H / 2), ceil(W / 2), 2 * C]. The last stage keeps the shape."""
         height, width = (side + -side % self._window for side in x.shape[1:3])
         shifts = self._shift_single or max(height, width) > self._window
         mask = shift_mask(height, width, self._window) if shifts else None
@@ -114,17 +114,19 @@ class SwinTransformer(nn.Layer):  # type: ignore[misc]
     Args:
         width: Width of a token in the first stage.
         depths: Number of blocks per stage.
-        heads: Heads of each block in the first stage; the number doubles from stage to stage.
-        window: Side of a window.
-        drop_path_rate: Probability of skipping the last block; it decreases linearly to 0 in the first one.
-        drop_rate: Dropout of tokens and after each layer.
-        attn_drop_rate: Dropout of attention weights.
-        shift_single_window: Whether every second block shifts its window even if it covers everything.
-        stages: Side of a window and constructor of attention per stage, instead of ``window`` and
+        heads: Number of heads of each block in the first stage. Each further stage doubles the number.
+        window: Side of a window in tokens.
+        drop_path_rate: Probability of skipping the last block. It decreases linearly to 0 for the first
+            block.
+        drop_rate: Dropout rate of tokens and after each layer.
+        attn_drop_rate: Dropout rate of the attention weights.
+        shift_single_window: Whether every second block shifts its window even if this window covers the whole
+            feature map.
+        stages: Side of a window and constructor of attention per stage; by default ``window`` and
             `SwinAttention`.
     """
 
-    # Buffers in checkpoints of several versions of PaddleClas; the architecture determines their values.
+    # Buffers in checkpoints of several versions of PaddleClas. The architecture determines their values.
     derived: ClassVar[tuple[str, ...]] = ("relative_position_index", "attn_mask")
     block: ClassVar[type[TransformerBlock]] = TransformerBlock
     merging: ClassVar[type[PatchMerging]] = PatchMerging

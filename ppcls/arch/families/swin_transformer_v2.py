@@ -1,7 +1,7 @@
 """Swin Transformer V2 (Liu et al. 2021, https://arxiv.org/abs/2111.09883).
 
-Attention compares directions only, a small network computes the position biases, and normalization ends each
-residual. As in version 1, images may have any size.
+Unlike in version 1, attention compares only the directions of queries and keys, a small network computes the
+position biases, and each residual ends with a normalization. As in version 1, images may have any size.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ppcls.arch.families.swin_transformer import PatchMerging, SwinTransformer
 from ppcls.arch.layers.transformer import TransformerBlock, linear
 from ppcls.arch.layers.windows import WindowAttention, add_constant
 
-_HIDDEN = 512  # width within the network that computes position biases
+_HIDDEN = 512  # width of the hidden layer in the network that computes position biases
 _MAX_BIAS = 16.0
 _MAX_SCALE = 100.0
-_EPSILON = 1e-6  # smallest length of queries and keys
+_EPSILON = 1e-6  # smallest norm of queries and keys, to avoid a division by 0
 
 
 class CosineAttention(WindowAttention):
-    """Window attention by cosines, with biases that follow from the logarithms of distances.
+    """Window attention with cosines. A network computes the biases from the logarithms of distances.
 
     Args:
-        trained_window: Side of the windows in pretraining, which scales distances; 0 for ``window``.
+        trained_window: Side of the windows in pretraining, which scales the distances; 0 for ``window``.
     """
 
     def __init__(
@@ -51,19 +51,19 @@ class CosineAttention(WindowAttention):
         add_constant(self, "relative_coords_table", log_distances(window, trained_window or window))
 
     def project(self, x: Tensor) -> Tensor:
-        """See `SelfAttention.project`."""
+        """Maps tokens [B, N, width] to queries, keys and values [B, N, 3 * width]."""
         x = self.qkv(x)  # keys have no bias
         bias = paddle.concat([self.q_bias, paddle.zeros_like(self.q_bias), self.v_bias])
         return x + bias.astype(x.dtype)
 
     def compare(self, query: Tensor, key: Tensor) -> Tensor:
-        """See `SelfAttention.compare`."""
+        """Maps queries and keys [B, heads, N, width / heads] to their scaled cosines [B, heads, N, N]."""
         query, key = (F.normalize(x, axis=-1, epsilon=_EPSILON) for x in (query, key))
         scores = self.scores(query, key)
         return scores * self.logit_scale.clip(max=math.log(_MAX_SCALE)).exp().astype(scores.dtype)
 
     def table(self) -> Tensor:
-        """See `WindowAttention.table`."""
+        """Returns the computed biases of all relative positions, [(2 * window - 1) ** 2, heads]."""
         return _MAX_BIAS * F.sigmoid(self.cpb_mlp(self.relative_coords_table).flatten(0, 2))
 
 
@@ -78,30 +78,32 @@ class PostNormBlock(TransformerBlock):
     """A transformer block whose residuals end with normalization (figure 1)."""
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        """See `TransformerBlock.forward`; ``context`` is the mask of `WindowAttention`."""
+        """Maps tokens [B, ..., width] to the same shape; ``context`` is the mask of `WindowAttention`."""
         mixed = self.attn(x, context)
         x = x + self.drop_path(self.norm1(mixed))
         return x + self.drop_path(self.norm2(self.mlp(x)))
 
 
 class PostNormMerging(PatchMerging):
-    """Merges 2 x 2 tokens, and normalizes afterwards."""
+    """Merges 2 x 2 tokens into one token of twice the width, and normalizes the result."""
 
     def __init__(self, width: int) -> None:
         super().__init__(width)
         self.norm = nn.LayerNorm(2 * width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """See `PatchMerging.forward`."""
+        """Maps [B, H, W, C] to [B, ceil(H / 2), ceil(W / 2), 2 * C]."""
         return self.norm(self.reduction(self.gather(x)))
 
 
 class SwinTransformerV2(SwinTransformer):
-    """The network. A window is at most as large as a stage's feature map of published images.
+    """The Swin Transformer V2 network.
+
+    No window is larger than the feature map of its stage for images of the published size.
 
     Args:
-        side: Side of the published images.
-        trained_windows: Side of the windows in pretraining per stage; 0 for the stage's window.
+        side: Side of the published images in pixels.
+        trained_windows: Side of the windows in pretraining per stage; 0 for the side of the stage's windows.
         options: Further arguments of `SwinTransformer`.
     """
 
@@ -124,7 +126,7 @@ class SwinTransformerV2(SwinTransformer):
             for i, trained in enumerate(trained_windows)
         ]
         super().__init__(width, depths, heads, window, stages=stages, shift_single_window=False, **options)
-        self.window_sides = trained_windows[0] or window, window  # in pretraining, and now
+        self.window_sides = trained_windows[0] or window, window  # in pretraining, and in this network
 
 
 _TINY = partial(SwinTransformerV2, 96, (2, 2, 6, 2), 3, drop_path_rate=0.2)

@@ -1,6 +1,7 @@
-"""TNT (Han et al. 2021, https://arxiv.org/abs/2103.00112): a transformer of patches, and one in each patch.
+"""TNT (Han et al. 2021, https://arxiv.org/abs/2103.00112): transformers of patches and within each patch.
 
-There is one learned position per patch, so images of another size than 224 x 224 need ``img_size``.
+Each patch has a learned position embedding. Therefore images of another size than 224 x 224 need
+``img_size``.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from ppcls.arch.layers.tokens import TokenConvolution, to_tokens
 from ppcls.arch.layers.transformer import DotProductAttention, Mlp, check_side, linear, normal
 from ppcls.arch.layers.windows import to_windows
 
-_PATCH, _STRIDE = 16, 4  # sides of a patch and of a pixel
-_PIXELS = (_PATCH // _STRIDE) ** 2  # per patch
+_PATCH, _STRIDE = 16, 4  # sides of a patch, and of the part of a patch that the paper calls a pixel
+_PIXELS = (_PATCH // _STRIDE) ** 2  # number of such pixels per patch
 _PIXEL_HEADS = 4
-_RATIO = 4  # width within `Mlp`, as a multiple of a token's
+_RATIO = 4  # width within `Mlp` divided by the width of a token
 
 
 class SplitSelfAttention(nn.Layer):  # type: ignore[misc]
-    """Self-attention whose values have a linear layer of their own.
+    """Self-attention with a separate linear layer for the values.
 
     Args:
         width: Width of a token, a multiple of ``heads``.
         heads: Number of heads.
-        drop_rate: Dropout of the output.
-        attn_drop_rate: Dropout of the attention weights.
+        drop_rate: Dropout rate of the output.
+        attn_drop_rate: Dropout rate of the attention weights.
     """
 
     def __init__(self, width: int, heads: int, drop_rate: float, attn_drop_rate: float) -> None:
@@ -46,14 +47,16 @@ class SplitSelfAttention(nn.Layer):  # type: ignore[misc]
 
 
 class NestedBlock(nn.Layer):  # type: ignore[misc]
-    """A block of pixels within each patch, then one of patches, to which the pixels are added.
+    """A transformer block for the pixels of each patch, and a transformer block for the patches.
+
+    The pixels are projected and added to the patches between both blocks.
 
     Args:
         width: Width of a patch's token.
         pixel_width: Width of a pixel's token.
-        heads: Heads of the patches' attention.
-        rates: Dropout after each layer and of attention weights.
-        drop_path: Probability of skipping each half of a block.
+        heads: Number of heads in the attention of patches.
+        rates: Dropout rates after each layer and of the attention weights.
+        drop_path: Probability of skipping the attention or the `Mlp` of a block for an image in training.
     """
 
     def __init__(
@@ -89,12 +92,13 @@ class TNT(nn.Layer):  # type: ignore[misc]
     Args:
         width: Width of a patch's token.
         pixel_width: Width of a pixel's token.
-        heads: Heads of the patches' attention.
+        heads: Number of heads in the attention of patches.
         depth: Number of blocks.
-        img_size: Side of the images; a multiple of 16.
-        drop_rate: Dropout of tokens and after each layer.
-        attn_drop_rate: Dropout of attention weights.
-        drop_path_rate: Probability of skipping the last block; it decreases linearly to 0 in the first one.
+        img_size: Side of the images in pixels, a multiple of 16; 224 if None.
+        drop_rate: Dropout rate of tokens and after each layer.
+        attn_drop_rate: Dropout rate of the attention weights.
+        drop_path_rate: Probability of skipping the last block. It decreases linearly to 0 for the first
+            block.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Twins (Chu et al. 2021, https://arxiv.org/abs/2104.13840): a pyramid with conditional positions.
+"""Twins (Chu et al. 2021, https://arxiv.org/abs/2104.13840). Convolutions encode the positions of tokens.
 
-PCPVT attends to reduced keys and values, like PVT. SVT (``alt_gvt``) does so in every second block only; the
-others attend within windows. Sides that are not a multiple of a window are padded with zeros; PaddleClas
-rejects them.
+The attention of PCPVT uses a reduced number of keys and values, as in PVT. In SVT (``alt_gvt``), only every
+second block uses this attention, and the other blocks attend within windows. Feature maps are padded with
+zeros to multiples of the window side. PaddleClas rejects sides that are not multiples.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ppcls.arch.layers.transformer import SelfAttention, TransformerBlock, linea
 from ppcls.arch.layers.windows import crop, from_windows, pad_to_multiple, to_windows
 
 _WINDOW = 7
-_REDUCTIONS = (8, 4, 2, 1)  # of the sides of keys and values, per stage
+_REDUCTIONS = (8, 4, 2, 1)  # factor by which the sides of keys and values are reduced, per stage
 _EPSILON = 1e-6
 
 
 class LocalAttention(SelfAttention):
-    """Attention within windows."""
+    """Self-attention within windows."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps tokens [B, H, W, width] to the same shape."""
@@ -36,7 +36,7 @@ class LocalAttention(SelfAttention):
 
 
 class PositionEncoding(nn.Layer):  # type: ignore[misc]
-    """Adds a depthwise 3x3 convolution of the tokens, which makes them depend on their position."""
+    """Adds a depthwise 3x3 convolution of the tokens to the tokens, which encodes their positions."""
 
     def __init__(self, width: int, data_format: DataFormat) -> None:
         super().__init__()
@@ -63,13 +63,14 @@ class Twins(nn.Layer):  # type: ignore[misc]
 
     Args:
         widths: Width of a token per stage.
-        heads: Heads of each block per stage.
-        ratios: Width within `Mlp`, as a multiple of the token's, per stage.
-        depths: Blocks per stage.
-        local: Whether every second block attends within windows, beginning with the first one.
-        drop_rate: Dropout of tokens and after each layer.
-        attn_drop_rate: Dropout of attention weights.
-        drop_path_rate: Probability of skipping the last block; it decreases linearly to 0 in the first one.
+        heads: Number of heads of each block, per stage.
+        ratios: Width within the `Mlp` divided by the width of a token, per stage.
+        depths: Number of blocks per stage.
+        local: Whether every second block attends within windows. The first block is such a block.
+        drop_rate: Dropout rate of tokens and after each layer.
+        attn_drop_rate: Dropout rate of the attention weights.
+        drop_path_rate: Probability of skipping the last block. It decreases linearly to 0 for the first
+            block.
     """
 
     channels_last: ClassVar[bool] = True  # features are [B, H, W, C] in both layouts

@@ -1,4 +1,4 @@
-"""UniFormer (Li et al. 2022, https://arxiv.org/abs/2201.09450): convolutions first, then attention."""
+"""UniFormer (Li et al. 2022, https://arxiv.org/abs/2201.09450): stages of convolutions, then of attention."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RATIO = 4
 
 
 class ConvMlp(PixelMlp):
-    """A `PixelMlp` with the parameter names of this network."""
+    """A `PixelMlp` whose parameters have the names of this network."""
 
     names = ("fc1_conv", "fc2_conv")
 
@@ -42,13 +42,13 @@ class LocalBlock(nn.Layer):  # type: ignore[misc]
 
 
 class GlobalBlock(TransformerBlock):
-    """A transformer block for images, which adds a depthwise convolution first.
+    """A transformer block for images, which first adds a depthwise convolution of its input.
 
     Args:
-        width: Channels.
-        attn: Layer from tokens to tokens.
-        scaled: Whether each half ends with a learned scale per channel.
-        drops: Dropout within `Mlp`, and probability of skipping each half.
+        width: Number of channels.
+        attn: Layer that maps tokens to tokens of the same shape.
+        scaled: Whether the attention and the `Mlp` each end with a learned factor per channel.
+        drops: Dropout rate within the `Mlp`, and probability of skipping the attention or the `Mlp`.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class GlobalBlock(TransformerBlock):
 
 
 def overlapping_conv(in_channels: int, widths: tuple[int, ...], data_format: DataFormat) -> nn.Sequential:
-    """Returns 3x3 convolutions that halve the size, with batch norm, and GELU between them."""
+    """Returns 3x3 convolutions that halve the size. Batch norm follows each one, and GELU is between them."""
     layers: list[nn.Layer] = []
     for width in widths:
         conv = nn.Conv2D(in_channels, width, 3, 2, padding=1, data_format=data_format)
@@ -87,13 +87,14 @@ class UniFormer(nn.Layer):  # type: ignore[misc]
     """The UniFormer network.
 
     Args:
-        depths: Blocks per stage.
+        depths: Number of blocks per stage.
         head: Width of a head.
-        overlapping: Whether 3x3 convolutions instead of patches reduce the size.
-        scaled: See `GlobalBlock`.
-        drop_path_rate: Probability of skipping the last block; it decreases linearly to 0 in the first one.
-        drop_rate: Dropout of the first features and after each layer.
-        attn_drop_rate: Dropout of attention weights.
+        overlapping: Whether 3x3 convolutions reduce the size instead of convolutions without overlap.
+        scaled: Argument of `GlobalBlock`.
+        drop_path_rate: Probability of skipping the last block. It decreases linearly to 0 for the first
+            block.
+        drop_rate: Dropout rate of the first features and after each layer.
+        attn_drop_rate: Dropout rate of the attention weights.
     """
 
     def __init__(

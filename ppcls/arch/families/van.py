@@ -1,4 +1,4 @@
-"""VAN (Guo et al. 2022, https://arxiv.org/abs/2202.09741): attention by convolutions with large kernels."""
+"""VAN (Guo et al. 2022, https://arxiv.org/abs/2202.09741), whose attention consists of large convolutions."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ppcls.arch.layers.conv_norm import DataFormat, FanOutNormal, batch_norm
 from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
 from ppcls.arch.layers.transformer import linear
 
-_SCALE = 1e-2  # initial scale of a block's channels
+_SCALE = 1e-2  # initial value of a learned factor per channel of a block
 
 
 def _conv(data_format: DataFormat) -> partial[nn.Conv2D]:
-    """Returns a constructor of convolutions."""
+    """Returns a constructor of convolutions with the initial weights of this network."""
     return partial(nn.Conv2D, weight_attr=FanOutNormal(depthwise=True), data_format=data_format)
 
 
 class LargeKernelAttention(nn.Layer):  # type: ignore[misc]
-    """Multiplies features by those of a 5x5, a dilated 7x7 and a 1x1 convolution."""
+    """Multiplies the features by the output of a 5x5, a dilated 7x7 and a 1x1 convolution of the features."""
 
     def __init__(self, channels: int, data_format: DataFormat) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class GatedAttention(nn.Layer):  # type: ignore[misc]
 
 
 class ConvolutionalMlp(nn.Layer):  # type: ignore[misc]
-    """Two 1x1 convolutions with a depthwise one between them."""
+    """Two 1x1 convolutions with a depthwise convolution between them."""
 
     def __init__(self, channels: int, hidden: int, drop_rate: float, data_format: DataFormat) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class ConvolutionalMlp(nn.Layer):  # type: ignore[misc]
 
 
 class VisualAttentionBlock(nn.Layer):  # type: ignore[misc]
-    """Attention and a `ConvolutionalMlp`, each with batch norm first, a scale per channel and a shortcut."""
+    """Attention and a `ConvolutionalMlp`. Each has batch norm, a factor per channel and a shortcut."""
 
     def __init__(
         self, channels: int, ratio: int, drop_rate: float, drop_path: float, data_format: DataFormat
@@ -92,10 +92,11 @@ class VAN(nn.Layer):  # type: ignore[misc]
     """The VAN network.
 
     Args:
-        widths: Channels per stage.
-        depths: Blocks per stage.
-        drop_rate: Dropout after each layer of `ConvolutionalMlp`.
-        drop_path_rate: Probability of skipping the last block; it decreases linearly to 0 in the first one.
+        widths: Number of channels per stage.
+        depths: Number of blocks per stage.
+        drop_rate: Dropout rate after each layer of `ConvolutionalMlp`.
+        drop_path_rate: Probability of skipping the last block. It decreases linearly to 0 for the first
+            block.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """VGG (Simonyan and Zisserman 2014, https://arxiv.org/abs/1409.1556).
 
-The convolutions have no bias. For images of other sizes than 224 x 224, average pooling produces the 7 x 7
-pixels that the first linear layer expects.
+The convolutions have no bias. The first linear layer expects 7 x 7 pixels. For images of other sizes than 224
+x 224, average pooling produces this size.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SIDE, _HIDDEN = 7, 4096
 
 
 class ConvBlock(nn.Layer):  # type: ignore[misc]
-    """3x3 convolutions with ReLU, then 2x2 max pooling."""
+    """Several 3x3 convolutions with ReLU, followed by 2x2 max pooling."""
 
     def __init__(self, in_channels: int, out_channels: int, depth: int, data_format: DataFormat) -> None:
         super().__init__()
@@ -43,7 +43,11 @@ class ConvBlock(nn.Layer):  # type: ignore[misc]
 
 
 class VGG(nn.Layer):  # type: ignore[misc]
-    """The VGG network; ``depths`` are the numbers of convolutions per block."""
+    """The VGG network.
+
+    Args:
+        depths: Number of convolutions per block.
+    """
 
     def __init__(
         self,

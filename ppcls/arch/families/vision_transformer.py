@@ -1,7 +1,8 @@
 """ViT (Dosovitskiy et al. 2020, https://arxiv.org/abs/2010.11929) and DeiT (Touvron et al. 2020, 2012.12877).
 
-There is one learned position per patch, so images of another size than the one in the name need ``img_size``.
-PaddleClas's ViT_small differs from the paper: 8 blocks of width 768, no bias in queries, keys and values.
+Each patch has a learned position embedding. Therefore images need ``img_size`` if their size is not the size
+in the name. PaddleClas's ViT_small differs from the paper: it has 8 blocks of width 768, and its queries,
+keys and values have no bias.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ppcls.arch.layers.transformer import SelfAttention, TransformerBlock, check
 
 
 class PatchEmbed(nn.Layer):  # type: ignore[misc]
-    """Splits an image into square patches and maps each one linearly to a token."""
+    """Splits an image into square patches and maps each patch to a token with a linear layer."""
 
     def __init__(self, side: int, patch: int, channels: int, width: int, data_format: DataFormat) -> None:
         super().__init__()
@@ -41,22 +42,23 @@ class VisionTransformer(nn.Layer):  # type: ignore[misc]
     """The ViT network.
 
     Args:
-        side: Side of the images, unless ``img_size`` is set.
-        patch: Side of a patch.
+        side: Side of the images in pixels if ``img_size`` is None.
+        patch: Side of a patch in pixels.
         width: Width of a token.
         depth: Number of blocks.
-        heads: Heads of each block.
-        mlp_ratio: Width between a block's linear layers, as a multiple of ``width``.
+        heads: Number of heads per block.
+        mlp_ratio: Width between the linear layers of a block's MLP divided by ``width``.
         qkv_bias: Whether queries, keys and values have a bias.
-        scale: Factor on the products of queries and keys; None as in `SelfAttention`.
+        scale: Factor for the products of queries and keys; None for the default of `SelfAttention`.
         epsilon: Epsilon of layer norm.
-        img_size: Side of the images; a multiple of ``patch``.
-        drop_rate: Dropout of tokens and after each layer.
-        attn_drop_rate: Dropout of attention weights.
-        drop_path_rate: Probability of skipping the last block; it decreases linearly to 0 in the first one.
+        img_size: Side of the images in pixels, a multiple of ``patch``; ``side`` if None.
+        drop_rate: Dropout rate of tokens and after each layer.
+        attn_drop_rate: Dropout rate of the attention weights.
+        drop_path_rate: Probability of skipping the last block. It decreases linearly to 0 for the first
+            block.
     """
 
-    tokens: ClassVar[tuple[str, ...]] = ("cls_token",)  # learned tokens before those of the patches
+    tokens: ClassVar[tuple[str, ...]] = ("cls_token",)  # learned tokens, which precede the patches' tokens
 
     def __init__(
         self,
@@ -98,9 +100,9 @@ class VisionTransformer(nn.Layer):  # type: ignore[misc]
         return self.head(self.features(x)[:, 0])
 
     def features(self, x: Tensor) -> Tensor:
-        """Maps images to all tokens [B, tokens + patches, width], the patches' tokens last."""
+        """Maps images to tokens [B, tokens + patches, width]. The patches' tokens come last."""
         x = self.patch_embed(x)
-        # Added to zeros instead of expanded: paddle2onnx cannot expand to a batch of any size.
+        # Add to zeros instead of expanding, because paddle2onnx cannot expand to a variable batch size.
         learnt = [getattr(self, name).astype(x.dtype) + paddle.zeros_like(x[:, :1]) for name in self.tokens]
         x = self.pos_drop(paddle.concat([*learnt, x], axis=1) + self.pos_embed)
         for block in self.blocks:
@@ -124,7 +126,7 @@ ViT_large_patch32_384 = partial(_LARGE, 384, 32)
 
 
 class DistilledVisionTransformer(VisionTransformer):
-    """A ViT with a second learned token and classifier for distillation; arguments as `VisionTransformer`."""
+    """A `VisionTransformer` with a second learned token and a second classifier for distillation."""
 
     tokens = ("cls_token", "dist_token")
 

@@ -1,6 +1,7 @@
-"""WideResNet (Zagoruyko & Komodakis 2016, https://arxiv.org/abs/1605.07146) of FixMatch.
+"""WideResNet (Zagoruyko & Komodakis 2016, https://arxiv.org/abs/1605.07146) as in FixMatch.
 
-As in FixMatch's code, ReLU is leaky, and the last two stages convolve their input without normalizing it.
+As in FixMatch's code, the activation is leaky ReLU, and the first block of the last two stages does not
+normalize its input.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from ppcls.arch.layers.conv_norm import DataFormat, batch_norm, leaky_relu
 from ppcls.arch.layers.drop_path import dropout
 
 _SLOPE, _MOMENTUM, _EPSILON = 0.1, 0.999, 1e-5
-_STEM = 16  # channels
+_STEM = 16  # number of channels of the first convolution
 
 
 def _activate(norm: nn.BatchNorm2D, x: Tensor) -> Tensor:
@@ -21,12 +22,14 @@ def _activate(norm: nn.BatchNorm2D, x: Tensor) -> Tensor:
 
 
 class WideBlock(nn.Layer):  # type: ignore[misc]
-    """A residual block whose norms and activations precede its two convolutions.
+    """A residual block whose two convolutions follow their norms and activations.
 
     Args:
-        channels: Channels of the input and the output. If they differ, the shortcut is a convolution.
-        first: Whether it belongs to the first stage, where the shortcut is normalized, too.
-        drop_rate: Dropout between the convolutions.
+        channels: Number of channels of the input and of the output. If they differ, the shortcut is a
+            convolution.
+        first: Whether the block is part of the first stage. In other stages, a block whose shortcut is a
+            convolution does not normalize its input.
+        drop_rate: Dropout rate between the convolutions.
     """
 
     def __init__(
@@ -46,7 +49,7 @@ class WideBlock(nn.Layer):  # type: ignore[misc]
         self.drop, self.conv2 = dropout(drop_rate), conv(outputs, outputs, 3, padding=1)
         self._projected = inputs != outputs
         if self._projected:
-            self.add_sublayer("convShortcut", conv(inputs, outputs, 1, stride))  # PaddleClas's name
+            self.add_sublayer("convShortcut", conv(inputs, outputs, 1, stride))  # the name in PaddleClas
         self._normalized = first or not self._projected
         if not self._normalized:  # only part of checkpoints
             for parameter in self.bn1.parameters():
@@ -63,9 +66,9 @@ class WideResNet(nn.Layer):  # type: ignore[misc]
     """The WideResNet network.
 
     Args:
-        depth: Number of layers, 6 n + 4 with n blocks per stage.
-        widen_factor: Channels of the first stage, in multiples of 16.
-        dropout: Dropout in the blocks.
+        depth: Number of layers: 6 n + 4 for n blocks per stage.
+        widen_factor: Number of channels of the first stage divided by 16.
+        dropout: Dropout rate in the blocks.
     """
 
     def __init__(

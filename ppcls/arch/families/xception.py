@@ -1,6 +1,6 @@
-"""Xception (Chollet 2017, https://arxiv.org/abs/1610.02357), with the depths of PaddleClas.
+"""Xception (Chollet 2017, https://arxiv.org/abs/1610.02357), with the numbers of blocks of PaddleClas.
 
-As there, a separable convolution starts with its pointwise part, and batch norm follows each part.
+As in PaddleClas, a separable convolution starts with its 1x1 convolution, and batch norm follows each part.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat, UnderscoredConvNorm, uniform_linear
 
-_MIDDLE = 728  # channels of the middle flow
+_MIDDLE = 728  # number of channels of the middle flow
 
 
 class SeparableConvolution(nn.Layer):  # type: ignore[misc]
-    """A 1x1 convolution and a depthwise one of 3x3, each with batch norm."""
+    """A 1x1 convolution and a depthwise 3x3 convolution, each with batch norm."""
 
     def __init__(self, in_channels: int, out_channels: int, data_format: DataFormat) -> None:
         super().__init__()
@@ -31,12 +31,12 @@ class SeparableConvolution(nn.Layer):  # type: ignore[misc]
 
 
 class SeparableBlock(nn.Layer):  # type: ignore[misc]
-    """Separable convolutions with ReLU before each, and a shortcut.
+    """A block of separable convolutions, with ReLU before each convolution, and a shortcut.
 
     Args:
-        widths: Input channels, and output channels of each convolution.
+        widths: Number of input channels, and number of output channels of each convolution.
         names: Names of the convolutions in checkpoints.
-        stride: Stride of the max pooling and of the projected shortcut; None for neither.
+        stride: Stride of the max pooling and of the shortcut's convolution; None for a block without both.
         relu_first: Whether ReLU precedes the first convolution.
     """
 
@@ -69,7 +69,7 @@ class SeparableBlock(nn.Layer):  # type: ignore[misc]
 
 
 class EntryFlow(nn.Layer):  # type: ignore[misc]
-    """Two convolutions, and blocks with the given output channels and strides."""
+    """Two convolutions, followed by one block per pair of output channels and stride in ``blocks``."""
 
     def __init__(
         self, blocks: Sequence[tuple[int, int]], data_format: DataFormat, input_image_channel: int
@@ -115,7 +115,7 @@ class Xception(nn.Layer):  # type: ignore[misc]
     """The Xception network.
 
     Args:
-        entry: Output channels and stride of each block of the entry flow.
+        entry: Number of output channels and stride of each block of the entry flow.
         depth: Number of blocks of the middle flow.
     """
 

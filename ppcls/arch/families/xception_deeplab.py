@@ -1,7 +1,7 @@
-"""The Xception of DeepLabv3+ (Chen et al. 2018, https://arxiv.org/abs/1802.02611), as a classifier.
+"""The Xception network of DeepLabv3+ (Chen et al. 2018, https://arxiv.org/abs/1802.02611) as a classifier.
 
-Unlike `ppcls.arch.families.xception`, strided convolutions replace max pooling, and a separable convolution
-starts with its depthwise part.
+Unlike in `ppcls.arch.families.xception`, strided convolutions replace max pooling, and a separable
+convolution starts with its depthwise convolution.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from paddle.nn import functional as F
 from ppcls.arch.layers.conv_norm import DataFormat, batch_norm
 
 _norm = partial(batch_norm, epsilon=1e-3, momentum=0.99)
-_ENTRY = (128, 256, 728)  # channels of the blocks, each with stride 2
+_ENTRY = (128, 256, 728)  # number of channels of each block; all have stride 2
 _MIDDLE = 728
 _EXIT = ((728, 1024, 1024), (1536, 1536, 2048))
 
 
 class NormalizedConv(nn.Layer):  # type: ignore[misc]
-    """A convolution without bias, and batch norm."""
+    """A convolution without bias, followed by batch norm."""
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel: int, stride: int, data_format: DataFormat
@@ -38,7 +38,7 @@ class NormalizedConv(nn.Layer):  # type: ignore[misc]
 
 
 class DepthwiseFirst(nn.Layer):  # type: ignore[misc]
-    """A depthwise 3x3 convolution and a 1x1 one, each with batch norm.
+    """A depthwise 3x3 convolution and a 1x1 convolution, each with batch norm.
 
     Args:
         dilation: Dilation of the depthwise convolution.
@@ -71,12 +71,12 @@ class DepthwiseFirst(nn.Layer):  # type: ignore[misc]
 
 
 class StridedBlock(nn.Layer):  # type: ignore[misc]
-    """Three separable convolutions, the last one with the stride, and a shortcut.
+    """A block of three separable convolutions and a shortcut. The last convolution has the stride.
 
     Args:
-        widths: Channels of the input and of the three outputs.
-        stride: Stride.
-        last: Whether it is the last block: with ReLU after batch norm, without a shortcut.
+        widths: Number of channels of the input and of the output of each convolution.
+        stride: Stride of the block.
+        last: Whether this is the last block, which has ReLU after each batch norm and no shortcut.
         dilation: Dilation of the depthwise convolutions.
     """
 
@@ -105,12 +105,12 @@ class StridedBlock(nn.Layer):  # type: ignore[misc]
 
 
 class XceptionDeepLab(nn.Layer):  # type: ignore[misc]
-    """The network.
+    """The Xception network of DeepLabv3+.
 
     Args:
-        name: Name of the network in checkpoints.
-        depth: Number of blocks of the middle flow, which the name depends on.
-        timm_variant: Whether the last block is not dilated, as in timm.
+        name: Name of the network in checkpoints, which depends on ``depth``.
+        depth: Number of blocks of the middle flow.
+        timm_variant: Whether the last block has no dilation, as in timm.
     """
 
     def __init__(

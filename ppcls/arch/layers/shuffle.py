@@ -1,4 +1,4 @@
-"""Layers through which groups of channels exchange information: shuffles and dynamic shift-max."""
+"""Layers that exchange information between groups of channels: shuffles and dynamic shift-max."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ppcls.arch.layers.transformer import linear
 from ppcls.arch.layers.windows import add_constant
 
 Weights = tuple[tuple[float, float], ...]
-_LEAST = 4  # multiple and smallest number of the channels between the layers of shift-max
+_LEAST = 4  # the number of channels between the linear layers of shift-max is a multiple of 4, at least 4
 
 
 def interleave(first: Tensor, second: Tensor, data_format: DataFormat) -> Tensor:
-    """Returns the channels of both tensors alternately: ShuffleNet's shuffle of two groups."""
+    """Returns the channels of both tensors in alternation, which is ShuffleNet's shuffle of two groups."""
     axis = 2 if data_format == "NCHW" else 4
     return paddle.stack([first, second], axis=axis).flatten(axis - 1, axis)
 
 
 class ShuffledGroups(nn.Layer):  # type: ignore[misc]
-    """Interleaves the channels of this number of groups."""
+    """Interleaves the channels of ``groups`` groups."""
 
     def __init__(self, groups: int, data_format: DataFormat) -> None:
         super().__init__()
@@ -39,13 +39,16 @@ class ShuffledGroups(nn.Layer):  # type: ignore[misc]
 
 
 class ShiftMax(nn.Layer):  # type: ignore[misc]
-    """The maximum of weighted sums of each channel and one of the next group (MicroNet, section 5).
+    """Dynamic shift-max (section 5 of the MicroNet paper).
+
+    The layer computes one or two weighted sums of each channel and a channel of the next group. It returns
+    their maximum. Two linear layers compute the weights from the means of all channels.
 
     Args:
-        channels: Channels of input and output.
-        groups: Groups of channels.
-        reduction: Channels, as a multiple of those between the layers that compute the weights.
-        starts: Weights of the channel and of the other one, to which the computed ones are added, per sum.
+        channels: Number of channels of input and output.
+        groups: Number of groups of channels.
+        reduction: Number of channels divided by the width between the linear layers.
+        starts: For each sum, constants that are added to the weights of the channel and of the other channel.
     """
 
     def __init__(

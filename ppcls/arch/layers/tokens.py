@@ -186,8 +186,8 @@ class AveragedAttention(nn.Layer):  # type: ignore[misc]
     Args:
         width: Width of a token.
         heads: Number of heads.
-        count: Number of tokens per average; those that are left at the end are ignored.
-        rates: Dropout of the output and of the attention weights.
+        count: Number of tokens per average. Remaining tokens at the end are ignored.
+        rates: Dropout rates of the output and of the attention weights.
     """
 
     def __init__(self, width: int, heads: int, count: int, rates: tuple[float, float]) -> None:
