@@ -128,7 +128,7 @@ def test_check_dali_suggests_dynamic_executor() -> None:
 def test_checks_reject_transform_without_decisions() -> None:
     for check in (lambda ops: check_dali(ops, PATH, DaliSettings(None)), lambda ops: check_numpy(ops, PATH)):
         with pytest.raises(
-            UserError, match=r"transform_ops\[2\]\.Undecided: .* no decisions are registered for Undecided"
+            UserError, match=r"transform_ops\[2\]\.Undecided: .* decide has no implementation for Undecided"
         ):
             check(around(Undecided()))
 

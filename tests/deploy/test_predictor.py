@@ -71,7 +71,10 @@ def test_predictor_names_a_bad_image_by_its_index(exported: Path, images: list[b
     with pytest.raises(ValueError, match=r"images\[1\]: not an image that can be decoded"):
         predictor.predict([images[0], b"nonsense"])
     for wrong in (np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3), np.float32), np.zeros((0, 4, 3), np.uint8)):
-        with pytest.raises(ValueError, match=r"images\[0\]: expected \[height, width, 3\] of uint8, got"):
+        with pytest.raises(
+            ValueError,
+            match=r"images\[0\]: expected pixels of shape \[height, width, 3\] and dtype uint8, got",
+        ):
             predictor.predict([wrong])
     for wrong in ("photo.jpg", Path("photo.jpg"), None):
         with pytest.raises(ValueError, match=r"images\[1\]: expected the bytes of an image file, such"):

@@ -101,10 +101,13 @@ SAMPLER = "DataLoader.Train.sampler"
         (f"{OPS}.1.RandCropImage.size=-1", f"{OPS}[1].RandCropImage.size: expected an integer > 0"),
         (f"{OPS}.1.RandCropImage.scale=[0.5, 0.1]", f"{OPS}[1].RandCropImage: expected scale as [min, max]"),
         (f"{OPS}.1.RandCropImage.scale=[0.5, 2]", f"{OPS}[1].RandCropImage.scale[1]: expected a number >= 0"),
-        (f"{OPS}.1={{ResizeImage: {{}}}}", f"{OPS}[1].ResizeImage: expected either size or resize_short"),
+        (
+            f"{OPS}.1={{ResizeImage: {{}}}}",
+            f"{OPS}[1].ResizeImage: expected either size or resize_short, got both or neither",
+        ),
         (
             f"{OPS}.0=NormalizeImage",
-            f"{OPS}[0].NormalizeImage: the image is not decoded yet; put DecodeImage",
+            f"{OPS}[0].NormalizeImage: expected a decoded image; put DecodeImage",
         ),
         (f"{OPS}=[]", f"{OPS}: no transform decodes the image; start with DecodeImage or DecodeNumpy"),
         ("Infer.transforms.1=RandFlipImage", "Infer.transforms"),

@@ -68,4 +68,4 @@ def test_arrays_are_rgb_and_images_as_decoded() -> None:
     assert problems(f"{key}=[DecodeNumpy, {rest}") == []
     assert problems(f"{key}=[DecodeImage, {rest}") == []
     (problem,) = problems(f"{key}=[{{DecodeImage: {{to_rgb: False}}}}, {rest}")
-    assert problem.endswith("works on RGB images, but these are BGR; set DecodeImage.to_rgb")
+    assert problem.endswith("expected an RGB image, got BGR; set to_rgb: True in DecodeImage")

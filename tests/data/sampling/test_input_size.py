@@ -164,7 +164,7 @@ def test_resize_chain_changes_only_the_resizing_op() -> None:
         ),
         (
             [DecodeImage(), RandCropImage(size=(60, 60)), CropImage(size=(50, 50)), NormalizeImage()],
-            "at size 40: a 50x50 crop doesn't fit 40x40; resize before it",
+            "at size 40: a 50x50 crop needs images of at least 50x50 pixels, got 40x40; ",
         ),
     ],
 )

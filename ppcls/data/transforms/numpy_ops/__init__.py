@@ -1,4 +1,4 @@
-"""The transforms in NumPy, OpenCV and Pillow: the reference that other backends must match."""
+"""Implements the transforms with NumPy, OpenCV and Pillow. Other backends must produce the same pixels."""
 
 from ppcls.data.transforms.numpy_ops import augmentations, basic, policies
 from ppcls.data.transforms.numpy_ops.chain import (

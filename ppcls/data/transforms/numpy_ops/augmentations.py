@@ -1,4 +1,4 @@
-"""Geometric and photometric transforms and erasing, with OpenCV and NumPy."""
+"""Implements geometric, photometric and erasing transforms with OpenCV and NumPy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ppcls.data.transforms.specs.geometry import Pad, RandomCropImage, RandomRot
 from ppcls.data.transforms.specs.photometric import NO_BLUR, ColorMap, GaussianBlur
 
 _INTERPOLATION = {"nearest": cv2.INTER_NEAREST, "bilinear": cv2.INTER_LINEAR}
-_MAX_CHANNELS = 4  # for which OpenCV accepts a border colour
+_MAX_CHANNELS = 4  # maximum number of channels for which OpenCV accepts a border colour
 
 
 @apply.register
@@ -45,8 +45,10 @@ def rotate_image(spec: RandomRotation, image: np.ndarray, decisions: Decisions) 
     if angle == 0:
         return image
     height, width, channels = image.shape
-    pixels = image.astype(np.float32) if image.dtype == np.float16 else image  # OpenCV lacks float16
-    # OpenCV measures from the centre of the first pixel.
+    pixels = (
+        image.astype(np.float32) if image.dtype == np.float16 else image
+    )  # OpenCV does not support float16
+    # OpenCV's coordinates start at the centre of the first pixel.
     matrix = cv2.getRotationMatrix2D(((width - 1) / 2, (height - 1) / 2), float(angle), 1.0)
     rotated = [
         cv2.warpAffine(

@@ -1,4 +1,4 @@
-"""Decoding, resizing, cropping, flipping and normalizing with OpenCV, Pillow and NumPy."""
+"""Implements decoding, resizing, cropping, flipping and normalizing with OpenCV, Pillow and NumPy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from ppcls.data.transforms.specs.basic import (
 from ppcls.data.transforms.specs.decisions import Decisions
 from ppcls.data.transforms.specs.fuse import VariableSize
 
-# One thread per image: loaders process many images at once, in their own threads or processes.
+# One thread per image, because loaders process many images at the same time, in their own threads or
+# processes.
 cv2.setNumThreads(1)
 
 _PIL_FILTERS = {
@@ -49,7 +50,13 @@ def decode_numpy(spec: DecodeNumpy, image: bytes, decisions: Decisions) -> Array
 
 
 def resize(spec: ResizeImage | RandCropImage, image: Array, size: Array | None = None) -> Array:
-    """Resizes an image [H, W, C] as ``spec`` says; ``size`` (width, height) overrides the spec's size."""
+    """Resizes an image.
+
+    Args:
+        spec: Size, interpolation and backend.
+        image: [H, W, C].
+        size: Size (width, height) to use instead of the size in ``spec``; None to use that size.
+    """
     if size is not None:
         width, height = int(size[0]), int(size[1])
     elif spec.size is not None:
@@ -73,7 +80,7 @@ def _resize_by_pillow(image: Array, width: int, height: int, resampling: Image.R
 
 
 def _keep_channels(image: Any) -> Array:
-    """Returns [H, W, C] for [H, W] too: OpenCV drops a single channel."""
+    """Returns the image as [H, W, C]. OpenCV returns [H, W] for a single channel."""
     return np.asarray(image).reshape(*image.shape[:2], -1)
 
 
@@ -108,7 +115,7 @@ def flip_image(spec: RandFlipImage, image: np.ndarray, decisions: Decisions) -> 
 
 @apply.register
 def normalize_image(spec: NormalizeImage, image: np.ndarray, decisions: Decisions) -> Array:
-    if image.dtype == np.uint8:  # a look-up is three times as fast
+    if image.dtype == np.uint8:  # a lookup table is three times as fast
         table = _normalize_bytes(spec.scale, spec.mean, spec.std, image.shape[2])
         pixels: Array = np.asarray(cv2.LUT(image, table)).reshape(image.shape)
     else:
@@ -119,14 +126,14 @@ def normalize_image(spec: NormalizeImage, image: np.ndarray, decisions: Decision
 
 
 def _normalize(pixels: Array, scale: float, mean: Sequence[float], std: Sequence[float]) -> Array:
-    """Returns ``(pixels * scale - mean) / std`` in float32, per channel of the last axis."""
+    """Returns ``(pixels * scale - mean) / std`` in float32. The channels are the last axis."""
     scaled = pixels.astype(np.float32) * np.float32(scale)
     return np.asarray((scaled - np.asarray(mean, np.float32)) / np.asarray(std, np.float32))
 
 
 @lru_cache(maxsize=16)
 def _normalize_bytes(scale: float, mean: tuple[float, ...], std: tuple[float, ...], channels: int) -> Array:
-    """Returns the normalized value of each byte, [1, 256, channels] float32."""
+    """Returns the normalized values of the bytes 0 to 255, [1, 256, channels] float32."""
     values = np.arange(256, dtype=np.uint8)[None, :, None].repeat(channels, axis=2)
     return _normalize(values, scale, mean, std)
 

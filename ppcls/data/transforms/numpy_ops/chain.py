@@ -1,4 +1,7 @@
-"""Runs one image through a chain of transforms; the other files of the folder implement the transforms."""
+"""Runs an image through a chain of transforms.
+
+`apply` runs one transform. The other files in this folder implement it for each transform.
+"""
 
 from __future__ import annotations
 
@@ -25,26 +28,47 @@ def apply(spec: Transform, image: Any, decisions: Decisions) -> Array:
     """Applies one transform to an image.
 
     Args:
-        image: [H, W, C] uint8, uint16 or float32; a file's bytes for a decoder.
-        decisions: What `ppcls.data.transforms.specs.decisions.decide` returns for this image.
+        spec: The transform.
+        image: [H, W, C] uint8, uint16, float16 or float32; or the bytes of a file if the transform is a
+            decoder.
+        decisions: Row of this image in the arrays that `ppcls.data.transforms.specs.decisions.decide`
+            returns.
+
+    Raises:
+        NotImplementedError: There is no implementation for NumPy.
     """
-    raise NotImplementedError(f"numpy_ops does not implement {spec.kind}")
+    raise NotImplementedError(f"the NumPy backend does not implement {spec.kind}")
 
 
 def crop(image: Array, top: int, left: int, size: tuple[int, int]) -> Array:
-    """Crops a window of ``size`` (width, height).
+    """Returns a window of an image, without copying.
+
+    Args:
+        image: [H, W, C].
+        top: First row of the window.
+        left: First column of the window.
+        size: Width and height of the window in pixels.
 
     Raises:
         ValueError: The window is larger than the image.
     """
     width, height = size
     if image.shape[0] < height or image.shape[1] < width:
-        raise ValueError(f"a {width}x{height} crop doesn't fit an image of {image.shape[1]}x{image.shape[0]}")
+        raise ValueError(
+            f"expected an image of at least {width}x{height} pixels for this crop, got "
+            f"{image.shape[1]}x{image.shape[0]}"
+        )
     return image[top : top + height, left : left + width]
 
 
 def decide_and_apply(spec: Transform, image: Any, draws: NDArray[np.float32]) -> Array:
-    """Applies a transform with the decisions that follow from its [spec.draws] uniform numbers."""
+    """Decides what the transform does to an image, and applies the transform.
+
+    Args:
+        spec: The transform.
+        image: See `apply`.
+        draws: [spec.draws] float32, uniform random numbers in [0, 1).
+    """
     if not spec.draws:
         return apply(spec, image, ())
     decisions = decide(spec, draws[None], np.array([image.shape[:2]]))
@@ -52,7 +76,7 @@ def decide_and_apply(spec: Transform, image: Any, draws: NDArray[np.float32]) ->
 
 
 def run_steps(ops: Sequence[Op], encoded: bytes | memoryview, draws: NDArray[np.float32]) -> Iterator[Array]:
-    """Runs one image through a chain as `run` does, and yields it after each op."""
+    """Runs an image through a chain, and yields the image after each op. See `run` for the arguments."""
     image: Any = encoded
     for op in ops:
         image = decide_and_apply(op.spec, image, draws[op.slot : op.slot + op.spec.draws])
@@ -60,13 +84,15 @@ def run_steps(ops: Sequence[Op], encoded: bytes | memoryview, draws: NDArray[np.
 
 
 def run(ops: Sequence[Op], encoded: bytes | memoryview, draws: NDArray[np.float32]) -> Array:
-    """Runs one image through a chain.
+    """Runs an image through a chain.
 
     Args:
-        draws: The sample's uniform numbers, [count_draws(ops)] float32.
+        ops: The chain.
+        encoded: Encoded image.
+        draws: [count_draws(ops)] float32, uniform random numbers of the sample in [0, 1).
 
     Returns:
-        [H, W, C] or [C, H, W], contiguous.
+        Contiguous array, [H, W, C] or [C, H, W].
 
     Raises:
         DecodeError: The bytes are not an image.
@@ -77,23 +103,28 @@ def run(ops: Sequence[Op], encoded: bytes | memoryview, draws: NDArray[np.float3
 
 
 def run_on_pixels(ops: Sequence[Op], pixels: Array) -> Array:
-    """Runs RGB pixels, instead of a file's bytes, through a chain without random transforms.
+    """Runs decoded pixels through a chain without random transforms.
 
     Args:
-        ops: The chain; its first transform, the decoder, is skipped.
-        pixels: [H, W, 3] uint8.
+        ops: The chain. Its first transform, the decoder, is skipped.
+        pixels: [H, W, 3] uint8, RGB.
 
     Returns:
-        [H, W, C] or [C, H, W], contiguous.
+        Contiguous array, [H, W, C] or [C, H, W].
 
     Raises:
         ValueError: The pixels have another shape or dtype, or the chain does not decode to 8-bit RGB or BGR.
     """
     decoder = ops[0].spec
     if not isinstance(decoder, DecodeImage) or (decoder.channels, decoder.dtype) != (3, "uint8"):
-        raise ValueError("the model's images are not 8-bit RGB; pass the bytes of files")
+        raise ValueError(
+            "expected a model whose images are decoded to 8-bit RGB or BGR; pass encoded images to this model"
+        )
     if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8 or not pixels.size:
-        raise ValueError(f"expected [height, width, 3] of uint8, got {list(pixels.shape)} of {pixels.dtype}")
+        raise ValueError(
+            f"expected pixels of shape [height, width, 3] and dtype uint8, got {list(pixels.shape)} "
+            f"{pixels.dtype}"
+        )
     image = np.ascontiguousarray(pixels if decoder.to_rgb else pixels[:, :, ::-1])
     for op in ops[1:]:
         image = apply(op.spec, image, ())

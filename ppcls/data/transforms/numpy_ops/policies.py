@@ -1,4 +1,4 @@
-"""The operations of automatic augmentation on one image, with OpenCV."""
+"""Implements the operations of automatic augmentation with OpenCV."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ppcls.data.transforms.specs.mixed_policies import AugMix
 from ppcls.data.transforms.specs.policies import Policy
 
 Image = NDArray[np.uint8]
-Table = NDArray[np.uint8]  # [256], or [256, 3] by channel
+Table = NDArray[np.uint8]  # lookup table, [256], or [256, 3] with one column per channel
 
 _LEVELS = np.arange(256)
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
@@ -69,9 +69,11 @@ def augment(name: str, image: Image, parameter: float, fill: int) -> Image:
     """Applies one operation to an image.
 
     Args:
-        image: [H, W, 3] RGB.
-        parameter: Pixels of a translation, slope of a shear, degrees of a rotation, factor of an enhancement,
-            bits that posterize keeps, the lowest level that solarize inverts, levels that solarize_add adds.
+        name: Name of the operation, a key of `WARP`, `ENHANCE` or `POINT`.
+        image: [H, W, 3] uint8, RGB.
+        parameter: Distance of a translation in pixels, slope of a shear, angle of a rotation in degrees,
+            factor of an enhancement, number of bits that posterize retains, lowest grey level that solarize
+            inverts, or grey levels that solarize_add adds. Other operations ignore it.
         fill: Grey level of the uncovered area.
     """
     if name in WARP:
@@ -80,15 +82,15 @@ def augment(name: str, image: Image, parameter: float, fill: int) -> Image:
 
 
 def warp(image: Image, matrix: NDArray[np.float64], fill: int) -> Image:
-    """Warps an image by an affine map, with bilinear interpolation.
+    """Warps an image with an affine map and bilinear interpolation.
 
     Args:
-        image: [H, W, 3].
-        matrix: [2, 3] map from old to new (x, y); (0, 0) is the image's corner, so pixel centres are at
-            halves.
+        image: [H, W, 3] uint8.
+        matrix: [2, 3] map from old to new coordinates (x, y). The origin is the upper left corner of the
+            image, so the centre of the first pixel is (0.5, 0.5).
         fill: Grey level of the uncovered area.
     """
-    # OpenCV measures from the centre of the first pixel.
+    # OpenCV's coordinates start at the centre of the first pixel.
     centred = matrix.copy()
     centred[:, 2] += matrix[:, :2] @ (0.5, 0.5) - 0.5
     size = image.shape[1], image.shape[0]
@@ -106,7 +108,7 @@ def _matrix(*rows: tuple[float, float, float]) -> NDArray[np.float64]:
 
 
 def _rotation(angle: float, width: int, height: int) -> NDArray[np.float64]:
-    """Returns the counter-clockwise rotation by ``angle`` degrees about the image's centre."""
+    """Returns the matrix of a counter-clockwise rotation by ``angle`` degrees around the image's centre."""
     c, s, x, y = cos(radians(angle)), sin(radians(angle)), width / 2, height / 2
     return _matrix((c, s, x - c * x - s * y), (-s, c, y + s * x - c * y))
 
@@ -121,7 +123,7 @@ WARP: dict[str, Callable[[float, int, int], NDArray[np.float64]]] = {
 
 
 def _rounded(levels: NDArray[Any]) -> NDArray[np.uint8]:
-    """Rounds half up, as DALI does."""
+    """Returns the levels clipped to 0..255 and rounded. Halves are rounded up, as in DALI."""
     return np.clip(np.floor(levels + np.float32(0.5)), 0, 255).astype(np.uint8)
 
 
@@ -134,19 +136,22 @@ def _brightness(image: Image, factor: float) -> Image:
 
 
 def _contrast(image: Image, factor: float) -> Image:
-    """Moves pixels away from, or towards, the image's mean luma."""
+    """Scales the differences between pixels and the mean luma of the image by ``factor``."""
     centre = np.float32(cv2.mean(image)[:3] @ _LUMA)
     return _look_up(image, _rounded(centre + (_LEVELS.astype(np.float32) - centre) * np.float32(factor)))
 
 
 def _color(image: Image, factor: float) -> Image:
-    """Moves colours away from, or towards, each pixel's luma."""
+    """Scales the difference between each pixel's colour and its luma by ``factor``."""
     matrix = np.float32(factor) * np.eye(3, dtype=np.float32) + np.float32(1 - factor) * _LUMA
     return _as_image(cv2.transform(image, matrix))
 
 
 def _sharpness(image: Image, factor: float) -> Image:
-    """Moves pixels away from, or towards, the image smoothed by 3x3 weights, 5 in the middle and 1 around."""
+    """Scales the difference between the image and a smoothed image by ``factor``.
+
+    The 3x3 kernel of the smoothed image has the weight 5 in the middle and 1 elsewhere.
+    """
     smooth = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
     kernel = (1 - factor) * smooth
     kernel[1, 1] += factor
@@ -162,7 +167,7 @@ ENHANCE: dict[str, Callable[[Image, float], Image]] = {
 
 
 def _posterize(image: Image, bits: float) -> Image:
-    """Keeps the upper ``bits``, at least one."""
+    """Retains the upper ``bits`` of each value, at least one bit, and sets the others to 0."""
     kept_bits = min(max(round(bits), 1), 8)
     return image & np.uint8(256 - 2 ** (8 - kept_bits))
 
@@ -180,7 +185,7 @@ def _equalize(image: Image, _: float) -> Image:
 
 
 def _auto_contrast(image: Image, _: float) -> Image:
-    """Stretches each channel to 0..255; a channel of a single level stays unchanged."""
+    """Stretches the values of each channel to 0..255. A channel with a single value remains unchanged."""
     table = np.empty([256, 3], np.uint8)
     for number, channel in enumerate(cv2.split(image)):
         low, high, *_places = cv2.minMaxLoc(channel)

@@ -1,7 +1,8 @@
-"""The transforms of ``transform_ops`` as frozen specs: what happens to an image, not how.
+"""Defines the transforms of ``transform_ops`` as frozen specs.
 
-Each file holds one family of specs and the decisions of its random transforms. ``numpy_ops`` and ``dali_ops``
-implement the specs. ``ppcls.registry`` lists all names.
+A spec defines the effect of a transform, independent of the backend. Each file has one family of specs, and
+the functions that make the decisions of its random transforms. ``numpy_ops`` and ``dali_ops`` implement the
+specs. ``ppcls.registry`` lists the names of all transforms.
 """
 
 from ppcls.data.transforms.specs.basic import (

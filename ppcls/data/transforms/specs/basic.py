@@ -1,4 +1,4 @@
-"""The transforms of nearly every chain: decode, resize, crop, flip, normalize."""
+"""Defines the most common transforms: decode, resize, crop, flip and normalize."""
 
 from __future__ import annotations
 
@@ -38,10 +38,13 @@ class DecodeImage(Transform):
     channel_first: Literal[False] = Field(False, description="must be False; for CHW use ToCHWImage")
     channels: Count = Field(
         3,
-        description="3 converts grey, palette and alpha images to colour; other numbers must match the file",
+        description="number of channels; 3 converts grey, palette and alpha images to colour, other numbers "
+        "must equal the file's",
     )
     dtype: Literal["uint8", "uint16"] = Field(
-        "uint8", description="bit depth of the pixels; files of the other depth are scaled: 255 becomes 65535"
+        "uint8",
+        description="dtype of the decoded pixels; files with the other bit depth are scaled, so that 255 "
+        "corresponds to 65535",
     )
     max_pixels: Count = Field(
         _MAX_PIXELS, description="an image with more pixels (width x height) is rejected before decoding"
@@ -50,59 +53,62 @@ class DecodeImage(Transform):
     @model_validator(mode="after")
     def _check_order(self) -> DecodeImage:
         if not self.to_rgb and self.channels != 3:
-            raise ValueError(f"to_rgb: False is for 3 channels, not {self.channels}; remove it")
+            raise ValueError(f"to_rgb: False requires 3 channels, got {self.channels}; remove to_rgb")
         return self
 
     def after(self, state: ImageState) -> ImageState:
-        """Returns a decoded state."""
+        """Returns the state of decoded images."""
         if not state.encoded:
-            raise ValueError("the image is decoded already; remove this DecodeImage")
+            raise ValueError("the image is already decoded; remove this DecodeImage")
         return replace(state, encoded=False, channels=self.channels, dtype=self.dtype, rgb=self.to_rgb)
 
 
 class DecodeNumpy(Transform):
-    """Reads ``.npy`` files instead of DecodeImage: [height, width, channels] or [height, width], C order."""
+    """Reads ``.npy`` files of arrays [height, width, channels] or [height, width] in C order."""
 
-    channels: Count = Field(3, description="channels of every array; 1 for arrays [height, width]")
-    dtype: Literal["uint8", "uint16", "float32"] = Field("uint8", description="dtype of every array")
+    channels: Count = Field(
+        3, description="number of channels of all arrays; 1 for arrays of shape [height, width]"
+    )
+    dtype: Literal["uint8", "uint16", "float32"] = Field("uint8", description="dtype of all arrays")
     max_pixels: Count = Field(
         _MAX_PIXELS, description="an array with more pixels (width x height) is rejected before it is read"
     )
 
     def after(self, state: ImageState) -> ImageState:
-        """Returns a decoded state."""
+        """Returns the state of decoded images."""
         if not state.encoded:
-            raise ValueError("the image is decoded already; remove this DecodeNumpy")
+            raise ValueError("the image is already decoded; remove this DecodeNumpy")
         return replace(state, encoded=False, channels=self.channels, dtype=self.dtype)
 
 
 @decide.register
 def decide_array_shape(spec: DecodeNumpy, draws: Draws, sides: Sides) -> Decisions:
-    """The array's shape, [N, 3] int32."""
+    """Returns the shapes of the arrays, [N, 3] int32."""
     return (np.column_stack([sides, np.full(len(sides), spec.channels)]).astype(np.int32),)
 
 
 class _ResamplingTransform(Transform):
-    """Interpolates pixels."""
+    """Base class of transforms that resize images."""
 
     interpolation: Interpolation = "bilinear"
-    """How pixels are interpolated."""
+    """Method of interpolation between pixels."""
     backend: Literal["cv2", "pil"] = Field(
         "cv2",
-        description="cv2 samples without a filter; pil, for 8-bit images, averages over all source pixels "
-        "(antialias)",
+        description="cv2 interpolates between neighbouring pixels only; pil, for 8-bit images, averages over "
+        "all source pixels (antialias)",
     )
 
     @property
     def antialias(self) -> bool:
-        """Whether shrinking averages over all source pixels."""
+        """Whether shrinking averages over all source pixels, which avoids aliasing."""
         return self.backend == "pil" and self.interpolation != "nearest"
 
     @model_validator(mode="after")
     def _check_pair(self) -> _ResamplingTransform:
         if self.backend == "cv2" and self.interpolation != "bilinear":
             raise ValueError(
-                f"no other backend matches cv2's {self.interpolation} sampling; use backend: pil, or bilinear"
+                f"backend cv2 supports only interpolation bilinear, got {self.interpolation}; set backend: "
+                "pil, or interpolation: bilinear"
             )
         return self
 
@@ -114,35 +120,35 @@ class _ResamplingTransform(Transform):
 
 
 class ResizeImage(_ResamplingTransform):
-    """Resizes to ``size``, or so that the shorter side becomes ``resize_short``."""
+    """Resizes images to ``size``, or so that their shorter side has the length ``resize_short``."""
 
     ignored: ClassVar[Mapping[str, str]] = {"return_numpy": "images are arrays"}
     size: Size | None = None
-    """Side, or [width, height]. Set either this or `resize_short`."""
+    """Side of square images, or [width, height], in pixels. Set either `size` or `resize_short`."""
     resize_short: Side | None = None
-    """Length of the shorter side. The aspect ratio is kept."""
+    """Length of the shorter side in pixels. The aspect ratio does not change."""
 
     @model_validator(mode="after")
     def _check_one(self) -> ResizeImage:
         if (self.size is None) == (self.resize_short is None):
-            raise ValueError("expected either size or resize_short")
+            raise ValueError("expected either size or resize_short, got both or neither")
         return self
 
     def after(self, state: ImageState) -> ImageState:
-        """Returns the state with the new size."""
+        """Returns the state of resized images."""
         self._check_input(state)
         if self.size is not None:
             return resized_state(state, self.size)
         return replace(state, size=None, shorter=self.resize_short)
 
     def resized(self, size: int) -> ResizeImage | None:
-        """Returns the transform for another size; None if it only sets the shorter side."""
+        """Returns the transform with another size, or None if it only sets the shorter side."""
         return None if self.size is None else self.model_copy(update={"size": (size, size)})
 
 
 @sides_after.register
 def resized_sides(spec: ResizeImage, sides: Sides, decisions: Decisions) -> Sides:
-    """Returns the sides of resized images."""
+    """Returns the heights and widths of resized images, [N, 2] int64."""
     if spec.resize_short is not None:
         return scale_to_short_side(sides, spec.resize_short)
     assert spec.size is not None
@@ -150,20 +156,20 @@ def resized_sides(spec: ResizeImage, sides: Sides, decisions: Decisions) -> Side
 
 
 def scale_to_short_side(sides: Sides, short: int) -> Sides:
-    """Returns sides, [N, 2] int64, scaled so that the shorter one becomes ``short``; rounds half up."""
+    """Returns sides, [N, 2] int64, scaled so that the shorter one is ``short``. Rounds halves up."""
     shorter = sides.min(axis=-1, keepdims=True)
     scaled: Sides = (2 * sides * short + shorter) // (2 * shorter)
     return scaled
 
 
 class CropImage(Transform):
-    """Crops the centre; of an odd margin, the smaller half is above and to the left."""
+    """Crops the centre. If the margin is odd, the left or upper part of the margin is the smaller one."""
 
     size: Size
-    """Side, or [width, height]."""
+    """Side of a square crop, or [width, height], in pixels."""
 
     def after(self, state: ImageState) -> ImageState:
-        """Returns the state with the crop's size."""
+        """Returns the state of cropped images."""
         return cropped_state(state, self.size)
 
 
@@ -174,18 +180,22 @@ class RandCropImage(_ResamplingTransform):
     """Crops a window of random area and aspect ratio and resizes it (Szegedy et al. 2015, section 6)."""
 
     size: Size
-    """Side, or [width, height]."""
+    """Side of square images, or [width, height], in pixels, after resizing."""
     interpolation: Interpolation | Literal["random"] = "bilinear"  # type: ignore[assignment]
-    """How pixels are interpolated; `random`: bilinear for half of the images, bicubic for the others."""
+    """Method of interpolation. `random` uses bilinear or bicubic, each for half of the images."""
     scale: tuple[Fraction, Fraction] = Field(
-        (0.08, 1.0), description="share of the image's area, min and max"
+        (0.08, 1.0), description="area of the window as a share of the image's area, [min, max]"
     )
-    ratio: tuple[Ratio, Ratio] = Field((0.75, 4 / 3), description="width / height, min and max")
-    use_log_aspect: bool = Field(False, description="draw the logarithm of width / height uniformly")
+    ratio: tuple[Ratio, Ratio] = Field(
+        (0.75, 4 / 3), description="aspect ratio of the window, width / height, [min, max]"
+    )
+    use_log_aspect: bool = Field(
+        False, description="draw the logarithm of the aspect ratio uniformly, instead of the ratio itself"
+    )
 
     @property
     def draws(self) -> int:  # type: ignore[override]
-        """Aspect, area, left, top; with random interpolation also a coin."""
+        """Number of random numbers: aspect, area, left, top; one more for random interpolation."""
         return 4 + (self.interpolation == "random")
 
     @model_validator(mode="after")
@@ -194,34 +204,35 @@ class RandCropImage(_ResamplingTransform):
             if low > high:
                 raise ValueError(f"expected {name} as [min, max], got [{low}, {high}]")
         if self.scale[1] == 0:
-            raise ValueError("expected the largest scale to be > 0")
+            raise ValueError("expected a maximum scale > 0, got 0")
         return self
 
     def after(self, state: ImageState) -> ImageState:
-        """Returns the state with the crop's size."""
+        """Returns the state of resized images."""
         self._check_input(state)
         return resized_state(state, self.size)
 
     def resized(self, size: int) -> RandCropImage:
-        """Returns the transform for another size."""
+        """Returns the transform with another size."""
         return self.model_copy(update={"size": (size, size)})
 
 
 def random_windows(
     spec: RandCropImage, sides: NDArray[np.integer], draws: NDArray[np.floating]
 ) -> NDArray[np.int32]:
-    """Computes the windows of PaddleClas's RandCropImage.
+    """Computes random windows like PaddleClas's RandCropImage.
 
-    The aspect ratio, or its logarithm, is uniform in ``ratio`` and the share of the area uniform in
-    ``scale``, both limited to what the image can hold. All positions at which the window fits are equally
-    likely.
+    The aspect ratio, or its logarithm, is uniform in ``ratio``. The share of the area is uniform in
+    ``scale``, limited to windows that fit into the image. All positions of the window in the image are
+    equally likely.
 
     Args:
+        spec: Ranges of area and aspect ratio.
         sides: [N, 2] heights and widths of the images.
-        draws: [N, 4] uniform numbers in [0, 1): aspect, area, left, top.
+        draws: [N, 4] uniform random numbers in [0, 1) for aspect, area, left and top.
 
     Returns:
-        [N, 4] int32: top, left, height, width; within the image and not empty.
+        [N, 4] int32: top, left, height and width of each window. Windows are inside the image and not empty.
     """
     height, width = sides.astype(np.float64).T
     draw_aspect, draw_area, draw_left, draw_top = draws.astype(np.float64).T
@@ -241,9 +252,9 @@ def random_windows(
 
 @decide.register
 def decide_window(spec: RandCropImage, draws: Draws, sides: Sides) -> Decisions:
-    """Start (top, left) and size (height, width) of the window, [N, 2] int32 each.
+    """Returns start (top, left) and size (height, width) of the windows, [N, 2] int32 each.
 
-    With random interpolation also whether it is bicubic, [N] int32.
+    With random interpolation, a third array, [N] int32, is 1 for bicubic and 0 for bilinear.
     """
     windows = random_windows(spec, sides, draws[:, :4])
     bicubic = ((draws[:, 4] < 0.5).astype(np.int32),) if spec.interpolation == "random" else ()
@@ -253,43 +264,47 @@ def decide_window(spec: RandCropImage, draws: Draws, sides: Sides) -> Decisions:
 @sides_after.register(CropImage)
 @sides_after.register(RandCropImage)
 def cropped_sides(spec: CropImage | RandCropImage, sides: Sides, decisions: Decisions) -> Sides:
-    """Returns the sides of cropped images."""
+    """Returns the heights and widths of cropped images, [N, 2] int64."""
     return fixed_sides(sides, spec.size)
 
 
 class RandFlipImage(Transform):
-    """Flips half of the images."""
+    """Flips half of the images, chosen at random."""
 
     draws: ClassVar[int] = 1
 
-    flip_code: Literal[1, 0, -1] = Field(1, description="1 left-right, 0 upside down, -1 both")
+    flip_code: Literal[1, 0, -1] = Field(
+        1, description="direction of the flip: 1 horizontal, 0 vertical, -1 both"
+    )
 
     def after(self, state: ImageState) -> ImageState:
-        """Returns the state unchanged."""
+        """Checks the state, and returns it unchanged."""
         need_hwc(state)
         return state
 
 
 @decide.register
 def decide_flip(spec: RandFlipImage, draws: Draws, sides: Sides) -> Decisions:
-    """Whether the image is flipped, [N] int32."""
+    """Returns 1 for images to flip and 0 for others, [N] int32."""
     return ((draws[:, 0] < 0.5).astype(np.int32),)
 
 
 class NormalizeImage(Transform):
-    """Computes ``(pixel * scale - mean) / std`` per channel, in float32; optionally rounds to float16."""
+    """Computes ``(pixel * scale - mean) / std`` per channel in float32, and optionally rounds to float16."""
 
     scale: Number = Field(1.0 / 255.0, description="factor applied to the pixels before mean and std")
     mean: tuple[Number, ...] = (0.485, 0.456, 0.406)
-    """Mean of each channel, after `scale`."""
+    """Mean of each channel, in units of pixel * `scale`."""
     std: tuple[Annotated[float, Bound(gt=0)], ...] = (0.229, 0.224, 0.225)
-    """Standard deviation of each channel, after `scale`."""
+    """Standard deviation of each channel, in units of pixel * `scale`."""
     order: Literal["", "hwc", "chw"] | None = Field(
-        None, description="layout of the image; '' means hwc; by default the layout that the image has"
+        None, description="layout of the image, which must match; '' means hwc; null accepts any layout"
     )
-    output_fp16: bool = Field(False, description="return float16, for mixed precision")
+    output_fp16: bool = Field(False, description="return float16 instead of float32, for mixed precision")
     channel_num: Count | None = Field(
-        None, description="pad with zeros to this number of channels, such as 4, which suits tensor cores"
+        None,
+        description="number of channels after padding with zeros, such as 4 for tensor cores; null: no "
+        "padding",
     )
 
     @model_validator(mode="after")
@@ -299,17 +314,19 @@ class NormalizeImage(Transform):
                 f"expected mean and std of equal length, got {len(self.mean)} and {len(self.std)} values"
             )
         if self.scale == 0:
-            raise ValueError("expected a scale other than 0")
+            raise ValueError("expected a scale other than 0, got 0")
         if self.channel_num not in (None, 1) and len(self.mean) == 1:
-            raise ValueError("channel_num requires mean and std for each channel")
+            raise ValueError("channel_num requires one value per channel in mean and std, got 1 value")
         return self
 
     def after(self, state: ImageState) -> ImageState:
-        """Returns the state as float32."""
+        """Returns the state of normalized images."""
         need_pixels(state)
         need_unnormalized(state)
         if state.dtype != "uint8" and "scale" not in self.model_fields_set:
-            raise ValueError(f"the default scale is for 8-bit pixels, but these are {state.dtype}; set scale")
+            raise ValueError(
+                f"the default scale is for 8-bit pixels, but the image is {state.dtype}; set scale"
+            )
         if len(self.mean) not in (1, state.channels):
             raise ValueError(f"expected 1 or {state.channels} values in mean and std, got {len(self.mean)}")
         if self.order is not None and (self.order or "hwc").upper() != state.layout:
@@ -325,9 +342,9 @@ class NormalizeImage(Transform):
 
 
 class ToCHWImage(Transform):
-    """Moves the channels to the front."""
+    """Moves the channels to the front: [H, W, C] becomes [C, H, W]."""
 
     def after(self, state: ImageState) -> ImageState:
-        """Returns the state as CHW."""
+        """Returns the state of CHW images."""
         need_hwc(state)
         return replace(state, layout="CHW")

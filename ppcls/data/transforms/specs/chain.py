@@ -1,4 +1,4 @@
-"""A chain of transforms: each with its own random numbers, in the model's layout."""
+"""Converts a list of transforms into a chain with random numbers and the model's layout."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decid
 
 @dataclass(frozen=True)
 class Op:
-    """A spec at its position in a chain.
+    """A transform in a chain.
 
     Attributes:
         spec: The transform.
-        slot: Column of its first random number among the sample's uniform numbers.
-        positions: Positions in ``transform_ops`` that it implements, from 0; empty if the layout added it.
+        slot: Index of the transform's first random number among all random numbers of a sample.
+        positions: Positions in ``transform_ops`` of the transforms that this op runs, from 0. Empty for a
+            `ToCHWImage` that was added for the model's layout.
     """
 
     spec: Transform
@@ -26,10 +27,10 @@ class Op:
 
 
 def plan_chain(specs: Sequence[Transform], layout: Layout) -> tuple[Op, ...]:
-    """Assigns random numbers to each transform and ends the chain in ``layout``.
+    """Assigns random numbers to each transform, and makes the chain return images in ``layout``.
 
-    The model determines the layout: ToCHWImage is dropped for an HWC model, and moved or added to the end
-    for a CHW model. So PaddleClas's chains serve both, with or without ToCHWImage.
+    For an HWC model, ToCHWImage is removed. For a CHW model, it is moved or added to the end. So chains of
+    PaddleClas work for both layouts, with and without ToCHWImage.
     """
     ops, slot, to_chw = list[Op](), 0, Op(ToCHWImage(), 0)
     for position, spec in enumerate(specs):
@@ -42,16 +43,16 @@ def plan_chain(specs: Sequence[Transform], layout: Layout) -> tuple[Op, ...]:
 
 
 def count_draws(ops: Sequence[Op]) -> int:
-    """Returns how many uniform numbers one sample needs for the whole chain."""
+    """Returns the number of uniform random numbers per sample that the whole chain needs."""
     return max((op.slot + op.spec.draws for op in ops), default=0)
 
 
 def decide_chain(ops: Sequence[Op], draws: Draws, sides: Sides) -> Iterator[Decisions]:
-    """Yields the decisions of each op of a chain.
+    """Yields the decisions of each op in a chain.
 
     Args:
-        ops: The chain, fused or not.
-        draws: [N, count_draws(ops)] float32, the samples' uniform numbers.
+        ops: The chain, before or after fusion.
+        draws: [N, count_draws(ops)] float32, uniform random numbers of the samples in [0, 1).
         sides: [N, 2] int64, heights and widths of the decoded images.
     """
     for op in ops:

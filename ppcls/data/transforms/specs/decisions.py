@@ -1,8 +1,8 @@
-"""Turns a sample's random numbers into decisions about its image: pure NumPy, the same for every backend.
+"""Converts the random numbers of samples into decisions about their images, for all backends.
 
-Each random spec registers `decide`, and each spec that changes the size of images registers `sides_after`.
-Backends only carry the decisions out, so they cannot disagree. DALI receives the decisions as operator
-arguments, without calling Python from its graph.
+Each random spec registers an implementation of `decide`. Each spec that changes the size of images registers
+an implementation of `sides_after`. Backends only execute the decisions, so their results agree. DALI receives
+the decisions as operator arguments, without calling Python from its graph.
 """
 
 from __future__ import annotations
@@ -25,35 +25,36 @@ def decide(spec: Transform, draws: Draws, sides: Sides) -> Decisions:
     """Decides what a transform does to each image of a batch.
 
     Args:
-        draws: [N, spec.draws] float32 in [0, 1).
+        spec: The transform.
+        draws: [N, spec.draws] float32, uniform random numbers in [0, 1).
         sides: [N, 2] int64, heights and widths of the images before the transform.
 
     Returns:
-        Arrays [N, ...] that the transform's `apply` and `lower` need, of fixed number and dtypes. Empty for a
-        transform that does the same to all images.
+        Arrays [N, ...] that `apply` and `lower` need for the transform. Their number and dtypes do not depend
+        on the images. Empty if the transform has the same effect on all images.
     """
     if spec.draws:
-        raise NotImplementedError(f"no decisions are registered for {spec.kind}")
+        raise NotImplementedError(f"decide has no implementation for {spec.kind}")
     return ()
 
 
 @decide.register
 def decide_custom(spec: CustomTransform, draws: Draws, sides: Sides) -> Decisions:
-    """The uniform numbers themselves, [N, spec.draws]."""
+    """Returns the random numbers unchanged, [N, spec.draws]."""
     return (draws,) if spec.draws else ()
 
 
 @singledispatch
 def sides_after(spec: Transform, sides: Sides, decisions: Decisions) -> Sides:
-    """Returns the images' heights and widths after a transform, [N, 2] int64."""
+    """Returns the heights and widths of the images after a transform, [N, 2] int64."""
     return sides
 
 
 def count_decisions(spec: Transform) -> int:
-    """Returns the number of arrays that `decide` returns for a spec; it is the same for all images."""
+    """Returns the number of arrays that `decide` returns for a spec. It does not depend on the images."""
     return len(decide(spec, np.zeros([1, spec.draws], np.float32), np.full([1, 2], 512)))
 
 
 def fixed_sides(sides: Sides, size: tuple[int, int]) -> Sides:
-    """Returns (width, height) ``size`` as the sides of every image."""
+    """Returns ``size`` (width, height) as height and width of every image, in the shape of ``sides``."""
     return np.broadcast_to(np.array(size[::-1]), sides.shape)

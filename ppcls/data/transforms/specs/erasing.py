@@ -1,7 +1,7 @@
-"""Transforms that erase parts of an image: rectangles, holes, a grid, patches.
+"""Defines transforms that erase parts of an image: rectangles, holes, a grid or patches.
 
-They may come before or after NormalizeImage, and after ToCHWImage too, because `plan_chain` moves that to the
-end.
+These transforms may be placed before or after NormalizeImage. They may also be placed after ToCHWImage,
+because `plan_chain` moves ToCHWImage to the end.
 """
 
 from __future__ import annotations
@@ -27,55 +27,62 @@ from ppcls.data.transforms.specs.fields import (
 from ppcls.data.transforms.specs.rng import normals, uniforms
 
 _NONE = BeforeValidator(lambda value: None if value == "none" else value)  # PaddleClas's spelling
-_WHOLE_TILE = 2.0  # a share of a tile's side that covers the whole tile
+_WHOLE_TILE = 2.0  # share of a tile's side for which a square covers the whole tile
 _BANK_SIDE = 512
-_BANK_EPOCH = 2**32  # larger than the epochs of any run
-_MAX_PATCHES = 40  # per row: DALI's operator on a GPU has room for 1706 in total
+_BANK_EPOCH = 2**32  # larger than any epoch of a run
+_MAX_PATCHES = 40  # per row; DALI's operator on a GPU supports 1,706 patches in total
 
 
 def _bank(depth: int) -> NDArray[np.float32]:
-    """Returns uniform numbers that are the same in all runs, [512, 512 depth]."""
+    """Returns uniform random numbers that are the same in all runs, [512, 512 * depth] float32."""
     return uniforms(0, _BANK_EPOCH, np.arange(_BANK_SIDE), depth * _BANK_SIDE)
 
 
 @cache
 def noise_bank() -> NDArray[np.float32]:
-    """Returns the standard normal numbers from which `RandomErasing` takes its noise, [512, 512, 3]."""
+    """Returns standard normal random numbers, the noise of `RandomErasing`, [512, 512, 3] float32."""
     return np.ascontiguousarray(normals(_bank(4)).reshape(_BANK_SIDE, _BANK_SIDE, 4)[:, :, :3])
 
 
 @cache
 def coin_bank() -> NDArray[np.float32]:
-    """Returns the uniform numbers from which `HideAndSeek` takes one per patch, [512, 512]."""
+    """Returns uniform random numbers, of which `HideAndSeek` uses one per patch, [512, 512] float32."""
     return _bank(1)
 
 
 class RandomErasing(Transform):
-    """Fills a random rectangle in a share of the images (Zhong et al. 2017).
+    """Fills a random rectangle in some of the images (Zhong et al. 2017).
 
-    The rectangle's share of the area is uniform in ``sl`` to ``sh``. Its height / width is uniform among the
-    values between ``r1`` and 1 / ``r1`` that fit the image. All positions are equally likely. So no rectangle
-    has to be drawn again.
+    The area of the rectangle, as a share of the image's area, is uniform between ``sl`` and ``sh``. The
+    aspect ratio, height / width, is uniform between ``r1`` and 1 / ``r1``, limited to rectangles that fit
+    into the image. All positions of the rectangle are equally likely. So the first rectangle always fits.
     """
 
-    EPSILON: Fraction = Field(0.5, description="share of the images in which a rectangle is erased")
-    sl: Fraction = Field(0.02, description="smallest share of the area")
-    sh: Fraction = Field(0.4, description="largest share of the area")
-    r1: Positive = Field(0.3, description="smallest height / width, at most 1")
-    mean: Fill = Field((0.0,), description="value of a constant fill: a number, or one per channel")
+    EPSILON: Fraction = Field(0.5, description="share of the images in which a rectangle is filled")
+    sl: Fraction = Field(0.02, description="minimum area of the rectangle, as a share of the image's area")
+    sh: Fraction = Field(0.4, description="maximum area of the rectangle, as a share of the image's area")
+    r1: Positive = Field(
+        0.3, description="minimum aspect ratio, height / width, at most 1; the maximum is 1 / r1"
+    )
+    mean: Fill = Field(
+        (0.0,), description="pixel value for mode const: one number for all channels, or one per channel"
+    )
     attempt: Count = Field(
         100,
-        description="accepted for compatibility with PaddleClas, without effect: "
-        "the first rectangle always fits",
+        description="no effect, accepted for compatibility with PaddleClas; the first rectangle always fits",
     )
-    use_log_aspect: bool = Field(False, description="draw the logarithm of height / width uniformly")
+    use_log_aspect: bool = Field(
+        False, description="draw the logarithm of the aspect ratio uniformly, instead of the ratio itself"
+    )
     mode: Literal["const", "rand", "pixel"] = Field(
-        "const", description="fill with mean, with one normal random colour, or with normal noise"
+        "const",
+        description="fill with: const: mean; rand: one random colour, normally distributed; pixel: normally "
+        "distributed noise",
     )
 
     @property
     def draws(self) -> int:  # type: ignore[override]
-        """A coin, area, aspect, top, left; four for a colour, two for the position in the noise bank."""
+        """Number of random numbers: five for the rectangle, four for a colour, two for the noise."""
         return 5 + {"const": 0, "rand": 4, "pixel": 2}[self.mode]
 
     @model_validator(mode="after")
@@ -87,12 +94,14 @@ class RandomErasing(Transform):
         return self
 
     def after(self, state: ImageState) -> ImageState:
-        """Returns the state unchanged."""
+        """Checks the state, and returns it unchanged."""
         need_pixels(state)
         if self.mode == "const":
             check_fill("mean", self.mean, state)
         elif not state.normalized:
-            raise ValueError(f"mode {self.mode} uses normalized units; put it after NormalizeImage")
+            raise ValueError(
+                f"mode {self.mode} needs normalized images; put this transform after NormalizeImage"
+            )
         elif state.channels != 3:
             raise ValueError(f"mode {self.mode} needs 3 channels, but the image has {state.channels}")
         return state
@@ -100,10 +109,12 @@ class RandomErasing(Transform):
 
 @decide.register
 def decide_rectangle(spec: RandomErasing, draws: Draws, sides: Sides) -> Decisions:
-    """Start (top, left) and size (height, width), 0 where nothing is erased, [N, 2] float32 each.
+    """Returns the rectangles.
 
-    In mode rand also the colour, [N, 3] float32. In mode pixel also the noise's start in `noise_bank` and the
-    image's sides, [N, 2] int32 each.
+    Returns:
+        Start (top, left) and size (height, width) of each rectangle, [N, 2] float32 each. The size is 0 if
+        nothing is filled. In mode rand, also the colours, [N, 3] float32. In mode pixel, also the start of
+        the noise in `noise_bank` and the sides of the image, [N, 2] int32 each.
     """
     area = uniform_between((spec.sl, spec.sh), draws[:, 1]).astype(np.float64) * sides.prod(axis=1)
     limits = (area / sides[:, 1] ** 2, sides[:, 0] ** 2 / np.maximum(area, 1))
@@ -124,23 +135,24 @@ def decide_rectangle(spec: RandomErasing, draws: Draws, sides: Sides) -> Decisio
 
 
 class Cutout(Transform):
-    """Fills square holes at random positions, clipped at the image's edge (DeVries & Taylor 2017)."""
+    """Fills square holes at random positions, clipped at the edges of the image (DeVries & Taylor 2017)."""
 
     n_holes: Count = 1
-    """Number of holes."""
+    """Number of holes per image."""
     length: Count = Field(112, description="side of a hole in pixels; odd values are reduced by one")
     fill_value: Annotated[Fill | None, _NONE] = Field(
         (0.0,),
-        description="pixel value of the holes: a number, or one per channel; null: a random colour per image",
+        description="pixel value of the holes: one number for all channels, or one per channel; null: a "
+        "random colour per image",
     )
 
     @property
     def draws(self) -> int:  # type: ignore[override]
-        """The centre of each hole; three for a random colour."""
+        """Number of random numbers: two for the centre of each hole, and three for a random colour."""
         return 2 * self.n_holes + 3 * (self.fill_value is None)
 
     def after(self, state: ImageState) -> ImageState:
-        """Returns the state unchanged."""
+        """Checks the state, and returns it unchanged."""
         if self.fill_value is None:
             need_rgb(state)
         else:
@@ -151,9 +163,11 @@ class Cutout(Transform):
 
 @decide.register
 def decide_holes(spec: Cutout, draws: Draws, sides: Sides) -> Decisions:
-    """Starts (top, left, top, left …) and sizes (height, width …) of the holes, [N, 2 n_holes] float32.
+    """Returns the holes.
 
-    With a random colour also that, [N, 3] float32.
+    Returns:
+        Starts (top, left, top, left, …) and sizes (height, width, …) of the holes, [N, 2 * n_holes] float32
+        each. If the colour is random, also the colours, [N, 3] float32.
     """
     within = np.tile(sides, spec.n_holes)
     centre, half = np.floor(draws[:, : 2 * spec.n_holes].astype(np.float64) * within), spec.length // 2
@@ -163,20 +177,19 @@ def decide_holes(spec: Cutout, draws: Draws, sides: Sides) -> Decisions:
 
 
 class GridMask(Transform):
-    """Erases a grid, or everything but the grid's bars (Chen et al. 2020).
+    """Erases the bars of a grid, or the squares between the bars (Chen et al. 2020).
 
-    The squares between the bars repeat every d pixels in both directions and have a side of d - round(d
-    ``ratio``). The grid has a random position and a random angle. ``prob`` is constant from the first epoch
-    on.
+    The grid has a random period of d pixels, a random position and a random angle. The bars have a width of
+    round(d * ``ratio``). ``prob`` is the same in all epochs; the paper increases it during training.
     """
 
     draws: ClassVar[int] = 5
 
-    d1: Count = Field(96, description="smallest period d of the grid in pixels")
-    d2: Count = Field(224, description="largest period d plus one")
-    rotate: NonNegative = Field(1, description="upper limit of the angle in whole degrees, exclusive")
-    ratio: Fraction = Field(0.5, description="width of the grid's bars as a share of d")
-    mode: Literal[0, 1] = Field(0, description="0 keeps only the squares, 1 erases them")
+    d1: Count = Field(96, description="minimum period d of the grid in pixels")
+    d2: Count = Field(224, description="maximum period d of the grid in pixels, plus one")
+    rotate: NonNegative = Field(1, description="upper limit of the angle in degrees, exclusive")
+    ratio: Fraction = Field(0.5, description="width of the bars as a share of d")
+    mode: Literal[0, 1] = Field(0, description="0: erase the bars; 1: erase the squares between the bars")
     prob: Fraction = Field(1.0, description="share of the images that are masked")
 
     @model_validator(mode="after")
@@ -186,37 +199,38 @@ class GridMask(Transform):
         return self
 
     def after(self, state: ImageState) -> ImageState:
-        """Returns the state unchanged."""
+        """Checks the state, and returns it unchanged."""
         need_pixels(state)
         if state.dtype not in ("uint8", "float32"):
-            raise ValueError(f"works on 8-bit and float32 images, but these are {state.dtype}")
-        if state.channels > 3:  # DALI's operator corrupts images of more channels on a GPU
-            raise ValueError(f"works on 1 to 3 channels, but these images have {state.channels}")
+            raise ValueError(f"expected an 8-bit or float32 image, got {state.dtype}")
+        if state.channels > 3:  # on a GPU, DALI's operator returns wrong pixels for more channels
+            raise ValueError(f"expected an image with 1 to 3 channels, got {state.channels}")
         return state
 
 
 @decide.register
 def decide_grid(spec: GridMask, draws: Draws, sides: Sides) -> Decisions:
-    """Period of the grid in pixels, [N] int32, and four more arrays, [N] float32.
+    """Returns the grids.
 
-    These are the side of its squares as a share of the period, its rotation in radians, and its shifts in x
-    and in y.
+    Returns:
+        Period in pixels, [N] int32. Side of the squares as a share of the period, rotation in radians, shift
+        in x and shift in y, [N] float32 each.
     """
     coin, tile, angle, left, top = draws.astype(np.float64).T
     tile = spec.d1 + np.floor((spec.d2 - spec.d1) * tile)
     share = 1 - np.floor(tile * spec.ratio + 0.5) / tile
-    # An image that is not masked keeps everything: squares cover all of it in mode 0, nothing in mode 1.
+    # If an image is not masked, the squares cover all of it in mode 0, and nothing in mode 1.
     share = np.where(bernoulli(spec.prob, coin), share, 0 if spec.mode else _WHOLE_TILE)
     radians = np.deg2rad(np.floor(angle * spec.rotate))
-    # Shift by half a pixel, so that no pixel lies on a square's edge.
+    # Shifts by half a pixel, so that no pixel centre is on the edge of a square.
     shifts = (np.floor(left * tile) - 0.5, np.floor(top * tile) - 0.5)
     return tile.astype(np.int32), *(values.astype(np.float32) for values in (share, radians, *shifts))
 
 
 class HideAndSeek(Transform):
-    """Fills some patches of an image with zeros (Singh & Lee 2017).
+    """Divides an image into square patches, and fills random patches with zeros (Singh & Lee 2017).
 
-    After NormalizeImage, zero is the mean colour, as in the paper. The side of the patches is drawn per
+    After NormalizeImage, zero is the mean colour, as in the paper. The side of the patches is drawn for each
     image.
     """
 
@@ -226,28 +240,35 @@ class HideAndSeek(Transform):
     grid_sizes: tuple[Index, ...] = Field(
         (0, 16, 32, 44, 56),
         min_length=1,
-        description="sides of a patch in pixels, of which one is drawn per image; 0 hides nothing",
+        description="possible sides of the patches in pixels; one is drawn per image; 0 hides nothing",
     )
 
     def after(self, state: ImageState) -> ImageState:
-        """Returns the state unchanged."""
+        """Checks the state, and returns it unchanged."""
         need_pixels(state)
         if state.size is None:
-            raise ValueError("works on images of one size; put it after the transform that crops them")
+            raise ValueError(
+                "expected images of a fixed size; put this transform after the one that sets the size"
+            )
         if (most := self.max_per_row(max(state.size))) > _MAX_PATCHES:
-            raise ValueError(f"expected at most {_MAX_PATCHES} patches per row, got {most}")
+            raise ValueError(
+                f"expected at most {_MAX_PATCHES} patches per row, got {most}; increase the smallest of "
+                "grid_sizes"
+            )
         return state
 
     def max_per_row(self, side: int) -> int:
-        """Returns the largest number of patches per row in an image of this side."""
+        """Returns the maximum number of patches per row in an image with this side in pixels."""
         return -(-side // min((size for size in self.grid_sizes if size), default=side))
 
 
 @decide.register
 def decide_patches(spec: HideAndSeek, draws: Draws, sides: Sides) -> Decisions:
-    """Starts (top, left, top, left …) and sizes (height, width …) of all patches, [N, 2 patches] float32.
+    """Returns the patches.
 
-    Patches that are not hidden have size 0.
+    Returns:
+        Starts (top, left, top, left, …) and sizes (height, width, …) of all patches, [N, 2 * patches] float32
+        each. The size of a patch that is not hidden is 0.
     """
     grids = np.array(spec.grid_sizes)
     side = grids[np.floor(draws[:, 0].astype(np.float64) * len(grids)).astype(int)]

@@ -1,4 +1,4 @@
-"""What several specs share: field types, checks of the image they work on, and distributions."""
+"""Provides field types, checks of input images, and random distributions for several specs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LARGEST = {"uint8": 255, "uint16": 65535}
 
 
 def _width_height(value: Any) -> Any:
-    """Reads ``224`` or ``[224, 192]`` (width, height: PaddleClas's order)."""
+    """Parses a size such as ``224`` or ``[224, 192]``. The order is width, height, as in PaddleClas."""
     sides = value if isinstance(value, (list, tuple)) else (value, value)
     if len(sides) != 2 or not all(type(side) is int and 0 < side <= MAX_SIDE for side in sides):
         raise expected(f"an integer > 0 and <= {MAX_SIDE}, or [width, height]", value)
@@ -25,7 +25,7 @@ def _width_height(value: Any) -> Any:
 
 
 def _limits(expand: Callable[[float], tuple[float, float]]) -> BeforeValidator:
-    """Reads ``[min, max]``, or a single number that ``expand`` turns into both."""
+    """Returns a validator that accepts ``[min, max]``, or a number that ``expand`` converts into both."""
 
     def is_number(value: Any) -> bool:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -43,7 +43,7 @@ def _limits(expand: Callable[[float], tuple[float, float]]) -> BeforeValidator:
 
 
 def _one_per_channel(value: Any) -> Any:
-    """Reads ``0`` or ``[124, 116, 104]``."""
+    """Parses a number or a list with one number per channel, such as ``0`` or ``[124, 116, 104]``."""
     values = tuple(value) if isinstance(value, (list, tuple)) else (value,)
     if not values:
         raise expected("a number, or one per channel", value)
@@ -58,7 +58,16 @@ Fill = Annotated[tuple[Number, ...], BeforeValidator(_one_per_channel)]
 
 
 def check_fill(name: str, values: tuple[float, ...], state: ImageState) -> None:
-    """Raises ValueError unless ``values`` fill a pixel of such an image: one number, or one per channel."""
+    """Checks that ``values`` can fill a pixel of an image: one number for all channels, or one per channel.
+
+    Args:
+        name: Config key of the values, for messages.
+        values: Values in the unit of the image's pixels.
+        state: State of the image.
+
+    Raises:
+        ValueError: The number of values is wrong, or a value is not valid for the image's dtype.
+    """
     if len(values) not in (1, state.channels):
         raise ValueError(f"expected 1 or {state.channels} values in {name}, got {len(values)}")
     largest = _LARGEST.get(state.dtype)
@@ -67,38 +76,40 @@ def check_fill(name: str, values: tuple[float, ...], state: ImageState) -> None:
 
 
 def need_pixels(state: ImageState) -> None:
-    """Raises ValueError unless the image is decoded."""
+    """Raises ValueError if the image is not decoded."""
     if state.encoded:
-        raise ValueError("the image is not decoded yet; put DecodeImage before it")
+        raise ValueError("expected a decoded image; put DecodeImage before this transform")
 
 
 def need_hwc(state: ImageState) -> None:
-    """Raises ValueError unless the image is [H, W, C]."""
+    """Raises ValueError if the layout of the image is not [H, W, C]."""
     need_pixels(state)
     if state.layout != "HWC":
-        raise ValueError("works on HWC images; put it before ToCHWImage")
+        raise ValueError("expected an HWC image, got CHW; put this transform before ToCHWImage")
 
 
 def need_unnormalized(state: ImageState) -> None:
-    """Raises ValueError if NormalizeImage comes before."""
+    """Raises ValueError if the image is normalized."""
     if state.normalized:
-        raise ValueError("works on images that are not normalized yet; put it before NormalizeImage")
+        raise ValueError("expected an image that is not normalized; put this transform before NormalizeImage")
 
 
 def need_8_bit(state: ImageState) -> None:
-    """Raises ValueError unless the pixels are 8-bit."""
+    """Raises ValueError if the pixels are not 8-bit integers."""
     if state.normalized:
-        raise ValueError("works on 8-bit images; put it before NormalizeImage")
+        raise ValueError(
+            "expected an 8-bit image, got a normalized one; put this transform before NormalizeImage"
+        )
     if state.dtype != "uint8":
-        raise ValueError(f"works on 8-bit images, but these are {state.dtype}; decode to dtype: uint8")
+        raise ValueError(f"expected an 8-bit image, got {state.dtype}; set dtype: uint8 in the decoder")
 
 
 def need_rgb(state: ImageState) -> None:
-    """Raises ValueError unless the image is [H, W, 3] 8-bit."""
+    """Raises ValueError if the image is not [H, W, 3] with 8-bit pixels."""
     need_hwc(state)
     need_8_bit(state)
     if state.channels != 3:
-        raise ValueError(f"works on RGB images, but these have {state.channels} channels")
+        raise ValueError(f"expected an image with 3 channels, got {state.channels}")
 
 
 def resized_state(state: ImageState, size: tuple[int, int]) -> ImageState:
@@ -107,10 +118,10 @@ def resized_state(state: ImageState, size: tuple[int, int]) -> ImageState:
 
 
 def cropped_state(state: ImageState, size: tuple[int, int]) -> ImageState:
-    """Returns the state of a window of ``size`` (width, height).
+    """Returns the state of images that are cropped to ``size`` (width, height).
 
     Raises:
-        ValueError: The window might not fit the images.
+        ValueError: An image might be smaller than the window.
     """
     need_hwc(state)
     width, height = size
@@ -119,18 +130,23 @@ def cropped_state(state: ImageState, size: tuple[int, int]) -> ImageState:
         images = f"{state.size[1]}x{state.size[0]}"
     else:
         fits = state.shorter is not None and max(width, height) <= state.shorter
-        images = f"images with a shorter side of {state.shorter}" if state.shorter else "images of any size"
+        images = (
+            f"images with a shorter side of {state.shorter}" if state.shorter else "images of unknown size"
+        )
     if not fits:
-        raise ValueError(f"a {width}x{height} crop doesn't fit {images}; resize before it")
+        raise ValueError(
+            f"a {width}x{height} crop needs images of at least {width}x{height} pixels, got {images}; "
+            "decrease its size, or resize the images first"
+        )
     return resized_state(state, size)
 
 
 def bernoulli(prob: float, draws: NDArray[np.floating]) -> NDArray[np.bool_]:
-    """Returns whether an event of probability ``prob`` happens to each sample, for uniform draws [N]: [N]."""
+    """Returns True with probability ``prob`` for each of the uniform random numbers, [N]."""
     return draws < prob
 
 
 def uniform_between(limits: tuple[float, float], draws: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Scales numbers uniform in [0, 1) to [min, max), [N] float32."""
+    """Scales uniform random numbers in [0, 1) to the interval ``limits``, [N] float32."""
     low, high = limits
     return (low + (high - low) * draws.astype(np.float64)).astype(np.float32)

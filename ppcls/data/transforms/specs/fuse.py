@@ -1,4 +1,4 @@
-"""Changes chains of transforms: fuses neighbours that DALI does in one operator, and sets the input size."""
+"""Fuses neighbouring transforms that one operator can execute, and changes the input size of chains."""
 
 from __future__ import annotations
 
@@ -32,21 +32,24 @@ from ppcls.data.transforms.specs.decisions import (
 
 
 class FusedTransform(Transform):
-    """Several neighbours in one; their random numbers lie side by side from the op's slot on."""
+    """Base class of transforms that combine several neighbouring transforms of a chain.
+
+    The random numbers of the parts follow each other, starting at the slot of the op.
+    """
 
     @property
     def parts(self) -> tuple[Transform, ...]:
-        """The transforms that it replaces, in order."""
+        """Transforms that this one replaces, in order."""
         parts = (getattr(self, name) for name in type(self).model_fields)
         return tuple(part for part in parts if part is not None)
 
     @property
     def draws(self) -> int:  # type: ignore[override]
-        """Random numbers of all parts."""
+        """Number of random numbers of all parts."""
         return sum(part.draws for part in self.parts)
 
     def after(self, state: ImageState) -> ImageState:
-        """Returns the state after all parts."""
+        """Returns the state of images after all parts."""
         for part in self.parts:
             state = part.after(state)
         return state
@@ -54,7 +57,7 @@ class FusedTransform(Transform):
 
 @decide.register
 def decide_parts(spec: FusedTransform, draws: Draws, sides: Sides) -> Decisions:
-    """The decisions of its parts, one after the other."""
+    """Returns the decisions of all parts, one after the other."""
     decisions: Decisions = ()
     slot = 0
     for part in spec.parts:
@@ -66,7 +69,7 @@ def decide_parts(spec: FusedTransform, draws: Draws, sides: Sides) -> Decisions:
 
 @sides_after.register
 def sides_after_parts(spec: FusedTransform, sides: Sides, decisions: Decisions) -> Sides:
-    """Returns the sides after all parts."""
+    """Returns the heights and widths of images after all parts, [N, 2] int64."""
     remaining = iter(decisions)
     for part in spec.parts:
         sides = sides_after(part, sides, tuple(islice(remaining, count_decisions(part))))
@@ -80,12 +83,12 @@ class DecodeRandCrop(FusedTransform):
     crop: RandCropImage
 
     def resized(self, size: int) -> DecodeRandCrop:
-        """Returns the transform for another size."""
+        """Returns the transform with another size of the crop."""
         return self.model_copy(update={"crop": self.crop.resized(size)})
 
 
 class DecodeCropFlipNormalize(DecodeRandCrop):
-    """Decodes the window of a random crop, then flips and normalizes it, plane by plane."""
+    """Decodes the window of a random crop, and flips and normalizes each colour plane of the window."""
 
     flip: RandFlipImage
     normalize: NormalizeImage
@@ -102,11 +105,13 @@ class CropFlipNormalize(FusedTransform):
 
 
 def fuse(ops: Sequence[Op], *, decode_window: bool = True, by_opencv: bool = False) -> tuple[Op, ...]:
-    """Replaces runs of transforms by fused ones; the result draws the same numbers from the same slots.
+    """Replaces sequences of transforms by fused transforms, which use the same random numbers.
 
     Args:
-        decode_window: Whether the decoder decodes only the window of a random crop that follows it.
-        by_opencv: Whether OpenCV does all it can between decoding and normalizing, as on a CPU.
+        ops: The chain.
+        decode_window: Whether to decode only the window of a random crop that follows the decoder.
+        by_opencv: Whether to use OpenCV for the work between decoding and normalizing if possible, which is
+            faster on a CPU.
     """
     fused = _fuse_normalize(_fuse_decode(tuple(ops)) if decode_window else tuple(ops))
     return _fuse_planes(fused) if by_opencv else fused
@@ -166,7 +171,7 @@ class VariableSize(Transform):
 
     @property
     def draws(self) -> int:  # type: ignore[override]
-        """Number of random numbers of the transform."""
+        """Number of random numbers of the resizing transform."""
         return int(self.part.draws)
 
     @property
@@ -178,31 +183,31 @@ class VariableSize(Transform):
         return transform
 
     def after(self, state: ImageState) -> ImageState:
-        """Returns the state after the transform."""
+        """Returns the state of images after the transform."""
         after: ImageState = self.part.after(state)
         return after
 
 
 @decide.register
 def decide_variable_size(spec: VariableSize, draws: Draws, sides: Sides) -> Decisions:
-    """Returns the transform's decisions and the output size (width, height), [N, 2] float32."""
+    """Returns the decisions of the resizing transform, and the size (width, height), [N, 2] float32."""
     size = np.array(spec.crop.size, np.float32)
     return *decide(spec.part, draws, sides), np.tile(size, (len(sides), 1))
 
 
 @sides_after.register
 def sides_after_variable_size(spec: VariableSize, sides: Sides, decided: Decisions) -> Sides:
-    """Returns the output size of each image."""
+    """Returns the heights and widths of resized images, [N, 2] int64."""
     return sides_after(spec.part, sides, decided[:-1])
 
 
 @lru_cache(maxsize=64)
 def resize_chain(ops: tuple[Op, ...], size: int) -> tuple[Op, ...]:
-    """Returns the chain for square images of ``size``; its resizing op becomes a `VariableSize`.
+    """Returns the chain with another input size. The last op that sets the size becomes a `VariableSize`.
 
     Args:
-        ops: The chain, fused or not.
-        size: Side in pixels.
+        ops: The chain, before or after fusion.
+        size: Side of the square images in pixels.
 
     Raises:
         ValueError: No transform of the chain resizes to a fixed size.
@@ -212,4 +217,4 @@ def resize_chain(ops: tuple[Op, ...], size: int) -> tuple[Op, ...]:
         changed = (spec.part if isinstance(spec, VariableSize) else spec).resized(size)
         if changed is not None:
             return *ops[:at], replace(ops[at], spec=VariableSize(part=changed)), *ops[at + 1 :]
-    raise ValueError("the chain has no RandCropImage or ResizeImage(size)")
+    raise ValueError("expected a chain with RandCropImage, or with ResizeImage and size, found neither")

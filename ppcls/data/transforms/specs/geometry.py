@@ -1,4 +1,4 @@
-"""Transforms that move pixels: borders, windows of a fixed size, rotations."""
+"""Defines transforms that move pixels: borders, crops without resizing, and rotations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ppcls.data.transforms.specs.fields import (
 
 
 def _border(value: Any) -> Any:
-    """Reads ``4``, ``[horizontal, vertical]`` or ``[left, top, right, bottom]``."""
+    """Parses ``4``, ``[horizontal, vertical]`` or ``[left, top, right, bottom]``, and returns four widths."""
     widths = value if isinstance(value, (list, tuple)) else (value,)
     if len(widths) not in (1, 2, 4) or any(
         isinstance(width, bool) or not isinstance(width, int) or width < 0 for width in widths
@@ -36,18 +36,25 @@ def _border(value: Any) -> Any:
 
 
 class Pad(Transform):
-    """Adds a border. ``edge`` repeats the outermost pixels, ``reflect`` mirrors the image without them."""
+    """Adds a border to the image."""
 
     ignored: ClassVar[Mapping[str, str]] = {"backend": "all backends compute the same"}
     padding: Annotated[tuple[int, int, int, int], BeforeValidator(_border)] = Field(
-        description="pixels on all sides, or [horizontal, vertical], or [left, top, right, bottom]"
+        description="width of the border in pixels: one number for all sides, [horizontal, vertical], or "
+        "[left, top, right, bottom]"
     )
-    fill: Fill = Field((0.0,), description="value of a constant border: a number, or one per channel")
-    padding_mode: Literal["constant", "edge", "reflect"] = "constant"
-    """Border pixels: a constant, copies of the edge, or a reflection."""
+    fill: Fill = Field(
+        (0.0,),
+        description="pixel value for padding_mode constant: one number for all channels, or one per channel",
+    )
+    padding_mode: Literal["constant", "edge", "reflect"] = Field(
+        "constant",
+        description="pixels of the border: constant: fill; edge: copies of the outermost pixels; reflect: "
+        "mirror image without the outermost pixels",
+    )
 
     def after(self, state: ImageState) -> ImageState:
-        """Returns the state with the border added to the size."""
+        """Returns the state of images with the border."""
         need_hwc(state)
         if self.padding_mode == "constant":
             check_fill("fill", self.fill, state)
@@ -61,63 +68,63 @@ class Pad(Transform):
 
 @decide.register
 def decide_padded_sides(spec: Pad, draws: Draws, sides: Sides) -> Decisions:
-    """Heights and widths with the border, [N, 2] int32."""
+    """Returns the heights and widths of images with the border, [N, 2] int32."""
     left, top, right, bottom = spec.padding
     return ((sides + np.array([top + bottom, left + right])).astype(np.int32, order="C"),)
 
 
 @sides_after.register
 def padded_sides(spec: Pad, sides: Sides, decisions: Decisions) -> Sides:
-    """Returns the sides with the border."""
+    """Returns the heights and widths of images with the border, [N, 2] int64."""
     return decisions[0].astype(np.int64)
 
 
 class RandomCropImage(Transform):
-    """Crops a window of ``size`` without resizing; all positions are equally likely."""
+    """Crops a window at a random position without resizing."""
 
     draws: ClassVar[int] = 2
 
     size: Size
-    """Side, or [width, height]."""
+    """Side of a square window, or [width, height], in pixels."""
 
     def after(self, state: ImageState) -> ImageState:
-        """Returns the state with the window's size."""
+        """Returns the state of cropped images."""
         return cropped_state(state, self.size)
 
 
 @decide.register
 def decide_start(spec: RandomCropImage, draws: Draws, sides: Sides) -> Decisions:
-    """Start (top, left) of the window, [N, 2] int32."""
+    """Returns the start (top, left) of the window, [N, 2] int32."""
     margin = np.maximum(sides - np.array(spec.size[::-1]), 0)
     return (np.floor((margin + 1) * draws.astype(np.float64)).astype(np.int32),)
 
 
 @sides_after.register
 def window_sides(spec: RandomCropImage, sides: Sides, decisions: Decisions) -> Sides:
-    """Returns the window's sides."""
+    """Returns the heights and widths of cropped images, [N, 2] int64."""
     return fixed_sides(sides, spec.size)
 
 
 class RandCropImageV2(RandomCropImage):
-    """PaddleClas's other name for `RandomCropImage`."""
+    """Another name of `RandomCropImage` in PaddleClas."""
 
 
 class RandomRotation(Transform):
-    """Rotates the image around its centre and keeps its size; uncovered pixels become ``fill``."""
+    """Rotates some of the images around their centre. The size does not change."""
 
     draws: ClassVar[int] = 2
 
     prob: Fraction = Field(0.5, description="share of the images that are rotated")
     degrees: Annotated[tuple[Number, Number], AroundZero] = Field(
-        description="[min, max] of the angle, counter-clockwise; d means [-d, d]"
+        description="angle in degrees, counter-clockwise, as [min, max]; one number d means [-d, d]"
     )
     interpolation: Literal["nearest", "bilinear"] = "nearest"
-    """How pixels are interpolated."""
+    """Method of interpolation between pixels."""
     fill: Number = 0.0
-    """Value of pixels outside the image."""
+    """Pixel value of the uncovered area."""
 
     def after(self, state: ImageState) -> ImageState:
-        """Returns the state unchanged."""
+        """Checks the state, and returns it unchanged."""
         need_hwc(state)
         check_fill("fill", (self.fill,), state)
         return state
@@ -125,32 +132,34 @@ class RandomRotation(Transform):
 
 @decide.register
 def decide_angle(spec: RandomRotation, draws: Draws, sides: Sides) -> Decisions:
-    """The angle in degrees, 0 where the image is not rotated, [N] float32."""
+    """Returns the angle in degrees, [N] float32; 0 if the image is not rotated."""
     angle = uniform_between(spec.degrees, draws[:, 1])
     return (np.where(bernoulli(spec.prob, draws[:, 0]), angle, np.float32(0)),)
 
 
 class RandomRot90(Transform):
-    """Rotates square images by 0, 90, 180 or 270 degrees; all are equally likely."""
+    """Rotates square images by 0, 90, 180 or 270 degrees, chosen at random."""
 
     draws: ClassVar[int] = 1
 
     def after(self, state: ImageState) -> ImageState:
-        """Returns the state unchanged."""
+        """Checks the state, and returns it unchanged."""
         need_hwc(state)
         if state.size is not None and state.size[0] != state.size[1]:
             height, width = state.size
-            raise ValueError(f"a quarter turn needs square images, but these are {width}x{height}")
+            raise ValueError(
+                f"expected square images, got {width}x{height}; crop or resize them to a square before"
+            )
         return state
 
 
 @decide.register
 def decide_quarter_turn(spec: RandomRot90, draws: Draws, sides: Sides) -> Decisions:
-    """The angle in degrees, counter-clockwise, [N] float32."""
+    """Returns the angle in degrees, counter-clockwise, [N] float32."""
     return (np.floor(4 * draws[:, 0]) * np.float32(90),)
 
 
 @sides_after.register
 def turned_sides(spec: RandomRot90, sides: Sides, decisions: Decisions) -> Sides:
-    """Returns the sides, swapped where the angle is 90 or 270 degrees."""
+    """Returns the heights and widths, [N, 2] int64, swapped if the angle is 90 or 270 degrees."""
     return np.where(decisions[0][:, None] % 180 == 90, sides[:, ::-1], sides)

@@ -1,4 +1,4 @@
-"""AugMix, and the policy of ML-Decoder: policies whose decisions hold more than operations and magnitudes."""
+"""Defines AugMix and the policy of ML-Decoder, whose decisions have additional arrays."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decid
 from ppcls.data.transforms.specs.policies import GreyLevel, Policy, SearchSpace
 from ppcls.data.transforms.specs.policy_tables import MIX, RAND_V4
 
-_V4_STAGES, _V4_BINS, _V4_DRAWS = 2, 10, 6  # draws of each stage
+_V4_STAGES, _V4_BINS, _V4_DRAWS = 2, 10, 6  # _V4_DRAWS: random numbers per stage
 _MAX_LEVEL, _BINS_PER_LEVEL = 10, 100
-_MAX_DEPTH = 3  # of a chain of random depth
+_MAX_DEPTH = 3  # maximum depth of a chain if the depth is random
 
 
 class RandAugmentV4(Policy):
-    """PaddleClas's policy for ML-Decoder: two of 15 operations, each for half of the images.
+    """PaddleClas's variant of RandAugment for ML-Decoder.
 
-    Magnitudes are random. One of the operations fills a square of up to 40 pixels at a random place with
-    `fill_value`.
+    Two operations are drawn from 15, and each one is applied to half of the images. Magnitudes are random.
+    The operation ``cutout`` fills a square with a side of up to 40 pixels, at a random position, with
+    ``fill_value``.
     """
 
     draws: ClassVar[int] = _V4_STAGES * _V4_DRAWS
@@ -30,16 +31,16 @@ class RandAugmentV4(Policy):
 
     @property
     def space(self) -> SearchSpace:
-        """The 15 operations and identity in both stages."""
+        """Both stages choose from 15 operations and identity."""
         names = tuple(name for name in RAND_V4 if name != "identity")
         return SearchSpace(RAND_V4, ((*names, "identity"),) * _V4_STAGES, _V4_BINS)
 
 
 @decide.register
 def decide_v4_stages(spec: RandAugmentV4, draws: Draws, sides: Sides) -> Decisions:
-    """Operation, bin, sign and sides as `Policy` describes, and the squares of cutout.
+    """Returns the decisions that `Policy` describes, and the squares of ``cutout``.
 
-    The squares are start (top, left) and size (height, width), [N, stages, 4] float32.
+    The squares are [N, stages, 4] float32: start (top, left) and size (height, width).
     """
     drawn = draws.astype(np.float64).reshape(len(draws), _V4_STAGES, _V4_DRAWS)
     identity = len(spec.stages[0]) - 1
@@ -54,20 +55,21 @@ def decide_v4_stages(spec: RandAugmentV4, draws: Draws, sides: Sides) -> Decisio
 
 
 class AugMix(Policy):
-    """Mixes an image with several chains of random operations applied to it (Hendrycks et al. 2020)."""
+    """Mixes an image with the results of several chains of random operations (Hendrycks et al. 2020)."""
 
     furthest_share: ClassVar[float | None] = 1 / 3
 
     prob: Fraction = Field(0.5, description="share of the images that are mixed")
     aug_prob_coeff: Positive = Field(
-        0.1, description="parameter of the Dirichlet and Beta distributions of the weights"
+        0.1, description="parameter of the Dirichlet and Beta distributions from which weights are drawn"
     )
     mixture_width: Count = Field(3, description="number of chains")
     mixture_depth: Annotated[int, Bound(ge=-1, le=10)] = Field(
-        1, description="operations per chain; -1 or 0: 1 to 3 at random"
+        1, description="number of operations per chain; -1 or 0: a random number from 1 to 3"
     )
     aug_severity: Annotated[float, Bound(ge=0.1, le=_MAX_LEVEL)] = Field(
-        1, description="largest level of an operation; 10: the strongest"
+        1,
+        description="maximum strength of an operation, up to 10; strengths are drawn from 0.1 to this value",
     )
     fill_value: GreyLevel = Field(
         0, description="grey level of the area that a translation, shear or rotation uncovers"
@@ -75,26 +77,27 @@ class AugMix(Policy):
 
     @property
     def depth(self) -> int:
-        """Largest number of operations in a chain."""
+        """Maximum number of operations in a chain."""
         return self.mixture_depth if self.mixture_depth > 0 else _MAX_DEPTH
 
     @property
     def draws(self) -> int:  # type: ignore[override]
-        """A coin, two numbers for the share of the mixture, two per chain, three per operation."""
+        """Number of random numbers: three per image, two per chain, and three per operation."""
         return 3 + 2 * self.mixture_width + 3 * self.mixture_width * self.depth
 
     @property
     def space(self) -> SearchSpace:
-        """Each step of each chain chooses from the nine operations and identity."""
+        """Each operation of each chain is chosen from nine operations and identity."""
         steps = self.mixture_width * self.depth
         return SearchSpace(MIX, (tuple(MIX),) * steps, _MAX_LEVEL * _BINS_PER_LEVEL + 1)
 
 
 @decide.register
 def decide_mixture(spec: AugMix, draws: Draws, sides: Sides) -> Decisions:
-    """Operation, bin, sign and sides as `Policy` describes, chain by chain, and the weights of the chains.
+    """Returns the decisions that `Policy` describes, chain by chain, and the weights of the chains.
 
-    The weights, [N, chains] float32, sum to the share of the mixture, 0 where the image stays unchanged.
+    The weights are [N, chains] float32. The weight of the original image is 1 minus their sum. All weights
+    are 0 if the image is not mixed.
     """
     width, depth, identity = spec.mixture_width, spec.depth, len(MIX) - 1
     drawn = draws.astype(np.float64)
@@ -118,7 +121,7 @@ def decide_mixture(spec: AugMix, draws: Draws, sides: Sides) -> Decisions:
 
 
 def _gammas(uniform: NDArray[np.float64], shape: float) -> NDArray[np.float64]:
-    """Converts uniform numbers to gamma-distributed ones, > 0."""
+    """Converts uniform random numbers into gamma-distributed ones, which are > 0."""
     from scipy.special import gammaincinv
 
     gammas: NDArray[np.float64] = np.maximum(gammaincinv(shape, uniform), 1e-300)

@@ -1,4 +1,4 @@
-"""Transforms that change pixel values: colours, blur."""
+"""Defines transforms that change pixel values: colours and blur."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ from ppcls.data.transforms.specs.fields import (
 from ppcls.data.transforms.specs.rng import normals
 
 MIDDLE_GREY = 128.0
-NO_BLUR = 0.01  # a sigma whose kernel is 1 in the middle and 0 elsewhere
+NO_BLUR = 0.01  # sigma for which the kernel is 1 in the middle and 0 elsewhere
 
-# Rows: luma and the two chroma axes of NTSC. Grey has no chroma, so it stays grey at any hue.
+# Rows: luma, and the two chroma axes of NTSC. Grey pixels have no chroma, so a change of hue leaves them
+# grey.
 _RGB_TO_YIQ = np.array([[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]])
 _LUMA = np.tile(_RGB_TO_YIQ[0], (3, 1))
-# Columns: principal axes of ImageNet's colours, the largest first; and the extent along each, in grey levels.
+# Columns: the principal axes of ImageNet's colours, in order of decreasing extent. _EXTENT: the standard
+# deviation along each axis, in grey levels.
 _PRINCIPAL = np.array([[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140], [-0.5836, -0.6948, 0.4203]])
 _EXTENT = 255 * np.array([0.2175, 0.0188, 0.0045])
 
@@ -37,42 +39,50 @@ Turn = Annotated[float, Bound(ge=-0.5, le=0.5)]
 
 
 class ColorMap(Transform):
-    """Base of transforms that apply one affine map to the colours of all pixels of an image."""
+    """Base class of transforms that apply one affine map to the colours of all pixels of an image."""
 
     def after(self, state: ImageState) -> ImageState:
-        """Returns the state unchanged."""
+        """Checks the state, and returns it unchanged."""
         need_rgb(state)
         if not state.rgb:
-            raise ValueError("works on RGB images, but these are BGR; set DecodeImage.to_rgb")
+            raise ValueError("expected an RGB image, got BGR; set to_rgb: True in DecodeImage")
         return state
 
 
 class ColorJitter(ColorMap):
-    """Changes saturation and hue, then contrast, then brightness, each by a random factor.
+    """Changes saturation, hue, contrast and brightness at random, in this order.
 
-    It is one affine map of a pixel's colour: hue rotates the chroma plane of YIQ, contrast is around grey
-    128. It differs from torchvision's, which shuffles the four, clips in between, rotates hue in HSV, and
-    takes contrast around each image's own mean.
+    All changes are combined into one affine map of a pixel's colour. Hue rotates the chroma plane of YIQ.
+    Contrast scales differences from grey level 128. This differs from torchvision, which changes the order at
+    random, clips after each change, rotates hue in HSV, and scales differences from the mean of the image.
     """
 
     draws: ClassVar[int] = 5
 
     prob: Fraction = Field(1.0, description="share of the images that are changed")
     brightness: Factors = Field(
-        (1.0, 1.0), description="factor as [min, max]; one number b means [max(0, 1 - b), 1 + b]"
+        (1.0, 1.0),
+        description="factor of the brightness, as [min, max]; one number b means [max(0, 1 - b), 1 + b]",
     )
-    contrast: Factors = Field((1.0, 1.0), description="factor, written like brightness")
+    contrast: Factors = Field(
+        (1.0, 1.0),
+        description="factor of the contrast, as [min, max]; one number c means [max(0, 1 - c), 1 + c]",
+    )
     saturation: Factors = Field(
-        (1.0, 1.0), description="factor, written like brightness; 0 gives grey images"
+        (1.0, 1.0),
+        description="factor of the saturation, as [min, max]; one number s means [max(0, 1 - s), 1 + s]; 0 "
+        "results in grey images",
     )
     hue: Annotated[tuple[Turn, Turn], AroundZero] = Field(
-        (0.0, 0.0), description="share of a full turn of hues as [min, max]; one number h means [-h, h]"
+        (0.0, 0.0),
+        description="rotation of the hue as a share of the full circle, as [min, max]; one number h means "
+        "[-h, h]",
     )
 
 
 @decide.register
 def decide_color_jitter(spec: ColorJitter, draws: Draws, sides: Sides) -> Decisions:
-    """Matrix [N, 3, 3] and offset [N, 3] of the map from RGB to RGB in grey levels, float32."""
+    """Returns matrix, [N, 3, 3], and offset in grey levels, [N, 3], of the map from RGB to RGB; float32."""
     brightness, contrast, saturation, hue = (
         uniform_between(limits, draws[:, at]).astype(np.float64)
         for at, limits in enumerate((spec.brightness, spec.contrast, spec.saturation, spec.hue), start=1)
@@ -88,7 +98,7 @@ def decide_color_jitter(spec: ColorJitter, draws: Draws, sides: Sides) -> Decisi
 
 
 def _rotated_chroma(angle: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns [N, 3, 3] maps from RGB to its chroma in RGB, the hue rotated by [N] radians."""
+    """Returns maps from RGB to the chroma in RGB, with the hue rotated by ``angle`` radians, [N, 3, 3]."""
     turn = np.zeros([len(angle), 3, 3])
     turn[:, 1, 1] = turn[:, 2, 2] = np.cos(angle)
     turn[:, 1, 2], turn[:, 2, 1] = np.sin(angle), -np.sin(angle)
@@ -96,50 +106,55 @@ def _rotated_chroma(angle: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 class RandomGrayscale(ColorMap):
-    """Converts images to grey: all three channels become 0.299 R + 0.587 G + 0.114 B."""
+    """Converts some of the images to grey: all three channels become 0.299 R + 0.587 G + 0.114 B."""
 
     draws: ClassVar[int] = 1
 
-    prob: Fraction = Field(0.1, description="share of the images that become grey")
+    prob: Fraction = Field(0.1, description="share of the images that are converted to grey")
 
 
 @decide.register
 def decide_grayscale(spec: RandomGrayscale, draws: Draws, sides: Sides) -> Decisions:
-    """Matrix [N, 3, 3] and offset [N, 3] of the map from RGB to RGB, float32."""
+    """Returns matrix, [N, 3, 3], and offset, [N, 3], of the map from RGB to RGB; float32."""
     grey = bernoulli(spec.prob, draws[:, 0])[:, None, None]
     return np.where(grey, _LUMA, np.eye(3)).astype(np.float32), np.zeros([len(draws), 3], np.float32)
 
 
 class PCALighting(ColorMap):
-    """Shifts all pixels by one random colour, like a change of light (Krizhevsky et al. 2012, section 4.1).
+    """Adds one random colour to all pixels, like a change of light (Krizhevsky et al. 2012, section 4.1).
 
-    The shift is normally distributed along each of the three principal axes of ImageNet's colours.
+    The colour is normally distributed along each of the three principal axes of ImageNet's colours.
     """
 
     draws: ClassVar[int] = 4
 
     alphastd: NonNegative = Field(
-        0.1, description="standard deviation, relative to that of ImageNet's colours along each axis"
+        0.1,
+        description="standard deviation of the colour, relative to the standard deviation of ImageNet's "
+        "colours along each axis",
     )
 
 
 @decide.register
 def decide_lighting(spec: PCALighting, draws: Draws, sides: Sides) -> Decisions:
-    """Identity matrix [N, 3, 3] and offset [N, 3] in grey levels, float32."""
+    """Returns identity matrices, [N, 3, 3], and offsets in grey levels, [N, 3]; float32."""
     shares = spec.alphastd * normals(draws)[:, 1:].astype(np.float64)
     offset = (shares * _EXTENT) @ _PRINCIPAL.T
     return np.tile(np.eye(3, dtype=np.float32), (len(draws), 1, 1)), offset.astype(np.float32)
 
 
 class GaussianBlur(Transform):
-    """Blurs with a Gaussian kernel; pixels are mirrored at the edge (Chen et al. 2020, appendix A)."""
+    """Blurs some of the images with a Gaussian kernel (Chen et al. 2020, appendix A).
+
+    At the edges, pixels are mirrored.
+    """
 
     draws: ClassVar[int] = 2
 
     prob: Fraction = Field(0.5, description="share of the images that are blurred")
     kernel_size: Count = Field(23, description="side of the kernel in pixels; must be odd")
     sigma: Annotated[tuple[Positive, Positive], Itself] = Field(
-        (0.1, 2.0), description="standard deviation in pixels: [min, max], or one number"
+        (0.1, 2.0), description="standard deviation of the kernel in pixels, as [min, max] or one number"
     )
 
     @model_validator(mode="after")
@@ -149,15 +164,15 @@ class GaussianBlur(Transform):
         return self
 
     def after(self, state: ImageState) -> ImageState:
-        """Returns the state unchanged."""
+        """Checks the state, and returns it unchanged."""
         need_hwc(state)
         if state.dtype == "float16":
-            raise ValueError("does not work on float16 images; put it before NormalizeImage")
+            raise ValueError("float16 images are not supported; put this transform before NormalizeImage")
         return state
 
 
 @decide.register
 def decide_sigma(spec: GaussianBlur, draws: Draws, sides: Sides) -> Decisions:
-    """Sigma in pixels, `NO_BLUR` where the image is not blurred, [N] float32."""
+    """Returns sigma in pixels, [N] float32; `NO_BLUR` if the image is not blurred."""
     sigma = np.maximum(uniform_between(spec.sigma, draws[:, 1]), np.float32(NO_BLUR))
     return (np.where(bernoulli(spec.prob, draws[:, 0]), sigma, np.float32(NO_BLUR)),)

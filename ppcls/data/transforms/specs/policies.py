@@ -1,7 +1,7 @@
-"""Automatic augmentation: AutoAugment, RandAugment, TrivialAugment, and timm's variant of RandAugment.
+"""Defines policies of automatic augmentation: AutoAugment, RandAugment and variants, and TrivialAugment.
 
-An image passes through stages. Each stage chooses an operation from a list, a bin of its magnitude, and a
-sign.
+A policy consists of stages. Each stage chooses an operation from a list, a magnitude, and the sign of the
+magnitude.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ppcls.data.transforms.specs.policy_tables import (
 from ppcls.data.transforms.specs.rng import normals
 
 _MAX_TIMM_MAGNITUDE = 10
-_TIMM_BINS_PER_UNIT = 10  # of the magnitude
+_TIMM_BINS_PER_UNIT = 10  # number of bins per unit of the magnitude
 _TIMM_PART = re.compile(r"m(?P<m>\d+)|mstd(?P<mstd>\d+(?:\.\d+)?)|inc(?P<inc>\d+)|n(?P<n>[1-9]\d*)")
 
 GreyLevel = Annotated[int, Bound(ge=0, le=255)]
@@ -44,7 +44,7 @@ Integers = NDArray[np.int32]
 
 
 def _pick(draws: Draws, count: int) -> Integers:
-    """Maps uniform numbers in [0, 1) to 0 … count - 1."""
+    """Converts uniform random numbers in [0, 1) into integers from 0 to ``count`` - 1."""
     return (draws.astype(np.float64) * count).astype(np.int32)
 
 
@@ -53,12 +53,12 @@ def _coin(draws: Draws) -> Integers:
 
 
 class SearchSpace(NamedTuple):
-    """What a policy chooses from.
+    """The operations and magnitudes that a policy chooses from.
 
     Attributes:
-        operations: Operations by name, their translations not yet scaled.
-        stages: Names of the operations that each stage chooses from.
-        bins: Number of magnitudes, from the weakest to the strongest.
+        operations: Operations by name. The maximum of translations is not set.
+        stages: For each stage, the names of the operations to choose from.
+        bins: Number of magnitudes.
     """
 
     operations: Suite
@@ -67,11 +67,11 @@ class SearchSpace(NamedTuple):
 
 
 class Policy(Transform):
-    """Base of the policies. They work on 8-bit RGB images of any size and keep the size.
+    """Base class of policies, which change 8-bit RGB images of any size and do not change the size.
 
-    Their decisions are three arrays [N, stages] int32: the operation, as a position in the stage's list of
-    `stages`; the bin of its magnitude; and 1 where a signed magnitude is negated. If translations are shares
-    of the side, a fourth array, [N, 2] float32, holds heights and widths.
+    The decisions of a policy are three arrays, [N, stages] int32: the operation, as its position in the list
+    of the stage in `stages`; the bin of the magnitude; and 1 if a signed magnitude is negated, else 0. If the
+    maximum translation is a share of the side, a fourth array, [N, 2] float32, has the heights and widths.
     """
 
     furthest_share: ClassVar[float | None] = None
@@ -82,47 +82,48 @@ class Policy(Transform):
     )
     max_translate_rel: Fraction | None = Field(
         None,
-        description="furthest translation as a share of the side; by default 150/331 in AutoAugment, 100/224 "
-        "in RandAugment, and 32 pixels in TrivialAugment",
+        description="maximum translation as a share of the side; null: 150/331 in AutoAugment, RandAugmentV3 "
+        "and RandAugmentV4, 100/224 in RandAugment, 0.45 in TimmAutoAugment, 1/3 in AugMix, 32 pixels in "
+        "TrivialAugment",
     )
     max_translate_abs: Count | None = Field(
-        None, description="furthest translation in pixels, instead of max_translate_rel"
+        None, description="maximum translation in pixels, instead of max_translate_rel"
     )
 
     @model_validator(mode="after")
     def _check_translation(self) -> Policy:
         if self.max_translate_rel is not None and self.max_translate_abs is not None:
-            raise ValueError("expected max_translate_rel or max_translate_abs, not both")
+            raise ValueError("expected either max_translate_rel or max_translate_abs, got both")
         return self
 
     def after(self, state: ImageState) -> ImageState:
-        """Returns the state unchanged."""
+        """Checks the state, and returns it unchanged."""
         need_rgb(state)
         return state
 
     @property
     def space(self) -> SearchSpace:
-        """The operations that it chooses from."""
+        """Operations and magnitudes that the policy chooses from."""
         raise NotImplementedError
 
     @property
     def stages(self) -> Stages:
-        """Names of the operations that each stage chooses from."""
+        """For each stage, the names of the operations to choose from."""
         return self.space.stages
 
     @property
     def bins(self) -> int:
-        """Number of magnitudes, from the weakest to the strongest."""
+        """Number of magnitudes."""
         return self.space.bins
 
     @property
     def suite(self) -> Mapping[str, Augmentation]:
-        """The operations by name, with the ranges of their magnitudes."""
+        """Operations by name, with the ranges of their magnitudes."""
         return with_translation(self.space.operations, self.translation[0])
 
     @property
     def translation(self) -> tuple[float, bool]:
-        """The furthest translation, and whether it is a share of the image's side instead of pixels."""
+        """Maximum translation, and whether it is a share of the image's side instead of pixels."""
         if self.max_translate_rel is not None:
             return self.max_translate_rel, True
         if self.max_translate_abs is not None:
@@ -134,34 +135,35 @@ class Policy(Transform):
 
     @property
     def translates(self) -> bool:
-        """Whether any of its operations is a translation."""
+        """Whether any operation of the policy is a translation."""
         return any(name.startswith("translate") for names in self.stages for name in names)
 
     def sides_for_translation(self, sides: Sides) -> tuple[NDArray[np.float32], ...]:
-        """Returns the images' heights and widths as the fourth decision, or nothing if not needed."""
+        """Returns a tuple with heights and widths of the images, or an empty tuple if they are not needed."""
         needed = self.translates and self.translation[1]
         return (sides.astype(np.float32, order="C"),) if needed else ()
 
 
 class AutoAugment(Policy):
-    """One of 25 pairs of operations found by a search (Cubuk et al. 2019)."""
+    """Applies one of 25 pairs of operations, which were determined by a search (Cubuk et al. 2019)."""
 
     draws: ClassVar[int] = 5
     furthest_share: ClassVar[float | None] = 150 / 331  # table 6 of the paper: 150 pixels of 331
 
     policy: PolicyName = Field(
-        "reduced_image_net", description="data set that the pairs were found on; PaddleClas's by default"
+        "reduced_image_net",
+        description="dataset for which the pairs were determined; PaddleClas uses reduced_image_net",
     )
 
     @property
     def space(self) -> SearchSpace:
-        """The first and second operations of the pairs, and identity."""
+        """Each of the two stages chooses from the operations at its position in the pairs, and identity."""
         return SearchSpace(AUTO, sub_policy_table(self.policy).stages, BINS)
 
 
 @decide.register
 def decide_pair(spec: AutoAugment, draws: Draws, sides: Sides) -> Decisions:
-    """Operation, bin, sign and sides as `Policy` describes, of a pair whose parts are applied or not."""
+    """Draws a pair, and decides whether to apply each operation. Returns the arrays of `Policy`."""
     table = sub_policy_table(spec.policy)
     pair = _pick(draws[:, 0], len(table.operation))
     applied = draws[:, 1:3] < table.probability[pair]
@@ -171,95 +173,112 @@ def decide_pair(spec: AutoAugment, draws: Draws, sides: Sides) -> Decisions:
 
 
 class RandAugment(Policy):
-    """``num_layers`` operations, each drawn from 14, all of one magnitude (Cubuk et al. 2020)."""
+    """Applies random operations of equal magnitude, each drawn from 14 operations (Cubuk et al. 2020)."""
 
     furthest_share: ClassVar[float | None] = 100 / 224  # 100 pixels of 224, as in the paper's code
 
-    num_layers: Count = Field(2, description="operations per image")
-    magnitude: Index = Field(5, description="from 0, the weakest, to num_magnitude_bins - 1")
+    num_layers: Count = Field(2, description="number of operations per image")
+    magnitude: Index = Field(
+        5, description="strength of the operations, from 0 (weakest) to num_magnitude_bins - 1"
+    )
     num_magnitude_bins: Annotated[int, Bound(ge=2)] = Field(
         11,
-        description="11 for PaddleClas's scale, 0 to 10; 31 for that of DALI and torchvision, 0 to 30",
+        description="number of magnitudes: 11 for the scale of PaddleClas, 0 to 10; 31 for the scale of DALI "
+        "and torchvision, 0 to 30",
     )
     monotonic_mag: bool = Field(
         True,
-        description="higher magnitudes are stronger; False: AutoAugment's ranges, some of which weaken",
+        description="True: a higher magnitude strengthens all operations; False: use AutoAugment's ranges, "
+        "in which a higher magnitude weakens some operations",
     )
 
     @model_validator(mode="after")
     def _check_magnitude(self) -> RandAugment:
         if self.magnitude >= self.num_magnitude_bins:
             raise ValueError(
-                f"expected a magnitude < num_magnitude_bins, {self.num_magnitude_bins}, got {self.magnitude}"
+                f"expected a magnitude below num_magnitude_bins ({self.num_magnitude_bins}), got "
+                f"{self.magnitude}"
             )
         return self
 
     @property
     def draws(self) -> int:  # type: ignore[override]
-        """An operation and a sign for each layer."""
+        """Number of random numbers: two per layer, for an operation and a sign."""
         return 2 * self.num_layers
 
     @property
     def space(self) -> SearchSpace:
-        """All 14 operations in each layer."""
+        """Each layer chooses from all 14 operations."""
         operations = RAND if self.monotonic_mag else RAND_AS_AUTO
         return SearchSpace(operations, (tuple(operations),) * self.num_layers, self.num_magnitude_bins)
 
 
 @decide.register
 def decide_layers(spec: RandAugment, draws: Draws, sides: Sides) -> Decisions:
-    """Operation, bin, sign and sides of each layer, as `Policy` describes them."""
+    """Decides the operations of all layers. Returns the arrays that `Policy` describes."""
     operation = _pick(draws[:, 0::2], len(spec.space.operations))
     bins = np.full_like(operation, spec.magnitude)
     return operation, bins, _coin(draws[:, 1::2]), *spec.sides_for_translation(sides)
 
 
 class RandAugmentV3(RandAugment):
-    """PaddleClas's RandAugment of MobileViTV2: inversion instead of identity, black uncovered areas."""
+    """PaddleClas's variant of RandAugment for MobileViTV2.
+
+    It has inversion instead of the operation identity, and other defaults. For example, uncovered areas are
+    black.
+    """
 
     furthest_share: ClassVar[float | None] = 150 / 331
 
-    magnitude: Index = Field(3, description="from 0, the weakest, to num_magnitude_bins - 1")
+    magnitude: Index = Field(
+        3, description="strength of the operations, from 0 (weakest) to num_magnitude_bins - 1"
+    )
     monotonic_mag: Literal[True] = Field(True, description="must be True")
     fill_value: GreyLevel = Field(
         0, description="grey level of the area that a translation, shear or rotation uncovers"
     )
     interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos", "random"] | None = Field(
         None,
-        description="accepted for compatibility with PaddleClas, without effect; interpolation is bilinear",
+        description="no effect, accepted for compatibility with PaddleClas; interpolation is always bilinear",
     )
 
     @property
     def space(self) -> SearchSpace:
-        """All 14 operations in each layer."""
+        """Each layer chooses from all 14 operations."""
         return SearchSpace(RAND_V3, (tuple(RAND_V3),) * self.num_layers, self.num_magnitude_bins)
 
 
 class TrivialAugment(Policy):
-    """One operation of random magnitude, from wide ranges (Müller & Hutter 2021, TrivialAugmentWide)."""
+    """Applies one operation of random magnitude (Müller & Hutter 2021, variant TrivialAugmentWide)."""
 
     draws: ClassVar[int] = 3
     furthest_pixels: ClassVar[int | None] = 32
 
     num_magnitude_bins: Annotated[int, Bound(ge=2)] = Field(
-        31, description="number of magnitudes to draw from"
+        31, description="number of magnitudes from which one is drawn"
     )
 
     @property
     def space(self) -> SearchSpace:
-        """All 14 operations, once."""
+        """The only stage chooses from all 14 operations."""
         return SearchSpace(TRIVIAL_WIDE, (tuple(TRIVIAL_WIDE),), self.num_magnitude_bins)
 
 
 @decide.register
 def decide_operation(spec: TrivialAugment, draws: Draws, sides: Sides) -> Decisions:
-    """Operation, bin, sign and sides as `Policy` describes."""
+    """Draws one operation and its magnitude. Returns the arrays that `Policy` describes."""
     operation, bins = _pick(draws[:, :1], len(spec.space.operations)), _pick(draws[:, 1:2], spec.bins)
     return operation, bins, _coin(draws[:, 2:]), *spec.sides_for_translation(sides)
 
 
 class TimmStrength(NamedTuple):
-    """The settings that ``config_str`` encodes."""
+    """Settings in ``config_str``.
+
+    Attributes:
+        magnitude: Mean of the magnitudes, 0..10.
+        deviation: Standard deviation of the magnitudes.
+        layers: Number of operations per image.
+    """
 
     magnitude: float
     deviation: float
@@ -267,14 +286,17 @@ class TimmStrength(NamedTuple):
 
 
 def parse_timm_config(text: str) -> TimmStrength:
-    """Parses ``rand-m9-mstd0.5-inc1``, whose parts may have any order.
+    """Parses a text such as ``rand-m9-mstd0.5-inc1``. The parts after ``rand`` may be in any order.
 
     Raises:
-        ValueError: It is not the policy ``rand``, lacks ``inc``, or has an unknown part.
+        ValueError: The policy is not ``rand``, the part ``inc`` is missing, or a part is unknown.
     """
     policy, *parts = text.split("-")
     if policy != "rand":
-        raise ValueError(f"expected text such as rand-m9-mstd0.5-inc1, got '{text}'; see also AutoAugment")
+        raise ValueError(
+            f"expected text that starts with rand, such as rand-m9-mstd0.5-inc1, got '{text}'; for other "
+            "policies, use AutoAugment"
+        )
     values: dict[str, str] = {}
     for part in parts:
         match = _TIMM_PART.fullmatch(part)
@@ -283,8 +305,8 @@ def parse_timm_config(text: str) -> TimmStrength:
         values |= {name: number for name, number in match.groupdict().items() if number is not None}
     if "inc" not in values:
         raise ValueError(
-            f"expected the part inc1 (a higher magnitude strengthens all operations), got '{text}'; "
-            "without it use RandAugment with monotonic_mag: False"
+            f"expected the part inc1 (a higher magnitude strengthens all operations), got '{text}'; add it, "
+            "or use RandAugment with monotonic_mag: False"
         )
     return TimmStrength(
         float(values.get("m", _MAX_TIMM_MAGNITUDE)), float(values.get("mstd", 0)), int(values.get("n", 2))
@@ -297,59 +319,66 @@ def _check_timm_config(text: str) -> str:
 
 
 class TimmAutoAugment(Policy):
-    """Two operations, each drawn from 15 and applied to half of the images, with magnitudes around a mean.
+    """timm's variant of RandAugment (Cubuk et al. 2020).
 
-    This is timm's variant of RandAugment (Cubuk et al. 2020). Magnitudes are normally distributed and clipped
-    to 0..10. All operations except inversion strengthen with them.
+    Operations are drawn from 15, and each one is applied to half of the images. Magnitudes are normally
+    distributed and clipped to 0..10. A higher magnitude strengthens all operations except inversion.
     """
 
-    ignored: ClassVar[Mapping[str, str]] = {"mean": "fill_value is the colour of uncovered areas"}
+    ignored: ClassVar[Mapping[str, str]] = {"mean": "fill_value sets the colour of uncovered areas"}
     furthest_share: ClassVar[float | None] = 0.45
 
     config_str: Annotated[str, AfterValidator(_check_timm_config)] = Field(
         "rand-m9-mstd0.5-inc1",
-        description="rand, then in any order: m, the mean magnitude (0 to 10); mstd, its deviation; "
-        "inc1; n, operations per image, by default 2",
+        description="rand, followed by parts in any order: m, mean magnitude, 0 to 10, by default 10; mstd, "
+        "standard deviation of the magnitude, by default 0; inc1, required; n, number of operations per "
+        "image, by default 2",
     )
     interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos", "random"] | None = Field(
         None,
-        description="accepted for compatibility with PaddleClas, without effect; interpolation is bilinear",
+        description="no effect, accepted for compatibility with PaddleClas; interpolation is always bilinear",
     )
     img_size: Count | tuple[Count, Count] | None = Field(
         None,
-        description="accepted for compatibility with PaddleClas, without effect; "
-        "translations use the image's sides",
+        description="no effect, accepted for compatibility with PaddleClas; translations use the sides of "
+        "the image",
     )
     fill_value: GreyLevel = Field(
         116,
-        description="grey level of the area that a translation, shear or rotation uncovers; ImageNet's mean",
+        description="grey level of the area that a translation, shear or rotation uncovers; 116 is the "
+        "mean of ImageNet",
     )
     prob: Fraction = Field(1.0, description="share of the images that are augmented")
 
     @property
     def strength(self) -> TimmStrength:
-        """The settings that ``config_str`` encodes."""
+        """Settings in ``config_str``."""
         return parse_timm_config(self.config_str)
 
     @property
     def draws(self) -> int:  # type: ignore[override]
-        """An operation, a coin and a sign for each layer; an even count for the normal distribution.
+        """Number of random numbers.
 
-        With ``prob``, also a coin for the image.
+        Each layer needs three, for an operation, whether to apply it, and a sign. The normally distributed
+        magnitudes need an even number, at least one per layer. If ``prob`` is below 1, the image needs one
+        more.
         """
         layers = self.strength.layers
         return 3 * layers + 2 * -(-layers // 2) + (self.prob < 1)
 
     @property
     def space(self) -> SearchSpace:
-        """The 15 operations and identity in each layer; ten bins per unit of the magnitude."""
+        """Each layer chooses from 15 operations and identity.
+
+        There are ten bins per unit of the magnitude.
+        """
         bins = _MAX_TIMM_MAGNITUDE * _TIMM_BINS_PER_UNIT + 1
         return SearchSpace(TIMM, (tuple(TIMM),) * self.strength.layers, bins)
 
 
 @decide.register
 def decide_timm_layers(spec: TimmAutoAugment, draws: Draws, sides: Sides) -> Decisions:
-    """Operation, bin, sign and sides of each layer, as `Policy` describes them."""
+    """Decides the operations of all layers. Returns the arrays that `Policy` describes."""
     mean, deviation, layers = spec.strength
     identity = len(TIMM) - 1
     drawn = _pick(draws[:, :layers], identity)

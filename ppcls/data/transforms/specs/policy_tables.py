@@ -1,7 +1,7 @@
-"""Tables of automatic augmentation: operations, ranges of their magnitudes, AutoAugment's sub-policies.
+"""Defines tables for automatic augmentation: operations, their magnitudes, and AutoAugment's sub-policies.
 
-All except `TIMM`, `RAND_V3`, `RAND_V4` and `MIX` equal those of ``nvidia.dali.auto_aug``, whose operators
-work on the GPU.
+All tables except `TIMM`, `RAND_V3`, `RAND_V4` and `MIX` are equal to the tables of ``nvidia.dali.auto_aug``,
+which the DALI backend uses.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 PolicyName = Literal["image_net", "reduced_image_net", "svhn", "reduced_cifar10"]
-BINS = 11  # of the magnitudes in AutoAugment's sub-policies
+BINS = 11  # number of magnitudes in AutoAugment's sub-policies
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Augmentation:
     """An operation and the range of its magnitude.
 
     Attributes:
-        name: Name such as ``"shear_x"``.
+        name: Name of the operation, such as ``"shear_x"``.
         low: Magnitude of the first bin.
-        high: Magnitude of the last bin; the others are evenly spaced in between.
+        high: Magnitude of the last bin. The magnitudes of the other bins are evenly spaced.
         signed: Whether the magnitude is negated for half of the images.
     """
 
@@ -39,8 +39,8 @@ class Augmentation:
         return np.linspace(self.low, self.high, bins, dtype=np.float32)
 
 
-Suite = Mapping[str, Augmentation]  # by name
-Stages = tuple[tuple[str, ...], ...]  # names of the operations that each stage chooses from
+Suite = Mapping[str, Augmentation]  # operations by name
+Stages = tuple[tuple[str, ...], ...]  # for each stage, the names of the operations to choose from
 
 
 def _suite(*augmentations: Augmentation) -> dict[str, Augmentation]:
@@ -58,7 +58,14 @@ def _geometric(shear: float, angle: float) -> tuple[Augmentation, ...]:
 
 
 def _enhancing(low: float, high: float, signed: bool) -> tuple[Augmentation, ...]:
-    """Returns enhancements; the magnitude is the factor if unsigned, and the difference from 1 if signed."""
+    """Returns the enhancing operations.
+
+    Args:
+        low: Magnitude of the first bin.
+        high: Magnitude of the last bin.
+        signed: Whether magnitudes are differences of the factor from 1, with a random sign. Otherwise,
+            magnitudes are factors.
+    """
     names = ("brightness", "contrast", "color", "sharpness")
     return tuple(Augmentation(name, low, high, signed) for name in names)
 
@@ -80,7 +87,7 @@ RAND_AS_AUTO = _suite(
     *_PLAIN,
 )
 AUTO = RAND_AS_AUTO | _suite(Augmentation("invert"), Augmentation("solarize_add", 0, 110))
-TIMM = _suite(  # timm's ranges; posterize keeps at least one bit
+TIMM = _suite(  # timm's ranges; posterize retains at least one bit
     *_geometric(0.3, 30),
     *_enhancing(0, 0.9, signed=True),
     Augmentation("posterize", 4, 0),
@@ -109,7 +116,7 @@ TRIVIAL_WIDE = _suite(
 
 
 def with_translation(suite: Suite, furthest: float) -> dict[str, Augmentation]:
-    """Returns a suite whose translations reach up to ``furthest``: pixels, or a share of the side."""
+    """Returns a suite with another maximum of the translations, in pixels or as a share of the side."""
     return {
         name: replace(augmentation, high=furthest) if name.startswith("translate") else augmentation
         for name, augmentation in suite.items()
@@ -117,7 +124,13 @@ def with_translation(suite: Suite, furthest: float) -> dict[str, Augmentation]:
 
 
 class SubPolicyStep(NamedTuple):
-    """One operation of a sub-policy, its probability, and the bin of its magnitude (0 if it has none)."""
+    """One operation of a sub-policy.
+
+    Attributes:
+        name: Name of the operation.
+        probability: Probability of the operation.
+        bin: Bin of the magnitude; 0 if the operation has no magnitude.
+    """
 
     name: str
     probability: float
@@ -128,7 +141,7 @@ SubPolicy = tuple[SubPolicyStep, ...]
 
 
 def _read(table: str) -> tuple[SubPolicy, ...]:
-    """Reads one sub-policy per line: steps of name, probability and bin."""
+    """Parses one sub-policy per line. Each operation has a name, a probability and optionally a bin."""
 
     def read_step(text: str) -> SubPolicyStep:
         name, probability, *bins = text.split()
@@ -251,13 +264,14 @@ POLICIES: dict[PolicyName, tuple[SubPolicy, ...]] = {
 
 
 class SubPolicyTable(NamedTuple):
-    """AutoAugment's sub-policies as arrays [sub-policies, 2], to choose from for a whole batch.
+    """AutoAugment's sub-policies as arrays, from which the sub-policies of a whole batch can be selected.
 
     Attributes:
-        stages: Names of the first and second operations, each list ending in identity.
-        operation: int32, positions in ``stages``; identity where there is no second operation.
-        bin: int32.
-        probability: float64.
+        stages: Names of the first operations and of the second operations. Both lists end in identity.
+        operation: [S, 2] int32, positions in ``stages`` of both operations of each sub-policy; identity if
+            there is no second operation.
+        bin: [S, 2] int32, bins of the magnitudes.
+        probability: [S, 2] float64, probabilities of the operations.
     """
 
     stages: Stages

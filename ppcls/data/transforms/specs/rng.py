@@ -1,8 +1,8 @@
-"""Random numbers of a sample: a function of seed, epoch, index, repeat and slot, and of nothing else.
+"""Generates random numbers that depend only on seed, epoch, index, repeat and slot.
 
-The generator is SplitMix64 (Steele, Lea & Flood 2014), used as a counter-based hash. It has no state, so the
-numbers do not depend on the order, process, thread or library that asks for them. Numbers that all ranks
-share at a step use the step's number as their index.
+The generator is SplitMix64 (Steele, Lea & Flood 2014), used as a counter-based hash. It has no state. So the
+numbers do not depend on the order in which they are generated, or on the process, thread or library. For
+random numbers that all ranks share at a step, the index is the number of the step.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _FIRST_DRAW_SLOT = 1
 
 
 class Purpose(IntEnum):
-    """Slots of random numbers that are not for a sample's transforms; far above the transforms' slots."""
+    """Slots of random numbers for purposes other than transforms. Transforms use much smaller slots."""
 
     CLASS = 2**32
     IMAGE = 2**32 + 1
     SIZE = 2**32 + 2
-    STEP = 2**33  # and the slots that follow it
+    STEP = 2**33  # also uses the slots after this one
 
 
 def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -39,7 +39,7 @@ def _hash(
     slots: NDArray[np.int64],
     repeats: NDArray[np.int64] | None = None,
 ) -> NDArray[np.uint64]:
-    """Returns [N, S] 64-bit hashes."""
+    """Returns a 64-bit hash for each index and slot, [N, S] uint64."""
     with np.errstate(over="ignore"):
         key = _mix(np.asarray([seed], np.uint64) + _GOLDEN)
         key = _mix(key ^ _mix(np.asarray([epoch], np.uint64) * _GOLDEN + _GOLDEN))
@@ -57,14 +57,14 @@ def _to_fractions(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
 def uniforms(
     seed: int, epoch: int, indices: NDArray[np.int64], count: int, repeats: NDArray[np.int64] | None = None
 ) -> NDArray[np.float32]:
-    """Draws uniform numbers for samples.
+    """Draws uniform random numbers for samples.
 
     Args:
         seed: Seed of the run, >= 0.
         epoch: Epoch, from 0.
-        indices: [N] positions in the dataset.
-        count: Numbers per sample.
-        repeats: [N] earlier occurrences of each sample in the epoch; None if there are none.
+        indices: [N], positions of the samples in the dataset.
+        count: Number of random numbers per sample.
+        repeats: [N], number of earlier occurrences of each sample in the epoch; None if all are 0.
 
     Returns:
         [N, count] float32 in [0, 1), multiples of 2^-24.
@@ -75,13 +75,13 @@ def uniforms(
 
 
 def normals(uniform: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Converts uniform numbers to independent standard normal ones (Box & Muller 1958).
+    """Converts uniform random numbers into independent standard normal ones (Box & Muller 1958).
 
     Args:
-        uniform: [..., 2 k] in [0, 1).
+        uniform: [..., 2 * k] float32 in [0, 1).
 
     Returns:
-        [..., 2 k] float32.
+        [..., 2 * k] float32.
     """
     first, second = np.split(uniform.astype(np.float64), 2, axis=-1)
     radius, angle = np.sqrt(-2 * np.log1p(-first)), 2 * np.pi * second
@@ -89,19 +89,19 @@ def normals(uniform: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def keys(seed: int, epoch: int, size: int, purpose: Purpose) -> NDArray[np.uint64]:
-    """Draws a 64-bit sort key for each of ``range(size)``: [size] uint64."""
+    """Draws a random 64-bit sort key for each number in ``range(size)``, [size] uint64."""
     return _hash(seed, epoch, np.arange(size, dtype=np.int64), np.asarray([purpose]))[:, 0]
 
 
 def fractions(seed: int, epoch: int, size: int, purpose: Purpose) -> NDArray[np.float64]:
-    """Draws a number in [0, 1), a multiple of 2^-53, for each of ``range(size)``: [size] float64."""
+    """Draws a uniform random number in [0, 1) for each number in ``range(size)``, [size] float64."""
     return _to_fractions(keys(seed, epoch, size, purpose))
 
 
 def step_fractions(
     seed: int, epoch: int, step: int, count: int, purpose: Purpose = Purpose.STEP
 ) -> NDArray[np.float64]:
-    """Draws numbers that all ranks share at a step: [count] float64 in [0, 1), multiples of 2^-53."""
+    """Draws uniform random numbers in [0, 1) that all ranks share at a step, [count] float64."""
     slots = np.arange(purpose, purpose + count, dtype=np.int64)
     return _to_fractions(_hash(seed, epoch, np.asarray([step], np.int64), slots)[0])
 

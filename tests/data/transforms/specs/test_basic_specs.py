@@ -65,7 +65,7 @@ def test_channel_padding_and_float16_state(normalize: NormalizeImage, channels: 
 def test_wrong_channel_num_is_rejected() -> None:
     with pytest.raises(ChainError, match="expected channel_num 3 or the next power of two, 4, got 5"):
         check_chain([DECODE, SQUARE, NormalizeImage(channel_num=5)])
-    with pytest.raises(ValueError, match="channel_num requires mean and std for each channel"):
+    with pytest.raises(ValueError, match="channel_num requires one value per channel in mean and std"):
         NormalizeImage(mean=(0.5,), std=(0.5,), channel_num=4)
 
 
@@ -88,11 +88,11 @@ def test_five_channel_chain_has_state(chain: list[Transform]) -> None:
     ("chain", "position", "text"),
     [
         ([], None, "no transform decodes the image; start with DecodeImage or DecodeNumpy"),
-        ([SQUARE], 0, "the image is not decoded yet; put DecodeImage before it"),
-        ([FLIP], 0, "the image is not decoded yet; put DecodeImage before it"),
-        ([NORMALIZE], 0, "the image is not decoded yet; put DecodeImage before it"),
-        ([TO_CHW], 0, "the image is not decoded yet; put DecodeImage before it"),
-        ([DECODE, DECODE], 1, "the image is decoded already; remove this DecodeImage"),
+        ([SQUARE], 0, "expected a decoded image; put DecodeImage before this transform"),
+        ([FLIP], 0, "expected a decoded image; put DecodeImage before this transform"),
+        ([NORMALIZE], 0, "expected a decoded image; put DecodeImage before this transform"),
+        ([TO_CHW], 0, "expected a decoded image; put DecodeImage before this transform"),
+        ([DECODE, DECODE], 1, "the image is already decoded; remove this DecodeImage"),
         ([DECODE, SQUARE], None, "the model needs float32; end with NormalizeImage"),
         (
             [DECODE, NORMALIZE],
@@ -104,18 +104,42 @@ def test_five_channel_chain_has_state(chain: list[Transform]) -> None:
             None,
             "images of different sizes can't form a batch; add CropImage or ResizeImage(size)",
         ),
-        ([DECODE, CROP], 1, "a 224x224 crop doesn't fit images of any size; resize before it"),
+        (
+            [DECODE, CROP],
+            1,
+            "a 224x224 crop needs images of at least 224x224 pixels, "
+            "got images of unknown size; "
+            "decrease its size, or resize the images first",
+        ),
         (
             [DECODE, SHORT, CropImage(size=(300, 200))],
             2,
-            "a 300x200 crop doesn't fit images with a shorter side of 256; resize before it",
+            "a 300x200 crop needs images of at least 300x200 pixels, "
+            "got images with a shorter side of 256; "
+            "decrease its size, or resize the images first",
         ),
-        ([DECODE, SQUARE, CropImage(size=(20, 33))], 2, "a 20x33 crop doesn't fit 32x32; resize before it"),
-        ([DECODE, SQUARE, CropImage(size=(33, 20))], 2, "a 33x20 crop doesn't fit 32x32; resize before it"),
-        ([DECODE, TO_CHW, SQUARE], 2, "works on HWC images; put it before ToCHWImage"),
-        ([DECODE, TO_CHW, FLIP], 2, "works on HWC images; put it before ToCHWImage"),
-        ([DECODE, TO_CHW, RAND_CROP], 2, "works on HWC images; put it before ToCHWImage"),
-        ([DECODE, TO_CHW, TO_CHW], 2, "works on HWC images; put it before ToCHWImage"),
+        (
+            [DECODE, SQUARE, CropImage(size=(20, 33))],
+            2,
+            "a 20x33 crop needs images of at least 20x33 pixels, "
+            "got 32x32; "
+            "decrease its size, or resize the images first",
+        ),
+        (
+            [DECODE, SQUARE, CropImage(size=(33, 20))],
+            2,
+            "a 33x20 crop needs images of at least 33x20 pixels, "
+            "got 32x32; "
+            "decrease its size, or resize the images first",
+        ),
+        ([DECODE, TO_CHW, SQUARE], 2, "expected an HWC image, got CHW; put this transform before ToCHWImage"),
+        ([DECODE, TO_CHW, FLIP], 2, "expected an HWC image, got CHW; put this transform before ToCHWImage"),
+        (
+            [DECODE, TO_CHW, RAND_CROP],
+            2,
+            "expected an HWC image, got CHW; put this transform before ToCHWImage",
+        ),
+        ([DECODE, TO_CHW, TO_CHW], 2, "expected an HWC image, got CHW; put this transform before ToCHWImage"),
         (
             [DECODE, SQUARE, NormalizeImage(order="chw")],
             2,
@@ -139,33 +163,33 @@ def test_five_channel_chain_has_state(chain: list[Transform]) -> None:
         (
             [DEEP, ResizeImage(size=(8, 8), backend="pil")],
             1,
-            "works on 8-bit images, but these are uint16; decode to dtype: uint8",
+            "expected an 8-bit image, got uint16; set dtype: uint8 in the decoder",
         ),
         (
             [DEEP, RandCropImage(size=(8, 8), backend="pil")],
             1,
-            "works on 8-bit images, but these are uint16; decode to dtype: uint8",
+            "expected an 8-bit image, got uint16; set dtype: uint8 in the decoder",
         ),
         (
             [DEEP, SQUARE, NormalizeImage(mean=(0.5,), std=(0.5,))],
             2,
-            "the default scale is for 8-bit pixels, but these are uint16; set scale",
+            "the default scale is for 8-bit pixels, but the image is uint16; set scale",
         ),
         ([DEEP, SQUARE, NormalizeImage(scale=1.0)], 2, "expected 1 or 5 values in mean and std, got 3"),
         (
             [DECODE, NORMALIZE, SQUARE],
             2,
-            "works on images that are not normalized yet; put it before NormalizeImage",
+            "expected an image that is not normalized; put this transform before NormalizeImage",
         ),
         (
             [DECODE, NORMALIZE, RAND_CROP],
             2,
-            "works on images that are not normalized yet; put it before NormalizeImage",
+            "expected an image that is not normalized; put this transform before NormalizeImage",
         ),
         (
             [DECODE, SQUARE, NORMALIZE, NORMALIZE],
             3,
-            "works on images that are not normalized yet; put it before NormalizeImage",
+            "expected an image that is not normalized; put this transform before NormalizeImage",
         ),
     ],
 )
@@ -178,19 +202,25 @@ def test_invalid_chain_error_names_position(chain: list[Transform], position: in
 @pytest.mark.parametrize(
     ("cls", "fields", "text"),
     [
-        (ResizeImage, {}, "expected either size or resize_short"),
-        (ResizeImage, {"size": 8, "resize_short": 8}, "expected either size or resize_short"),
+        (ResizeImage, {}, "expected either size or resize_short, got both or neither"),
+        (
+            ResizeImage,
+            {"size": 8, "resize_short": 8},
+            "expected either size or resize_short, got both or neither",
+        ),
         (
             ResizeImage,
             {"size": 8, "interpolation": "nearest"},
-            "no other backend matches cv2's nearest sampling; use backend: pil, or bilinear",
+            "backend cv2 supports only interpolation bilinear, got nearest; set backend: pil, or "
+            "interpolation: bilinear",
         ),
         (
             RandCropImage,
             {"size": 8, "interpolation": "lanczos"},
-            "no other backend matches cv2's lanczos sampling; use backend: pil, or bilinear",
+            "backend cv2 supports only interpolation bilinear, got lanczos; set backend: pil, or "
+            "interpolation: bilinear",
         ),
-        (RandCropImage, {"size": 8, "scale": [0, 0]}, "expected the largest scale to be > 0"),
+        (RandCropImage, {"size": 8, "scale": [0, 0]}, "expected a maximum scale > 0, got 0"),
         (RandCropImage, {"size": 8, "ratio": [2, 1]}, "expected ratio as [min, max], got [2.0, 1.0]"),
         (RandCropImage, {"size": 8, "ratio": [0, 1]}, "expected a number >= 0.01 and <= 100, got 0"),
         (
@@ -198,12 +228,16 @@ def test_invalid_chain_error_names_position(chain: list[Transform], position: in
             {"size": 8, "ratio": [1, 1e9]},
             "expected a number >= 0.01 and <= 100, got 1000000000.0",
         ),
-        (NormalizeImage, {"scale": 0}, "expected a scale other than 0"),
+        (NormalizeImage, {"scale": 0}, "expected a scale other than 0, got 0"),
         (RandFlipImage, {"flip_code": 2}, "expected 1, 0 or -1, got 2"),
         (DecodeImage, {"channel_first": True}, "expected False, got True"),
         (DecodeImage, {"channels": 0}, "expected an integer > 0, got 0"),
         (DecodeImage, {"dtype": "uint32"}, "expected 'uint8' or 'uint16', got 'uint32'"),
-        (DecodeImage, {"channels": 4, "to_rgb": False}, "to_rgb: False is for 3 channels, not 4; remove it"),
+        (
+            DecodeImage,
+            {"channels": 4, "to_rgb": False},
+            "to_rgb: False requires 3 channels, got 4; remove to_rgb",
+        ),
     ],
 )
 def test_contradicting_fields_are_rejected(

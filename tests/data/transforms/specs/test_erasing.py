@@ -70,7 +70,7 @@ def test_erasing_may_come_anywhere_after_decoder(erase: Transform) -> None:
         [decode, resize, normalize, ToCHWImage(), erase],
     ):
         assert check_chain(chain).size == (32, 32)
-    with pytest.raises(ValueError, match="the image is not decoded yet"):
+    with pytest.raises(ValueError, match="expected a decoded image"):
         erase.after(ImageState())
 
 
@@ -82,7 +82,7 @@ def test_erasing_may_come_anywhere_after_decoder(erase: Transform) -> None:
         (
             RandomErasing(mode="rand"),
             {"dtype": "float32"},
-            "mode rand uses normalized units; put it after NormalizeImage",
+            "mode rand needs normalized images; put this transform after NormalizeImage",
         ),
         (
             RandomErasing(mode="pixel"),
@@ -90,9 +90,17 @@ def test_erasing_may_come_anywhere_after_decoder(erase: Transform) -> None:
             "mode pixel needs 3 channels, but the image has 4",
         ),
         (Cutout(fill_value=(-1,)), {}, r"expected integers from 0 to 255 in fill_value, got \[-1.0\]"),
-        (GridMask(), {"dtype": "float16"}, "works on 8-bit and float32 images, but these are float16"),
-        (HideAndSeek(), {}, "works on images of one size; put it after the transform that crops them"),
-        (HideAndSeek(), {"size": (224, 641)}, "expected at most 40 patches per row, got 41"),
+        (GridMask(), {"dtype": "float16"}, "expected an 8-bit or float32 image, got float16"),
+        (
+            HideAndSeek(),
+            {},
+            "expected images of a fixed size; put this transform after the one that sets the size",
+        ),
+        (
+            HideAndSeek(),
+            {"size": (224, 641)},
+            "expected at most 40 patches per row, got 41; increase the smallest of grid_sizes",
+        ),
     ],
 )
 def test_unsuitable_image_is_rejected(spec: Transform, known: dict[str, Any], text: str) -> None:

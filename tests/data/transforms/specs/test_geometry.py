@@ -94,9 +94,15 @@ def test_state_after_transform(
     [
         (Pad(padding=4, fill=256), SQUARE, "expected integers from 0 to 255 in fill, got [256.0]"),
         (Pad(padding=4, fill=(1, 2)), SQUARE, "expected 1 or 3 values in fill, got 2"),
-        (RandomCropImage(size=33), SQUARE, "a 33x33 crop doesn't fit 32x32; resize before it"),
+        (
+            RandomCropImage(size=33),
+            SQUARE,
+            "a 33x33 crop needs images of at least 33x33 pixels, "
+            "got 32x32; "
+            "decrease its size, or resize the images first",
+        ),
         (RandomRotation(degrees=9, fill=-1), SQUARE, "expected integers from 0 to 255 in fill, got [-1.0]"),
-        (RandomRot90(), WIDE, "a quarter turn needs square images, but these are 40x32"),
+        (RandomRot90(), WIDE, "expected square images, got 40x32; crop or resize them to a square before"),
     ],
 )
 def test_unsuitable_image_is_rejected(spec: Transform, before: ImageState, text: str) -> None:
@@ -152,7 +158,9 @@ def test_random_crop_returns_window_of_image(height: int, width: int, index: int
 
 
 def test_window_larger_than_image_is_rejected() -> None:
-    with pytest.raises(ValueError, match="a 50x20 crop doesn't fit an image of 40x30"):
+    with pytest.raises(
+        ValueError, match="expected an image of at least 50x20 pixels for this crop, got 40x30"
+    ):
         decide_and_apply(RandomCropImage(size=(50, 20)), noise(30, 40), np.zeros(2, np.float32))
 
 

@@ -64,11 +64,14 @@ def test_single_number_means_range() -> None:
 @pytest.mark.parametrize(
     ("known", "text"),
     [
-        ({"normalized": True}, "works on 8-bit images; put it before NormalizeImage"),
-        ({"dtype": "uint16"}, "works on 8-bit images, but these are uint16; decode to dtype: uint8"),
-        ({"channels": 1}, "works on RGB images, but these have 1 channels"),
-        ({"rgb": False}, "works on RGB images, but these are BGR; set DecodeImage.to_rgb"),
-        ({"layout": "CHW"}, "works on HWC images; put it before ToCHWImage"),
+        (
+            {"normalized": True},
+            "expected an 8-bit image, got a normalized one; put this transform before NormalizeImage",
+        ),
+        ({"dtype": "uint16"}, "expected an 8-bit image, got uint16; set dtype: uint8 in the decoder"),
+        ({"channels": 1}, "expected an image with 3 channels, got 1"),
+        ({"rgb": False}, "expected an RGB image, got BGR; set to_rgb: True in DecodeImage"),
+        ({"layout": "CHW"}, "expected an HWC image, got CHW; put this transform before ToCHWImage"),
     ],
 )
 def test_color_transforms_need_8_bit_rgb(spec: Transform, known: dict[str, Any], text: str) -> None:
@@ -79,7 +82,9 @@ def test_color_transforms_need_8_bit_rgb(spec: Transform, known: dict[str, Any],
 def test_blur_accepts_opencv_dtypes() -> None:
     state = ImageState(encoded=False, dtype="float32", channels=7)
     assert GaussianBlur().after(state) == state
-    with pytest.raises(ValueError, match="does not work on float16 images; put it before NormalizeImage"):
+    with pytest.raises(
+        ValueError, match="float16 images are not supported; put this transform before NormalizeImage"
+    ):
         GaussianBlur().after(ImageState(encoded=False, dtype="float16"))
 
 
