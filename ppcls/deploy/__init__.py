@@ -1,1 +1,1 @@
-"""Export of trained models, and prediction with trained or exported ones."""
+"""Export of trained models, and prediction with trained or exported models."""

@@ -1,4 +1,4 @@
-"""Files of heat maps, for ``ppcls infer --explain``."""
+"""Writes heat maps as image files, for ``ppcls infer --explain``."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from ppcls.errors import UserError
 
 
 def load_heat_maps(source: ModelSource) -> HeatMaps:
-    """Loads a model for heat maps.
+    """Loads a model, and returns an object that computes its heat maps.
 
     Raises:
-        UserError: If the model is exported or returns embeddings, or if it cannot be loaded.
+        UserError: The model is exported, returns embeddings, or cannot be loaded.
     """
     if source.config is None or source.description.postprocess is None:
-        raise UserError(f"{source.file}: heat maps need a checkpoint of a model that returns classes")
+        raise UserError(
+            f"{source.file}: expected a checkpoint of a model that returns classes, for heat maps"
+        )
     network = load_network(source.config, source.file)
     transforms = source.description.PreProcess.transform_ops
     return HeatMaps(network, transforms, source.config.Arch.data_format)
 
 
 def encode_png(pixels: NDArray[np.uint8]) -> bytes:
-    """Returns RGB pixels [H, W, 3] as a PNG file."""
+    """Returns the bytes of a PNG file with RGB pixels [H, W, 3]."""
     return cv2.imencode(".png", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR))[1].tobytes()
 
 
@@ -36,14 +38,14 @@ class HeatMapWriter:
     """Writes images with heat maps over them.
 
     Args:
-        source: A trained model that returns classes.
-        folder: Folder to write to, which must be new or empty.
+        source: Trained model that returns classes.
+        folder: New or empty folder to write to.
 
     Attributes:
-        maps: The heat maps of the model.
+        maps: Computes the heat maps of the model.
 
     Raises:
-        UserError: If the model is exported or returns embeddings, or if the folder is not empty.
+        UserError: The model is exported or returns embeddings, or the folder is not empty.
     """
 
     def __init__(self, source: ModelSource, folder: Path) -> None:
@@ -51,22 +53,22 @@ class HeatMapWriter:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if any(folder.iterdir()):
-                raise UserError(f"--explain {folder}: expected a new or empty folder, but it has files")
+                raise UserError(f"--explain {folder}: expected a new or empty folder, found files in it")
         except OSError as error:
             raise UserError(f"--explain {folder}: cannot be written: {error.strerror}") from None
 
     def write(self, file: Path, class_id: int) -> Path:
-        """Writes the heat map of one class over an image, as the model sees the image.
+        """Writes the heat map of one class over an image, which is cropped as for the model.
 
         Args:
-            file: The image.
-            class_id: The class.
+            file: Image file.
+            class_id: Number of the class.
 
         Returns:
-            The PNG file.
+            The path of the written PNG file.
 
         Raises:
-            UserError: If the model has no suitable layer, or if the file cannot be written.
+            UserError: The model has no suitable layer, or the file cannot be written.
         """
         overlaid = self.maps.overlay(file.read_bytes(), class_id)
         path, number = self._folder / f"{file.stem}.png", 1

@@ -1,4 +1,4 @@
-"""Embeddings of images in one file, searched with FAISS, or with NumPy if FAISS is not installed."""
+"""Index of image embeddings in one file, which is searched with FAISS, or with NumPy without FAISS."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from ppcls.metric.reranking import reranked_similarities
 
 Kind = Literal["flat", "hnsw"]
 Floats = NDArray[np.float32]
-_RERANKED = 100  # nearest images that are re-ranked
-_LINKS, _SEARCHED = 32, 128  # of HNSW: links per image, and candidates of a search
-_SAME_MODEL = 0.9  # similarity of two embeddings of the test image
-# Errors of NumPy, zipfile, json and FAISS for invalid files.
+_RERANKED = 100  # number of nearest images that are re-ranked
+_LINKS, _SEARCHED = 32, 128  # parameters of HNSW: links per image, and candidates per search
+_SAME_MODEL = 0.9  # minimum similarity of two models' embeddings of the test image
+# Errors that NumPy, zipfile, json and FAISS raise for invalid files.
 _DAMAGED = (
     *(ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile, struct.error),
     *(RecursionError, RuntimeError, MemoryError, OverflowError, SyntaxError, tokenize.TokenError),
@@ -36,16 +36,16 @@ _DAMAGED = (
 
 @dataclass(frozen=True, eq=False)
 class ImageIndex:
-    """Images to search.
+    """Index of images, which finds the nearest images by their embeddings.
 
     Attributes:
-        files: One or more images.
-        vectors: Their embeddings, of length 1, [N, D].
-        kind: ``flat`` compares with all images; ``hnsw`` is approximate, faster for millions of images, and
-            needs FAISS.
-        model: Path of the model of the embeddings.
-        probe: That model's embedding of a test image, [D]; [0] if the model does not accept it.
-        stored: FAISS's index from a file; None to build it.
+        files: Paths of N images, N > 0.
+        vectors: Embeddings of the images, of length 1, [N, D] float32.
+        kind: ``flat`` compares a query with all images; ``hnsw`` is approximate, faster for millions of
+            images, and needs FAISS.
+        model: Path of the model that computed the embeddings.
+        probe: The model's embedding of a test image, [D]; [0] if the model does not accept the test image.
+        stored: FAISS index that was read from a file; None to build it.
     """
 
     files: tuple[Path, ...]
@@ -57,27 +57,27 @@ class ImageIndex:
 
     @cached_property
     def engine(self) -> str:
-        """The library that searches."""
+        """Name of the library that searches, and its method."""
         return "NumPy (exact)" if self._faiss is None else f"FAISS ({self.kind})"
 
     def nearest(self, queries: Floats, count: int, rerank: bool = False) -> list[NearestImages]:
-        """Returns, for each query, its ``count`` nearest images, or all if there are fewer.
+        """Returns the nearest images of each query: ``count`` images, or all if the index has fewer.
 
         Args:
             queries: Embeddings of length 1, [Q, D].
             count: Number of images per query.
-            rerank: Whether the 100 nearest images are ordered by `reranked_similarities`. The
-                similarities in the result are still cosine similarities.
+            rerank: Whether the 100 nearest images are ordered by `reranked_similarities`. The result contains
+                cosine similarities in any case.
 
         Raises:
-            UserError: The embeddings have another size than those of the index.
+            UserError: The length of the queries differs from that of the embeddings in the index.
         """
         self._check_width(queries.shape[1])
         candidates = min(max(count, _RERANKED if rerank else 0), len(self.files))
         rows, similarities = self._search(np.ascontiguousarray(queries, np.float32), candidates)
         results = []
         for query, row, similarity in zip(queries, rows, similarities, strict=True):
-            valid = row >= 0  # HNSW may find fewer
+            valid = row >= 0  # HNSW may find fewer images; it then returns -1
             row, similarity = row[valid], similarity[valid]
             if rerank:
                 unit = np.concatenate([query[None], self.vectors[row]])
@@ -88,21 +88,21 @@ class ImageIndex:
         return results
 
     def added(self, embeddings: Mapping[Path, Floats]) -> ImageIndex:
-        """Returns the index with more images. Images that it already has get the new embedding."""
+        """Returns a copy of the index with more images. Images that are already in it are replaced."""
         merged = {**dict(zip(self.files, self.vectors, strict=True)), **embeddings}
         return replace(self, files=tuple(merged), vectors=np.stack(list(merged.values())), stored=None)
 
     def without(self, paths: Sequence[Path]) -> ImageIndex:
-        """Returns the index without images, each named by its path or by a folder above it.
+        """Returns a copy of the index without the images at some paths or in some folders.
 
         Raises:
-            UserError: A path names no image of the index, or no image remains.
+            UserError: A path matches no image of the index, or no image remains.
         """
         named = {file: {file, *file.parents}.intersection(paths) for file in self.files}
         if unknown := set(paths).difference(*named.values()):
             raise UserError(
-                f"{min(unknown)}: not in the index; expected the path under which an "
-                "image was added, or its folder"
+                f"{min(unknown)}: not in the index; expected a path under which an "
+                "image was added, or a folder of such paths"
             )
         kept = np.array([not matches for matches in named.values()])
         if not kept.any():
@@ -111,29 +111,29 @@ class ImageIndex:
         return replace(self, files=files, vectors=self.vectors[kept], stored=None)
 
     def check_model(self, predictor: Predictor) -> None:
-        """Checks that a model returns embeddings like those of the index.
+        """Checks that a model is the one that computed the embeddings of the index.
 
         Raises:
-            UserError: They have another size, or differ for the test image.
+            UserError: The length of its embeddings or its embedding of the test image differs.
         """
         probe, width = probe_embedding(predictor), predictor.description.width
         if len(probe) or width != -1:
             self._check_width(len(probe) or width, f"{predictor.source.file}: ")
         if len(probe) == len(self.probe) > 0 and (similarity := float(probe @ self.probe)) < _SAME_MODEL:
             raise UserError(
-                f"{predictor.source.file}: not the model of the index: the similarity of their embeddings "
-                f"of one test image is {similarity:.2f}, expected at least {_SAME_MODEL}; use {self.model}"
+                f"{predictor.source.file}: not the model of the index: the embeddings of a test image have "
+                f"the similarity {similarity:.2f}, expected at least {_SAME_MODEL}; use {self.model}"
             )
 
     def _check_width(self, width: int, where: str = "") -> None:
         if width != (expected := self.vectors.shape[1]):
             raise UserError(
-                f"{where}returns embeddings of {width} values, but the index has {expected}; "
-                f"use its model: {self.model}"
+                f"{where}returns embeddings of {width} values, but those of the index have {expected}; "
+                f"use the model of the index: {self.model}"
             )
 
     def save(self, file: Path) -> None:
-        """Writes the index, atomically."""
+        """Writes the index to a file, atomically."""
         about = {"kind": self.kind, "model": self.model, "files": [str(path) for path in self.files]}
         arrays: dict[str, Any] = {"probe": self.probe, "vectors": self.vectors}
         arrays["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
@@ -144,7 +144,7 @@ class ImageIndex:
 
     @cached_property
     def _faiss(self) -> Any:
-        """FAISS's index; None to search with NumPy."""
+        """FAISS index, or None to search with NumPy."""
         faiss = _import_faiss(required=self.kind == "hnsw")
         if faiss is None or self.stored is not None:
             return self.stored
@@ -157,7 +157,7 @@ class ImageIndex:
         return index
 
     def _search(self, queries: Floats, count: int) -> tuple[NDArray[np.int64], Floats]:
-        """Returns row numbers and similarities of the nearest images, [Q, count] each."""
+        """Returns the row numbers and similarities of the nearest images, [Q, count] each."""
         if self._faiss is not None:
             if self.kind == "hnsw":
                 self._faiss.hnsw.efSearch = max(_SEARCHED, count)
@@ -169,22 +169,22 @@ class ImageIndex:
 
 
 def load_index(file: Path) -> ImageIndex:
-    """Returns the index that `ImageIndex.save` wrote.
+    """Returns the index in a file that `ImageIndex.save` wrote.
 
     Raises:
-        UserError: The file is not such an index.
+        UserError: The file is missing, cannot be read, or is not an index.
     """
     try:
         with open_regular(file) as stream:
             arrays = np.load(stream, allow_pickle=False)
             if not isinstance(arrays, np.lib.npyio.NpzFile):
-                raise ValueError("one array instead of an archive")
+                raise ValueError("the file contains one array instead of an archive")
             with arrays:
                 return _read_index(arrays)
     except FileNotFoundError:
-        raise UserError(f"{file}: file not found; create an index with ppcls index build") from None
+        raise UserError(f"{file}: no such file; create an index with ppcls index build") from None
     except OSError as error:
-        raise UserError(f"{file}: can't be read as an index: {error.strerror or error}") from None
+        raise UserError(f"{file}: cannot be read as an index: {error.strerror or error}") from None
     except _DAMAGED as error:
         raise UserError(f"{file}: expected a file written by ppcls index: {error}") from None
 
@@ -192,19 +192,21 @@ def load_index(file: Path) -> ImageIndex:
 def _read_index(arrays: np.lib.npyio.NpzFile) -> ImageIndex:
     members = [] if arrays.zip is None else arrays.zip.infolist()
     if any(member.compress_type != zipfile.ZIP_STORED for member in members):
-        raise ValueError("compressed arrays")  # which could be much larger than the file
+        raise ValueError("compressed arrays")  # they could be much larger than the file
     encoded, vectors, probe = (np.asarray(arrays[name]) for name in ("about", "vectors", "probe"))
     about = json.loads(encoded.tobytes())
     names, kind = about["files"], about["kind"]
     if kind not in get_args(Kind) or not isinstance(names, list):
-        raise ValueError(f"kind {kind!r}, files {type(names).__name__}")
+        raise ValueError(
+            f"expected kind flat or hnsw and a list of files, got kind {kind!r}, files {type(names).__name__}"
+        )
     if vectors.ndim != 2 or vectors.shape[0] != len(names) or not vectors.size:
         expected = "expected one vector for each file, and at least one"
         raise ValueError(
             f"the array vectors has the shape {vectors.shape} for {len(names)} files, {expected}"
         )
     if probe.shape not in ((0,), vectors.shape[1:]):
-        expected = f"expected {vectors.shape[1:]}, the length of a vector"
+        expected = f"expected {vectors.shape[1:]}, the shape of one vector"
         raise ValueError(f"the array probe has the shape {probe.shape}, {expected}")
     for name, array in (("vectors", vectors), ("probe", probe)):
         if array.dtype != np.float32 or not np.isfinite(array).all():
@@ -214,10 +216,12 @@ def _read_index(arrays: np.lib.npyio.NpzFile) -> ImageIndex:
         faiss = _import_faiss()
         content = np.asarray(arrays["faiss"])
         if content.dtype != np.uint8 or content.ndim != 1:
-            raise ValueError(f"FAISS's index: expected bytes, got {content.dtype} {content.shape}")
+            raise ValueError(f"FAISS index: expected bytes, got {content.dtype} {content.shape}")
         stored = faiss.deserialize_index(content)
         if not isinstance(stored, faiss.IndexHNSWFlat) or (stored.ntotal, stored.d) != vectors.shape:
-            raise ValueError(f"FAISS's {type(stored).__name__} does not fit vectors {vectors.shape}")
+            raise ValueError(
+                f"FAISS index: {type(stored).__name__} does not match the vectors of shape {vectors.shape}"
+            )
     return ImageIndex(
         tuple(map(_to_path, names)), vectors, kind, str(_to_path(about["model"])), probe, stored
     )
@@ -230,7 +234,7 @@ def _to_path(name: str) -> Path:
 
 
 def probe_embedding(predictor: Predictor) -> Floats:
-    """Returns the embedding of a test image, [D]; [0] for a model of other than RGB images."""
+    """Returns a model's embedding of a test image, [D]; [0] for a model that does not accept RGB images."""
     ramp = np.arange(64, dtype=np.uint8)
     planes = np.add.outer(3 * ramp, ramp), np.multiply.outer(ramp, ramp), np.add.outer(ramp, 2 * ramp)
     try:
@@ -240,7 +244,11 @@ def probe_embedding(predictor: Predictor) -> Floats:
 
 
 def _import_faiss(required: bool = True) -> Any:
-    """Returns the module, or None if it is missing and not required."""
+    """Returns the module ``faiss``, or None if it is missing and not required.
+
+    Raises:
+        UserError: The module is missing and required.
+    """
     try:
         import faiss
     except ModuleNotFoundError:

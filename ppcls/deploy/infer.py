@@ -1,4 +1,4 @@
-"""Prediction on image files, with threads or DALI, and search in a gallery."""
+"""Prediction of image files, which threads or DALI load, and search in a gallery of images."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from ppcls.deploy.results import Classification, Embedding, NearestImages, Predi
 from ppcls.errors import UserError
 from ppcls.runtime.start import Runtime
 
-_PREFETCHED = 3  # batches whose images are prepared while the model is busy
+_PREFETCHED = 3  # number of batches that are prepared ahead
 
 
 @dataclass(frozen=True)
 class PredictedFile:
-    """The prediction for one file."""
+    """Prediction for one image file."""
 
     file: Path
     result: Prediction | NearestImages
@@ -38,18 +38,18 @@ class PredictedFile:
 
     @property
     def best_class(self) -> int | None:
-        """The class with the highest score; None if there is none."""
+        """Number of the class with the highest score; None if the result has no classes."""
         classes = self.result.class_ids if isinstance(self.result, Classification) else ()
         return classes[0] if classes else None
 
     def as_json(self) -> str:
-        """Returns ``{"path", "class_ids", "names", "scores"}`` or ``{"path", "embedding"}``, in ASCII."""
+        """Returns one line of JSON in ASCII: the path, and the keys of the result's ``as_tree``."""
         return json.dumps({"path": str(self.file), **self.result.as_tree()}, allow_nan=False)
 
 
 @dataclass(frozen=True)
 class FailedFile:
-    """An image that could not be read or prepared."""
+    """Image file that could not be read or prepared."""
 
     file: Path
     reason: str
@@ -58,29 +58,29 @@ class FailedFile:
         return f"{printable(self.file)}: error: {self.reason}"
 
     def as_json(self) -> str:
-        """Returns ``{"path", "error"}``, in ASCII."""
+        """Returns one line of JSON in ASCII, with the keys ``path`` and ``error``."""
         return json.dumps({"path": str(self.file), "error": self.reason})
 
 
 def predict_files(
     predictor: Predictor, files: Sequence[Path], runtime: Runtime | None
 ) -> Iterator[PredictedFile | FailedFile]:
-    """Predicts files in batches, and yields one result per file, in order.
+    """Predicts image files in batches, and yields one result per file, in order.
 
     Args:
-        predictor: The model.
+        predictor: Model.
         files: Image files.
-        runtime: Device, needed if DALI loads the images.
+        runtime: Device, which is required if DALI loads the images.
 
     Raises:
-        UserError: If an output of the model is not finite, or if DALI does not support a transform.
+        UserError: An output of the model is not finite, or DALI does not support a transform.
     """
     if not predictor.source.by_dali:
         return _predict_with_threads(predictor, files)
     assert runtime is not None
     if predictor.description.PreProcess.in_graph:
         raise UserError(
-            f"{predictor.source.file}: this model prepares its images itself, so DALI cannot do it; "
+            f"{predictor.source.file}: DALI cannot prepare images for a model that prepares them itself; "
             "set Global.use_dali=False, or export without --preprocess"
         )
     return _predict_with_dali(predictor, files, runtime)
@@ -89,23 +89,25 @@ def predict_files(
 def search(
     predictor: Predictor, gallery: Sequence[Path], files: Sequence[Path], count: int, runtime: Runtime | None
 ) -> Iterator[PredictedFile | FailedFile]:
-    """Finds the nearest images, and yields the bad images of the gallery, then one result per file, in order.
+    """Searches a gallery for the nearest images of each file.
+
+    Yields the images of the gallery that cannot be read, then one result per file, in order.
 
     Args:
-        predictor: An embedding model.
+        predictor: Embedding model.
         gallery: Images to search.
-        files: Images whose nearest images are wanted.
-        count: Number of nearest images per file.
-        runtime: Device, needed if DALI loads the images.
+        files: Query images.
+        count: Number of nearest images per query.
+        runtime: Device, which is required if DALI loads the images.
 
     Raises:
-        UserError: See `predict_files`. Also if the model does not return embeddings, or if the gallery has
-            no readable image.
+        UserError: The model does not return embeddings, no image of the gallery can be read, or
+            `predict_files` fails.
     """
     embeddings, failed = embed_files(predictor, gallery, runtime)
     yield from failed
     if not embeddings:
-        raise UserError("no image of the gallery can be read; the lines above have the reasons")
+        raise UserError("no image of the gallery can be read; the lines above give the reasons")
     index = ImageIndex(tuple(embeddings), np.stack(list(embeddings.values())))
     for result in predict_files(predictor, files, runtime):
         if isinstance(result, PredictedFile):
@@ -118,18 +120,20 @@ def search(
 def embed_files(
     predictor: Predictor, files: Sequence[Path], runtime: Runtime | None
 ) -> tuple[dict[Path, Array], list[FailedFile]]:
-    """Returns the embedding of each file, and the files without one.
+    """Returns the embeddings by file, and the files that cannot be read.
 
     Args:
-        predictor: An embedding model.
+        predictor: Embedding model.
         files: Image files.
-        runtime: Device, needed if DALI loads the images.
+        runtime: Device, which is required if DALI loads the images.
 
     Raises:
-        UserError: See `predict_files`. Also if the model does not return embeddings.
+        UserError: The model does not return embeddings, or `predict_files` fails.
     """
     if not predictor.embeds:
-        raise UserError(f"{predictor.source.file}: returns classes; a search needs embeddings (RecModel)")
+        raise UserError(
+            f"{predictor.source.file}: expected an embedding model (RecModel), found a classifier"
+        )
     embeddings: dict[Path, Array] = {}
     failed: list[FailedFile] = []
     for result in predict_files(predictor, files, runtime):
@@ -177,7 +181,7 @@ def _finish_batch(
 def _predict_with_dali(
     predictor: Predictor, files: Sequence[Path], runtime: Runtime
 ) -> Iterator[PredictedFile | FailedFile]:
-    """Predicts images that DALI prepares as for evaluation."""
+    """Predicts image files that DALI loads and prepares in the same way as for evaluation."""
     from ppcls.data.build import build_file_loader
 
     rejected = RejectedImages(list_files(files))
@@ -185,7 +189,7 @@ def _predict_with_dali(
     loader = build_file_loader(rejected, predictor.chain, predictor.batch_size, dali)
     done = 0
     try:
-        # DALI would wait for a pipe.
+        # DALI would wait without end for data from a pipe.
         rejected.add({index: NOT_REGULAR for index, file in enumerate(files) if is_special_file(file)})
         for batch in loader:
             assert batch.positions is not None
@@ -207,6 +211,6 @@ def _predict_with_dali(
 
 
 class NotAllPredictedError(UserError):
-    """Some images could not be predicted."""
+    """Raised if some images could not be predicted. The exit code is 3."""
 
     code = 3

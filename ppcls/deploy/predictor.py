@@ -1,4 +1,4 @@
-"""Predicts classes or embeddings of images, with trained models and with exported ones."""
+"""Predicts classes or embeddings of images with trained or exported models."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class InferenceModel(Protocol):
     """A loaded model.
 
     Attributes:
-        engine: The program that runs it, with its version, device and precision.
+        engine: Name of the engine that runs the model, with its version, device and precision.
     """
 
     engine: str
@@ -43,38 +43,38 @@ class InferenceModel(Protocol):
         """Returns probabilities, or embeddings of length 1.
 
         Args:
-            images: [B, C, H, W] or [B, H, W, C], float32 or float16, as a NumPy array or as a Paddle tensor
-                on the device of the model.
+            images: Prepared images [B, C, H, W] or [B, H, W, C], float32 or float16, as a NumPy array or as a
+                Paddle tensor on the model's device. A model that prepares images itself expects uint8.
 
         Returns:
-            [B, class_num] or [B, D] float32.
+            Probabilities [B, class_num] or embeddings [B, D], float32.
         """
 
 
 class Predictor:
-    """A model with its pre- and postprocessing. Only `prepare` may be called by several threads at once.
+    """A model with preprocessing and postprocessing. Only `prepare` can be called by several threads at once.
 
     Args:
-        model: A checkpoint folder, the output folder of a run (its best model), a folder written by
-            ``tools/export.py`` or an ``.onnx`` file in it, the YAML file of a config, or a config.
-        topk: Number of classes per image. By default that of the model.
-        batch_size: Number of images per batch. By default that of the config.
-        device: Device to run on. By default that of the config, or for an exported model a GPU if there is
-            one.
-        overrides: ``key=value`` strings that change the config, or ``Global`` and ``Infer`` of an exported
-            model.
+        model: Config, or any path that `ppcls.deploy.models.source.find_source` accepts, such as a checkpoint
+            folder, the output folder of a run, or a folder written by ``ppcls export``.
+        topk: Number of classes per image; by default the model's ``Infer.PostProcess.topk``.
+        batch_size: Number of images per batch; by default the config's ``Infer.batch_size``.
+        device: Device to run on; by default the config's ``Global.device``. The default for an exported
+            model is a GPU if there is one.
+        overrides: Settings ``key=value`` that change the config. For an exported model, they can change
+            ``Global`` and ``Infer``.
         runtime: Device and cores, if they are already chosen.
 
     Attributes:
-        source: Where the model comes from.
-        description: How to prepare its input, and what its output means.
+        source: Files and settings of the model.
+        description: Preparation of the model's input, and meaning of its output.
         batch_size: Number of images per batch.
-        model: The loaded model.
+        model: Loaded model.
         cores: Number of CPU cores that prepare images.
-        chain: Transforms that prepare the input.
+        chain: Operations that prepare the input.
 
     Raises:
-        UserError: If there is no such model, if it cannot be loaded, or if an argument does not suit it.
+        UserError: The model does not exist or cannot be loaded, or an argument is not valid for it.
     """
 
     def __init__(
@@ -102,12 +102,12 @@ class Predictor:
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """[class_num] names of all classes, or None if they are not known."""
+        """Names of the classes, [class_num]; None if they are unknown."""
         return self.description.names
 
     @property
     def embeds(self) -> bool:
-        """Whether the model returns embeddings. Otherwise it returns classes."""
+        """Whether the model returns embeddings. Otherwise, it returns classes."""
         return self.description.postprocess is None
 
     def predict(self, images: Sequence[Image], topk: int | None = None) -> list[Classification]:
@@ -118,8 +118,8 @@ class Predictor:
             topk: See `interpret`.
 
         Raises:
-            ValueError: If an image cannot be decoded or is not such an array. The text has its index.
-            UserError: If a score is not finite, or if the model returns embeddings.
+            ValueError: An image cannot be decoded, or is an invalid array. The message contains its index.
+            UserError: A score is not finite, or the model returns embeddings.
         """
         if self.embeds:
             raise UserError(f"{self.source.file}: the model returns embeddings, not classes; call embed")
@@ -133,19 +133,19 @@ class Predictor:
 
         Raises:
             ValueError: See `predict`.
-            UserError: If a value is not finite, or if the model returns classes.
+            UserError: A value is not finite, or the model returns classes.
         """
         if not self.embeds:
             raise UserError(f"{self.source.file}: the model returns classes, not embeddings; call predict")
         return cast(list[Embedding], self._predict(images))
 
     def prepare(self, image: Image) -> Array:
-        """Returns the input of the model for one image: [C, H, W] or [H, W, C] float32.
+        """Returns the input of the model for one image, [C, H, W] or [H, W, C] float32.
 
-        For a model that prepares images itself, it is the pixels of the image, [H, W, 3] uint8.
+        For a model that prepares images itself, the input is the pixels of the image, [H, W, 3] uint8.
 
         Raises:
-            ValueError: If the image cannot be decoded, or is an array other than [H, W, 3] uint8.
+            ValueError: The image cannot be decoded, or is an array other than [H, W, 3] uint8.
         """
         if isinstance(image, np.ndarray):
             return run_on_pixels(self.chain, image)
@@ -157,39 +157,39 @@ class Predictor:
         return run(self.chain, image, _NO_DRAWS)
 
     def run(self, prepared: Sequence[Array]) -> list[Array]:
-        """Returns the outputs of the model, one row per prepared image of a batch.
+        """Returns the outputs of the model for a batch, one row per prepared image.
 
         Raises:
-            UserError: If an output is not finite, or if the model does not fit its description.
+            UserError: An output is not finite, or the model does not match its description.
         """
         outputs: dict[int, Array] = {}
         shapes = [image.shape for image in prepared]
-        for shape in dict.fromkeys(shapes):  # several only if the model prepares images itself
+        for shape in dict.fromkeys(shapes):  # several shapes only for a model that prepares images itself
             rows = [row for row, other in enumerate(shapes) if other == shape]
             batch = self.model.run(np.stack([prepared[row] for row in rows]))
             outputs |= zip(rows, self.check_outputs(batch), strict=True)
         return [outputs[row] for row in range(len(prepared))]
 
     def check_outputs(self, outputs: Array) -> Array:
-        """Returns ``outputs``.
+        """Checks the outputs of the model, and returns them.
 
         Raises:
-            UserError: If an output is not finite, or if the outputs do not have the described shape.
+            UserError: An output is not finite, or the shape of the outputs differs from the description.
         """
         self.check_shape(outputs)
         if not np.isfinite(outputs).all():
             outputs_name = "embeddings" if self.embeds else "scores"
             raise UserError(
-                f"{self.source.file}: the {outputs_name} of the model are not finite; "
-                "its weights contain NaN or overflow"
+                f"{self.source.file}: the model returns NaN or infinite {outputs_name}, because its weights "
+                "contain NaN or values overflow"
             )
         return outputs
 
     def check_shape(self, outputs: Array) -> None:
-        """Checks that the outputs have the described shape.
+        """Checks the shape of the model's outputs.
 
         Raises:
-            UserError: If they do not.
+            UserError: The shape differs from the description.
         """
         width = self.description.width
         if outputs.ndim != 2 or width not in (-1, outputs.shape[1]):
@@ -199,12 +199,12 @@ class Predictor:
             )
 
     def interpret(self, output: Array, topk: int | None = None) -> Prediction:
-        """Returns the prediction for one row of the outputs of the model.
+        """Returns the prediction for one row of the model's outputs.
 
         Args:
             output: Probabilities [class_num], or an embedding [D].
-            topk: Number of classes if it is not that of the model. If the model chooses classes by a
-                threshold, it is the maximum.
+            topk: Number of classes; None for the model's number. If the model chooses several classes by a
+                threshold, this is the maximum number.
         """
         postprocess, names = self.description.postprocess, self.names
         if postprocess is None:
@@ -236,7 +236,7 @@ class Predictor:
         return predictions
 
     def _prepare_all(self, images: Sequence[Image]) -> Iterator[Array]:
-        """Yields the inputs of the model, prepared by one thread per core."""
+        """Yields the inputs of the model, which one thread per core prepares."""
 
         def prepare(index: int) -> Array:
             try:
@@ -252,7 +252,7 @@ class Predictor:
 
 
 def rank(scores: Array, count: int) -> NDArray[np.intp]:
-    """Returns the indexes of the highest scores, the highest first; of equal ones the first."""
+    """Returns the indexes of the highest scores in descending order. Equal scores are in order of index."""
     least = np.partition(scores, -count)[-count]
     candidates = np.flatnonzero(scores >= least)
     order: NDArray[np.intp] = np.argsort(-scores[candidates], kind="stable")
@@ -270,7 +270,7 @@ def _find_source(model: str | Path | Config | ModelSource, overrides: Sequence[s
 
 
 def _load(source: ModelSource, runtime: Runtime | None) -> tuple[InferenceModel, int]:
-    """Loads a model, and returns it with the number of cores."""
+    """Loads a model, and returns it with the number of cores for preparing images."""
     engine = choose_engine(source)
     if engine != "paddle":
         cores = usable_cores() if runtime is None else runtime.cores

@@ -1,4 +1,4 @@
-"""Results of prediction: classes, embeddings, and nearest images."""
+"""Results of predictions: classes, embeddings and nearest images."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_SHOWN = 4  # values of an embedding
+_SHOWN = 4  # number of values of an embedding that are printed
 
 
 @dataclass(frozen=True)
 class Classification:
-    """Classes of one image, the best first. For several labels it may be empty.
+    """Classes of one image, in descending order of their scores.
+
+    For a model with several labels per image, there may be no classes.
 
     Attributes:
-        class_ids: Class numbers, from 0.
-        names: Names of these classes, or None if they are not known.
-        scores: Probabilities, 0..1.
+        class_ids: Numbers of the classes, from 0.
+        names: Names of the classes, or None if they are unknown.
+        scores: Probabilities of the classes, 0..1.
     """
 
     class_ids: tuple[int, ...]
@@ -52,8 +54,8 @@ class Embedding:
     """Embedding of one image.
 
     Attributes:
-        vector: [D] float32 of length 1. The dot product of two vectors is the similarity of their images,
-            -1..1.
+        vector: Vector of length 1, [D] float32. The dot product of two vectors is the cosine similarity of
+            their images, -1..1.
     """
 
     vector: NDArray[np.float32]
@@ -63,7 +65,7 @@ class Embedding:
         return f"{len(self.vector)} values: {shown}{' …' if len(self.vector) > _SHOWN else ''}"
 
     def as_tree(self) -> dict[str, Any]:
-        """Returns plain data for JSON, with the shortest numbers that are equal in float32."""
+        """Returns plain data for JSON. Numbers have the fewest digits that identify a float32 value."""
         return {"embedding": [float(str(value)) for value in self.vector]}
 
 
@@ -72,11 +74,11 @@ Prediction = Classification | Embedding
 
 @dataclass(frozen=True)
 class NearestImages:
-    """The images of a gallery that are nearest to an image, the nearest first.
+    """Nearest images of a query image, in descending order of similarity.
 
     Attributes:
-        files: Files of these images.
-        similarities: Cosine similarity of their embeddings, -1..1.
+        files: Files of the nearest images.
+        similarities: Cosine similarities of their embeddings to that of the query, -1..1.
     """
 
     files: tuple[Path, ...]

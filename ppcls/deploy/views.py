@@ -16,11 +16,11 @@ from ppcls.runtime.start import Runtime
 
 
 class AveragedModel:
-    """An `InferenceModel` that returns the mean scores of all views of an image.
+    """An `InferenceModel` that returns the mean scores over several views of each image.
 
     Args:
-        model: The model.
-        views: Makes the views.
+        model: Model that predicts the views.
+        views: Function that returns the views of a batch.
     """
 
     def __init__(self, model: InferenceModel, views: ImageViews) -> None:
@@ -33,11 +33,10 @@ class AveragedModel:
 
 
 def predictor_with_views(source: ModelSource, kind: ViewKind, runtime: Runtime | None) -> Predictor:
-    """Returns a predictor that averages the scores of several views.
+    """Returns a predictor that averages the scores over several views of each image.
 
     Raises:
-        UserError: If the model returns embeddings or prepares its images itself, or if its transforms are
-            not suitable.
+        UserError: The model returns embeddings or prepares images itself, or its transforms are not suitable.
     """
     description = source.description
     if description.postprocess is None or description.PreProcess.in_graph:

@@ -206,11 +206,11 @@ def test_invalid_gallery_is_an_error(
     bad.write_bytes(b"no image")
     config = write(tmp_path / "config.yaml", tree)
     assert infer_cli.infer([str(images[0]), "-c", str(config), "--gallery", str(bad.parent)]) == 1
-    assert "no image of the gallery can be read; the lines above have the reasons" in capsys.readouterr().err
+    assert "no image of the gallery can be read; the lines above give the reasons" in capsys.readouterr().err
     classes = config_tree(write_weights(tmp_path / "w.safetensors"), None)
     config = write(tmp_path / "classes.yaml", classes)
     assert infer_cli.infer([str(images[0]), "-c", str(config), "--gallery", str(images[0])]) == 1
-    assert "returns classes; a search needs embeddings (RecModel)" in capsys.readouterr().err
+    assert "expected an embedding model (RecModel), found a classifier" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         infer_cli.infer([str(images[0]), "-c", str(config), "--nearest", "0"])
     assert "--nearest: expected an integer > 0, got '0'" in capsys.readouterr().err

@@ -140,5 +140,9 @@ def test_unusable_folder_or_model_is_an_error(
         model = ["--model", str(tmp_path / "onnx")]
     folder = tmp_path if occupied else tmp_path / "heat"
     assert infer([*model, "--explain", str(folder), str(image)]) == 1
-    reason = "expected a new or empty folder, but it has files" if occupied else "heat maps need a checkpoint"
+    reason = (
+        "expected a new or empty folder, found files in it"
+        if occupied
+        else "expected a checkpoint of a model that returns classes"
+    )
     assert reason in capsys.readouterr().err

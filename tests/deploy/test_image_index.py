@@ -101,12 +101,10 @@ def test_another_model_is_an_error(run: Run, model: Path, tmp_path: Path) -> Non
     turned.save(file)
     code, _, error = run("search", file, image)
     assert code == 1
-    assert (
-        "not the model of the index: the similarity of their embeddings of one test image is -1.00" in error
-    )
+    assert "not the model of the index: the embeddings of a test image have the similarity -1.00" in error
     ImageIndex(index.files, index.vectors[:, :3], model="the/model").save(file)
     assert (
-        "returns embeddings of 6 values, but the index has 3"
+        "returns embeddings of 6 values, but those of the index have 3"
         in run("search", file, image, "--model", model)[2]
     )
 
@@ -116,14 +114,14 @@ def test_model_of_classes_is_an_error(run: Run, tmp_path: Path) -> None:
     config, image = write_config(tmp_path / "classes.yaml", tree), write_image(tmp_path / "1.png", 1)
     code, _, error = run("build", tmp_path / "mine.index", image, "--model", config)
     assert code == 1
-    assert "returns classes; a search needs embeddings (RecModel)" in error
+    assert "expected an embedding model (RecModel), found a classifier" in error
     assert not (tmp_path / "mine.index").exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"no index", b"PK\x03\x04 cut off"])
 def test_file_that_is_no_index_is_an_error(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "bad.index"
-    with pytest.raises(UserError, match="file not found; create an index with ppcls index build"):
+    with pytest.raises(UserError, match="no such file; create an index with ppcls index build"):
         load_index(file)
     file.write_bytes(content)
     with pytest.raises(UserError, match=r"bad\.index: expected a file written by ppcls index"):
@@ -187,7 +185,7 @@ def write_index(file: Path, changes: Any = None, **arrays: Any) -> Path:
         (
             {},
             {"probe": unit_vectors(1)[0, :3]},
-            r"the array probe has the shape \(3,\), expected \(\d+,\), the length of a vector",
+            r"the array probe has the shape \(3,\), expected \(\d+,\), the shape of one vector",
         ),
         ({}, {"about": np.frombuffer(b"[" * 200_000, np.uint8)}, "recursion"),
     ],
@@ -225,7 +223,7 @@ def test_faiss_index_of_other_vectors_is_an_error(tmp_path: Path) -> None:
     flat.add(unit_vectors(4))
     for index in (other, flat):
         file = write_index(tmp_path / "bad.index", {"kind": "hnsw"}, faiss=faiss.serialize_index(index))
-        with pytest.raises(UserError, match=r"does not fit vectors \(4, 8\)"):
+        with pytest.raises(UserError, match=r"does not match the vectors of shape \(4, 8\)"):
             load_index(file)
 
 
@@ -233,11 +231,11 @@ def test_faiss_index_of_other_vectors_is_an_error(tmp_path: Path) -> None:
 def test_pipe_as_index_is_an_error(run: Run, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.index")
     assert (
-        "pipe.index: can't be read as an index: not a regular file"
+        "pipe.index: cannot be read as an index: not a regular file"
         in run("remove", tmp_path / "pipe.index", "x")[2]
     )
 
 
 def test_query_of_another_size_is_an_error() -> None:
-    with pytest.raises(UserError, match="returns embeddings of 5 values, but the index has 8"):
+    with pytest.raises(UserError, match="returns embeddings of 5 values, but those of the index have 8"):
         index_of(unit_vectors(3)).nearest(unit_vectors(1, 5), 1)

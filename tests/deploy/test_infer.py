@@ -280,7 +280,7 @@ def test_infer_nonfinite_scores_are_an_error(
     assert infer(tmp_path, tree, images) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert f"{tmp_path / 'nan.safetensors'}: the scores of the model are not finite" in said.err
+    assert f"{tmp_path / 'nan.safetensors'}: the model returns NaN or infinite scores" in said.err
 
 
 def test_infer_uses_the_precision_of_evaluation(

@@ -1,1 +1,1 @@
-"""Export to Paddle Inference and ONNX."""
+"""Export of trained models to Paddle Inference, ONNX, OpenVINO and timm."""

@@ -24,20 +24,20 @@ def compare_accuracy(
     batches: Batches,
     source: str,
 ) -> Comparison:
-    """Returns how an exported model differs from the trained one on images.
+    """Returns the comparison of an exported model with the trained model on images.
 
     Args:
         model: The exported model.
         trained: Maps prepared images to scores [B, class_num] or embeddings [B, D].
         description: Description of the exported model.
         batches: Prepared images with their labels, or with None for images without labels.
-        source: Where the images come from.
+        source: List file, folder or container of the images, or ``random``.
 
     Returns:
-        The comparison. Without labels it has no accuracy.
+        The comparison. Without labels, its accuracies are None.
 
     Raises:
-        UserError: If there are no images, or if an output of the exported model is not finite.
+        UserError: There are no images, or an output of the exported model is not finite.
     """
     outputs = [(model.run(images), trained(images), labels) for images, labels in batches]
     if not outputs:
@@ -46,7 +46,7 @@ def compare_accuracy(
     name = description.Global.model_name
     if not np.isfinite(exported).all():
         raise UserError(
-            f"{name}: outputs of the exported model are not finite, because a value overflows; "
+            f"{name}: the exported model returns NaN or infinite values, because a value overflows; "
             "nothing was written; use --precision float32"
         )
     labels = None if outputs[0][2] is None else np.concatenate([batch[2] for batch in outputs])
@@ -69,30 +69,30 @@ def check_accuracy(comparison: Comparison, model: str, limit: float, advice: str
     """Checks that the exported model loses at most ``limit`` percentage points of accuracy.
 
     Args:
-        comparison: What `compare_accuracy` found.
+        comparison: Result of `compare_accuracy`.
         model: Precision and name of the model, for the message.
-        limit: Allowed loss.
-        advice: What to try.
+        limit: Maximum loss in percentage points.
+        advice: Options to try, for the message.
 
     Raises:
-        UserError: If it loses more.
+        UserError: The exported model loses more than ``limit``.
     """
     before, after = comparison.trained_accuracy, comparison.exported_accuracy
     if before is None or after is None or 100 * (before - after) <= limit:
         return
     raise UserError(
-        f"{model} loses {100 * (before - after):.2f} points of accuracy on {comparison.images:,} images of "
-        f"{comparison.source} ({before:.4f} trained, {after:.4f} exported), more than --max-accuracy-loss "
-        f"{limit:g}; nothing was written. Try {advice}, or a larger --max-accuracy-loss"
+        f"{model} loses {100 * (before - after):.2f} percentage points of accuracy on {comparison.images:,} "
+        f"images of {comparison.source} ({before:.4f} trained, {after:.4f} exported), more than "
+        f"--max-accuracy-loss {limit:g}; nothing was written. Try {advice}, or a larger --max-accuracy-loss"
     )
 
 
 def _decisions(description: ModelDescription) -> Callable[[Array, Array | None], Array]:
-    """Returns the function from outputs to what is compared with labels, row by row."""
+    """Returns a function that maps outputs to decisions, which have the form of the labels."""
     postprocess = description.postprocess
 
     def nearest_labels(embeddings: Array, labels: Array | None) -> Array:
-        """Returns the label, or else the index, of the most similar other image."""
+        """Returns the label of the most similar other image or, without labels, the index of this image."""
         similarities = embeddings @ embeddings.T
         np.fill_diagonal(similarities, -np.inf)
         nearest: Array = similarities.argmax(axis=1)

@@ -50,21 +50,21 @@ from ppcls.runtime.hardware import usable_cores
 from ppcls.runtime.start import Runtime
 
 _STEM = "inference"
-_PROBE_BYTES = 1 << 16  # more than remains of a disk on which a file was cut off
-_RANDOM_BATCHES = 4  # that are compared if there are no evaluation images
+_PROBE_BYTES = 1 << 16  # size of a test file, which does not fit on a full disk
+_RANDOM_BATCHES = 4  # number of compared batches if there are no evaluation images
 
 
 @dataclass(frozen=True)
 class PrecisionSettings:
-    """How an exported model computes, and how much accuracy that may cost.
+    """Precision of an exported model, and the allowed loss of accuracy.
 
     Attributes:
-        precision: Precision of the model. The input and the output are float32 in any case.
-        calibration: How ONNX Runtime chooses the range of an int8 tensor from calibration images.
+        precision: Precision of the model. The input and the output are always float32.
+        calibration: Method by which ONNX Runtime chooses the ranges of int8 tensors from calibration images.
         calibration_images: Number of calibration images.
         calibration_data: Files, folders and patterns of calibration images, instead of ``DataLoader.Train``.
         evaluation_images: Maximum number of images of ``DataLoader.Eval`` that are compared.
-        max_accuracy_loss: Percentage points of accuracy that the exported model may lose.
+        max_accuracy_loss: Maximum loss of accuracy in percentage points.
     """
 
     precision: Precision = "float32"
@@ -77,15 +77,15 @@ class PrecisionSettings:
 
 @dataclass(frozen=True)
 class ExportResult:
-    """An exported model.
+    """Result of an export.
 
     Attributes:
-        files: Sizes of the files in bytes, by name.
-        description: Description of the model.
-        difference: Difference of its float32 outputs from those of the trained model, see `parity.compare`.
-            None for Paddle Inference on a GPU.
-        quantized: Operators of an int8 model, otherwise None.
-        no_evaluation: Why no evaluation images were compared. None if they were.
+        files: Sizes of the written files in bytes, by name.
+        description: Description of the exported model.
+        difference: Difference between the float32 outputs of the exported and the trained model; see
+            `parity.compare`. None for Paddle Inference on a GPU.
+        quantized: Operators of an int8 model; None for other precisions.
+        no_evaluation: Reason why the models were not compared on evaluation images; None if they were.
     """
 
     files: dict[str, int]
@@ -104,35 +104,35 @@ def export_model(
     settings: PrecisionSettings | None = None,
     runtime: Runtime | None = None,
 ) -> ExportResult:
-    """Exports a trained model that ends in softmax, sigmoid or embeddings of length 1.
+    """Exports a trained model. Its outputs are probabilities (softmax or sigmoid) or embeddings of length 1.
 
-    Parallel branches that equal one convolution, as in RepVGG, are merged. The layout is always NCHW:
-    onnxruntime computes in it, and the CPU operators of Paddle Inference fail on NHWC models that add, split
-    or concatenate channels.
+    Parallel branches that are equivalent to one convolution, as in RepVGG, are merged. The layout is always
+    NCHW, because onnxruntime computes in this layout, and because the CPU operators of Paddle Inference fail
+    on NHWC models that add, split or concatenate channels.
 
     Args:
-        source: The trained model.
-        folder: Output folder, which appears when it is complete. It contains ``inference.yml`` and either
-            ``inference.onnx``, or ``inference.xml`` and ``inference.bin`` for OpenVINO, or, for Paddle
-            Inference, ``inference.pdiparams`` and the program (``inference.json``, or
-            ``inference.pdmodel`` with Paddle 2.6).
-        kind: Format of the model.
-        preprocess: Whether the model expects RGB pixels [B, H, W, 3] uint8 of any size, and prepares them.
-        settings: Precision, by default float32.
-        runtime: Device on which the exported model is compared with the trained one, by default a CPU.
+        source: Trained model.
+        folder: Output folder, which is created when all files are complete. It contains ``inference.yml``
+            and the model. The model is ``inference.onnx`` for ONNX, ``inference.xml`` and ``inference.bin``
+            for OpenVINO, or ``inference.json`` and ``inference.pdiparams`` for Paddle Inference. With Paddle
+            2.6, ``inference.pdmodel`` replaces ``inference.json``.
+        kind: Format of the exported model.
+        preprocess: Whether the exported model prepares images itself. It then expects RGB pixels [B, H, W, 3]
+            uint8 of any size.
+        settings: Precision; float32 by default.
+        runtime: Device on which the exported model is compared with the trained model; a CPU by default.
 
     Raises:
-        UserError: If the folder is not empty or cannot be written, if the weights cannot be read or belong to
-            another model, if the model or a transform cannot be converted, if the device does not support
-            the precision, if there are too few calibration images, or if the outputs or the accuracy differ
-            too much.
+        UserError: The folder is not empty or cannot be written; the weights cannot be read or are those of
+            another model; the model or a transform cannot be converted; the device does not support the
+            precision; there are too few calibration images; or outputs or accuracy differ too much.
     """
     settings, runtime = settings or PrecisionSettings(), runtime or Runtime()
     _check_empty(folder)
     if preprocess and settings.precision != "float32":
         raise UserError(
-            f"--preprocess needs --precision float32, got {settings.precision}: pixels are computed exactly "
-            "in float32 only; export without --preprocess"
+            f"--preprocess needs --precision float32, got {settings.precision}: only float32 computes pixels "
+            "exactly; export without --preprocess"
         )
     check_format(kind, settings.precision, runtime)
     if source.config is None:
@@ -154,7 +154,7 @@ def export_model(
     difference, quantized = None, None
     try:
         if folder.is_dir():
-            folder.rmdir()  # it is empty
+            folder.rmdir()  # _check_empty has checked that it is empty
         with new_folder(folder) as temporary:
             file = _write_model(model, description, temporary, kind)
             run_trained = partial(_run, trained)
@@ -188,10 +188,10 @@ def export_model(
 
 
 def _read_calibration(config: Config, settings: PrecisionSettings) -> ImageSamples | None:
-    """Returns the calibration images of an int8 model, otherwise None.
+    """Returns the calibration images for int8, or None for other precisions.
 
     Raises:
-        UserError: If there are fewer than requested.
+        UserError: The images cannot be read, or there are fewer than requested.
     """
     if settings.precision != "int8":
         return None
@@ -202,7 +202,7 @@ def _read_calibration(config: Config, settings: PrecisionSettings) -> ImageSampl
             samples = read_split(config, config.DataLoader.Train, "Train")
         except UserError as error:
             raise UserError(
-                f"--precision int8 needs training images for calibration: {error}; name some with "
+                f"--precision int8 needs training images for calibration: {error}; pass images with "
                 "--calibration-data FOLDER, or use --precision float16"
             ) from None
     count = settings.calibration_images
@@ -239,7 +239,7 @@ def _quantize(
 
 
 def _convert_to_float16(file: Path) -> None:
-    """Converts a model in place. Paddle Inference converts its programs when it loads them."""
+    """Converts an ONNX or OpenVINO model in place. Paddle Inference converts programs when it loads them."""
     if file.suffix == ".onnx":
         file.write_bytes(to_float16(file.read_bytes()))
     elif file.suffix == ".xml":
@@ -299,13 +299,13 @@ def _check_empty(folder: Path) -> None:
         ) from None
     if os.path.lexists(folder) and not empty:
         raise UserError(
-            f"{folder}: exists already, and export does not overwrite it; "
-            "remove it, or set Global.save_inference_dir"
+            f"{folder}: exists already and is not overwritten; "
+            "delete it, or set Global.save_inference_dir to another folder"
         )
 
 
 def _write_model(model: nn.Layer, description: ModelDescription, folder: Path, kind: ExportFormat) -> Path:
-    """Writes a model to a folder, and returns the file of its program."""
+    """Writes a model to a folder, and returns the path of the program or model file."""
     if kind == "paddle":
         _save_program(model, description, folder / _STEM)
         return find_program(folder)
@@ -323,10 +323,10 @@ def _write_model(model: nn.Layer, description: ModelDescription, folder: Path, k
 
 
 def _check_disk(folder: Path) -> None:
-    """Checks that the disk is not full, because Paddle then writes an incomplete file without an error.
+    """Checks that the disk is not full. On a full disk, Paddle writes an incomplete file without an error.
 
     Raises:
-        OSError: If it is.
+        OSError: The disk is full.
     """
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(bytes(_PROBE_BYTES))

@@ -1,4 +1,4 @@
-"""Formats of exported models: what each one needs, its precisions, and how a written model is loaded."""
+"""Formats of exported models: checks of the required packages and precisions, and loading for comparison."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ ExportFormat = Literal["paddle", "onnx", "openvino"]
 
 _PADDLE_DEVICES = {
     "float16": "a GPU",
-    "bfloat16": "a GPU of compute capability 8.0 or higher, or a CPU with AVX-512,",
+    "bfloat16": "a GPU of compute capability 8.0 or higher, or a CPU with AVX-512",
 }
 _NO_COMPARISON = "so the exported model cannot be compared with the trained one; nothing was written"
 
 
 def check_format(kind: ExportFormat, precision: Precision, runtime: Runtime) -> None:
-    """Checks that this machine can write a format and compute in a precision with it.
+    """Checks that this machine can export to a format, and can run the exported model in a precision.
 
     Args:
-        kind: Format.
-        precision: Precision.
-        runtime: Device on which Paddle Inference would run.
+        kind: Format of the exported model.
+        precision: Precision of the exported model.
+        runtime: Device on which Paddle Inference runs.
 
     Raises:
-        UserError: If a package is missing, or if the format or the device does not support the precision.
+        UserError: A package is missing, or the format or the device does not support the precision.
     """
     if kind == "paddle":
         _check_paddle(precision, runtime)
@@ -44,8 +44,8 @@ def check_format(kind: ExportFormat, precision: Precision, runtime: Runtime) -> 
         need_openvino(precision)
         if precision == "bfloat16" and not supports_bfloat16():
             raise UserError(
-                "--precision bfloat16: OpenVINO needs a CPU with AVX-512 for it, which this one lacks, "
-                f"{_NO_COMPARISON}. Export on such a machine, or use --precision int8"
+                "--precision bfloat16: OpenVINO needs a CPU with AVX-512, which this CPU lacks, "
+                f"{_NO_COMPARISON}. Export on another machine, or use --precision int8"
             )
     elif precision == "bfloat16":
         raise UserError(
@@ -62,16 +62,16 @@ def _check_paddle(precision: Precision, runtime: Runtime) -> None:
     if precision == "float32" or find_precision(precision, runtime) == precision:
         return
     raise UserError(
-        f"--precision {precision}: Paddle Inference needs {_PADDLE_DEVICES[precision]} for it, but this run "
-        f"uses the {runtime.device.upper()}, {_NO_COMPARISON}. Export on such a device "
+        f"--precision {precision}: Paddle Inference needs {_PADDLE_DEVICES[precision]}, but this run "
+        f"uses the {runtime.device.upper()}, {_NO_COMPARISON}. Export on another device "
         "(-o Global.device=gpu), or use --format onnx --precision float16"
     )
 
 
 def load_exported(file: Path, description: ModelDescription, runtime: Runtime) -> InferenceModel:
-    """Loads a model that was just written. ONNX and OpenVINO run it on the CPU."""
+    """Loads an exported model. ONNX Runtime and OpenVINO run it on the CPU."""
     if file.suffix == ".onnx":
-        from ppcls.deploy.models.onnx import OnnxModel  # needs onnxruntime, other formats do not
+        from ppcls.deploy.models.onnx import OnnxModel  # only this format needs onnxruntime
 
         return OnnxModel(file, description, "cpu", usable_cores())
     if file.suffix == ".xml":

@@ -1,8 +1,9 @@
-"""Preprocessing as part of an exported graph: the same pixels as OpenCV, from tensor operations.
+"""Preprocessing inside an exported graph: tensor operations that return the same pixels as OpenCV.
 
-OpenCV resizes 8-bit images in integers, with 11-bit weights and intermediate rounding. This module computes
-with whole numbers in float32, which represents all of them exactly, so the results are equal bit for bit.
-Every inference engine has operators for float32, and few have them for integers or float64.
+OpenCV resizes 8-bit images with integers, 11-bit weights and intermediate rounding. This module computes
+with whole numbers in float32, which represents all of them exactly, so the results are bit-identical.
+float32 is used because every inference engine supports it, but few engines have the same operators for
+integers or float64.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ _ONE = 2.0**11  # scale of OpenCV's weights
 
 
 class PreprocessingLayer(nn.Layer):  # type: ignore[misc]
-    """Applies a chain of transforms to images [N, H, W, C] uint8 of any size.
+    """Layer that applies transforms to images [N, H, W, C] uint8 of any size.
 
     Args:
-        specs: The chain. It starts with DecodeImage, which the caller does: the images are upright and in
-            RGB order, whatever the spec says.
+        specs: Transforms. The first one is DecodeImage, which the caller applies: the layer expects upright
+            images in RGB order, whatever the settings of DecodeImage are.
 
     Raises:
-        UserError: If a transform is not supported in a graph.
+        UserError: A transform is not supported in a graph.
     """
 
     def __init__(self, specs: Sequence[Transform]) -> None:
@@ -50,7 +51,7 @@ class PreprocessingLayer(nn.Layer):  # type: ignore[misc]
                 raise _not_supported(position, spec, str(error)) from None
 
     def forward(self, images: Tensor) -> Tensor:
-        """Returns [N, C, H, W] or [N, H, W, C] float32."""
+        """Returns the prepared images, [N, C, H, W] or [N, H, W, C] float32."""
         images = images.astype("float32")  # few operators support uint8
         for op in self._ops:
             images = op(images)
@@ -60,16 +61,18 @@ class PreprocessingLayer(nn.Layer):  # type: ignore[misc]
 def _not_supported(position: int, spec: Transform, reason: str) -> UserError:
     return UserError(
         f"Infer.transforms[{position}].{spec.kind}: cannot be part of the exported graph: {reason}; export "
-        "without --preprocess, and prepare the images as inference.yml says"
+        "without --preprocess, and prepare the images as inference.yml describes"
     )
 
 
 @singledispatch
 def graph_op(spec: Transform) -> GraphOp:
-    """Returns the operation of a transform on images [N, H, W, C], whole numbers before NormalizeImage.
+    """Returns the function that applies a transform to images [N, H, W, C] in a graph.
+
+    The pixels are whole numbers before NormalizeImage.
 
     Raises:
-        NotImplementedError: If it is not supported in a graph.
+        NotImplementedError: The transform is not supported in a graph.
     """
     raise NotImplementedError("this transform is not supported")
 
@@ -79,14 +82,14 @@ def _reverse_channels(images: Tensor) -> Tensor:
 
 
 @graph_op.register
-def transpose_in_graph(spec: ToCHWImage) -> GraphOp:  # noqa: ARG001 - its type says it all
-    """Returns the transposition to [N, C, H, W]."""
+def transpose_in_graph(spec: ToCHWImage) -> GraphOp:  # noqa: ARG001 - only its type is used
+    """Returns a function that transposes images to [N, C, H, W]."""
     return lambda images: images.transpose([0, 3, 1, 2])
 
 
 @graph_op.register
 def normalize_in_graph(spec: NormalizeImage) -> GraphOp:
-    """Returns the normalization, in float32 at each step like numpy_ops."""
+    """Returns a function that normalizes images, in float32 at each step like `numpy_ops`."""
     scale, mean, std = (np.asarray(value, np.float32) for value in (spec.scale, spec.mean, spec.std))
 
     def normalize(images: Tensor) -> Tensor:
@@ -101,7 +104,7 @@ def normalize_in_graph(spec: NormalizeImage) -> GraphOp:
 
 @graph_op.register
 def crop_in_graph(spec: CropImage) -> GraphOp:
-    """Returns the centre crop."""
+    """Returns a function that crops the centre of images."""
     width, height = spec.size
 
     def crop(images: Tensor) -> Tensor:
@@ -115,7 +118,7 @@ def crop_in_graph(spec: CropImage) -> GraphOp:
 
 @graph_op.register
 def resize_in_graph(spec: ResizeImage) -> GraphOp:
-    """Returns the bilinear resize of OpenCV."""
+    """Returns a function that resizes images with the bilinear interpolation of OpenCV."""
     if spec.backend != "cv2":
         raise NotImplementedError("only backend: cv2 is supported")
 
@@ -130,15 +133,16 @@ def resize_in_graph(spec: ResizeImage) -> GraphOp:
 
 
 def _length(images: Tensor, axis: int) -> Tensor:
-    """Returns the length of an axis, a scalar int64."""
+    """Returns the length of an axis as a scalar, int64."""
     return paddle.shape(images)[axis].astype("int64")
 
 
 def _int64(number: int) -> Tensor:
     """Returns a constant, [1] int64.
 
-    A plain number in arithmetic with integers and float64 becomes the operator `scale`. Paddle Inference 3.3
-    on a CPU executes it in place although others still read the input, or skips it.
+    Plain numbers are not used, because Paddle converts arithmetic with them to the operator ``scale``. Paddle
+    Inference 3.3 on a CPU either skips this operator, or overwrites its input although other operators need
+    it.
     """
     return paddle.full([1], number, "int64")
 
@@ -149,10 +153,10 @@ def _float64(number: float) -> Tensor:
 
 
 def _target_size(spec: ResizeImage, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns height and width. See `ppcls.data.transforms.specs.basic.scale_to_short_side`."""
+    """Returns the new height and width; see `ppcls.data.transforms.specs.basic.scale_to_short_side`."""
     height, width = _length(images, _HEIGHT), _length(images, _WIDTH)
     if spec.size is not None:
-        zero = height - height  # prevents constant folding, which Paddle Inference 3.3 on a CPU does wrongly
+        zero = height - height  # prevents constant folding, which is wrong in Paddle Inference 3.3 on a CPU
         return zero + _int64(spec.size[1])[0], zero + _int64(spec.size[0])[0]
     assert spec.resize_short is not None
     shorter = paddle.minimum(height, width)
@@ -162,7 +166,11 @@ def _target_size(spec: ResizeImage, images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _neighbours(length: Tensor, side: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the first of two neighbours of each new pixel, [side] int64, and the share of the second."""
+    """Returns the two inputs of linear interpolation along an axis.
+
+    They are the index of the first neighbour of each new pixel, [side] int64, and the weight of the second
+    neighbour, [side] float32.
+    """
     centres = paddle.arange(side, dtype="int64").astype("float64") + _float64(0.5)
     centres = centres * (length.astype("float64") / side.astype("float64"))
     positions = (centres - _float64(0.5)).astype("float32")
@@ -171,12 +179,12 @@ def _neighbours(length: Tensor, side: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _weights(share: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns OpenCV's weights of both neighbours, whole numbers."""
+    """Returns OpenCV's weights of both neighbours, which are whole numbers in float32."""
     return _round((1.0 - share) * _ONE), _round(share * _ONE)
 
 
 def _round(x: Tensor) -> Tensor:
-    """Rounds x >= 0, halves to even numbers. Paddle's own rounding is not the same everywhere."""
+    """Rounds x >= 0, and rounds halves to even numbers. Paddle's own rounding differs between engines."""
     up = paddle.floor(x + 0.5)
     odd = up - 2.0 * paddle.floor(up * 0.5)
     return up - odd * (up - x == 0.5).astype("float32")
@@ -188,7 +196,7 @@ def _clip_index(index: Tensor, length: Tensor) -> Tensor:
 
 
 def _interpolate(images: Tensor, height: Tensor, width: Tensor) -> Tensor:
-    """Resizes like OpenCV's INTER_LINEAR on 8-bit images."""
+    """Resizes images like OpenCV's INTER_LINEAR for 8-bit images."""
     rows, columns = _length(images, _HEIGHT), _length(images, _WIDTH)
     top, down = _neighbours(rows, height)
     left, right = _neighbours(columns, width)
@@ -197,13 +205,13 @@ def _interpolate(images: Tensor, height: Tensor, width: Tensor) -> Tensor:
     left, after = (_clip_index(index, columns) for index in (left, left + _int64(1)))
 
     def resize_rows(index: Tensor) -> Tensor:
-        """Returns the rows [N, height, width, C], resized along the width, in units of 1/128."""
+        """Returns rows [N, height, width, C] that are resized along the width, in units of 1/128."""
         chosen = paddle.gather(images, _clip_index(index, rows), axis=_HEIGHT)
         first, second = (paddle.gather(chosen, columns, axis=_WIDTH) for columns in (left, after))
         return paddle.floor((first * near + second * far) * 2.0**-4)
 
     def scale(pixels: Tensor, weight: Tensor) -> Tensor:
-        """Returns the whole part of pixels x weight / 2^16, from numbers that fit float32's 24 bits."""
+        """Returns floor(pixels * weight / 2^16). All intermediate numbers fit into the 24 bits of float32."""
         high = paddle.floor(weight * 2.0**-6)
         low = weight - high * 2.0**6
         return paddle.floor((pixels * high + paddle.floor(pixels * low * 2.0**-6)) * 2.0**-10)

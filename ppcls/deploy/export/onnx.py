@@ -11,15 +11,15 @@ from packaging.specifiers import SpecifierSet
 from ppcls.errors import UserError
 
 _OPSET = 17
-# Paddle 3 and Paddle 2.6 write different programs, which different converters read.
+# Programs of Paddle 3 and of Paddle 2.6 need different versions of paddle2onnx.
 _CONVERTERS = {True: ">=2.1,<2.2", False: ">=1.3,<2"}  # Paddle 3, Paddle 2.6
 
 
 def need_converter() -> None:
-    """Checks that the converter for this version of Paddle and onnxruntime are installed.
+    """Checks that paddle2onnx for this version of Paddle, and onnxruntime, are installed.
 
     Raises:
-        UserError: If they are not. The text has the command that installs them.
+        UserError: A package is missing. The message contains the command that installs it.
     """
     required = {
         "paddle2onnx": _CONVERTERS[int(paddle.__version__.split(".")[0]) >= 3],
@@ -29,7 +29,9 @@ def need_converter() -> None:
     if missing:
         versions = ", ".join(f"{name} is {_installed_version(name) or 'not installed'}" for name in missing)
         packages = " ".join(f"'{name}{required[name]}'" for name in missing)
-        raise UserError(f"ONNX with Paddle {paddle.__version__}: {versions}; pip install {packages}")
+        raise UserError(
+            f"export to ONNX with Paddle {paddle.__version__}: {versions}; pip install {packages}"
+        )
 
 
 def _installed_version(name: str) -> str | None:
@@ -53,17 +55,17 @@ def convert(program: Path, name: str) -> bytes:
         name: Name of the architecture, for messages.
 
     Raises:
-        UserError: If paddle2onnx cannot convert it.
+        UserError: paddle2onnx cannot convert the program.
     """
     import paddle2onnx
 
     reason, model = "", b""
     try:
-        # In memory, because 2.x would first modify a file with packages that it installs by itself.
+        # Without an output file. Otherwise, 2.x would install further packages and modify the model.
         model = paddle2onnx.export(
             str(program), str(program.with_suffix(".pdiparams")), opset_version=_OPSET, verbose=False
         )
-    except SystemExit:  # 2.x fails like this, 1.x returns nothing
+    except SystemExit:  # raised by 2.x after a failure; 1.x returns nothing
         pass
     except (OSError, RuntimeError, ValueError) as error:
         reason = f": {error}"

@@ -35,18 +35,18 @@ def need_openvino(precision: Precision) -> None:
     """Checks that the packages that write OpenVINO's format are installed.
 
     Raises:
-        UserError: If they are not. The text has the command that installs them.
+        UserError: A package is missing. The message contains the command that installs it.
     """
     needed = ("openvino", "nncf") if precision == "int8" else ("openvino",)
     if missing := [name for name in needed if find_spec(name) is None]:
         raise UserError(
-            f"--format openvino --precision {precision}: {' and '.join(missing)} not installed; "
+            f"--format openvino --precision {precision}: not installed: {' and '.join(missing)}; "
             "pip install 'openvino>=2025' 'nncf>=2.14'"
         )
 
 
 def write_openvino(onnx: Path, file: Path) -> None:
-    """Writes an ONNX model in OpenVINO's format: ``file``, and its float32 weights in a ``.bin`` file."""
+    """Writes an ONNX model in OpenVINO's format: ``file``, and a ``.bin`` file with float32 weights."""
     import openvino
 
     _save(openvino.Core().read_model(onnx), file, compress=False)
@@ -65,15 +65,15 @@ def quantize_with_nncf(file: Path, name: str, batches: Sequence[Array]) -> Quant
     Args:
         file: The model in float32.
         name: Name of the architecture, for messages.
-        batches: Prepared images [B, C, H, W] float32, which determine the ranges of activations.
+        batches: Prepared images [B, C, H, W] float32, from which the ranges of activations are computed.
 
     Returns:
-        Its operators.
+        The operators of the int8 model.
 
     Raises:
-        UserError: If NNCF cannot quantize the model, or if none of its operators has an int8 form.
+        UserError: NNCF cannot quantize the model, or none of its operators supports int8.
     """
-    os.environ.setdefault(_NO_TELEMETRY, "1")  # NNCF reads it at its import
+    os.environ.setdefault(_NO_TELEMETRY, "1")  # NNCF reads the variable when it is imported
     import nncf
     import openvino
 
@@ -96,7 +96,7 @@ def quantize_with_nncf(file: Path, name: str, batches: Sequence[Array]) -> Quant
     operators = _count_operators(quantized)
     if not operators.int8:
         raise UserError(
-            f"{name}: none of its operators can run in int8 ({', '.join(operators.float32)}); "
+            f"{name}: no operator of this model supports int8 ({', '.join(operators.float32)}); "
             "use --precision bfloat16 or float32"
         )
     _replace(quantized, file, compress=False)
@@ -104,7 +104,7 @@ def quantize_with_nncf(file: Path, name: str, batches: Sequence[Array]) -> Quant
 
 
 def _replace(model: Any, file: Path, *, compress: bool) -> None:
-    """Writes new files instead of changing the old ones, which OpenVINO may have mapped into memory."""
+    """Replaces the files of a model. It does not modify them, because OpenVINO may have mapped them."""
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:
         written = Path(folder) / file.name
         _save(model, written, compress=compress)
@@ -116,7 +116,7 @@ def _save(model: Any, file: Path, *, compress: bool) -> None:
     """Writes a model.
 
     Raises:
-        OSError: If it cannot be written, for which OpenVINO gives no reason.
+        OSError: The model cannot be written. The message contains the free disk space.
     """
     import openvino
 
@@ -128,7 +128,7 @@ def _save(model: Any, file: Path, *, compress: bool) -> None:
 
 
 def _count_operators(model: Any) -> QuantizedOperators:
-    """Returns the operators of a model as OpenVINO runs them on this CPU, merged and converted."""
+    """Returns the operators that OpenVINO runs on this CPU, after it has fused and converted them."""
     import openvino
 
     settings = {"INFERENCE_PRECISION_HINT": "f32"}

@@ -1,4 +1,4 @@
-"""Compares an exported model with the trained one on random images."""
+"""Compares the outputs of an exported model and of the trained model on random images."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Array = NDArray[Any]
 
 TOLERANCE = 1e-4
 BATCHES = (1, 2, 5)
-_SIZES = ((97, 64), (150, 211), (33, 80))  # of images that the model prepares itself
-_SMALLEST = 1e-27  # smaller scores count as this: Paddle's softmax on a CPU returns none below exp(-64)
+_SIZES = ((97, 64), (150, 211), (33, 80))  # sizes of images for models that prepare images themselves
+_SMALLEST = 1e-27  # lower limit of scores, because Paddle's softmax on a CPU returns none below exp(-64)
 
 
 def compare(
@@ -28,22 +28,22 @@ def compare(
     ops: Sequence[Op],
     expected: Callable[[Array], Array],
 ) -> float:
-    """Returns the largest relative difference between an exported model and the trained one.
+    """Returns the largest relative difference between the outputs of an exported and the trained model.
 
-    If the exported model prepares images itself, the trained one receives them as the loader prepares them.
+    If the exported model prepares images itself, the images for the trained model are prepared with ``ops``.
 
     Args:
-        model: The exported model.
-        description: Its description.
+        model: Exported model.
+        description: Description of the exported model.
         ops: Transforms that prepare the input of the trained model.
-        expected: Maps this input to scores [B, class_num] or embeddings [B, D].
+        expected: Trained model: maps prepared images to scores [B, class_num] or embeddings [B, D].
 
     Returns:
-        For scores the largest difference of two logarithms, relative to the largest logarithm, but at least
-        to 1. For embeddings the largest difference of two values, relative to the largest value.
+        For scores, the largest difference of two logarithms, divided by the largest logarithm or by 1 if
+        this is larger. For embeddings, the largest difference of two values, divided by the largest value.
 
     Raises:
-        UserError: If it exceeds `TOLERANCE`.
+        UserError: The difference exceeds `TOLERANCE`.
     """
     embeds = description.postprocess is None
     random = np.random.default_rng(0)
@@ -61,8 +61,8 @@ def compare(
         if not difference <= TOLERANCE:
             raise UserError(
                 f"the {'embeddings' if embeds else 'scores'} of the exported {description.Global.model_name} "
-                f"differ by {difference:.1e} from those of the trained model, more than {TOLERANCE:.0e}, "
-                f"for {count} images; nothing was written"
+                f"differ by {difference:.1e} from those of the trained model for {count} images, expected "
+                f"at most {TOLERANCE:.0e}; nothing was written"
             )
         worst = max(worst, difference)
     return worst

@@ -23,7 +23,7 @@ CalibrationMethod = Literal["percentile", "entropy", "minmax"]
 
 CALIBRATION_METHODS: tuple[CalibrationMethod, ...] = get_args(CalibrationMethod)
 FEWEST_CALIBRATION_IMAGES = 16
-# The packages that onnxruntime's tools import.
+# Packages that onnxruntime's conversion tools import.
 _PACKAGES = "'onnx>=1.16' 'ml_dtypes>=0.5'"
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _FLOAT_OUTPUT = ("Gemm", "MatMul")  # int8 operators that return float32
@@ -35,7 +35,7 @@ class QuantizedOperators:
 
     Attributes:
         int8: Number of operators with int8 inputs, by type.
-        float32: Types of the operators that stay in float32, for example because they have no int8 form.
+        float32: Types of the operators that compute in float32, for example because they do not support int8.
     """
 
     int8: dict[str, int]
@@ -43,10 +43,10 @@ class QuantizedOperators:
 
 
 def need_precision_tools(precision: Precision) -> None:
-    """Checks that the packages that convert to a precision are installed.
+    """Checks that the packages that convert a model to a precision are installed.
 
     Raises:
-        UserError: If they are not. The text has the command that installs them.
+        UserError: A package is missing. The message contains the command that installs it.
     """
     try:
         if precision == "int8":
@@ -58,7 +58,7 @@ def need_precision_tools(precision: Precision) -> None:
 
 
 def to_float16(model: bytes) -> bytes:
-    """Returns an ONNX model that computes in float16. Its input and output stay float32."""
+    """Returns an ONNX model that computes in float16. Its input and output remain float32."""
     import onnx
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
@@ -69,23 +69,25 @@ def to_float16(model: bytes) -> bytes:
 def quantize(
     file: Path, name: str, input_name: str, batches: Sequence[Array], method: CalibrationMethod
 ) -> QuantizedOperators:
-    """Converts an ONNX model to int8, in place: QDQ format, weights per channel, activations per tensor.
+    """Converts an ONNX model to int8, in place.
 
-    Weights have 7 bits. With 8, CPUs without VNNI instructions saturate sums of two products, so the accuracy
-    would depend on the machine.
+    The model has the QDQ format, with ranges per channel for weights and per tensor for activations. Weights
+    have 7
+    bits: with 8 bits, sums of two products saturate on CPUs without VNNI instructions, so the accuracy would
+    depend on the machine.
 
     Args:
         file: The model in float32.
         name: Name of the architecture, for messages.
-        input_name: Name of its input.
-        batches: Prepared images [B, C, H, W] float32, which determine the ranges of activations.
-        method: How a range is chosen from the values of these images.
+        input_name: Name of the model's input.
+        batches: Prepared images [B, C, H, W] float32, from which the ranges of activations are computed.
+        method: Method that chooses a range from the values of a tensor.
 
     Returns:
-        Its operators.
+        The operators of the int8 model.
 
     Raises:
-        UserError: If onnxruntime cannot quantize the model, or if none of its operators has an int8 form.
+        UserError: onnxruntime cannot quantize the model, or none of its operators supports int8.
     """
     import onnx
     from onnxruntime import quantization
@@ -112,9 +114,9 @@ def quantize(
                     calibrate_method=methods[method],
                     nodes_to_exclude=_find_activations(onnx.load(fused).graph),
                     extra_options={
-                        # The calibrator keeps the activations of a range in memory, here of one batch.
+                        # Number of batches whose activations the calibrator keeps in memory.
                         "CalibStridedMinMax": 1,
-                        # Logits of 8 bits would often be equal.
+                        # Logits with 8 bits would often be equal.
                         "OpTypesToExcludeOutputQuantization": list(_FLOAT_OUTPUT),
                     },
                 )
@@ -127,7 +129,7 @@ def quantize(
     operators = _count_operators(onnx.load_from_string(data).graph)
     if not operators.int8:
         raise UserError(
-            f"{name}: none of its operators can run in int8 ({', '.join(operators.float32)}); "
+            f"{name}: no operator of this model supports int8 ({', '.join(operators.float32)}); "
             "use --precision float16 or float32"
         )
     file.write_bytes(data)
@@ -135,7 +137,7 @@ def quantize(
 
 
 class _CalibrationBatches:
-    """A ``CalibrationDataReader`` of onnxruntime, which asks for one batch after the other."""
+    """A ``CalibrationDataReader`` of onnxruntime, which returns one batch after another."""
 
     def __init__(self, name: str, batches: Sequence[Array]) -> None:
         self._name, self._batches = name, batches
@@ -149,14 +151,14 @@ class _CalibrationBatches:
         self._range = iter(self._batches[start_index:end_index])
 
     def get_next(self) -> dict[str, Array] | None:
-        """Returns the next batch by the name of the input, or None after the last one."""
+        """Returns a dict from the input's name to the next batch, or None after the last batch."""
         batch = next(self._range, None)
         return None if batch is None else {self._name: batch}
 
 
 @contextmanager
 def hide_tool_output() -> Iterator[None]:
-    """Hides the output of tools that quantize models, which only concerns their own options."""
+    """Hides the output of quantization tools, which users of ppcls cannot act on."""
     logging.disable(logging.WARNING)
     try:
         with redirect_stdout(StringIO()), capture_native_output():
@@ -166,7 +168,7 @@ def hide_tool_output() -> Iterator[None]:
 
 
 def _find_activations(graph: Any) -> list[str]:
-    """Returns the names of the nodes that stay in float32: all softmax, and the last node of the model."""
+    """Returns the names of the nodes that remain in float32: all Softmax nodes, and the output node."""
     outputs = {tensor.name for tensor in graph.output}
     return [
         node.name for node in graph.node if node.op_type == "Softmax" or not outputs.isdisjoint(node.output)
@@ -174,7 +176,7 @@ def _find_activations(graph: Any) -> list[str]:
 
 
 def _count_operators(graph: Any) -> QuantizedOperators:
-    """Returns the number of int8 operators by type, and the types of all others."""
+    """Returns the number of int8 operators by type, and the types of all other operators."""
     from_int8 = {node.output[0] for node in graph.node if node.op_type == _DEQUANTIZE}
     quantized = {node.input[0] for node in graph.node if node.op_type == _QUANTIZE}
     int8: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Images of a data set or folder, prepared as the exported model expects them."""
+"""Reads images of a data set or folder, and prepares them for an exported model."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _NO_DRAWS = np.zeros(0, np.float32)
 
 @dataclass(frozen=True)
 class ImageSamples:
-    """Encoded images, and their labels if they are known.
+    """Encoded images with their labels, if there are any.
 
     Attributes:
-        source: List file, folder or container, for messages.
-        labels: [N] int64 or [N, class_num] float32, or None for images without labels.
-        readers: [N] functions that return an encoded image.
+        source: List file, folder or container of the images, for messages.
+        labels: Labels, [N] int64 or [N, class_num] float32; None for images without labels.
+        readers: N functions, each of which reads one encoded image.
     """
 
     source: str
@@ -49,7 +49,7 @@ class ImageSamples:
         return len(self.readers)
 
     def spread(self, count: int) -> ImageSamples:
-        """Returns at most ``count`` samples at equal distances, so that all parts of the data occur."""
+        """Returns at most ``count`` samples, which are evenly spaced over the data set."""
         if count >= len(self):
             return self
         positions = np.linspace(0, len(self) - 1, count).astype(int)
@@ -57,14 +57,14 @@ class ImageSamples:
         return ImageSamples(self.source, labels, [self.readers[position] for position in positions])
 
     def batches(self, ops: Sequence[Op], threads: int, use: str) -> Iterator[tuple[Array, Array | None]]:
-        """Yields prepared images [B, ...] with their labels, and shows the progress.
+        """Yields batches of prepared images [B, ...] with their labels, and shows the progress.
 
         Images that cannot be decoded are skipped.
 
         Args:
             ops: Transforms of an image.
             threads: Number of threads.
-            use: What the images are used for, such as ``calibration``.
+            use: Purpose of the images for the progress display, such as ``calibration``.
         """
 
         def prepare(reader: Callable[[], bytes | memoryview]) -> Array | None:
@@ -89,7 +89,7 @@ def read_split(config: Config, split: Split | None, key: str) -> ImageSamples:
     """Returns the samples of a split.
 
     Raises:
-        UserError: If the config does not have the split, or if its data set cannot be read.
+        UserError: The split is missing in the config, or its data set cannot be read.
     """
     if split is None:
         raise UserError(f"the config has no DataLoader.{key}")
@@ -99,7 +99,7 @@ def read_split(config: Config, split: Split | None, key: str) -> ImageSamples:
 
 
 def read_files(paths: Sequence[Path]) -> ImageSamples:
-    """Returns the images of files, folders and patterns.
+    """Returns the images of files, folders and patterns, without labels.
 
     Raises:
         UserError: See `find_images`.
@@ -110,7 +110,7 @@ def read_files(paths: Sequence[Path]) -> ImageSamples:
 
 @dataclass(frozen=True)
 class _SampleReader:
-    """Reads one sample when it is called."""
+    """Function that reads one sample."""
 
     read: Callable[[Any], bytes | memoryview]
     key: Any

@@ -1,4 +1,4 @@
-"""Exports weights for timm: its parameter names and layouts, as a safetensors file."""
+"""Exports weights to a safetensors file with timm's parameter names and layouts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def write_timm(path: Path, config: Config, weights: Path) -> None:
     """Writes the weights of a trained classifier for ``timm.create_model(…, checkpoint_path=…)``.
 
     Raises:
-        UserError: timm has no network that computes the same numbers, or the weights can't be read.
-        OSError: The file can't be written.
+        UserError: timm has no equivalent network, or the weights cannot be read.
+        OSError: The file cannot be written.
     """
     arch = config.Arch.exported
     if not isinstance(arch, Arch) or arch.layer_type == "DiverseBranchBlock":

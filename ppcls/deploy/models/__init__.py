@@ -1,1 +1,1 @@
-"""Models for inference: where they come from, how they are described, what runs them."""
+"""Models for inference: their sources, their descriptions and the engines that run them."""

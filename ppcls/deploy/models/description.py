@@ -1,4 +1,7 @@
-"""Description of an exported model: ``inference.yml``, in the format of PaddleClas where it has one."""
+"""Description of an exported model, in the file ``inference.yml``.
+
+Sections that PaddleClas's ``inference.yml`` also has are in PaddleClas's format.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,9 @@ from ppcls.errors import UserError
 
 DESCRIPTION = "inference.yml"
 INPUT = "x"
-_MAX_INPUT = 1 << 28  # numbers of one image; 1 GiB in float32
+_MAX_INPUT = 1 << 28  # maximum number of values per image: 1 GiB in float32
 _Length = Annotated[int, Bound(ge=-1, le=MAX_SIDE)]
-Activation = Literal["softmax", "sigmoid", "l2_norm"]  # of the output; l2_norm is for embeddings
+Activation = Literal["softmax", "sigmoid", "l2_norm"]  # last function of the model; l2_norm is for embeddings
 Precision = Literal["float32", "float16", "bfloat16", "int8"]
 
 
@@ -36,7 +39,7 @@ class _ModelName(Section):
 
 
 class _InputTensor(Section):
-    """The input of the model. -1 is any length."""
+    """Input of the model. In the shape, -1 stands for any length."""
 
     name: str
     shape: tuple[_Length, _Length, _Length, _Length]
@@ -47,14 +50,14 @@ class _InputTensor(Section):
     def _check_shape(self) -> Self:
         if 0 in self.shape or math.prod(map(abs, self.shape[1:])) > _MAX_INPUT:
             raise ValueError(
-                f"shape: expected lengths > 0, or -1, and at most {_MAX_INPUT} numbers per image, got "
+                f"shape: expected lengths > 0, or -1, and at most {_MAX_INPUT} values per image, got "
                 f"{list(self.shape)}"
             )
         return self
 
 
 class _Preprocessing(Section):
-    """Transforms of each image, in order."""
+    """Transforms that are applied to each image, in order."""
 
     transform_ops: FixedChain
     in_graph: bool = Field(
@@ -67,7 +70,7 @@ class _OutputTensor(Section):
     dtype: Literal["float32"]
     activation: Activation
     temperature: Positive = Field(
-        1.0, description="divisor of the logits before the activation, which ppcls calibrate found"
+        1.0, description="divisor of the logits before the activation, computed by ppcls calibrate"
     )
 
 
@@ -82,7 +85,7 @@ class _ThresholdNames(Section):
 
 
 class _Postprocessing(Section):
-    """One of the three ways to choose classes."""
+    """Postprocessing, which chooses classes from scores. Exactly one of the three fields is set."""
 
     Topk: _TopkNames | None = None
     ThreshOutput: _ThresholdNames | None = None
@@ -96,7 +99,7 @@ class _Postprocessing(Section):
 
 
 class Calibration(Section):
-    """The images that determined the ranges of an int8 model's activations."""
+    """Method and images from which the ranges of an int8 model's activations were computed."""
 
     method: Literal["percentile", "entropy", "minmax", "nncf"]
     images: Count
@@ -104,13 +107,14 @@ class Calibration(Section):
 
 
 class Comparison(Section):
-    """How an exported model differs from the trained one on some images."""
+    """Comparison of the outputs of an exported and the trained model on some images."""
 
-    source: str = Field(description="list, folder or container of the images, or random")
+    source: str = Field(description="list file, folder or container of the images; or random")
     images: Count
     trained_accuracy: float | None = Field(
-        description="top-1 accuracy; for several labels the share of right decisions; for embeddings the "
-        "share of images whose nearest other image has the same label; null for images without labels"
+        description="top-1 accuracy; for several labels per image, the share of correct decisions; for "
+        "embeddings, the share of images whose nearest other image has the same label; null for images "
+        "without labels"
     )
     exported_accuracy: float | None
     agreement: float = Field(description="share of equal decisions")
@@ -120,7 +124,7 @@ class Comparison(Section):
 
 
 class ExportRecord(Section):
-    """How a model was exported."""
+    """Record of an export: precision, calibration and comparison with the trained model."""
 
     precision: Precision
     calibration: Calibration | None = None
@@ -128,9 +132,9 @@ class ExportRecord(Section):
 
 
 class ModelDescription(Section):
-    """How to prepare the input of a model, and what its output means.
+    """Preparation of a model's input, and meaning of its output.
 
-    ``PreProcess`` ends in the layout of the input. All transforms before the last one work on HWC.
+    The last transform in ``PreProcess`` returns the layout of the input. All other transforms work on HWC.
     """
 
     Global: _ModelName
@@ -138,14 +142,17 @@ class ModelDescription(Section):
     PreProcess: _Preprocessing
     Output: _OutputTensor
     PostProcess: _Postprocessing | None = Field(
-        description="how classes are chosen from the scores; null for embeddings"
+        description="method that chooses classes from the scores; null for embeddings"
     )
     Export: ExportRecord | None = None
 
     @model_validator(mode="after")
     def _check_input(self) -> Self:
         if self.PreProcess.in_graph != (self.Input.dtype == "uint8"):
-            raise ValueError(f"in_graph is {self.PreProcess.in_graph}, but the input is {self.Input.dtype}")
+            raise ValueError(
+                f"in_graph is {self.PreProcess.in_graph}, but the dtype of the input is {self.Input.dtype}; "
+                "expected uint8 if in_graph is True, otherwise float32"
+            )
         return self
 
     @model_validator(mode="after")
@@ -171,7 +178,7 @@ class ModelDescription(Section):
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """[class_num] names of the classes, or None if they are not known."""
+        """Names of the classes, [class_num]; None if they are unknown."""
         if self.PostProcess is None:
             return None
         ways = self.PostProcess
@@ -181,7 +188,7 @@ class ModelDescription(Section):
 
     @property
     def postprocess(self) -> PostprocessSpec | None:
-        """How classes are chosen from the scores, or None for an embedding model."""
+        """Method that chooses classes from the scores; None for an embedding model."""
         if self.PostProcess is None:
             return None
         if self.PostProcess.Topk is not None:
@@ -193,18 +200,18 @@ class ModelDescription(Section):
 
     @property
     def width(self) -> int:
-        """Number of classes, or length of an embedding. -1 if only the model knows it."""
+        """Number of classes, or length of an embedding; -1 if it is unknown until the model runs."""
         return self.Output.shape[1]
 
     def chain(self) -> tuple[Op, ...]:
-        """Returns the transforms that prepare the input."""
+        """Returns the operations that prepare the input of the model."""
         specs = self.PreProcess.transform_ops
         if self.PreProcess.in_graph:
             return plan_chain([specs[0].model_copy(update={"to_rgb": True})], "HWC")
         return plan_chain(specs, "CHW" if self.Input.layout == "NCHW" else "HWC")
 
     def with_pixel_input(self) -> ModelDescription:
-        """Returns the description of a model that prepares images of any size itself."""
+        """Returns a copy for a model that prepares images of any size itself."""
         pixels = {"shape": (-1, -1, -1, 3), "dtype": "uint8", "layout": "NHWC"}
         return self.model_copy(
             update={
@@ -214,16 +221,16 @@ class ModelDescription(Section):
         )
 
     def with_width(self, width: int) -> ModelDescription:
-        """Returns the description of a model with another number of outputs."""
+        """Returns a copy for a model with ``width`` outputs per image."""
         return self.model_copy(update={"Output": self.Output.model_copy(update={"shape": (-1, width)})})
 
     @property
     def precision(self) -> Precision:
-        """Precision for which the model was exported. Its input and output are float32 in any case."""
+        """Precision for which the model was exported. Its input and output are always float32."""
         return "float32" if self.Export is None else self.Export.precision
 
     def with_record(self, record: ExportRecord) -> ModelDescription:
-        """Returns the description with a record of its export."""
+        """Returns a copy with a record of the export."""
         return self.model_copy(update={"Export": record})
 
     def as_yaml(self) -> str:
@@ -241,12 +248,12 @@ class ModelDescription(Section):
 def describe_model(
     config: Config, settings: Infer, names: Sequence[str] | None, temperature: float = 1.0
 ) -> ModelDescription:
-    """Returns the description of the model of a config.
+    """Returns the description of a config's model.
 
     Args:
-        config: The whole config.
-        settings: Its section ``Infer``.
-        names: [class_num] names of the classes, or None if they are not known.
+        config: Complete config.
+        settings: Section ``Infer`` of the config.
+        names: Names of the classes, [class_num]; None if they are unknown.
         temperature: Divisor of the logits of a calibrated model.
     """
     arch, layout = config.Arch, config.Arch.data_format
@@ -273,7 +280,7 @@ def describe_model(
 
 
 def dump_postprocess(spec: PostprocessSpec, names: Sequence[str] | None) -> dict[str, Any]:
-    """Returns ``PostProcess`` as plain data."""
+    """Returns the section ``PostProcess`` of a description as plain data."""
     if (
         isinstance(spec, ThreshOutput)
         and names is None
@@ -286,11 +293,11 @@ def dump_postprocess(spec: PostprocessSpec, names: Sequence[str] | None) -> dict
 
 
 def read_description(folder: Path) -> ModelDescription:
-    """Reads the description of an exported model.
+    """Returns the description of the exported model in a folder.
 
     Raises:
-        UserError: If the folder has no readable ``inference.yml``.
-        ConfigError: If the file has errors. It lists all of them.
+        UserError: The folder has no readable ``inference.yml``.
+        ConfigError: The file has errors, all of which the message lists.
     """
     path = folder / DESCRIPTION
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""Choice of the program that runs a model."""
+"""Choice of the inference engine that runs a model."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ _CUDA, _TENSORRT = "CUDAExecutionProvider", "TensorrtExecutionProvider"
 
 
 def choose_engine(source: ModelSource) -> Engine:
-    """Returns the program that runs a model: the selected one, otherwise the fastest installed one.
+    """Returns the engine that runs a model: the selected one, otherwise the fastest installed one.
 
-    Paddle runs checkpoints and its own programs, OpenVINO its own files. On a CPU, OpenVINO also runs
-    ``.onnx`` files if it is installed; otherwise ONNX Runtime does. TensorRT must be selected, because it
-    compiles a model whenever it loads one, which can take minutes.
+    Paddle runs checkpoints and its own programs. OpenVINO runs its own files and, on a CPU, ``.onnx`` files
+    if it is installed. Otherwise, ONNX Runtime runs ``.onnx`` files. TensorRT must be selected explicitly,
+    because it compiles a model each time it is loaded, which can take minutes.
 
     Raises:
-        UserError: If the selected program is not installed, or cannot run the model or use the device.
+        UserError: The selected engine is not installed, cannot run the model, or does not support the device.
     """
     selected, device, file = source.infer.engine, source.run.device, source.file
     if source.needs_paddle:
         if selected != "auto":
             raise UserError(
-                f"{file}: only Paddle runs this model, not Infer.engine={selected}; "
+                f"{file}: only Paddle can run this model, got Infer.engine={selected}; "
                 "export it with --format onnx, or remove Infer.engine"
             )
         return "paddle"
     if file.suffix == ".xml":
         if selected not in ("auto", "openvino"):
             raise UserError(
-                f"{file}: only OpenVINO runs this file, not Infer.engine={selected}; "
+                f"{file}: only OpenVINO can run this file, got Infer.engine={selected}; "
                 "export it with --format onnx, or remove Infer.engine"
             )
         _need_openvino(str(file), device)
@@ -53,7 +53,7 @@ def choose_engine(source: ModelSource) -> Engine:
 
 
 def onnxruntime_providers() -> tuple[str, ...]:
-    """Returns the devices and libraries that the installed ONNX Runtime supports; none if it is missing."""
+    """Returns the execution providers of the installed ONNX Runtime, or () if it is not installed."""
     try:
         import onnxruntime
     except ImportError:
@@ -62,10 +62,10 @@ def onnxruntime_providers() -> tuple[str, ...]:
 
 
 def find_tensorrt() -> str:
-    """Returns why TensorRT cannot be used, with the packages to install; "" if it can."""
+    """Returns the reason why TensorRT cannot be used and the packages to install; "" if it can be used."""
     providers = onnxruntime_providers()
     if _TENSORRT not in providers:
-        reason = "has no support for it" if providers else "is not installed"
+        reason = "does not support TensorRT" if providers else "is not installed"
         return f"the package onnxruntime {reason}; pip install onnxruntime-gpu tensorrt"
     if find_spec("tensorrt_libs") is None and find_spec("tensorrt") is None:
         return "its libraries are not installed; pip install tensorrt"

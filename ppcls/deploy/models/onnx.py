@@ -19,20 +19,20 @@ _LOAD_ERRORS = (*_RUN_ERRORS, native.InvalidGraph, native.InvalidProtobuf, nativ
 
 
 class OnnxModel:
-    """An `InferenceModel` of an ``.onnx`` file.
+    """An `InferenceModel` that runs an ``.onnx`` file.
 
     Args:
-        file: The model.
+        file: File of the model.
         description: Description of the model.
-        device: ``auto``, ``cpu``, ``gpu``, or ``tensorrt`` for a GPU through TensorRT. A GPU needs the
-            package onnxruntime-gpu.
+        device: ``auto``, ``cpu``, ``gpu``, or ``tensorrt`` for a GPU with TensorRT. A GPU needs the package
+            onnxruntime-gpu.
         threads: Number of CPU threads.
 
     Attributes:
-        engine: The program that runs the model, with its version, device and precision.
+        engine: Name of the engine, with its version, device and precision.
 
     Raises:
-        UserError: If onnxruntime cannot load the model, TensorRT or CUDA.
+        UserError: onnxruntime cannot load the model, TensorRT or CUDA.
     """
 
     def __init__(self, file: Path, description: ModelDescription, device: str, threads: int) -> None:
@@ -41,8 +41,8 @@ class OnnxModel:
         settings = onnxruntime.SessionOptions()
         settings.intra_op_num_threads = threads
         settings.log_severity_level = _ERRORS_ONLY
-        # Enough to bridge the time between two operators. On busy cores, threads that spin for longer
-        # (1 ms by default) take them from the threads that do the work.
+        # Threads spin for 50 µs, which is longer than the time between two operators. With the default of 1
+        # ms, spinning threads occupy busy cores, which slows down threads that have work.
         settings.add_session_config_entry("session.intra_op.spin_duration_us", "50")
         providers = _providers(device, description.precision)
         try:
@@ -52,16 +52,19 @@ class OnnxModel:
         provider = self._session.get_providers()[0].removesuffix("ExecutionProvider")
         if device == "tensorrt" and provider != "Tensorrt":
             raise UserError(
-                f"{file}: onnxruntime {onnxruntime.__version__} cannot load TensorRT and would use "
-                f"{provider}; install the versions of tensorrt and CUDA that it was built with, or remove "
-                "Infer.engine=tensorrt"
+                f"{file}: onnxruntime {onnxruntime.__version__} cannot load TensorRT, and would use "
+                f"{provider} instead; install the versions of TensorRT and CUDA that it was built with, or "
+                "remove Infer.engine=tensorrt"
             )
         self.engine = f"ONNX Runtime {onnxruntime.__version__} ({provider}, {description.precision})"
         self._file, self._input, self._dtype = file, description.Input.name, description.Input.dtype
         inputs = [tensor.name for tensor in self._session.get_inputs()]
         if inputs != [self._input]:
             names = ", ".join(inputs)
-            raise UserError(f"{file}: the model has the input {names}, but inference.yml has {self._input}")
+            raise UserError(
+                f"{file}: expected the input {self._input} as in inference.yml, but the model has {names}; "
+                "export the model again"
+            )
 
     def run(self, images: Any) -> NDArray[Any]:
         """See `ppcls.deploy.predictor.InferenceModel`."""
@@ -74,10 +77,10 @@ class OnnxModel:
 
 
 def _providers(device: str, precision: Precision) -> list[Any]:
-    """Returns the providers of onnxruntime, in order of preference, some with options.
+    """Returns the execution providers to use, in order of preference, some with options.
 
     Raises:
-        UserError: If a GPU is requested and this onnxruntime has no support for it.
+        UserError: A GPU is requested, but the installed onnxruntime does not support GPUs.
     """
     if device == "tensorrt":
         options = {"trt_fp16_enable": precision == "float16", "trt_int8_enable": precision == "int8"}

@@ -13,25 +13,25 @@ from ppcls.errors import UserError
 
 
 def supports_bfloat16() -> bool:
-    """Returns whether OpenVINO, which must be installed, computes in bfloat16 on this CPU."""
+    """Returns whether OpenVINO can compute in bfloat16 on this CPU. OpenVINO must be installed."""
     import openvino
 
     return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
 class OpenVinoModel:
-    """An `InferenceModel` of an ``.onnx`` or ``.xml`` file.
+    """An `InferenceModel` that runs an ``.onnx`` or ``.xml`` file.
 
     Args:
-        file: The model.
+        file: File of the model.
         description: Description of the model.
         threads: Number of CPU threads.
 
     Attributes:
-        engine: The program that runs the model, with its version, device and precision.
+        engine: Name of the engine, with its version, device and precision.
 
     Raises:
-        UserError: If OpenVINO cannot load the model.
+        UserError: OpenVINO cannot load the model.
     """
 
     def __init__(self, file: Path, description: ModelDescription, threads: int) -> None:
@@ -39,7 +39,7 @@ class OpenVinoModel:
 
         weights = file.with_suffix(".bin")
         if file.suffix == ".xml" and not weights.is_file():
-            raise UserError(f"{weights}: no such file; expected the weights beside {file.name}")
+            raise UserError(f"{weights}: no such file; expected the weights in the folder of {file.name}")
         core, precision = openvino.Core(), description.precision
         if precision == "bfloat16" and not supports_bfloat16():
             precision = "float32"

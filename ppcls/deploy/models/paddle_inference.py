@@ -19,26 +19,27 @@ from ppcls.deploy.models.description import ModelDescription, Precision
 from ppcls.errors import UserError
 from ppcls.runtime.start import Runtime
 
-_GPU_MEMORY = 100  # MB, initial size of the memory pool; it grows
-# Of Paddle 3.3 on CPUs. It merges a transpose with a reshape of several axes, as in Swin, into a wrong shape.
+_GPU_MEMORY = 100  # initial size of the memory pool in MB, which grows when necessary
+# This pass of Paddle 3.3 on CPUs fuses a transpose and a reshape of several axes, as in Swin, to a wrong
+# shape.
 _WRONG_FUSION = "operator_reshape_onednn_fuse_pass"
 _GPU_PRECISIONS = {
     "float32": inference.PrecisionType.Float32,
     "float16": inference.PrecisionType.Half,
     "bfloat16": inference.PrecisionType.Bfloat16,
 }
-_BFLOAT16_CAPABILITY = (8, 0)  # of GPUs
+_BFLOAT16_CAPABILITY = (8, 0)  # minimum compute capability of GPUs
 
 
 def find_precision(requested: Precision, runtime: Runtime) -> Precision:
-    """Returns the precision in which Paddle Inference computes a model on a device.
+    """Returns the precision in which Paddle Inference runs a model on a device.
 
-    Programs contain float32 weights. Paddle converts them and the operators when it loads a program, if the
-    device has kernels for the requested precision. Otherwise it computes in float32.
+    Programs contain float32 weights. When Paddle loads a program, it converts weights and operators to the
+    requested precision if the device has kernels for it. Otherwise, it computes in float32.
 
     Args:
         requested: Precision for which the model was exported.
-        runtime: Device.
+        runtime: Device to run on.
     """
     if requested == "bfloat16" and runtime.device_id is None:
         return requested if paddle.base.core.supports_bfloat16() else "float32"
@@ -52,7 +53,7 @@ def find_precision(requested: Precision, runtime: Runtime) -> Precision:
 
 @contextmanager
 def capture_native_output() -> Iterator[None]:
-    """Hides what C++ code prints. If the block raises, the text goes to standard error."""
+    """Hides the output of C++ code. If the block raises an exception, prints the output to standard error."""
     with tempfile.TemporaryFile() as captured, ExitStack() as streams:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -71,7 +72,7 @@ def capture_native_output() -> Iterator[None]:
 
 
 class PaddleInferenceModel:
-    """An `InferenceModel` of an exported program.
+    """An `InferenceModel` that runs an exported program with Paddle Inference.
 
     Args:
         program: File of the program. The weights are in the same folder.
@@ -79,16 +80,16 @@ class PaddleInferenceModel:
         runtime: Device to run on.
 
     Attributes:
-        engine: The program that runs the model, with its version, device and precision.
+        engine: Name of the engine, with its version, device and precision.
 
     Raises:
-        UserError: If the files cannot be read or were written for another version of Paddle.
+        UserError: The files cannot be read, or were written by another version of Paddle.
     """
 
     def __init__(self, program: Path, description: ModelDescription, runtime: Runtime) -> None:
         weights = program.with_suffix(".pdiparams")
         if not weights.is_file():
-            raise UserError(f"{weights}: no such file; expected the weights beside {program.name}")
+            raise UserError(f"{weights}: no such file; expected the weights in the folder of {program.name}")
         precision = find_precision(description.precision, runtime)
         settings = inference.Config(str(program), str(weights))
         settings.disable_glog_info()
@@ -102,7 +103,7 @@ class PaddleInferenceModel:
         else:
             settings.enable_use_gpu(_GPU_MEMORY, runtime.device_id, _GPU_PRECISIONS[precision])
         try:
-            with capture_native_output():  # such as the operators that Paddle converts to bfloat16
+            with capture_native_output():  # Paddle prints which operators it converts to bfloat16
                 self._predictor = inference.create_predictor(settings)
         except (OSError, RuntimeError, ValueError) as error:
             raise UserError(
@@ -113,8 +114,8 @@ class PaddleInferenceModel:
         names = self._predictor.get_input_names()
         if names != [description.Input.name]:
             raise UserError(
-                f"{program}: the model has the input {', '.join(names)}, but inference.yml has "
-                f"{description.Input.name}"
+                f"{program}: expected the input {description.Input.name} as in inference.yml, but the model "
+                f"has {', '.join(names)}; export the model again"
             )
         self._input = self._predictor.get_input_handle(description.Input.name)
         self._output = self._predictor.get_output_handle(self._predictor.get_output_names()[0])
@@ -128,11 +129,11 @@ class PaddleInferenceModel:
         if isinstance(images, np.ndarray):
             self._input.copy_from_cpu(np.ascontiguousarray(images, self._dtype))
         else:
-            self._shared = images.astype(self._dtype)  # keeps the memory alive, which the handle does not
+            self._shared = images.astype(self._dtype)  # keeps the memory alive; the handle does not
             self._runtime.synchronize()  # Paddle Inference may use another stream
             self._input.share_external_data(self._shared)
         try:
-            # The first run prints the choice of kernels on standard output, among the results.
+            # The first run would print the choice of kernels to standard output, between the results.
             with nullcontext() if self._has_run else capture_native_output():
                 self._predictor.run()
             self._has_run = True

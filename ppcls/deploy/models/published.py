@@ -1,4 +1,4 @@
-"""The config of an architecture with its published ImageNet weights, for ``--model NAME``."""
+"""Builds the config of an architecture with its published ImageNet weights, for ``--model NAME``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def published_config(name: str, overrides: Sequence[str] = ()) -> Config:
     """
     entry = architecture(name)
     if not entry.top1:
-        known = f"; nearest with weights: {', '.join(nearest_with_weights(name))}" if name in ZOO else ""
+        known = f"; similar ones with weights: {', '.join(nearest_with_weights(name))}" if name in ZOO else ""
         raise UserError(f"{name}: this architecture has no published weights{known}")
     resize = {"resize_short": round(entry.side / entry.crop_ratio), "interpolation": entry.interpolation}
     if entry.interpolation == "bicubic":

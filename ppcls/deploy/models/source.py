@@ -1,4 +1,4 @@
-"""Finds a model by its config, checkpoint or exported folder. Does not import Paddle."""
+"""Finds a model by a config, checkpoint, exported folder or architecture. Does not import Paddle."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ppcls.zoo import ZOO
 
 ONNX = "inference.onnx"
 OPENVINO = "inference.xml"  # its weights are in inference.bin
-PROGRAMS = ("inference.json", "inference.pdmodel")  # of Paddle 3, and of 2.6
+PROGRAMS = ("inference.json", "inference.pdmodel")  # files of Paddle 3 and of Paddle 2.6
 _CONFIG = "config.yaml"
 _WEIGHTS = "model.safetensors"
 _IMAGENET_CLASSES = 1000
@@ -48,12 +48,12 @@ class ModelSource:
     """A model that is not loaded yet.
 
     Attributes:
-        file: Weights of a trained model, or the exported program.
-        description: How to prepare its input, and what its output means.
-        run: Device, threads, and whether DALI loads the images.
-        infer: Batch size, and default images.
+        file: Weights of a trained model, or file of an exported model.
+        description: Preparation of the model's input, and meaning of its output.
+        run: Section ``Global``: device, threads, and whether DALI loads the images.
+        infer: Section ``Infer``: batch size and default images.
         dali: Settings of DALI.
-        config: Config of a trained model. None for an exported one.
+        config: Config of a trained model; None for an exported model.
     """
 
     file: Path
@@ -65,22 +65,22 @@ class ModelSource:
 
     @property
     def needs_paddle(self) -> bool:
-        """Whether Paddle runs the model. Otherwise onnxruntime or OpenVINO does."""
+        """Whether Paddle runs the model. Otherwise, onnxruntime or OpenVINO runs it."""
         return self.file.suffix not in (".onnx", ".xml")
 
     @property
     def by_dali(self) -> bool:
-        """Whether DALI loads the images. Otherwise threads do."""
+        """Whether DALI loads the images. Otherwise, threads load them."""
         return self.run.use_dali
 
 
 def can_explain(source: ModelSource) -> bool:
-    """Returns whether heat maps of a model can be computed: they need the gradients of its classes."""
+    """Returns whether heat maps can be computed. They need a trained classifier, which provides gradients."""
     return source.config is not None and source.description.postprocess is not None
 
 
 class _ExportedSettings(Section):
-    """What can be set for an exported model."""
+    """Sections of the config that can be set for an exported model."""
 
     Global: Global
     Infer: Infer
@@ -90,14 +90,13 @@ def find_source(path: Path, overrides: Sequence[str] = ()) -> ModelSource:
     """Returns the model at a path.
 
     Args:
-        path: A checkpoint folder, the output folder of a run (its best model), an exported folder, its
-            ``.onnx`` or ``.xml`` file, the YAML file of a config, or the name of an architecture with
-            published weights.
-        overrides: ``key=value`` strings that change the config, or ``Global`` and ``Infer`` of an exported
-            model.
+        path: Checkpoint folder, output folder of a run (for its best model), exported folder or its
+            ``.onnx`` or ``.xml`` file, config file, or name of an architecture with published weights.
+        overrides: Settings ``key=value`` that change the config. For an exported model, they can change
+            ``Global`` and ``Infer``.
 
     Raises:
-        UserError: If there is no usable model.
+        UserError: The path is not a usable model.
     """
     if path.suffix in (".yaml", ".yml") and path.name != DESCRIPTION:
         return source_of_config(load_config(path, overrides))
@@ -124,8 +123,8 @@ def source_of_config(config: Config) -> ModelSource:
     """Returns the trained model of a config.
 
     Raises:
-        UserError: If the config has no section ``Infer``, if there are no weights, or if the file of class
-            names is invalid.
+        UserError: The config has no section ``Infer``, there are no weights, or the file of class names is
+            invalid.
     """
     weights, settings = find_weights(config.Global), need_infer(config)
     run = Path(config.Global.output_dir)
@@ -136,7 +135,7 @@ def check_path(key: str, text: str) -> Path:
     """Returns the path of a config key.
 
     Raises:
-        UserError: If a file cannot have this name: it contains NUL, or is not valid UTF-8.
+        UserError: The path contains NUL or is not valid UTF-8.
     """
     try:
         text.encode("utf-8")
@@ -148,10 +147,10 @@ def check_path(key: str, text: str) -> Path:
 
 
 def find_weights(settings: Global) -> Path:
-    """Returns ``Global.pretrained_model`` or, if it is not set, the best model of the run.
+    """Returns the path of the weights: ``Global.pretrained_model`` or, without it, the run's best model.
 
     Raises:
-        UserError: If there is neither.
+        UserError: There are no weights.
     """
     if settings.pretrained_model:
         return Path(settings.pretrained_model)
@@ -166,17 +165,18 @@ def need_infer(config: Config) -> Infer:
     """Returns the section ``Infer``.
 
     Raises:
-        UserError: If the config does not have it.
+        UserError: The config has no section ``Infer``.
     """
     if config.Infer is None:
-        raise UserError("the config has no section Infer; add it with transforms, which prepare the images")
+        raise UserError("the config has no section Infer; add it with the transforms that prepare images")
     return config.Infer
 
 
 def _find_checkpoint(folder: Path, overrides: Sequence[str]) -> ModelSource:
     """Returns the model of a checkpoint.
 
-    The names in the checkpoint have priority, because its config may name a file of another machine.
+    Class names in the checkpoint are preferred to the file in its config, which may exist only on another
+    machine.
     """
     file = folder / _CONFIG
     if (folder / MANIFEST).is_file():
@@ -184,13 +184,16 @@ def _find_checkpoint(folder: Path, overrides: Sequence[str]) -> ModelSource:
     stored, config = need_infer(load_config(file)), load_config(file, overrides)
     names_file = need_infer(config).PostProcess.class_id_map_file
     overridden = names_file if names_file != stored.PostProcess.class_id_map_file else None
-    run = folder.resolve().parent.parent  # has the names if the checkpoint does not
+    run = folder.resolve().parent.parent  # also contains the class names
     folders = [place for place in (folder, run) if _find_names(place) is not None]
     return _trained_source(config, folder, overridden if folders else names_file, folders)
 
 
 def _find_names(folder: Path) -> Path | None:
-    """Returns the file of class names in a folder, which in a checkpoint must be intact and listed."""
+    """Returns the file of class names in a folder, or None if there is none.
+
+    In a checkpoint, the file must be listed in the manifest and intact.
+    """
     file = folder / LABEL_LIST
     listed = not (folder / MANIFEST).is_file() or LABEL_LIST in verify(folder, (LABEL_LIST,)).files
     return file if listed and file.is_file() else None
@@ -202,11 +205,11 @@ def _trained_source(
     file = find_names_file(str(check_path(_NAMES_KEY, names_file))) if names_file else None
     reason = "no such file"
     if file is not None and file.name == IMAGENET_NAMES.name and config.Arch.class_num != _IMAGENET_CLASSES:
-        # PaddleClas's configs name this file whatever the classes are.
-        file, reason = None, f"has ImageNet's classes, but the model has {config.Arch.class_num} others"
+        # Configs of PaddleClas contain this file even for other data sets.
+        file, reason = None, f"has ImageNet's classes, but the model has {config.Arch.class_num} classes"
     if names_file and file is None:
         print(  # noqa: T201
-            f"warning: {names_file}: {reason}; classes have numbers instead of names. "
+            f"warning: {names_file}: {reason}; results contain class numbers instead of names. "
             "Set Infer.PostProcess.class_id_map_file to a file with lines of 'id name'",
             file=sys.stderr,
         )
@@ -231,7 +234,7 @@ def _find_exported(file: Path, overrides: Sequence[str]) -> ModelSource:
     try:
         settings = _ExportedSettings.model_validate(tree)
     except ValidationError as error:
-        where = f"{file.parent}: an exported model, of which -o changes only Global and Infer"
+        where = f"{file.parent}: an exported model, for which -o can change only Global and Infer"
         raise ConfigError(where, describe_problems(tree, error), overridden) from None
     infer = settings.Infer
     if infer.transforms != description.PreProcess.transform_ops:
@@ -255,10 +258,10 @@ def _find_exported(file: Path, overrides: Sequence[str]) -> ModelSource:
 
 
 def find_program(folder: Path) -> Path:
-    """Returns the exported program in a folder: Paddle's, otherwise ONNX, otherwise OpenVINO's.
+    """Returns the file of the exported model in a folder. Paddle is preferred to ONNX, and ONNX to OpenVINO.
 
     Raises:
-        UserError: If there is none.
+        UserError: The folder contains no exported model.
     """
     names = (*PROGRAMS, ONNX, OPENVINO)
     for name in names:

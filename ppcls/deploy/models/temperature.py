@@ -1,4 +1,4 @@
-"""Temperature scaling: one number that makes the probabilities of a trained model match its accuracy."""
+"""Temperature scaling: divides logits by a number so that a model's probabilities match its accuracy."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from ppcls.errors import UserError
 from ppcls.files import write_text
 
 TEMPERATURE_FILE = "temperature.json"  # in the checkpoint folder
-_RANGE = (0.05, 20.0)
-_BINS = 15
+_RANGE = (0.05, 20.0)  # range of temperatures
+_BINS = 15  # number of bins of the calibration error
 
 
 class Temperature(Section):
-    """The content of ``temperature.json``."""
+    """Content of ``temperature.json``."""
 
     temperature: Positive
 
 
 class TemperatureScaling(CustomMetric):
-    """The temperature with the lowest negative log-likelihood, and the quality before and after.
+    """Metric that fits the temperature with the lowest negative log-likelihood.
 
-    For one label per image, Guo et al. 2017, section 4.2: ``softmax(logits / temperature)``. For several
-    labels the sigmoid replaces the softmax. Predicted classes do not change.
+    The method is that of Guo et al. 2017, section 4.2: ``softmax(logits / temperature)``. For several labels
+    per image, the sigmoid replaces the softmax. The predicted classes do not change.
     """
 
     labels: ClassVar[Any] = "any"
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the temperature, then of loss and calibration error without and with it."""
+        """Names of the values: the temperature, and the loss and calibration error without and with it."""
         return ("temperature", "nll", "nll_scaled", "ece", "ece_scaled")
 
     def compute(self, scores: NDArray[Any], labels: NDArray[Any]) -> Sequence[float]:
@@ -63,7 +63,7 @@ class TemperatureScaling(CustomMetric):
 
 
 def negative_log_likelihood(logits: NDArray[Any], labels: NDArray[Any]) -> float:
-    """Returns the mean negative log-likelihood of labels [N], or of several labels [N, C], per image."""
+    """Returns the mean negative log-likelihood per image, for one label [N] or several labels [N, C]."""
     if labels.ndim == 2:
         return float((np.logaddexp(0.0, logits) - labels * logits).sum(axis=1).mean())
     shifted = logits - logits.max(axis=1, keepdims=True)
@@ -72,7 +72,7 @@ def negative_log_likelihood(logits: NDArray[Any], labels: NDArray[Any]) -> float
 
 
 def expected_calibration_error(logits: NDArray[Any], labels: NDArray[Any]) -> float:
-    """Returns the calibration error of predicted classes, or of each label of images with several labels."""
+    """Returns the expected calibration error of the predicted classes, or of all labels [N, C]."""
     if labels.ndim == 2:
         confidence, right = 1.0 / (1.0 + np.exp(-logits)).ravel(), labels.ravel() > 0.5
     else:
@@ -84,10 +84,10 @@ def expected_calibration_error(logits: NDArray[Any], labels: NDArray[Any]) -> fl
 
 
 def write_temperature(folder: Path, temperature: float) -> Path:
-    """Writes the temperature of a checkpoint, and returns its file.
+    """Writes the temperature into a checkpoint folder, and returns the path of the file.
 
     Raises:
-        OSError: The file can't be written.
+        OSError: The file cannot be written.
     """
     file = folder / TEMPERATURE_FILE
     write_text(file, json.dumps({"temperature": round(temperature, 4)}) + "\n")
@@ -95,7 +95,7 @@ def write_temperature(folder: Path, temperature: float) -> Path:
 
 
 def read_temperature(weights: Path) -> float:
-    """Returns the temperature of a checkpoint folder; 1 if it has none.
+    """Returns the temperature of a checkpoint folder, or 1 if the folder contains no temperature.
 
     Raises:
         UserError: The file is invalid.
@@ -107,5 +107,5 @@ def read_temperature(weights: Path) -> float:
         return Temperature.model_validate(json.loads(file.read_text(encoding="utf-8"))).temperature
     except (OSError, ValueError, ValidationError):
         raise UserError(
-            f'{file}: expected {{"temperature": NUMBER > 0}}; remove it, or run ppcls calibrate again'
+            f'{file}: expected {{"temperature": NUMBER > 0}}; delete it, or run ppcls calibrate again'
         ) from None

@@ -1,4 +1,4 @@
-"""Runs the trained model of a checkpoint, in the precision in which it is evaluated."""
+"""Runs the trained model of a checkpoint, in the same precision as in evaluation."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from ppcls.weights.files import fill_model, non_finite_names
 
 
 class L2Normalize(nn.Layer):  # type: ignore[misc]
-    """Scales embeddings to length 1, as evaluation compares them."""
+    """Layer that scales embeddings to length 1, as in evaluation."""
 
     def forward(self, outputs: Outputs) -> Tensor:
-        """Returns the embeddings [B, D] of an embedding model's outputs."""
+        """Returns the embeddings of length 1, [B, D]."""
         return F.normalize(outputs[FEATURES], axis=1)
 
 
@@ -38,23 +38,23 @@ _ACTIVATIONS: dict[Activation, type[nn.Layer]] = {
 
 
 def load_network(config: Config, weights: Path) -> nn.Layer:
-    """Builds the trained network for inference.
+    """Returns the trained network for inference.
 
-    Parallel branches are merged if they equal one convolution. An embedding model has no head, which only
-    serves the classes that it was trained on.
+    Parallel branches that are equivalent to one convolution are merged. The head of an embedding model is
+    removed, because it only classifies the training classes.
 
     Args:
-        config: The whole config.
-        weights: Weights, as `ppcls.weights.files.read_weights` accepts them.
+        config: Complete config.
+        weights: Weights in any form that `ppcls.weights.files.read_weights` accepts.
 
     Raises:
-        UserError: If the weights cannot be read or belong to another model.
+        UserError: The weights cannot be read, or are those of another model.
     """
     model = build_network(config.Arch)
     arrays = read_inferred(config, weights)
     if wrong := non_finite_names(arrays):
         more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        text = f"warning: {weights}: weights are NaN or infinite: {wrong[0]}{more}; predictions may be wrong"
+        text = f"warning: {weights}: NaN or infinite weights in {wrong[0]}{more}; predictions may be wrong"
         print(text, file=sys.stderr)  # noqa: T201
     fill_model(model, arrays, weights)
     reparameterize(model)
@@ -64,7 +64,7 @@ def load_network(config: Config, weights: Path) -> nn.Layer:
 
 
 class DividedLogits(nn.Layer):  # type: ignore[misc]
-    """Divides logits by a temperature."""
+    """Layer that divides logits by a temperature."""
 
     def __init__(self, temperature: float) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class DividedLogits(nn.Layer):  # type: ignore[misc]
 
 
 def build_activation(activation: Activation, temperature: float = 1.0) -> nn.Layer:
-    """Returns the layer that turns the outputs of a network into scores or embeddings.
+    """Returns the layer that converts the outputs of a network to scores or embeddings.
 
     Args:
         activation: Name of the function.
@@ -87,20 +87,20 @@ def build_activation(activation: Activation, temperature: float = 1.0) -> nn.Lay
 
 
 class TrainedModel:
-    """An `InferenceModel` of a checkpoint.
+    """An `InferenceModel` that runs the trained model of a checkpoint.
 
     Args:
-        config: The whole config.
+        config: Complete config.
         description: Description of the model.
-        weights: Weights, as `ppcls.weights.files.read_weights` accepts them.
+        weights: Weights in any form that `ppcls.weights.files.read_weights` accepts.
         runtime: Device to run on.
 
     Attributes:
-        engine: The program that runs the model, with its version, device and precision.
+        engine: Name of the engine, with its version, device and precision.
 
     Raises:
-        UserError: If the weights cannot be read or belong to another model, or if the device does not
-            support the precision.
+        UserError: The weights cannot be read or are those of another model, or the device does not support
+            the precision.
     """
 
     def __init__(

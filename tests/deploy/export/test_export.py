@@ -180,14 +180,14 @@ def test_export_tool_prints_only_its_result(tmp_path: Path, weights: Path) -> No
         "input [-1, 3, 32, 32] float32 NCHW, any batch size"
     )
     assert second.startswith(
-        "[Export] checked: the logarithms of the scores of the exported and the trained model"
+        "[Export] checked: the relative difference between the logarithms of the scores of the exported and "
     )
     assert list(folder.parent.iterdir()) == [folder]
     if not paddle.is_compiled_with_cuda():  # a GPU build says on its own that there is no GPU
         assert done.stderr == ""
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert again.returncode == 1
-    assert f"{folder}: exists already, and export does not overwrite it" in again.stderr
+    assert f"{folder}: exists already and is not overwritten" in again.stderr
 
 
 def test_export_does_not_change_a_filled_folder(
@@ -197,8 +197,8 @@ def test_export_does_not_change_a_filled_folder(
     (tmp_path / "inference" / "mine").write_text("mine")
     assert export(tmp_path, config_tree(weights, None)) == 1
     assert capsys.readouterr().err == (
-        f"error: {tmp_path / 'inference'}: exists already, and export does not overwrite it; "
-        "remove it, or set Global.save_inference_dir\n"
+        f"error: {tmp_path / 'inference'}: exists already and is not overwritten; "
+        "delete it, or set Global.save_inference_dir to another folder\n"
     )
     assert [each.name for each in (tmp_path / "inference").iterdir()] == ["mine"]
 
@@ -262,7 +262,7 @@ def test_export_without_section_infer_is_an_error(
     tree = config_tree(weights, None)
     del tree["Infer"]
     assert export(tmp_path, tree) == 1
-    assert "no section Infer; add it with transforms" in capsys.readouterr().err
+    assert "no section Infer; add it with the transforms" in capsys.readouterr().err
 
 
 def test_input_of_the_exported_model_follows_the_transforms_of_prediction(weights: Path) -> None:

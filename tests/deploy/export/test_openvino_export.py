@@ -146,6 +146,6 @@ def test_openvino_export_without_a_package_is_an_error(
     monkeypatch.setattr(openvino_export, "find_spec", lambda name: None if name == missing else object())
     assert run_export(tmp_path, tree, "--precision", precision) == 1
     assert (
-        f"--format openvino --precision {precision}: {missing} not installed; pip install 'openvino>=2025' "
+        f"--format openvino --precision {precision}: not installed: {missing}; pip install 'openvino>=2025' "
     ) in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]

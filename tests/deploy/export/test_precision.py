@@ -153,7 +153,7 @@ def test_paddle_export_in_a_precision_that_the_cpu_lacks_is_an_error(
     assert run_export(tmp_path, trained, *options, kind="paddle") == 1
     assert (
         "this run uses the CPU, so the exported model cannot be compared with the trained one; nothing was "
-        "written. Export on such a device (-o Global.device=gpu), or use --format onnx --precision float16"
+        "written. Export on another device (-o Global.device=gpu), or use --format onnx --precision float16"
     ) in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
@@ -255,7 +255,7 @@ def test_export_that_loses_accuracy_is_not_written(
 ) -> None:
     monkeypatch.setattr(export_module, "compare_accuracy", lambda *_: comparison(0.9, 0.89))
     assert run_export(tmp_path, trained, "--precision", "float16", "--max-accuracy-loss", "0.9") == 1
-    assert "float16 PPLCNet_x0_25 loses 1.00 points of accuracy" in capsys.readouterr().err
+    assert "float16 PPLCNet_x0_25 loses 1.00 percentage points of accuracy" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
 
@@ -323,7 +323,7 @@ def test_compare_accuracy_counts_decisions(
 
 def test_compare_accuracy_infinite_output_is_an_error() -> None:
     batches = [(np.zeros(1, np.float32), None)]
-    with pytest.raises(UserError, match="Net: outputs of the exported model are not finite"):
+    with pytest.raises(UserError, match="Net: the exported model returns NaN or infinite values"):
         compare_accuracy(Constant([[np.nan]]), Constant([[1.0]]).run, describe(Topk()), batches, "random")
 
 

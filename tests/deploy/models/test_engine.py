@@ -97,13 +97,19 @@ def test_choose_engine_returns_the_selected_or_the_fastest_installed_one(
             "Infer.engine=openvino: OpenVINO runs on CPUs only; set Global.device=cpu",
         ),
         ("inference.xml", [], (), CPU, r"inference\.xml: OpenVINO is not installed; pip install"),
-        ("inference.xml", ["Infer.engine=tensorrt"], ("openvino",), TENSORRT, "only OpenVINO runs this file"),
+        (
+            "inference.xml",
+            ["Infer.engine=tensorrt"],
+            ("openvino",),
+            TENSORRT,
+            "only OpenVINO can run this file",
+        ),
         (
             "inference.json",
             ["Infer.engine=onnxruntime"],
             (),
             CPU,
-            "only Paddle runs this model, not Infer",
+            "only Paddle can run this model, got Infer",
         ),
         (
             "inference.onnx",
@@ -112,7 +118,7 @@ def test_choose_engine_returns_the_selected_or_the_fastest_installed_one(
             (),
             "onnxruntime is not installed; pip install onnxruntime-gpu tensorrt",
         ),
-        ("inference.onnx", ["Infer.engine=tensorrt"], (), CUDA, "onnxruntime has no support for it; pip"),
+        ("inference.onnx", ["Infer.engine=tensorrt"], (), CUDA, "onnxruntime does not support TensorRT; pip"),
         ("inference.onnx", ["Infer.engine=tensorrt"], (), TENSORRT, "libraries are not installed; pip"),
         (
             "inference.onnx",
@@ -137,7 +143,7 @@ def test_choose_engine_names_what_is_missing(
 
 
 def test_predictor_of_a_paddle_model_with_another_engine_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"only Paddle runs this model, not Infer\.engine=openvino"):
+    with pytest.raises(UserError, match=r"only Paddle can run this model, got Infer\.engine=openvino"):
         Predictor(write_model(tmp_path, "inference.json"), overrides=["Infer.engine=openvino"])
 
 
@@ -155,5 +161,5 @@ def test_onnx_model_that_tensorrt_cannot_run_is_an_error(tmp_path: Path) -> None
     description = read_description(tmp_path)
     on_cpu = OnnxModel(file, description, "cpu", 1)
     np.testing.assert_array_equal(on_cpu.run(np.array([[-1, 0, 2]])), [[0, 0, 2]])
-    with pytest.raises(UserError, match="cannot load TensorRT and would use CPU"):
+    with pytest.raises(UserError, match="cannot load TensorRT, and would use CPU instead"):
         OnnxModel(file, description, "tensorrt", 1)

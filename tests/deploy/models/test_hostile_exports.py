@@ -49,7 +49,7 @@ def changed(exported: Path, folder: Path, sections: dict[str, Any]) -> Path:
 @pytest.mark.parametrize(
     ("sections", "reason"),
     [
-        ({"Input": {"name": "other"}}, "the model has the input x, but inference.yml has other"),
+        ({"Input": {"name": "other"}}, "expected the input other as in inference.yml, but the model has x"),
         ({"Input": {"layout": "NHWC"}}, "cannot run this model"),
         (TWO_CLASSES, r"expected outputs of shape \[-1, 2\], as inference.yml describes, got \[1, 3\]"),
         ({"PostProcess": {"ThreshOutput": {"threshold": 0.5}}}, "needs two classes, but the model has 3"),

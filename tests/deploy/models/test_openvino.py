@@ -54,5 +54,7 @@ def test_damaged_model_is_an_error(exported: Path, tmp_path: Path) -> None:
 def test_openvino_file_without_its_weights_is_an_error(exported: Path, tmp_path: Path) -> None:
     (tmp_path / "inference.yml").write_bytes((exported / "inference.yml").read_bytes())
     (tmp_path / "inference.xml").touch()
-    with pytest.raises(UserError, match=r"inference\.bin: no such file; expected the weights beside"):
+    with pytest.raises(
+        UserError, match=r"inference\.bin: no such file; expected the weights in the folder of"
+    ):
         Predictor(tmp_path)

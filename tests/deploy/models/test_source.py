@@ -90,7 +90,7 @@ def test_find_source_with_missing_names_file_uses_names_of_the_checkpoint(
     assert names(run) == ("of", "a", "checkpoint")
     tree["Infer"]["PostProcess"]["class_id_map_file"] = "ppcls/utils/imagenet1k_label_list.txt"
     assert source_of_config(validate(tree, "test")).description.names == ("of", "a", "checkpoint")
-    assert "has ImageNet's classes, but the model has 3 others" in capsys.readouterr().err
+    assert "has ImageNet's classes, but the model has 3 classes" in capsys.readouterr().err
 
 
 def test_find_source_of_config_uses_names_of_its_run(run: Path, tree: dict[str, Any], tmp_path: Path) -> None:
@@ -117,5 +117,5 @@ def test_find_source_with_impossible_file_name_is_an_error(
 def test_find_source_of_config_without_infer_is_an_error(run: Path, tree: dict[str, Any]) -> None:
     del tree["Infer"]
     write_config(run / "best_model" / "config.yaml", tree)
-    with pytest.raises(UserError, match="no section Infer; add it with transforms"):
+    with pytest.raises(UserError, match="no section Infer; add it with the transforms"):
         find_source(run)
