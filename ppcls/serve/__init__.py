@@ -1,1 +1,1 @@
-"""HTTP server for a model: receives images and returns their classes or embeddings."""
+"""HTTP server for models: receives images, and returns their classes or embeddings."""

@@ -1,4 +1,4 @@
-"""The HTTP endpoints: /predict, /explain, /search, /models, pages, /live, /ready, /health and /metrics."""
+"""HTTP endpoints: two pages, /predict, /explain, /search, /models, /live, /ready, /health and /metrics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ppcls.serve.service import InferenceService
 from ppcls.serve.uploads import read_images
 from ppcls.version import __version__
 
-_MAX_BODIES = 16  # largest bodies that all requests together may hold in memory
+_MAX_BODIES = 16  # memory for the bodies of all requests, as a multiple of the largest body
 _CLIENT_GONE = 499
 Answer = Callable[[], Awaitable[Response]]
 _FILE = {"type": "string", "format": "binary"}
@@ -50,23 +50,23 @@ _CLASS_ID = {"name": "class_id", "in": "query", "schema": {"type": "integer", "m
 _EXPLAIN_BODY = {"requestBody": _BODY["requestBody"], "parameters": [_CLASS_ID, _MODEL]}
 _SEARCH_BODY = {"requestBody": _BODY["requestBody"], "parameters": [_NEAREST]}
 _ERRORS = {
-    400: "the request has no image, or the form or topk is invalid",
+    400: "the request contains no image, or the form or a parameter is invalid",
     401: "the API key is missing or invalid",
-    404: "there is no such model",
-    408: "the body did not arrive in time",
-    413: "the request is too large, or has too many images",
+    404: "the model does not exist",
+    408: "the body was not received within the time limit",
+    413: "the request is too large, or contains too many images",
     415: "the content type is not supported",
-    422: "images cannot be decoded (each is listed with the reason), or topk exceeds the number of classes",
-    503: "the server is busy; try again",
-    504: "there was no answer in time",
+    422: "images cannot be decoded (the response lists them), or topk exceeds the number of classes",
+    503: "the server is busy; try again later",
+    504: "the request was not answered within the time limit",
 }
 _NO_MODELS: dict[int | str, dict[str, Any]] = {
     403: {"description": "the server was started without --models-folder"},
-    404: {"description": "there is no such model"},
+    404: {"description": "the model does not exist"},
     409: {"description": "the last model cannot be unloaded"},
     422: {"description": "the model cannot be loaded"},
 }
-# The pages load nothing from elsewhere, and this policy makes the browser enforce it.
+# The pages load nothing from other servers. With this policy, browsers enforce that.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src blob: data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -74,12 +74,13 @@ _POLICY = (
 
 
 def build_app(models: ServedModels, limits: RequestLimits, index: ImageIndex | None = None) -> FastAPI:
-    """Returns the application of the server.
+    """Returns the ASGI application of the server.
 
     Args:
-        models: The models. They start and stop with the application.
+        models: Models, which are started and stopped together with the application.
         limits: Limits of each request.
-        index: Images that /search compares with embeddings of the first model; None without /search.
+        index: Index that /search searches with embeddings of the first model; None for a server without
+            /search.
     """
 
     @asynccontextmanager
@@ -88,7 +89,7 @@ def build_app(models: ServedModels, limits: RequestLimits, index: ImageIndex | N
         yield
         await models.stop()
 
-    # FastAPI's own documentation pages load scripts from elsewhere.
+    # FastAPI's own documentation pages load scripts from other servers.
     app = FastAPI(title="ppcls", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.add_middleware(RejectAmbiguousLength)
     bodies = AdmissionLimit(_MAX_BODIES * limits.max_bytes, "bytes")
@@ -108,7 +109,7 @@ def build_app(models: ServedModels, limits: RequestLimits, index: ImageIndex | N
 
     @app.post("/predict", responses=responses, openapi_extra=_BODY)
     async def predict(request: Request) -> Response:
-        """Returns the best `topk` classes of each image in the request, or its embedding."""
+        """Returns the `topk` classes with the highest scores, or the embedding, of each image."""
 
         async def answer() -> Response:
             service = models.find(request.query_params.get("model"))
@@ -119,7 +120,7 @@ def build_app(models: ServedModels, limits: RequestLimits, index: ImageIndex | N
 
     @app.post("/explain", responses=responses, openapi_extra=_EXPLAIN_BODY)
     async def explain(request: Request) -> Response:
-        """Returns the image under a heat map of the pixels that support the class `class_id`, as PNG."""
+        """Returns the image with a heat map of the pixels that support the class `class_id`, as PNG."""
 
         async def answer() -> Response:
             service = models.find(request.query_params.get("model"))
@@ -137,7 +138,7 @@ def build_app(models: ServedModels, limits: RequestLimits, index: ImageIndex | N
 
         @app.post("/search", responses=responses, openapi_extra=_SEARCH_BODY)
         async def search(request: Request) -> Response:
-            """Returns the `nearest` images of the index for each image in the request."""
+            """Returns the nearest images in the index for each image: `nearest` images, by default 5."""
 
             async def answer() -> Response:
                 service = models.find(None)
@@ -161,18 +162,18 @@ def build_app(models: ServedModels, limits: RequestLimits, index: ImageIndex | N
         """Returns 200 while the process runs."""
         return {"status": "ok"}
 
-    @app.get("/ready", responses={503: {"description": "requests are not answered"}})
+    @app.get("/ready", responses={503: {"description": "the server does not accept requests"}})
     async def ready() -> Response:
         """Returns 200 if the server accepts requests, otherwise 503."""
         return (
             JSONResponse({"status": "ok"})
             if models.ready
-            else error_response(503, "the service is not running")
+            else error_response(503, "the server does not accept requests yet, or is shutting down")
         )
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        """Describes the first model and the limits of a request."""
+        """Returns a description of the first model and the limits of a request."""
         return {
             "status": "ok",
             **_describe(models.find(None)),
@@ -183,23 +184,23 @@ def build_app(models: ServedModels, limits: RequestLimits, index: ImageIndex | N
 
     @app.get("/models")
     async def list_models() -> dict[str, Any]:
-        """Describes the loaded models."""
+        """Returns descriptions of all loaded models."""
         return {"models": [{"name": name, **_describe(item)} for name, item in models.services.items()]}
 
     @app.put("/models/{name}", responses=_NO_MODELS)
     async def load_model(name: str) -> dict[str, Any]:
-        """Loads or replaces a model, which is a subfolder of --models-folder."""
+        """Loads or replaces the model in the subfolder `name` of --models-folder."""
         return {"name": name, **_describe(await models.load(name))}
 
     @app.delete("/models/{name}", responses=_NO_MODELS)
     async def unload_model(name: str) -> dict[str, Any]:
-        """Unloads a model after its accepted requests are answered."""
+        """Unloads a model after all its accepted requests are answered."""
         await models.unload(name)
         return {"status": "ok"}
 
     @app.get("/metrics", response_class=Response)
     async def metrics() -> Response:
-        """Returns metrics for Prometheus."""
+        """Returns metrics in the text format of Prometheus."""
         kind = "text/plain; version=0.0.4; charset=utf-8"
         return Response(models.metrics.as_text(), media_type=kind)
 
@@ -215,7 +216,7 @@ def build_app(models: ServedModels, limits: RequestLimits, index: ImageIndex | N
 
     @app.exception_handler(Exception)
     async def report_failure(_request: Request, _failure: Exception) -> Response:
-        return error_response(500, "the server failed; see its log")
+        return error_response(500, "internal error; see the log of the server")
 
     return app
 
@@ -228,7 +229,7 @@ async def _respond(answer: Answer, timeout: float) -> Response:
     except BusyError as error:
         return error_response(503, str(error), headers={"Retry-After": "1"})
     except TimeoutError:
-        return error_response(504, f"no answer within {timeout:g} s")
+        return error_response(504, f"the request was not answered within {timeout:g} s")
     except UserError as error:
         return error_response(500, str(error))
     except ClientDisconnect:
@@ -251,7 +252,7 @@ async def _predict(
 async def _read(
     request: Request, limits: RequestLimits, bodies: AdmissionLimit, held: ExitStack
 ) -> list[bytes]:
-    """Returns the images of a request, whose memory is reserved until ``held`` is closed."""
+    """Returns the images of a request. Their memory is reserved until ``held`` is closed."""
 
     def acquire(count: int) -> None:
         held.enter_context(bodies.acquire(count))
@@ -265,7 +266,11 @@ def _results(service: InferenceService, answers: Sequence[Prediction | NearestIm
 
 
 def _read_count(name: str, values: list[str]) -> int | None:
-    """Returns a parameter that is a number > 0, or None if it is not set."""
+    """Returns the value of a parameter that is an integer > 0, or None without values.
+
+    Raises:
+        RequestError: The value is invalid, or there are several values.
+    """
     if not values:
         return None
     (text, *more) = values
@@ -275,12 +280,16 @@ def _read_count(name: str, values: list[str]) -> int | None:
 
 
 def _read_topk(values: list[str], service: InferenceService) -> int | None:
-    """Returns the parameter ``topk``, or None if it is not set."""
+    """Returns the value of the parameter ``topk``, or None without values.
+
+    Raises:
+        RequestError: The value is invalid for the model.
+    """
     topk = _read_count("topk", values)
     if topk is None:
         return None
     if service.predictor.embeds:
-        raise RequestError(400, "topk: this model returns embeddings, not classes")
+        raise RequestError(400, "topk: expected no value, because this model returns embeddings, not classes")
     classes = service.predictor.description.width
     if topk > classes:
         raise RequestError(422, f"topk: expected at most {classes}, the number of classes, got {topk}")
@@ -288,9 +297,13 @@ def _read_topk(values: list[str], service: InferenceService) -> int | None:
 
 
 def _read_class(values: list[str], service: InferenceService) -> int:
-    """Returns the parameter ``class_id`` for a heat map."""
+    """Returns the value of the parameter ``class_id`` for a heat map.
+
+    Raises:
+        RequestError: The value is invalid, or the model has no heat maps.
+    """
     if not service.explains:
-        raise RequestError(422, "this model has no heat maps: they need a checkpoint that returns classes")
+        raise RequestError(422, "this model has no heat maps, which need a checkpoint of a classifier")
     (text, *more) = values or ("",)
     classes = service.predictor.description.width
     if more or not (text.isascii() and text.isdecimal()) or len(text) > 6 or int(text) >= classes:
@@ -301,7 +314,7 @@ def _read_class(values: list[str], service: InferenceService) -> int:
 def _as_json(answer: Prediction | NearestImages) -> dict[str, Any]:
     if not isinstance(answer, Classification):
         tree = answer.as_tree()
-        if isinstance(answer, NearestImages):  # names of files may have bytes that are not UTF-8
+        if isinstance(answer, NearestImages):  # file names may contain invalid UTF-8
             tree["nearest"] = [name.encode("utf-8", "backslashreplace").decode() for name in tree["nearest"]]
         return tree
     names = answer.names or (None,) * len(answer.class_ids)

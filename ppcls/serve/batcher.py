@@ -1,4 +1,4 @@
-"""Collects the items of several requests into batches and returns to each request its own results."""
+"""Collects the items of several requests into batches, and returns the results to the requests."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ class _PendingItem(Generic[_Item, _Result]):
 
 
 class Batcher(Generic[_Item, _Result]):
-    """Collects items into batches and processes one batch after the other.
+    """Collects items into batches, and processes one batch after another.
 
-    A batch starts as soon as the model is free and an item waits. If more items are expected, they have
-    ``max_wait`` seconds to join. A single item therefore never waits, and a busy server has full batches.
+    A batch starts when the model is free and an item is pending. If further items are expected, the batch
+    waits for them for at most ``max_wait`` seconds. So an item waits only if others are expected, and a busy
+    server has full batches.
 
     Args:
-        process: Maps a batch to one result per item.
-        max_batch: Maximum number of items of a batch.
-        max_wait: Maximum time in seconds that the first item of a batch waits for expected ones.
+        process: Function that maps a batch to one result per item.
+        max_batch: Maximum number of items in a batch.
+        max_wait: Maximum time in seconds that the first item of a batch waits for expected items.
     """
 
     def __init__(
@@ -49,20 +50,20 @@ class Batcher(Generic[_Item, _Result]):
 
     @property
     def running(self) -> bool:
-        """Whether items are processed."""
+        """Whether processing has been started and not stopped."""
         return self._task is not None and not self._task.done()
 
     @property
     def idle(self) -> bool:
-        """Whether the next item starts a batch at once."""
+        """Whether a batch would start immediately after the next item is added."""
         return not (self._processing or self._pending or self._expected)
 
     def start(self) -> None:
-        """Starts processing in the running event loop."""
+        """Starts to process items in the running event loop."""
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Stops processing and cancels all pending items."""
+        """Stops processing, and cancels all pending items."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -72,10 +73,10 @@ class Batcher(Generic[_Item, _Result]):
 
     @contextmanager
     def expecting(self, count: int) -> Iterator[None]:
-        """Announces items that may be put in this block. Until its end, a batch waits for them.
+        """Announces items that the ``with`` block may add. Batches wait for them until the end of the block.
 
         Args:
-            count: Number of items.
+            count: Number of expected items.
         """
         self._expected += count
         try:
@@ -85,7 +86,7 @@ class Batcher(Generic[_Item, _Result]):
             self._changed.set()
 
     def put(self, item: _Item) -> asyncio.Future[_Result]:
-        """Returns the future result of an item. If it is cancelled, the item leaves its batch."""
+        """Adds an item, and returns its future result. Cancelling the future removes the item."""
         pending = _PendingItem[_Item, _Result](item, asyncio.get_running_loop().create_future())
         self._pending.append(pending)
         self._changed.set()
@@ -98,7 +99,7 @@ class Batcher(Generic[_Item, _Result]):
             self._processing = True
             try:
                 results = await self._process([pending.item for pending in batch])
-            except Exception as error:  # noqa: BLE001 - the requests of the batch report it
+            except Exception as error:  # noqa: BLE001 - all requests in the batch report it
                 for pending in batch:
                     if not pending.result.done():
                         pending.result.set_exception(error)
@@ -108,7 +109,7 @@ class Batcher(Generic[_Item, _Result]):
                     pending.result.set_result(result)
 
     async def _next_batch(self) -> list[_PendingItem[_Item, _Result]]:
-        """Waits for a batch of at least one item."""
+        """Waits until a batch with at least one item is complete, and returns it."""
         batch: list[_PendingItem[_Item, _Result]] = []
         deadline = math.inf
         while True:

@@ -1,4 +1,4 @@
-"""Limits of connections: their number, the time of headers and responses, and the form of header lines."""
+"""Limits the number of connections and the time to send headers and to read responses."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from h11._receivebuffer import ReceiveBuffer
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _LOG = logging.getLogger("uvicorn.error")
-_LOG_INTERVAL = 10.0  # seconds between two lines on the same event
+_LOG_INTERVAL = 10.0  # minimum seconds between two log lines about the same event
 _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
 
 
 class OpenConnections:
-    """Counts the connections of a server.
+    """Counts the connections of a server, and limits their number.
 
     Args:
-        limit: Maximum number of connections. A single address may have half of them.
-        header_timeout: Seconds in which the headers of a request must arrive.
-        response_timeout: Seconds in which the client must read a response.
+        limit: Maximum number of connections. A single address may have at most half of them.
+        header_timeout: Seconds within which a client must send the headers of a request.
+        response_timeout: Seconds within which a client must read a response.
     """
 
     def __init__(self, limit: int, header_timeout: float, response_timeout: float) -> None:
@@ -33,24 +33,24 @@ class OpenConnections:
         self._logged: dict[str, float] = {}
 
     def add(self, address: str) -> bool:
-        """Counts a connection, and returns whether it is within the limits."""
+        """Counts a new connection, and returns whether it is within the limits."""
         self._by_address[address] += 1
         share = max(1, self.limit // 2)
         if self._by_address.total() > self.limit:
-            self.log(f"more than {self.limit} connections (--max-connections): closing new ones")
+            self.log(f"more than {self.limit} connections (--max-connections): new connections are closed")
         elif self._by_address[address] > share:
-            self.log(f"more than {share} connections of one address: closing new ones", address)
+            self.log(f"more than {share} connections from one address: new connections are closed", address)
         else:
             return True
         return False
 
     def remove(self, address: str) -> None:
-        """Counts a connection as closed."""
+        """Removes a closed connection from the count."""
         self._by_address[address] -= 1
-        self._by_address += Counter()  # forgets addresses without connections
+        self._by_address += Counter()  # removes addresses without connections
 
     def log(self, event: str, address: str = "") -> None:
-        """Logs an event, at most once in ten seconds."""
+        """Logs an event as a warning, but the same event at most once in ten seconds."""
         now = time.monotonic()
         if now - self._logged.get(event, -_LOG_INTERVAL) >= _LOG_INTERVAL:
             self._logged[event] = now
@@ -58,9 +58,9 @@ class OpenConnections:
 
 
 class LimitedProtocol(H11Protocol):
-    """A connection whose client must send headers and read responses in time.
+    """A connection with time limits for sending headers and for reading responses.
 
-    Lines of headers must end with CR LF.
+    Header lines must end with CR LF.
 
     Args:
         connections: All connections of the server.
@@ -76,9 +76,9 @@ class LimitedProtocol(H11Protocol):
         self.conn._receive_buffer = _StrictReceiveBuffer()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Closes the connection at once if there are too many."""
+        """Closes the connection immediately if there are too many connections."""
         super().connection_made(transport)
-        # pause_writing is called whenever data waits for the client. asyncio's TLS never resumes with 0.
+        # pause_writing is called when data waits for the client. With limit 0, asyncio's TLS never resumes.
         transport.set_write_buffer_limits(1 if transport.get_extra_info("sslcontext") else 0)
         self._address = self.client[0] if self.client else ""
         if self._connections.add(self._address):
@@ -87,14 +87,14 @@ class LimitedProtocol(H11Protocol):
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forgets the connection."""
+        """Cancels the time limits, and removes the connection from the count."""
         self._cancel_request_deadline()
         self.resume_writing()
         self._connections.remove(self._address)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Handles data; sets the deadline while headers, or a body after its answer, are incomplete."""
+        """Handles data. Sets a deadline while headers, or the body of an answered request, are incomplete."""
         super().data_received(data)
         if self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE:
             self._set_request_deadline()
@@ -102,34 +102,34 @@ class LimitedProtocol(H11Protocol):
             self._cancel_request_deadline()
 
     def pause_writing(self) -> None:
-        """Sets the deadline by which the client must read what it has been sent."""
+        """Sets the deadline by which the client must read the response."""
         super().pause_writing()
         if self._response_deadline is None:
             seconds = self._connections.response_timeout
-            event = f"a response was not read within {seconds:g} s: closing connections"
+            event = f"a client did not read a response within {seconds:g} s: the connection is closed"
             self._response_deadline = self.loop.call_later(seconds, self._close, event)
 
     def resume_writing(self) -> None:
-        """Cancels the deadline: the client has read everything."""
+        """Cancels the deadline, because the client has read the whole response."""
         super().resume_writing()
         if self._response_deadline is not None:
             self._response_deadline.cancel()
             self._response_deadline = None
 
     def send_400_response(self, msg: str) -> None:
-        """Answers data that is not HTTP, and keeps the application from answering the same request."""
+        """Responds to invalid HTTP, and prevents the application from responding to the same request."""
         if self.cycle is not None:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         try:
             super().send_400_response(msg)
-        except h11.LocalProtocolError:  # a response has started already, or may have no content (HEAD)
+        except h11.LocalProtocolError:  # a response has started, or must have no content (HEAD)
             self.transport.close()
 
     def _set_request_deadline(self) -> None:
         if self._request_deadline is None:
             seconds = self._connections.header_timeout
-            event = f"no complete request within {seconds:g} s: closing connections"
+            event = f"a client did not send a complete request within {seconds:g} s: the connection is closed"
             self._request_deadline = self.loop.call_later(seconds, self._close, event)
 
     def _cancel_request_deadline(self) -> None:
@@ -143,10 +143,13 @@ class LimitedProtocol(H11Protocol):
 
 
 class _StrictReceiveBuffer(ReceiveBuffer):
-    """Rejects lines that end with LF alone, which some proxies accept, so that requests could pass unseen."""
+    """Buffer that rejects header lines ending with LF only.
+
+    Proxies disagree on such lines, so attackers could use them to hide a request from a proxy.
+    """
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
-        """Returns the lines of headers, or None while they are incomplete."""
+        """Returns the header lines, or None while they are incomplete."""
         before = bytes(self._data)
         lines = super().maybe_extract_lines()
         if lines is not None and _BARE_LINE_FEED.search(before, 0, len(before) - len(self._data)):

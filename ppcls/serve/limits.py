@@ -1,4 +1,4 @@
-"""Limits of a request and of all requests together, and the errors that report them."""
+"""Limits of one request and of all requests together, and the errors of requests that exceed them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 
 class BusyError(Exception):
-    """The server has no capacity left for a request."""
+    """Raised if the server has no capacity for a request."""
 
 
 class RequestError(Exception):
-    """A request that the server cannot answer.
+    """Raised if a request is invalid or exceeds a limit.
 
     Args:
         status: HTTP status.
         reason: Explanation for the client.
-        images: What is wrong with single images, by their index in the request.
+        images: Errors of single images, by their index in the request.
     """
 
     def __init__(self, status: int, reason: str, images: dict[int, str] | None = None) -> None:
@@ -30,9 +30,9 @@ class RequestLimits:
     """Limits of one request.
 
     Attributes:
-        max_bytes: Size of its body.
-        max_images: Number of images in it.
-        timeout: Seconds for the body to arrive, and again for the answer.
+        max_bytes: Maximum size of the body in bytes.
+        max_images: Maximum number of images.
+        timeout: Seconds within which the body must be received, and again to answer the request.
     """
 
     max_bytes: int
@@ -41,11 +41,11 @@ class RequestLimits:
 
 
 class AdmissionLimit:
-    """Limits what all requests together may use. Requests beyond the limit are rejected instead of queued.
+    """Limits the total amount of a resource that all requests use. Further requests are rejected, not queued.
 
     Args:
-        size: The limit.
-        unit: Unit of ``size``, for the message.
+        size: Maximum amount.
+        unit: Unit of ``size``, for the error message.
 
     Attributes:
         used: Amount that is in use.
@@ -56,14 +56,14 @@ class AdmissionLimit:
 
     @contextmanager
     def acquire(self, count: int) -> Iterator[None]:
-        """Uses ``count`` units until the block ends.
+        """Uses ``count`` units until the end of the ``with`` block.
 
         Raises:
-            BusyError: If they do not fit.
+            BusyError: Fewer than ``count`` units are free.
         """
         if self.used + count > self.size:
             raise BusyError(
-                f"the server is busy: {self.used} of {self.size} {self._unit} are in use; try again"
+                f"the server is busy: {self.used} of {self.size} {self._unit} are in use; try again later"
             )
         self.used += count
         try:

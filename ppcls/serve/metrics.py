@@ -17,16 +17,16 @@ _MODEL = ("model",)
 
 
 class ServerMetrics:
-    """Metrics of one server. Those of a model have the label ``model``.
+    """Metrics of one server. The metrics of a model have the label ``model``.
 
     Attributes:
         requests: Number of requests by status.
-        seconds: Time from the headers of a request to its answer.
-        images: Number of answered images.
-        preparation: Time to decode and transform an image.
-        queue: Time that an image waits for its batch to start.
-        batch: Number of images of a batch.
-        inference: Time of a batch in the model.
+        seconds: Time in seconds from the headers of a request to its response.
+        images: Number of predicted images.
+        preparation: Time in seconds to decode and transform an image.
+        queue: Time in seconds that an image waits for its batch to start.
+        batch: Number of images in a batch.
+        inference: Time in seconds that the model takes for a batch.
     """
 
     def __init__(self) -> None:
@@ -37,29 +37,33 @@ class ServerMetrics:
         ) -> Histogram:
             return Histogram(name, text, labels, buckets=buckets, registry=registry)
 
-        requests = "Requests for predictions, by status."
+        requests = "Number of requests for predictions, by status."
         self.requests = Counter("ppcls_requests", requests, ["status"], registry=registry)
-        self.seconds = histogram("ppcls_request_seconds", "Time to answer a request.", _SECONDS, ())
-        self.images = Counter("ppcls_images", "Images predicted.", _MODEL, registry=registry)
-        self.preparation = histogram(
-            "ppcls_preparation_seconds", "Time to decode and transform an image.", _SECONDS
+        self.seconds = histogram(
+            "ppcls_request_seconds", "Time to answer a request in seconds.", _SECONDS, ()
         )
-        queue = "Time that an image waits for its batch to start."
+        self.images = Counter("ppcls_images", "Number of predicted images.", _MODEL, registry=registry)
+        self.preparation = histogram(
+            "ppcls_preparation_seconds", "Time to decode and transform an image in seconds.", _SECONDS
+        )
+        queue = "Time that an image waits for its batch to start in seconds."
         self.queue = histogram("ppcls_queue_seconds", queue, _SECONDS)
-        self.batch = histogram("ppcls_batch_images", "Images per batch.", _SIZES)
-        self.inference = histogram("ppcls_model_seconds", "Time of a batch in the model.", _SECONDS)
-        in_work = "Images received and not answered yet."
+        self.batch = histogram("ppcls_batch_images", "Number of images per batch.", _SIZES)
+        self.inference = histogram(
+            "ppcls_model_seconds", "Time that the model takes for a batch in seconds.", _SECONDS
+        )
+        in_work = "Number of images that were received and are not answered yet."
         self._in_work = Gauge(
             "ppcls_images_in_work", in_work, _MODEL, registry=registry, multiprocess_mode="livesum"
         )
 
     def add_model(self, name: str) -> None:
-        """Adds a model, without images in progress."""
+        """Adds a model with no images in progress."""
         self._in_work.labels(name).set(0)
 
     @contextmanager
     def count_in_work(self, name: str, images: int) -> Iterator[None]:
-        """Counts images of a model as in progress until the block ends."""
+        """Counts images of a model as in progress until the end of the ``with`` block."""
         gauge = self._in_work.labels(name)
         gauge.inc(images)
         try:
@@ -80,7 +84,7 @@ class ServerMetrics:
             metric.remove(name)
 
     def as_text(self) -> bytes:
-        """Returns all metrics in Prometheus' text format 0.0.4, with several workers their sum."""
+        """Returns all metrics, summed over the worker processes, in the text format 0.0.4 of Prometheus."""
         if METRICS_FOLDER not in os.environ:
             return generate_latest(self._registry)
         registry = CollectorRegistry()

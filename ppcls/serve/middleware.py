@@ -1,4 +1,4 @@
-"""Checks of every request before the application: hosts, API keys and ambiguous lengths."""
+"""Checks of hosts, API keys and body lengths, which every request passes before the application."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ppcls.errors import UserError
 
-_SHORTEST_KEY = 16  # characters
+_SHORTEST_KEY = 16  # minimum length of a key in characters
 _WITHOUT_KEY = ("/", "/docs", "/live", "/ready")
 
 
@@ -26,13 +26,13 @@ def error_response(
     images: dict[int, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Response:
-    """Returns the answer to a request that failed.
+    """Returns the response to a failed request.
 
     Args:
         status: HTTP status.
         reason: Explanation for the client.
-        images: What is wrong with single images, by their index in the request.
-        headers: Headers of the answer.
+        images: Errors of single images, by their index in the request.
+        headers: Headers of the response.
     """
     tree: dict[str, Any] = {"error": reason}
     if images:
@@ -41,16 +41,17 @@ def error_response(
 
 
 class RejectAmbiguousLength:
-    """Rejects requests with Content-Length and Transfer-Encoding, and closes their connection.
+    """Rejects requests with both Content-Length and Transfer-Encoding, and closes their connection.
 
-    Proxies disagree on where such a request ends, so attackers use it to smuggle a second one (RFC 9112).
+    Proxies disagree on the end of such a request, so attackers could hide a second request in it (request
+    smuggling, RFC 9112).
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request on, or answers 400."""
+        """Passes a request to the application, or responds with status 400."""
         names = {name for name, _ in scope.get("headers", ())}
         app = self._app
         if {b"content-length", b"transfer-encoding"} <= names:
@@ -60,24 +61,24 @@ class RejectAmbiguousLength:
 
 
 class AllowedHosts:
-    """Rejects requests whose header ``Host`` does not name this server, which prevents DNS rebinding.
+    """Rejects requests whose header ``Host`` is not a name of this server, to prevent DNS rebinding.
 
-    In this attack, the name of a web page's own server resolves to the address of this server. IP addresses
-    are always allowed, because they cannot resolve to another address.
+    In this attack, the host name of a malicious web page resolves to the address of this server. IP
+    addresses are always allowed, because they are not resolved.
 
     Args:
-        app: The application.
-        names: Names of the server; ``*`` allows any.
+        app: Application.
+        names: Host names of the server; ``*`` allows any name.
     """
 
     def __init__(self, app: ASGIApp, names: Iterable[str]) -> None:
         self._app, self._names = app, {name.lower() for name in names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request on, or answers 400."""
+        """Passes a request to the application, or responds with status 400."""
         app = self._app
         if scope["type"] == "http" and not self._allows(Headers(scope=scope).get("host", "")):
-            reason = "the host of the request is not a name of this server; add it with --allowed-hosts"
+            reason = "the header Host is not a name of this server; add the name with --allowed-hosts"
             app = error_response(400, reason, headers={"Connection": "close"})
         await app(scope, receive, send)
 
@@ -98,10 +99,10 @@ class AllowedHosts:
 class ApiKeys:
     """Rejects requests without a valid ``Authorization: Bearer KEY`` or ``X-API-Key: KEY``.
 
-    The web pages, ``/live`` and ``/ready`` need no key.
+    The pages ``/`` and ``/docs``, ``/live`` and ``/ready`` need no key.
 
     Args:
-        app: The application.
+        app: Application.
         keys: Valid keys.
     """
 
@@ -109,19 +110,19 @@ class ApiKeys:
         self._app, self._digests = app, [_digest(key) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request on, or answers 401."""
+        """Passes a request to the application, or responds with status 401."""
         app = self._app
         if scope["type"] == "http" and scope["path"] not in _WITHOUT_KEY:
             headers = Headers(scope=scope)
             kind, _, token = headers.get("authorization", "").partition(" ")
             key = token if kind.lower() == "bearer" else headers.get("x-api-key", "")
             if not self._accepts(key.strip()):
-                reason = "expected a valid API key, as Authorization: Bearer KEY or X-API-Key: KEY"
+                reason = "expected a valid API key in the header Authorization: Bearer KEY or X-API-Key: KEY"
                 app = error_response(401, reason, headers={"WWW-Authenticate": "Bearer"})
         await app(scope, receive, send)
 
     def _accepts(self, key: str) -> bool:
-        """Compares all digests, so that the time does not depend on the keys."""
+        """Returns whether a key is valid. All digests are compared, to hide which one matches."""
         digest = _digest(key)
         return sum(hmac.compare_digest(digest, valid) for valid in self._digests) > 0
 
@@ -131,10 +132,10 @@ def _digest(key: str) -> bytes:
 
 
 def read_keys(file: Path) -> list[str]:
-    """Returns the API keys in a file, one per line. Empty lines and lines with ``#`` are comments.
+    """Returns the API keys in a file, one per line. Empty lines and lines that start with ``#`` are ignored.
 
     Raises:
-        UserError: If the file cannot be read, has no key, or has one that is too short.
+        UserError: The file cannot be read, contains no key, or contains a key that is too short.
     """
     try:
         lines = [line.strip() for line in file.read_text(encoding="ascii").splitlines()]
@@ -146,6 +147,6 @@ def read_keys(file: Path) -> list[str]:
         actual = "no key" if not keys else f"a key of {min(map(len, keys))}"
         raise UserError(
             f"--api-key-file {file}: expected one key per line, of at least {_SHORTEST_KEY} characters, "
-            f"found {actual}; `openssl rand -hex 32` prints a good one"
+            f"found {actual}; `openssl rand -hex 32` prints a good key"
         )
     return keys

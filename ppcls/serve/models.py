@@ -1,4 +1,4 @@
-"""The models of a server: loaded, replaced and unloaded while it runs."""
+"""Models of a server, which can be loaded, replaced and unloaded while the server runs."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class ServedModels:
-    """The models of a server by name. Requests that name none use the first one.
+    """The models of a server. Requests without a model name use the first model.
 
-    All models share one thread, so one batch is computed at a time. While a model is loaded, the others wait.
+    All models share one thread, so only one batch is computed at a time. While a model is being loaded, no
+    batch of any model is computed.
 
     Args:
-        predictors: The first models.
-        worker: Pool of one thread, the only one that calls models.
-        batching: How requests share a model.
-        folder: Folder from which further models can be loaded by the names of its subfolders.
+        predictors: Models at the start, by name.
+        worker: Pool of one thread, in which all models are loaded and run.
+        batching: Options for batches.
+        folder: Folder whose subfolders are further models that can be loaded.
 
     Attributes:
         metrics: Metrics of the server.
-        services: The loaded models.
+        services: Loaded models, by name.
     """
 
     def __init__(
@@ -48,25 +49,25 @@ class ServedModels:
 
     @property
     def ready(self) -> bool:
-        """Whether requests are answered."""
+        """Whether the server accepts requests."""
         return all(service.ready for service in self.services.values())
 
     def start(self) -> None:
-        """Starts to answer requests."""
+        """Starts to process requests for all models."""
         for service in self.services.values():
             service.start()
 
     async def stop(self) -> None:
-        """Stops all models, and waits for their threads."""
+        """Stops all models, and waits until their threads have ended."""
         for service in self.services.values():
             await service.stop()
         self._worker.shutdown(cancel_futures=True)
 
     def find(self, name: str | None) -> InferenceService:
-        """Returns a model by its name, or the first one.
+        """Returns the model with a name, or the first model for None.
 
         Raises:
-            RequestError: If there is no such model.
+            RequestError: There is no model with this name.
         """
         if name is None:
             return next(iter(self.services.values()))
@@ -75,16 +76,18 @@ class ServedModels:
         return self.services[name]
 
     async def load(self, name: str) -> InferenceService:
-        """Loads a model from its subfolder. A model of this name is replaced once the new one is ready.
+        """Loads the model in the subfolder ``name``, and returns it.
+
+        If a model with this name is loaded already, it is replaced when the new model is ready.
 
         Raises:
-            RequestError: If the server has no folder of models, or if the model cannot be loaded.
+            RequestError: The server has no folder of models, or the model cannot be loaded.
         """
         if self._folder is None:
-            raise RequestError(403, "this server cannot load further models; start it with --models-folder")
+            raise RequestError(403, "this server cannot load models; start it with --models-folder")
         path = self._folder / name
         if not NAME.fullmatch(name) or not path.is_dir():
-            raise RequestError(404, f"{name[:80]!r}: no such subfolder of --models-folder")
+            raise RequestError(404, f"{name[:80]!r}: --models-folder has no such subfolder")
         async with self._changing:
             try:
                 predictor = await self._in_worker(lambda: load(find_source(path), self._batching.max_batch))
@@ -99,10 +102,10 @@ class ServedModels:
             return service
 
     async def unload(self, name: str) -> None:
-        """Unloads a model after its accepted requests are answered.
+        """Unloads a model after all its accepted requests are answered.
 
         Raises:
-            RequestError: If there is no such model, if it is the last one, or if the server has no folder.
+            RequestError: The model does not exist or is the last one, or the server has no folder of models.
         """
         if self._folder is None:
             raise RequestError(403, "this server cannot unload models; start it with --models-folder")

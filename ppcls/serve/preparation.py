@@ -1,4 +1,4 @@
-"""Prepares the images of requests: small ones in threads, large ones in processes, which can be stopped."""
+"""Prepares the images of requests: small images in threads, large images in processes that can be stopped."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:  # only for annotations
     from ppcls.data.transforms.specs.chain import Op
 
 Array = NDArray[Any]
-_LARGE = 1 << 24  # pixels over all scans; fewer are decoded in about 0.1 s
-_MOST_PROCESSES = 2  # each may need a gigabyte
+_LARGE = 1 << 24  # pixels, times scans, above which an image is large; fewer are decoded in about 0.1 s
+_MOST_PROCESSES = 2  # each process may need 1 GB of memory
 
 
 class Preparation:
     """Prepares images for one model, in one event loop.
 
-    A decoder in a thread can't be stopped, so only images that take little time are decoded in threads.
+    Decoding in a thread cannot be stopped, so only small images are decoded in threads.
 
     Args:
-        chain: Transforms without random draws.
+        chain: Transforms, without random ones.
         cores: Number of threads.
     """
 
@@ -37,17 +37,17 @@ class Preparation:
         self._chain = chain
         self._threads = ThreadPoolExecutor(cores, "prepare")
         context = multiprocessing.get_context("forkserver")
-        # The pool starts its processes with the first large image.
+        # The pool starts its processes when it receives the first large image.
         self._processes = ProcessPool(min(cores, _MOST_PROCESSES), context=context)
 
     async def prepare(self, image: bytes) -> Array:
-        """Returns the input of the model for one image; when it is canceled, decoding a large image ends.
+        """Returns the input of the model for one image. Cancelling this stops the decoding of a large image.
 
         Args:
             image: Bytes of an image file.
 
         Raises:
-            ValueError: The image can't be decoded.
+            ValueError: The image cannot be decoded.
         """
         loop = asyncio.get_running_loop()
         prepared = await loop.run_in_executor(self._threads, self.prepare_small, image)
@@ -60,28 +60,28 @@ class Preparation:
             raise DecodeError(f"the decoder ended with exit code {error.exitcode}") from None
 
     def prepare_small(self, image: bytes) -> Array | None:
-        """Returns the input of the model for one image, or None without decoding it if it is large.
+        """Returns the input of the model for a small image, or None for a large image, which is not decoded.
 
         Args:
             image: Bytes of an image file.
 
         Raises:
-            ValueError: The image can't be decoded.
+            ValueError: The image cannot be decoded.
         """
         return None if is_large(image) else _prepare(self._chain, image)
 
     def stop(self) -> None:
-        """Drops what is not prepared yet, and waits for the threads and processes."""
+        """Cancels the preparation of all images, and waits until threads and processes have ended."""
         self._processes.stop()  # type: ignore[no-untyped-call]
         self._processes.join()
         self._threads.shutdown(cancel_futures=True)
 
 
 def is_large(image: bytes) -> bool:
-    """Returns whether decoding an image file takes long, by its header."""
+    """Returns whether decoding an image file takes long, according to the size in its header."""
     try:
         header = read_header(image)
-    except DecodeError:  # decoding gives the reason; other files, such as .npy, have no such header
+    except DecodeError:  # decoding reports invalid images; files such as .npy have another header
         return False
     return header.height * header.width * header.scans > _LARGE
 

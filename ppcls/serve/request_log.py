@@ -1,4 +1,4 @@
-"""Identifiers of requests, and the server's log as text or JSON."""
+"""Identifiers of requests, and the server's log in text or JSON format."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _ACCESS = logging.getLogger("ppcls.serve.access")
 
 
 class RequestLog:
-    """Gives every request an identifier, returns it as ``X-Request-ID``, and logs the request.
+    """Assigns an identifier to each request, returns it as header ``X-Request-ID``, and logs the request.
 
-    An identifier that the client sends is used if it is at most 64 letters, digits, dots, dashes or
-    underscores.
+    An identifier that the client sends in this header is used if it consists of 1 to 64 letters, digits,
+    dots, dashes and underscores.
 
     Args:
-        app: The application.
+        app: Application.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request on."""
+        """Passes a request to the application, and logs it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         requested = Headers(scope=scope).get(_HEADER, "")
         identifier = requested if _VALID.fullmatch(requested) else uuid.uuid4().hex
-        _request_id.set(identifier)  # each request has a task, and so a context, of its own
+        _request_id.set(identifier)  # each request has its own task, and so its own context
         start, status = time.perf_counter(), 500
 
         async def send_with_identifier(message: Message) -> None:
@@ -55,7 +55,7 @@ class RequestLog:
         try:
             await self._app(scope, receive, send_with_identifier)
         finally:
-            # The path as sent, percent-encoded, so that it cannot contain line ends.
+            # The path remains percent-encoded, so that it cannot contain line breaks.
             path = scope.get("raw_path", b"").decode("ascii", "backslashreplace")
             client = scope["client"][0] if scope.get("client") else ""
             seconds = round(time.perf_counter() - start, 4)
@@ -93,10 +93,10 @@ class _JsonFormatter(logging.Formatter):
 
 
 def configure_log(kind: LogFormat, requests: bool) -> None:
-    """Writes warnings, errors and, if requested, one line per request to standard error.
+    """Configures logging to standard error: warnings, errors and, if ``requests``, one line per request.
 
     Args:
-        kind: Format of a line.
+        kind: Format of the lines.
         requests: Whether to log each request.
     """
     handler = logging.StreamHandler(sys.stderr)

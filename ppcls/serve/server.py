@@ -1,4 +1,4 @@
-"""The process of a server: its socket and its shutdown."""
+"""The process of a server: its socket, its TLS files and its shutdown."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from starlette.types import ASGIApp
 from ppcls.errors import UserError
 from ppcls.serve.connections import LimitedProtocol, OpenConnections
 
-_HEADER_TIMEOUT = 10.0  # seconds
-_BACKLOG = 100  # connections that are accepted at once, before any of them can be closed
-_JOIN_SECONDS = 3.0  # for threads to end after the last requests
+_HEADER_TIMEOUT = 10.0  # seconds within which a client must send headers
+_BACKLOG = 100  # maximum number of connections that asyncio accepts at once, before it can close any
+_JOIN_SECONDS = 3.0  # seconds within which threads must end after the last requests
 
 
 def bind(host: str, port: int, shared: bool = False) -> socket.socket:
-    """Returns a socket that is bound before the slow loading of the model.
+    """Returns a bound socket. It is created before models are loaded, so that errors are reported early.
 
     Args:
-        host: Name or address.
-        port: Port, or 0 for any free one.
-        shared: Whether several processes listen on the port. Each connection goes to one of them.
+        host: Host name or address.
+        port: Port, or 0 for any free port.
+        shared: Whether several processes listen on the port. The system assigns each connection to one of
+            them.
 
     Raises:
-        UserError: If the address is not available.
+        UserError: The address is not available.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -59,21 +60,21 @@ class TlsFiles:
     """Files for HTTPS, in PEM format.
 
     Attributes:
-        certificate: Certificate of the server, followed by those of its issuers.
-        key: Private key; None if it is in the file of the certificate.
+        certificate: File with the certificate of the server, followed by the certificates of its issuers.
+        key: File with the private key; None if the key is in the file of the certificate.
     """
 
     certificate: Path
     key: Path | None
 
     def check(self) -> None:
-        """Checks that both can be read and belong together.
+        """Checks that certificate and key can be read and match.
 
         Raises:
-            UserError: If they cannot be read or do not belong together.
+            UserError: They cannot be read or do not match.
         """
         try:
-            # An empty password keeps an encrypted key from asking for one on the terminal.
+            # With an empty password, OpenSSL does not ask for the password of an encrypted key.
             context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             context.load_cert_chain(self.certificate, self.key, password="")
         except OSError as error:  # includes ssl.SSLError
@@ -85,7 +86,7 @@ class TlsFiles:
 
 
 def address_of(bound: socket.socket, tls: bool = False) -> str:
-    """Returns the address of a socket as browsers expect it."""
+    """Returns the URL of a socket, such as ``http://127.0.0.1:8000``."""
     host, port = bound.getsockname()[:2]
     return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
@@ -98,15 +99,16 @@ def run(
     on_ready: Callable[[], None],
     tls: TlsFiles | None = None,
 ) -> None:
-    """Serves until SIGTERM or Ctrl-C. It then accepts no more requests and answers the current ones.
+    """Serves until SIGTERM or Ctrl-C. After the signal, it rejects new requests and answers the current ones.
 
     If threads of the application do not end, the process exits nevertheless.
 
     Args:
-        app: The application.
-        bound: The socket.
-        grace: Seconds to answer the last requests.
-        max_connections: Maximum number of connections; fewer if the process may open few files.
+        app: Application.
+        bound: Bound socket.
+        grace: Seconds to answer the current requests after the signal.
+        max_connections: Maximum number of connections. It is reduced to half the number of files that the
+            process can open, if this is smaller.
         on_ready: Called when the server accepts requests.
         tls: Files for HTTPS; None for HTTP.
     """
@@ -125,14 +127,15 @@ def run(
         server_header=False,
         timeout_graceful_shutdown=int(grace) + 1,
     )
-    # After a graceful shutdown uvicorn raises the signal again. All requests are answered, so ignore it.
+    # After a graceful shutdown, uvicorn raises the signal again. It is ignored, because all requests are
+    # answered.
     stop_signals = (signal.SIGTERM, signal.SIGINT)
     handlers = {number: signal.signal(number, lambda *_: None) for number in stop_signals}
     server = _NotifyingServer(config, on_ready)
     try:
         server.run(sockets=[bound])
     finally:
-        if not server.force_exit:  # after a second Ctrl-C, threads are still at work
+        if not server.force_exit:  # after a second Ctrl-C, threads may still run
             server.exit_timer.cancel()
         for number, handler in handlers.items():
             signal.signal(number, handler)
@@ -157,7 +160,9 @@ class _NotifyingServer(uvicorn.Server):
 
 
 def _exit_at_once(seconds: float) -> None:
-    text = f"error: threads did not end within {seconds:g} s after the signal; exiting without them\n"
+    text = (
+        f"error: threads did not end within {seconds:g} s after the signal; the process exits nevertheless\n"
+    )
     sys.stderr.write(text)
     sys.stderr.flush()
     os._exit(1)

@@ -1,4 +1,4 @@
-"""Predicts the images of several requests in batches of one model."""
+"""Predicts the images of several requests with one model, in batches."""
 
 from __future__ import annotations
 
@@ -25,19 +25,18 @@ if TYPE_CHECKING:  # imports Paddle
     from ppcls.engine.evaluation.heat_map import HeatMaps
 
 Array = NDArray[Any]
-_ANY_LENGTH = 224  # of the first image of a model that accepts any size
+_ANY_LENGTH = 224  # side of the first images for a model that accepts any size
 _WARM_UP_SECONDS = 10.0
 _DRAIN_INTERVAL = 0.02  # seconds
 
 
 @dataclass(frozen=True)
 class BatchingOptions:
-    """How requests share a model.
+    """Options for batches of images from several requests.
 
     Attributes:
-        max_batch: Maximum number of images of a batch.
-        max_wait: Maximum time in seconds that an image waits for others, which are being prepared, to join
-            its batch.
+        max_batch: Maximum number of images in a batch.
+        max_wait: Maximum time in seconds that a batch waits for images that are being prepared.
         max_waiting: Maximum number of images of all requests that wait or are being predicted. Further
             requests are rejected.
     """
@@ -49,11 +48,11 @@ class BatchingOptions:
 
 @dataclass(frozen=True, eq=False)
 class _Item:
-    """An image of a batch.
+    """Image that waits for a batch.
 
     Attributes:
-        image: The prepared image, or the bytes of a file, which the thread of the model prepares.
-        arrived: Time in seconds at which it was added to the queue.
+        image: Prepared image, or the bytes of an image file that the model's thread prepares.
+        arrived: Time in seconds at which the image was added to the queue.
     """
 
     image: Array | bytes
@@ -61,19 +60,20 @@ class _Item:
 
 
 def load(source: ModelSource, max_batch: int) -> Predictor:
-    """Loads a model and runs it, because the first batch of a size is slow, and to reveal errors.
+    """Loads a model, runs it with batches of several sizes, and returns it.
 
-    The sizes 1 and ``max_batch`` are always run. The others follow for up to ten seconds.
+    The first batch of each size is slow, and can fail. Batches of 1 and of ``max_batch`` images are always
+    run, the other sizes for up to ten seconds.
 
     Args:
-        source: The model.
-        max_batch: Maximum number of images of a batch.
+        source: Model to load.
+        max_batch: Maximum number of images in a batch.
 
     Raises:
-        UserError: If the model cannot be loaded or run.
+        UserError: The model cannot be loaded or run.
     """
     if source.file.exists():
-        # A link such as best_model may name another checkpoint when heat maps are loaded.
+        # A link such as best_model may point to another checkpoint when heat maps are loaded later.
         source = replace(source, file=source.file.resolve())
     predictor = Predictor(source)
     expected = predictor.description.Input
@@ -86,18 +86,18 @@ def load(source: ModelSource, max_batch: int) -> Predictor:
 
 
 class InferenceService:
-    """A model that several requests share, used in one event loop between `start` and `stop`.
+    """A model that several requests share. It is used in one event loop, between `start` and `stop`.
 
     Args:
         name: Name of the model in requests and metrics.
-        predictor: The model.
-        worker: Pool of one thread, the only one that calls models.
-        batching: How requests share the model.
+        predictor: Loaded model.
+        worker: Pool of one thread, in which the model runs.
+        batching: Options for batches.
         metrics: Metrics of the server.
 
     Attributes:
         name: Name of the model.
-        predictor: The model.
+        predictor: Loaded model.
     """
 
     def __init__(
@@ -112,23 +112,23 @@ class InferenceService:
         self._images = AdmissionLimit(batching.max_waiting, "images")
         self._metrics, self._worker = metrics, worker
         self._preparation = Preparation(predictor.chain, predictor.cores)
-        self._heat_maps: HeatMaps | None = None  # loaded by the first request
+        self._heat_maps: HeatMaps | None = None  # loaded at the first request for one
         self._batcher = Batcher[_Item, Array | ValueError | None](
             self._run, batching.max_batch, batching.max_wait
         )
 
     @property
     def ready(self) -> bool:
-        """Whether requests are answered."""
+        """Whether the model accepts requests."""
         return self._batcher.running
 
     @property
     def explains(self) -> bool:
-        """Whether the model has heat maps."""
+        """Whether heat maps of the model can be computed."""
         return can_explain(self.predictor.source)
 
     def start(self) -> None:
-        """Starts to answer requests."""
+        """Starts to process requests."""
         self._metrics.add_model(self.name)
         self._batcher.start()
 
@@ -138,27 +138,27 @@ class InferenceService:
             await asyncio.sleep(_DRAIN_INTERVAL)
 
     async def stop(self) -> None:
-        """Stops, cancels the requests that are not answered yet, and waits for the preparation."""
+        """Cancels the requests that are not answered yet, and waits until all threads have ended."""
         await self._batcher.stop()
         self._preparation.stop()
 
     async def predict(self, images: Sequence[bytes], topk: int | None = None) -> list[Prediction]:
-        """Returns one answer per image, in their order.
+        """Returns one prediction per image, in order.
 
         Args:
             images: Bytes of image files.
             topk: See `Predictor.interpret`.
 
         Raises:
-            BusyError: If too many images are in progress.
-            RequestError: If images cannot be decoded. It names all of them.
-            UserError: If an output of the model is not finite.
+            BusyError: Too many images are in progress.
+            RequestError: Some images cannot be decoded. The error lists all of them.
+            UserError: An output of the model is not finite.
         """
         count = len(images)
         with self._images.acquire(count), self._metrics.count_in_work(self.name, count):
             output = None
             if count == 1 and self._batcher.idle:
-                # The thread of the model prepares the image too, which saves waking another thread.
+                # The model's thread also prepares the image, so that no other thread must be woken up.
                 output = await self._batcher.put(_Item(images[0]))
             outputs = [output] if output is not None else await self._prepare_and_run(images)
             bad = {index: str(item) for index, item in enumerate(outputs) if isinstance(item, ValueError)}
@@ -169,16 +169,16 @@ class InferenceService:
             return [self.predictor.interpret(row, topk) for row in outputs if isinstance(row, np.ndarray)]
 
     async def explain(self, image: bytes, class_id: int) -> bytes:
-        """Returns the image under the heat map of a class, as a PNG file.
+        """Returns the image with the heat map of a class over it, as the bytes of a PNG file.
 
         Args:
             image: Bytes of an image file.
-            class_id: The class.
+            class_id: Number of the class.
 
         Raises:
-            BusyError: If too many images are in progress.
-            RequestError: If the image cannot be decoded or is too large.
-            UserError: If the model has no feature map.
+            BusyError: Too many images are in progress.
+            RequestError: The image cannot be decoded, or is too large.
+            UserError: The model has no feature map.
         """
         with self._images.acquire(1), self._metrics.count_in_work(self.name, 1):
             loop = asyncio.get_running_loop()
@@ -187,7 +187,7 @@ class InferenceService:
     def _explain_now(self, image: bytes, class_id: int) -> bytes:
         from ppcls.deploy.heat_map import encode_png, load_heat_maps
 
-        if is_large(image):  # its decoding could not be ended
+        if is_large(image):  # decoding in this thread cannot be stopped
             raise RequestError(422, "the image is too large for a heat map; make it smaller")
         if self._heat_maps is None:
             self._heat_maps = load_heat_maps(self.predictor.source)
@@ -197,7 +197,7 @@ class InferenceService:
             raise RequestError(422, str(error), {0: str(error)}) from None
 
     async def _prepare_and_run(self, images: Sequence[bytes]) -> Sequence[Array | ValueError | None]:
-        """Returns the outputs of all images, or what is wrong with them, if at least one is bad."""
+        """Returns the outputs of all images; if some are bad, returns errors and prepared images instead."""
         with self._batcher.expecting(len(images)):
             prepared = await asyncio.gather(*map(self._prepare, images))
             arrays = [image for image in prepared if isinstance(image, np.ndarray)]
@@ -227,7 +227,7 @@ class InferenceService:
         return await asyncio.get_running_loop().run_in_executor(self._worker, self._run_now, batch)
 
     def _run_now(self, batch: list[_Item]) -> Sequence[Array | ValueError | None]:
-        """Returns one output per image: a ValueError if it is bad, None if it must be prepared elsewhere."""
+        """Returns one item per image: its output, an error, or None for a large image, which is skipped."""
         metrics, started = self._metrics, time.perf_counter()
         prepared = [
             item.image if isinstance(item.image, np.ndarray) else self._prepare_small(item.image)

@@ -1,4 +1,4 @@
-"""Reads the images of a request within limits. File names in an upload are never used."""
+"""Reads the images of a request, and checks limits. The file names in an upload are not used."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from ppcls.serve.limits import RequestError, RequestLimits
 
 _FORM, _BYTES, _IMAGE = "multipart/form-data", "application/octet-stream", "image/"
-_SHOWN = 80  # characters of a quoted value
+_SHOWN = 80  # maximum number of characters of a quoted value
 
 
 class _InMemoryParser(MultiPartParser):
-    """Keeps files in memory, because the size of the body is limited already."""
+    """Parser that keeps files in memory, because the size of the body is limited."""
 
     spool_max_size = 1 << 62
 
     @property
     def started_files(self) -> int:
-        """Number of files that have started. The form holds those that are complete."""
+        """Number of files in the body, including an incomplete one, which the form does not contain."""
         return self._current_files
 
 
 async def read_images(
     headers: Headers, body: AsyncIterator[bytes], limits: RequestLimits, acquire: Callable[[int], None]
 ) -> list[bytes]:
-    """Reads the images of a request: the files of a form, or the body itself.
+    """Returns the encoded images of a request: the files of a form, or the body itself.
 
     Args:
         headers: Headers of the request.
         body: Chunks of the body.
         limits: Limits of the request.
-        acquire: Reserves memory for a number of bytes, or raises `BusyError`.
+        acquire: Function that reserves memory for a number of bytes, or raises `BusyError`.
 
     Raises:
-        RequestError: If the request holds no images or exceeds a limit.
-        BusyError: If there is no memory for it.
+        RequestError: The request contains no images, is invalid, or exceeds a limit.
+        BusyError: There is not enough memory for the request.
     """
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in (_FORM, _BYTES) and not kind.startswith(_IMAGE):
@@ -46,13 +46,13 @@ async def read_images(
         raise RequestError(415, f"expected Content-Type {_FORM}, {_BYTES} or {_IMAGE}…, got {shown}")
     declared = headers.get("content-length", "")
     if declared.isascii() and declared.isdecimal():
-        # A number of 19 digits exceeds any limit, and int() is slow on thousands of digits.
+        # A number with 19 digits exceeds any limit, and int() is slow for thousands of digits.
         _check_size(limits.max_bytes + 1 if len(declared) > 18 else int(declared), limits)
     try:
         with anyio.fail_after(limits.timeout):
             data = await _read_body(body, limits, acquire)
     except TimeoutError:
-        raise RequestError(408, f"the body did not arrive within {limits.timeout:g} s") from None
+        raise RequestError(408, f"the body was not received within {limits.timeout:g} s") from None
     images = await _read_form(headers, data, limits) if kind == _FORM else [data]
     if not images or images == [b""]:
         raise RequestError(400, "the request contains no image")
@@ -85,7 +85,7 @@ async def _read_form(headers: Headers, data: bytes, limits: RequestLimits) -> li
         form = await parser.parse()
     except MultiPartException as error:
         if error.message.startswith("Too many files"):
-            reason = f"the form has too many images: expected at most {limits.max_images}"
+            reason = f"the form contains too many images: expected at most {limits.max_images}"
             raise RequestError(413, reason) from None
         raise RequestError(400, f"invalid form: {error.message}") from None
     except (ValueError, LookupError) as error:  # an invalid charset or header

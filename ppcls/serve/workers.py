@@ -1,4 +1,4 @@
-"""Several processes that answer requests on one port, and the process that starts and restarts them."""
+"""Worker processes that serve on the same port, and the parent process that starts and restarts them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from typing import Any
 
 from ppcls.errors import UserError
 
-METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # prometheus_client adds up the metrics of all processes in it
+METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # folder in which prometheus_client stores metrics per process
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_EXTRA_SECONDS = 10.0  # for a worker to end, on top of the time for its last requests
-_RETRY_SECONDS = 10.0  # after a process that could not be replaced
+_EXTRA_SECONDS = 10.0  # additional seconds within which a worker must end after its last requests
+_RETRY_SECONDS = 10.0  # seconds between two attempts to restart a worker
 
 Serve = Callable[..., int]
 
@@ -34,14 +34,14 @@ class _Worker:
 
 
 class WorkerProcesses:
-    """Processes that serve the same models. Each has its share of the CPU cores.
+    """Processes that serve the same models. Each process uses its share of the CPU cores.
 
     Args:
-        serve: Module-level function that serves until SIGTERM and returns an exit code. It calls its last
-            argument once it accepts requests.
-        arguments: First arguments of ``serve``.
+        serve: Module-level function that serves until SIGTERM, and returns an exit code. It calls its last
+            argument, a function, when it accepts requests.
+        arguments: Arguments of ``serve`` before the last one.
         count: Number of processes.
-        grace: Seconds to answer the last requests.
+        grace: Seconds to answer the current requests after a stop signal.
     """
 
     def __init__(self, serve: Serve, arguments: Sequence[Any], count: int, grace: float) -> None:
@@ -50,18 +50,18 @@ class WorkerProcesses:
         self._codes: list[int | None] = []
 
     def run(self, on_ready: Callable[[], None]) -> None:
-        """Serves until SIGTERM or Ctrl-C, and restarts processes that end earlier.
+        """Serves until SIGTERM or Ctrl-C, and restarts processes that end before.
 
         Args:
             on_ready: Called when all processes accept requests.
 
         Raises:
-            UserError: A process ended before it accepted requests, or ended with an error after the signal. A
-                replacement process that fails raises this only if no other process remains.
+            UserError: A process ended before it accepted requests, or ended with an error after the signal.
+                If a restarted process fails, this is raised only if no other process remains.
         """
         with tempfile.TemporaryDirectory(prefix="ppcls-metrics-") as metrics, _stop_signal() as stop:
             try:
-                # The first one alone, so that an error of the model appears once.
+                # The first process starts alone, so that an error of the model is printed only once.
                 for numbers in ([0], range(1, self._count)):
                     started = [self._start(number, metrics) for number in numbers]
                     if not all(self._becomes_ready(worker, stop) for worker in started):
@@ -77,7 +77,7 @@ class WorkerProcesses:
                     missing = [number for number in missing if not self._restart(number, metrics, stop)]
             finally:
                 self._stop_all()
-        # SIGTERM ends a process that does not serve yet.
+        # A process that does not serve yet is ended by SIGTERM.
         if not set(self._codes) <= {0, -signal.SIGTERM}:
             raise UserError("a worker did not end correctly; see its messages above")
 
@@ -98,7 +98,11 @@ class WorkerProcesses:
         return [worker.process.sentinel for worker in self._workers]
 
     def _becomes_ready(self, worker: _Worker, stop: int) -> bool:
-        """Waits until a process accepts requests, and returns whether it does; False after a stop signal."""
+        """Waits until a process accepts requests. Returns True then, or False after a stop signal.
+
+        Raises:
+            UserError: The process ended before.
+        """
         ready = wait([stop, worker.channel])
         if stop in ready:
             return False
@@ -113,10 +117,10 @@ class WorkerProcesses:
         return True
 
     def _remove(self, worker: _Worker, metrics: str) -> None:
-        """Removes a process that ended."""
+        """Removes a process that has ended, and logs its exit code."""
         worker.process.join()
         code, pid = worker.process.exitcode, worker.process.pid
-        sys.stderr.write(f"warning: worker process {pid} ended with exit code {code}; starting another one\n")
+        sys.stderr.write(f"warning: worker process {pid} ended with exit code {code}; restarting it\n")
         sys.stderr.flush()
         worker.channel.close()
         self._workers.remove(worker)
@@ -125,10 +129,10 @@ class WorkerProcesses:
         mark_process_dead(pid, metrics)  # type: ignore[no-untyped-call]
 
     def _restart(self, number: int, metrics: str, stop: int) -> bool:
-        """Starts a process in place of one that ended, and returns whether it serves.
+        """Starts a new process for one that has ended, and returns whether it accepts requests.
 
         Raises:
-            UserError: If it ends before, and no other process serves.
+            UserError: The new process ended before it accepted requests, and no other process remains.
         """
         worker = self._start(number, metrics)
         try:
@@ -158,7 +162,7 @@ class WorkerProcesses:
 
 @contextmanager
 def _stop_signal() -> Iterator[int]:
-    """Yields a file descriptor that can be read after SIGTERM or Ctrl-C."""
+    """Yields a file descriptor that becomes readable after SIGTERM or Ctrl-C."""
     reader, writer = os.pipe()
     handlers = {
         number: signal.signal(number, lambda *_: os.write(writer, b".") and None) for number in _STOP_SIGNALS
@@ -175,7 +179,7 @@ def _stop_signal() -> Iterator[int]:
 def _run_worker(
     serve: Serve, arguments: Sequence[Any], cores: Sequence[int], metrics: str, channel: Connection
 ) -> None:
-    os.setsid()  # Ctrl-C in a terminal reaches the parent process only, which then ends this one
+    os.setsid()  # Ctrl-C in a terminal reaches only the parent process, which then ends this process
     os.sched_setaffinity(0, cores)
     os.environ[METRICS_FOLDER] = metrics
     threading.Thread(target=_end_with_parent, args=[channel], daemon=True).start()

@@ -177,7 +177,7 @@ def test_infer_image_with_too_many_pixels_is_bad(
         (
             ["empty"],
             "empty: no images in this folder; "
-            "expected files ending in .jpg, .jpeg, .png, .bmp, .webp, .tif, .tiff, .jp2",
+            "expected files that end in .jpg, .jpeg, .png, .bmp, .webp, .tif, .tiff, .jp2",
         ),
         (["*.gif"], "*.gif: no such file or folder"),
         (["b.jpg", "--out", "gone/out"], "--out gone/out: cannot be created: No such file or directory"),

@@ -46,7 +46,7 @@ def test_report_exists_from_the_first_record(tmp_path: Path) -> None:
     page.message("nothing to show yet")
     assert not (tmp_path / "report.html").exists()
     report(page, make_records(1)[:1])
-    updated = re.search(r">Last update: (.*)\. The run had not ended by then\.", text(tmp_path))
+    updated = re.search(r">Last update: (.*)\. The run had not ended at this time\.", text(tmp_path))
     assert '<meta http-equiv="refresh" content="30">' in text(tmp_path)
     assert updated is not None
     assert datetime.strptime(updated[1], "%Y-%m-%d %H:%M:%S") <= datetime.now()
@@ -369,4 +369,4 @@ def test_browser_limits_the_axis_to_usual_losses_and_whole_epochs(tmp_path: Path
 def test_browser_without_records_says_so(tmp_path: Path) -> None:
     build_report(tmp_path).close()
     with opened(tmp_path / "report.html") as shown:
-        assert shown.page.locator("#charts").inner_text() == "no records yet"
+        assert shown.page.locator("#charts").inner_text() == "There are no records yet."

@@ -52,7 +52,7 @@ def test_server_returns_embeddings(
     np.testing.assert_allclose(found, np.stack([embedding.vector for embedding in expected]), atol=1e-5)
     assert health["embedding_size"] == SIZE
     assert "classes" not in health
-    error = {"error": "topk: this model returns embeddings, not classes"}
+    error = {"error": "topk: expected no value, because this model returns embeddings, not classes"}
     assert (rejected.status_code, rejected.json()) == (400, error)
 
 

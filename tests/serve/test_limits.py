@@ -9,7 +9,7 @@ def test_admission_limit_rejects_what_does_not_fit_and_releases() -> None:
     limit = AdmissionLimit(5, "images")
     with limit.acquire(3):
         with (
-            pytest.raises(BusyError, match="the server is busy: 3 of 5 images are in use; try again"),
+            pytest.raises(BusyError, match="the server is busy: 3 of 5 images are in use; try again later"),
             limit.acquire(3),
         ):
             raise AssertionError

@@ -48,7 +48,7 @@ def test_page_shows_classes_in_order_and_errors_in_plain_words(server: Running, 
         titles = page.locator("article > div > .faint").all_inner_texts()
         assert titles == ["first.png", "none.png", "last.png", "a<b>.png"], "new files on top, in order"
         error = page.locator("article").nth(1).locator(".error").inner_text()
-        assert error == "This file was not predicted: not an image that can be decoded."
+        assert error == "This file could not be predicted: not an image that can be decoded."
         assert page.locator("article").nth(1).locator(".blank").inner_text() == "no preview"
         page.set_viewport_size({"width": 390, "height": 800})
         assert page.evaluate("document.documentElement.scrollWidth") == 390, "nothing is cut off on a phone"

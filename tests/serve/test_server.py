@@ -142,7 +142,7 @@ def test_bad_images_are_named_with_the_reason(server: Running, images: list[byte
         ("GET", "/%2e%2e/%2e%2e/etc/passwd", {}, 404, "Not Found"),
         ("GET", "/redoc", {}, 404, "Not Found"),
         ("POST", "/predict?model=x", {"files": {"a": b"x"}}, 404, "model: expected one of MobileNetV3_small"),
-        ("PUT", "/models/x", {}, 403, "this server cannot load further models; start it with"),
+        ("PUT", "/models/x", {}, 403, "this server cannot load models; start it with"),
         ("DELETE", "/models/MobileNetV3_small_x0_35", {}, 403, "this server cannot unload models"),
     ],
 )

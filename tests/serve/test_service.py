@@ -73,7 +73,7 @@ def test_too_many_images_are_rejected_until_others_are_answered(
     assert [len(each.json()["results"]) for each in (first, last, again)] == [3, 1, 4]
     assert refused.status_code == 503
     assert refused.headers["retry-after"] == "1"
-    assert refused.json() == {"error": "the server is busy: 3 of 4 images are in use; try again"}
+    assert refused.json() == {"error": "the server is busy: 3 of 4 images are in use; try again later"}
 
 
 def test_slow_answer_times_out(ask: Callable[..., Any], images: list[bytes]) -> None:
@@ -84,7 +84,7 @@ def test_slow_answer_times_out(ask: Callable[..., Any], images: list[bytes]) -> 
 
     late, metrics = ask(act, 0.3)
     assert late.status_code == 504
-    assert late.json() == {"error": "no answer within 0.3 s"}
+    assert late.json() == {"error": "the request was not answered within 0.3 s"}
     assert 'ppcls_images_in_work{model="small"} 0.0' in metrics
 
 
@@ -101,7 +101,10 @@ def test_internal_error_is_counted_and_shows_no_details(
         return await post(client, images[0]), (await client.get("/metrics")).text
 
     answer, metrics = ask(act, 60.0)
-    assert (answer.status_code, answer.json()) == (500, {"error": "the server failed; see its log"})
+    assert (answer.status_code, answer.json()) == (
+        500,
+        {"error": "internal error; see the log of the server"},
+    )
     assert 'ppcls_requests_total{status="500"} 1.0' in metrics
     assert 'ppcls_images_in_work{model="small"} 0.0' in metrics
 

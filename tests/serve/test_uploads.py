@@ -118,7 +118,7 @@ def test_read_images_rejects_invalid_requests(
 
 def test_read_images_rejects_too_many_images() -> None:
     headers, body = form(*((f"{at}.jpg", b"abc") for at in range(4)))
-    with pytest.raises(RequestError, match="the form has too many images: expected at most 3") as caught:
+    with pytest.raises(RequestError, match="the form contains too many images: expected at most 3") as caught:
         read(headers, body)
     assert caught.value.status == 413
 
@@ -137,7 +137,7 @@ def test_read_images_times_out() -> None:
         limits = RequestLimits(100, 3, timeout=0.05)
         await read_images(Headers({"content-type": "image/png"}), body(), limits, lambda count: None)
 
-    with pytest.raises(RequestError, match=r"the body did not arrive within 0\.05 s") as caught:
+    with pytest.raises(RequestError, match=r"the body was not received within 0\.05 s") as caught:
         asyncio.run(run())
     assert caught.value.status == 408
 

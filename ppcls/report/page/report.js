@@ -6,16 +6,16 @@ const css = name => getComputedStyle(document.documentElement).getPropertyValue(
 const epochSteps = [...Array(9).keys()].flatMap(power => [1, 2, 5].map(digit => digit * 10 ** power));
 const redraws = [];
 
-// Large numbers, such as a diverging loss, get an exponent: there is little room beside an axis.
+// Returns a number as text. Large numbers, such as a diverging loss, have an exponent to save space beside an axis.
 function format(value) {
   if (value == null) return "–";
   const rounded = Number(value.toPrecision(5));
   return Math.abs(rounded) >= 1e6 ? rounded.toExponential() : rounded.toString();
 }
 
-// In the joined table of several curves, undefined marks points of other curves and null marks gaps.
+// In the joined table of several curves, undefined marks points of other curves, and null marks gaps.
 
-// Returns the point of a curve that is nearest to the mouse: evaluations are rarer than log lines.
+// Returns the index of the point of a curve that is nearest to the mouse, because curves have different points.
 function nearest(plot, series, index) {
   const values = plot.data[series];
   if (series === 0 || values[index] !== undefined) return index;
@@ -28,19 +28,19 @@ function nearest(plot, series, index) {
   return at - x[left] <= x[right] - at ? left : right;
 }
 
-// Returns the text of the legend: the value under the mouse, or the last one.
+// Returns the text of the legend: the value at the mouse position, or the last value.
 function legend(plot, value, series, index) {
   return format(index == null ? plot.data[series].findLast(known => known != null) : value);
 }
 
-// Returns the points between gaps, which no line would show.
+// Returns the indexes of single points between two gaps, which are not visible as a line.
 function alone(values) {
   const known = [...values.keys()].filter(index => values[index] !== undefined);
   const empty = place => values[known[place]] == null;
   return known.filter((index, place) => !empty(place) && empty(place - 1) && empty(place + 1));
 }
 
-// The range ends at chart.top, unless the visible values are all above it.
+// Returns a function that computes the range of the y axis. It ends at chart.top if a visible value is below.
 function valueRange(chart) {
   return (plot, low, high) => {
     if (high == null) return [null, null];
@@ -89,7 +89,7 @@ for (const chart of data.charts) {
   if (chart.note) {
     const note = document.createElement("div");
     note.className = "faint";
-    note.textContent = `${chart.note} The log scale shows all.`;
+    note.textContent = `${chart.note} The log scale shows all values.`;
     head.after(note);
   }
   document.getElementById("charts").append(box);
@@ -106,7 +106,7 @@ for (const chart of data.charts) {
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraws.forEach(redraw => redraw()));
 
-// Puts names beside the rows and above the columns.
+// Adds class names beside the rows and above the columns of the matrix.
 function nameMatrix(canvas, names, side) {
   const named = document.createElement("div");
   named.className = "named";
@@ -125,7 +125,7 @@ function nameMatrix(canvas, names, side) {
   named.append(canvas);
 }
 
-// A row is shaded by shares of its class, so rare classes are as visible as frequent ones.
+// Draws the matrix. Cells are shaded by the share of their class, so that rare classes are as visible as frequent ones.
 function drawMatrix(canvas, {names, cells}) {
   const size = names.length, side = Math.max(1, Math.min(32, Math.floor(480 / size)));
   const totals = new Array(size).fill(0), counts = new Map();

@@ -242,8 +242,8 @@ def test_int8_export_without_training_images_is_an_error(
     tree = {key: section for key, section in trained.items() if key != "DataLoader"}
     assert run_export(tmp_path, tree, "--precision", "int8") == 1
     assert (
-        "--precision int8 needs training images for calibration: the config has no DataLoader.Train; name "
-        "some with --calibration-data FOLDER, or use --precision float16"
+        "--precision int8 needs training images for calibration: the config has no DataLoader.Train; pass "
+        "images with --calibration-data FOLDER, or use --precision float16"
     ) in capsys.readouterr().err
 
 
@@ -276,7 +276,7 @@ def test_check_accuracy_accepts_the_limit_and_rejects_more() -> None:
     check_accuracy(comparison(None, None), "int8 Net", 0.0, "more images")
     with pytest.raises(
         UserError,
-        match=r"0\.50 points .* 1,000 images of list\.txt \(0\.7500 .* Try more images, or a larger",
+        match=r"0\.50 percentage points .* 1,000 images of list\.txt \(0\.7500 .* Try more images, or a larger",
     ):
         check_accuracy(comparison(0.75, 0.745), "int8 Net", 0.4, "more images")
 
