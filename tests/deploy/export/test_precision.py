@@ -276,7 +276,7 @@ def test_check_accuracy_accepts_the_limit_and_rejects_more() -> None:
     check_accuracy(comparison(None, None), "int8 Net", 0.0, "more images")
     with pytest.raises(
         UserError,
-        match=r"0\.50 percentage points .* 1,000 images of list\.txt \(0\.7500 .* Try more images, or a larger",
+        match=r"0\.50 percentage points .* 1,000 images of list\.txt \(0\.7500 .* Try more images, or a",
     ):
         check_accuracy(comparison(0.75, 0.745), "int8 Net", 0.4, "more images")
 
