@@ -84,7 +84,7 @@ class CvTStage(nn.Layer):  # type: ignore[misc]
         if last:
             self.cls_token = self.create_parameter([1, 1, width], attr=normal())
         self.pos_drop = dropout(rates[0])
-        block = partial(TransformerBlock, hidden=_RATIO * width, drop_rate=rates[0], act=quick_gelu)
+        block = partial(TransformerBlock, mlp=_RATIO * width, drop_rate=rates[0], act=quick_gelu)
         attention = partial(ConvAttention, width, heads, rates, data_format)
         self.blocks = nn.LayerList([block(width, attention(), drop_path=rate) for rate in drop_paths])
         self._last, self._data_format = last, data_format

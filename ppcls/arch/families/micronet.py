@@ -11,7 +11,7 @@ from functools import partial
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, FanOutNormal
+from ppcls.arch.layers.conv_norm import DataFormat, FanOutNormal, conv_norm_layers
 from ppcls.arch.layers.sequence import ResidualSequence
 from ppcls.arch.layers.shuffle import ShiftMax, ShuffledGroups
 from ppcls.arch.layers.transformer import linear
@@ -27,19 +27,17 @@ def _conv(layers: list[nn.Layer]) -> nn.Layer:
 
 def _pointwise(channels: int, out: int, groups: int, data_format: DataFormat) -> nn.Layer:
     """Returns a 1x1 convolution with batch norm."""
-    initializer = FanOutNormal()
-    conv = ConvNorm(channels, out, 1, groups=groups, data_format=data_format, initializer=initializer)
-    return _conv(conv.children())
+    shape = channels, out, 1, 1, groups
+    return _conv(conv_norm_layers(*shape, data_format=data_format, initializer=FanOutNormal()))
 
 
 def _separable(
     widths: tuple[int, int, int], groups: tuple[int, int], kernel: int, stride: int, data_format: DataFormat
 ) -> list[nn.Layer]:
     """Returns a vertical and a horizontal convolution, each with batch norm."""
-    conv = partial(ConvNorm, data_format=data_format, initializer=FanOutNormal())
-    vertical = conv(*widths[:2], (kernel, 1), (stride, 1), groups[0])
-    horizontal = conv(*widths[1:], (1, kernel), (1, stride), groups[1])
-    return [*vertical.children(), *horizontal.children()]
+    layers = partial(conv_norm_layers, data_format=data_format, initializer=FanOutNormal())
+    vertical = layers(*widths[:2], (kernel, 1), (stride, 1), groups[0])
+    return [*vertical, *layers(*widths[1:], (1, kernel), (1, stride), groups[1])]
 
 
 class MicroNet(nn.Layer):  # type: ignore[misc]

@@ -10,7 +10,7 @@ from functools import partial
 
 from paddle import Tensor, nn
 
-from ppcls.arch.layers.conv_norm import DataFormat, FanOutNormal, batch_norm, round_channels
+from ppcls.arch.layers.conv_norm import DataFormat, FanOutNormal, conv_norm_layers, round_channels
 from ppcls.arch.layers.transformer import linear
 
 _STEM = 32
@@ -24,23 +24,6 @@ _STAGES = (  # reduction, channels, number of blocks, stride
     (6, 960, 3, 1),
     (6, 1280, 1, 1),
 )
-
-
-def _conv_norm(
-    in_channels: int, out: int, kernel: int, stride: int, data_format: DataFormat, *, depthwise: bool = False
-) -> list[nn.Layer]:
-    conv = nn.Conv2D(
-        in_channels,
-        out,
-        kernel,
-        stride,
-        padding=kernel // 2,
-        groups=in_channels if depthwise else 1,
-        weight_attr=FanOutNormal(),
-        bias_attr=False,
-        data_format=data_format,
-    )
-    return [conv, batch_norm(out, data_format)]
 
 
 class SandglassBlock(nn.Layer):  # type: ignore[misc]
@@ -67,14 +50,13 @@ class SandglassBlock(nn.Layer):  # type: ignore[misc]
         narrow = in_channels // reduction
         if narrow < out / 6:
             narrow = round_channels(-(-out // 6), 16)
-        depthwise = partial(_conv_norm, kernel=3, data_format=data_format, depthwise=True)
+        layer = partial(conv_norm_layers, data_format=data_format, initializer=FanOutNormal())
         first = wide or in_channels == out
         self._shortcut = in_channels == out and stride == 1 and not wide
-        layers = [*depthwise(in_channels, in_channels, stride=1), nn.ReLU6()] if first else []
-        layers += _conv_norm(in_channels, narrow, 1, 1, data_format)
-        layers += [*_conv_norm(narrow, out, 1, 1, data_format), nn.ReLU6()]
+        layers = [*layer(in_channels, in_channels, 3, groups=in_channels), nn.ReLU6()] if first else []
+        layers += [*layer(in_channels, narrow, 1), *layer(narrow, out, 1), nn.ReLU6()]
         if first or stride > 1:
-            layers += depthwise(out, out, stride=stride)
+            layers += layer(out, out, 3, stride, out)
         self.conv = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -99,7 +81,8 @@ class MobileNeXt(nn.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         channels = round_channels(_STEM * scale)
-        stem = _conv_norm(input_image_channel, channels, 3, 2, data_format)
+        shape = input_image_channel, channels, 3, 2
+        stem = conv_norm_layers(*shape, data_format=data_format, initializer=FanOutNormal())
         layers: list[nn.Layer] = [nn.Sequential(*stem, nn.ReLU6())]
         for reduction, width, depth, stride in _STAGES:
             out = round_channels(width * scale)

@@ -12,9 +12,9 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat
-from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
+from ppcls.arch.layers.drop_path import drop_paths, dropout
 from ppcls.arch.layers.tokens import PatchNorm, ReducedAttention, TokenConvolution
-from ppcls.arch.layers.transformer import linear
+from ppcls.arch.layers.transformer import TransformerBlock, linear
 
 _EPSILON = 1e-6
 
@@ -40,21 +40,6 @@ class DepthwiseMlp(nn.Layer):  # type: ignore[misc]
         x = self.fc1(x)
         x = self.dwconv(F.relu(x) if self._relu else x)
         return self.drop(self.fc2(self.drop(F.gelu(x))))
-
-
-class PyramidBlock(nn.Layer):  # type: ignore[misc]
-    """Attention and a `DepthwiseMlp`, each with a normalization before it and a shortcut around it."""
-
-    def __init__(self, width: int, attention: nn.Layer, mlp: nn.Layer, drop_path: float) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(width, _EPSILON), nn.LayerNorm(width, _EPSILON)
-        self.attn, self.mlp = attention, mlp
-        self.drop_path = DropPath(drop_path) if drop_path else nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps tokens [B, H, W, C] to the same shape."""
-        x = x + self.drop_path(self.attn(self.norm1(x)))
-        return x + self.drop_path(self.mlp(self.norm2(x)))
 
 
 class PyramidVisionTransformerV2(nn.Layer):  # type: ignore[misc]
@@ -95,7 +80,8 @@ class PyramidVisionTransformerV2(nn.Layer):  # type: ignore[misc]
             for _ in range(depths[i]):
                 attention = ReducedAttention(width, heads, reduction, linear_cost, drops, data_format)
                 mlp = DepthwiseMlp(width, ratios[i] * width, drop_rate, linear_cost, data_format)
-                blocks.append(PyramidBlock(width, attention, mlp, next(rates)))
+                block = TransformerBlock(width, attention, mlp, epsilon=_EPSILON, drop_path=next(rates))
+                blocks.append(block)
             kernel, stride = (3, 2) if i else (7, 4)
             conv = partial(nn.Conv2D, padding=kernel // 2, data_format=data_format)
             shape = channels, width, kernel, stride

@@ -7,7 +7,7 @@ from functools import partial
 import paddle
 from paddle import Tensor, nn
 
-from ppcls.arch.layers.conv_norm import DataFormat, batch_norm
+from ppcls.arch.layers.conv_norm import DataFormat, batch_norm, conv_norm_layers
 
 _STEM, _FIRST, _GROWTH, _LAST = 32, 16, 180, 1280  # numbers of channels at scale 1
 _BLOCKS = 16
@@ -15,27 +15,6 @@ _EXPANSION = 6
 _HALVING = (1, 3, 5, 11)  # numbers of the blocks with stride 2
 _EXCITED = 3  # number of the first block with squeeze-and-excitation
 _SQUEEZE = 12
-
-
-def _conv_norm(
-    in_channels: int,
-    out: int,
-    data_format: DataFormat,
-    kernel: int = 1,
-    stride: int = 1,
-    groups: int = 1,
-) -> list[nn.Layer]:
-    conv = nn.Conv2D(
-        in_channels,
-        out,
-        kernel,
-        stride,
-        padding=kernel // 2,
-        groups=groups,
-        bias_attr=False,
-        data_format=data_format,
-    )
-    return [conv, batch_norm(out, data_format)]
 
 
 class NormalizedSqueezeExcitation(nn.Layer):  # type: ignore[misc]
@@ -73,13 +52,12 @@ class PartialShortcutBlock(nn.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         width = in_channels * expansion
-        layers: list[nn.Layer] = []
-        if expansion > 1:
-            layers += [*_conv_norm(in_channels, width, data_format), nn.Swish()]
-        layers += _conv_norm(width, width, data_format, 3, stride, width)
+        layer = partial(conv_norm_layers, data_format=data_format)
+        layers = [*layer(in_channels, width, 1), nn.Swish()] if expansion > 1 else []
+        layers += layer(width, width, 3, stride, width)
         if excited:
             layers.append(NormalizedSqueezeExcitation(width, data_format))
-        layers += [nn.ReLU6(), *_conv_norm(width, out, data_format)]
+        layers += [nn.ReLU6(), *layer(width, out, 1)]
         self.out = nn.Sequential(*layers)
         self._shortcut = stride == 1 and in_channels <= out
         self._parts, self._axis = [in_channels, out - in_channels], 1 if data_format == "NCHW" else 3
@@ -111,7 +89,8 @@ class ReXNet(nn.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         channels = round(_STEM * scale)
-        layers = [*_conv_norm(input_image_channel, channels, data_format, 3, 2), nn.Swish()]
+        layer = partial(conv_norm_layers, data_format=data_format)
+        layers = [*layer(input_image_channel, channels, 3, 2), nn.Swish()]
         width: float = _FIRST
         for i in range(_BLOCKS):
             out = round(width * scale)
@@ -120,7 +99,7 @@ class ReXNet(nn.Layer):  # type: ignore[misc]
             channels = out
             width += _GROWTH / _BLOCKS
         features = int(_LAST * scale)
-        layers += [*_conv_norm(channels, features, data_format), nn.Swish()]
+        layers += [*layer(channels, features, 1), nn.Swish()]
         layers.append(nn.AdaptiveAvgPool2D(1, data_format=data_format))
         self.features = nn.Sequential(*layers)
         classifier = nn.Conv2D(features, class_num, 1, data_format=data_format)

@@ -89,7 +89,7 @@ class VisionTransformer(nn.Layer):  # type: ignore[misc]
         attention = partial(
             SelfAttention, bias=qkv_bias, scale=scale, drop_rate=drop_rate, attn_drop_rate=attn_drop_rate
         )
-        block = partial(TransformerBlock, hidden=width * mlp_ratio, epsilon=epsilon, drop_rate=drop_rate)
+        block = partial(TransformerBlock, mlp=width * mlp_ratio, epsilon=epsilon, drop_rate=drop_rate)
         rates = drop_paths(drop_path_rate, depth)
         self.blocks = nn.LayerList([block(width, attention(width, heads), drop_path=rate) for rate in rates])
         self.norm = nn.LayerNorm(width, epsilon)

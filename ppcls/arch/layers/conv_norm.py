@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import paddle
 from paddle import Tensor, nn
@@ -121,6 +121,11 @@ class ConvNorm(nn.Layer):  # type: ignore[misc]
         """Returns ``relu(norm(conv(x)) + shortcut)``."""
         conv, norm = self.names
         return norm_relu(getattr(self, norm), getattr(self, conv)(x), shortcut)
+
+
+def conv_norm_layers(*shape: Any, **options: Any) -> list[nn.Layer]:
+    """Returns the convolution and the batch norm of a `ConvNorm`, for a `paddle.nn.Sequential`."""
+    return ConvNorm(*shape, **options).children()  # type: ignore[no-any-return]
 
 
 class UnderscoredConvNorm(ConvNorm):

@@ -154,7 +154,7 @@ class TransformerBlock(nn.Layer):  # type: ignore[misc]
     Args:
         width: Width of a token.
         attention: Layer that maps tokens to tokens of the same shape.
-        hidden: Width between the layers of the `Mlp`.
+        mlp: Width between the layers of the `Mlp`, or a layer that replaces the `Mlp`.
         epsilon: Epsilon of layer norm.
         drop_rate: Dropout rate in the `Mlp`.
         drop_path: Probability of skipping the attention or the `Mlp` for an image in training.
@@ -165,7 +165,7 @@ class TransformerBlock(nn.Layer):  # type: ignore[misc]
         self,
         width: int,
         attention: nn.Layer,
-        hidden: int,
+        mlp: int | nn.Layer,
         *,
         epsilon: float = 1e-5,
         drop_rate: float = 0.0,
@@ -175,7 +175,7 @@ class TransformerBlock(nn.Layer):  # type: ignore[misc]
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width, epsilon), nn.LayerNorm(width, epsilon)
         self.attn = attention
-        self.mlp = Mlp(width, hidden, drop_rate, act)
+        self.mlp = Mlp(width, mlp, drop_rate, act) if isinstance(mlp, int) else mlp
         self.drop_path = DropPath(drop_path) if drop_path else nn.Identity()
 
     def forward(self, x: Tensor, context: Any = None) -> Tensor:
