@@ -232,7 +232,7 @@ def test_fit_works_in_another_thread(tree: dict[str, Any]) -> None:
         ),
         (
             lambda tree: build_state(load_config(tree, {"DataLoader.Train": None})),
-            "DataLoader.Train: missing; training needs it in the config",
+            "DataLoader.Train: missing; add a data set for training to the config",
         ),
         (
             lambda tree: build_state(load_config(tree, {"Global.pretrained_model": "gone.pdparams"})),

@@ -1,1 +1,1 @@
-"""The YAML: its fields, their bounds, and the errors a user sees. Never imports Paddle."""
+"""The YAML config: its sections and fields, their checks, and their error messages. Never imports Paddle."""

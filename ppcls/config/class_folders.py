@@ -1,4 +1,4 @@
-"""Image folders with one subfolder per class, and the config values that follow from them."""
+"""Reads image folders with one subfolder per class, and sets config values that depend on them."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _PARTS = ("train", "val")
 # Keys that DataLoader.Eval copies from DataLoader.Train if both are parts of one folder.
 _SHARED = ("image_root", "val_share", "split_seed", "extensions", "follow_links")
 _FOLDER = "ImageFolderDataset"
-_ASSUMED_CLASSES = 1000
+_ASSUMED_CLASSES = 1000  # number of classes for the validation of other keys if they can't be counted
 # Control characters, line breaks, and bytes that are not UTF-8: label_list.txt has one UTF-8 line per class.
 _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def list_class_folders(root: Path) -> tuple[str, ...]:
-    """Returns the sorted names of the class folders in ``root``. Their positions are the labels.
+    """Returns the sorted names of the class folders in ``root``. The index of a name is its label.
 
     Raises:
-        UserError: A name can't be written to ``label_list.txt`` and read back.
+        UserError: A name contains characters that ``label_list.txt`` does not support.
     """
     names = sorted(
         entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith(".")
     )
     raise_line_errors(
         [
-            f"{root}: class folder {name!a}: expected a name in UTF-8 without line breaks and other control "
-            "characters, and without blanks at its ends; rename the folder"
+            f"{root}: class folder {name!a}: expected a name in UTF-8 without control characters such as "
+            "line breaks, and without spaces at the start or end; rename the folder"
             for name in names
             if _UNWRITABLE.search(name) or name != name.strip()
         ]
@@ -43,12 +43,20 @@ def list_class_folders(root: Path) -> tuple[str, ...]:
 
 
 def find_class_root(root: Path, part: Literal["train", "val"] | None) -> tuple[Path, bool]:
-    """Returns the folder with the class folders of a part, and whether all its images belong to the part.
+    """Finds the class folders of a part of an image folder.
 
-    If ``root`` has subfolders ``train`` and ``val`` with class folders, these are the parts.
+    If ``root`` has subfolders ``train`` and ``val`` with class folders, these are the parts. Otherwise the
+    images are split at random.
+
+    Args:
+        root: Image folder.
+        part: Part of the images; None for all images.
+
+    Returns:
+        The folder that contains the class folders, and whether all its images are in the part.
 
     Raises:
-        UserError: Only one of the subfolders exists, or their names are capitalized.
+        UserError: Only one of the subfolders exists, or their names contain upper-case letters.
     """
     if part is None or not root.is_dir():
         return root, part is None
@@ -63,29 +71,31 @@ def find_class_root(root: Path, part: Literal["train", "val"] | None) -> tuple[P
     if len(parts) == 1:
         missing = next(name for name in _PARTS if name not in parts)
         raise UserError(
-            f"{root}: has a folder {parts[0]} of class folders, but no {missing}; name the folder of the "
-            f"other images {missing}, or set image_root to {root / parts[0]} to split its images at random"
+            f"{root}: contains a folder {parts[0]} with class folders, but no folder {missing}; rename the "
+            f"folder of the other images to {missing}, or set image_root to {root / parts[0]} to split its "
+            "images at random"
         )
     return (root / part, True) if parts else (root, False)
 
 
 def _is_misnamed_part(folder: Path) -> bool:
-    """Whether a folder such as ``Train`` contains folders, and is therefore a part instead of a class."""
+    """Returns whether a folder such as ``Train`` contains folders, so it is a part and not a class."""
     return folder.name.lower() in _PARTS and len(list_class_folders(folder)) > 0
 
 
 def fill_from_class_folders(tree: dict[str, Any]) -> None:
-    """Sets values that follow from an image folder, in place, before validation.
+    """Sets config values that depend on an image folder, in place, before validation.
 
-    ``DataLoader.Eval`` gets the folder of ``DataLoader.Train`` if it is a part of it. ``class_num: auto`` of
-    models and heads becomes the number of class folders. If the folder is missing, for example because a
-    model predicts on another machine, it becomes the number of names in the run's ``label_list.txt``.
+    If ``DataLoader.Eval`` is a part of an image folder, it gets the missing keys from ``DataLoader.Train``.
+    ``class_num: auto`` of models and heads becomes the number of class folders. If the image folder is
+    missing, for example for prediction on another machine, ``class_num`` becomes the number of names in
+    ``label_list.txt`` of the run.
 
     Args:
         tree: The YAML, which may be invalid.
 
     Raises:
-        UserError: The classes can't be counted, or there are fewer than two.
+        UserError: The classes can't be counted, or there are fewer than two classes.
     """
     train, evaluation = (mapping_at(tree, f"DataLoader.{split}.dataset") for split in ("Train", "Eval"))
     if train.get("name") == evaluation.get("name") == _FOLDER and evaluation.get("part") is not None:
@@ -93,7 +103,7 @@ def fill_from_class_folders(tree: dict[str, Any]) -> None:
             if key in train:
                 evaluation.setdefault(key, train[key])
     if models := [model for model in model_sections(tree) if model.get("class_num") == "auto"]:
-        classes = _ASSUMED_CLASSES  # for the validation of the other keys, if they can't be counted
+        classes = _ASSUMED_CLASSES
         try:
             classes = _count_classes(tree, train)
         finally:
@@ -105,13 +115,13 @@ def _count_classes(tree: dict[str, Any], train: dict[Any, Any]) -> int:
     root, part = train.get("image_root"), train.get("part")
     if train.get("name") != _FOLDER or root is None:
         raise UserError(
-            "Arch.class_num: auto needs DataLoader.Train.dataset to be an ImageFolderDataset with an "
-            "image_root, whose class folders it counts; set a number"
+            "Arch.class_num: auto counts class folders, so it needs an ImageFolderDataset with an image_root "
+            "in DataLoader.Train.dataset; set a number instead"
         )
     if not isinstance(root, str):
         raise UserError(
-            f"DataLoader.Train.dataset.image_root: expected text, got {show(root)}; quote it, so that YAML "
-            "reads it as text"
+            f"DataLoader.Train.dataset.image_root: expected text, got {show(root)}; put the value in quotes, "
+            "so that YAML reads it as text"
         )
     output = node_at(tree, "Global.output_dir")
     listing = Path(output) / LABEL_LIST if isinstance(output, str) else None

@@ -1,7 +1,7 @@
-"""Base classes of a user's losses, metrics, optimizers and transforms, and their registration.
+"""Base classes and registration of users' own losses, metrics, optimizers and transforms.
 
-A module of the user defines subclasses with `register`, and ``Global.import_modules`` names the module. It is
-imported before the config is checked, and must not import Paddle itself: import it in the functions.
+A user's module defines subclasses with the decorator `register`. ``Global.import_modules`` lists the module.
+The module is imported before the config is checked, so it must import Paddle inside its functions only.
 """
 
 from __future__ import annotations
@@ -21,53 +21,54 @@ Component = TypeVar("Component", bound=type[Spec])
 
 
 class CustomLoss(LossSpec):
-    """A user's loss. Its fields are its keys in YAML."""
+    """Base class of users' losses. The fields of a subclass are its keys in YAML."""
 
     def build(self) -> Callable[[Any, Any], Any]:
-        """Returns a function of logits [B, C] and labels to their mean loss, a float32 scalar tensor.
+        """Returns a function that computes the mean loss.
 
-        Labels are [B] int64, or [B, C] float32 if images are mixed or have several labels.
+        Its arguments are the logits, [B, C], and the labels, [B] int64, or [B, C] float32 if images are mixed
+        or have several labels. It returns a float32 scalar tensor.
         """
         raise NotImplementedError
 
 
 class CustomMetric(MetricSpec):
-    """A user's metric of evaluation. It sees the images of all ranks at once.
+    """Base class of users' evaluation metrics, which are computed on the images of all ranks at once.
 
-    Its name in reports is the name of the class, unless it overrides ``names``.
+    Reports use the name of the class, or the result of ``names`` if the class overrides it.
     """
 
     labels: ClassVar[Any] = "any"
     whole_dataset: ClassVar[bool] = True
 
     def compute(self, scores: NDArray[Any], labels: NDArray[Any]) -> Sequence[float]:
-        """Returns one value per name.
+        """Returns one value for each of ``names``.
 
         Args:
-            scores: Logits [N, C] float32.
-            labels: [N] for one label per image, [N, C] for several.
+            scores: Logits, [N, C] float32.
+            labels: Labels, [N] for one label per image, [N, C] for several.
         """
         raise NotImplementedError
 
 
 class CustomOptimizer(CoupledSpec):
-    """A user's optimizer."""
+    """Base class of users' optimizers. The fields of a subclass are its keys in YAML."""
 
     def build(self, **common: Any) -> Any:
         """Returns a `paddle.optimizer.Optimizer`.
 
         Args:
-            **common: ``learning_rate``, ``parameters``, ``grad_clip`` and ``weight_decay``, which Paddle's
-                optimizers accept.
+            **common: Arguments of Paddle's optimizers: ``learning_rate``, ``parameters``, ``grad_clip`` and
+                ``weight_decay``.
         """
         raise NotImplementedError
 
 
 def register(component: Component) -> Component:
-    """Makes a subclass of one of the classes above known by its name in YAML; use it as a decorator.
+    """Registers a user's class, so that YAML can select it by its name. Use it as a decorator.
 
     Raises:
-        TypeError: The class is no subclass of them.
+        TypeError: The class is not a subclass of a base class of this module.
         ValueError: The name is already registered.
     """
     for base, registry in (
@@ -85,13 +86,13 @@ def register(component: Component) -> Component:
 
 
 def register_architecture(name: str, builder: str) -> None:
-    """Makes an architecture known by its name in YAML.
+    """Registers an architecture, so that YAML can select it by its name.
 
     Args:
-        name: Value of ``Arch.name``.
-        builder: ``module:function``, imported when the model is built. The function is called with
+        name: Value of ``Arch.name`` that selects the architecture.
+        builder: ``module:function`` to import when the model is built. The function gets the arguments
             ``class_num``, ``data_format`` and ``input_image_channel``, and returns a `paddle.nn.Layer` that
-            maps images to logits [B, class_num].
+            computes the logits, [B, class_num], of images.
 
     Raises:
         ValueError: The name is already registered.

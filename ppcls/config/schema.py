@@ -1,4 +1,4 @@
-"""The whole config."""
+"""The class `Config`, which has all sections of a config."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ppcls.registry import OPTIMIZERS
 
 
 class Config(Section):
-    """One run: its settings, model, objective, optimizer and data."""
+    """All settings of a run: model, data, losses, metrics, optimizer and prediction."""
 
     key_hints: ClassVar[Mapping[str, str]] = {
         **{name: f"write Global.{name}" for name in run.Global.model_fields},
@@ -30,41 +30,41 @@ class Config(Section):
         **{"classes_num": "write Arch.class_num", "model_save_dir": "write Global.output_dir"},
         "use_gpu": "write Global.device: gpu or cpu",
         "AMP_BF16": "write AMP with dtype: bfloat16",
-        "UnLabelLoss": "write SSL, which has the cross-entropy of FixMatch; others are not supported",
+        "UnLabelLoss": "write SSL, which uses the cross-entropy of FixMatch; other losses are not supported",
         "Slim": "quantization and pruning during training are not supported; remove it, and export the "
         "trained model in int8 with: ppcls export --precision int8 --format onnx (or openvino, for CPUs)",
     }
     Global: run.Global = run.Global()
-    """The run as a whole."""
+    """General settings of the run."""
     Arch: Annotated[
         model.Arch | DistillationModel | RecModel,
         Variants(model.Arch, {"DistillationModel": DistillationModel, "RecModel": RecModel}),
     ]
-    """The model."""
+    """Architecture of the model, its options and its initial weights."""
     AMP: run.AMP | None = None
-    """Mixed precision; by default none."""
+    """Settings of mixed precision; default: float32 without mixed precision."""
     EMA: run.EMA | None = None
-    """Moving average of the weights; by default none."""
+    """Settings of the moving average of the weights; default: no moving average."""
     Loss: objective.Loss = objective.Loss()
-    """Losses."""
+    """Losses of training and evaluation; default: CELoss."""
     SSL: objective.SSL | None = None
-    """Semi-supervised training; by default only labelled images are used."""
+    """Settings of semi-supervised training; default: training on labelled images only."""
     Optimizer: Annotated[OptimizerSpec, Tagged(OPTIMIZERS)]
-    """The optimizer and its learning-rate schedule."""
+    """Optimizer and learning rate schedule."""
     DataLoader: loader.DataLoader = loader.DataLoader()
-    """The data."""
+    """Data sets of training and evaluation, and how they are loaded."""
     Infer: infer.Infer | None = None
-    """Prediction on files."""
+    """Settings of prediction on files; needed only for prediction and export."""
     Metric: objective.Metric = objective.Metric()
-    """Metrics."""
+    """Metrics of training and evaluation."""
 
     @field_validator("Optimizer", mode="before")
     @classmethod
     def _check_one_optimizer(cls, value: Any) -> Any:
         if isinstance(value, list):
             raise ValueError(
-                "expected one optimizer for all parameters, got a list; keep the model's. Only CenterLoss "
-                "may have another one: SGD with ConstLR"
+                "expected one optimizer for all parameters, got a list; use only the optimizer of the model. "
+                "Only CenterLoss may have another one: SGD with ConstLR"
             )
         return value
 
@@ -95,15 +95,15 @@ class Config(Section):
 
     @property
     def used_splits(self) -> dict[str, loader.Split]:
-        """Data sets that training reads, by key in ``DataLoader``."""
+        """Data sets that a training run reads, by their keys in ``DataLoader``."""
         splits, evaluates = self.DataLoader.splits, self.Global.eval_during_train
         return {place: split for place, split in splits.items() if evaluates or place == "Train"}
 
     def class_count(self, *, training: bool) -> int | None:
-        """Returns the number of classes of the labels; None if they are identities, which may be any numbers.
+        """Returns the number of classes of the labels; None if labels are identities with any numbers.
 
         Args:
-            training: Whether the labels are those of ``DataLoader.Train``, instead of evaluation.
+            training: Whether to return it for ``DataLoader.Train``; otherwise for the evaluation data.
         """
         retrieval = self.Global.eval_mode == "retrieval" and not training
         headless = isinstance(self.Arch, RecModel) and self.Arch.Head is None

@@ -202,7 +202,7 @@ def test_checks_published_weights_need_the_network_of_paddleclas() -> None:
     (problem,) = problems(*variant, "Arch.pretrained=True")
     assert (
         problem == "Arch.timm_variant: the published weights (Arch.pretrained=True) need False; "
-        "correct it, or name other weights as pretrained"
+        "change it, or set Arch.pretrained to other weights"
     )
 
 

@@ -56,7 +56,9 @@ def test_find_class_root_with_one_part_names_the_missing_one(
     with pytest.raises(UserError) as caught:
         load_config(FINETUNE, [f"{KEY}={tmp_path}"])
     message = str(caught.value)
-    assert message.startswith(f"{tmp_path}: has a folder {found} of class folders, but no {missing}; ")
+    assert message.startswith(
+        f"{tmp_path}: contains a folder {found} with class folders, but no folder {missing}; "
+    )
     assert f"set image_root to {tmp_path / found}" in message
 
 

@@ -142,7 +142,7 @@ def test_paddleclas_config_survives_a_dump(family: str) -> None:
         ),
         (
             lambda: plain("ResNet50") | {"Arch": {"name": "ResNet50", "layer_type": "DiverseBranchBlock"}},
-            r"Arch.layer_type: ResNet50 has no such option, only ResNet with basic blocks",
+            r"Arch.layer_type: ResNet50 has no such option; it exists only for ResNet with basic blocks",
         ),
         (
             lambda: plain("ResNet50") | {"Slim": {"quant": {"name": "pact"}}},
@@ -259,7 +259,9 @@ def test_dropout_prob_only_for_some_architectures() -> None:
     assert config.Arch.options == {"dropout_prob": 0.0}
     assert validate(yaml.safe_load(dump_config(config)), "dump") == config
     (problem,) = problems("Arch.dropout_prob=0.5")
-    assert problem.startswith("Arch.dropout_prob: ResNet18 has no such option, only MobileNetV3")
+    assert problem.startswith(
+        "Arch.dropout_prob: ResNet18 has no such option; it exists only for MobileNetV3"
+    )
 
 
 def test_config_warnings_report_a_shortened_warmup() -> None:

@@ -41,4 +41,4 @@ def test_description_is_inherited():
         size: int = 2
 
     assert description(Derived, "size") == "Side of the image."
-    assert description(Config, "Global") == "The run as a whole."
+    assert description(Config, "Global") == "General settings of the run."

@@ -1,1 +1,1 @@
-"""Field types and error texts that all sections share."""
+"""Field types and error messages that all sections share."""

@@ -1,4 +1,4 @@
-"""Config errors as users read them: each source of values, then its invalid keys."""
+"""Formats config errors: each source of values, followed by the problems of its keys."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from ppcls.errors import UserError
 
 
 class ConfigError(UserError):
-    """Everything that is wrong with a config, in one message.
+    """Error with all problems of a config in one message.
 
     Args:
-        source: The file, or another name of the config.
-        problems: One line each, beginning with the key.
-        overrides: Keys set outside the file and how a message names each, such as ``-o Global.epochs=0``.
+        source: Path of the file, or another name of the config.
+        problems: One line per problem, which starts with the key.
+        overrides: Keys that were set outside the file, with their names in messages, such as ``-o
+            Global.epochs=0``.
 
     Attributes:
-        problems: The lines, without their sources.
+        problems: The lines of ``problems``.
     """
 
     def __init__(
@@ -35,12 +36,12 @@ class ConfigError(UserError):
 
 
 def split_path(path: str) -> list[str]:
-    """Returns the keys of ``Loss.Train[0].CELoss`` or ``Loss.Train.0.CELoss``."""
+    """Splits a path such as ``Loss.Train[0].CELoss`` or ``Loss.Train.0.CELoss`` into its keys."""
     return re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
 
 
 def _source_of(line: str, source: str, overrides: Mapping[str, str]) -> str:
-    """Returns what set the value that a problem is about: the file, an override, or both."""
+    """Returns the source of the value that has a problem: the file, an override, or both."""
     keys = split_path(line.partition(": ")[0])
     parts = []
     for path, name in reversed(list(overrides.items())):
@@ -53,10 +54,12 @@ def _source_of(line: str, source: str, overrides: Mapping[str, str]) -> str:
 
 
 def place(tree: Any, loc: Sequence[int | str]) -> str:
-    """Returns the path of ``loc`` in the YAML, such as ``Infer.transforms[2].CropImage``.
+    """Returns the path of a location in the YAML, such as ``Infer.transforms[2].CropImage``.
 
-    pydantic's location lacks the name of a one-key mapping in a list (``- CropImage: {size: 224}``). The
-    tree of the YAML supplies it.
+    Args:
+        tree: The YAML as nested dicts and lists. It is needed for mappings with one key in a list, such as
+            ``- CropImage: {size: 224}``, because pydantic's location does not contain the name ``CropImage``.
+        loc: Location of an error in pydantic's form.
     """
     text, node, in_list = "", tree, False
     for element in loc:
@@ -80,7 +83,7 @@ def _child(node: Any, element: int | str) -> Any:
 
 
 def describe_problems(tree: Any, error: ValidationError) -> list[str]:
-    """Returns one line for each error that validation found: its key and what is wrong."""
+    """Returns one line for each error of validation: the key and the problem."""
     return [
         ": ".join(filter(None, [place(tree, details["loc"]), details["msg"].removeprefix("Value error, ")]))
         for details in error.errors(include_url=False)

@@ -1,4 +1,4 @@
-"""Field types of the config: bounded numbers, and components chosen by name."""
+"""Field types of the config: numbers with bounds, and components selected by name."""
 
 from __future__ import annotations
 
@@ -31,24 +31,29 @@ _SHORT.maxdict = _SHORT.maxlist = _SHORT.maxtuple = 8
 
 
 def show(value: Any) -> str:
-    """Returns a YAML value as error messages show it, shortened if it is long."""
+    """Returns a YAML value as text for error messages. Long values are shortened."""
     return _SHORT.repr(value)
 
 
 def problem(text: str, *loc: int | str) -> InitErrorDetails:
-    """Returns one error with its final text, at ``loc`` below the section that raises it."""
+    """Returns one validation error.
+
+    Args:
+        text: Message of the error.
+        loc: Location of the error, relative to the section that raises it.
+    """
     return InitErrorDetails(
         type=PydanticCustomError("problem", "{text}", {"text": text}), loc=loc, input=None
     )
 
 
 def error_at(text: str, *loc: int | str) -> ValidationError:
-    """Returns an exception with a single `problem`, for a validator to raise."""
+    """Returns an exception with a single `problem`, which a validator can raise."""
     return ValidationError.from_exception_data("problem", [problem(text, *loc)])
 
 
 def explain(error: ErrorDetails) -> str:
-    """Returns what pydantic expected and found, in the words of someone who writes YAML."""
+    """Returns pydantic's error as a message with the terms of YAML: the expected and the actual value."""
     context, got = error.get("ctx", {}), show(error["input"])
     match error["type"]:
         case "missing":
@@ -76,16 +81,16 @@ def explain(error: ErrorDetails) -> str:
 
 
 def _follows_from_items(error: ErrorDetails) -> bool:
-    """Whether a list is too short only because some items are invalid and have errors of their own."""
+    """Returns whether a list is too short only because some of its items are invalid and reported."""
     return error["type"] == "too_short" and len(error["input"]) >= error["ctx"]["min_length"]
 
 
 class Section(BaseModel):
-    """A part of the config. It is frozen, rejects unknown keys and reports all its errors together.
+    """Base class of the parts of the config. Rejects unknown keys, reports all errors at once, and is frozen.
 
     Attributes:
-        key_hints: Unsupported keys that users of other trainers may write, and what to write instead.
-        ignored: Keys that neither PaddleClas nor ppcls uses, and the key that has the effect.
+        key_hints: Unsupported keys that users of other trainers may write, each with advice.
+        ignored: Keys that neither PaddleClas nor ppcls uses, each with the reason or the key to use instead.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
@@ -120,7 +125,7 @@ class Section(BaseModel):
 
     @property
     def ignored_keys(self) -> tuple[str, ...]:
-        """The `ignored` keys that the config contains."""
+        """Keys of `ignored` that the config contains."""
         return self._ignored_keys
 
     @classmethod
@@ -130,21 +135,21 @@ class Section(BaseModel):
 
 
 class Spec(Section):
-    """A section that YAML selects by its class name: a transform, a loss, an optimizer."""
+    """Base class of sections that YAML selects by their class names, such as transforms and losses."""
 
     @property
     def kind(self) -> str:
-        """The name in YAML."""
+        """Name of the section in YAML."""
         return type(self).__name__
 
 
 def expected(what: str, got: Any) -> PydanticCustomError:
-    """Returns the error that field types raise: what was expected and what was found."""
+    """Returns an error with the expected and the actual value, which field types raise."""
     return PydanticCustomError("expected", "expected {what}, got {got}", {"what": what, "got": show(got)})
 
 
 def read_number(value: Any) -> Any:
-    """Returns text such as ``"1.0/255.0"``, common in PaddleClas's files, as a number; else ``value``."""
+    """Returns text such as ``"1.0/255.0"``, as in PaddleClas's files, as a number; other values unchanged."""
     if isinstance(value, str) and (match := _QUOTIENT.fullmatch(value)):
         try:
             return float(match[1]) / float(match[2])
@@ -155,7 +160,7 @@ def read_number(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Bound:
-    """Bounds of an ``int`` or ``float`` field, named in its error messages."""
+    """Bounds of an ``int`` or ``float`` field: greater than, greater or equal, less than, less or equal."""
 
     gt: float | None = None
     ge: float | None = None
@@ -163,7 +168,7 @@ class Bound:
     le: float | None = None
 
     def describe(self, source: type) -> str:
-        """Returns what is expected, such as ``an integer > 0``."""
+        """Returns the accepted values as text, such as ``an integer > 0``."""
         limits = [
             f"{sign} {limit:.12g}"
             for sign, limit in ((">", self.gt), (">=", self.ge), ("<", self.lt), ("<=", self.le))
@@ -196,14 +201,14 @@ class Bound:
 
 @dataclass(frozen=True)
 class BoundOrAuto(Bound):
-    """Bounds of a field that may also be ``auto`` in YAML, which becomes a number before validation."""
+    """Bounds of a field that may also be ``auto`` in YAML. ``auto`` becomes a number before validation."""
 
     def describe(self, source: type) -> str:
-        """Returns what is expected, such as ``an integer > 0 or auto``."""
+        """Returns the accepted values as text, such as ``an integer > 0 or auto``."""
         return f"{super().describe(source)} or auto"
 
 
-# Upper bounds refuse typing errors that would otherwise exhaust memory long after the start.
+# The upper bounds reject mistyped numbers, which could otherwise exhaust the memory during the run.
 MAX_SIDE = 16_384  # pixels
 MAX_CLASSES = 10_000_000
 Count = Annotated[int, Bound(gt=0)]
@@ -236,7 +241,7 @@ def _choose(registry: Registry, name: Any, params: Any) -> Spec:
 
 @dataclass(frozen=True)
 class Keyed:
-    """A list item ``{Name: parameters}`` (or just ``Name``), as in ``transform_ops``."""
+    """Field type of a list item ``{Name: parameters}`` or ``Name``, as in ``transform_ops``."""
 
     registry: Registry
 
@@ -264,7 +269,7 @@ class Keyed:
 
 @dataclass(frozen=True)
 class Tagged:
-    """A mapping whose key ``name`` selects the component, as in ``Optimizer``."""
+    """Field type of a mapping whose key ``name`` selects the component, as in ``Optimizer``."""
 
     registry: Registry
     default: str | None = None
@@ -293,7 +298,12 @@ class Tagged:
 
 @dataclass(frozen=True)
 class Variants:
-    """A section whose class depends on the value of its key ``name``."""
+    """Field type of a section whose class depends on the value of its key ``name``.
+
+    Attributes:
+        plain: Class for all other names.
+        others: Classes by name.
+    """
 
     plain: type[Section]
     others: Mapping[str, type[Section]]

@@ -1,4 +1,4 @@
-"""Configs as plain data: nested dicts and lists, before they are checked."""
+"""Functions for configs as plain data: nested dicts and lists that are not validated yet."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ Tree = dict[str, Any]
 
 
 def node_at(tree: Any, path: str) -> Any:
-    """Returns the value at a path such as ``DataLoader.Train``; None if there is none."""
+    """Returns the value at a path such as ``DataLoader.Train``; None if the path does not exist."""
     for key in path.split("."):
         tree = tree.get(key) if isinstance(tree, dict) else None
     return tree
 
 
 def mapping_at(tree: Any, path: str) -> Tree:
-    """Returns the mapping at a path; an empty one, which is not part of the tree, if there is none."""
+    """Returns the mapping at a path; if there is none, a new empty dict that is not part of the tree."""
     node = node_at(tree, path)
     return node if isinstance(node, dict) else {}
 
 
 def model_sections(tree: Any) -> Iterator[Tree]:
-    """Yields everything in ``Arch`` that may be a model or a head: with an architecture or classes."""
+    """Yields the sections in ``Arch`` that can have an architecture or a number of classes.
+
+    These are ``Arch`` itself, its backbone and head, and the models of a ``DistillationModel``.
+    """
     arch = mapping_at(tree, "Arch")
     models = arch.get("models")
     named = [item for item in models if isinstance(item, dict)] if isinstance(models, list) else []
@@ -36,9 +39,9 @@ def model_sections(tree: Any) -> Iterator[Tree]:
 
 
 def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields path and value of every leaf, such as ``Loss.Train.0.CELoss.weight``.
+    """Yields the path and value of every leaf, with paths such as ``Loss.Train.0.CELoss.weight``.
 
-    A list is a leaf unless it holds mappings.
+    A list without mappings is a leaf.
     """
     if isinstance(tree, dict) and tree:
         for key, value in tree.items():

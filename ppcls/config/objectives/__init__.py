@@ -1,1 +1,1 @@
-"""Config of training objectives: distillation, embedding, several labels."""
+"""Config sections for distillation, embeddings, and images with several labels."""

@@ -1,4 +1,4 @@
-"""Distillation between several models: ``Arch.name: DistillationModel``."""
+"""The section ``Arch`` for distillation with several models: ``Arch.name: DistillationModel``."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ from ppcls.config.sections.model import Arch
 STUDENT = "Student"
 _ATTENTION_MODEL = "AttentionModel"
 _TRANSFORMS = ("LinearTransformTeacher", "LinearTransformStudent")
-_SHAPES = ("t_shapes", "s_shapes")  # AFDLoss repeats them
+_SHAPES = ("t_shapes", "s_shapes")  # dropped, because AFDLoss has the same keys
 _SHARED = ("class_num", "data_format", "input_image_channel")
 
 
 def plain_members(data: dict[str, Any]) -> dict[str, Any]:
-    """Returns the section with each ``AttentionModel`` replaced by its backbone and ``attention``.
+    """Replaces each ``AttentionModel`` in a section with its backbone, and adds the key ``attention``.
 
-    The linear transforms of an ``AttentionModel`` belong to the loss here. Its ``freeze_params_list`` becomes
-    an item of the list for all models.
+    In PaddleClas, an ``AttentionModel`` contains linear transforms. In ppcls, they are part of the loss. The
+    ``freeze_params_list`` of the model becomes an item of the list for all models.
 
     Args:
-        data: The section. Models in another form are not changed.
+        data: The section ``Arch``. Other models stay unchanged.
+
+    Returns:
+        The changed section, or ``data`` itself if it has no ``AttentionModel``.
     """
     models, flags = [], list(data.get("freeze_params_list") or [False] * len(data["models"]))
     for position, model in enumerate(data["models"]):
@@ -40,7 +43,7 @@ def plain_members(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain_member(model: Any) -> dict[str, Any] | None:
-    """Returns ``{Name: keys of the backbone, with attention}``; None unless it is an ``AttentionModel``."""
+    """Returns ``{Name: keys of the backbone, with attention}``; None if it is no valid ``AttentionModel``."""
     if not isinstance(model, dict) or len(model) != 1:
         return None
     ((name, keys),) = model.items()
@@ -61,30 +64,38 @@ def _plain_member(model: Any) -> dict[str, Any] | None:
 
 
 class MemberArch(Arch):
-    """One of several models. Number of classes, layout and channels default to those of all models."""
+    """The keys of Arch, for one of several models.
+
+    `class_num`, `data_format` and `input_image_channel` have the values of the enclosing section by default.
+    """
 
 
 class AttentionLayers(Section):
-    """Layers of a model that ``AFDLoss`` uses, from the linear transform of an ``AttentionModel``."""
+    """Layers of a model that ``AFDLoss`` compares. An ``AttentionModel`` of PaddleClas sets these keys."""
 
     keys: tuple[str, ...] = Field(min_length=1)
-    """Layers, as in `return_patterns`."""
+    """Names of the layers, in the form of `return_patterns`."""
     qk_dim: Count = 128
-    """Length of queries and keys."""
+    """Length of the query and key vectors of the attention."""
 
 
 class DistilledArch(MemberArch):
-    """One of the models of a ``DistillationModel``."""
+    """The keys of one model of a ``DistillationModel``."""
 
     return_patterns: tuple[str, ...] = ()
-    """Layers whose outputs losses may use, such as `blocks[2].conv1`."""
+    """Names of layers whose outputs the losses use, such as `blocks[2].conv1`."""
     attention: AttentionLayers | None = None
-    """Layers for AFDLoss."""
+    """Layers that AFDLoss compares; default: none."""
 
 
 @dataclass(frozen=True)
 class NamedModel:
-    """A list item ``{Name: keys of Arch}``."""
+    """Item of `DistillationModel.models`: ``{Name: keys of Arch}``.
+
+    Attributes:
+        name: Name of the model.
+        arch: Its keys.
+    """
 
     name: str
     arch: DistilledArch
@@ -98,7 +109,7 @@ class NamedModel:
                 raise expected("one model as 'Name: keys of Arch'", value)
             ((name, keys),) = value.items()
             if name == "logits" or not name.isidentifier():
-                raise error_at("expected a name of letters and digits other than 'logits'", name)
+                raise error_at("expected a name of letters, digits and underscores other than 'logits'", name)
             if isinstance(keys, dict) and keys.get("name") == "RecModel":
                 raise error_at("distillation of a RecModel is not supported; expected a classifier", name)
             return cls(name, DistilledArch.model_validate(keys))
@@ -112,36 +123,38 @@ class NamedModel:
 
 
 class DistillationModel(Section):
-    """Several models, of which the student is evaluated, saved and exported.
+    """Several models for distillation. One of them, the student, is evaluated and exported.
 
-    Frozen models (teachers) are not part of checkpoints. A resumed run reads their weights again.
+    Checkpoints do not contain the frozen models (teachers). A resumed run reads their weights again.
     """
 
     name: Literal["DistillationModel"]
-    """Must be DistillationModel."""
+    """Selects this section. Must be `DistillationModel`."""
     class_num: ClassCountOrAuto = 1000
-    """Number of classes of all models."""
+    """Number of classes of all models; `auto` counts them as in Arch."""
     data_format: Literal["NCHW", "NHWC"] = "NCHW"
-    """Order of the axes of images in all models."""
+    """Order of the axes of images in all models: channels first (`NCHW`) or last (`NHWC`)."""
     input_image_channel: Count = Field(3)
-    """Channels of the images of all models."""
+    """Number of channels of the images of all models."""
     models: tuple[NamedModel, ...] = Field(min_length=2)
-    """One item `Name: {…}` for each model, with the keys of Arch, a file as `pretrained`, and
-    `return_patterns`: layers whose outputs losses may use, such as `blocks[2].conv1`."""
+    """The models, one item `Name: {…}` per model. An item has the keys of Arch, with initial weights as
+    `pretrained`, and `return_patterns`: names of layers whose outputs the losses use, such as
+    `blocks[2].conv1`."""
     pretrained_list: tuple[str | None, ...] | None = None
-    """File with initial weights, or null, for each model; takes precedence over `pretrained`."""
+    """File with initial weights of each model, or null. Takes precedence over `pretrained` of the model.
+    Default: `pretrained` of each model."""
     freeze_params_list: tuple[bool, ...] | None = None
-    """Whether each model is frozen; by default none is."""
+    """For each model, True to freeze it (a teacher), or False to train it; default: all are trained."""
     infer_model_name: str | None = None
-    """Name of the student; by default Student, or the only trainable model."""
+    """Name of the student; default: `Student`, or the only trainable model if it has another name."""
     infer_model_key: str | None = None
-    """Other name of `infer_model_name`."""
+    """Other name of the key `infer_model_name`."""
     use_ssld: bool = False
-    """Accepted for compatibility with PaddleClas; set it for each model."""
+    """Accepted for compatibility with PaddleClas; has no effect. Set `use_ssld` of each model."""
 
     @property
     def members(self) -> dict[str, DistilledArch]:
-        """Models by name."""
+        """All models by name."""
         return {model.name: model.arch for model in self.models}
 
     @property
@@ -159,17 +172,17 @@ class DistillationModel(Section):
 
     @property
     def peers(self) -> tuple[str, ...]:
-        """Names of the other trainable models."""
+        """Names of the trainable models except the student."""
         return tuple(model.name for model in self.models if model.name not in (*self.frozen, self.student))
 
     @property
     def architectures(self) -> tuple[DistilledArch, ...]:
-        """All models."""
+        """All models of the config."""
         return tuple(self.members.values())
 
     @property
     def margin(self) -> None:
-        """Returns None: there is no head with a margin."""
+        """None: no model has a head with a margin."""
         return None
 
     @property
@@ -178,20 +191,20 @@ class DistillationModel(Section):
         return self.members[self.student]
 
     def with_data_format(self, data_format: Literal["NCHW", "NHWC"]) -> Self:
-        """Returns the same models for images of another layout."""
+        """Returns a copy of this section with another data format in all models."""
         models = tuple(
             NamedModel(model.name, model.arch.with_data_format(data_format)) for model in self.models
         )
         return self.model_copy(update={"data_format": data_format, "models": models})
 
     def describe(self) -> str:
-        """Returns the role of each model, for the log."""
+        """Returns the architecture and role of each model, for the log."""
         roles = {name: f"frozen, {self.initial_weights(name)}" for name in self.frozen}
         roles |= dict.fromkeys(self.peers, "trained") | {self.student: "trained, evaluated and saved"}
         return "; ".join(f"{name}: {arch.name}, {roles[name]}" for name, arch in self.members.items())
 
     def initial_weights(self, name: str) -> str | None:
-        """Returns the file with a model's initial weights; None for random weights."""
+        """Returns the file or name of the initial weights of a model; None for random weights."""
         position = list(self.members).index(name)
         listed = self.pretrained_list[position] if self.pretrained_list is not None else None
         return listed or self.members[name].weights
@@ -199,7 +212,7 @@ class DistillationModel(Section):
     @model_validator(mode="before")
     @classmethod
     def _share_keys(cls, data: Any) -> Any:
-        """Copies shared keys from the section to its models, or from the first model that has them."""
+        """Copies the shared keys to all models, from the section or from the first model that has them."""
         if not isinstance(data, dict) or not isinstance(data.get("models"), list):
             return data
         data = plain_members(data)
@@ -228,7 +241,9 @@ class DistillationModel(Section):
         for key in ("pretrained_list", "freeze_params_list"):
             values = getattr(self, key)
             if values is not None and len(values) != len(self.models):
-                yield problem(f"expected one for each of {len(self.models)} models, got {len(values)}", key)
+                yield problem(
+                    f"expected {len(self.models)} items, one for each of Arch.models, got {len(values)}", key
+                )
         if len(self.members) != len(self.models):
             yield problem("expected a different name for each model", "models")
 
@@ -236,7 +251,7 @@ class DistillationModel(Section):
         for position, (name, arch) in enumerate(self.members.items()):
             for key in _SHARED:
                 if getattr(arch, key) != getattr(self, key):
-                    text = f"expected {getattr(self, key)}, as in Arch.{key}, got {getattr(arch, key)}"
+                    text = f"expected {getattr(self, key)}, the value of Arch.{key}, got {getattr(arch, key)}"
                     yield problem(text, "models", position, name, key)
             if name in self.frozen and self.initial_weights(name) is None:
                 text = (

@@ -1,4 +1,4 @@
-"""Losses and metrics of several models, for ``Arch.name: DistillationModel``."""
+"""Losses and metrics for several models, with ``Arch.name: DistillationModel``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ppcls.config.sections.objective import CELoss, Labels, Loss, LossSpec, Metr
 
 
 class DistillationLossSpec(LossSpec):
-    """A loss of some of ``Arch.models``."""
+    """Base class of losses that use models of ``Arch.models``."""
 
     multi_model: ClassVar[bool] = True
 
@@ -30,17 +30,17 @@ class DistillationLossSpec(LossSpec):
         return self.names
 
     def layers(self, arch: DistillationModel) -> Iterator[tuple[str, str]]:  # noqa: ARG002
-        """Yields the model and name of each layer that the loss needs: ``("Student", "blocks[2]")``."""
+        """Yields model and layer of each output that the loss uses, such as ``("Student", "blocks[2]")``."""
         yield from ()
 
 
 class PerModelLoss(DistillationLossSpec):
-    """A loss of each of some models."""
+    """Base class of losses that are computed for several models separately, and added."""
 
     key: Literal["logits", "output"] | None = None
-    """Accepted for compatibility with PaddleClas; these losses always use the logits."""
+    """Accepted for compatibility with PaddleClas; has no effect. The loss always uses the logits."""
     model_names: tuple[str, ...] = Field(min_length=1)
-    """Models whose losses are added."""
+    """Names of the models whose losses are added."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -49,15 +49,15 @@ class PerModelLoss(DistillationLossSpec):
 
 
 class ModelPairLoss(DistillationLossSpec):
-    """A loss of pairs of models.
+    """Base class of losses that compare the models of a pair.
 
     Attributes:
-        mutual: Whether both models of a pair learn.
+        mutual: Whether both models of a pair receive gradients, instead of only the first.
     """
 
     mutual: ClassVar[bool] = False
     model_name_pairs: tuple[tuple[str, str], ...] = Field(min_length=1)
-    """Pairs [learner, teacher], whose losses are added."""
+    """Pairs [learner, teacher] of model names. The losses of all pairs are added."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -66,23 +66,23 @@ class ModelPairLoss(DistillationLossSpec):
 
     @property
     def learners(self) -> tuple[str, ...]:
-        """First model of each pair, or both if the loss is mutual."""
+        """Names of the models that receive gradients: the first of each pair, or both if `mutual`."""
         return self.names if self.mutual else tuple(one for one, _ in self.model_name_pairs)
 
 
 class LogitPairLoss(ModelPairLoss):
-    """A loss of pairs of logits."""
+    """Base class of losses that compare the logits of a pair of models."""
 
     key: Literal["logits", "output"] | None = None
-    """Accepted for compatibility with PaddleClas; these losses always use the logits."""
+    """Accepted for compatibility with PaddleClas; has no effect. The loss always uses the logits."""
 
 
 class DistillationGTCELoss(PerModelLoss):
-    """Cross-entropy of models with the labels, as ``CELoss``."""
+    """``CELoss`` of each model: its cross-entropy with the labels."""
 
     labels: ClassVar[Labels] = "one"
     epsilon: Decay | None = None
-    """Label smoothing."""
+    """Label smoothing: share of the uniform distribution in the target; default: 0."""
 
     @property
     def loss(self) -> CELoss:
@@ -91,7 +91,7 @@ class DistillationGTCELoss(PerModelLoss):
 
 
 class DistillationMultiLabelLoss(PerModelLoss, MultiLabelLoss):
-    """``MultiLabelLoss`` of models."""
+    """``MultiLabelLoss`` of each model."""
 
     @property
     def loss(self) -> MultiLabelLoss:
@@ -106,80 +106,87 @@ class DistillationMultiLabelLoss(PerModelLoss, MultiLabelLoss):
 
 
 class DistillationCELoss(LogitPairLoss):
-    """Cross-entropy with the teacher's softmax."""
+    """Cross-entropy of the learner's and the teacher's softmax probabilities."""
 
     epsilon: Decay | None = None
-    """Smoothing of the teacher's softmax."""
+    """Smoothing: share of the uniform distribution in the teacher's probabilities; default: 0."""
 
 
 class DistillationKLDivLoss(LogitPairLoss):
-    """Kullback-Leibler divergence from the teacher's softmax, at a temperature (Hinton et al. 2015)."""
+    """Kullback-Leibler divergence of the softmax probabilities at a temperature (Hinton et al. 2015)."""
 
     temperature: Positive = 4.0
-    """Divisor of the logits; higher is softer."""
+    """Temperature: divisor of the logits. Higher values give softer probabilities."""
 
 
 class DistillationDMLLoss(LogitPairLoss):
-    """Divergence in both directions. Both models learn unless one is frozen (Zhang et al. 2018)."""
+    """Deep mutual learning (Zhang et al. 2018): Kullback-Leibler divergences in both directions.
+
+    Both models learn, except frozen ones.
+    """
 
     mutual: ClassVar[bool] = True
     act: Literal["softmax", "sigmoid"] = "softmax"
     """Activation of the logits."""
     weight_ratio: bool = False
-    """Weight labels as MultiLabelLoss does."""
+    """Weight the labels as `weight_ratio` of MultiLabelLoss does."""
     sum_across_class_dim: bool = False
-    """Multiply by the number of classes."""
+    """Multiply the loss by the number of classes."""
 
 
 class DistillationDKDLoss(LogitPairLoss):
-    """Decoupled divergence: that of the label's class, and that among all others (Zhao et al. 2022)."""
+    """Decoupled knowledge distillation (Zhao et al. 2022).
+
+    The loss has one divergence between the label's class and the rest, and one among the other classes.
+    """
 
     labels: ClassVar[Labels] = "one"
     temperature: Positive = 1.0
-    """Divisor of the logits; higher is softer."""
+    """Temperature: divisor of the logits. Higher values give softer probabilities."""
     alpha: Number = 1.0
-    """Weight of the label's class against the others."""
+    """Weight of the divergence between the label's class and the other classes together."""
     beta: Number = 1.0
-    """Weight of the other classes."""
+    """Weight of the divergence among the other classes."""
     use_target_as_gt: bool = False
-    """Use the teacher's best class as label. The name is PaddleClas's."""
+    """Use the class that the teacher predicts instead of the label."""
 
 
 class DistillationWSLLoss(LogitPairLoss):
-    """Weighted soft labels (Zhou et al. 2021): the weight of an image grows with the learner's error."""
+    """Weighted soft labels (Zhou et al. 2021): the weight of an image increases with the learner's error."""
 
     labels: ClassVar[Labels] = "one"
     temperature: Positive = 2.0
-    """Divisor of the logits; higher is softer."""
+    """Temperature: divisor of the logits. Higher values give softer probabilities."""
     use_target_as_gt: bool = False
-    """Use the teacher's best class as label. The name is PaddleClas's."""
+    """Use the class that the teacher predicts instead of the label."""
 
 
 class DistillationSKDLoss(LogitPairLoss):
-    """Spherical distillation (Guo et al. 2020) with logits of equal length, plus the loss of the label."""
+    """Spherical knowledge distillation (Guo et al. 2020), which normalizes the logits, plus a label loss."""
 
     labels: ClassVar[Labels] = "one"
     temperature: Positive = 1.0
-    """Divisor of the logits; higher is softer."""
+    """Temperature: divisor of the logits. Higher values give softer probabilities."""
     multiplier: Positive = 2.0
-    """Standard deviation of each image's logits."""
+    """Standard deviation to which the logits of each image are scaled."""
     alpha: Fraction = 0.9
-    """Weight of the teacher's softmax; the label has the rest."""
+    """Weight of the loss with the teacher's probabilities, 0 to 1. The weight of the loss with the label is
+    1 - alpha."""
     use_target_as_gt: bool = False
-    """Use the teacher's best class as label. The name is PaddleClas's."""
+    """Use the class that the teacher predicts instead of the label."""
 
 
 class DistillationDISTLoss(LogitPairLoss):
-    """Correlation of both models' softmax, per image and per class (Huang et al. 2022)."""
+    """Correlation between the softmax probabilities of both models (DIST, Huang et al. 2022)."""
 
     beta: NonNegative = 1.0
-    """Weight of the correlation over the classes of an image."""
+    """Weight of the correlation over the classes of each image."""
     gamma: NonNegative = 1.0
-    """Weight of the correlation over the images of a class."""
+    """Weight of the correlation over the images of each class."""
 
 
 class DistillationTopkAcc(TopkAcc):
-    """``TopkAcc`` of one of the models. In evaluation this must be the student."""
+    """``TopkAcc`` of one model. In evaluation, the model must be the student."""
 
     multi_model: ClassVar[bool] = True
     model_key: str
@@ -187,13 +194,13 @@ class DistillationTopkAcc(TopkAcc):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names as in `TopkAcc`, with the model's name unless it is the student."""
+        """Names of `TopkAcc`. For other models than the student, they start with the name of the model."""
         plain = super().names
         return plain if self.model_key == STUDENT else tuple(f"{self.model_key}_{name}" for name in plain)
 
 
 def distillation_problems(arch: Section, loss: Loss, metric: Metric) -> Iterator[InitErrorDetails]:
-    """Yields conflicts between the model and the losses and metrics of several models."""
+    """Yields conflicts of the model with losses and metrics that use several models."""
     models = arch if isinstance(arch, DistillationModel) else None
     specs: list[tuple[tuple[str | int, ...], LossSpec | MetricSpec]] = [
         ((section, split, position, spec.kind), spec)
@@ -227,7 +234,7 @@ def distillation_problems(arch: Section, loss: Loss, metric: Metric) -> Iterator
 
 
 def _layer_problem(spec: DistillationLossSpec, arch: DistillationModel) -> str | None:
-    """Returns what is wrong with the layers that a loss needs; None if they are valid."""
+    """Returns a description of the problem with the layers of a loss; None if they are valid."""
     try:
         needed = list(spec.layers(arch))
     except ValueError as error:
@@ -236,5 +243,8 @@ def _layer_problem(spec: DistillationLossSpec, arch: DistillationModel) -> str |
         patterns = arch.members[name].return_patterns
         if layer not in patterns:
             known = ", ".join(patterns) or "nothing"
-            return f"needs layer {layer!r} of {name}, but its return_patterns has {known}; add it there"
+            return (
+                f"needs layer {layer!r} of {name}, but its return_patterns has {known}; add the layer to "
+                "return_patterns"
+            )
     return None

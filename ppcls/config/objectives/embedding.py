@@ -1,4 +1,4 @@
-"""Embedding models: ``Arch.name: RecModel``, losses on embeddings, and retrieval metrics."""
+"""Embedding models (``Arch.name: RecModel``), losses on embeddings, and retrieval metrics."""
 
 from __future__ import annotations
 
@@ -30,33 +30,34 @@ from ppcls.registry import HEADS
 
 
 class HeadSpec(Spec):
-    """Maps embeddings to classes."""
+    """Base class of layers for Neck and Head."""
 
     embedding_size: Count
-    """Length of the input."""
+    """Length of the input vector."""
     class_num: ClassCount
-    """Length of the output: classes of a Head (or `auto`, as in Arch), or the embedding size of a Neck."""
+    """Length of the output vector. For a Head, this is the number of classes; `auto` counts them as in Arch.
+    For a Neck, this is the length of an embedding."""
 
 
 class Initializer(Section):
     """Initial values of a parameter."""
 
     name: Literal["Constant", "Normal", "XavierNormal", "XavierUniform", "KaimingNormal", "KaimingUniform"]
-    """Name in `paddle.nn.initializer`."""
+    """Name of an initializer in `paddle.nn.initializer`."""
     value: Number | None = None
-    """Constant: the value; default: 0."""
+    """Value of Constant; default: 0."""
     mean: Number | None = None
-    """Normal: mean; default: 0."""
+    """Mean of Normal; default: 0."""
     std: Positive | None = None
-    """Normal: standard deviation; default: 1."""
+    """Standard deviation of Normal; default: 1."""
     fan_in: Count | None = None
-    """Xavier, Kaiming: number of inputs that the scale is computed from; default: those of the layer."""
+    """Number of inputs from which Xavier and Kaiming compute the scale; default: the inputs of the layer."""
 
     @model_validator(mode="after")
     def _check_parameters(self) -> Self:
         known = {"Constant": {"value"}, "Normal": {"mean", "std"}}.get(self.name, {"fan_in"})
         if unknown := self.model_fields_set - known - {"name"}:
-            raise ValueError(f"{self.name} has no {', '.join(sorted(unknown))}; remove it")
+            raise ValueError(f"{self.name} does not support {', '.join(sorted(unknown))}; remove this key")
         return self
 
 
@@ -64,18 +65,18 @@ class Parameter(Section):
     """Initial values and learning rate of a parameter."""
 
     initializer: Initializer | None = None
-    """Initial values; default: those of the layer."""
+    """Initializer of the values; default: Paddle's default for the layer."""
     learning_rate: NonNegative = 1.0
-    """Factor of the learning rate."""
+    """Factor of the learning rate of this parameter."""
 
 
 class LayerAttributes(Spec):
     """Keys of layers with a weight and a bias."""
 
     weight_attr: Parameter | None = None
-    """Settings of the weight."""
+    """Settings of the weight; default: Paddle's defaults."""
     bias_attr: Parameter | Literal[False] | None = None
-    """Settings of the bias; False: no bias."""
+    """Settings of the bias; False for no bias. Default: Paddle's defaults."""
 
     @field_validator("bias_attr", mode="before")
     @classmethod
@@ -84,51 +85,51 @@ class LayerAttributes(Spec):
 
 
 class FC(HeadSpec, LayerAttributes):
-    """A linear layer."""
+    """A linear layer, as Neck or Head."""
 
 
 class VehicleNeck(Spec):
-    """A 1x1 convolution with PaddleClas's parameter names. It equals FC."""
+    """A 1x1 convolution as Neck. It computes the same as FC, with the parameter names of PaddleClas."""
 
     in_channels: Count
-    """Channels of the backbone's output."""
+    """Number of channels of the backbone's output."""
     out_channels: ClassCount
     """Length of an embedding."""
     kernel_size: Literal[1] = 1
-    """Must be 1."""
+    """Size of the kernel. Only 1 is supported."""
     stride: Literal[1] = 1
-    """Must be 1."""
+    """Stride of the convolution. Only 1 is supported."""
 
     @property
     def embedding_size(self) -> int:
-        """Length of the input."""
+        """Length of the input vector."""
         return self.in_channels
 
     @property
     def class_num(self) -> int:
-        """Length of the output."""
+        """Length of the output vector."""
         return self.out_channels
 
 
 class BNNeck(LayerAttributes):
-    """BatchNorm of the embeddings (Luo et al. 2019)."""
+    """BatchNorm of the backbone's output, as Neck (Luo et al. 2019)."""
 
     num_features: ClassCount
-    """Channels of the backbone's output."""
+    """Number of channels of the backbone's output."""
 
     @property
     def embedding_size(self) -> int:
-        """Length of the input."""
+        """Length of the input vector."""
         return self.num_features
 
     @property
     def class_num(self) -> int:
-        """Length of the output."""
+        """Length of the output vector."""
         return self.num_features
 
 
 class Tanh(Spec):
-    """The hyperbolic tangent of the backbone's output, for hash codes."""
+    """The hyperbolic tangent of the backbone's output, as Neck for hash codes."""
 
 
 SizedNeck = FC | VehicleNeck | BNNeck
@@ -136,7 +137,10 @@ NeckSpec = SizedNeck | Tanh
 
 
 class MarginHead(HeadSpec):
-    """Cosines of the embedding and each class's weight. The loss applies a margin to the label's cosine."""
+    """Base class of heads that compute the cosine of an embedding and the weight of each class.
+
+    The loss applies a margin to the cosine of the label's class.
+    """
 
     margin: NonNegative
     """Margin of the label's class."""
@@ -145,48 +149,51 @@ class MarginHead(HeadSpec):
 
 
 class ArcMargin(MarginHead):
-    """A margin on the label's angle (Deng et al. 2019, ArcFace)."""
+    """ArcFace (Deng et al. 2019): adds the margin, in radians, to the angle of the label's class."""
 
     margin: NonNegative = 0.5
     scale: Positive = 80.0
     easy_margin: bool = False
-    """No margin on angles larger than 90 degrees."""
+    """Apply no margin to angles larger than 90 degrees."""
 
 
 class CosMargin(MarginHead):
-    """A margin on the label's cosine (Wang et al. 2018, CosFace)."""
+    """CosFace (Wang et al. 2018): subtracts the margin from the cosine of the label's class."""
 
     margin: NonNegative = 0.35
     scale: Positive = 64.0
 
 
 class CircleMargin(MarginHead):
-    """A larger weight for cosines that are far from their target (Sun et al. 2020, circle loss)."""
+    """Circle loss (Sun et al. 2020): gives more weight to cosines that are far from their target."""
 
 
 class StopLayer(Section):
-    """The last layer of the backbone."""
+    """Settings of the last layer of the backbone."""
 
     ignored: ClassVar[Mapping[str, str]] = {"output_dim": "the backbone determines it"}
     name: Literal["flatten", "avg_pool", "none"] = "flatten"
-    """Output of the backbone. `flatten` and `avg_pool`: the input of its last linear layer, one number per
-    channel; `none`: the output of that layer, Backbone.class_num numbers, such as hash codes."""
+    """Output of the backbone: `flatten` or `avg_pool`: the input of its last linear layer, with one number
+    per channel; `none`: the output of its last linear layer, with Backbone.class_num numbers, for example for
+    hash codes."""
 
 
 class RecModel(Section):
-    """A backbone without its classifier, an optional layer that shrinks its output, and a training head."""
+    """A model that computes embeddings: a backbone, an optional neck, and an optional head for training."""
 
     ignored: ClassVar[Mapping[str, str]] = {"is_rec": "Arch.name: RecModel implies it"}
     name: Literal["RecModel"]
-    """Must be RecModel."""
+    """Selects this section. Must be `RecModel`."""
     Backbone: MemberArch
-    """Keys of Arch, and a file as `pretrained`."""
+    """Keys of Arch for the backbone. `pretrained` sets its initial weights."""
     BackboneStopLayer: StopLayer = StopLayer()
-    """Last layer of the backbone."""
+    """Last layer of the backbone, whose output is the input of Neck or Head."""
     Neck: Annotated[NeckSpec, Tagged(HEADS)] | None = None
-    """FC, VehicleNeck, BNNeck or Tanh, whose output is the embedding."""
+    """Layer after the backbone, whose output is the embedding: FC, VehicleNeck, BNNeck or Tanh. Default:
+    none; the output of the backbone is the embedding."""
     Head: Annotated[HeadSpec, Tagged(HEADS)] | None = None
-    """Classifier for training."""
+    """Classifier of embeddings, for training: FC or a head with a margin. Default: none; all losses must then
+    use embeddings."""
     infer_output_key: Literal["features"] = "features"
     """Accepted for compatibility with PaddleClas; has no effect."""
     infer_add_softmax: bool = False
@@ -217,7 +224,7 @@ class RecModel(Section):
         return self
 
     def describe(self) -> str:
-        """Returns the parts of the model, for the log."""
+        """Returns the parts of the model as text for the log."""
         parts = [f"backbone {self.Backbone.name}"]
         if self.embedding_size is not None:
             parts.append(f"embeddings of size {self.embedding_size}")
@@ -226,12 +233,12 @@ class RecModel(Section):
 
     @property
     def class_num(self) -> int:
-        """Number of classes in training. Without a head, labels may be any numbers."""
+        """Number of classes in training. Without a head it is 2^31, because labels may be any numbers."""
         return self.Head.class_num if self.Head is not None else 2**31
 
     @property
     def embedding_size(self) -> int | None:
-        """Length of an embedding; None if it is that of the backbone's output."""
+        """Length of an embedding; None if the backbone determines it."""
         if self.Neck is not None and not isinstance(self.Neck, Tanh):
             return self.Neck.class_num
         return self.Head.embedding_size if self.Head is not None else None
@@ -243,34 +250,35 @@ class RecModel(Section):
 
     @property
     def input_image_channel(self) -> int:
-        """Channels of the backbone's images."""
+        """Number of channels of the backbone's images."""
         return self.Backbone.input_image_channel
 
     @property
     def architectures(self) -> tuple[Arch, ...]:
-        """All models: the backbone."""
+        """All models of the config, which is only the backbone."""
         return (self.Backbone,)
 
     @property
     def exported(self) -> Arch:
-        """The backbone."""
+        """The architecture that is exported, which is the backbone."""
         return self.Backbone
 
     def with_data_format(self, data_format: Literal["NCHW", "NHWC"]) -> Self:
-        """Returns the same model for images of another layout."""
+        """Returns a copy of this section with another data format."""
         return self.model_copy(update={"Backbone": self.Backbone.with_data_format(data_format)})
 
     @property
     def margin(self) -> MarginHead | None:
-        """The head if it has a margin."""
+        """The head if it has a margin, else None."""
         return self.Head if isinstance(self.Head, MarginHead) else None
 
 
 class TripletLossV2(LossSpec):
-    """The farthest image of the same identity should be nearer, by a margin, than the nearest of any other.
+    """Triplet loss with the hardest pairs of a batch (Hermans et al. 2017, batch hard).
 
-    Both are searched for in the batch of the process (Hermans et al. 2017, batch hard). Batches should
-    therefore come from a ``PKSampler``.
+    For each image, the distance to the farthest image of the same identity should be smaller, by a margin,
+    than the distance to the nearest image of another identity. The pairs are searched in the batch of the
+    process, so use ``PKSampler``.
     """
 
     key_hints: ClassVar[Mapping[str, str]] = {"feat_from": "write feature_from"}
@@ -281,36 +289,36 @@ class TripletLossV2(LossSpec):
     normalize_feature: bool = True
     """Normalize embeddings to length 1."""
     feature_from: Literal["features", "backbone"] = "features"
-    """`features`: embeddings; `backbone`: the input of Neck."""
+    """Vector that the loss uses: the embedding (`features`), or the input of Neck (`backbone`)."""
 
 
 class TripletLoss(TripletLossV2):
-    """``TripletLossV2`` without normalization."""
+    """``TripletLossV2`` without normalization of the embeddings."""
 
     margin: Positive = 1.0
     normalize_feature: Literal[False] = False
 
 
 class SupConLoss(LossSpec):
-    """Supervised contrastive loss of embeddings of length 1 (Khosla et al. 2020, equation 2).
+    """Supervised contrastive loss of normalized embeddings (Khosla et al. 2020, equation 2).
 
-    Images of the same identity are searched for in the batch of the process, as in `TripletLossV2`. Images
-    without one are ignored.
+    Images of the same identity are searched in the batch of the process, so use ``PKSampler``. Images for
+    which the batch has no other image of the same identity are ignored.
     """
 
     ignored: ClassVar[Mapping[str, str]] = {"views": "sample_per_id of PKSampler is the number of images"}
     labels: ClassVar[Labels] = "one"
     on_embeddings: ClassVar[bool] = True
     temperature: Positive = 0.07
-    """Divisor of the cosines."""
+    """Temperature: divisor of the cosines."""
     base_temperature: Positive = 0.07
-    """The loss is multiplied by `temperature` divided by this."""
+    """Divisor of the loss factor: the loss is multiplied by `temperature / base_temperature`."""
     normalize_feature: Literal[True] = True
-    """Must be True."""
+    """Normalize embeddings to length 1. Only True is supported."""
     contrast_mode: Literal["all"] = "all"
-    """Must be `all`."""
+    """Images to compare with. Only `all` is supported: all images of the batch."""
     feature_from: Literal["features", "backbone"] = "features"
-    """`features`: embeddings; `backbone`: the input of Neck."""
+    """Vector that the loss uses: the embedding (`features`), or the input of Neck (`backbone`)."""
 
 
 class CenterLoss(LossSpec):
@@ -334,20 +342,20 @@ class CenterLoss(LossSpec):
 
 
 class PairwiseCosface(LossSpec):
-    """Log-sum-exp loss of the cosines of all pairs in the batch of the process (Sun et al. 2020)."""
+    """Pairwise loss (Sun et al. 2020): log-sum-exp of the cosines of all pairs in the batch of a process."""
 
     labels: ClassVar[Labels] = "one"
     on_embeddings: ClassVar[bool] = True
     margin: NonNegative
-    """Minimum difference between cosines within an identity and between identities."""
+    """Minimum difference between the cosines of the same identity and of different identities."""
     gamma: Positive
     """Factor of the cosines."""
 
 
 class HashLoss(LossSpec):
-    """A loss of embeddings whose signs are hash codes, for `Global.feature_binarize: sign`.
+    """Base class of losses for embeddings whose signs are hash codes, with `Global.feature_binarize: sign`.
 
-    All pairs in the batch of the process count.
+    The losses use all pairs in the batch of the process.
     """
 
     ignored: ClassVar[Mapping[str, str]] = {"n_class": "pairs are compared by their labels"}
@@ -356,48 +364,57 @@ class HashLoss(LossSpec):
 
 
 class DCHLoss(HashLoss):
-    """Deep Cauchy Hashing (Cao et al. 2018): pairs of rare kind, same or different identity, weigh more."""
+    """Deep Cauchy Hashing (Cao et al. 2018).
+
+    Pairs of the same identity and pairs of different identities are weighted, so that rare pairs count more.
+    """
 
     gamma: Positive = 20.0
-    """Scale of the Cauchy distribution of distances."""
+    """Scale parameter of the Cauchy distribution of distances."""
     quantization: NonNegative = 0.1
-    """Weight of the distance of each number from -1 or 1."""
+    """Weight of the quantization loss: the distance of each number from -1 or 1."""
 
 
 class LCDSHLoss(HashLoss):
     """Locality-Constrained Deep Supervised Hashing (Zhu & Gao 2017)."""
 
     quantization: NonNegative = 3.0
-    """Weight of the difference between similarities of embeddings and of their signs."""
+    """Weight of the quantization loss: the difference between the similarities of embeddings and of their
+    signs."""
 
 
 class DSHSDLoss(LossSpec):
-    """Deep Supervised Hashing based on Stable Distribution (Wu et al. 2019): classes, and distances of pairs.
+    """Deep Supervised Hashing based on Stable Distribution (Wu et al. 2019).
 
-    It contains the cross-entropy of the head.
+    The loss is the cross-entropy of the head, plus a loss of the distances of pairs.
     """
 
     labels: ClassVar[Labels] = "one"
     alpha: NonNegative = 0.05
     """Weight of the loss of pairs."""
     multi_label: Literal[False] = False
-    """Must be False."""
+    """Train with several labels per image. Only False is supported."""
 
 
 class RetrievalSpec(MetricSpec):
-    """A retrieval metric: each image searches for its identity among all others.
+    """Base class of retrieval metrics, which search the identity of each query image in a gallery.
 
-    Images are ranked by the cosine of their embeddings. Identities with a single image are ignored.
+    Without Query and Gallery in the config, each image is a query, and all other images are its gallery. By
+    default, the gallery is ranked by the cosine of the embeddings. Queries without another image of their
+    identity are ignored.
     """
 
     whole_dataset: ClassVar[bool] = True
 
 
 class Recallk(RetrievalSpec):
-    """Share of images with an image of the same identity among the ``k`` nearest; others win ties."""
+    """Share of queries with an image of the same identity among the ``k`` nearest images.
+
+    Among equally near images, those of other identities come first.
+    """
 
     topk: tuple[Count, ...] = (1, 5)
-    """One or more values of k."""
+    """One value of k, or a list of values."""
 
     @field_validator("topk", mode="before")
     @classmethod
@@ -411,7 +428,10 @@ class Recallk(RetrievalSpec):
 
 
 class Precisionk(Recallk):
-    """Mean share of the same identity among the ``k`` nearest images; others win ties."""
+    """Mean over queries of the share of images of the same identity among the ``k`` nearest images.
+
+    Among equally near images, those of other identities come first.
+    """
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -420,13 +440,13 @@ class Precisionk(Recallk):
 
 
 class mAP(RetrievalSpec):  # noqa: N801 - PaddleClas's name
-    """Mean average precision of the ranked images of the same identity."""
+    """Mean over queries of the average precision of the ranked images."""
 
 
 def embedding_problems(
     arch: Section, loss: Loss, metric: Metric, data: DataLoader, retrieval: bool
 ) -> Iterator[InitErrorDetails]:
-    """Yields conflicts between the model, its data, and the losses and metrics of embeddings."""
+    """Yields conflicts of the model and its data with losses and metrics that need embeddings or classes."""
     rec = arch if isinstance(arch, RecModel) else None
     headless = rec is not None and rec.Head is None
     for split in ("Train", "Eval"):
@@ -473,7 +493,10 @@ def _center_problems(
 
 
 def _gradient_problems(rec: RecModel, losses: tuple[LossSpec, ...]) -> Iterator[InitErrorDetails]:
-    """Yields parts without gradients, which would stay random and block the exchange between processes."""
+    """Yields parts of the model that receive no gradient.
+
+    They would stay random, and block the exchange of gradients between processes.
+    """
     if rec.Head is not None and all(spec.on_embeddings for spec in losses):
         text = "no loss uses its classes; add CELoss to Loss.Train, or remove it"
         yield problem(text, "Arch", "Head")

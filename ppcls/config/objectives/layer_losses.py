@@ -1,4 +1,4 @@
-"""Losses on the layer outputs of two models."""
+"""Distillation losses that compare the layer outputs of two models."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ LayerShape = tuple[Count, Count, Count]  # [channels, height, width]
 
 
 class DistillationDistanceLoss(ModelPairLoss):
-    """Mean distance between the outputs of one layer in both models, or between their logits."""
+    """Mean distance between the outputs of a layer in both models, or between the logits of both models."""
 
     mutual: ClassVar[bool] = True
     mode: Literal["l1", "l2", "smooth_l1"] = "l2"
-    """Absolute distance, squared distance, or Huber's with a threshold of 1."""
+    """Distance: absolute (`l1`), squared (`l2`), or Huber loss with a threshold of 1 (`smooth_l1`)."""
     key: str | None = None
-    """Layer, as in `return_patterns`; by default the logits."""
+    """Name of the layer, in the form of `return_patterns`; default: the logits."""
     act: Literal["sigmoid", "softmax"] | None = None
-    """Activation of both outputs; the softmax is over the last axis."""
+    """Activation to apply to both outputs, softmax over the last axis; default: none."""
 
     @property
     def layer(self) -> str | None:
-        """Name of the layer; None for the logits."""
+        """Name of the layer to compare; None for the logits."""
         return None if self.key in _LOGITS else self.key
 
     def layers(self, arch: DistillationModel) -> Iterator[tuple[str, str]]:  # noqa: ARG002
@@ -39,18 +39,18 @@ class DistillationDistanceLoss(ModelPairLoss):
 
 
 class DistillationRKDLoss(ModelPairLoss):
-    """Relations between the images of a batch: distances, and angles of triples (Park et al. 2019)."""
+    """Relational knowledge distillation (Park et al. 2019): compares distances and angles between images."""
 
     model_name_pairs: tuple[tuple[str, str], ...] = Field((("Student", "Teacher"),), min_length=1)
-    """Pairs [learner, teacher], whose losses are added."""
+    """Pairs [learner, teacher] of model names. The losses of all pairs are added."""
     student_keepkeys: tuple[str, ...] = Field(min_length=1)
-    """Layers of the learner."""
+    """Names of the layers of the learner."""
     teacher_keepkeys: tuple[str, ...] = Field(min_length=1)
-    """Layers of the teacher, one for each layer of the learner."""
+    """Names of the layers of the teacher, one for each layer of the learner."""
     target_size: Count | None = None
-    """Pool the outputs to this number of rows and columns; by default no pooling."""
+    """Number of rows and columns to which layer outputs are pooled; default: no pooling."""
     avgpool: Literal[False] = False
-    """Accepted for compatibility with PaddleClas; use `target_size` for pooling."""
+    """Accepted for compatibility with PaddleClas; only False is supported. Use `target_size` for pooling."""
 
     @model_validator(mode="after")
     def _check_keys(self) -> Self:
@@ -68,50 +68,51 @@ class DistillationRKDLoss(ModelPairLoss):
 
 
 class DistillationPairLoss(ModelPairLoss):
-    """A loss with trainable layers of its own, which are not part of the student.
+    """A loss that compares one layer of each model, with additional trainable layers.
 
-    ``MGDLoss``: the teacher's features, generated from the student's with some channels removed (Yang et al.
-    2022, "Masked Generative Distillation"). ``PEFDLoss``: one minus the cosine between the teacher's features
-    and the mean of several projections of the student's (Chen et al. 2022, "Projector Ensemble").
+    The trainable layers are not part of the student. ``MGDLoss`` removes some channels of the student's
+    features and predicts the teacher's features from the rest (Yang et al. 2022, "Masked Generative
+    Distillation"). ``PEFDLoss`` is one minus the cosine between the teacher's features and the mean of
+    several projections of the student's features (Chen et al. 2022, "Projector Ensemble").
     """
 
     has_weights: ClassVar[bool] = True
     base_loss_name: Literal["MGDLoss", "PEFDLoss"]
-    """Loss between the two layers of a pair."""
+    """Loss that compares the layers."""
     name: str | None = None
     """Accepted for compatibility with PaddleClas; has no effect."""
     s_key: str | None = None
-    """Layer of the learner. Set either this or `s_keys`."""
+    """Name of the layer of the learner. Set either `s_key` or `s_keys`."""
     t_key: str | None = None
-    """Layer of the teacher. Set either this or `t_keys`."""
+    """Name of the layer of the teacher. Set either `t_key` or `t_keys`."""
     s_keys: tuple[str] | None = None
-    """Layer of the learner as a list of one item."""
+    """List with the name of the layer of the learner. Set either `s_key` or `s_keys`."""
     t_keys: tuple[str] | None = None
-    """Layer of the teacher as a list of one item."""
+    """List with the name of the layer of the teacher. Set either `t_key` or `t_keys`."""
     student_channels: Count | None = None
-    """Channels of the learner's layer. Set either this or `student_channel`."""
+    """Number of channels of the learner's layer. Set either `student_channels` or `student_channel`."""
     teacher_channels: Count | None = None
-    """Channels of the teacher's layer. Set either this or `teacher_channel`."""
+    """Number of channels of the teacher's layer. Set either `teacher_channels` or `teacher_channel`."""
     student_channel: Count | None = None
-    """Other name of `student_channels`."""
+    """Other name of the key `student_channels`."""
     teacher_channel: Count | None = None
-    """Other name of `teacher_channels`."""
+    """Other name of the key `teacher_channels`."""
     alpha_mgd: Positive = 1.756
-    """MGDLoss: factor of the loss."""
+    """Factor of MGDLoss."""
     lambda_mgd: Decay = 0.15
-    """MGDLoss: share of the removed channels."""
+    """Share of the channels that MGDLoss removes, 0 to 1."""
     num_projectors: Count = 3
-    """PEFDLoss: number of projections."""
+    """Number of projections of PEFDLoss."""
 
     @property
     def keys(self) -> tuple[str, str]:
-        """Layers of the learner and of the teacher."""
+        """Names of the layers of the learner and of the teacher."""
         one, other = self.s_key or (self.s_keys or ("",))[0], self.t_key or (self.t_keys or ("",))[0]
         return one, other
 
     @property
     def channels(self) -> tuple[int, int]:
-        """Channels of these layers."""
+        """Numbers of channels of the layers of the learner and of the teacher."""
         one = self.student_channels or self.student_channel
         other = self.teacher_channels or self.teacher_channel
         assert one is not None  # by _check_both
@@ -121,7 +122,7 @@ class DistillationPairLoss(ModelPairLoss):
     @model_validator(mode="after")
     def _check_both(self) -> Self:
         problems = [
-            problem(f"expected either this or {other}", name)
+            problem(f"expected either {name} or {other}, and not both", name)
             for name, other in (
                 ("s_key", "s_keys"),
                 ("t_key", "t_keys"),
@@ -143,22 +144,23 @@ class DistillationPairLoss(ModelPairLoss):
 class AFDLoss(DistillationLossSpec):
     """Attention-based feature distillation (Ji et al. 2021), which learns the pairs of layers to compare.
 
-    Its trainable layers are not part of the student. The ``AttentionModel`` of each model names the layers.
+    The trainable layers of the loss are not part of the student. The key ``attention`` of each model, or its
+    ``AttentionModel``, lists the layers.
     """
 
     has_weights: ClassVar[bool] = True
     model_name_pair: tuple[str, str] = ("Student", "Teacher")
-    """Pair [learner, teacher]."""
+    """Pair [learner, teacher] of model names."""
     student_keys: tuple[Literal["bilinear_key"], Literal["value"]] = ("bilinear_key", "value")
     """Accepted for compatibility with PaddleClas; has no effect."""
     teacher_keys: tuple[Literal["query"], Literal["value"]] = ("query", "value")
     """Accepted for compatibility with PaddleClas; has no effect."""
     s_shapes: tuple[LayerShape, ...] = Field(min_length=1)
-    """[channels, height, width] of each layer of the learner."""
+    """Output shape [channels, height, width] of each layer of the learner."""
     t_shapes: tuple[LayerShape, ...] = Field(min_length=1)
-    """[channels, height, width] of each layer of the teacher."""
+    """Output shape [channels, height, width] of each layer of the teacher."""
     qk_dim: Count = 128
-    """Length of queries and keys, as in both models."""
+    """Length of the query and key vectors of the attention. Must equal `qk_dim` of both models."""
     name: str | None = None
     """Accepted for compatibility with PaddleClas; has no effect."""
 
@@ -173,20 +175,23 @@ class AFDLoss(DistillationLossSpec):
         return self.model_name_pair[:1]
 
     def attention_layers(self, arch: DistillationModel) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Returns the layers of the learner and of the teacher.
+        """Returns the names of the layers of the learner and of the teacher.
 
         Raises:
-            ValueError: A model names no layers, or they do not match the shapes.
+            ValueError: A model has no ``attention``, or its values do not match this loss.
         """
         layers = []
         for name, shapes in zip(self.model_name_pair, (self.s_shapes, self.t_shapes), strict=True):
             attention = arch.members[name].attention
             if attention is None:
-                raise ValueError(f"{name} does not name its layers; expected an AttentionModel")
+                raise ValueError(f"{name} has no layers for this loss; set its key attention")
             if len(attention.keys) != len(shapes):
                 raise ValueError(f"expected {len(attention.keys)} shapes for {name}, got {len(shapes)}")
             if attention.qk_dim != self.qk_dim:
-                raise ValueError(f"qk_dim is {self.qk_dim}, but that of {name} is {attention.qk_dim}")
+                raise ValueError(
+                    f"qk_dim is {self.qk_dim}, but attention.qk_dim of {name} is {attention.qk_dim}; "
+                    "set both to the same value"
+                )
             layers.append(attention.keys)
         return layers[0], layers[1]
 

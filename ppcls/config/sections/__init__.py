@@ -1,1 +1,1 @@
-"""Config sections, one subject per file."""
+"""Sections of the config, with one module per subject."""

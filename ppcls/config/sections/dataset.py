@@ -1,4 +1,4 @@
-"""Data sets: where the samples are and how they are transformed, ``DataLoader.<split>.dataset``."""
+"""Data sets, ``DataLoader.<split>.dataset``: the location of the samples, and their transforms."""
 
 from __future__ import annotations
 
@@ -42,15 +42,18 @@ class Dataset(Spec):
     """Labelled images."""
 
     transform_ops: Chain
-    """Transforms of each image, in order."""
+    """Transforms to apply to each image, in this order."""
     batch_transform_ops: BatchTransforms = ()
-    """How each image of a training batch is mixed with its neighbour; at most one item."""
+    """Transform that mixes each image of a training batch with its neighbour; at most one item."""
     on_error: Literal["raise", "skip"] = "raise"
-    """`raise`: end the run at a bad image; `skip`: list it in bad_images.txt and continue without it."""
+    """Action if an image can't be read: `raise` ends the run; `skip` adds the image to bad_images.txt and
+    continues without it."""
     max_errors: Count | None = None
-    """With `skip`: largest number of bad images in all data sets; by default unlimited."""
+    """With `on_error: skip`, largest number of bad images in all data sets together. With more, the run ends.
+    Default: no limit."""
     bad_images: str | None = None
-    """With `skip`: list of images to skip from the start, written by `tools/dataset.py check`."""
+    """With `on_error: skip`, file with a list of images to skip from the start, as `tools/dataset.py check`
+    writes it; default: no file."""
 
     @model_validator(mode="after")
     def _check_skipping(self) -> Self:
@@ -61,7 +64,7 @@ class Dataset(Spec):
 
     @property
     def place(self) -> str:
-        """Where the images are, for messages."""
+        """Location of the images, for messages."""
         raise NotImplementedError(f"{self.kind} does not define where its images are")
 
 
@@ -71,7 +74,7 @@ class FileDataset(Dataset):
     image_root: str
     """Folder of the images."""
     follow_links: bool = False
-    """Accept images that symbolic links lead to outside `image_root`."""
+    """Accept images outside `image_root` to which symbolic links in it lead."""
 
     @property
     def place(self) -> str:
@@ -80,46 +83,46 @@ class FileDataset(Dataset):
 
 
 class ImageNetDataset(FileDataset):
-    """Images in a list file with one line ``path label`` per image, with paths below ``image_root``."""
+    """Images of a list file. Each line has the path of an image below ``image_root``, and its label."""
 
     cls_label_path: str
-    """List file."""
+    """List file, with one line `path label` per image."""
     delimiter: str = Field(" ", min_length=1)
-    """Separates path and label. A path may contain it."""
+    """Text between path and label. The path may contain it too."""
     relabel: bool = False
-    """Renumber the labels from 0, in ascending order, for lists whose labels have gaps."""
+    """Renumber the labels from 0 in ascending order. Use it if the labels of the list have gaps."""
 
 
 _DECODER = {"backend": "the loader chooses the decoder"}
 
 
 class VeriWild(ImageNetDataset):
-    """An ImageNetDataset of identities, whose lines may end with the number of the camera.
+    """An ImageNetDataset of identities. A third value on a line is the number of the camera.
 
-    Retrieval then ignores images of a query's identity from its own camera.
+    If cameras are known, retrieval ignores gallery images with the identity and the camera of the query.
     """
 
     ignored: ClassVar[Mapping[str, str]] = _DECODER
 
 
 class PersonDataset(FileDataset):
-    """Photographs of persons, whose names start with identity and camera, in a subfolder of `image_root`.
+    """Photographs of persons in a subfolder of `image_root`. File names start with identity and camera.
 
-    Retrieval ignores images of a query's identity from its own camera. Identities of a folder whose name
-    contains `train` are numbered from 0.
+    Retrieval ignores gallery images with the identity and the camera of the query. If the name of the folder
+    contains `train`, its identities are renumbered from 0.
 
     Attributes:
         folder: Folder of the data set in `image_root`.
-        pattern: Regular expression for the beginning of a file name: identity and camera.
+        pattern: Regular expression that matches identity and camera at the start of a file name.
     """
 
     ignored: ClassVar[Mapping[str, str]] = _DECODER
     folder: ClassVar[str]
     pattern: ClassVar[str] = r"(-?\d+)_c(\d+)"
     cls_label_path: str
-    """Folder of the images, such as `bounding_box_train`."""
+    """Folder of the images in the folder of the data set, such as `bounding_box_train`."""
     follow_links: Literal[False] = False
-    """Must be False."""
+    """Accept images to which symbolic links lead. Only False is supported."""
 
 
 class Market1501(PersonDataset):
@@ -136,17 +139,18 @@ class DukeMTMC(PersonDataset):
 
 
 class CompCars(ImageNetDataset):
-    """An ImageNetDataset of cars, which may be cropped to boxes."""
+    """An ImageNetDataset of cars. Images can be cropped to bounding boxes."""
 
     bbox_crop: bool = False
-    """Crop each image to its box before all transforms."""
+    """Crop each image to its bounding box before all transforms."""
     label_root: str | None = None
-    """Folder of the boxes: `a/b.txt` for the image `a/b.jpg`; its last line is `left top right bottom`."""
+    """Folder of the bounding boxes, required for `bbox_crop`. The box of the image `a/b.jpg` is the last line
+    of the file `a/b.txt`: `left top right bottom`, in pixels."""
 
     @model_validator(mode="after")
     def _check_boxes(self) -> Self:
         if self.bbox_crop and self.label_root is None:
-            raise error_at("missing; bbox_crop needs the folder of the boxes", "label_root")
+            raise error_at("missing; bbox_crop needs the folder of the bounding boxes", "label_root")
         return self
 
 
@@ -161,27 +165,27 @@ class MultiScaleDataset(ImageNetDataset):
 
 
 class MultiLabelDataset(FileDataset):
-    """Images with any number of classes, in a list file: ``path 0,1,1``, a 0 or 1 for each class."""
+    """Images of a list file, with any number of classes per image: ``path 0,1,1``, with 0 or 1 per class."""
 
     cls_label_path: str
-    """List file."""
+    """List file, with one line `path labels` per image."""
     delimiter: str = Field("\t", min_length=1)
-    """Separates path and labels. A path may contain it."""
+    """Text between path and labels. The path may contain it too."""
     label_ratio: bool = False
-    """Count each class's share of positive labels, for `weight_ratio` of MultiLabelLoss."""
+    """Compute the share of positive labels of each class, which `weight_ratio` of MultiLabelLoss needs."""
 
 
 class ImageFolderDataset(FileDataset):
-    """One subfolder per class, as in torchvision. Labels follow the sorted folder names."""
+    """Images in one subfolder per class, as in torchvision. Labels are indices of the sorted folder names."""
 
     extensions: tuple[str, ...] = IMAGE_EXTENSIONS
-    """File extensions of images, in lower case."""
+    """File extensions of the images, in lower case. Other files are ignored."""
     part: Literal["train", "val"] | None = None
-    """Part of the images in `image_root`: its subfolder of this name if it has both `train` and `val`, else a
-    random share according to `val_share`. By default all images. DataLoader.Eval with a part uses the
-    image_root of DataLoader.Train unless it sets its own."""
+    """Part of the images to use; default: all images. If `image_root` has the subfolders `train` and `val`,
+    the part is the subfolder of this name. Otherwise the images are split at random (see `val_share`).
+    DataLoader.Eval with a part uses the image_root of DataLoader.Train unless it sets its own."""
     val_share: Part = 0.2
-    """Share of each class's images that belongs to part `val`; the rest belongs to `train`."""
+    """Share of the images of each class in part `val` of a random split. All others are in part `train`."""
     split_seed: Index = 0
     """Seed of the random split into `train` and `val`."""
 
@@ -194,20 +198,21 @@ class ImageFolderDataset(FileDataset):
 
 
 class Cifar10(Dataset):
-    """CIFAR-10 (Krizhevsky 2009) in its files for Python, which are read without executing code from them."""
+    """CIFAR-10 (Krizhevsky 2009) in its Python version. The reader does not execute code in the files."""
 
     ignored: ClassVar[Mapping[str, str]] = {
         "download": "nothing is downloaded; data_file is the key",
         "backend": "the loader chooses the decoder",
     }
     data_file: str = "~/.cache/paddle/dataset/cifar/cifar-10-python.tar.gz"
-    """`cifar-10-python.tar.gz`, or its folder `cifar-10-batches-py`; by default where Paddle downloads it."""
+    """The file `cifar-10-python.tar.gz`, or the folder `cifar-10-batches-py` from it. The default is the path
+    to which Paddle downloads the file."""
     mode: Literal["train", "test"] = "train"
-    """Which images: 50,000 for training or 10,000 for tests."""
+    """Part of the images: `train` has 50,000 images, `test` has 10,000."""
     sample_per_label: Count | None = None
-    """Number of images of each class, drawn by `sample_seed`; by default all images."""
+    """Number of images per class, selected at random; default: all images."""
     expand_labels: Count = 1
-    """How often each of these images occurs in an epoch; only with `sample_per_label`."""
+    """Number of times that each selected image occurs in an epoch. Needs `sample_per_label`."""
     sample_seed: Index = 0
     """Seed of the random selection of `sample_per_label` images per class."""
 
@@ -221,7 +226,7 @@ class RecordDataset(Dataset):
     """Images and labels in container files."""
 
     paths: tuple[str, ...] = Field(min_length=1)
-    """Files, or patterns such as `train-*.tar`, which are read in the order of their names."""
+    """Files, or patterns such as `train-*.tar`. Files of a pattern are read in the order of their names."""
 
     @property
     def place(self) -> str:
@@ -230,28 +235,29 @@ class RecordDataset(Dataset):
 
 
 class IndexedDataset(RecordDataset):
-    """Containers that need an index file for each file. `tools/dataset.py index` writes them."""
+    """Container files with index files, which `tools/dataset.py index` writes."""
 
     index_paths: tuple[str, ...] | None = None
-    """DALI's index files, in the order of `paths`; by default next to them with the extension `.idx`."""
+    """Index files in DALI's format, one per file, in the order of `paths`; default: the paths of the files
+    with the extension `.idx`."""
 
 
 class WebDataset(IndexedDataset):
-    """Tar files with an image and a label per sample, such as ``0007.jpg`` and ``0007.cls``."""
+    """Tar files with two entries per sample, image and label, such as ``0007.jpg`` and ``0007.cls``."""
 
     extensions: tuple[str, ...] = IMAGE_EXTENSIONS
-    """File extensions of images, in lower case."""
+    """File extensions of the images, in lower case."""
 
 
 class TFRecordDataset(IndexedDataset):
     """TFRecord files with ``image/encoded`` and ``image/class/label``, as in TensorFlow's ImageNet."""
 
     first_label: Index = 0
-    """Label of the first class; 1 in TensorFlow's ImageNet."""
+    """Label of the first class in the files. Use 1 for TensorFlow's ImageNet."""
 
 
 class RecordIODataset(IndexedDataset):
-    """MXNet's RecordIO files with image headers, as im2rec writes them."""
+    """RecordIO files of MXNet with image headers, as MXNet's tool im2rec writes them."""
 
 
 class LMDBDataset(RecordDataset):
@@ -270,10 +276,10 @@ def _check_source(name: str) -> str:
 
 
 class PythonDataset(Dataset):
-    """Images from a Python object, see ``examples/python_source.py``."""
+    """Images from a Python object; see ``examples/python_source.py``."""
 
     source: Annotated[str, AfterValidator(_check_source)]
-    """Registered name of the function that creates the object."""
+    """Name under which the function that creates the object is registered."""
 
     @property
     def place(self) -> str:

@@ -1,4 +1,4 @@
-"""Prediction on files: the section ``Infer`` and its post-processing."""
+"""The section ``Infer``: prediction on files, and its post-processing."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ class PostProcess(Spec):
 
     activation: ClassVar[Activation] = "softmax"
     class_id_map_file: str | None = None
-    """File with one line `id name` per class."""
+    """Text file with one line `id name` per class; default: the names stored with the model, if any."""
 
 
 class Topk(PostProcess):
-    """The classes with the highest softmax scores of each image."""
+    """Returns the classes with the highest softmax scores of each image."""
 
     topk: Count = 5
     """Number of classes per image."""
 
 
 class DistillationPostProcess(Topk):
-    """``Topk`` of the student, the only exported model."""
+    """Name of ``Topk`` for distillation. The student is the only exported model."""
 
     model_name: Literal["Student"] = "Student"
     """Accepted for compatibility with PaddleClas; has no effect."""
@@ -38,40 +38,42 @@ class DistillationPostProcess(Topk):
 
 
 class ThreshOutput(PostProcess):
-    """The second of two classes if its softmax score reaches the threshold, else the first one."""
+    """Chooses between two classes: the second if its softmax score reaches the threshold, else the first."""
 
     threshold: Fraction = 0.5
-    """Smallest score of the second class."""
+    """Smallest score, 0 to 1, with which the second class is chosen."""
     label_0: str | None = None
-    """Name of the first class."""
+    """Name of the first class; default: no name."""
     label_1: str | None = None
-    """Name of the second class."""
+    """Name of the second class; default: no name."""
 
 
 class MultiLabelThreshOutput(PostProcess):
-    """All classes of an image whose sigmoid reaches the threshold, possibly none."""
+    """Returns all classes of an image whose sigmoid scores reach the threshold. There may be none."""
 
     activation: ClassVar[Activation] = "sigmoid"
     threshold: Fraction | tuple[Fraction, ...] = 0.5
-    """Smallest score of a predicted class; or a list, one per class."""
+    """Smallest score, 0 to 1, with which a class is predicted: one value for all classes, or a list with one
+    value per class."""
 
 
-# The key PostProcess hides the class in the annotations of Infer, which Python 3.10 cannot evaluate then.
+# In the class Infer, the key PostProcess hides the class PostProcess, so annotations need another name.
 _AnyPostProcess: TypeAlias = PostProcess
 
 
 class Infer(Section):
-    """Prediction on files."""
+    """Settings of prediction on files."""
 
     infer_imgs: str | None = None
-    """File or folder of images, unless the command line names one."""
+    """Image file, or folder of images. Paths on the command line take precedence. Default: none."""
     batch_size: BatchSize = 10
-    """Images per batch."""
+    """Number of images per batch."""
     engine: Literal["auto", "onnxruntime", "openvino", "tensorrt"] = "auto"
-    """Program that runs an exported `.onnx` file. auto: OpenVINO on a CPU if it is installed, otherwise
-    onnxruntime. tensorrt: TensorRT through onnxruntime. OpenVINO alone runs `.xml` files."""
+    """Engine that runs an exported `.onnx` file. `auto`: OpenVINO on a CPU if it is installed, else
+    onnxruntime; `tensorrt`: TensorRT through onnxruntime. Files in the format `.xml` always run in
+    OpenVINO."""
     transforms: FixedChain
-    """Transforms of each image, in order. Random ones are not allowed."""
+    """Transforms to apply to each image, in this order. Random transforms are not allowed."""
     PostProcess: Annotated[_AnyPostProcess, Tagged(POSTPROCESSES, default="Topk")] = Topk()
-    """Which classes of an image are reported; Topk if it has no `name`. A RecModel always returns
+    """Selection of the classes to report for an image. Without `name` it is Topk. A RecModel always returns
     embeddings."""

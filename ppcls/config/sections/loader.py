@@ -1,4 +1,4 @@
-"""The section ``DataLoader``: data sets, batches, and how paddle.io or DALI reads them."""
+"""The section ``DataLoader``: data sets, batches, and settings of paddle.io and DALI."""
 
 from __future__ import annotations
 
@@ -19,46 +19,51 @@ _AUTO = BeforeValidator(lambda value: None if value == "auto" else value)
 
 
 class Dali(Section):
-    """Settings of DALI. ``auto``, the default where it is null, leaves the choice to ppcls and DALI."""
+    """Settings of DALI. The default null means ``auto``."""
 
     num_threads: Annotated[Workers | None, _AUTO] = None
-    """CPU threads; `auto`: the cores of this process, shared by the processes of the node."""
+    """Number of CPU threads per process; `auto`: the number of cores that the process may use, divided by the
+    processes that share them."""
     prefetch_queue_depth: Annotated[Count | None, _AUTO] = None
-    """Batches prepared in advance; `auto`: 2 on a GPU, 2 per thread on a CPU, at least 4 and at most 32."""
+    """Number of batches to prepare in advance; `auto`: 2 on a GPU; on a CPU 2 per thread, at least 4 and at
+    most 32."""
     exec_dynamic: bool = True
-    """Use DALI's dynamic executor, which passes batches on without a copy."""
+    """Use DALI's dynamic executor, which returns batches without copying them."""
     affinity: Annotated[bool | None, _AUTO] = None
-    """Keep DALI's threads on the cores next to the GPU; `auto`: if the driver reports them."""
+    """Run DALI's threads only on the cores next to the GPU; `auto`: True if the driver reports these
+    cores."""
     decode: Literal["auto", "window", "whole"] = "auto"
-    """`window`: decode only the part that a random crop needs; `whole`: decode everything and crop on the
-    device; `auto`: `window`, unless the decoder caches images."""
+    """Part of an image to decode: `window`: only the part that a random crop needs; `whole`: the whole image,
+    which is then cropped on the device; `auto`: `whole` if the decoder caches images, else `window`."""
     decode_on: Literal["auto", "gpu", "cpu"] = "auto"
-    """Device that decodes images if the GPU transforms them. `cpu` leaves the GPU to training if there are
-    enough cores; `auto`: the CPU with 12 threads or more, else the GPU."""
+    """Device that decodes images if the GPU transforms them. `cpu` reduces the load of the GPU, but needs
+    enough cores. `auto`: the CPU with 12 threads or more, else the GPU."""
     hw_decoder_load: Annotated[Fraction | None, _AUTO] = None
-    """Share of the JPEGs for the GPU's hardware decoder; `auto`: 0.9."""
+    """Share of the JPEGs that the GPU's hardware decoder decodes, 0 to 1; `auto`: 0.9."""
     device_memory_padding: Annotated[Index | None, _AUTO] = None
-    """Bytes of GPU memory that each decoding thread allocates at first; `auto`: DALI's 16 MiB."""
+    """Initial GPU memory of each decoding thread, in bytes; `auto`: DALI's default, 16 MiB."""
     host_memory_padding: Annotated[Index | None, _AUTO] = None
-    """Bytes of pinned memory, in two buffers, that each decoding thread allocates at first; `auto`: DALI's 8
-    MiB."""
+    """Initial pinned host memory of each decoding thread, in bytes, for two buffers; `auto`: DALI's default,
+    8 MiB."""
     preallocate_width_hint: Annotated[Count | None, _AUTO] = None
-    """Width of the largest image, to allocate memory for; `auto`: allocate nothing in advance."""
+    """Width of the largest image in pixels, for which DALI allocates memory in advance; `auto`: allocate no
+    memory in advance."""
     preallocate_height_hint: Annotated[Count | None, _AUTO] = None
-    """Height of the largest image, to allocate memory for; `auto`: allocate nothing in advance."""
+    """Height of the largest image in pixels, for which DALI allocates memory in advance; `auto`: allocate no
+    memory in advance."""
     jpeg_fancy_upsampling: bool = False
-    """On a GPU, upsample chroma as CPU decoders do: pixels are closer to theirs, and decoding is
-    slightly slower."""
+    """On a GPU, upsample chroma with the method of CPU decoders. The pixels are then closer to those of a CPU
+    decoder, but decoding is slightly slower."""
     jpeg_fast_idct: bool = False
-    """On a CPU, decode JPEGs with a less exact transform: grey levels differ by 1 or 2, and decoding is a few
-    percent faster."""
+    """Decode JPEGs on a CPU with a less exact transform. Decoding is a few percent faster, but pixels differ
+    by 1 or 2 of 255 levels."""
     cache_size: Index = 0
-    """GPU memory for a cache of decoded images, in MB; 0: no cache. Supported only if the GPU decodes."""
+    """GPU memory for a cache of decoded images, in MB; 0 for no cache. Only the GPU's decoder supports it."""
     cache_type: Literal["threshold", "largest"] = "largest"
-    """`threshold`: cache images of at least `cache_threshold` bytes in the order of arrival; `largest`: cache
-    the largest images."""
+    """Images to cache: `threshold`: those of at least `cache_threshold` bytes, in the order of reading;
+    `largest`: the largest images."""
     cache_threshold: Index = 0
-    """Smallest decoded image to cache, in bytes."""
+    """Minimum size of a decoded image to cache, in bytes, with `cache_type: threshold`."""
 
     @model_validator(mode="after")
     def _check_cache(self) -> Self:
@@ -70,14 +75,15 @@ class Dali(Section):
 
 
 class LoaderSettings(Section):
-    """Who reads the samples: the workers of paddle.io, or the threads of DALI with Global.use_dali."""
+    """Settings of the loader: paddle.io by default, or DALI with Global.use_dali."""
 
     num_workers: Annotated[int, Bound(ge=0, le=4096)] = 4
-    """Worker processes of paddle.io; 0: the training process reads."""
+    """Number of worker processes of paddle.io per training process. With 0, the training process itself reads
+    the images."""
     use_shared_memory: bool = True
-    """Pass batches from the workers of paddle.io through shared memory."""
+    """Transfer batches from the workers of paddle.io in shared memory."""
     dali: Dali = Dali()
-    """Settings of DALI."""
+    """Settings of DALI, for `Global.use_dali: True`."""
 
 
 class Split(Section):
@@ -91,11 +97,11 @@ class Split(Section):
     dataset: Annotated[Dataset, Tagged(DATASETS)]
     """Labelled images and their transforms."""
     sampler: Annotated[SamplerSpec, Tagged(SAMPLERS, default="DistributedBatchSampler")]
-    """How samples form batches; DistributedBatchSampler if it has no `name`."""
+    """Sampler, which defines the batches. Without `name` it is a DistributedBatchSampler."""
     loader: LoaderSettings = LoaderSettings()
-    """How samples are read."""
+    """Settings of the loader, which reads the samples."""
     input_size: Annotated[InputSize, Tagged(INPUT_SIZES)] | None = None
-    """Sizes of training images that change during training; by default the size that `transform_ops`
+    """Image sizes that change during training; default: all images have the size that `transform_ops`
     produces."""
 
     @model_validator(mode="after")
@@ -118,10 +124,11 @@ class Split(Section):
 
 
 class Unlabelled(Split):
-    """Unlabelled images for semi-supervised training; the labels of their list have no effect."""
+    """Unlabelled images for semi-supervised training. The labels in their list file are ignored."""
 
     transform_ops_strong: Chain
-    """Transforms of the strong view; `transform_ops` of `dataset` are those of the weak view."""
+    """Transforms of the strongly augmented view of each image. `dataset.transform_ops` has the transforms of
+    the weakly augmented view."""
 
     @model_validator(mode="after")
     def _check_views(self) -> Self:
@@ -129,7 +136,7 @@ class Unlabelled(Split):
             check_chain(chain) for chain in (self.dataset.transform_ops, self.transform_ops_strong)
         )
         if weak != strong:
-            text = f"expected images of {weak.size}, as from dataset.transform_ops, got {strong.size}"
+            text = f"expected images of the size from dataset.transform_ops, {weak.size}, got {strong.size}"
             raise error_at(text, "transform_ops_strong")
         if not self.sampler.drop_last:
             raise error_at("expected True: all batches have the same size", "sampler", "drop_last")
@@ -139,29 +146,30 @@ class Unlabelled(Split):
 
     @property
     def strong(self) -> Split:
-        """The same images with the transforms of the strong view."""
+        """This data set with the transforms of the strongly augmented view."""
         dataset = self.dataset.model_copy(update={"transform_ops": self.transform_ops_strong})
         return self.model_copy(update={"dataset": dataset})
 
 
 class QueryAndGallery(Section):
-    """Two data sets for retrieval: each query image searches for its identity in the gallery."""
+    """Two data sets for retrieval. For each query image, the gallery is searched for the same identity."""
 
     Query: Split
-    """Images whose identity is searched for."""
+    """Query images."""
     Gallery: Split
-    """Images that are searched."""
+    """Gallery images, among which the identity of each query image is searched."""
 
 
 class DataLoader(Section):
-    """The data for training and evaluation."""
+    """Data for training and evaluation."""
 
     Train: Split | None = None
-    """Training data."""
+    """Training data. Required for training."""
     UnLabelTrain: Unlabelled | None = None
-    """Unlabelled images for the section SSL."""
+    """Unlabelled images for semi-supervised training with the section SSL; default: none."""
     Eval: Split | QueryAndGallery | None = None
-    """Evaluation data: one data set, or Query and Gallery with Global.eval_mode: retrieval."""
+    """Evaluation data: one data set, or, with `Global.eval_mode: retrieval`, Query and Gallery. Required for
+    evaluation."""
 
     @field_validator("Eval", mode="before")
     @classmethod
@@ -172,18 +180,18 @@ class DataLoader(Section):
         return (QueryAndGallery if two else Split).model_validate(value)
 
     def need_train(self) -> Split:
-        """Returns ``Train``.
+        """Returns the training data.
 
         Raises:
-            UserError: The config has none.
+            UserError: The config has no ``DataLoader.Train``.
         """
         if self.Train is None:
-            raise UserError("DataLoader.Train: missing; training needs it in the config")
+            raise UserError("DataLoader.Train: missing; add a data set for training to the config")
         return self.Train
 
     @property
     def evaluated(self) -> dict[str, Split]:
-        """Evaluation data by key: ``Eval``, or ``Eval.Query`` and ``Eval.Gallery``; may be empty."""
+        """Data sets of evaluation by key: ``Eval``, or ``Eval.Query`` and ``Eval.Gallery``; may be empty."""
         if isinstance(self.Eval, QueryAndGallery):
             return {"Eval.Query": self.Eval.Query, "Eval.Gallery": self.Eval.Gallery}
         return {} if self.Eval is None else {"Eval": self.Eval}

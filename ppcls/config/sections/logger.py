@@ -12,36 +12,38 @@ class LoggerSpec(Spec):
 
     @property
     def kind(self) -> str:
-        """The name in YAML."""
+        """Name of the tracker in YAML, in lower case."""
         return type(self).__name__.lower()
 
 
 class TensorBoard(LoggerSpec):
-    """Event files for ``tensorboard --logdir``. Needs the package tensorboardX."""
+    """Writes event files for ``tensorboard --logdir``. Needs the package tensorboardX."""
 
     folder: str | None = None
-    """Folder of the event files; by default `tensorboard` in `Global.output_dir`."""
+    """Folder of the event files; default: `tensorboard` in `Global.output_dir`."""
 
 
 class MLflow(LoggerSpec):
-    """A run on an MLflow server. Needs the package mlflow or mlflow-skinny."""
+    """Records the run on an MLflow server. Needs the package mlflow or mlflow-skinny."""
 
     tracking_uri: str | None = None
-    """Address of the server; by default MLFLOW_TRACKING_URI or MLflow's own default."""
+    """Address of the server; default: the environment variable MLFLOW_TRACKING_URI, or without it MLflow's
+    default."""
     experiment: str = "ppcls"
-    """Name of the experiment, which is created if it is missing."""
+    """Name of the experiment. It is created if it does not exist."""
     run_name: str | None = None
-    """Name of the run; by default architecture and output folder."""
+    """Name of the run; default: architecture and output folder."""
 
 
 class WandB(LoggerSpec):
-    """A run on Weights & Biases. Needs the package wandb."""
+    """Records the run on Weights & Biases. Needs the package wandb."""
 
     project: str = "ppcls"
     """Name of the project."""
     entity: str | None = None
-    """User or team; by default that of the login."""
+    """User or team that owns the project; default: the user who is logged in."""
     run_name: str | None = None
-    """Name of the run; by default architecture and output folder."""
+    """Name of the run; default: architecture and output folder."""
     mode: Literal["online", "offline"] | None = None
-    """`offline` writes to `Global.output_dir`, for `wandb sync`; by default WANDB_MODE or online."""
+    """`online` sends the data to the server; `offline` writes the data to `Global.output_dir`, for a later
+    `wandb sync`. Default: the environment variable WANDB_MODE, or without it `online`."""

@@ -1,4 +1,4 @@
-"""The section ``Arch``: which model is built, and with which options."""
+"""The section ``Arch``: the architecture of the model and its options."""
 
 from __future__ import annotations
 
@@ -38,45 +38,46 @@ Stride = Count | tuple[Count, Count]
 
 
 class EfficientNetOverrides(Section):
-    """Settings of a TinyNet, as in PaddleClas's files. Its published weights need `depth_trunc: round`."""
+    """Settings of a TinyNet. The published weights of TinyNet need `depth_trunc: round`."""
 
     batch_norm_momentum: Decay = 0.99
-    """Weight of the old value in updates of batch norm's running statistics."""
+    """Weight of the previous value when BatchNorm updates its running statistics."""
     batch_norm_epsilon: Positive = 1e-3
-    """Epsilon of batch norm."""
+    """Number that BatchNorm adds to the variance."""
     depth_trunc: Literal["ceil", "round"] = "ceil"
-    """How numbers of blocks are rounded."""
+    """Rounding of the number of blocks per stage: up (`ceil`) or to the nearest integer (`round`)."""
     drop_connect_rate: Decay = 0.2
-    """Probability of skipping the last block, lower for earlier blocks."""
+    """Probability that training skips the last block (stochastic depth). It decreases linearly to 0 at the
+    first block."""
 
 
 class MLDecoder(Section):
-    """A classification head of attention for many labels (Ridnik et al. 2021), in place of pooling and fc."""
+    """An attention head for many labels (Ridnik et al. 2021), which replaces pooling and the last layer."""
 
     ignored: ClassVar[Mapping[str, str]] = {
         "in_channels": "the backbone determines it",
         "class_num": "Arch.class_num is the key",
     }
     query_num: Count = 80
-    """Number of queries; at most the number of classes is used."""
+    """Number of queries. It is limited to the number of classes."""
     embed_dim: Count = 768
-    """Width of queries and features, a multiple of `num_heads`."""
+    """Width of queries and features. Must be a multiple of `num_heads`."""
     num_heads: Count = 8
-    """Heads of the attention."""
+    """Number of attention heads."""
     mlp_hidden_dim: Count = 2048
     """Width of the hidden layer after the attention."""
     dropout: Decay = 0.1
-    """Dropout in attention and hidden layer."""
+    """Dropout rate of the attention and the hidden layer."""
     depth: Literal[1] = 1
-    """Must be 1."""
+    """Number of attention layers. Only 1 is supported."""
     freeze_query_embed: Literal[True] = True
-    """Must be True: queries are random and fixed."""
+    """Keep the random initial queries fixed. Only True is supported."""
     remove_self_attn: Literal[True] = True
-    """Must be True: queries do not attend to each other."""
+    """Use no attention between queries. Only True is supported."""
     replace_layer: str = "fc"
-    """Name of the linear layer that it replaces."""
+    """Name of the linear layer that the head replaces."""
     remove_layers: tuple[str, ...] = ("avg_pool", "flatten")
-    """Names of the layers before it that are removed."""
+    """Names of the layers to remove before the head."""
 
     @model_validator(mode="after")
     def _check_width(self) -> Self:
@@ -87,7 +88,7 @@ class MLDecoder(Section):
 
 
 class Arch(Section):
-    """The model."""
+    """The architecture of the model, its options and its initial weights."""
 
     key_hints: ClassVar[Mapping[str, str]] = {
         "return_patterns": "write it in the items of DistillationModel.models, whose losses use it",
@@ -97,93 +98,97 @@ class Arch(Section):
         "infer_add_softmax": "Infer.PostProcess determines the activation of the exported model"
     }
     name: Annotated[str, AfterValidator(_known_architecture)]
-    """Architecture, such as `ResNet50`."""
+    """Name of the architecture, such as `ResNet50`; docs/models.md lists all names."""
     class_num: ClassCountOrAuto = 1000
-    """Number of classes; `auto`: the number of class folders in DataLoader.Train.dataset
-    (ImageFolderDataset), or, if that folder is missing, the number of names in output_dir/label_list.txt."""
+    """Number of classes. `auto` uses the number of class folders in DataLoader.Train.dataset
+    (ImageFolderDataset), or, if this folder is missing, the number of names in output_dir/label_list.txt."""
     data_format: Literal["NCHW", "NHWC"] = "NCHW"
-    """Order of the axes of images in the model."""
+    """Order of the axes of images in the model: channels first (`NCHW`) or last (`NHWC`)."""
     input_image_channel: Count = Field(3, validate_default=True)
-    """Channels of the images."""
+    """Number of channels of the images."""
     pretrained: str | bool = False
     """Initial weights: a .pdparams, .safetensors or .pth file, a checkpoint folder, the name of an
-    architecture whose published weights are used, or `hf-hub:OWNER/MODEL`. True uses the published weights of
-    this architecture. They are downloaded once, to ~/.paddleclas/weights. `auto` uses them if they exist, can
-    be downloaded, and there are at most 20,000 training images; otherwise it trains from scratch, and the log
-    gives the reason. Global.pretrained_model takes precedence."""
+    architecture with published weights, or `hf-hub:OWNER/MODEL`. True selects the published weights of this
+    architecture, which are downloaded once to ~/.paddleclas/weights. False trains from scratch. `auto`
+    selects the published weights if they exist, can be downloaded, and the data set has at most 20,000
+    training images; otherwise training starts from scratch, and the log gives the reason.
+    Global.pretrained_model takes precedence."""
     use_ssld: bool = False
-    """With pretrained: True, use the weights that PaddleClas distilled (SSLD)."""
+    """With `pretrained: True`, load the published weights that were trained by distillation (SSLD)."""
     img_size: Side | None = None
-    """ViT, DeiT: side of the images; default: the number at the end of the name."""
+    """ViT, DeiT: side of the images in pixels; default: the number at the end of the architecture's name."""
     drop_path_rate: Decay | None = None
-    """Probability of skipping the last block, lower for earlier blocks; default: PaddleClas's."""
+    """Probability that training skips the last block (stochastic depth). It decreases linearly to 0 at the
+    first block. Default: the value of PaddleClas for this architecture."""
     drop_rate: Decay | None = None
-    """Dropout of tokens and layers; default: 0."""
+    """Dropout rate of tokens and linear layers; default: 0."""
     attn_drop_rate: Decay | None = None
-    """Dropout of attention weights; default: 0."""
+    """Dropout rate of attention weights; default: 0."""
     layer_scale_init_value: NonNegative | None = None
-    """ConvNeXt: initial scale of each block's channels, 0 for no scale; default: 1e-6."""
+    """ConvNeXt: initial factor of the output of each block (layer scale); 0 for none; default: 1e-6."""
     head_init_scale: Positive | None = None
     """ConvNeXt: factor on the initial weights of the classifier; default: 1."""
     layer_type: Literal["ConvBNLayer", "DiverseBranchBlock"] | None = None
-    """ResNet18, ResNet34: DiverseBranchBlock trains several branches in place of each convolution of the
-    blocks and merges them for inference (Ding et al. 2021); default: ConvBNLayer."""
+    """ResNet18, ResNet34: type of the convolutions in the blocks. DiverseBranchBlock trains several branches
+    and merges them to one convolution for inference (Ding et al. 2021). Default: ConvBNLayer."""
     use_first_short_conv: bool | None = None
-    """ResNet18, ResNet34: whether the shortcut of the first block has a convolution; default: True."""
+    """ResNet18, ResNet34: use a convolution in the shortcut of the first block; default: True."""
     shift_single_window: bool | None = None
-    """Swin: whether every second block shifts its window even if it covers the whole feature map, as in
-    PaddleClas; False, as in the paper, for weights of timm and torchvision; default: True."""
+    """Swin: shift the window in every second block even if it covers the whole feature map. True, the
+    default, is PaddleClas's network; False is the network of the paper, as the weights of timm and
+    torchvision require."""
     timm_variant: bool | None = None
-    """Build timm's network instead of PaddleClas's, for its weights. The differences: DarkNet53: leaky ReLU;
-    EfficientNet, EfficientNet_lite: even padding; GhostNet: squeeze-and-excitation, bias of the last
-    convolution; InceptionV4: order of convolutions; LeViT: second classifier; MobileNetV1: ReLU6;
-    MobileNetV4_hybrid: scale of attention; PPLCNet: bias of the last convolution; Res2Net: pooling, first
-    block; ResNeSt: pooling; SE_ResNet18, SE_ResNet34: squeeze-and-excitation, first shortcut; TinyNet: number
-    of blocks; Xception_deeplab: dilation. Default: False."""
+    """Build the network of timm instead of PaddleClas, to load weights from timm; default: False. These parts
+    differ: DarkNet53: leaky ReLU; EfficientNet, EfficientNet_lite: even padding; GhostNet:
+    squeeze-and-excitation, bias of the last convolution; InceptionV4: order of convolutions; LeViT: second
+    classifier; MobileNetV1: ReLU6; MobileNetV4_hybrid: scale of attention; PPLCNet: bias of the last
+    convolution; Res2Net: pooling, first block; ResNeSt: pooling; SE_ResNet18, SE_ResNet34:
+    squeeze-and-excitation, first shortcut; TinyNet: number of blocks; Xception_deeplab: dilation."""
     last_stage_stride: Literal[1, 2] | None = None
-    """ResNet50 and other ResNets: stride of the last stage. 1 doubles the resolution of the features, as in
-    re-identification; default: 2."""
+    """ResNet50 and other ResNets: stride of the last stage; default: 2. With 1, feature maps have twice the
+    height and width, which is common for re-identification."""
     stem_act: Literal["relu", "none"] | None = None
-    """ResNet50 and other ResNets: activation of the first convolutions; default: relu."""
+    """ResNet50 and other ResNets: activation after the first convolutions; default: relu."""
     stride_list: tuple[Stride, Stride, Stride, Stride, Stride] | None = None
-    """PP-LCNet: strides of the first convolution and of the four later stages; ResNet50 and other ResNets:
-    of the first convolution, the max pooling and the three later stages, instead of `last_stage_stride`. Each
-    is a number or [vertical, horizontal]; default: 2."""
+    """Five strides, each a number or [vertical, horizontal]; default: 2. PP-LCNet: of the first convolution
+    and the four later stages. ResNet50 and other ResNets: of the first convolution, the max pooling and the
+    three later stages; `last_stage_stride` is then ignored."""
     override_params: EfficientNetOverrides | None = None
-    """TinyNet: settings of the network; default: those of EfficientNet."""
+    """TinyNet: settings of the network; default: the defaults of EfficientNetOverrides."""
     use_last_conv: bool | None = None
-    """PP-LCNet: whether a convolution computes 1280 features before the classifier; default: True."""
+    """PP-LCNet: add a convolution with 1280 output channels before the classifier; default: True."""
     dropout_prob: Decay | None = 0.2
-    """MobileNetV3, PP-LCNet, ESNet: dropout before the classifier; null for none."""
+    """MobileNetV3, PP-LCNet, ESNet: dropout rate before the classifier; null for no dropout."""
     ml_decoder: MLDecoder | None = None
-    """ResNet, PP-LCNet, PP-HGNet and others: the head ML-Decoder, for many labels per image."""
+    """ResNet, PP-LCNet, PP-HGNet and others: use the head ML-Decoder, for many labels per image; default: the
+    architecture's own head."""
     dropout: Decay | None = None
-    """MobileViTV3: dropout within transformers; default: 0.1. WideResNet: dropout in the blocks; default:
-    0."""
+    """MobileViTV3: dropout rate within transformers; default: 0.1. WideResNet: dropout rate in the blocks;
+    default: 0."""
     depth: Count | None = None
-    """WideResNet: number of layers, 6 n + 4 with n blocks per stage; default: 28."""
+    """WideResNet: number of layers. Must be 6 n + 4 for n blocks per stage; default: 28."""
     widen_factor: Count | None = None
-    """WideResNet: channels of the first stage, in multiples of 16; default: 2."""
+    """WideResNet: number of channels of the first stage divided by 16; default: 2."""
     classifier_dropout: Decay | None = None
-    """MobileViTV3: dropout before the classifier; default: 0.1."""
+    """MobileViTV3: dropout rate before the classifier; default: 0.1."""
     use_fused_attn: Literal[False] | None = None
-    """Accepted for compatibility with PaddleClas; attention uses plain operators."""
+    """Accepted for compatibility with PaddleClas; only False is supported."""
     use_fused_linear: Literal[False] | None = None
-    """Accepted for compatibility with PaddleClas; linear layers are Paddle's own."""
+    """Accepted for compatibility with PaddleClas; only False is supported."""
 
     @property
     def margin(self) -> None:
-        """The margin that the loss adds to logits: none."""
+        """None: a classifier has no margin."""
         return None
 
     @property
     def exported(self) -> Arch:
-        """The model that is evaluated, saved and exported: this one."""
+        """The model that is evaluated, saved and exported, which is this model."""
         return self
 
     @property
     def weights(self) -> str | None:
-        """The file or folder with its initial weights; None for new weights."""
+        """The file, folder or name of the initial weights; None for random weights."""
         if self.pretrained is True:
             branched = self.layer_type == "DiverseBranchBlock"
             return str(architecture(self.name).weights_file(ssld=self.use_ssld, branched=branched))
@@ -193,7 +198,7 @@ class Arch(Section):
     @classmethod
     def _check_pretrained(cls, value: object) -> object:
         if not isinstance(value, (str, bool)):
-            raise ValueError(f"expected True, False or a file, got {show(value)}")
+            raise ValueError(f"expected True, False, 'auto', a file, or a name of weights, got {show(value)}")
         return value
 
     @field_validator("depth")
@@ -209,22 +214,22 @@ class Arch(Section):
         if info.data.get("pretrained") is True and value is (info.field_name == "timm_variant"):
             raise ValueError(
                 f"the published weights (Arch.pretrained=True) need {not value}; "
-                "correct it, or name other weights as pretrained"
+                "change it, or set Arch.pretrained to other weights"
             )
         return value
 
     def with_data_format(self, data_format: Literal["NCHW", "NHWC"]) -> Self:
-        """Returns the same model for images of another layout."""
+        """Returns a copy of this model with another data format."""
         return self.model_copy(update={"data_format": data_format})
 
     @property
     def architectures(self) -> tuple[Arch, ...]:
-        """All models: this one."""
+        """All models of the config, which is only this model."""
         return (self,)
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of this architecture that are set, with their values."""
+        """The values of the options of this architecture, without unset options."""
         accepted = architecture(self.name).options
         values = {key: getattr(self, key) for key in accepted if not key.startswith("use_fused")}
         if "dropout_prob" in values:
@@ -242,7 +247,9 @@ class Arch(Section):
             return value
         entry = architecture(name)
         if option not in entry.options:
-            raise ValueError(f"{name} has no such option, only {', '.join(families_with(option))}; remove it")
+            raise ValueError(
+                f"{name} has no such option; it exists only for {', '.join(families_with(option))}; remove it"
+            )
         if option == "img_size" and value is not None and int(value) % entry.patch:
             raise ValueError(
                 f"expected a multiple of {entry.patch}, the side of {name}'s patches, got {value}"
@@ -260,6 +267,6 @@ class Arch(Section):
                 (candidate for candidate in ARCHITECTURES if candidate.lower() == name and candidate != name),
                 None,
             )
-            hint = f"; Arch.name={known_name} accepts others" if known_name else ""
+            hint = f"; Arch.name={known_name} accepts other values" if known_name else ""
             raise ValueError(f"paddle.vision.models' {name} accepts {expected} only, got {value}{hint}")
         return value

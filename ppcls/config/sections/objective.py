@@ -1,4 +1,4 @@
-"""The sections ``Loss`` and ``Metric``, and the losses and metrics for one label per image."""
+"""The sections ``Loss``, ``Metric`` and ``SSL``, and losses and metrics for one label per image."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from ppcls.config.base.fields import (
 )
 from ppcls.registry import LOSSES, METRICS
 
-Labels = Literal["one", "several", "any"]  # how many labels an image may have
-MAX_CONFUSION_CLASSES = 1000  # a confusion matrix has this many squared entries, added up for each batch
+Labels = Literal["one", "several", "any"]  # number of labels that an image may have
+MAX_CONFUSION_CLASSES = 1000  # largest number of classes of a confusion matrix, which needs classes^2 entries
 
 
 class LossSpec(Spec):
-    """A loss.
+    """Base class of losses.
 
     Attributes:
         labels: Number of labels per image that the loss accepts.
         multi_model: Whether the loss needs several models, as in ``Arch.name: DistillationModel``.
         whole_dataset: See `MetricSpec`.
-        on_embeddings: Whether the loss compares embeddings, with any numbers as labels.
-        has_weights: Whether the loss has trainable layers of its own.
+        on_embeddings: Whether the loss compares embeddings. Its labels may then be any numbers.
+        has_weights: Whether the loss has trainable layers.
     """
 
     labels: ClassVar[Labels] = "any"
@@ -45,17 +45,17 @@ class LossSpec(Spec):
     on_embeddings: ClassVar[bool] = False
     has_weights: ClassVar[bool] = False
     weight: Number = 1.0
-    """Factor of this loss in the sum of losses."""
+    """Factor of this loss in the sum of all losses."""
 
 
 class MetricSpec(Spec):
-    """A metric.
+    """Base class of metrics.
 
     Attributes:
         labels: Number of labels per image that the metric accepts.
         multi_model: Whether the metric needs several models, as in ``Arch.name: DistillationModel``.
         lower_is_better: Whether smaller values are better.
-        whole_dataset: Whether the metric needs all samples at once, so that batches have no value.
+        whole_dataset: Whether the metric needs all samples at once. Such a metric has no value per batch.
     """
 
     labels: ClassVar[Labels] = "one"
@@ -73,59 +73,64 @@ ClassWeight = tuple[NonNegative, ...] | Literal["balanced", "effective_number"]
 
 
 class ClassWeightedLoss(LossSpec):
-    """A loss whose classes can have weights of their own.
+    """Base class of losses that can have one weight per class.
 
-    Weighted losses are divided by the number of images, not by the sum of their weights. So they do not
-    depend on the number of processes or on the size of batches.
+    The sum of weighted losses is divided by the number of images, not by the sum of the weights. The result
+    therefore does not depend on the number of processes or the batch size.
     """
 
     class_weight: ClassWeight | None = None
-    """Weight of each class: a list, or computed from the training data. `balanced`: inversely proportional to
-    the number of images; `effective_number`: a weaker correction by the effective number of images (Cui et
-    al. 2019). Computed weights have the mean 1 over the training images."""
+    """Weights of the classes: a list with one weight per class, or a rule that computes them from the
+    training data. `balanced`: inversely proportional to the number of images; `effective_number`: a weaker
+    correction by the effective number of images (Cui et al. 2019). The mean of computed weights over the
+    training images is 1. Default: no weights."""
     class_weight_beta: Decay = 0.999
-    """Beta of `effective_number`: 0 gives all classes the same weight, values close to 1 approach
-    `balanced`."""
+    """Parameter beta of `class_weight: effective_number`. With 0, all classes have the same weight; with
+    values close to 1, the weights are close to `balanced`."""
 
 
 class CELoss(ClassWeightedLoss):
-    """Mean cross-entropy of the softmax."""
+    """Mean cross-entropy of softmax probabilities and labels."""
 
     ignored: ClassVar[Mapping[str, str]] = {"reduction": "the loss is the mean over the batch"}
     labels: ClassVar[Labels] = "one"
     epsilon: Decay | None = None
-    """Label smoothing (Szegedy et al. 2016, section 7): share of the uniform distribution in the target."""
+    """Label smoothing (Szegedy et al. 2016, section 7): share of the uniform distribution in the target;
+    default: 0."""
     logit_adjustment: NonNegative | None = None
-    """Factor tau of the logarithms of the class frequencies, which are added to the logits in training (Menon
-    et al. 2021). 1 optimizes the balanced accuracy."""
+    """Logit adjustment for imbalanced classes (Menon et al. 2021): factor tau of the logarithm of the class
+    frequencies, which is added to the logits during training. 1 optimizes the balanced accuracy. Default: no
+    adjustment."""
 
 
 class FocalLoss(ClassWeightedLoss):
-    """Focal loss (Lin et al. 2017): images that are classified with confidence have a small weight."""
+    """Focal loss (Lin et al. 2017), which gives less weight to images with a confident correct prediction."""
 
     gamma: NonNegative = 2.0
-    """Focusing exponent; 0 is the cross-entropy."""
+    """Focusing exponent. With 0, the loss is the cross-entropy."""
     activation: Literal["softmax", "sigmoid"] = "softmax"
-    """`softmax` for one label per image, `sigmoid` for any number of labels."""
+    """Activation of the logits: `softmax` for one label per image, `sigmoid` for any number of labels."""
     alpha: Part | None = None
-    """Weight of the positives of each class, with 1 - alpha for its negatives. Only for `sigmoid`."""
+    """Weight of the positives of each class. The weight of its negatives is 1 - alpha. Only for `activation:
+    sigmoid`. Default: no weights."""
     epsilon: Decay | None = None
-    """Label smoothing: share of the uniform distribution in the target."""
+    """Label smoothing: share of the uniform distribution in the target; default: 0."""
 
     @model_validator(mode="after")
     def _check_alpha(self) -> Self:
         if self.alpha is not None and self.activation == "softmax":
-            raise error_at("needs activation: sigmoid; write class_weight for softmax", "alpha")
+            raise error_at("needs activation: sigmoid; use class_weight with softmax", "alpha")
         return self
 
 
 class BCELoss(LossSpec):
-    """Mean binary cross-entropy of each class's sigmoid (Wightman et al. 2021)."""
+    """Mean over classes of the binary cross-entropy of sigmoid probabilities (Wightman et al. 2021)."""
 
     epsilon: Decay | None = None
-    """Label smoothing: share of the uniform distribution in the target."""
+    """Label smoothing: share of the uniform distribution in the target; default: 0."""
     target_threshold: Decay = 0.2
-    """Classes whose share of the smoothed label is larger count as present. Mixed images may have two."""
+    """Threshold of the smoothed label. A class counts as present if its value is larger. An image that is
+    mixed from two images can have two present classes."""
 
 
 def _to_tuple(value: Any) -> Any:
@@ -133,10 +138,10 @@ def _to_tuple(value: Any) -> Any:
 
 
 class TopkAcc(MetricSpec):
-    """Share of samples whose label is among the ``k`` highest logits, for each ``k`` of ``topk``."""
+    """Top-k accuracy: share of samples whose label is among the ``k`` highest logits."""
 
     topk: tuple[Count, ...] = (1, 5)
-    """One or more values of k."""
+    """One value of k, or a list of values."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -149,37 +154,38 @@ class TopkAcc(MetricSpec):
     @classmethod
     def _check_distinct(cls, value: tuple[int, ...]) -> tuple[int, ...]:
         if not value or len(set(value)) != len(value):
-            raise ValueError(f"expected one or more distinct integers, got {list(value)}")
+            raise ValueError(f"expected one or more different integers, got {list(value)}")
         return value
 
 
 class PerClassRecall(MetricSpec):
-    """Mean and smallest recall of all classes.
+    """Mean and minimum of the recalls of all classes.
 
-    The mean is the balanced accuracy: each class has the same weight, however many images it has. Classes
-    without images are ignored.
+    The mean is the balanced accuracy, in which each class has the same weight. Classes without images are
+    ignored.
     """
 
     whole_dataset: ClassVar[bool] = True
     each: bool = False
-    """Also report the recall of each class, as `recall_0`, `recall_1` …"""
+    """Also report the recall of each class, as `recall_0`, `recall_1` and so on."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the two values for all classes together."""
+        """Names of the mean and the minimum."""
         return ("recall_mean", "recall_min")
 
 
 class ConfusionMatrix(MetricSpec):
     """Precision, recall and F1 from the confusion matrix, averaged over classes that occur or are predicted.
 
-    They equal scikit-learn's with ``average="macro"``. Classes without images, or without predictions, count
-    as 0. At most 1,000 classes. ``tools/eval.py --confusion FILE`` writes the matrix.
+    The values equal those of scikit-learn with ``average="macro"``. The recall of a class without images, and
+    the precision of a class without predictions, is 0. Supports at most 1,000 classes. ``tools/eval.py
+    --confusion FILE`` writes the matrix.
     """
 
     whole_dataset: ClassVar[bool] = True
     each: bool = False
-    """Also report precision and F1 of each class, as `precision_0`, `f1_0` …"""
+    """Also report precision and F1 of each class, as `precision_0`, `f1_0` and so on."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -190,62 +196,63 @@ class ConfusionMatrix(MetricSpec):
 class CalibrationError(MetricSpec):
     """Expected calibration error, ``ece`` (Guo et al. 2017, section 2). Lower is better.
 
-    Images are grouped by the probability of their predicted class into bins of equal width. The error is the
-    mean over images of the difference between accuracy and mean probability of their bin.
+    The images are divided into bins of equal width by the probability of the predicted class. The error of a
+    bin is the absolute difference between its accuracy and its mean probability. The metric is the mean error
+    over all images.
     """
 
     lower_is_better: ClassVar[bool] = True
     whole_dataset: ClassVar[bool] = True
     bins: Annotated[int, Bound(gt=0, le=1000)] = 15
-    """Number of bins."""
+    """Number of bins of the probability."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Name of the value."""
+        """Name of the metric."""
         return ("ece",)
 
 
 class TprAtFpr(MetricSpec):
-    """With two classes, the largest recall of the second at a limited rate of false alarms."""
+    """For two classes, the largest recall of the second class at a limited false positive rate."""
 
     whole_dataset: ClassVar[bool] = True
     max_fpr: Fraction = 0.001
-    """Largest accepted false positive rate, the share of the first class's images that are predicted as the
-    second."""
+    """Maximum false positive rate, 0 to 1: share of the images of the first class that are predicted as the
+    second class."""
 
 
 class SSL(Section):
     """Semi-supervised training with DataLoader.UnLabelTrain (FixMatch, Sohn et al. 2020).
 
-    The model predicts weakly augmented unlabelled images. Where it is confident, its prediction is the label
-    for the strongly augmented view of the same image.
+    The model predicts the classes of weakly augmented unlabelled images. A confident prediction becomes the
+    label of the strongly augmented view of the same image.
     """
 
     ignored: ClassVar[Mapping[str, str]] = {"tempture": "temperature is the key, which PaddleClas misspells"}
     threshold: Fraction = 0.95
-    """Smallest probability of a predicted class that becomes a label."""
+    """Smallest probability, 0 to 1, with which a prediction becomes a label."""
     temperature: Positive = 1.0
-    """Divisor of the logits before the softmax of these probabilities."""
+    """Divisor of the logits before the softmax that computes the probability."""
     weight: NonNegative = 1.0
-    """Factor of the loss of unlabelled images."""
+    """Factor of the loss of unlabelled images in the total loss."""
 
 
 class Loss(Section):
-    """Losses, which are added up with their weights."""
+    """Losses of training and evaluation. The total loss is the weighted sum of the losses in a list."""
 
     Train: tuple[Annotated[LossSpec, Keyed(LOSSES)], ...] = Field((CELoss(),), min_length=1)
-    """Losses of training."""
+    """Losses of training; default: CELoss."""
     Eval: tuple[Annotated[LossSpec, Keyed(LOSSES)], ...] = Field((CELoss(),), min_length=1)
-    """Losses of evaluation."""
+    """Losses of evaluation; default: CELoss."""
 
 
 class Metric(Section):
     """Metrics of training and evaluation."""
 
     Train: tuple[Annotated[MetricSpec, Keyed(METRICS)], ...] = ()
-    """Metrics of training."""
+    """Metrics to compute on the batches of training; default: none."""
     Eval: tuple[Annotated[MetricSpec, Keyed(METRICS)], ...] = Field((TopkAcc(),), min_length=1)
-    """Metrics of evaluation. The first one determines the best model."""
+    """Metrics to compute in evaluation; default: TopkAcc. The first metric selects the best model."""
 
     @field_validator("Train", mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""Optimizers: the section ``Optimizer``."""
+"""The section ``Optimizer``: optimizers, and rules for parameters by name."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ Patterns = Annotated[tuple[str, ...], BeforeValidator(_read_patterns)]
 
 
 class NameRule(Section):
-    """Factors for parameters whose names match a pattern. If several rules match, all factors apply."""
+    """Factors for parameters whose names match a pattern. If several rules match, all their factors apply."""
 
     pattern: Patterns
-    """One pattern or a list, for full parameter names such as `fc.*` or `*.bias`: `*` matches any text, `?`
-    one character, `[01]` one of these characters. `classifier` matches the last layer of any model."""
+    """One pattern, or a list of patterns, such as `fc.*` or `*.bias`. A pattern must match the whole name of
+    a parameter: `*` matches any text, `?` one character, `[01]` one of the characters in brackets. The
+    pattern `classifier` matches the last layer of any model."""
     lr_mult: Positive = 1.0
-    """Factor of the learning rate."""
+    """Factor of the learning rate of these parameters."""
     decay_mult: NonNegative = 1.0
-    """Factor of the weight decay."""
+    """Factor of the weight decay of these parameters."""
 
     @model_validator(mode="after")
     def _check_effect(self) -> Self:
@@ -55,12 +56,12 @@ class NameRule(Section):
 
 
 class L2(Section):
-    """Coupled L2 regularization, which adds ``coeff * parameter`` to the gradient after clipping."""
+    """Coupled L2 regularization. It adds ``coeff * parameter`` to the gradient after clipping."""
 
     name: Literal["L2"]
-    """Kind of regularization."""
+    """Kind of regularization. Only `L2` is supported."""
     coeff: NonNegative
-    """Factor in the penalty `coeff / 2 * |parameter|^2`."""
+    """Weight decay: factor of the penalty `coeff / 2 * |parameter|^2` in the loss."""
 
 
 class OptimizerSpec(Spec):
@@ -71,29 +72,33 @@ class OptimizerSpec(Spec):
     }
     ignored: ClassVar[Mapping[str, str]] = {"clip_grad": "clip_norm or clip_value clips gradients"}
     lr: Annotated[Schedule, Tagged(SCHEDULES)]
-    """Learning-rate schedule."""
+    """Learning rate and its schedule."""
     no_weight_decay_name: str | None = None
-    """Blank-separated substrings, such as `pos_embed .bias`. Parameters whose names contain one have no
-    weight decay."""
+    """Substrings separated by spaces, such as `pos_embed .bias`. A parameter whose name contains one of them
+    has no weight decay. Default: no such parameters."""
     one_dim_param_no_weight_decay: bool = False
-    """Apply no weight decay to one-dimensional parameters (biases, norms)."""
+    """Apply no weight decay to one-dimensional parameters: biases, and weights of normalization layers."""
     clip_norm: Positive | None = None
-    """Scale all gradients so that their global L2 norm is at most this."""
+    """Maximum of the L2 norm over all gradients. Larger gradients are scaled down to this norm. Default: no
+    limit."""
     clip_value: Positive | None = None
-    """Clip each element of the gradients to `[-clip_value, clip_value]`."""
+    """Maximum absolute value of each gradient element. Elements are clipped to `[-clip_value, clip_value]`.
+    Default: no limit."""
     multi_precision: bool | None = None
-    """Accepted for compatibility with PaddleClas; AMP.level O2 always keeps float32 master weights."""
+    """Accepted for compatibility with PaddleClas; has no effect. `AMP.level: O2` always keeps float32 master
+    weights."""
     freeze: Patterns | None = None
-    """Name patterns such as `blocks.*` of parameters that are not trained. A BatchNorm layer with frozen
-    weight and bias normalizes with its running statistics and keeps them."""
+    """Name patterns of parameters that are not trained, such as `blocks.*`; default: none. If weight and bias
+    of a BatchNorm layer are frozen, the layer uses its running statistics and does not update them."""
     train_only: Patterns | None = None
-    """Name patterns of the only parameters that are trained, such as `classifier`. All others are frozen."""
+    """Name patterns of the only parameters that are trained, such as `classifier`; default: all. Other
+    parameters are frozen."""
     by_name: tuple[NameRule, ...] = ()
-    """Factors of learning rate and weight decay for some parameters."""
+    """Factors of the learning rate and the weight decay of parameters with certain names."""
 
     @property
     def decay(self) -> float:
-        """Factor of the weight decay; 0 for none."""
+        """Weight decay; 0 for none."""
         raise NotImplementedError
 
     @model_validator(mode="after")
@@ -112,13 +117,13 @@ class CoupledSpec(OptimizerSpec):
     """An optimizer whose weight decay is part of the gradient."""
 
     regularizer: L2 | None = None
-    """L2 regularization."""
+    """L2 regularization, such as `{name: L2, coeff: 1e-4}`; default: none."""
     weight_decay: NonNegative | None = None
-    """PaddleClas's other name for `regularizer.coeff`. `regularizer` takes precedence."""
+    """Other name of `regularizer.coeff`; default: no weight decay. `regularizer` takes precedence."""
 
     @property
     def decay(self) -> float:
-        """Factor from ``regularizer`` or ``weight_decay``; 0 for none."""
+        """Weight decay from ``regularizer`` or ``weight_decay``; 0 for none."""
         return (self.weight_decay or 0.0) if self.regularizer is None else self.regularizer.coeff
 
 
@@ -130,7 +135,7 @@ class DecoupledSpec(OptimizerSpec):
         "regularizer": "write weight_decay",
     }
     weight_decay: NonNegative = 0.01
-    """Factor of the decoupled weight decay."""
+    """Weight decay. Each update subtracts `learning rate * weight_decay * parameter`."""
 
     @property
     def decay(self) -> float:
@@ -139,103 +144,107 @@ class DecoupledSpec(OptimizerSpec):
 
 
 class SGD(CoupledSpec):
-    """``p -= lr * g``."""
+    """Stochastic gradient descent: ``p -= lr * g`` for a parameter ``p`` with gradient ``g``."""
 
 
 class Momentum(CoupledSpec):
-    """``v = momentum * v + g``; ``p -= lr * v``; with Nesterov momentum ``p -= lr * (g + momentum * v)``."""
+    """SGD with momentum: ``v = momentum * v + g``, then ``p -= lr * v``.
+
+    With Nesterov momentum: ``p -= lr * (g + momentum * v)``.
+    """
 
     momentum: Decay = 0.9
-    """Decay of the velocity."""
+    """Factor of the previous velocity in each update."""
     use_nesterov: bool = False
-    """Use Nesterov's momentum."""
+    """Use Nesterov momentum."""
 
 
 class Adam(CoupledSpec):
     """Adam (Kingma & Ba 2015, algorithm 1)."""
 
     beta1: Decay = 0.9
-    """Decay of the mean gradient."""
+    """Decay of the moving average of the gradient."""
     beta2: Decay = 0.999
-    """Decay of the mean squared gradient."""
+    """Decay of the moving average of the squared gradient."""
     epsilon: Positive = 1e-8
-    """Added to the root of the mean squared gradient."""
+    """Number to add to the denominator, the root of the averaged squared gradient."""
 
 
 class AdamW(DecoupledSpec):
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2)."""
 
     beta1: Decay = 0.9
-    """Decay of the mean gradient."""
+    """Decay of the moving average of the gradient."""
     beta2: Decay = 0.999
-    """Decay of the mean squared gradient."""
+    """Decay of the moving average of the squared gradient."""
     epsilon: Positive = 1e-8
-    """Added to the root of the mean squared gradient."""
+    """Number to add to the denominator, the root of the averaged squared gradient."""
     layerwise_decay: Annotated[float, Bound(gt=0, le=1)] | None = None
-    """Each numbered block has the learning rate of the next one times this factor (Howard & Ruder 2018,
-    section 3.2). With `n` blocks, the head has factor 1, block `i` (counted from 0) has
-    `layerwise_decay ** (n - i)`, and layers before the blocks, such as embeddings, have
-    `layerwise_decay ** (n + 1)`."""
+    """Ratio of the learning rates of a block and the next block (Howard & Ruder 2018, section 3.2). With `n`
+    blocks, the factor of the learning rate is 1 for the head, `layerwise_decay ** (n - i)` for block `i`
+    (from 0), and `layerwise_decay ** (n + 1)` for layers before the blocks, such as embeddings. Default: 1
+    for all layers."""
 
 
 class AdamWDL(AdamW):
-    """PaddleClas's name for `AdamW` with ``layerwise_decay``."""
+    """PaddleClas's name for `AdamW`, for use with ``layerwise_decay``."""
 
     filter_bias_and_bn: bool = True
     """Apply no weight decay to one-dimensional parameters and biases."""
 
 
 class Lamb(DecoupledSpec):
-    """LAMB (You et al. 2020, algorithm 2): the AdamW step of each tensor, scaled to ``lr`` times its norm.
+    """LAMB (You et al. 2020, algorithm 2): AdamW with updates scaled to ``lr`` times the norm of the tensor.
 
-    ``r = m / (sqrt(v) + epsilon) + weight_decay * p``; ``p -= lr * |p| / |r| * r``. Without weight decay a
-    tensor's step is ``lr * r``.
+    ``r = m / (sqrt(v) + epsilon) + weight_decay * p``; ``p -= lr * |p| / |r| * r``. Tensors without weight
+    decay are updated by ``p -= lr * r``.
     """
 
     beta1: Decay = 0.9
-    """Decay of the mean gradient."""
+    """Decay of the moving average `m` of the gradient."""
     beta2: Decay = 0.999
-    """Decay of the mean squared gradient."""
+    """Decay of the moving average `v` of the squared gradient."""
     epsilon: Positive = 1e-6
-    """Added to the root of the mean squared gradient."""
+    """Number to add to the denominator, the root of the averaged squared gradient."""
 
 
 class LARS(DecoupledSpec):
-    """LARS (You et al. 2017, algorithm 1), for large batches: Momentum with a learning rate for each tensor.
+    """LARS (You et al. 2017, algorithm 1): momentum with a learning rate per tensor, for large batches.
 
     ``rate = lr * lars_coeff * |p| / (|g| + weight_decay * |p| + epsilon)``; ``v = momentum * v + rate * (g +
     weight_decay * p)``; ``p -= v``. Tensors without weight decay, and tensors of zeros, have ``rate = lr``.
     """
 
     weight_decay: NonNegative = 5e-4
-    """Factor of the weight decay."""
+    """Weight decay, which is added to the gradient as `weight_decay * p`."""
     momentum: Decay = 0.9
-    """Decay of the velocity."""
+    """Factor of the previous velocity in each update."""
     lars_coeff: Positive = 1e-3
     """Trust coefficient, `eta` in the paper."""
     epsilon: NonNegative = 0.0
-    """Added to the norms, so that no divisor is zero."""
+    """Number to add to the denominator of `rate`, to avoid a division by zero."""
 
 
 class Lion(DecoupledSpec):
-    """Lion (Chen et al. 2023, algorithm 2): steps of constant length, and one average as state.
+    """Lion (Chen et al. 2023, algorithm 2): updates use only the sign of an averaged gradient.
 
     ``p -= lr * (sign(beta1 * m + (1 - beta1) * g) + weight_decay * p)``, then ``m = beta2 * m + (1 - beta2) *
-    g``. The paper uses a third to a tenth of AdamW's learning rate, and a weight decay larger by this factor.
+    g``. The paper recommends a learning rate 3 to 10 times smaller than for AdamW, and a weight decay 3 to 10
+    times larger.
     """
 
     beta1: Decay = 0.9
-    """Weight of the averaged gradient in an update; the current gradient has the rest."""
+    """Weight of the averaged gradient `m` in an update. The weight of the current gradient is `1 - beta1`."""
     beta2: Decay = 0.99
-    """Decay of the averaged gradient."""
+    """Decay of the moving average `m` of the gradient."""
 
 
 class RMSProp(CoupledSpec):
     """RMSProp (Tieleman & Hinton 2012), with momentum."""
 
     rho: Decay = 0.95
-    """Decay of the mean squared gradient."""
+    """Decay of the moving average of the squared gradient."""
     epsilon: Positive = 1e-6
-    """Added to the mean squared gradient, under the root."""
+    """Number to add to the averaged squared gradient, whose root is the denominator."""
     momentum: Decay = 0.0
-    """Decay of the velocity."""
+    """Factor of the previous velocity in each update."""

@@ -1,4 +1,4 @@
-"""The sections ``Global``, ``AMP`` and ``EMA``: the run as a whole, mixed precision, averaged weights."""
+"""The sections ``Global``, ``AMP`` and ``EMA``: general settings, mixed precision, averaged weights."""
 
 from __future__ import annotations
 
@@ -42,14 +42,17 @@ def _check_hook(value: Any) -> Any:
     )
     if not valid or not isinstance(parameters, dict) or not all(isinstance(key, str) for key in parameters):
         raise ValueError(
-            "expected module:Class such as my_parts:MyHook, the name of an installed hook, or one of them "
-            f"with its parameters such as {{my_parts:MyHook: {{limit: 3}}}}, got {show(value)}"
+            "expected module:Class such as my_parts:MyHook, the name of an installed hook, or one of these "
+            f"with parameters such as {{my_parts:MyHook: {{limit: 3}}}}, got {show(value)}"
         )
     return value
 
 
 def split_hook(value: Any) -> tuple[str, Any]:
-    """Returns the name and the parameters of an item of ``Global.hooks``; an empty name if it is invalid."""
+    """Returns the name and the parameters of an item of ``Global.hooks``.
+
+    If the item has no valid name, the name is empty.
+    """
     if isinstance(value, dict) and len(value) == 1:
         ((value, parameters),) = value.items()
     else:
@@ -63,7 +66,7 @@ Hook = Annotated[Any, AfterValidator(_check_hook)]
 
 
 class Global(Section):
-    """The run as a whole."""
+    """General settings of a run: output, device, length, checkpoints, evaluation and speed."""
 
     ignored: ClassVar[Mapping[str, str]] = {
         "class_num": "Arch.class_num is the key",
@@ -72,126 +75,132 @@ class Global(Section):
     }
 
     output_dir: str = "./output"
-    """Folder of the run: log, curves, checkpoints. As in PaddleClas, `./output` means
-    `./output/ARCHITECTURE`."""
+    """Folder for the log, the curves and the checkpoints of the run. For compatibility with PaddleClas, the
+    default `./output` means `./output/ARCHITECTURE`."""
     device: Literal["auto", "gpu", "cpu"] = "auto"
-    """Where the model runs; `auto`: on a GPU if there is one."""
+    """Device that trains and evaluates the model; `auto`: a GPU if there is one, else the CPU."""
     seed: Annotated[int, Bound(ge=0, lt=2**32)] = 0
     """Seed of the initial weights, the order of samples and all random transforms."""
     deterministic: bool = False
-    """Produce the same bits in each run on the same machine. Slower on a GPU."""
+    """Produce bit-identical results in each run on the same machine. Slower on a GPU."""
     epochs: Count = 120
-    """Length of the run in epochs."""
+    """Number of epochs of the run."""
     cpu_threads: Workers | None = None
-    """CPU threads of Paddle per process; by default the cores that the process may use."""
+    """Number of CPU threads of Paddle per process; default: the number of cores that the process may use."""
     gpu_memory_fraction: Part | None = None
-    """Largest share of the GPU's memory that Paddle may allocate per process; by default 0.8 with DALI on a
-    GPU, else all of it. Takes precedence over FLAGS_fraction_of_gpu_memory_to_use."""
+    """Maximum share of the GPU's memory that Paddle may allocate per process, 0 to 1; default: 0.8 with DALI
+    on a GPU, else no limit. Takes precedence over FLAGS_fraction_of_gpu_memory_to_use."""
     use_dali: bool = False
     """Load images with NVIDIA DALI instead of paddle.io."""
     pretrained_model: str | None = None
     """Initial weights: a .pdparams, .safetensors or .pth file, a checkpoint folder, the name of an
-    architecture, such as `ResNet50`, whose published weights are downloaded, or `hf-hub:OWNER/MODEL`."""
+    architecture with published weights, such as `ResNet50`, or `hf-hub:OWNER/MODEL`. Default: the weights of
+    Arch.pretrained."""
     checkpoints: str | None = None
-    """Checkpoint folder to resume from; `auto`: the latest one in `output_dir`, or a new run if there is
-    none."""
+    """Checkpoint folder from which the run resumes; `auto`: the latest checkpoint in `output_dir`, or a new
+    run if there is no checkpoint. Default: a new run."""
     save_interval: Count = 1
-    """Interval in epochs at which a checkpoint is kept as `epoch_N`."""
+    """Number of epochs between checkpoints that are kept as `epoch_N`."""
     keep_best: Annotated[int, Bound(gt=0, le=1000)] = 1
     """Number of best models to keep: `best_model`, `best_model_2` and so on."""
     checkpoint_fallback_dir: str | None = None
-    """Folder for checkpoints while `output_dir` can't be written, such as on a full disk."""
+    """Folder for checkpoints while `output_dir` can't be written, for example because its disk is full.
+    Default: none; the run then ends with an error."""
     save_minutes: Positive | None = None
-    """Interval in minutes at which `latest` is saved in addition."""
+    """Number of minutes between additional saves of the checkpoint `latest` within an epoch. Default: no such
+    saves."""
     save_steps: Count | None = None
-    """Interval in optimizer updates at which `latest` is saved in addition."""
+    """Number of optimizer updates between additional saves of the checkpoint `latest` within an epoch.
+    Default: no such saves."""
     eval_during_train: bool = True
-    """Evaluate on DataLoader.Eval during training."""
+    """Evaluate the model on DataLoader.Eval during training."""
     eval_interval: Count = 1
-    """Epochs between evaluations."""
+    """Number of epochs between evaluations."""
     start_eval_epoch: Index = 0
-    """First epoch that is evaluated; the last one is always evaluated."""
+    """First epoch that is evaluated. The last epoch is always evaluated."""
     early_stopping: Count | None = None
-    """End the run after this many evaluations in a row without an improvement. The learning-rate schedule
-    remains that of all `epochs`."""
+    """Number of consecutive evaluations without an improvement after which the run ends. The learning rate
+    schedule still assumes the full number of `epochs`. Default: no early stopping."""
     print_batch_step: Count = 10
-    """Optimizer updates between log lines."""
+    """Number of optimizer updates between two log lines."""
     max_bad_steps: Index = 20
-    """Largest number of consecutive updates with a non-finite loss or gradient; more of them end the run."""
+    """Maximum number of consecutive updates with a non-finite loss or gradient. With more, the run ends."""
     use_visualdl: bool = False
-    """Write scalars, images, weights and PR curves for VisualDL to `output_dir`/visualdl."""
+    """Write scalars, images, weights and precision-recall curves for VisualDL to `output_dir`/visualdl."""
     loggers: tuple[Annotated[LoggerSpec, Keyed(LOGGERS)], ...] = ()
     """Experiment trackers that receive scalars and the config, such as `[tensorboard, {mlflow: {experiment:
-    digits}}]`. Each needs its own package (docs/recipes.md)."""
+    digits}}]`. Each tracker needs its own package (docs/recipes.md)."""
     import_modules: tuple[ModuleName, ...] = ()
-    """Python modules that are imported before the config is checked, such as `[my_parts]` for a file
-    my_parts.py in the current folder or on PYTHONPATH. They register the user's architectures, losses,
-    metrics, optimizers and transforms (docs/python.md)."""
+    """Python modules to import before the config is checked, such as `[my_parts]` for a file my_parts.py in
+    the current folder or on PYTHONPATH. The modules can register your own architectures, losses, metrics,
+    optimizers and transforms (docs/python.md)."""
     hooks: tuple[Hook, ...] = ()
-    """Classes of the user that training calls after updates, evaluations and checkpoints, such as
-    `[my_parts:MyHook]`, with parameters `[{my_parts:MyHook: {limit: 3}}]`, or by the name under which a
-    package installed them (docs/python.md)."""
+    """Your own classes whose methods are called after updates, evaluations and checkpoints, such as
+    `[my_parts:MyHook]`, or with parameters `[{my_parts:MyHook: {limit: 3}}]`. Hooks of installed packages are
+    selected by name (docs/python.md)."""
     update_freq: Count = 1
-    """Steps per optimizer update (gradient accumulation)."""
+    """Number of steps per optimizer update (gradient accumulation)."""
     auto_scale_lr: bool = False
-    """Multiply all learning rates by images per update (batch_size x processes x `update_freq`) divided by
-    `base_batch_size`."""
+    """Multiply all learning rates by the images per update (batch_size x processes x `update_freq`) divided
+    by `base_batch_size`."""
     base_batch_size: Count = 256
-    """Images per update that Optimizer.lr was chosen for; used by `auto_scale_lr`."""
+    """Number of images per update for which the learning rates of Optimizer.lr were chosen, for
+    `auto_scale_lr`."""
     sync_bn: bool = False
-    """Compute BatchNorm statistics over the batches of all processes, on GPUs (Paddle's SyncBatchNorm).
-    Useful when each process has few images."""
+    """Compute the statistics of BatchNorm over the batches of all processes (Paddle's SyncBatchNorm). Needs
+    GPUs. Useful if each process has few images."""
     fuse_grad_size_in_MB: Count = 25  # noqa: N815 - Paddle's spelling
-    """Size of the gradient groups that processes exchange during the backward pass: larger groups need fewer
-    exchanges, smaller ones start earlier."""
+    """Size in MB of the groups of gradients that processes exchange during the backward pass. Larger groups
+    need fewer exchanges; smaller groups are exchanged earlier."""
     find_unused_parameters: bool = False
-    """Allow a forward pass that leaves some parameters unused, with several processes. Costs time."""
+    """Allow parameters that a forward pass does not use, in a run with several processes. Slower."""
     hang_timeout: Positive | None = 1800
-    """Seconds within which each process must finish a step or an evaluation batch, also in tools/eval.py.
-    Otherwise all processes end, and the log shows the stack of each. The limit is tripled until the first
-    step is done and for other work such as checkpoints (docs/gpu.md). null: no limit. Tools that predict,
+    """Maximum time in seconds for a step or an evaluation batch, also in tools/eval.py; null for no limit. If
+    a process exceeds the limit, all processes end, and the log shows their stacks. The limit is tripled until
+    the first step is finished, and for other work such as checkpoints (docs/gpu.md). Tools that predict,
     export or measure have no limit."""
     eval_mode: Literal["classification", "retrieval"] = "classification"
-    """`retrieval`: find the identity of each image of DataLoader.Eval among all others, or of each Query
-    image in the Gallery (Arch.name: RecModel). Labels may be any numbers. Only identity losses are
-    reported."""
+    """Kind of evaluation. `retrieval` needs Arch.name: RecModel. It searches the identity of each image of
+    DataLoader.Eval among all other images, or the identity of each Query image in the Gallery. Labels may be
+    any integers. Only identity losses are reported."""
     feature_normalize: bool = True
-    """In retrieval, compare embeddings by their cosines; False: by their inner products."""
+    """In retrieval, compare embeddings by cosine (True) or by inner product (False)."""
     feature_binarize: Annotated[Literal["sign", "round"] | None, _FALSE_IS_NONE] = None
-    """In retrieval, compare hash codes. `sign`: the signs of the numbers; `round`: the numbers, from 0 to
-    1, rounded."""
+    """In retrieval, convert embeddings to hash codes before they are compared: `sign` uses the sign of each
+    number; `round` rounds numbers from 0 to 1. Default: no hash codes."""
     retrieval_feature_from: Literal["features", "backbone"] = "features"
-    """Embedding that retrieval evaluates: the output of the Neck, or its input."""
+    """Embedding that retrieval compares: the output of the Neck (`features`), or its input (`backbone`)."""
     re_ranking: bool = False
-    """Compare images by the nearest neighbors that they share (k-reciprocal re-ranking, arXiv:1701.08398),
-    in evaluation with `eval_mode: retrieval`."""
+    """In retrieval, rank images by the nearest neighbors that they share (k-reciprocal re-ranking,
+    arXiv:1701.08398)."""
     use_multilabel: bool = False
-    """Accepted for compatibility with PaddleClas; MultiLabelDataset already implies it."""
+    """Accepted for compatibility with PaddleClas; has no effect, because MultiLabelDataset implies it."""
     image_channel: Count | None = None
-    """Must equal Arch.input_image_channel; PaddleClas's files set both by a YAML anchor."""
+    """Accepted for compatibility with PaddleClas; must equal Arch.input_image_channel if it is set."""
     image_shape: tuple[Count, Side, Side] = (3, 224, 224)
-    """[channels, height, width] of the exported model's input. `Infer.transforms` takes precedence."""
+    """Input of the exported model, [channels, height, width] in pixels. `Infer.transforms` takes
+    precedence."""
     save_inference_dir: str = "./inference"
-    """Folder of the exported model; by default `inference` in `output_dir`, if that is set."""
+    """Folder of the exported model. If `output_dir` is set, the default is its subfolder `inference`."""
     to_static: Literal["auto", True, False] = "auto"
-    """Compile the model for training; `auto`: what `autotune` chooses; without it, True only for AMP in
-    float16 and NHWC on a GPU with Paddle 2.6."""
+    """Compile the model for training. `auto`: the choice of `autotune`; without `autotune`, True for AMP with
+    float16 and NHWC on a GPU with Paddle 2.6, else False."""
     cuda_graph: Literal["auto", True, False] = "auto"
-    """Capture a training step as a CUDA graph and replay it, so that the host no longer launches each kernel;
-    `auto`: what `autotune` chooses; without it, True only with Paddle 2.6 on one node."""
+    """Capture training steps as CUDA graphs and replay them, which saves the time to launch each kernel.
+    `auto`: the choice of `autotune`; without `autotune`, True on GPUs of one node with Paddle 2.6, if the
+    step can be captured."""
     fused_kernels: Literal["auto", True, False] = "auto"
-    """Train an NHWC model with ppcls's own kernels for BatchNorm, addition and ReLU, and with convolutions
-    that stay in NHWC; `auto`: what `autotune` chooses; without it, False. Needs a GPU of compute capability
-    8.0 or later and NVRTC. Replaces `to_static`."""
+    """Train an NHWC model with the kernels of ppcls for BatchNorm, addition and ReLU, and with convolutions
+    in NHWC. Needs NVRTC and a GPU of compute capability 8.0 or later; `to_static` is then ignored. `auto`:
+    the choice of `autotune`; without `autotune`, False."""
     autotune: bool = True
     """Before a run of at least 2,000 updates on a GPU, measure which values of `to_static`, `cuda_graph`,
-    `fused_kernels` and Arch.data_format are fastest with equal losses, and use them where these settings are
-    `auto` or absent.
-    Takes about a minute, once for each model, batch size, precision, card and version. Shorter runs in
-    float16 use NHWC unless Arch.data_format is set."""
+    `fused_kernels` and Arch.data_format are fastest without a change of the loss. The run uses them for
+    settings that are `auto` or absent. This takes about a minute, once for each combination of model, batch
+    size, precision, card and version. Shorter runs with float16 use NHWC if Arch.data_format is not set."""
 
     def evaluates_after(self, epoch: int) -> bool:
-        """Returns whether an evaluation is due at the end of an epoch, counted from 1."""
+        """Returns whether the model is evaluated at the end of ``epoch``, counted from 1."""
         due = epoch % self.eval_interval == 0 and epoch >= self.start_eval_epoch
         return due or epoch == self.epochs
 
@@ -214,17 +223,20 @@ class Global(Section):
 
 
 class EMA(Section):
-    """Exponential moving average of the weights. It is evaluated and saved together with the raw weights."""
+    """Exponential moving average of the weights.
+
+    Evaluations use the average. Checkpoints contain both the average and the raw weights.
+    """
 
     decay: Decay = 0.9999
-    """Weight of the old average in each update."""
+    """Weight of the previous average in each update."""
     warmup: bool = False
-    """Start with a smaller decay, min(`decay`, (1 + updates) / (10 + updates)), so that the average soon
-    forgets the initial weights."""
+    """Start with a smaller decay, min(`decay`, (1 + updates) / (10 + updates)), which reduces the influence
+    of the initial weights."""
 
 
 class AMP(Section):
-    """Mixed precision."""
+    """Settings of mixed precision."""
 
     key_hints: ClassVar[Mapping[str, str]] = {
         "init_loss_scaling": "write scale_loss, the initial scale",
@@ -240,20 +252,21 @@ class AMP(Section):
         "decr_ratio": "the scale halves at each overflow",
     }
     use_amp: bool = True
-    """Turn mixed precision on."""
+    """Train in mixed precision."""
     level: Literal["O1", "O2"] = "O1"
-    """`O1` casts operators; `O2` also keeps the weights in half precision."""
+    """Level of mixed precision: `O1` runs operators that benefit from it in half precision; `O2` also stores
+    the weights in half precision, with float32 master weights in the optimizer."""
     dtype: Literal["float16", "bfloat16"] = "float16"
     """Half-precision type."""
     scale_loss: Positive = 2.0**15
-    """Initial loss scale of float16."""
+    """Initial loss scale, for float16."""
     use_dynamic_loss_scaling: bool = True
-    """Halve the loss scale at each overflow and double it after 2,000 updates without one."""
+    """Halve the loss scale after each overflow, and double it after 2,000 consecutive updates without an
+    overflow."""
     min_loss_scaling: Annotated[float, Bound(ge=1)] = 1.0
-    """Smallest loss scale; the run ends if it would become smaller."""
+    """Minimum of the loss scale. If the loss scale would fall below it, the run ends."""
     use_promote: bool = True
-    """Accepted for compatibility with PaddleClas; O2 has nothing to promote, because everything is in half
-    precision."""
+    """Accepted for compatibility with PaddleClas; has no effect."""
     use_fp16_test: bool | None = None
-    """Evaluate in mixed precision too; default: with float16. O2 always does. Batches that overflow in
-    float16 are evaluated again in float32."""
+    """Evaluate in mixed precision too; default: True for float16, False for bfloat16. `O2` always evaluates
+    in mixed precision. Batches that overflow in float16 are evaluated again in float32."""

@@ -1,4 +1,4 @@
-"""Samplers and image sizes: which samples form an epoch, and how they form batches."""
+"""Samplers, which define the samples of an epoch and its batches; and image sizes that change."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from ppcls.config.sections.transform import ChainError, Transform, check_chain
 
 
 class InputSize(Spec):
-    """Square images of several sizes, with the same size on all processes in each step."""
+    """Square images whose size changes during training. In each step, all processes use the same size."""
 
     sizes: tuple[Side, ...] = Field(min_length=1)
     """Sides of the images in pixels."""
 
 
 class MultiScale(InputSize):
-    """A random size for every few batches."""
+    """Draws a random size every few batches."""
 
     every: Count = 1
     """Number of consecutive batches of the same size."""
 
 
 class Progressive(InputSize):
-    """One size after the other, small ones first (progressive learning, Tan & Le 2021, section 4)."""
+    """Uses one size after the other, as in progressive learning (Tan & Le 2021, section 4)."""
 
     epochs: tuple[Index, ...]
-    """First epoch of each size, counted from 0."""
+    """First epoch of each of the `sizes`, counted from 0. Must start with 0 and increase."""
 
     @model_validator(mode="after")
     def _check_epochs(self) -> Self:
@@ -44,13 +44,13 @@ class Progressive(InputSize):
 
 
 class EqualPixels(InputSize):
-    """A size for each step, drawn once for all epochs. Batches of larger images have fewer of them.
+    """A size per step, drawn once for all epochs, with fewer images per batch if the images are larger.
 
-    `MultiScaleSampler` creates it. It has no name in YAML.
+    Only `MultiScaleSampler` uses it. It cannot be selected in YAML.
     """
 
     rows: tuple[Count, ...]
-    """Images per process and step, one number for each size."""
+    """Number of images per process and step, one value for each of the `sizes`."""
 
     @property
     def most(self) -> int:
@@ -58,15 +58,19 @@ class EqualPixels(InputSize):
         return max(self.rows)
 
     def grouped(self, group: int) -> Self:
-        """Returns a copy whose batches are multiples of ``group`` images, at least one group."""
+        """Returns a copy whose batch sizes are multiples of ``group``, at least ``group``."""
         return self.model_copy(update={"rows": tuple(max(1, rows // group) * group for rows in self.rows)})
 
 
 def check_sizes(specs: Sequence[Transform], sizes: Sequence[int]) -> None:
     """Checks that a chain of transforms can produce square images of each size.
 
+    Args:
+        specs: Chain of transforms.
+        sizes: Sides of the images in pixels.
+
     Raises:
-        ValueError: The images would have another size.
+        ValueError: The chain produces images of another size.
     """
     for size in sizes:
         at = next((at for at in reversed(range(len(specs))) if specs[at].resized(size) is not None), None)
@@ -86,56 +90,62 @@ def check_sizes(specs: Sequence[Transform], sizes: Sequence[int]) -> None:
 
 
 class SamplerSpec(Spec):
-    """How samples form batches."""
+    """Sampler, which defines the samples of an epoch and the batches that they form."""
 
     drop_last: bool = False
-    """Skip the last batch of an epoch if it is smaller than the others."""
+    """Skip the last batch of an epoch if it is smaller than the other batches."""
 
     @property
     def group(self) -> int:
-        """Number of consecutive rows that stay on one process."""
+        """Number of consecutive images of a batch that must be on the same process."""
         return 1
 
     @property
     def fixed_global_batch(self) -> int | None:
-        """Images per step over all processes, if the config sets it."""
+        """Number of images per step over all processes; None if the config does not set it."""
         return None
 
     @property
     def input_size(self) -> EqualPixels | None:
-        """Image sizes, if the sampler sets them."""
+        """Image sizes that the sampler sets; None if it does not."""
         return None
 
     @property
     def batch_setting(self) -> tuple[str, int]:
-        """Key that sets the batch size, and its value."""
+        """Name and value of the key that sets the batch size."""
         raise NotImplementedError(f"{self.kind} defines no batch size")
 
     def global_batch(self, world: int) -> int:
-        """Returns the images per step over all ``world`` processes."""
+        """Returns the number of images per step over all ``world`` processes."""
         return self.fixed_global_batch or self.batch_setting[1] * world
 
     def rows(self, world: int, group: int = 1) -> int:
-        """Returns the largest batch of one of ``world`` processes that share whole groups."""
+        """Returns the largest number of images per step on one process.
+
+        Args:
+            world: Number of processes.
+            group: Number of consecutive images that must be on the same process.
+        """
         if self.fixed_global_batch is None:
             return self.batch_setting[1]
         return -(-self.fixed_global_batch // (group * world)) * group
 
 
 class FixedSizeSampler(SamplerSpec):
-    """Batches of the same size."""
+    """Base class of samplers with batches of the same size."""
 
     batch_size: BatchSize | None = None
-    """Images per process and step. Set either this or `global_batch_size`."""
+    """Number of images per process and step. Set either `batch_size` or `global_batch_size`."""
     global_batch_size: BatchSize | None = None
-    """Images per step over all processes, however many there are."""
+    """Number of images per step over all processes, independent of the number of processes. Set either
+    `batch_size` or `global_batch_size`."""
 
     @model_validator(mode="after")
     def _check_batch_size(self) -> Self:
         if self.batch_size is None and self.global_batch_size is None:
-            raise error_at("missing; set this, or global_batch_size", "batch_size")
+            raise error_at("missing; set batch_size or global_batch_size", "batch_size")
         if self.batch_size is not None and self.global_batch_size is not None:
-            text = "expected this (over all processes) or batch_size (of each), got both; set one to null"
+            text = "expected batch_size or global_batch_size, but both are set; set one of them to null"
             raise error_at(text, "global_batch_size")
         return self
 
@@ -154,32 +164,33 @@ class FixedSizeSampler(SamplerSpec):
 
 
 class DistributedBatchSampler(FixedSizeSampler):
-    """Each sample once per epoch. The default."""
+    """Uses each sample once per epoch. This is the default sampler."""
 
     shuffle: bool = False
-    """Use a new random order in every epoch."""
+    """Sort the samples of every epoch in a new random order."""
 
 
 class BatchSampler(DistributedBatchSampler):
-    """PaddleClas's other name for DistributedBatchSampler."""
+    """Other name of DistributedBatchSampler, for compatibility with PaddleClas."""
 
 
 class ClassBalancedSampler(FixedSizeSampler):
-    """The same number of samples of each class, in random order, however many images the class has."""
+    """Draws the same number of samples from each class, in random order."""
 
     samples: Count | None = None
-    """Samples per epoch; by default the size of the data set."""
+    """Number of samples per epoch; default: the size of the data set."""
 
 
 class WeightedSampler(FixedSizeSampler):
-    """Random samples with replacement, with probabilities proportional to weights."""
+    """Draws random samples with replacement. Their probabilities are proportional to weights."""
 
     class_weights: tuple[NonNegative, ...] | None = None
-    """Weight of each sample of a class, one for each class. Set either this or `weights_file`."""
+    """One weight per class, for each sample of the class. Set either `class_weights` or `weights_file`."""
     weights_file: str | None = None
-    """Text file with one weight per line, one for each sample, in the order of the samples."""
+    """Text file with one weight per line, for each sample in the order of the data set. Set either
+    `class_weights` or `weights_file`."""
     samples: Count | None = None
-    """Samples per epoch; by default the size of the data set."""
+    """Number of samples per epoch; default: the size of the data set."""
 
     @model_validator(mode="after")
     def _check_weights(self) -> Self:
@@ -191,32 +202,35 @@ class WeightedSampler(FixedSizeSampler):
 
 
 class RepeatedAugSampler(FixedSizeSampler):
-    """Repeated augmentation: part of the images per epoch, each several times in one global batch."""
+    """Repeated augmentation: each selected image occurs several times in one batch over all processes.
+
+    Each epoch uses a random part of the images.
+    """
 
     num_repeats: Count = 3
-    """Copies of an image, each with its own augmentation."""
+    """Number of copies of an image in a batch. Each copy is augmented differently."""
     shuffle: Literal[True] = True
-    """Must be True: every epoch uses other images."""
+    """Select other images in every epoch. Only True is supported."""
 
 
 class MultiScaleSampler(SamplerSpec):
-    """Each sample once per epoch, in images of several sizes: the smaller the images, the larger the batch.
+    """Uses each sample once per epoch, in several image sizes. Batches of smaller images have more images.
 
-    The size of each step is drawn once for the whole run, so that all epochs have the same number of steps.
-    Can't be combined with ``input_size`` or a cache of decoded images.
+    The size of each step is drawn once for the whole run, so all epochs have the same number of steps. This
+    sampler does not support ``input_size`` and DALI's cache of decoded images.
     """
 
     scales: tuple[Side, ...] = Field(min_length=1)
     """Sides of the images in pixels."""
     first_bs: BatchSize
-    """Images per process and step at the first of `scales`. At other sizes, as many as fit into the same
-    total number of pixels; at least one."""
+    """Number of images per process and step at the first size of `scales`. At other sizes, a batch has as
+    many images as fit into the same total number of pixels, but at least one."""
     divided_factor: Count = 32
-    """Sides are rounded down to multiples of this."""
+    """Number of pixels to whose multiples the `scales` are rounded down."""
     is_training: Literal[True] = True
-    """Must be True: evaluation has one size."""
+    """Use several sizes, which is only supported for training. Only True is supported."""
     shuffle: Literal[True] = True
-    """Must be True: every epoch has a new random order."""
+    """Sort the samples of every epoch in a new random order. Only True is supported."""
 
     @model_validator(mode="after")
     def _check_scales(self) -> Self:
@@ -227,14 +241,14 @@ class MultiScaleSampler(SamplerSpec):
 
     @property
     def input_size(self) -> EqualPixels:
-        """Image sizes, each with its number of images per process and step."""
+        """Image sizes, and the number of images per process and step of each size."""
         sizes = tuple(side // self.divided_factor * self.divided_factor for side in self.scales)
         pixels = self.scales[0] ** 2 * self.first_bs
         return EqualPixels(sizes=sizes, rows=tuple(max(1, pixels // side**2) for side in sizes))
 
     @property
     def batch_setting(self) -> tuple[str, int]:
-        """``first_bs``."""
+        """Name and value of ``first_bs``."""
         return "first_bs", self.first_bs
 
     def global_batch(self, world: int) -> int:
@@ -242,23 +256,24 @@ class MultiScaleSampler(SamplerSpec):
         return self.rows(world) * world
 
     def rows(self, world: int, group: int = 1) -> int:  # noqa: ARG002
-        """Returns the largest batch of one process."""
+        """Returns the largest number of images per step on one process."""
         return self.input_size.grouped(group).most
 
 
 class PKSampler(FixedSizeSampler):
-    """Batches of P identities (classes) with K images each, for metric learning."""
+    """Draws batches of P identities (classes) with K images each, for metric learning."""
 
     sample_per_id: Count
-    """Images per identity, K. Each process has P = batch_size / K identities."""
+    """Number K of images per identity. A batch of one process has P = batch_size / K identities."""
     sample_method: Literal["id_avg_prob"] = "id_avg_prob"
-    """The only supported method: all identities are equally likely."""
+    """Method to draw identities. Only `id_avg_prob` is supported: all identities have the same
+    probability."""
     shuffle: Literal[True] = True
-    """Must be True: identities and images are random."""
+    """Draw identities and images at random. Only True is supported."""
 
     @property
     def group(self) -> int:
-        """K, the images per identity."""
+        """Number of images per identity."""
         return self.sample_per_id
 
     @model_validator(mode="after")

@@ -15,22 +15,28 @@ Factor = Annotated[float, Bound(gt=0, le=1)]
 
 
 def _check_increasing(name: str, epochs: tuple[int, ...], warmup_epoch: float) -> None:
-    """Raises ValueError unless ``epochs`` increase strictly and lie after the warm-up."""
+    """Checks that ``epochs`` increase strictly and are not within the warm-up.
+
+    Raises:
+        ValueError: They are not.
+    """
     for before, after in pairwise(epochs):
         if after <= before:
             raise ValueError(f"{name} must increase, but {after} follows {before}")
     if epochs and epochs[0] < warmup_epoch:
         raise ValueError(
-            f"{name} count from the start of the run, warm-up included, "
-            f"but {epochs[0]} lies within the warm-up of {warmup_epoch:g} epochs"
+            f"{name} count from the start of the run, including the warm-up, "
+            f"but {epochs[0]} is within the warm-up of {warmup_epoch:g} epochs"
         )
 
 
 class Schedule(Spec):
-    """Keys of all schedules. The rate rises linearly from ``warmup_start_lr`` to the schedule's first rate.
+    """Keys of all learning rate schedules.
+
+    During the warm-up, the rate rises linearly from ``warmup_start_lr`` to the first rate of the schedule.
 
     Attributes:
-        ordered: Two keys whose values must be in this order.
+        ordered: Two keys. The value of the first must not exceed the value of the second.
     """
 
     ignored: ClassVar[Mapping[str, str]] = {
@@ -41,8 +47,8 @@ class Schedule(Spec):
     }
     ordered: ClassVar[tuple[str, str] | None] = None
     warmup_epoch: NonNegative = 0.0
-    """Length of the warm-up in epochs; 0: no warm-up. If the run is not longer than this, its first half is
-    the warm-up."""
+    """Length of the warm-up in epochs; 0 for no warm-up. If the run has no more epochs than this, the warm-up
+    is the first half of the run."""
     warmup_start_lr: NonNegative = 0.0
     """Learning rate of the first update of the warm-up."""
     by_epoch: bool = False
@@ -50,7 +56,7 @@ class Schedule(Spec):
 
     @property
     def peak(self) -> float:
-        """Rate at the end of the warm-up."""
+        """Learning rate at the end of the warm-up."""
         raise NotImplementedError
 
     @model_validator(mode="after")
@@ -67,12 +73,16 @@ class Schedule(Spec):
         return self
 
     def warmup_within(self, epochs: int) -> float:
-        """Returns the length of the warm-up in a run of ``epochs`` epochs: at most half of a shorter run."""
+        """Returns the length of the warm-up in epochs: `warmup_epoch`, or half of a run that is not longer.
+
+        Args:
+            epochs: Number of epochs of the run.
+        """
         return self.warmup_epoch if self.warmup_epoch < epochs else epochs / 2
 
 
 class RatedSchedule(Schedule):
-    """A schedule whose first rate is ``learning_rate``."""
+    """A schedule that starts at ``learning_rate`` after the warm-up."""
 
     learning_rate: Positive
     """Learning rate after the warm-up."""
@@ -84,16 +94,17 @@ class RatedSchedule(Schedule):
 
 
 class Constant(RatedSchedule):
-    """Stays at ``learning_rate``."""
+    """Keeps the rate at ``learning_rate``."""
 
 
 class Piecewise(Schedule):
-    """``values[i]`` before epoch ``decay_epochs[i]``, and the last value after all of them."""
+    """Keeps the rate at ``values[i]`` until epoch ``decay_epochs[i]``, then at the next value."""
 
     decay_epochs: tuple[Count, ...]
     """Epochs at which the learning rate changes, counted from 0 at the start of the run."""
     values: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
-    """Learning rates, one more than `decay_epochs`: the first applies until the first of these epochs."""
+    """Learning rates. There must be one more than `decay_epochs`. The first rate applies until the first of
+    these epochs, the last rate after the last epoch."""
     learning_rate: Positive | None = None
     """Accepted for compatibility with PaddleClas; must equal `values[0]`."""
 
@@ -119,7 +130,7 @@ class Piecewise(Schedule):
 
 
 class MultiStepDecay(RatedSchedule):
-    """Multiplies the rate by ``gamma`` at each epoch of ``milestones``."""
+    """Multiplies the rate by ``gamma`` at each of the epochs in ``milestones``."""
 
     milestones: Annotated[tuple[Count, ...], Field(min_length=1)]
     """Epochs at which the learning rate changes, counted from 0 at the start of the run."""
@@ -133,7 +144,7 @@ class MultiStepDecay(RatedSchedule):
 
 
 class Cosine(RatedSchedule):
-    """Half a cosine from ``learning_rate`` to ``eta_min`` (Loshchilov & Hutter 2017, eq. 5, one cycle)."""
+    """Lowers the rate along half a cosine until the end of the run (Loshchilov & Hutter 2017, eq. 5)."""
 
     ordered: ClassVar[tuple[str, str] | None] = ("eta_min", "learning_rate")
     eta_min: NonNegative = 0.0
@@ -141,44 +152,49 @@ class Cosine(RatedSchedule):
 
 
 class CosineFixmatch(RatedSchedule):
-    """``learning_rate * cos(pi * num_cycles * progress)``, progress from 0 to 1 (Sohn et al. 2020)."""
+    """Sets the rate to ``learning_rate * cos(pi * num_cycles * progress)`` (FixMatch, Sohn et al. 2020).
+
+    ``progress`` rises from 0 at the end of the warm-up to 1 at the end of the run.
+    """
 
     ignored: ClassVar[Mapping[str, str]] = {
         **RatedSchedule.ignored,
         "num_warmup_steps": "warmup_epoch is the key",
     }
     num_cycles: Annotated[float, Bound(gt=0, le=0.5)] = 7 / 16
-    """Number of half periods of the cosine in the run; 0.5 ends at 0."""
+    """Number of half periods of the cosine in the run. With 0.5 the learning rate ends at 0."""
 
 
 class Polynomial(RatedSchedule):
-    """``end_lr + (learning_rate - end_lr) * (1 - progress) ** power``, progress from 0 to 1."""
+    """Sets the rate to ``end_lr + (learning_rate - end_lr) * (1 - progress) ** power``.
+
+    ``progress`` rises from 0 at the end of the warm-up to 1 at the end of the run.
+    """
 
     ordered: ClassVar[tuple[str, str] | None] = ("end_lr", "learning_rate")
     end_lr: NonNegative = 0.0
     """Learning rate at the end of the run."""
     power: Positive = 1.0
-    """Exponent; 1 gives a straight line."""
+    """Exponent of the curve. With 1 the learning rate falls linearly."""
 
 
 class Linear(Polynomial):
-    """PaddleClas's name for `Polynomial`. A straight line unless ``power`` is set."""
+    """PaddleClas's name for `Polynomial`. The rate falls linearly if ``power`` is not set."""
 
 
 class Step(RatedSchedule):
-    """Multiplies the rate by ``gamma`` every ``step_size`` epochs, counted from the end of the warm-up."""
+    """Multiplies the rate by ``gamma`` every ``step_size`` epochs after the end of the warm-up."""
 
     step_size: Positive
-    """Epochs between two changes of the learning rate; may be fractional."""
+    """Number of epochs between two changes of the learning rate. May be fractional."""
     gamma: Factor = 0.1
     """Factor of the learning rate at each change."""
 
 
 class Cyclic(Schedule):
-    """Rises and falls linearly between two rates (Smith 2017, section 3.1).
+    """Raises and lowers the rate linearly between two values, in cycles (Smith 2017, section 3.1).
 
-    The length of cycles is in optimizer updates, or in epochs with ``by_epoch``. The first cycle begins at
-    the end of the warm-up.
+    The first cycle starts at the end of the warm-up.
     """
 
     key_hints: ClassVar[Mapping[str, str]] = {
@@ -187,18 +203,19 @@ class Cyclic(Schedule):
     }
     ordered: ClassVar[tuple[str, str] | None] = ("base_learning_rate", "max_learning_rate")
     base_learning_rate: NonNegative
-    """Lowest learning rate, at the end of the warm-up."""
+    """Lowest learning rate, with which each cycle starts."""
     max_learning_rate: Positive
-    """Highest learning rate."""
+    """Highest learning rate of the first cycle."""
     step_size_up: Count
-    """Length of the rise, in updates, or in epochs with `by_epoch`."""
+    """Number of updates in which the learning rate rises, or of epochs with `by_epoch: True`."""
     step_size_down: Count | None = None
-    """Length of the fall; by default that of the rise."""
+    """Number of updates in which the learning rate falls, or of epochs with `by_epoch: True`; default: the
+    value of `step_size_up`."""
     mode: Literal["triangular", "triangular2", "exp_range"] = "triangular"
-    """Height of later cycles: `triangular`: constant; `triangular2`: halved after each cycle; `exp_range`:
-    multiplied by `exp_gamma` at each step."""
+    """Change of the height of the cycles: `triangular`: constant height; `triangular2`: halved after each
+    cycle; `exp_range`: multiplied by `exp_gamma` at each update, or at each epoch with `by_epoch: True`."""
     exp_gamma: Factor = 1.0
-    """Factor for `mode: exp_range`."""
+    """Factor of the height with `mode: exp_range`."""
 
     @property
     def peak(self) -> float:
@@ -213,27 +230,28 @@ class Cyclic(Schedule):
 
 
 class OneCycleLR(Schedule):
-    """One rise and one long fall over the whole run (Smith & Topin 2019).
+    """Raises the rate once and lowers it slowly until the end of the run (Smith & Topin 2019).
 
-    It starts at ``max_learning_rate / divide_factor`` and therefore needs no other warm-up.
+    The rate starts at ``max_learning_rate / divide_factor``, so ``warmup_epoch`` is not supported.
     """
 
     max_learning_rate: Positive
     """Highest learning rate."""
     divide_factor: Annotated[float, Bound(ge=1)] = 25.0
-    """Highest learning rate divided by the first one."""
+    """Ratio of the highest learning rate to the initial one."""
     end_learning_rate: NonNegative = 1e-10
     """Learning rate at the end of the run."""
     phase_pct: Part = 0.3
     """Share of the run in which the rate rises."""
     anneal_strategy: Literal["cos", "linear"] = "cos"
-    """Shape of rise and fall: half a cosine, or a straight line."""
+    """Shape of rise and fall: half a cosine (`cos`), or a straight line (`linear`)."""
     three_phase: bool = False
-    """Lower the rate to its initial value in as much time as the rise took, and then to its final value."""
+    """Lower the rate in two phases: first to its initial value, in the same time as the rise, then to
+    `end_learning_rate`."""
 
     @property
     def first(self) -> float:
-        """Rate of the first update."""
+        """Learning rate of the first update."""
         return self.max_learning_rate / self.divide_factor
 
     @property
@@ -256,27 +274,24 @@ class OneCycleLR(Schedule):
 
 
 class ReduceOnPlateau(RatedSchedule):
-    """Multiplies the rate by ``factor`` when evaluations have not improved for some time.
-
-    It considers all evaluations after the warm-up. All processes see the same values.
-    """
+    """Multiplies the rate by ``factor`` when evaluations stop improving. Ignores those during the warm-up."""
 
     ordered: ClassVar[tuple[str, str] | None] = ("min_lr", "learning_rate")
     mode: Literal["min", "max"] = "min"
-    """`min` monitors the loss of evaluation, `max` the first metric of Metric.Eval, in the direction that is
-    better for this metric."""
+    """Value to monitor: `min`: the loss of evaluation, where lower is better; `max`: the first metric of
+    Metric.Eval, where the metric defines whether higher or lower is better."""
     factor: Part = 0.1
     """Factor of the learning rate at each change."""
     patience: Index = 10
-    """Number of consecutive evaluations without an improvement that are tolerated; one more lowers the
-    rate."""
+    """Number of consecutive evaluations without an improvement after which the rate stays the same. The next
+    such evaluation lowers the rate."""
     threshold: NonNegative = 1e-4
-    """Smallest difference from the best value that counts as an improvement."""
+    """Smallest change of the best value that counts as an improvement."""
     threshold_mode: Literal["rel", "abs"] = "rel"
-    """Whether `threshold` is a share of the best value (`rel`) or a difference (`abs`)."""
+    """Meaning of `threshold`: a share of the best value (`rel`), or an absolute difference (`abs`)."""
     cooldown: Index = 0
-    """Evaluations to ignore after a change of the rate."""
+    """Number of evaluations to ignore after a change of the learning rate."""
     min_lr: NonNegative = 0.0
-    """Smallest learning rate."""
+    """Lower limit of the learning rate."""
     epsilon: NonNegative = 1e-8
-    """Smallest change of the learning rate; smaller ones are skipped."""
+    """Smallest change of the learning rate. Smaller changes are not made."""

@@ -1,7 +1,7 @@
-"""The base class of transforms, the check of a chain, and transforms of whole batches.
+"""Base class of transforms, check of a chain of transforms, and transforms of batches.
 
-The transforms themselves are in ``ppcls.data.transforms.specs``. Each maps the known properties of an image
-before it to those after it, so that a chain is checked before any image is read.
+The transforms of single images are in ``ppcls.data.transforms.specs``. Each transform computes the properties
+of an image after it from the properties before it. A chain can therefore be checked before an image is read.
 """
 
 from __future__ import annotations
@@ -21,52 +21,57 @@ if TYPE_CHECKING:  # --help and --print-config must not wait for NumPy
 
 
 class BatchTransform(Spec):
-    """Mixes each image of a batch, and its label, with its neighbour."""
+    """Base class of transforms that mix each image of a batch, and its label, with the next image."""
 
 
 class _Mixup(Section):
-    """Keys of Mixup, alone or in OpSampler."""
+    """Keys that MixupOperator has alone and in OpSampler."""
 
     alpha: Positive = 1.0
-    """Each batch draws the weight of the image from Beta(alpha, alpha)."""
+    """Parameter of the distribution Beta(alpha, alpha), from which the weight of the image is drawn for each
+    batch."""
 
 
 class _Cutmix(Section):
-    """Keys of CutMix, alone or in OpSampler."""
+    """Keys that CutmixOperator has alone and in OpSampler."""
 
     alpha: Positive = 1.0
-    """Each batch draws the share of the image outside the window from Beta(alpha, alpha)."""
+    """Parameter of the distribution Beta(alpha, alpha), from which the share of the image outside the window
+    is drawn for each batch."""
 
 
 class MixupOperator(_Mixup, BatchTransform):
-    """Adds each image and its neighbour, and their labels, with random weights (Zhang et al. 2018)."""
+    """Mixup: adds each image and its neighbour, and their labels, with random weights (Zhang et al. 2018)."""
 
 
 class CutmixOperator(_Cutmix, BatchTransform):
-    """Copies a random window from each image's neighbour. Labels are weighted by area (Yun et al. 2019)."""
+    """CutMix (Yun et al. 2019): copies a random window of its neighbour into each image.
+
+    The labels of both are added, weighted by their areas.
+    """
 
 
 class SampledMixup(_Mixup):
-    """Mixup in a share of the batches."""
+    """Keys of Mixup in OpSampler."""
 
     prob: Fraction
-    """Share of the batches."""
+    """Probability, 0 to 1, that Mixup is applied to a batch."""
 
 
 class SampledCutmix(_Cutmix):
-    """CutMix in a share of the batches."""
+    """Keys of CutMix in OpSampler."""
 
     prob: Fraction
-    """Share of the batches."""
+    """Probability, 0 to 1, that CutMix is applied to a batch."""
 
 
 class OpSampler(BatchTransform):
-    """Applies one of the following to each batch, chosen at random, or none."""
+    """Chooses Mixup, CutMix or neither for each batch, at random."""
 
     MixupOperator: SampledMixup = SampledMixup(prob=0.0)
-    """Mixup; never by default."""
+    """Settings of Mixup. By default, it is not applied."""
     CutmixOperator: SampledCutmix = SampledCutmix(prob=0.0)
-    """CutMix; never by default."""
+    """Settings of CutMix. By default, it is not applied."""
 
     @model_validator(mode="after")
     def _check_shares(self) -> Self:
@@ -79,8 +84,8 @@ class OpSampler(BatchTransform):
 def _check_one(specs: tuple[BatchTransform, ...]) -> tuple[BatchTransform, ...]:
     if len(specs) > 1:
         raise ValueError(
-            f"expected at most one, got {', '.join(spec.kind for spec in specs)}; "
-            "use OpSampler to choose between several"
+            f"expected at most one batch transform, got {', '.join(spec.kind for spec in specs)}; "
+            "use OpSampler to choose between them at random"
         )
     return specs
 
@@ -96,13 +101,13 @@ Dtype = Literal["uint8", "uint16", "float32", "float16"]
 
 @dataclass(frozen=True)
 class ImageState:
-    """Known properties of all images at one point of a chain.
+    """Properties that all images have at one position of a chain of transforms.
 
     Attributes:
-        encoded: Whether the image is still the content of a file.
+        encoded: Whether the image is the undecoded content of a file.
         layout: Order of the axes of a decoded image.
         dtype: Type of the pixels.
-        normalized: Whether NormalizeImage has been applied.
+        normalized: Whether NormalizeImage was applied.
         channels: Number of channels.
         rgb: Whether the first three channels are red, green and blue, in this order.
         size: (height, width) if it is the same for all images, else None.
@@ -120,7 +125,7 @@ class ImageState:
 
 
 class ChainError(ValueError):
-    """A chain of transforms is invalid.
+    """Error in a chain of transforms.
 
     Attributes:
         position: Position of the invalid transform, from 0; None if the whole chain is invalid.
@@ -132,32 +137,35 @@ class ChainError(ValueError):
 
 
 class Transform(Spec):
-    """Base class of all transforms.
+    """Base class of transforms of single images.
 
     Attributes:
-        draws: Number of uniform random numbers per image.
+        draws: Number of uniform random numbers that the transform needs per image.
     """
 
     draws: ClassVar[int] = 0
 
     def after(self, state: ImageState) -> ImageState:
-        """Returns the known properties of an image after this transform.
+        """Returns the properties of an image after this transform.
+
+        Args:
+            state: Properties of the image before this transform.
 
         Raises:
-            ValueError: The transform can't be applied to such an image.
+            ValueError: The transform can't be applied to an image with these properties.
         """
         raise NotImplementedError(f"{self.kind} does not define its effect on an image")
 
     def resized(self, size: int) -> Transform | None:  # noqa: ARG002
-        """Returns the transform for square images of ``size``; None if it sets no size."""
+        """Returns a copy that produces square images of ``size`` pixels; None if it does not set the size."""
         return None
 
 
 class CustomTransform(Transform):
-    """A user's transform of one image, for paddle.io (``Global.use_dali: False``).
+    """Base class of users' transforms of single images, for paddle.io (``Global.use_dali: False``).
 
-    ``draws`` is the number of random numbers per image. A transform that changes dtype, channels or size
-    also overrides ``after``.
+    A subclass overrides ``apply``. It sets ``draws`` if it needs random numbers, and also overrides ``after``
+    if it changes the dtype, the channels or the size of images.
     """
 
     def after(self, state: ImageState) -> ImageState:
@@ -170,15 +178,15 @@ class CustomTransform(Transform):
         """Returns the transformed image, [H, W, C].
 
         Args:
-            image: [H, W, C]; do not change it in place.
-            draws: ``self.draws`` uniform random numbers in [0, 1), float32. They depend on the seed and the
-                image only, so that runs can be repeated.
+            image: Image, [H, W, C]. Do not change it in place.
+            draws: Uniform random numbers in [0, 1), [self.draws] float32. They depend only on the seed, the
+                epoch and the image, so runs can be repeated.
         """
         raise NotImplementedError
 
 
 def check_chain(specs: Sequence[Transform]) -> ImageState:
-    """Returns the known properties of images after a chain: decoded, of one size, ready to form a batch.
+    """Checks a chain of transforms, and returns the properties of images after it.
 
     Raises:
         ChainError: A transform can't be applied at its position, or the images can't form a batch.

@@ -112,10 +112,10 @@ SAMPLER = "DataLoader.Train.sampler"
         (f"{OPS}=[]", f"{OPS}: no transform decodes the image; start with DecodeImage or DecodeNumpy"),
         ("Infer.transforms.1=RandFlipImage", "Infer.transforms"),
         # Samplers
-        (f"{SAMPLER}.batch_size=null", f"{SAMPLER}.batch_size: missing; set this, or global_batch_size"),
+        (f"{SAMPLER}.batch_size=null", f"{SAMPLER}.batch_size: missing; set batch_size or global_batch_size"),
         (
             f"{SAMPLER}.global_batch_size=8",
-            f"{SAMPLER}.global_batch_size: expected this (over all processes) or",
+            f"{SAMPLER}.global_batch_size: expected batch_size or global_batch_size",
         ),
         (
             f"{SAMPLER}={{name: PKSampler, global_batch_size: 6, sample_per_id: 4}}",

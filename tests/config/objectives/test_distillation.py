@@ -90,7 +90,7 @@ def test_distillation_trainable_teacher_needs_a_gradient(loss: str) -> None:
     [
         (
             "Arch.models.0.Teacher.pretrained=3",
-            "Arch.models[0].Teacher.pretrained: expected True, False or a file, got 3",
+            "Arch.models[0].Teacher.pretrained: expected True, False, 'auto', a file, or a name",
         ),
         (
             "Arch.name=DistilationModel",
@@ -98,9 +98,12 @@ def test_distillation_trainable_teacher_needs_a_gradient(loss: str) -> None:
         ),
         (
             "Arch.freeze_params_list=[True]",
-            "Arch.freeze_params_list: expected one for each of 2 models, got 1",
+            "Arch.freeze_params_list: expected 2 items, one for each of Arch.models, got 1",
         ),
-        ("Arch.pretrained_list=[a, b, c]", "Arch.pretrained_list: expected one for each of 2 models, got 3"),
+        (
+            "Arch.pretrained_list=[a, b, c]",
+            "Arch.pretrained_list: expected 2 items, one for each of Arch.models, got 3",
+        ),
         (
             "Arch.models.0.Teacher.pretrained=False",
             "Arch.models[0].Teacher: is frozen, but has no trained weights; set `pretrained` to a file",
@@ -115,14 +118,17 @@ def test_distillation_trainable_teacher_needs_a_gradient(loss: str) -> None:
             "Arch.models[1].Student.name: unknown architecture 'ResNet19'",
         ),
         ("Arch.models=[Student: {name: ResNet18}]", "Arch.models: expected at least 2 item(s)"),
-        ("Arch.models.1={logits: {name: ResNet18}}", "Arch.models[1].logits: expected a name of letters and"),
+        (
+            "Arch.models.1={logits: {name: ResNet18}}",
+            "Arch.models[1].logits: expected a name of letters, digits",
+        ),
         (
             "Arch.models.1={name: ResNet18, drop: 1}",
             "Arch.models[1]: expected one model as 'Name: keys of Arch'",
         ),
         (
             "Arch.models.1.Student.class_num=12",
-            "Arch.models[1].Student.class_num: expected 10, as in Arch.class_num, got 12",
+            "Arch.models[1].Student.class_num: expected 10, the value of Arch.class_num, got 12",
         ),
         ("Arch.freeze_params_list=[True, True]", "Arch.freeze_params_list: expected a trainable model"),
         ("Arch.modells=1", "Arch.modells: unknown key; did you mean 'models'?"),

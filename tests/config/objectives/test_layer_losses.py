@@ -35,11 +35,11 @@ def attention(**afd: Any) -> Callable[[], Tree]:
         (
             layer_loss("DistillationDistanceLoss", key="blocks[9]"),
             r"DistillationDistanceLoss: needs layer 'blocks\[9\]' of Student, but its return_patterns has "
-            r"blocks\[1\], blocks\[3\], blocks\[5\], blocks\[7\]; add it there",
+            r"blocks\[1\], blocks\[3\], blocks\[5\], blocks\[7\]; add the layer to",
         ),
         (
             lambda: distilled("ResNet34", "ResNet18", LABELS, {"DistillationRKDLoss": PAIRS | RKD}),
-            r"needs layer 'blocks\[7\]' of Student, but its return_patterns has nothing; add it there",
+            r"needs layer 'blocks\[7\]' of Student, but its return_patterns has nothing; add the layer to",
         ),
         (
             layer_loss("DistillationRKDLoss", **{**RKD, "teacher_keepkeys": ["a", "b"]}),
@@ -48,11 +48,11 @@ def attention(**afd: Any) -> Callable[[], Tree]:
         (layer_loss("DistillationRKDLoss", **{**RKD, "avgpool": True}), r"avgpool: expected False, got True"),
         (
             layer_loss("DistillationPairLoss", **MGD, **CHANNELS, student_channel=3),
-            r"DistillationPairLoss.student_channels: expected either this or student_channel",
+            r"DistillationPairLoss.student_channels: expected either student_channels or student_channel",
         ),
         (
             layer_loss("DistillationPairLoss", **{**PEFD, "t_key": None}, **CHANNELS),
-            r"DistillationPairLoss.t_key: expected either this or t_keys",
+            r"DistillationPairLoss.t_key: expected either t_key or t_keys",
         ),
         (
             layer_loss("DistillationPairLoss", **{**MGD, "s_keys": ["a", "b"]}, **CHANNELS),
@@ -63,11 +63,11 @@ def attention(**afd: Any) -> Callable[[], Tree]:
             r"Arch.models has no model 'Pupil'; expected Teacher, Student",
         ),
         (attention(s_shapes=[[64, 56, 56]]), r"AFDLoss: expected 8 shapes for Student, got 1"),
-        (attention(qk_dim=64), r"AFDLoss: qk_dim is 64, but that of Student is 128"),
+        (attention(qk_dim=64), r"AFDLoss: qk_dim is 64, but attention.qk_dim of Student is 128"),
         (attention(student_keys=["value"]), r"AFDLoss.student_keys"),
         (
             lambda: distilled("ResNet34", "ResNet18", LABELS, attentive()["Loss"]["Train"][-1]),
-            r"AFDLoss: Student does not name its layers; expected an AttentionModel",
+            r"AFDLoss: Student has no layers for this loss; set its key attention",
         ),
         (
             lambda: distilled("ResNet34", "ResNet18", LABELS, {"MGDLoss": None}),

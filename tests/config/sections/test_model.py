@@ -38,13 +38,13 @@ def test_options_of_paddleclas_are_accepted() -> None:
     [
         (
             ["Arch.drop_path_rate=0.1"],
-            "Arch.drop_path_rate: ResNet18 has no such option, "
-            f"only {', '.join(families_with('drop_path_rate'))}; remove it",
+            "Arch.drop_path_rate: ResNet18 has no such option; "
+            f"it exists only for {', '.join(families_with('drop_path_rate'))}; remove it",
         ),
         (
             [f"Arch.name={SWIN}", "Arch.img_size=32"],
-            f"Arch.img_size: {SWIN} has no such option, "
-            f"only {', '.join(families_with('img_size'))}; remove it",
+            f"Arch.img_size: {SWIN} has no such option; "
+            f"it exists only for {', '.join(families_with('img_size'))}; remove it",
         ),
         ([f"Arch.name={SWIN}", "Arch.use_fused_attn=True"], "Arch.use_fused_attn: expected False, got True"),
         (

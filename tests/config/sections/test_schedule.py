@@ -40,8 +40,8 @@ from ppcls.registry import SCHEDULES
             "Piecewise",
             {"decay_epochs": [3], "values": [0.1, 0.01], "warmup_epoch": 5},
             "",
-            "decay_epochs count from the start of the run, warm-up included, "
-            "but 3 lies within the warm-up of 5 epochs",
+            "decay_epochs count from the start of the run, including the warm-up, "
+            "but 3 is within the warm-up of 5 epochs",
         ),
         (
             "MultiStepDecay",

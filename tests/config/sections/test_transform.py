@@ -44,7 +44,7 @@ def test_batch_transforms_of_paddleclas_survive_a_dump(yaml: str) -> None:
         ("[MixUpOperator]", "[0].MixUpOperator", "did you mean 'MixupOperator'?"),
         ("[{MixupOperator: {alpha: 0}}]", "[0].MixupOperator.alpha", "expected a number > 0, got 0"),
         ("[{MixupOperator: {prob: 0.5}}]", "[0].MixupOperator.prob", "unknown key; known: alpha"),
-        ("[MixupOperator, CutmixOperator]", "", "use OpSampler to choose between several"),
+        ("[MixupOperator, CutmixOperator]", "", "use OpSampler to choose between them"),
         ("[OpSampler]", "[0]", "the sum of prob to be > 0 and <= 1, got 0"),
         (
             "[{OpSampler: {MixupOperator: {prob: 0.7}, CutmixOperator: {prob: 0.7}}}]",

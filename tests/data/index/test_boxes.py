@@ -61,7 +61,7 @@ def test_box_outside_of_the_image_is_a_bad_image(tmp_path: Path) -> None:
 def test_missing_boxes_are_named(tmp_path: Path) -> None:
     read(tmp_path, "4 5 28 15")
     settings = {"image_root": str(tmp_path / "image"), "cls_label_path": str(tmp_path / "list.txt")}
-    with pytest.raises(ValidationError, match="bbox_crop needs the folder of the boxes"):
+    with pytest.raises(ValidationError, match="bbox_crop needs the folder of the bounding boxes"):
         CompCars(**settings, transform_ops=CHAIN, bbox_crop=True)
     with pytest.raises(UserError, match=r"nowhere: no such folder; set label_root"):
         read_index(
