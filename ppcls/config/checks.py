@@ -1,4 +1,4 @@
-"""Checks that involve several sections. Each function yields the conflicts that it finds."""
+"""Checks that involve several sections of the config. Each function yields the conflicts that it finds."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def _split_loc(place: str) -> tuple[str, ...]:
 
 
 def schedule_problems(schedule: Schedule, settings: Global) -> Problems:
-    """Checks that evaluations exist if something depends on them."""
+    """Checks that the run has evaluations if the schedule or early stopping needs them."""
     if settings.eval_during_train:
         return
     if isinstance(schedule, ReduceOnPlateau):
-        text = "ReduceOnPlateau needs evaluations; set Global.eval_during_train"
+        text = "ReduceOnPlateau needs evaluations; set Global.eval_during_train: True"
         yield problem(text, "Optimizer", "lr", "name")
     if settings.early_stopping is not None:
-        yield problem("needs evaluations; set Global.eval_during_train", "Global", "early_stopping")
+        yield problem("needs evaluations; set Global.eval_during_train: True", "Global", "early_stopping")
 
 
 def precision_problems(amp: AMP | None, optimizer: OptimizerSpec, loss: Loss, device: str) -> Problems:
@@ -72,14 +72,14 @@ def precision_problems(amp: AMP | None, optimizer: OptimizerSpec, loss: Loss, de
         text = f"expected at least AMP.min_loss_scaling ({amp.min_loss_scaling:g}), got {amp.scale_loss:g}"
         yield problem(text, "AMP", "scale_loss")
     if amp.level == "O2" and optimizer.multi_precision is False:
-        text = "expected True: AMP.level O2 keeps float32 master weights, or small updates would be lost"
+        text = "expected True, got False: AMP.level O2 always keeps float32 master weights; remove this key"
         yield problem(text, "Optimizer", "multi_precision")
     if amp.level == "O2" and any(isinstance(spec, CenterLoss) for spec in loss.Train):
         yield problem("expected O1: the centers of CenterLoss need float32", "AMP", "level")
 
 
 def label_problems(loss: Loss, metric: Metric, data: DataLoader) -> Problems:
-    """Checks that losses and metrics accept the labels per image, and find what they need in the data set."""
+    """Checks that losses and metrics fit the number of labels per image and the settings of the data set."""
     for place, split in data.splits.items():
         part = place.partition(".")[0]
         multi_label = isinstance(split.dataset, MultiLabelDataset)
@@ -107,7 +107,10 @@ def label_problems(loss: Loss, metric: Metric, data: DataLoader) -> Problems:
 
 
 def class_weight_problems(loss: Loss, data: DataLoader, class_num: int) -> Problems:
-    """Checks that weights fit the classes, and that evaluation does not depend on the training data."""
+    """Checks the class weights and the activation of losses.
+
+    There must be one weight per class. Losses of evaluation must not depend on the training data.
+    """
     several = data.Train is not None and isinstance(data.Train.dataset, MultiLabelDataset)
     for part in ("Train", "Eval"):
         for position, spec in enumerate(getattr(loss, part)):
@@ -117,10 +120,11 @@ def class_weight_problems(loss: Loss, data: DataLoader, class_num: int) -> Probl
                 text = f"expected one weight for each of the {class_num} classes, got {len(weights)}"
                 yield problem(text, *where, "class_weight")
             if part == "Eval" and isinstance(weights, str):
-                text = f"{weights} is computed from the training data; write a list, or remove it here"
+                text = f"{weights} needs the training data; in evaluation use a list, or remove this key"
                 yield problem(text, *where, "class_weight")
             if part == "Eval" and getattr(spec, "logit_adjustment", None) is not None:
-                yield problem("is only for training; remove it here", *where, "logit_adjustment")
+                text = "supported only in training; remove this key from Loss.Eval"
+                yield problem(text, *where, "logit_adjustment")
             if several and isinstance(spec, FocalLoss) and spec.activation == "softmax":
                 text = "expected sigmoid: MultiLabelDataset has several labels per image"
                 yield problem(text, *where, "activation")
@@ -161,16 +165,17 @@ def multi_label_problems(data: DataLoader, use_multilabel: bool) -> Problems:
 
 
 def metric_problems(metric: Metric, class_num: int) -> Problems:
-    """Checks that no value is reported twice, and that metrics fit the number of classes and the split."""
+    """Checks that metrics have different names, and fit the number of classes and the data set."""
     for part in ("Train", "Eval"):
         seen: set[str] = set()
         for position, spec in enumerate(getattr(metric, part)):
             where = ("Metric", part, position, spec.kind)
             if repeated := seen.intersection(spec.names):
-                yield problem(f"{', '.join(sorted(repeated))} is reported twice", *where)
+                text = f"{', '.join(sorted(repeated))} is reported twice; remove one of the metrics"
+                yield problem(text, *where)
             seen.update(spec.names)
             if spec.whole_dataset and part == "Train":
-                yield problem("needs all samples at once; expected it in Metric.Eval", *where)
+                yield problem("needs all samples at once; move it to Metric.Eval", *where)
             if isinstance(spec, ConfusionMatrix) and class_num > MAX_CONFUSION_CLASSES:
                 text = f"expected at most {MAX_CONFUSION_CLASSES} classes, but Arch.class_num is {class_num}"
                 yield problem(text, *where)
@@ -183,7 +188,7 @@ def metric_problems(metric: Metric, class_num: int) -> Problems:
 
 
 def post_process_problems(infer: Infer | None, data: DataLoader, arch: Model) -> Problems:
-    """Checks that post-processing fits the labels and classes. A RecModel always returns embeddings."""
+    """Checks that post-processing fits the labels and classes. Ignores a RecModel, which has no classes."""
     if infer is None or isinstance(arch, RecModel):
         return
     post, where = infer.PostProcess, ("Infer", "PostProcess")
@@ -201,12 +206,12 @@ def post_process_problems(infer: Infer | None, data: DataLoader, arch: Model) ->
     multi_label = isinstance(split.dataset, MultiLabelDataset)
     if multi_label != isinstance(post, MultiLabelThreshOutput):
         suitable = "MultiLabelThreshOutput" if multi_label else "Topk"
-        text = f"expected {suitable}, got {post.kind}: the model is trained on {split.dataset.kind}"
+        text = f"expected {suitable}, got {post.kind}, because the data set is a {split.dataset.kind}"
         yield problem(text, *where, "name")
 
 
 def image_problems(settings: Global, arch: Model, data: DataLoader, infer: Infer | None) -> Problems:
-    """Checks that transforms produce images that the model and the exported model accept."""
+    """Checks that the transforms produce images that the model accepts."""
     channels = arch.input_image_channel
     if settings.image_channel not in (None, channels):
         text = f"expected Arch.input_image_channel ({channels}), got {settings.image_channel}; remove it"
@@ -220,7 +225,10 @@ def image_problems(settings: Global, arch: Model, data: DataLoader, infer: Infer
     for loc, chain in chains:
         state = check_chain(chain)
         if state.channels != channels:
-            text = f"produces images of {state.channels} channels, but Arch.input_image_channel is {channels}"
+            text = (
+                f"produces images with {state.channels} channel{'s' * (state.channels != 1)}, but "
+                f"Arch.input_image_channel is {channels}; change one of them"
+            )
             yield problem(text, *loc)
         for model in arch.architectures:
             if state.size and (text := architecture(model.name).size_problem(state.size, model.img_size)):
@@ -235,7 +243,7 @@ def image_problems(settings: Global, arch: Model, data: DataLoader, infer: Infer
 
 
 def semi_supervised_problems(spec: SSL | None, data: DataLoader, arch: Model) -> Problems:
-    """Yields what semi-supervised training lacks or does not support."""
+    """Checks the settings of semi-supervised training."""
     if (spec is None) != (data.UnLabelTrain is None):
         missing = "SSL" if spec is None else "DataLoader.UnLabelTrain"
         yield problem(
@@ -244,7 +252,8 @@ def semi_supervised_problems(spec: SSL | None, data: DataLoader, arch: Model) ->
     if data.UnLabelTrain is None or data.Train is None:
         return
     if not isinstance(arch, Arch):
-        yield problem(f"semi-supervised training of a {arch.name} is not supported", "Arch", "name")
+        text = f"semi-supervised training of a {arch.name} is not supported; use a single architecture"
+        yield problem(text, "Arch", "name")
     if not data.Train.sampler.drop_last:
         text = "expected True with DataLoader.UnLabelTrain: all batches have the same size"
         yield problem(text, "DataLoader", "Train", "sampler", "drop_last")
@@ -255,7 +264,7 @@ def semi_supervised_problems(spec: SSL | None, data: DataLoader, arch: Model) ->
     elif check_chain(data.Train.dataset.transform_ops) != check_chain(
         data.UnLabelTrain.dataset.transform_ops
     ):
-        text = "expected images of the same size as in DataLoader.Train"
+        text = "expected transforms that produce images of the same size and type as in DataLoader.Train"
         yield problem(text, "DataLoader", "UnLabelTrain", "dataset", "transform_ops")
 
 
@@ -270,15 +279,16 @@ def folder_problems(data: DataLoader) -> Problems:
             continue
         if (train.part, dataset.part) not in ((None, None), ("train", "val")):
             yield problem(
-                "expected part: train in DataLoader.Train and part: val here, so that they share no images; "
-                f"got {train.part or 'null'} and {dataset.part or 'null'}",
+                "training and evaluation on one folder must not share images; expected part: train in "
+                f"DataLoader.Train and part: val here, got {train.part or 'null'} and "
+                f"{dataset.part or 'null'}",
                 *(*_split_loc(place), "dataset", "part"),
             )
         for name in ("val_share", "split_seed"):
             if getattr(train, name) != getattr(dataset, name):
                 yield problem(
-                    f"expected {getattr(train, name)} as in DataLoader.Train, so that the parts share no "
-                    f"images, got {getattr(dataset, name)}; remove it",
+                    f"expected {getattr(train, name)}, the value in DataLoader.Train, so that the parts "
+                    f"share no images; got {getattr(dataset, name)}; remove this key",
                     *(*_split_loc(place), "dataset", name),
                 )
 
@@ -296,12 +306,15 @@ def sampler_problems(data: DataLoader, settings: Global, class_num: int) -> Prob
         text = f"expected one weight for each of Arch.class_num ({class_num}) classes, got {len(weights)}"
         yield problem(text, "DataLoader", "Train", "sampler", "class_weights")
     if isinstance(sizes, Progressive) and sizes.epochs[-1] >= settings.epochs:
-        text = f"the last size starts at epoch {sizes.epochs[-1]}, but Global.epochs is {settings.epochs}"
+        text = (
+            f"the last size starts at epoch {sizes.epochs[-1]}, but Global.epochs is {settings.epochs}; "
+            "use earlier epochs"
+        )
         yield problem(text, "DataLoader", "Train", "input_size", "epochs")
 
 
 def evaluation_problems(data: DataLoader) -> Problems:
-    """Checks that evaluation uses each sample once, unmixed and in one size."""
+    """Checks that evaluation uses each sample once, in one size, and does not mix images."""
     for place, split in data.evaluated.items():
         loc = _split_loc(place)
         if not isinstance(split.sampler, DistributedBatchSampler):
@@ -311,20 +324,23 @@ def evaluation_problems(data: DataLoader) -> Problems:
                 *(*loc, "sampler", "name"),
             )
         if split.input_size is not None:
-            yield problem("evaluation uses one size; remove it", *loc, "input_size")
+            yield problem("evaluation uses one size; remove this key", *loc, "input_size")
         if split.dataset.batch_transform_ops:
-            text = "evaluation does not mix images; remove it"
+            text = "evaluation does not mix images; remove this key"
             yield problem(text, *loc, "dataset", "batch_transform_ops")
 
 
 def mixing_problems(train: Split | None) -> Problems:
-    """Checks that mixed training batches are shuffled and of even size, so that images form pairs."""
+    """Checks that mixed training batches are shuffled, and have an even size, so that images form pairs."""
     if train is None:
         return
     sampler = train.sampler
     for spec in train.dataset.batch_transform_ops:
         if isinstance(sampler, DistributedBatchSampler) and not sampler.shuffle:
-            text = f"expected True: {spec.kind} mixes neighbours, which in list order often share a class"
+            text = (
+                f"expected True: {spec.kind} mixes neighbouring images, which often have the same class if "
+                "they are not shuffled"
+            )
             yield problem(text, "DataLoader", "Train", "sampler", "shuffle")
         name, size = sampler.batch_setting
         if isinstance(sampler, PKSampler):

@@ -1,4 +1,4 @@
-"""Compatibility with PaddleClas's files: older key names, and warnings about keys without effect."""
+"""Translates older key names of PaddleClas's files, and warns about keys without effect."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # only for annotations
 
 
 def config_warnings(config: Config) -> list[str]:
-    """Returns a warning for each key in ``config`` that has no effect, or another one than it says."""
+    """Returns a warning for each key in ``config`` that has no effect or whose effect is limited."""
     return [f"warning: {line}" for line in (*_ignored_keys(config, ""), *_overridden_keys(config))]
 
 
@@ -30,10 +30,10 @@ def _overridden_keys(config: Config) -> Iterator[str]:
     if warmup and warmup >= epochs:
         yield (
             f"Optimizer.lr.warmup_epoch ({warmup:g}) is not less than Global.epochs ({epochs}), "
-            f"so the warm-up ends after {spec.lr.warmup_within(epochs):g} epochs"
+            f"so the warm-up is shortened to {spec.lr.warmup_within(epochs):g} epochs"
         )
     if isinstance(spec, CoupledSpec) and spec.regularizer is not None and spec.weight_decay is not None:
-        yield "Optimizer.weight_decay has no effect; regularizer means the same and takes precedence"
+        yield "Optimizer.weight_decay has no effect; Optimizer.regularizer takes precedence"
     if config.Global.to_static is True and not isinstance(config.Arch, Arch):
         yield f"Global.to_static has no effect; {config.Arch.name} is never compiled"
     if config.Infer is not None:
@@ -69,14 +69,18 @@ _LEVELS = {True: "O2", False: "O1"}
 
 
 def translate_old_keys(tree: dict[str, Any]) -> None:
-    """Replaces older names of sections and keys by the current ones, in place, before validation.
+    """Replaces older names of sections and keys with the current ones, in place, before validation.
 
-    ``AMP.use_pure_fp16`` and ``AMP.amp_level`` become ``AMP.level``, the section ``AMP_BF16`` becomes ``AMP``
-    with ``dtype: bfloat16``, ``PPLCNet`` with a ``scale`` becomes the architecture of this scale, and
-    ``Global.class_num`` becomes ``Arch.class_num``, and ``Global.output_dir: ./output/``, the default of all
-    files, gets the architecture's name as in PaddleClas. ``Global.save_inference_dir: ./inference``, their
-    other default, becomes ours, ``inference`` in the output folder. Keys with invalid values, or next to
-    their current name, are left to validation.
+    - ``AMP.use_pure_fp16`` and ``AMP.amp_level`` become ``AMP.level``.
+    - The section ``AMP_BF16`` becomes ``AMP`` with ``dtype: bfloat16``.
+    - ``PPLCNet`` with a ``scale`` becomes the architecture of this scale.
+    - ``Global.class_num`` becomes ``Arch.class_num``.
+    - The name of the architecture is appended to ``Global.output_dir: ./output/``, as in PaddleClas.
+    - ``Global.save_inference_dir: ./inference`` is removed, so the default of ppcls applies: ``inference`` in
+      the output folder.
+
+    Keys with invalid values are not changed, and validation reports them. The same applies to older keys if
+    the current key exists too.
 
     Args:
         tree: The YAML, which may be invalid.
@@ -97,7 +101,7 @@ def _translate_level(amp: dict[str, Any]) -> None:
         return
     pure = [key for key in ("use_pure_fp16", "use_pure_bf16") if isinstance(amp.get(key), bool)]
     if amp.get("amp_level") in _LEVELS.values():
-        amp["level"] = amp.pop("amp_level")  # takes precedence: files with both repeat themselves
+        amp["level"] = amp.pop("amp_level")  # takes precedence; in files with both, they agree
     elif pure:
         amp["level"] = _LEVELS[amp[pure[0]]]
     if "level" in amp and len(pure) == 1:
@@ -119,7 +123,7 @@ def _translate_output(settings: dict[str, Any], arch: dict[str, Any]) -> None:
     if default and isinstance(name, str) and name in ARCHITECTURES:
         settings["output_dir"] = f"./output/{name}"
     if settings.get("save_inference_dir") in ("./inference", "./inference/"):
-        del settings["save_inference_dir"]  # by default in output_dir, where no other model is
+        del settings["save_inference_dir"]  # the default is in output_dir, which no other model uses
 
 
 def _translate_class_num(settings: dict[str, Any], arch: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Loading a config: YAML or plain dicts, plus overrides, become a validated `Config`."""
+"""Loads a config from YAML or plain dicts, applies overrides, and validates it."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _MAX_DEPTH = 50  # nested mappings and lists
 _SHOWN_LENGTH = 100  # characters of an override in messages
 _FORM = "expected path=value, such as Global.epochs=10"
 _TOO_LONG = f"expected a value of at most {_MAX_LENGTH:,} characters, found more"
-_INSTALLED = Path(__file__).parents[1] / "configs"  # in a checkout a link to configs/
-_UNUSABLE = re.compile("[\0\ud800-\udfff]")  # no file name can contain these
+_INSTALLED = Path(__file__).parents[1] / "configs"  # in a checkout, this is a link to configs/
+_UNUSABLE = re.compile("[\0\ud800-\udfff]")  # characters that file names can't contain
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML without duplicate keys. ``1e-3`` is a number, as in YAML 1.2, and dates are text.
+    """Loads safe YAML. ``1e-3`` is a number, as in YAML 1.2, dates are text, and duplicate keys are errors.
 
-    The number and depth of values, with aliases expanded, are limited before any value is built, because a
+    The number and depth of values, with expanded aliases, are checked before any value is created, because a
     few lines of aliases could otherwise exhaust the memory.
     """
 
@@ -64,7 +64,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def _extent(self, node: yaml.Node) -> tuple[int, int]:
-        """Returns the number and depth of the values in a node whose children are known."""
+        """Returns the number and depth of the values in a node. Its children must be in ``_extents``."""
         children: list[yaml.Node] = []
         if isinstance(node, yaml.MappingNode):
             children = [child for pair in node.value for child in pair]
@@ -73,9 +73,9 @@ class _Loader(yaml.SafeLoader):
         values = 1 + sum(self._extents[child][0] for child in children)
         depth = 1 + max((self._extents[child][1] for child in children), default=0)
         if values > _MAX_VALUES:
-            self._reject(f"more than {_MAX_VALUES} values with aliases expanded", node.start_mark)
+            self._reject(f"more than {_MAX_VALUES} values after expanding aliases", node.start_mark)
         if depth > _MAX_DEPTH:
-            text = f"nested more than {_MAX_DEPTH} levels deep with aliases expanded"
+            text = f"nested more than {_MAX_DEPTH} levels deep after expanding aliases"
             self._reject(text, node.start_mark)
         return values, depth
 
@@ -90,9 +90,7 @@ class _Loader(yaml.SafeLoader):
                 self._reject("expected a plain key", key.start_mark)
             name = (key.tag, key.value)
             if name in lines:
-                self._reject(
-                    f"duplicate key '{key.value}', first given in line {lines[name]}", key.start_mark
-                )
+                self._reject(f"duplicate key '{key.value}', first set in line {lines[name]}", key.start_mark)
             lines[name] = key.start_mark.line + 1
         return mapping
 
@@ -100,13 +98,13 @@ class _Loader(yaml.SafeLoader):
         try:
             return super().construct_object(node, deep)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            # PyYAML does not catch these for scalars such as `0x_` and `!!bool maybe`.
+            # PyYAML does not catch these errors for scalars such as `0x_` and `!!bool maybe`.
             text = f"can't read this value: {error}"
             raise yaml.constructor.ConstructorError(None, None, text, node.start_mark) from None
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes text that `_Loader` would read as a number."""
+    """Writes YAML, and quotes text that `_Loader` would read as a number."""
 
 
 def _expand_home(text: str) -> str:
@@ -144,9 +142,10 @@ def _parse(text: str, source: Path | str) -> Any:
 
 
 def read_tree(path: Path) -> dict[str, Any]:
-    """Returns a YAML file as plain dicts and lists.
+    """Reads a YAML file and returns it as plain dicts and lists.
 
-    The configs of the package can be named from any folder: ``configs/ResNet50.yaml``, or ``ResNet50``.
+    If the file does not exist, a config of the package with this name is read, such as
+    ``configs/ResNet50.yaml`` or ``ResNet50``.
 
     Raises:
         UserError: The file does not exist, is not a regular file or can't be read.
@@ -175,7 +174,7 @@ def read_tree(path: Path) -> dict[str, Any]:
 
 
 def _suggest_config(path: Path) -> str:
-    """Returns the end of an error about a missing file: a config of its folder or of ppcls to use instead."""
+    """Returns the end of the message about a missing file: similar configs of its folder or of ppcls."""
     here = [file.name for file in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
     if here and path.parent != Path():
         return suggest(path.name, here)
@@ -193,7 +192,7 @@ def _suggest_config(path: Path) -> str:
 
 
 def _unshare(node: Any) -> Any:
-    """Copies what YAML aliases share, so that an override changes one place only."""
+    """Returns a deep copy without shared nodes, so that an override of an aliased value changes one place."""
     if isinstance(node, dict):
         return {key: _unshare(value) for key, value in node.items()}
     if isinstance(node, list):
@@ -202,13 +201,16 @@ def _unshare(node: Any) -> Any:
 
 
 def apply_override(tree: dict[str, Any], override: str) -> tuple[str, str]:
-    """Sets one value in ``tree``, in place: ``"DataLoader.Train.sampler.batch_size=8"``.
+    """Sets one value in ``tree``, in place.
 
-    A number in the path is a position in a list, as ``ops.2`` or ``ops[2]``. The value is read as YAML.
-    Missing keys are created, and validation reports unknown ones.
+    Args:
+        tree: Nested dicts and lists.
+        override: ``path=value``, such as ``"DataLoader.Train.sampler.batch_size=8"``. A number in the path is
+            a position in a list, as in ``ops.2`` or ``ops[2]``. The value is read as YAML. Missing keys are
+            created; validation reports unknown keys.
 
     Returns:
-        The path, and how error messages name the override.
+        The path, and the name of the override for error messages.
 
     Raises:
         ConfigError: The override does not have the form ``path=value``, or the path does not exist.
@@ -225,16 +227,16 @@ def apply_override(tree: dict[str, Any], override: str) -> tuple[str, str]:
 
 
 def set_value(tree: dict[str, Any], path: str, value: Any, name: str) -> None:
-    """Sets one value in ``tree``, in place, as `apply_override` does.
+    """Sets one value in ``tree``, in place.
 
     Args:
         tree: Nested dicts and lists.
-        path: Keys such as ``"DataLoader.Train.sampler.batch_size"``.
+        path: Keys such as ``"DataLoader.Train.sampler.batch_size"``; see `apply_override`.
         value: Plain data.
-        name: How error messages name the override.
+        name: Name of the override for error messages.
 
     Raises:
-        ConfigError: The path leads through a plain value, or past the end of a list.
+        ConfigError: A part of the path is neither a mapping nor a list, or a list has no such position.
     """
     keys = split_path(path)
     if not all(keys):
@@ -274,8 +276,8 @@ def validate(tree: dict[str, Any], source: Path | str, overrides: Mapping[str, s
 
     Args:
         tree: Nested dicts and lists.
-        source: How error messages name the config.
-        overrides: Paths of values that were set outside the source, and their names in error messages.
+        source: File, or another name of the config, for error messages.
+        overrides: Paths of values that were set outside the source, with their names for error messages.
 
     Raises:
         ConfigError: The config is invalid. The message lists all problems.
@@ -288,7 +290,11 @@ def validate(tree: dict[str, Any], source: Path | str, overrides: Mapping[str, s
 
 
 def _check_texts(tree: Any, source: Path | str, overrides: Mapping[str, str] | None) -> None:
-    """Raises `ConfigError` for text that no file name can contain, and for very long text."""
+    """Checks all text for its length, and for characters that file names can't contain.
+
+    Raises:
+        ConfigError: Some text is too long, or contains such characters.
+    """
     problems = []
 
     def visit(node: Any, path: str) -> None:
@@ -314,13 +320,13 @@ def load_config(
     """Loads, overrides and validates a config.
 
     Args:
-        source: A YAML file, or its content as plain data. A dict is not changed.
+        source: A YAML file, or its content as nested dicts and lists, which are not changed.
         overrides: Strings ``path=value``, as after ``-o``; or a mapping of paths to values, such as
-            ``{"Global.epochs": 2}`` (``{"Global": {…}}`` would replace the whole section). They are applied
-            in order, before validation.
+            ``{"Global.epochs": 2}``. A path such as ``Global`` would replace the whole section. Overrides are
+            applied in order, before validation.
 
     Raises:
-        UserError: The file, or the folder whose classes are counted, can't be read.
+        UserError: The file can't be read, or an image folder whose classes must be counted can't be read.
         ConfigError: The YAML, an override or the config is invalid.
     """
     if isinstance(source, Mapping):
@@ -353,19 +359,19 @@ def load_config(
 
 
 def _import_modules(tree: dict[str, Any]) -> None:
-    """Imports the modules of ``Global.import_modules``, which register components that validation looks up.
+    """Imports the modules of ``Global.import_modules``, which can register components.
 
     Raises:
-        UserError: A module is missing.
+        UserError: A module does not exist.
     """
     names = node_at(tree, "Global.import_modules")
     for name in names if isinstance(names, list) else ():
-        if isinstance(name, str) and MODULE_NAME.fullmatch(name):  # validation reports others
+        if isinstance(name, str) and MODULE_NAME.fullmatch(name):  # validation reports invalid names
             import_user_module(name, "Global.import_modules")
 
 
 def _plain(value: Any, where: str, depth: int = 0) -> Any:
-    """Returns a copy in which subclasses of dict, list and str are plain ones.
+    """Returns a copy with plain dicts, lists and strings instead of subclasses and similar types.
 
     Raises:
         ConfigError: A key is not text, or the nesting is too deep.
@@ -383,5 +389,5 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
 
 
 def dump_config(config: Config) -> str:
-    """Returns the config, including all defaults, as YAML that `load_config` reads back."""
+    """Returns the config, including all defaults, as YAML text that `load_config` can read."""
     return yaml.dump(config.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True)

@@ -1,6 +1,6 @@
-"""Translates keys of PaddleClas's files into ours, in place, before validation.
+"""Translates keys of PaddleClas's files to keys of ppcls, in place, before validation.
 
-Only settings whose meaning we have are translated. Others are left to validation, which names them.
+Only settings that ppcls supports are translated. Validation reports all others.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Any
 from ppcls.config.base.tree import Tree, mapping_at, model_sections
 from ppcls.config.objectives.distillation import STUDENT
 
-# Sections of files that are no configs of a training run, and what to do with such a file.
+# Sections that occur only in files that are not configs of a training run, with a description of the file.
 _OTHER_FILES = {
-    "base_config_file": "a search for settings, not a training run; use ppcls tune for a search",
-    "ARCHITECTURE": "a file for PaddleClas's former static engine, which PaddleClas itself no longer reads",
-    "IndexProcess": "a file for PaddleClas's retrieval system, not for a training run",
+    "base_config_file": "this file configures a search, not a training run; use ppcls tune for a search",
+    "ARCHITECTURE": "this file is for PaddleClas's former static engine, which PaddleClas no longer supports",
+    "IndexProcess": "this file is for PaddleClas's retrieval system, not for a training run",
 }
 
 _PERSON_ATTRIBUTES, _GLASSES, _HOLD = 26, 1, 18  # classes of PA100K
 _COLORS, _TYPES = 10, 9  # classes of VeRi's attributes
 _TABLE_KEYS = ("source", "number", "color", "clarity", "obstruction", "angle")
-_DECODING_DATASETS = ("Market1501", "DukeMTMC", "CompCars")  # whose files start without DecodeImage
+_DECODING_DATASETS = ("Market1501", "DukeMTMC", "CompCars")  # PaddleClas decodes them without DecodeImage
 _CIFAR_SIDE = 32  # pixels
 _LCNET_STAGES = ("conv1.*", *(f"blocks{stage}.*" for stage in range(2, 7)))
-# PaddleClas's sampler to ours, and its keys to ours.
+# PaddleClas's sampler, with the sampler of ppcls and a map of its keys.
 _SAMPLERS = {
     "RASampler": ("RepeatedAugSampler", {}),
     "DistributedRandomIdentitySampler": ("PKSampler", {"num_instances": "sample_per_id"}),
@@ -33,12 +33,12 @@ _SAMPLERS = {
 
 
 def describe_other_file(tree: Tree) -> str:
-    """Returns why a file can't be a config of a training run; "" if it may be one."""
+    """Returns the reason why a file is not a config of a training run; empty if it may be one."""
     return next((f"{key}: {text}" for key, text in _OTHER_FILES.items() if key in tree), "")
 
 
 def translate_paddleclas(tree: Tree) -> None:
-    """Replaces keys of PaddleClas's files by ours, in place.
+    """Replaces keys of PaddleClas's files with keys of ppcls, in place.
 
     Args:
         tree: The YAML, which may be invalid.
@@ -84,17 +84,17 @@ def translate_paddleclas(tree: Tree) -> None:
         _translate_tensors(chain)
     post_process = mapping_at(tree, "Infer.PostProcess")
     _translate_attributes(post_process)
-    if post_process.get("delimiter") == " ":  # of the file of class names
+    if post_process.get("delimiter") == " ":  # the delimiter in the file of class names
         del post_process["delimiter"]
 
 
 def _translate_settings(settings: Tree) -> None:
-    if settings.get("save_interval") == -1:  # no checkpoint but the latest and the best
+    if settings.get("save_interval") == -1:  # PaddleClas then saves only the latest and the best checkpoint
         settings["save_interval"] = settings.get("epochs", 1)
 
 
 def _translate_cifar(dataset: Tree) -> None:
-    """Adds what the arrays of PaddleClas's Cifar10 do not need: decoding, and the size of the images."""
+    """Adds DecodeImage and ResizeImage, which Cifar10 of PaddleClas does not need."""
     for key in [key for key, value in dataset.items() if value in (None, "None")]:
         del dataset[key]
     for key, chain in dataset.items():
@@ -104,7 +104,7 @@ def _translate_cifar(dataset: Tree) -> None:
 
 
 def _translate_semi_supervised(tree: Tree, settings: Tree) -> None:
-    """Turns the sections of FixMatch into ours."""
+    """Translates the settings of FixMatch."""
     if settings.get("train_mode") == "fixmatch":
         del settings["train_mode"]
     if tree.get("UnLabelLoss") == {"Train": [{"CELoss": {"weight": 1.0, "reduction": "none"}}]}:
@@ -144,7 +144,7 @@ def _translate_optimizers(tree: Tree) -> None:
 
 
 def _translate_schedule(optimizer: Any) -> None:
-    """Removes the last of the ``decay_epochs`` of Piecewise if no learning rate follows it."""
+    """Removes the last item of ``decay_epochs`` of Piecewise if no learning rate follows it."""
     lr = optimizer.get("lr") if isinstance(optimizer, dict) else None
     if not isinstance(lr, dict) or lr.get("name") != "Piecewise":
         return
@@ -186,14 +186,14 @@ def _translate_model(model: Tree) -> None:
 
 
 def _trained_model(arch: Tree) -> Tree:
-    """Returns the section of the model whose parameters have no prefix: of several models, the student."""
+    """Returns the section of the model that is trained. For a DistillationModel, this is the student."""
     models, name = arch.get("models"), str(arch.get("infer_model_name", STUDENT))
     named = [mapping_at(item, name) for item in models] if isinstance(models, list) else []
     return next(filter(None, named), arch)
 
 
 def _translate_stage_rates(arch: Tree, optimizer: Tree) -> None:
-    """Turns the learning-rate factors of PP-LCNet's stages into rules; a factor of 0 freezes the stage."""
+    """Translates learning rate factors of PP-LCNet's stages to ``by_name``, factors of 0 to ``freeze``."""
     rates = arch.get("lr_mult_list")
     is_valid = isinstance(rates, list) and len(rates) == len(_LCNET_STAGES)
     if (
@@ -212,7 +212,7 @@ def _translate_stage_rates(arch: Tree, optimizer: Tree) -> None:
 
 
 def _chains(tree: Tree) -> Iterator[list[Any]]:
-    """Yields the transforms of all data sets and of prediction."""
+    """Yields the chains of transforms of all data sets and of prediction."""
 
     def visit(node: Any) -> Iterator[list[Any]]:
         for key, value in node.items() if isinstance(node, dict) else ():
@@ -225,7 +225,7 @@ def _chains(tree: Tree) -> Iterator[list[Any]]:
 
 
 def _translate_padding(chain: list[Any]) -> None:
-    """Replaces `Padv2` after a transform that sets the size by `Pad` with the widths of the border."""
+    """Replaces `Padv2` with `Pad` if an earlier transform sets the size, which the border depends on."""
     size: tuple[int, int] | None = None  # width and height
     for position, transform in enumerate(chain):
         if not isinstance(transform, dict) or len(transform) != 1:
@@ -246,7 +246,7 @@ def _translate_padding(chain: list[Any]) -> None:
 
 
 def _translate_tensors(chain: list[Any]) -> None:
-    """Replaces `ToTensor` and `Normalize` of paddle.vision by `NormalizeImage`."""
+    """Replaces `ToTensor` and `Normalize` of paddle.vision with `NormalizeImage`."""
     for position, pair in enumerate(pairwise(chain)):
         if all(isinstance(entry, dict) for entry in pair) and [*pair[0], *pair[1]] == [
             "ToTensor",
@@ -265,7 +265,7 @@ def _pair(size: Any) -> tuple[int, int] | None:
 
 
 def _translate_attributes(spec: Tree) -> None:
-    """Turns the thresholds of attributes into one threshold per class."""
+    """Replaces post-processing of attributes with MultiLabelThreshOutput, with one threshold per class."""
     name, keys = spec.get("name"), set(spec) - {"name"}
     if name == "PersonAttribute" and keys <= {"threshold", "glasses_threshold", "hold_threshold"}:
         thresholds = [spec.get("threshold", 0.5)] * _PERSON_ATTRIBUTES

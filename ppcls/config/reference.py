@@ -63,7 +63,7 @@ _TYPES = {int: "integer", float: "number", str: "text", bool: "True or False", A
 
 
 def type_name(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
-    """Returns the values that a field accepts, in words."""
+    """Returns the values that a field accepts as text, such as ``integer > 0``."""
     for item in metadata:
         if isinstance(item, Bound):
             return item.describe(annotation).removeprefix("an ").removeprefix("a ")
@@ -88,7 +88,7 @@ def type_name(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
 
 
 def _anchor(title: str) -> str:
-    """Returns GitHub's anchor of a heading."""
+    """Returns the anchor that GitHub creates for a heading."""
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
@@ -118,7 +118,7 @@ def _plain(value: Any) -> str:
 
 
 def description(cls: type[Section], name: str) -> str:
-    """Returns what a key does, from the class or the nearest base class that describes it."""
+    """Returns the description of a key, from the class or the nearest base class that has one."""
     for base in cls.__mro__:
         if issubclass(base, Section) and name in base.model_fields:
             if text := base.model_fields[name].description:
@@ -139,7 +139,7 @@ def _rows(cls: type[Section]) -> dict[str, str]:
 
 
 def _table(cls: type[Section], parent: type[Section] | None) -> Iterator[str]:
-    """Yields the text on a class, and a table of the keys in which it differs from its documented parent."""
+    """Yields the lines for a section: its summary, and a table of the keys that differ from its parent's."""
     yield from (" ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split()), "")
     if parent is not None and parent.model_fields:
         yield from (f"The keys of {_link(parent.__name__)} are valid here, too.", "")
@@ -150,7 +150,7 @@ def _table(cls: type[Section], parent: type[Section] | None) -> Iterator[str]:
 
 
 def _common_bases(registry: Registry) -> list[type[Section]]:
-    """Returns public classes with keys of their own that several entries of a registry inherit from."""
+    """Returns the public base classes with keys that several entries of a registry have in common."""
     classes = [registry[name] for name in registry]
     counts = Counter(base for cls in dict.fromkeys(classes) for base in cls.__mro__ if issubclass(base, Spec))
     shared = [base for base, count in counts.items() if count > 1 and base not in classes]
@@ -162,7 +162,7 @@ def _common_bases(registry: Registry) -> list[type[Section]]:
 
 
 def _nested(annotation: Any, metadata: tuple[Any, ...]) -> Iterator[type[Section] | Registry]:
-    """Yields the sections and registries that a field refers to."""
+    """Yields the sections and registries in the type of a field."""
     yield from (item.registry for item in metadata if isinstance(item, (Keyed, Tagged)))
     if hasattr(annotation, "__metadata__"):
         yield from _nested(annotation.__origin__, annotation.__metadata__)
@@ -175,7 +175,7 @@ def _nested(annotation: Any, metadata: tuple[Any, ...]) -> Iterator[type[Section
 
 
 def _collect(chapter: type[Section] | Registry, chapters: dict[type[Section] | Registry, None]) -> None:
-    """Adds a section or registry, and everything that its keys refer to, in reading order."""
+    """Adds a section or registry to ``chapters``, then all sections in the types of its keys."""
     if chapter in chapters:
         return
     chapters[chapter] = None

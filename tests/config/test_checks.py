@@ -64,9 +64,13 @@ def test_checks_consistent_sections_have_no_problems(overrides: tuple[str, ...])
         (
             ("Loss.Eval=[CELoss: {class_weight: balanced}]",),
             "Loss.Eval[0].CELoss.class_weight",
-            "write a list",
+            "in evaluation use a list",
         ),
-        (("Loss.Eval=[CELoss: {logit_adjustment: 1}]",), "Loss.Eval[0].CELoss.logit_adjustment", "remove it"),
+        (
+            ("Loss.Eval=[CELoss: {logit_adjustment: 1}]",),
+            "Loss.Eval[0].CELoss.logit_adjustment",
+            "remove this key",
+        ),
         (("Loss.Train=[FocalLoss: {alpha: 0.25}]",), "Loss.Train[0].FocalLoss.alpha", "activation: sigmoid"),
         (
             (*MULTI_LABEL, "Loss.Train=[FocalLoss]"),
@@ -79,12 +83,12 @@ def test_checks_consistent_sections_have_no_problems(overrides: tuple[str, ...])
         (
             ("Global.early_stopping=3", "Global.eval_during_train=False"),
             "Global.early_stopping",
-            "set Global.eval_during_train",
+            "set Global.eval_during_train: True",
         ),
         (
             ("Optimizer.lr={name: ReduceOnPlateau, learning_rate: 1}", "Global.eval_during_train=False"),
             "Optimizer.lr.name",
-            "set Global.eval_during_train",
+            "set Global.eval_during_train: True",
         ),
         (
             ("Metric.Eval[0].TopkAcc.topk=[1, 11]",),
@@ -104,7 +108,7 @@ def test_checks_consistent_sections_have_no_problems(overrides: tuple[str, ...])
             "at most 1000 classes",
         ),
         (("Metric.Eval=[TopkAcc, TopkAcc]",), "Metric.Eval[1].TopkAcc", "top1, top5 is reported twice"),
-        ((*MULTI_LABEL, "Metric.Train=[MultiLabelMAP]"), "Metric.Train[0].MultiLabelMAP", "in Metric.Eval"),
+        ((*MULTI_LABEL, "Metric.Train=[MultiLabelMAP]"), "Metric.Train[0].MultiLabelMAP", "to Metric.Eval"),
         (("Metric={Eval: [AccuracyScore]}",), "Metric.Eval[0].AccuracyScore", "expected TopkAcc"),
         ((*MULTI_LABEL, "Loss.Train=[CELoss]"), "Loss.Train[0].CELoss", "or MultiLabelAsymmetricLoss"),
         (
@@ -146,7 +150,7 @@ def test_checks_consistent_sections_have_no_problems(overrides: tuple[str, ...])
         (
             (f"{EVAL}.input_size={{name: MultiScale, sizes: [32]}}",),
             f"{EVAL}.input_size",
-            "evaluation uses one size; remove it",
+            "evaluation uses one size; remove this key",
         ),
         (
             (f"{TRAIN}.input_size={{name: Progressive, sizes: [16, 32], epochs: [0, 8]}}",),
@@ -156,7 +160,7 @@ def test_checks_consistent_sections_have_no_problems(overrides: tuple[str, ...])
         (
             (f"{EVAL}.dataset.batch_transform_ops=[MixupOperator]",),
             f"{EVAL}.dataset.batch_transform_ops",
-            "evaluation does not mix images; remove it",
+            "evaluation does not mix images; remove this key",
         ),
         ((MIXUP, f"{TRAIN}.sampler.batch_size=33"), f"{TRAIN}.sampler.batch_size", "an even number"),
         (

@@ -121,7 +121,7 @@ def test_fill_impossible_folder_name_raises(root: str) -> None:
     ],
 )
 def test_fill_auto_without_image_folder_raises(data: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=r"auto needs DataLoader\.Train\.dataset to be an ImageFolderDataset"):
+    with pytest.raises(UserError, match=r"auto counts class folders, so it needs an ImageFolderDataset"):
         fill_from_class_folders({"Arch": {"class_num": "auto"}, **data})
 
 
@@ -129,7 +129,7 @@ def test_fill_auto_without_image_folder_raises(data: dict[str, Any]) -> None:
 def test_fill_folder_that_is_no_text_in_yaml_raises(root: str, shown: str) -> None:
     with pytest.raises(UserError) as caught:
         load_config(FINETUNE, [f"{KEY}={root}"])
-    assert str(caught.value).startswith(f"{KEY}: expected text, got {shown}; quote it")
+    assert str(caught.value).startswith(f"{KEY}: expected text, got {shown}; put the value in quotes")
 
 
 @pytest.mark.parametrize(
@@ -137,11 +137,11 @@ def test_fill_folder_that_is_no_text_in_yaml_raises(root: str, shown: str) -> No
     [
         (
             ["DataLoader.Eval.dataset.part=train"],
-            "DataLoader.Eval.dataset.part: expected part: train in DataLoader.Train and part: val here",
+            "DataLoader.Eval.dataset.part: training and evaluation on one folder must not share images",
         ),
         (
             ["DataLoader.Eval.dataset.split_seed=1"],
-            "DataLoader.Eval.dataset.split_seed: expected 0 as in DataLoader.Train",
+            "DataLoader.Eval.dataset.split_seed: expected 0, the value in DataLoader.Train",
         ),
         (
             ["DataLoader.Train.dataset.part=null", "DataLoader.Train.dataset.val_share=0.3"],

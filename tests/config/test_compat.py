@@ -232,7 +232,7 @@ def test_metric_train_null_is_empty() -> None:
         ),
         (
             small(optimizer={"weight_decay": 1e-4, "regularizer": {"name": "L2", "coeff": 1e-5}}),
-            ["Optimizer.weight_decay has no effect; regularizer"],
+            ["Optimizer.weight_decay has no effect; Optimizer.regularizer"],
         ),
         (
             small(Global={"class_num": 10}, Arch={"name": "ResNet18", "class_num": 7}),
@@ -270,7 +270,7 @@ def test_config_warnings_report_a_shortened_warmup() -> None:
     assert warning.startswith(
         "warning: Optimizer.lr.warmup_epoch (5) is not less than Global.epochs (1), so "
     )
-    assert warning.endswith("the warm-up ends after 0.5 epochs")
+    assert warning.endswith("the warm-up is shortened to 0.5 epochs")
 
 
 @pytest.mark.parametrize(

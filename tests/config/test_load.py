@@ -126,7 +126,7 @@ def test_override_never_runs_code(tmp_path: Path) -> None:
         ("Metric.Eval.-1=1", "Metric.Eval is a list: expected a number from 0 to 0, got '-1'"),
         ("Metric.Eval.²=1", "Metric.Eval is a list: expected a number from 0 to 0, got '²'"),
         ("Global={{}", "line 1, column 4: expected ',' or '}', but got '<stream end>'"),
-        ("Global={a: 1, a: 2}", "line 1, column 8: duplicate key 'a', first given in line 1"),
+        ("Global={a: 1, a: 2}", "line 1, column 8: duplicate key 'a', first set in line 1"),
     ],
 )
 def test_override_invalid_is_named_in_the_error(override: str, text: str) -> None:
@@ -151,7 +151,7 @@ def test_override_of_shared_alias_changes_only_its_path(tmp_path: Path) -> None:
     [
         ("", "the file is empty; expected sections such as Global and Arch"),
         ("[1, 2]", "expected sections such as Global and Arch, got [1, 2]"),
-        ("Arch:\n  name: x\nArch:\n", "line 3, column 1: duplicate key 'Arch', first given in line 1"),
+        ("Arch:\n  name: x\nArch:\n", "line 3, column 1: duplicate key 'Arch', first set in line 1"),
         ("Arch: {\n", "line 2, column 1: expected the node content, but found '<stream end>'"),
         ("a: 1\n---\nb: 2\n", "line 2, column 1: but found another document"),
         ("? [a]\n: b", "line 1, column 3: expected a plain key"),
@@ -219,7 +219,7 @@ def test_read_tree_expands_merge_keys_and_anchors(tmp_path: Path) -> None:
 def test_read_tree_limits_multiplied_aliases(tmp_path: Path) -> None:
     lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
-    with pytest.raises(ConfigError, match="more than 100000 values with aliases expanded"):
+    with pytest.raises(ConfigError, match="more than 100000 values after expanding aliases"):
         read_tree(write(tmp_path, "\n".join(lines)))
 
 
@@ -227,7 +227,7 @@ def test_read_tree_limits_multiplied_aliases(tmp_path: Path) -> None:
 def test_read_tree_limits_depth_with_aliases_expanded(levels: int, rejected: bool, tmp_path: Path) -> None:
     """No line nests more than two levels; the values of the last anchor do."""
     lines = ["a0: &a0 [1]", *(f"a{i}: &a{i} [*a{i - 1}]" for i in range(1, levels))]
-    expected = pytest.raises(ConfigError, match="nested more than 50 levels deep with aliases expanded")
+    expected = pytest.raises(ConfigError, match="nested more than 50 levels deep after expanding aliases")
     with expected if rejected else contextlib.nullcontext():
         read_tree(write(tmp_path, "\n".join(lines)))
 

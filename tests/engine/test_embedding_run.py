@@ -318,7 +318,7 @@ def test_backbone_weights_may_have_other_classes(images: Path, tmp_path: Path) -
         ),
         (
             {"Metric__Train": [{"mAP": {}}]},
-            "Metric.Train[0].mAP: needs all samples at once; expected it in Metric.Eval",
+            "Metric.Train[0].mAP: needs all samples at once; move it to Metric.Eval",
         ),
         (
             {"Arch": {"name": "Layer", "class_num": 4}},
@@ -362,7 +362,7 @@ def test_query_and_gallery_errors_are_reported(images: Path, tmp_path: Path) -> 
     problems = "\n".join(caught.value.problems)
     assert "DataLoader.Eval: has Query and Gallery; expected Global.eval_mode: retrieval" in problems
     assert "DataLoader.Eval.Gallery.sampler.name: evaluation uses each sample once" in problems
-    assert "DataLoader.Eval.Query.dataset.transform_ops: produces images of 1 channels" in problems
+    assert "DataLoader.Eval.Query.dataset.transform_ops: produces images with 1 channel," in problems
 
 
 class Formless(Transform):

@@ -244,11 +244,14 @@ YAML_BOMBS = {
     "too deep in blocks": ("\n".join(" " * n + "a:" for n in range(200)), "nested more than 50 levels deep"),
     "too deep by aliases": (
         "a0: &a0 [1]\n" + "\n".join(f"a{n}: &a{n} [*a{n - 1}]" for n in range(1, 2000)),
-        "nested more than 50 levels deep with aliases expanded",
+        "nested more than 50 levels deep after expanding aliases",
     ),
-    "a billion laughs": (laughs(12), "more than 100000 values with aliases expanded"),
-    "a googol of laughs": (laughs(40, width=1000)[: 2**20], "more than 100000 values with aliases expanded"),
-    "merges that double": (merges(40), "more than 100000 values with aliases expanded"),
+    "a billion laughs": (laughs(12), "more than 100000 values after expanding aliases"),
+    "a googol of laughs": (
+        laughs(40, width=1000)[: 2**20],
+        "more than 100000 values after expanding aliases",
+    ),
+    "merges that double": (merges(40), "more than 100000 values after expanding aliases"),
     "a list that holds itself": ("a: &a [*a]", "an alias inside its own anchor"),
     "a mapping that merges itself": ("a: &a {<<: *a}", "an alias inside its own anchor"),
     "Python's objects": ("a: !!python/object/apply:os.system ['touch the_code_ran']", "could not determine"),

@@ -322,23 +322,24 @@ class SupConLoss(LossSpec):
 
 
 class CenterLoss(LossSpec):
-    """Mean squared distance of embeddings from the center of their class, which is learned (Wen et al. 2016).
+    """Center loss (Wen et al. 2016): mean squared distance between embeddings and learned class centers.
 
-    Plain SGD with a constant rate updates the centers, whatever the optimizer of the model is. Only for
-    `Loss.Train`, beside a loss of classes.
+    SGD with a constant learning rate updates the centers, independent of the optimizer of the model. Use this
+    loss in `Loss.Train` only, together with a loss of classes.
     """
 
     labels: ClassVar[Labels] = "one"
     on_embeddings: ClassVar[bool] = True
     has_weights: ClassVar[bool] = True
     num_classes: ClassCount
-    """Number of centers: that of the classes."""
+    """Number of centers. Must equal the number of classes."""
     feat_dim: Count
     """Length of the embeddings."""
     feature_from: Literal["features", "backbone"] = "features"
-    """`features`: embeddings; `backbone`: the input of Neck."""
+    """Vector that the loss uses: the embedding (`features`), or the input of Neck (`backbone`)."""
     center_rate: NonNegative = 1000.0
-    """Learning rate of the centers, for the gradient of the weighted loss: divide it by `weight`."""
+    """Learning rate of the centers. It multiplies the gradient of the weighted loss. To use the rate r with
+    the gradient of the unweighted loss, set `center_rate` to r divided by `weight`."""
 
 
 class PairwiseCosface(LossSpec):
