@@ -122,7 +122,7 @@ def test_serve_runs_until_it_is_terminated(
 
 
 @pytest.mark.slow
-def test_server_answers(trained: tuple[Classifier, TrainingRun]) -> None:
+def test_serve_without_waiting_answers_requests(trained: tuple[Classifier, TrainingRun]) -> None:
     server = trained[0].serve(port=18765, wait=False)
     try:
         for _ in range(120):

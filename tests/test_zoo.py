@@ -26,7 +26,7 @@ def test_rows_are_complete_and_plausible() -> None:
             assert entry.patch == int(name.partition("patch")[2][:2])
 
 
-def test_row_values() -> None:
+def test_zoo_row_has_the_published_values() -> None:
     entry = ZOO["ResNet50_vd"]
     assert (entry.parameters, entry.flops) == (25_576_264, 4_328_824_832)
     assert entry.top1 == {"plain": 79.12, "ssld": 83.0}

@@ -58,7 +58,7 @@ def assert_near(found: dict[str, np.ndarray], exact: dict[str, np.ndarray], allo
 
 
 @pytest.mark.parametrize("build", MODELS)
-def test_bfloat16_rounding_on_cpu(build: Build) -> None:
+def test_bfloat16_on_a_cpu_is_close_to_float32(build: Build) -> None:
     exact = one_pass(build, None, "cpu")
     found = one_pass(build, AMP(dtype="bfloat16"), "cpu")
     assert_near(found, exact, 0.1)
@@ -69,7 +69,9 @@ def test_bfloat16_rounding_on_cpu(build: Build) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("level", ["O1", "O2"])
 @pytest.mark.parametrize("build", MODELS)
-def test_mixed_precision_on_gpu(build: Build, level: Literal["O1", "O2"], dtype: Any) -> None:
+def test_mixed_precision_on_a_gpu_is_close_to_float32(
+    build: Build, level: Literal["O1", "O2"], dtype: Any
+) -> None:
     settings = AMP(level=level, dtype=dtype, scale_loss=1.0, use_dynamic_loss_scaling=False)
     exact = one_pass(build, None, "gpu")
     assert_near(one_pass(build, settings, "gpu"), exact, 0.15 if dtype == "bfloat16" else 0.05)

@@ -39,7 +39,7 @@ def test_missing_command_is_rejected(capsys: pytest.CaptureFixture[str]) -> None
         (["loader", "-c", "c", "--workers", "-1"], "argument --workers: expected"),
     ],
 )
-def test_wrong_values_are_rejected(
+def test_benchmark_with_invalid_values_is_rejected(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert message in usage_error(arguments, capsys)

@@ -37,7 +37,7 @@ def test_numbers_are_accepted_within_bounds(value: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "1.5", "²", "1/2", "inf", "nan"])
-def test_other_text_than_an_integer_is_rejected(text: str) -> None:
+def test_text_that_is_no_integer_is_rejected(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=f"expected an integer > 0, got '{text}'"):
         positive_int(text)
 

@@ -261,7 +261,7 @@ def test_missing_data_used_output_and_unknown_keys_are_reported_together(
     assert "already holds a run" in capsys.readouterr().err
 
 
-def test_missing_evaluation_data_are_ignored_without_evaluations(
+def test_missing_evaluation_data_is_ignored_without_evaluations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -34,7 +34,7 @@ NO_GPU = pytest.mark.skipif(HAS_GPU, reason="Paddle finds a GPU")
 # Configs
 
 
-def test_missing_config_lists_the_others(fails: Fails, tmp_path: Path, config: Path) -> None:
+def test_missing_config_error_lists_existing_configs(fails: Fails, tmp_path: Path, config: Path) -> None:
     message = fails(train, path=tmp_path / "gone.yaml")
     assert message.startswith(f"{tmp_path}/gone.yaml: no such config file")
     assert config.name in message

@@ -173,7 +173,7 @@ def small(**sections: Any) -> Tree:
         ({"AMP": {"level": "O2"}}, "O2", "float16"),
     ],
 )
-def test_translate_amp_keys(sections: dict[str, Any], level: str, dtype: str) -> None:
+def test_translate_amp_keys_returns_level_and_dtype(sections: dict[str, Any], level: str, dtype: str) -> None:
     amp = load_config(small(**sections)).AMP
     assert amp is not None
     assert (amp.use_amp, amp.level, amp.dtype) == (True, level, dtype)
@@ -196,7 +196,7 @@ def test_translate_ambiguous_or_wrong_keys_are_reported(sections: dict[str, Any]
 
 
 @pytest.mark.parametrize(("scale", "name"), [(1.0, "PPLCNet_x1_0"), (0.25, "PPLCNet_x0_25")])
-def test_translate_architecture_with_scale(scale: float, name: str) -> None:
+def test_translate_architecture_with_scale_returns_the_name_with_its_scale(scale: float, name: str) -> None:
     arch = {"name": "PPLCNet", "scale": scale, "act": "hardswish", "class_num": 7}
     found = load_config(small(Arch=arch)).Arch
     assert (found.name, found.class_num) == (name, 7)
@@ -205,7 +205,7 @@ def test_translate_architecture_with_scale(scale: float, name: str) -> None:
             load_config(small(Arch=arch | other))
 
 
-def test_translate_global_class_num() -> None:
+def test_translate_global_class_num_sets_the_classes_of_the_architecture() -> None:
     config = load_config(small(Global={"class_num": 10}))
     assert config.Arch.class_num == 10
     assert config_warnings(config) == []
@@ -248,13 +248,13 @@ def test_config_warnings_name_keys_without_effect(tree: Tree, warnings: list[str
         assert line.startswith(f"warning: {expected}")
 
 
-def test_weight_decay_is_coupled_unless_regularizer_is_set() -> None:
+def test_weight_decay_is_replaced_by_a_regularizer() -> None:
     assert load_config(small(optimizer={"weight_decay": 1e-4})).Optimizer.decay == 1e-4
     both = {"weight_decay": 1e-4, "regularizer": {"name": "L2", "coeff": 1e-5}}
     assert load_config(small(optimizer=both)).Optimizer.decay == 1e-5
 
 
-def test_dropout_prob_only_for_some_architectures() -> None:
+def test_dropout_prob_is_accepted_for_some_architectures_only() -> None:
     config = load_config(small(Arch={"name": "MobileNetV3_small_x0_35", "dropout_prob": None}))
     assert config.Arch.options == {"dropout_prob": 0.0}
     assert validate(yaml.safe_load(dump_config(config)), "dump") == config

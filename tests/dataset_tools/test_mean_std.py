@@ -57,14 +57,14 @@ def save(images: list[np.ndarray], folder: Path) -> list[Path]:
     return paths
 
 
-def test_mean_std_of_files(images: list[np.ndarray], tmp_path: Path) -> None:
+def test_mean_std_of_files_equals_numpy(images: list[np.ndarray], tmp_path: Path) -> None:
     paths = save(images, tmp_path)
     found = run(list_files(paths))
     check(found, images)
     assert found.sizes.tolist() == [path.stat().st_size for path in paths]
 
 
-def test_mean_std_of_records(images: list[np.ndarray], tmp_path: Path) -> None:
+def test_mean_std_of_records_equals_numpy(images: list[np.ndarray], tmp_path: Path) -> None:
     records = [ImageRecord(path.name, path.read_bytes(), 0) for path in save(images, tmp_path)]
     container, path = FORMATS["tfrecord"], tmp_path / "a.tfrecord"
     container.write(path, records)

@@ -121,7 +121,9 @@ def test_two_ranks_with_recorded_steps_train_as_one(make_yaml: Callable[..., Pat
             np.testing.assert_allclose(together[key], value, rtol=0, atol=2e-6, err_msg=key)
 
 
-def test_resume_with_another_number_of_ranks(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
+def test_resume_with_another_number_of_ranks_continues_the_epochs(
+    make_yaml: Callable[..., Path], tmp_path: Path
+) -> None:
     common = {"Arch__name": "Linear", "Global__save_steps": 2}
     whole = make_yaml("whole", **common, DataLoader__Train__sampler__batch_size=8)
     run(LINEAR, "-c", str(whole), logs=tmp_path / "log1")

@@ -93,7 +93,7 @@ def test_run_starts_after_dry_run_with_estimate_of_the_rest(
     assert cli.train(["-c", str(rest), *go_on]) == 0
 
 
-def test_epochs_of_less_than_three_steps(
+def test_dry_run_with_epochs_of_less_than_three_steps_measures_several_epochs(
     make: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = make(DataLoader__Train__sampler__batch_size=20, Global__update_freq=4, EMA__decay=0.9)
@@ -149,7 +149,9 @@ def test_dry_run_lists_and_reports_skipped_image(
         assert f"so far 1 bad images skipped, listed in {listing}" in (tmp_path / "run" / name).read_text()
 
 
-def test_too_little_memory(make: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_with_too_little_memory_is_an_error(
+    make: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.train(["-c", str(make(Arch__name="Hungry")), "--dry-run"]) == 1
     assert "error: out of memory: could not allocate 134217728 MiB more" in capsys.readouterr().err
 

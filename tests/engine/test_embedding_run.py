@@ -95,7 +95,7 @@ def evaluations(output: Path) -> list[EvalRecord]:
 
 
 @pytest.mark.parametrize("use_dali", [False, True], ids=["paddle.io", "dali"])
-def test_images_find_their_identity(
+def test_trained_embeddings_find_images_of_the_same_identity(
     images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], use_dali: bool
 ) -> None:
     tree = retrieving(images, tmp_path / "run", Global__use_dali=use_dali, Global__epochs=4)

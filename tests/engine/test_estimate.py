@@ -44,7 +44,7 @@ def test_epochs_shorter_than_the_measured_updates_are_noted(updates: int, noted:
     assert bool(_short_epochs(state)) == noted
 
 
-def test_lines() -> None:
+def test_describe_returns_documented_lines() -> None:
     assert describe(FOUND) == [
         "speed         512 images/s, with the loader: 500.0 ms per update of 256 images",
         "data wait     10% of an update",

@@ -118,7 +118,7 @@ def test_choose_step_captures_unmeasured_case_on_request(
         assert isinstance(step, GraphedStep)
 
 
-def test_memory_that_is_taken_at_once_is_not_recorded_in(
+def test_cuda_graph_with_another_allocator_is_an_error(
     make_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(paddle, "get_flags", lambda name: {name: "naive_best_fit"})

@@ -84,7 +84,7 @@ def test_meter_without_metrics_reports_the_loss(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), float("-inf")])
-def test_means_leave_out_batches_whose_loss_is_not_finite(clock: Clock, loss: float) -> None:
+def test_means_skip_batches_with_non_finite_loss(clock: Clock, loss: float) -> None:
     state = make_state()
     meter = Meter(state, 3, watch(state))
     step(meter, state, clock, [8.0, 4.0, 6.0], 8)
@@ -131,9 +131,7 @@ def test_too_many_bad_updates_end_the_run(clock: Clock) -> None:
         meter.check(1)
 
 
-def test_many_batches_between_two_looks_keep_few_tensors(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_meter_keeps_few_tensors_between_two_records(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_BLOCK", 4)
     state = make_state()
     meter = Meter(state, 1, watch(state))

@@ -32,7 +32,7 @@ def cpu(*pairs: tuple[str, str]) -> list[StageOperator]:
     return [StageOperator(name, "cpu", output) for name, output in pairs]
 
 
-def test_resnet50_on_dali(make: Any) -> None:
+def test_describe_resnet50_with_dali_lists_its_operators(make: Any) -> None:
     train, evaluation = describe(make("ResNet50", "Global.use_dali=True"), Runtime())
     assert (train.split, train.backend) == ("DataLoader.Train", "DALI on the CPU")
     assert names(train) == [["read"], ["[0]", "[1]", "[2]", "[3]", "[+]"]]
@@ -61,13 +61,15 @@ def test_resnet50_on_dali(make: Any) -> None:
         ("ResNet50_bf16", "[224, 224, 4] HWC float32"),
     ],
 )
-def test_mixed_precision_output(make: Any, name: str, pixels: str, use_dali: bool) -> None:
+def test_describe_mixed_precision_config_ends_with_its_pixel_format(
+    make: Any, name: str, pixels: str, use_dali: bool
+) -> None:
     """The shipped configs need a GPU only to compute."""
     for split in describe(make(name, "AMP.use_amp=False", f"Global.use_dali={use_dali}"), Runtime()):
         assert operators(split)[-1].output == pixels
 
 
-def test_resnet50_on_paddle_io(make: Any) -> None:
+def test_describe_resnet50_with_paddle_io_lists_its_functions(make: Any) -> None:
     train, evaluation = describe(make("ResNet50", "Global.use_dali=False"), Runtime())
     assert train.backend == "paddle.io with NumPy on the CPU"
     assert names(train) == [["read"], ["[0]"], ["[1]"], ["[2]"], ["[3]"], ["[+]"]]
@@ -86,7 +88,7 @@ def test_resnet50_on_paddle_io(make: Any) -> None:
     assert operators(evaluation)[5] == StageOperator("cv2.resize", "cpu", VARIED)
 
 
-def test_quickstart_facts(make: Any) -> None:
+def test_describe_quickstart_returns_its_facts(make: Any) -> None:
     train, _ = describe(make("quickstart"), Runtime(cores=3))
     assert train.stages[1].transforms == (
         "[0] DecodeImage",
@@ -179,7 +181,7 @@ def test_bad_image_error_names_file(make: Any, tmp_path: Path, use_dali: bool) -
         describe(make("quickstart", f"Global.use_dali={use_dali}", folder), Runtime())
 
 
-def test_describe_arrays() -> None:
+def test_describe_arrays_marks_varying_sizes() -> None:
     same = [[4, 5, 3], [4, 5, 3]]
     assert describe_arrays(same, "HWC", "uint8", False) == "[4, 5, 3] HWC uint8"
     assert describe_arrays(same, "HWC", "uint8", True) == VARIED

@@ -132,7 +132,7 @@ def test_attribute_measures_equal_paddleclas_and_scikit_learn(attr_meter, sample
         assert found["instance_recall"] == pytest.approx(recall_score(true, predicted, **how))
 
 
-def test_attribute_measures_of_all_right_and_all_wrong():
+def test_attribute_measures_of_all_correct_and_all_wrong_labels():
     label = np.array([[1.0, 0.0], [0.0, 1.0]])
     metrics = build_metrics((ATTRMetric(),))
     for sign, expected in ((3.0, 1.0), (-3.0, 0.0)):

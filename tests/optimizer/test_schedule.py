@@ -162,7 +162,7 @@ def test_warmup_ends_within_epoch():
     assert curve(spec, 2, 4) == [0.0, 0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
 
 
-def test_cosine_at_half_time():
+def test_cosine_at_half_time_has_the_mean_rate():
     rate = build_schedule(specs.Cosine(learning_rate=0.5, eta_min=0.1, warmup_epoch=2), 10, 7)
     assert rate(6 * 7) == pytest.approx(0.3)
     assert rate(2 * 7 + 14) == pytest.approx(0.1 + 0.2 * (1 + math.cos(math.pi / 4)))

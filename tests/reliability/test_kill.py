@@ -49,7 +49,7 @@ def newest_whole(root: Path) -> int:
     return max(found, default=-1)
 
 
-def test_kill_9_at_random_instants(tmp_path: Path) -> None:
+def test_save_killed_at_random_instants_keeps_the_previous_checkpoint(tmp_path: Path) -> None:
     chance, last, sure, within = random.Random(7), -1, -1, 0
     for _ in range(ROUNDS):
         ears, mouth = os.pipe()

@@ -112,7 +112,9 @@ COUNTS = [pytest.param(FEW, id="few"), pytest.param(MANY, id="many", marks=pytes
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_changed_folders(saved: Path, tmp_path: Path, config: Config, figure: Figure, count: int) -> None:
+def test_checkpoint_with_changed_files_is_read_or_rejected(
+    saved: Path, tmp_path: Path, config: Config, figure: Figure, count: int
+) -> None:
     tally = Tally()
 
     @settings(max_examples=count)
@@ -135,7 +137,9 @@ def test_changed_folders(saved: Path, tmp_path: Path, config: Config, figure: Fi
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_forged_states(saved: Path, tmp_path: Path, config: Config, figure: Figure, count: int) -> None:
+def test_checkpoint_with_forged_state_is_read_or_rejected(
+    saved: Path, tmp_path: Path, config: Config, figure: Figure, count: int
+) -> None:
     """``state.json`` says anything, and all digests fit."""
     tally = Tally()
 
@@ -174,7 +178,9 @@ def arrays() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_changed_pickles(tmp_path: Path, figure: Figure, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+def test_pdparams_with_changed_bytes_is_read_or_rejected(
+    tmp_path: Path, figure: Figure, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
     monkeypatch.chdir(tmp_path)
     tally, whole = Tally(), []
     path = tmp_path / "net.pdparams"
@@ -194,7 +200,9 @@ def test_changed_pickles(tmp_path: Path, figure: Figure, monkeypatch: pytest.Mon
     figure(f".pdparams with changed bytes: {tally.describe()}")
 
 
-def test_none_of_it_is_refused_without_a_change(saved: Path, tmp_path: Path, config: Config) -> None:
+def test_unchanged_checkpoint_is_read_and_damaged_one_is_rejected(
+    saved: Path, tmp_path: Path, config: Config
+) -> None:
     output = tmp_path / "copy"
     shutil.copytree(saved, output, symlinks=True)
     look(output, config)()

@@ -45,7 +45,7 @@ MANY = [pytest.param(150, id="few"), pytest.param(5_100, id="many", marks=pytest
 
 
 @pytest.mark.parametrize("count", MANY)
-def test_changed_bytes_of_configs(tmp_path: Path, figure: Figure, count: int) -> None:
+def test_config_with_changed_bytes_is_read_or_rejected(tmp_path: Path, figure: Figure, count: int) -> None:
     tally, path = Tally(), tmp_path / "config.yaml"
 
     @settings(max_examples=count)
@@ -60,7 +60,7 @@ def test_changed_bytes_of_configs(tmp_path: Path, figure: Figure, count: int) ->
 
 
 @pytest.mark.parametrize("count", MANY)
-def test_changed_trees_of_configs(figure: Figure, count: int) -> None:
+def test_config_with_changed_values_and_keys_is_read_or_rejected(figure: Figure, count: int) -> None:
     tally = Tally()
 
     @settings(max_examples=count)

@@ -260,7 +260,9 @@ YAML_BOMBS = {
 
 
 @pytest.mark.parametrize("name", YAML_BOMBS)
-def test_yaml_has_its_limits(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yaml_beyond_its_limits_is_rejected(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     text, message = YAML_BOMBS[name]
     path = tmp_path / "run.yaml"
@@ -398,7 +400,7 @@ def test_list_with_path_outside_its_root_is_rejected(photos_and_secret: Path, pa
         read_list(photos_and_secret, listing(photos_and_secret, "cat/1.jpg", path), " ", 1)
 
 
-def test_links_out_of_the_root_are_refused_unless_they_are_meant(photos_and_secret: Path) -> None:
+def test_links_out_of_the_root_are_rejected_unless_followed(photos_and_secret: Path) -> None:
     root, outside = photos_and_secret, photos_and_secret.parent
     (root / "cat" / "2.jpg").symlink_to(outside / "secret.jpg")
     (root / "dog").symlink_to(outside)
@@ -422,7 +424,7 @@ def test_links_within_the_root_and_to_the_root_are_followed(photos_and_secret: P
         assert len(read_list(root, named, " ", 1)) == 3
 
 
-def test_class_folders_are_watched_too(photos_and_secret: Path) -> None:
+def test_link_out_of_a_class_folder_is_rejected_unless_followed(photos_and_secret: Path) -> None:
     (photos_and_secret / "cat" / "2.jpg").symlink_to(photos_and_secret.parent / "secret.jpg")
     with pytest.raises(
         UserError,
@@ -432,7 +434,7 @@ def test_class_folders_are_watched_too(photos_and_secret: Path) -> None:
     assert len(read_folder(photos_and_secret, (".jpg",), 1, follow_links=True)) == 2
 
 
-def test_convert_asks_before_it_copies_what_links_lead_to(
+def test_convert_rejects_links_out_of_the_source_unless_followed(
     photos_and_secret: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (photos_and_secret / "cat" / "2.jpg").symlink_to(photos_and_secret.parent / "secret.jpg")
@@ -446,7 +448,7 @@ def test_convert_asks_before_it_copies_what_links_lead_to(
 NAMES = ["/etc/evil", "../evil", "a/../../evil", "..", "\\evil"]
 
 
-def test_names_in_a_tar_are_names_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_names_in_a_tar_are_never_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Members are read by their place; none is unpacked, none is opened by its name, no link is followed."""
     folder = tmp_path / "here"
     folder.mkdir()

@@ -135,7 +135,7 @@ def test_loss_chart_hides_only_far_outliers(
         assert axes.get_ylim() == (pytest.approx(0.95), top)
 
 
-def test_draw_charts_any_records(tmp_path: Path) -> None:
+def test_draw_charts_accepts_any_records(tmp_path: Path) -> None:
     path = tmp_path / "curves.png"
     records = make_records(3)
     steps = [record for record in records if isinstance(record, StepRecord)]
@@ -146,7 +146,7 @@ def test_draw_charts_any_records(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_draw_charts_odd_values(tmp_path: Path) -> None:
+def test_draw_charts_accepts_nan_and_any_metric_name(tmp_path: Path) -> None:
     values = dict.fromkeys(("loss", "learning_rate", "images_per_second", "data_wait"), math.nan)
     nan = replace(STEP, metrics={"top1": math.nan}, **values)
     draw_charts([nan], tmp_path / "nan.png")

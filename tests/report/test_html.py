@@ -153,7 +153,7 @@ def test_summarize_run_shows_latest_and_best() -> None:
     assert summarize_run([replace(STEP, loss=math.nan)])["Train loss"] == "nan"
 
 
-def test_duration_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_shows_the_duration_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     page = build_report(tmp_path)

@@ -35,7 +35,7 @@ def fake_gpus(monkeypatch: pytest.MonkeyPatch, *, compiled: bool, count: int) ->
         ("gpu", True, 2, 2, 1, "gpu"),
     ],
 )
-def test_device_is_a_gpu_if_wanted_and_present(
+def test_device_is_a_gpu_if_requested_and_present(
     monkeypatch: pytest.MonkeyPatch,
     wanted: str,
     compiled: bool,
@@ -72,7 +72,7 @@ def test_missing_gpu_is_an_error(
     assert str(caught.value).endswith("set Global.device=cpu")
 
 
-def test_cpu_build_is_an_error_if_a_gpu_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_build_is_an_error_if_a_gpu_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_gpus(monkeypatch, compiled=False, count=0)
     text = f"Global.device is gpu, but the installed Paddle {paddle.__version__} is a CPU build; install"
     with pytest.raises(UserError, match=re.escape(text)):

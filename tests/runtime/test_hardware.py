@@ -174,7 +174,7 @@ def test_driver_and_paddle_report_the_same_card() -> None:
     assert 0 < card.free() < card.total
 
 
-def test_card_load_is_none_where_the_driver_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_card_load_is_none_if_the_driver_does_not_report_it(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_driver(monkeypatch, PLAIN)
     monkeypatch.setattr(
         pynvml, "nvmlDeviceGetMemoryInfo", lambda card: SimpleNamespace(used=3 << 30), raising=True

@@ -25,13 +25,13 @@ def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def test_process_without_a_launcher_is_a_launch_of_its_own() -> None:
+def test_read_launch_without_a_launcher_describes_this_process() -> None:
     assert read_launch() == Launch(0, 1, f"process_{os.getpid()}")
     assert (local_processes(), selected_gpu()) == (1, 0)
 
 
 @pytest.mark.parametrize(("local_rank", "hidden"), [("0", False), ("1", True)])
-def test_launch_knows_its_terminal_log_unless_the_terminal_shows_it(
+def test_launch_has_the_log_of_the_terminal_unless_it_is_shown_there(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, local_rank: str, hidden: bool
 ) -> None:
     log = tmp_path / "workerlog.0"

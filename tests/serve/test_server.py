@@ -315,7 +315,9 @@ def test_sigterm_answers_current_requests_of_exported_models(
         ([], 2, "expected --model PATH, such as --model runs/pets, or -c CONFIG"),
     ],
 )
-def test_invalid_options_are_errors(tmp_path: Path, options: list[str], code: int, message: str) -> None:
+def test_serve_with_invalid_options_is_an_error(
+    tmp_path: Path, options: list[str], code: int, message: str
+) -> None:
     done = subprocess.run(
         [sys.executable, str(TOOL), *options], cwd=tmp_path, capture_output=True, text=True, check=False
     )

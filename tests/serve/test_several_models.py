@@ -94,7 +94,9 @@ def test_models_are_chosen_loaded_replaced_and_unloaded(protected: Running, imag
         assert client.get("/ready").status_code == 200
 
 
-def test_requests_need_a_key_and_are_logged_with_their_id(protected: Running, images: list[bytes]) -> None:
+def test_requests_need_an_api_key_and_are_logged_with_their_id(
+    protected: Running, images: list[bytes]
+) -> None:
     with protected.client() as client:
         for path in ("/", "/docs", "/live", "/ready"):
             assert client.get(path).status_code == 200, path

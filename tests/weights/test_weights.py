@@ -154,7 +154,7 @@ def test_read_folder_is_an_error(tmp_path: Path, read: Callable[[Path], Any]) ->
 # .pdparams
 
 
-def test_pdparams_of_paddle_save(tmp_path: Path) -> None:
+def test_pdparams_of_paddle_save_are_read(tmp_path: Path) -> None:
     model = Net()
     paddle.save(model.state_dict(), str(tmp_path / "net.pdparams"))
     assert b"StructuredToParameterName@@" in (tmp_path / "net.pdparams").read_bytes()
@@ -163,19 +163,19 @@ def test_pdparams_of_paddle_save(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4])
-def test_pdparams_of_plain_arrays_in_every_protocol(
+def test_pdparams_of_plain_arrays_are_read_in_every_protocol(
     tmp_path: Path, arrays: dict[str, np.ndarray], protocol: int
 ) -> None:
     (tmp_path / "net.pdparams").write_bytes(pickle.dumps(OrderedDict(arrays), protocol))
     assert_equal(read_weights(tmp_path / "net.pdparams"), arrays)
 
 
-def test_read_other_ending_is_part_of_the_name(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
+def test_read_adds_the_ending_to_a_name_with_a_dot(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
     (tmp_path / "ResNet50_v1.5.pdparams").write_bytes(pickle.dumps(arrays))
     assert_equal(read_weights(tmp_path / "ResNet50_v1.5"), arrays)
 
 
-def test_pairs_of_name_and_array_give_the_array(tmp_path: Path) -> None:
+def test_read_pair_of_name_and_array_returns_the_array(tmp_path: Path) -> None:
     (tmp_path / "net.pdparams").write_bytes(
         pickle.dumps({"fc.weight": ("linear_0.w_0", np.arange(3.0)), "epoch": 3, "pair": (1, 2), "one": (1,)})
     )
@@ -191,7 +191,7 @@ def test_bfloat16_is_read_as_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spelling", [b"numpy.core.multiarray", b"numpy._core.multiarray"])
-def test_read_both_module_names_of_numpy(
+def test_read_accepts_both_module_names_of_numpy(
     tmp_path: Path, arrays: dict[str, np.ndarray], spelling: bytes
 ) -> None:
     """Protocol 2 ends a module's name by a newline, so another of any length can take its place."""
@@ -243,7 +243,7 @@ def test_read_executes_no_code_from_the_file(
         assert trace.exists() or name in ("getattr", "bytearray")
 
 
-def test_state_set_on_what_is_admitted_changes_nothing(tmp_path: Path) -> None:
+def test_read_pickle_cannot_set_attributes_of_an_allowed_class(tmp_path: Path) -> None:
     """``BUILD`` on a class that is admitted would set its attributes."""
     written = pickle.dumps(np.ndarray, protocol=2)[:-1] + b"}U\x04markK\x01sb."
     (tmp_path / "net.pdparams").write_bytes(written)
@@ -361,7 +361,7 @@ def test_read_folder_without_weights_is_an_error(tmp_path: Path, name: str) -> N
 # Into a model
 
 
-def test_fill_model_puts_in_all(arrays: dict[str, np.ndarray]) -> None:
+def test_fill_model_sets_all_weights(arrays: dict[str, np.ndarray]) -> None:
     model = Net()
     fill_model(model, arrays, "here")
     assert_equal(content(model), arrays)
@@ -408,7 +408,7 @@ def test_start_from_fills_all_of_the_same_model(arrays: dict[str, np.ndarray]) -
     assert_equal(content(model), arrays)
 
 
-def test_start_from_keeps_a_classifier_for_other_classes_fresh(arrays: dict[str, np.ndarray]) -> None:
+def test_start_from_keeps_the_initial_classifier_for_other_classes(arrays: dict[str, np.ndarray]) -> None:
     model = Net(classes=7)
     fresh = content(model)
     assert start_from(model, arrays, "here").random == ["fc.bias", "fc.weight"]
@@ -470,7 +470,7 @@ def test_start_from_adapts_the_first_layer_to_other_input_channels(channels: int
     ],
     ids=["other widths", "classifier of other features", "other rank", "no bias", "unknown name"],
 )
-def test_start_from_refuses_other_differences(
+def test_start_from_rejects_other_differences(
     arrays: dict[str, np.ndarray], model: Callable[[], Net], change: dict[str, Any]
 ) -> None:
     given = {name: array for name, array in {**arrays, **change}.items() if array is not None}

@@ -54,7 +54,7 @@ def test_load_batches_every_backend_is_endless(overrides: list[str]) -> None:
 
 
 @pytest.mark.parametrize("stage", ["disk", "hand-over"])
-def test_load_batches_with_worker_processes(overrides: list[str], stage: Stage) -> None:
+def test_load_batches_with_worker_processes_returns_full_batches(overrides: list[str], stage: Stage) -> None:
     setting = replace(WITH_WORKERS, stage=stage)
     assert first(load_batches(setting, workload_of(overrides)), 3) == [2] * 3
 
@@ -85,7 +85,7 @@ def test_order_repeats_each_image_equally_often(overrides: list[str]) -> None:
     assert counts.total() >= 1 << 16
 
 
-def test_workload_properties(overrides: list[str]) -> None:
+def test_workload_has_the_requested_images_and_their_mean_size(overrides: list[str]) -> None:
     workload = workload_of(overrides, images=10)
     sizes = [len(workload.index.read(position)) for position in workload.positions.tolist()]
     assert (workload.images, workload.batch_size, len(sizes)) == (10, 2, 10)

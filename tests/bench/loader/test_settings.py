@@ -25,7 +25,7 @@ def test_list_variants_change_one_thing() -> None:
     assert decoders == {"on the CPU", "hardware 0.65", "hardware 0.8", "hardware 1.0"}
 
 
-def test_setting_describe_and_labels() -> None:
+def test_setting_describes_its_backend_and_values() -> None:
     setting = LoaderSetting("DALI GPU", 1, 4, "whole", {"decode": "whole"})
     assert setting.describe() == "DALI GPU, 1 thread, prefetch 4, decoder whole"
     assert setting.labels() == {"backend": "DALI GPU", "workers": 1, "prefetch": 4, "decoder": "whole"}

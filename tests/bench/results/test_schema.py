@@ -44,7 +44,7 @@ RESULTS = Results(
 )
 
 
-def test_quantity_statistics() -> None:
+def test_quantity_has_median_range_and_spread() -> None:
     metric = Quantity((100.0, 300.0, 200.0), "images/s")
     assert (metric.median, metric.low, metric.high, metric.spread) == (200.0, 100.0, 300.0, 1.0)
     assert Quantity((5.0,), "s").spread == 0.0
@@ -75,7 +75,9 @@ rows = st.builds(
 
 
 @given(st.lists(rows, max_size=3))
-def test_any_rows_are_read_back(tmp_path_factory: pytest.TempPathFactory, generated: list[ResultRow]) -> None:
+def test_results_with_any_rows_are_read_back(
+    tmp_path_factory: pytest.TempPathFactory, generated: list[ResultRow]
+) -> None:
     path = tmp_path_factory.getbasetemp() / "any.json"
     path.write_text(to_json(replace(RESULTS, rows=tuple(generated))))
     found = read_results(path).rows

@@ -26,7 +26,9 @@ def measured(config: Path, folder: Path, *arguments: str) -> list[ResultRow]:
 
 
 @pytest.mark.parametrize("source", ["synthetic", "loader", "bare"])
-def test_train_precisions_and_memory(make_yaml: Callable[..., Path], tmp_path: Path, source: str) -> None:
+def test_train_measures_each_precision_and_its_memory(
+    make_yaml: Callable[..., Path], tmp_path: Path, source: str
+) -> None:
     config = make_yaml(Global__device="gpu", Arch__name="PPLCNet_x0_25")
     rows = measured(config, tmp_path, *("--precision", "float32", "TF32", "O1", "O2"), *("--source", source))
     whole = [row for row in rows if "of" not in row.labels]
@@ -45,7 +47,7 @@ def test_train_precisions_and_memory(make_yaml: Callable[..., Path], tmp_path: P
     assert all(row.metrics["forward"].median > 0 for row in split)
 
 
-def test_train_out_of_memory_is_a_row(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
+def test_train_out_of_memory_is_a_row_with_a_reason(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
     config = make_yaml(Global__device="gpu", Global__gpu_memory_fraction=0.02)
     rows = measured(config, tmp_path, "--batch-size", "8", "65536", "--source", "synthetic")
     small, large = (next(row for row in rows if row.labels["batch size"] == size) for size in (8, 65536))
@@ -70,7 +72,7 @@ def test_train_two_gpus_exchange_gradients(make_yaml: Callable[..., Path], tmp_p
             assert row.note.startswith("3000 processes need 3000 GPUs, but Paddle finds ")
 
 
-def test_infer_batch_sizes(tmp_path: Path) -> None:
+def test_infer_measures_each_batch_size(tmp_path: Path) -> None:
     tree = config_tree(write_weights(tmp_path / "model.safetensors"), write_names(tmp_path / "names.txt"))
     model = tmp_path / "inference"
     where = ["-o", f"Global.save_inference_dir={model}"]

@@ -44,7 +44,7 @@ def task(source: str, **changes: object) -> TrainTask:
 
 
 @pytest.mark.parametrize("source", ["synthetic", "loader"])
-def test_measure_our_step(make_config: MakeConfig, source: str) -> None:
+def test_measure_step_of_ppcls_returns_speed_and_phases(make_config: MakeConfig, source: str) -> None:
     config = make_config(Arch__name="Small", Global__update_freq=2)
     found = measure(config, CPU, task(source))
     assert found["steps"] == 3
@@ -57,7 +57,7 @@ def test_measure_our_step(make_config: MakeConfig, source: str) -> None:
     assert all(0 <= seconds < 1 for seconds in found["phases"].values())
 
 
-def test_measure_steps_fill_the_time(make_config: MakeConfig) -> None:
+def test_measure_without_a_count_runs_steps_for_the_given_time(make_config: MakeConfig) -> None:
     found = measure(make_config(Arch__name="Small"), CPU, task("synthetic", counted=None, seconds=0.2))
     assert 2 <= found["steps"] < 2000
     assert "phases" not in measure(make_config(Arch__name="Small"), CPU, task("synthetic", phase_steps=0))
@@ -78,7 +78,7 @@ def test_measure_settles_before_counting(make_config: MakeConfig, monkeypatch: p
         assert (len(taken) > 1 + 3) == (settle > 0)
 
 
-def test_measure_bare_loop(make_config: MakeConfig) -> None:
+def test_measure_bare_loop_returns_speed_without_phases(make_config: MakeConfig) -> None:
     found = measure(make_config(Arch__name="Small"), CPU, task("bare"))
     assert found["images_per_second"] > 0
     assert "phases" not in found
@@ -98,7 +98,7 @@ def test_measure_bare_loop_rejects_unsupported_configs(
         measure(make_config(Arch__name="Small", **changes), CPU, task("bare"))
 
 
-def test_a_inspect(make_config: MakeConfig) -> None:
+def test_inspect_returns_device_model_and_cost(make_config: MakeConfig) -> None:
     found = inspect(make_config(Arch__name="ResNet18"), CPU)
     assert (found["device"], found["model"], found["size"]) == ("cpu", "ResNet18", "16x16")
     assert found["rgb_parameters"] == 11_182_788  # its first block has a projection, as in PaddleClas
@@ -121,7 +121,9 @@ def test_synthetic_loader_yields_one_batch(make_config: MakeConfig) -> None:
     assert len(list(batches)) == len(loader) - 2
 
 
-def test_measure_multi_label_images(make_config: MakeConfig, images: Path) -> None:
+def test_measure_multi_label_images_with_the_step_of_ppcls_only(
+    make_config: MakeConfig, images: Path
+) -> None:
     dataset = {
         "name": "MultiLabelDataset",
         "image_root": str(images),

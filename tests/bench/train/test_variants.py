@@ -103,7 +103,9 @@ def test_find_variants_combines_axes_and_keeps_the_rest() -> None:
         ({"processes": 4, "precision": "O2-bfloat16"}, H200, None),
     ],
 )
-def test_find_obstacle_reasons(change: dict[str, object], device: Inspection, reason: str | None) -> None:
+def test_find_obstacle_returns_the_reason_or_none(
+    change: dict[str, object], device: Inspection, reason: str | None
+) -> None:
     variant = config_variant(config(), device, "synthetic")
     assert find_obstacle(replace(variant, **change), device) == reason
 

@@ -100,7 +100,7 @@ def test_mixup_weight_is_in_range(alpha: float, cursor: Cursor) -> None:
     assert 0.5 <= decide_mix(MixupOperator(alpha=alpha), 0, cursor, (8, 8)).kept <= 1
 
 
-def test_op_sampler_frequencies() -> None:
+def test_op_sampler_chooses_operators_by_their_probability() -> None:
     spec = OpSampler(
         MixupOperator=SampledMixup(alpha=0.8, prob=0.5), CutmixOperator=SampledCutmix(alpha=1.0, prob=0.3)
     )

@@ -260,7 +260,7 @@ def test_second_checkpoint_of_an_update_gets_another_name(output: Path, checkpoi
     assert folders(output) == ["step_00000000_3"]
 
 
-def test_files_of_others_stay(output: Path, checkpoints: Checkpoints) -> None:
+def test_save_keeps_files_that_are_no_checkpoints(output: Path, checkpoints: Checkpoints) -> None:
     strange = ["notes.txt", "checkpoints/mine", "checkpoints/.mine", "checkpoints/.0123abcd.step"]
     for name in strange:
         (output / name).mkdir(parents=True)
@@ -276,9 +276,7 @@ def test_checkpoints_of_other_ranks_are_not_written(output: Path, checkpoints: C
 
 
 @pytest.mark.parametrize("name", ["fc.weight", "bn._variance"])
-def test_weights_that_are_not_finite_are_never_saved(
-    output: Path, checkpoints: Checkpoints, name: str
-) -> None:
+def test_non_finite_weights_are_never_saved(output: Path, checkpoints: Checkpoints, name: str) -> None:
     state = make_state()
     checkpoints.save(state, [LATEST])
     before = everything(state)
@@ -375,13 +373,13 @@ def test_checkpoint_error_names_folder_that_cannot_be_created(tmp_path: Path, co
 # Which one to resume from
 
 
-def test_find_auto(output: Path, checkpoints: Checkpoints) -> None:
+def test_find_auto_returns_the_latest_checkpoint_or_none(output: Path, checkpoints: Checkpoints) -> None:
     assert checkpoints.find("auto") is None
     checkpoints.save(make_state(), [LATEST])
     assert checkpoints.find("auto") == output / LATEST
 
 
-def test_find_a_path(output: Path, checkpoints: Checkpoints) -> None:
+def test_find_path_returns_its_checkpoint(output: Path, checkpoints: Checkpoints) -> None:
     checkpoints.save(make_state(), ["epoch_1"])
     assert checkpoints.find(str(output / "epoch_1")) == output / "epoch_1"
     assert checkpoints.find("auto") == output / "epoch_1"
@@ -500,7 +498,7 @@ def test_scores_of_another_metric_are_not_compared(output: Path, make_config: Ca
 
 
 @pytest.mark.parametrize("wrong", ["epoch_9", "checkpoints", "file", "auto "])
-def test_find_refuses_what_is_no_checkpoint(output: Path, checkpoints: Checkpoints, wrong: str) -> None:
+def test_find_rejects_what_is_no_checkpoint(output: Path, checkpoints: Checkpoints, wrong: str) -> None:
     checkpoints.save(make_state(), [LATEST])
     (output / "file").write_text("")
     with pytest.raises(
@@ -509,7 +507,7 @@ def test_find_refuses_what_is_no_checkpoint(output: Path, checkpoints: Checkpoin
         checkpoints.find(str(output / wrong))
 
 
-def test_find_auto_refuses_a_dangling_link(output: Path, checkpoints: Checkpoints) -> None:
+def test_find_auto_rejects_a_dangling_link(output: Path, checkpoints: Checkpoints) -> None:
     checkpoints.save(make_state(), [LATEST])
     shutil.rmtree(output / "checkpoints")
     with pytest.raises(UserError, match="latest: not a checkpoint folder"):
@@ -565,7 +563,7 @@ def seal_again(folder: Path, **changes: Any) -> None:
     "text",
     ["", "{", "[]", "null", "{}", '{"update": 1}', "\xff\x00", '{"update": "many"}'],
 )
-def test_resume_of_a_damaged_state(saved: Path, text: str) -> None:
+def test_resume_of_a_damaged_state_is_an_error(saved: Path, text: str) -> None:
     (saved / STATE).write_text(text, encoding="latin-1")
     with pytest.raises(UserError, match=rf"{STATE}: damaged: "):
         resume(make_state(decay=0.9), saved)
@@ -583,7 +581,7 @@ def test_resume_of_a_damaged_state(saved: Path, text: str) -> None:
         {"precision": None},
     ],
 )
-def test_resume_of_a_state_with_wrong_values(saved: Path, values: dict[str, Any]) -> None:
+def test_resume_of_a_state_with_wrong_values_is_an_error(saved: Path, values: dict[str, Any]) -> None:
     change(saved, **values)
     with pytest.raises(UserError, match=rf"{STATE}: damaged: .*{next(iter(values))}"):
         resume(make_state(decay=0.9), saved)
@@ -621,7 +619,7 @@ def test_resume_ignores_unlisted_average(output: Path, checkpoints: Checkpoints)
     assert "  reset: the moving average, which starts from the weights" in plan
 
 
-def test_resume_of_a_newer_format(saved: Path, checkpoints: Checkpoints) -> None:
+def test_resume_of_a_newer_format_is_an_error(saved: Path, checkpoints: Checkpoints) -> None:
     seal_again(saved)
     text = (saved / MANIFEST).read_text()
     (saved / MANIFEST).write_text(text.replace('"format": 2', '"format": 3'))
@@ -631,27 +629,27 @@ def test_resume_of_a_newer_format(saved: Path, checkpoints: Checkpoints) -> None
 
 @pytest.mark.parametrize("file", [WEIGHTS, OPTIMIZER, AVERAGE])
 @pytest.mark.parametrize("size", [0, 100])
-def test_resume_of_damaged_arrays(saved: Path, file: str, size: int) -> None:
+def test_resume_of_damaged_arrays_is_an_error(saved: Path, file: str, size: int) -> None:
     (saved / file).write_bytes((saved / file).read_bytes()[:size])
     with pytest.raises(UserError, match=rf"{file}: damaged, or not a safetensors file"):
         resume(make_state(decay=0.9), saved)
 
 
 @pytest.mark.parametrize("file", [WEIGHTS, OPTIMIZER])
-def test_resume_without_a_file(saved: Path, file: str) -> None:
+def test_resume_with_a_missing_file_is_an_error(saved: Path, file: str) -> None:
     (saved / file).unlink()
     with pytest.raises(UserError, match=rf"{file}: no such file"):
         resume(make_state(decay=0.9), saved)
 
 
-def test_resume_into_another_model(saved: Path) -> None:
+def test_resume_into_another_model_is_an_error(saved: Path) -> None:
     with pytest.raises(
         UserError, match=rf"{WEIGHTS}: weights of another model \(is Arch the same\?\): bn\._mean: expected"
     ):
         resume(make_state(model=Net(width=5)), saved)
 
 
-def test_resume_into_another_optimizer(saved: Path) -> None:
+def test_resume_into_another_optimizer_is_an_error(saved: Path) -> None:
     with pytest.raises(UserError, match=rf"{OPTIMIZER}: .*; check that Optimizer"):
         resume(make_state(kind=paddle.optimizer.Adam), saved)
 
@@ -660,7 +658,7 @@ def test_resume_into_another_optimizer(saved: Path) -> None:
     "change",
     [{"fc.bias": None}, {"fc.weight": np.zeros((4, 9), np.float32)}, {"more": np.zeros(1, np.float32)}],
 )
-def test_resume_of_an_average_of_another_model(saved: Path, change: dict[str, Any]) -> None:
+def test_resume_of_an_average_of_another_model_is_an_error(saved: Path, change: dict[str, Any]) -> None:
     arrays = {**read_arrays(saved / AVERAGE), **change}
     kept = {name: paddle.to_tensor(array) for name, array in arrays.items() if array is not None}
     write_arrays(saved / AVERAGE, kept)

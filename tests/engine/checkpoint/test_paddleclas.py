@@ -78,7 +78,7 @@ def test_resume_from_another_folder_resets_the_best_metric(tmp_path: Path) -> No
     assert plan[-1].startswith("  reset: the best metric")
 
 
-def test_masters_of_half_weights_come_too(tmp_path: Path) -> None:
+def test_resume_restores_master_weights_and_their_accumulators(tmp_path: Path) -> None:
     """As AMP O2 saves them; the names of their accumulators have the master's name within."""
     state = train_epochs(make_state())
     prefix = tmp_path / "epoch_1"
@@ -133,7 +133,7 @@ np.save(sys.argv[3], model(paddle.to_tensor(reference.images(reference.SIDES))).
 """
 
 
-def test_paddleclas_loads_our_weights(tmp_path: Path) -> None:
+def test_paddleclas_loads_the_weights_of_ppcls(tmp_path: Path) -> None:
     """PyPI's paddleclas, in a process of its own."""
     model = build_model("ResNet18", class_num=10)
     write_pdparams(tmp_path / "ours.pdparams", content(model))

@@ -350,7 +350,7 @@ class Noisy(nn.Layer):
         return self.fc(self.drop(image.flatten(1)))
 
 
-def test_random_numbers_of_the_model_go_on(
+def test_resume_continues_the_random_numbers_of_the_model(
     make_config: Callable[..., Config], cpu: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ARCHITECTURES._entries, "Noisy", lambda class_num, *_rest, **_more: Noisy(class_num))

@@ -68,7 +68,7 @@ def test_counts_are_those_of_a_plain_loop(
         assert result.seconds > 0
 
 
-def test_padded_rows_count_nowhere(model: Net) -> None:
+def test_padded_rows_are_not_counted(model: Net) -> None:
     loader = MemoryLoader(size=13, batch_size=8, shuffle=False)
     expected = plain(model, list(loader.images), loader.labels.tolist())
     result = evaluate(model, loader, CRITERION, METRICS, FP32())
@@ -114,7 +114,7 @@ def test_loss_and_metrics_are_those_of_the_section_eval(
     assert list(once.metrics) == ["top1", "top2"]
 
 
-def test_images_are_asked_of_the_precision_for_evaluation(model: Net) -> None:
+def test_evaluate_converts_images_with_the_precision_for_evaluation(model: Net) -> None:
     class NotingPrecision(FP32):
         def images(self, image: paddle.Tensor, *, training: bool) -> paddle.Tensor:
             asked.append(training)

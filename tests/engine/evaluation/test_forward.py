@@ -72,7 +72,7 @@ def test_evaluation_outputs_that_are_nan_in_float32_stay_nan() -> None:
         (FP32(), False),
     ],
 )
-def test_precision_may_overflow_where_evaluations_are_in_float16(
+def test_precision_may_overflow_only_if_it_evaluates_in_float16(
     precision: Precision, overflows: bool
 ) -> None:
     assert precision.may_overflow is overflows

@@ -74,7 +74,7 @@ def test_confidences_lie_in_their_bins() -> None:
     assert (right, wrong) == ([69, 95], [95]) or (right, wrong) == ([70, 95], [95])
 
 
-def test_logits_that_are_not_finite_are_the_worst() -> None:
+def test_non_finite_logits_are_the_worst_mistakes() -> None:
     logits = np.array([[1, 0], [np.nan, np.nan], [9, 0]], np.float32)
     found = collect(logits, np.array([1, 1, 1]), 3)
     assert found.confusion is not None

@@ -26,14 +26,14 @@ def normalized(pixels: np.ndarray, spec: NormalizeImage) -> np.ndarray:
 
 @pytest.mark.parametrize("rgb", [True, False])
 @pytest.mark.parametrize("fill", [0, 1])
-def test_normalizing_is_undone(rgb: bool, fill: int) -> None:
+def test_unnormalize_returns_the_original_pixels(rgb: bool, fill: int) -> None:
     pixels = np.random.default_rng(1).integers(0, 256, (5, 7, 3), np.uint8)
     chain = [DecodeImage(to_rgb=rgb), NORMALIZE, ToCHWImage()]
     image = np.pad(normalized(pixels, NORMALIZE), ((0, 0), (0, 0), (0, fill)))
     np.testing.assert_array_equal(unnormalize(image, chain), pixels if rgb else pixels[:, :, ::-1])
 
 
-def test_deep_pixels_and_other_numbers_become_visible() -> None:
+def test_unnormalize_scales_16_bit_pixels_and_other_numbers() -> None:
     deep = np.random.default_rng(1).integers(0, 256, (4, 4, 1)).astype(np.uint8)
     spec = NormalizeImage(scale=1 / 65535, mean=(0.5,), std=(0.5,))
     chain = [DecodeImage(channels=1, dtype="uint16"), spec]
@@ -118,7 +118,7 @@ def test_histogram_counts_every_number_between_its_edges() -> None:
     )
 
 
-def test_equal_and_not_finite_numbers() -> None:
+def test_histogram_of_equal_numbers_exists_and_of_non_finite_ones_does_not() -> None:
     model = Net()
     with paddle.no_grad():
         model.fc.bias.set_value(paddle.to_tensor([1.0, float("nan"), 0.0, 0.0]))
@@ -128,7 +128,7 @@ def test_equal_and_not_finite_numbers() -> None:
     assert (found["bn.weight"].edges[0], found["bn.weight"].edges[-1]) == (0.5, 1.5)
 
 
-def test_half_precision_counts_too() -> None:
+def test_histogram_counts_half_precision_weights() -> None:
     model = Net()
     model.conv.weight = paddle.create_parameter([2, 2], "float32")
     model.to(dtype="bfloat16")

@@ -117,7 +117,7 @@ def test_growing_loss_scale_does_not_stop_the_run() -> None:
     assert watch.note() is None
 
 
-def test_gradients_that_nothing_skips_count_though_the_loss_is_finite(tmp_path: Path) -> None:
+def test_non_finite_gradients_count_although_the_loss_is_finite(tmp_path: Path) -> None:
     watch = NonFiniteMonitor(state(), 1, tmp_path, no_checkpoint)
     watch.check(replace(updates([1.0, 1.0]), gradients=UpdateOutcomes(np.array([False, True]))))
     assert watch.note() is None, "nothing was skipped"

@@ -58,7 +58,7 @@ def test_save_minutes_requests_a_save_after_each_interval(clock: Clock) -> None:
     assert found == [False, False, True] * 3
 
 
-def test_neither(clock: Clock) -> None:
+def test_save_is_never_requested_without_an_interval(clock: Clock) -> None:
     requests = make(Global(), Runtime())
     clock.now += 1e6
     assert not any(must_save(requests, update) for update in range(1, 100))

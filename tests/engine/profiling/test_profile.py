@@ -113,7 +113,7 @@ def take_steps(profile: Profile, steps: int) -> None:
         profile.end_batch(batch.update)
 
 
-def test_profile_of_run_that_ends_within_the_window(tmp_path: Path) -> None:
+def test_profile_of_run_that_ends_within_the_window_writes_nothing(tmp_path: Path) -> None:
     messages: list[str] = []
     broken = profile_of(tmp_path / "broken", messages)
     take_steps(broken, 1)
@@ -147,7 +147,7 @@ def test_profile_reports_folder_that_cannot_be_created(tmp_path: Path) -> None:
         (["--profile", "0:2", "--explain-data"], "not allowed with argument"),
     ],
 )
-def test_wrong_command_lines(
+def test_profile_with_invalid_options_is_rejected(
     make_yaml: Callable[..., Path],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

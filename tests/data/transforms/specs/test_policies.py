@@ -136,7 +136,7 @@ def test_translation_range_equals_dali(spec: Policy) -> None:
 # Options
 
 
-def test_option_defaults() -> None:
+def test_policies_have_the_documented_defaults() -> None:
     assert RandAugment.model_validate({"num_layers": 2, "magnitude": 5}) == RandAugment()
     assert AutoAugment.model_validate({}).policy == "reduced_image_net"
     assert RandAugment(num_layers=3).draws == 6

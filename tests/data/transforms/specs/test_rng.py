@@ -96,7 +96,7 @@ def test_permutation_matches_reference(seed: int, epoch: int, size: int) -> None
     assert permutation(seed, epoch, size).tolist() == sorted(range(size), key=drawn.__getitem__)
 
 
-def test_known_values() -> None:
+def test_random_numbers_have_known_values() -> None:
     assert (uniforms(0, 0, np.array([0]), 3) * 2**24).tolist() == [[7239838, 443485, 16288696]]
     assert (uniforms(42, 7, np.array([123456]), 3) * 2**24).tolist() == [[13875094, 13921333, 5477003]]
     assert permutation(0, 0, 10).tolist() == [9, 6, 5, 2, 4, 7, 1, 0, 8, 3]
