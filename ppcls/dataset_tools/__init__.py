@@ -1,1 +1,1 @@
-"""Tools for datasets: check, resize, convert, statistics, demo data."""
+"""Checks, resizes, converts and describes datasets, and creates demo datasets."""

@@ -1,7 +1,7 @@
-"""Drawn cells with five fluorescence channels: a dataset of multi-channel images without a download.
+"""Creates a dataset of images with five channels, without a download.
 
-Each image has one cell. Its class is the location of a marker protein, which only the fifth channel shows.
-The other channels show nucleus, cytoplasm, membrane and organelles.
+Each image shows a synthetic cell in fluorescence microscopy. Its class is the location of a marker protein,
+which only the fifth channel shows. The other channels show nucleus, cytoplasm, membrane and organelles.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ppcls.dataset_tools.make_dataset import make_dataset
 
 NAMES = ("nucleus", "cytoplasm", "membrane", "spots")
 SIZE = 50  # pixels
-_PHOTONS = 400.0  # mean of the brightest pixel; the number is Poisson-distributed
+_PHOTONS = 400.0  # mean number of photons of the brightest pixel; numbers of photons are Poisson-distributed
 _GAINS = (90.0, 60.0, 75.0, 110.0, 100.0)  # grey levels per photon in each channel
 _OFFSET = 500.0  # grey level without light
 
@@ -24,13 +24,17 @@ Image = NDArray[np.float64]
 
 
 def make_cells(folder: Path, count: int, seed: int) -> bool:
-    """Creates the dataset in ``folder`` with the same pixels each time; returns False if it exists already.
+    """Creates the dataset. Equal arguments result in equal pixels.
 
-    The images are ``images/<label>/<index>.tif``, [50, 50, 5] uint16; see `make_dataset` for the lists.
+    The images are ``images/<label>/<index>.tif``, [50, 50, 5] uint16. See `make_dataset` for the lists.
 
     Args:
-        count: Number of images; they are distributed evenly over the classes.
+        folder: Folder to create.
+        count: Number of images, which are distributed evenly over the classes.
         seed: Seed of the random cells.
+
+    Returns:
+        False if the folder already contains this dataset.
 
     Raises:
         UserError: The folder contains something else.
@@ -52,8 +56,12 @@ def make_cells(folder: Path, count: int, seed: int) -> bool:
 def draw_cell(label: int, rng: np.random.Generator) -> NDArray[np.uint16]:
     """Draws one cell.
 
+    Args:
+        label: Location of the marker, an index of `NAMES`.
+        rng: Generator of random numbers.
+
     Returns:
-        [50, 50, 5] uint16: nucleus, cytoplasm, membrane, organelles, marker.
+        [50, 50, 5] uint16. The channels are nucleus, cytoplasm, membrane, organelles and marker.
     """
     centre = rng.uniform(20, 30, 2)
     axes = rng.uniform(13, 19, 2)
@@ -73,7 +81,7 @@ def draw_cell(label: int, rng: np.random.Generator) -> NDArray[np.uint16]:
 
 
 def _distance(centre: Image, axes: Image, angle: float) -> Image:
-    """Returns the distance of each pixel from the centre of an ellipse; 1 on its rim."""
+    """Returns the distance of each pixel from the centre of an ellipse, [50, 50]; 1 on the ellipse."""
     rows, columns = np.mgrid[:SIZE, :SIZE]
     down, right = rows - centre[0], columns - centre[1]
     along, across = (
@@ -85,13 +93,13 @@ def _distance(centre: Image, axes: Image, angle: float) -> Image:
 
 
 def _soft(inside: Image) -> Image:
-    """Returns a soft mask: 1 inside, 0.5 on the rim, 0 outside."""
+    """Returns a soft mask of a shape: 1 for large positive values, 0.5 for 0, 0 for large negative values."""
     soft: Image = 1 / (1 + np.exp(-12 * inside))
     return soft
 
 
 def _spots(where: Image, rng: np.random.Generator) -> Image:
-    """Returns twelve small discs at random pixels with the weights ``where``, 0..1."""
+    """Returns twelve small discs, [50, 50], 0..1, at random pixels with the probabilities ``where``."""
     places = rng.choice(where.size, 12, p=where.ravel() / where.sum())
     rows, columns = np.mgrid[:SIZE, :SIZE]
     discs = (np.exp(-((rows - p // SIZE) ** 2 + (columns - p % SIZE) ** 2) / 3) for p in places)

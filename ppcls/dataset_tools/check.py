@@ -1,4 +1,4 @@
-"""Decodes all images of a dataset before training does."""
+"""Finds bad images and unused files of a dataset before training."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ppcls.files import IMAGE_EXTENSIONS
 
 
 def describe_unused(folder: Path) -> list[str]:
-    """Returns lines about files in a folder that are not images, and about subfolders without images.
+    """Returns log lines about files that are not images, and about subfolders without images.
 
     Args:
-        folder: Folder that is searched with its subfolders.
+        folder: Folder to search, including its subfolders.
     """
     skipped, empty = Counter[str](), []
     for place, folders, files in os.walk(folder):
@@ -39,10 +39,12 @@ def find_bad_images(index: Index, decoder: Transform, threads: int) -> Iterator[
     """Reads and decodes all images on threads.
 
     Args:
-        decoder: First transform of the chain.
+        index: Samples of the dataset.
+        decoder: First transform of the chain, which decodes an image.
+        threads: Number of threads.
 
     Yields:
-        For each image a list with the image if it can't be read or decoded, or an empty list.
+        For each image, a list that contains the image if it is bad, and that is empty otherwise.
     """
 
     def check(position: int) -> dict[int, str]:

@@ -1,7 +1,7 @@
-"""Converts image files into record files, shard by shard, and verifies them.
+"""Converts image files into record files, shard by shard, and verifies the shards.
 
-A shard appears complete and verified or not at all, so a killed conversion resumes at the first missing
-shard.
+A shard gets its final name only when it is complete and verified. So after an interruption, the conversion
+resumes at the first missing shard.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ Advance = Callable[[float], None]
 
 @dataclass(frozen=True)
 class Conversion:
-    """Images and the shards to write.
+    """A conversion of images into shards.
 
     Attributes:
         index: The images.
-        container: Format to write.
+        container: Format of the shards.
         folder: Folder of the shards.
-        ends: [S] end position of the images of each shard.
+        ends: [S], position behind the last image of each shard.
     """
 
     index: FileIndex
@@ -47,7 +47,7 @@ class Conversion:
 
     @property
     def shards(self) -> list[tuple[Path, range]]:
-        """The path of each shard and the positions of its images."""
+        """Path of each shard, and positions of its images."""
         count, begins = len(self.ends), (0, *self.ends)
         return [
             (self.folder / f"shard-{number:05d}-of-{count:05d}{self.container.suffix}", range(begin, end))
@@ -56,22 +56,30 @@ class Conversion:
 
 
 def split_evenly(images: int, shards: int) -> tuple[int, ...]:
-    """Returns the end of each shard, for shards whose numbers of images differ by at most one.
+    """Divides images into shards whose numbers of images differ by at most one.
+
+    Returns:
+        [S], position behind the last image of each shard.
 
     Raises:
         UserError: There are fewer images than shards.
     """
     if shards > images:
-        raise UserError(f"{shards} shards for {images} images: expected at least one image per shard")
+        raise UserError(
+            f"--shards: expected at most one shard per image, got {shards} shards for {images} images"
+        )
     return tuple(images * (number + 1) // shards for number in range(shards))
 
 
 def split_by_size(sizes: NDArray[np.int64], most: int) -> tuple[int, ...]:
-    """Returns the end of each shard, for shards with at most ``most`` bytes of images, or with one image.
+    """Divides images into shards of limited size. An image larger than the limit gets its own shard.
 
     Args:
-        sizes: [N] bytes of each image, N > 0.
-        most: Maximum bytes of images per shard.
+        sizes: [N], size of each image in bytes, N > 0.
+        most: Maximum size in bytes of all images in a shard.
+
+    Returns:
+        [S], position behind the last image of each shard.
     """
     ends, filled = [], 0
     for position, size in enumerate(sizes.tolist()):
@@ -83,7 +91,7 @@ def split_by_size(sizes: NDArray[np.int64], most: int) -> tuple[int, ...]:
 
 
 def file_sizes(index: FileIndex) -> NDArray[np.int64]:
-    """Returns the bytes of each file, [N].
+    """Returns the size of each file in bytes, [N] int64.
 
     Raises:
         BadImageError: Files are missing.
@@ -110,13 +118,15 @@ def plan_conversion(
     """Starts or resumes a conversion.
 
     Args:
-        container: Format to write.
-        folder: Folder of the shards; created if missing.
-        split: The user's settings for ``ends``, to recognize the conversion when it resumes.
-        ends: Returns the end of each shard; called only for a new conversion.
+        index: The images.
+        container: Format of the shards.
+        folder: Folder of the shards, which is created if it is missing.
+        split: The user's settings for dividing images into shards. They must be equal when a conversion
+            resumes.
+        ends: Returns the position behind the last image of each shard. Called only for a new conversion.
 
     Raises:
-        UserError: The folder contains something else, or another conversion.
+        UserError: The folder contains something else, or a conversion with other settings or images.
     """
     source = str(index.root.resolve())
     settings = {"format": container.name, "source": source, "images": len(index), **split}
@@ -130,22 +140,23 @@ def plan_conversion(
         folder.mkdir(parents=True, exist_ok=True)
         write_text(job_file, json.dumps(saved) + "\n")
     elif saved.get("digest") != digest.hexdigest():
-        raise other_settings(folder, "the paths or labels of the source have changed")
+        raise other_settings(folder, "paths or labels of the images have changed")
     return Conversion(index, container, folder, tuple(saved["ends"]))
 
 
 def convert(conversion: Conversion, advance: Advance) -> int:
-    """Writes the missing shards and verifies all of them.
+    """Writes the missing shards, and verifies all shards.
 
     Args:
-        advance: Called with the progress in images: a half when written and a half when verified.
+        conversion: Images and shards.
+        advance: Called with the progress in images: 0.5 when an image is written, and 0.5 when it is
+            verified.
 
     Returns:
-        Number of shards that existed already.
+        Number of shards that already existed.
 
     Raises:
-        UserError: An image can't be read or stored, or the content of a shard is wrong. Existing shards
-            remain unchanged.
+        UserError: An image can't be read or stored, or a shard is damaged. Existing shards are not changed.
     """
     _remove_leftovers(conversion)
     container = conversion.container
@@ -165,7 +176,7 @@ def convert(conversion: Conversion, advance: Advance) -> int:
 
 
 def _remove_leftovers(conversion: Conversion) -> None:
-    """Removes the temporary files of an earlier start that was killed."""
+    """Removes temporary files that an interrupted conversion left."""
     names = {file.name for path, _ in conversion.shards for file in (path, default_index_path(path))}
     for path, name in find_leftovers(conversion.folder):
         if name in names:
@@ -174,7 +185,7 @@ def _remove_leftovers(conversion: Conversion) -> None:
 
 @contextmanager
 def _new_shard(container: RecordFormat, path: Path) -> Iterator[tuple[Path, Path]]:
-    """Yields temporary paths for a shard and its index, which are renamed at the end of the block."""
+    """Returns a context with temporary paths of a shard and its index, which are renamed at its end."""
     if container.is_folder:
         with new_folder(path) as temporary:
             yield temporary, default_index_path(temporary)
@@ -198,24 +209,24 @@ def _read(index: FileIndex, position: int) -> bytes:
 
 
 def _verify_existing(conversion: Conversion, path: Path, positions: range, advance: Advance) -> None:
-    """Verifies a shard of an earlier start, which may have been damaged since."""
+    """Verifies a shard that an earlier conversion wrote, and that may have been damaged since then."""
     try:
         _verify(conversion, path, default_index_path(path), positions, lambda images: advance(2 * images))
     except BadImageError:
         raise
     except UserError as error:
         raise UserError(
-            f"{path} was complete after an earlier start, but is damaged now; remove it to write it again; "
-            f"found: {error}"
+            f"{path} was complete after an earlier conversion, but is damaged now: {error}; remove the shard "
+            "to write it again"
         ) from None
 
 
 def _verify(conversion: Conversion, path: Path, index_path: Path, positions: range, advance: Advance) -> None:
-    """Reads a shard with its index, like training does, and compares it with the images."""
+    """Reads a shard with its index, as training does, and compares it with the images."""
     shard = conversion.container.open(path, index_path, OpenFiles())
     index = conversion.index
     if not np.array_equal(shard.labels, index.labels[positions.start : positions.stop]):
-        raise UserError(f"{path}: its labels differ from those that were written; check the disk")
+        raise UserError(f"{path}: labels in the shard differ from labels of the images; check the disk")
     for number, position in enumerate(positions):
         expected = _read(index, position)
         try:
@@ -225,6 +236,6 @@ def _verify(conversion: Conversion, path: Path, index_path: Path, positions: ran
         if written != expected:
             raise UserError(
                 f"{path}: {shard.where(number)} differs from {index.name(position)}; "
-                "that file may have changed during the conversion"
+                "the file may have changed during the conversion; remove the shard to write it again"
             )
         advance(0.5)

@@ -1,7 +1,7 @@
-"""Handwritten digits as JPEG files: a real dataset without a download.
+"""Creates a dataset of handwritten digits as JPEG files, without a download.
 
-Source: the 1,797 digits of 8×8 pixels in scikit-learn (E. Alpaydin, C. Kaynak, "Optical Recognition of
-Handwritten Digits", UCI Machine Learning Repository, 1998).
+The source is scikit-learn's dataset of 1,797 digits with 8×8 pixels (E. Alpaydin, C. Kaynak, "Optical
+Recognition of Handwritten Digits", UCI Machine Learning Repository, 1998).
 """
 
 from __future__ import annotations
@@ -16,25 +16,30 @@ from ppcls.dataset_tools.make_dataset import JOB_FILE, make_dataset
 from ppcls.errors import UserError
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-SIZE = 32  # pixels; JPEG compresses blocks of 8×8 pixels, which would spoil the original size
+SIZE = 32  # pixels; at the original size, JPEG's blocks of 8×8 pixels would cause visible errors
 _RECIPE = {"data set": "digits", "version": 1}
 
 
 def make_digits(folder: Path) -> bool:
-    """Creates the dataset in ``folder`` with the same bytes each time; returns False if it exists already.
+    """Creates the dataset, with equal bytes each time.
 
-    The images are ``images/<label>/<index>.jpg``, grey in RGB, 32×32; see `make_dataset` for the lists.
+    The images are ``images/<label>/<index>.jpg``, 32×32 pixels, with three equal channels. See `make_dataset`
+    for the lists.
+
+    Returns:
+        False if ``folder`` already contains this dataset.
 
     Raises:
         UserError: The folder contains something else, or scikit-learn is not installed.
     """
     if find_job(folder / JOB_FILE, _RECIPE) is not None:
-        return False  # without the slow import
+        return False  # avoids the slow import
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise UserError(
-            f"the digits are part of scikit-learn, which can't be imported: {error}; pip install scikit-learn"
+            f"the digits are part of scikit-learn, which can't be imported: {error}; install it with pip "
+            "install scikit-learn"
         ) from error
     digits = load_digits()
     labels = [int(label) for label in digits.target]

@@ -1,4 +1,4 @@
-"""What the dataset tools share: jobs that can be resumed, and work on threads."""
+"""Provides resumable jobs and work on threads for the dataset tools."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ppcls.errors import UserError
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
-_CHUNK = 256  # items
+_CHUNK = 256  # number of items that are submitted together
 _LEFTOVER = re.compile(r"\.[0-9a-f]{8}\.(.+)", re.DOTALL)  # see ppcls.files.temporary_sibling
 
 
 def map_on_threads(
     function: Callable[[_T], _R], items: Sequence[_T], threads: int
 ) -> Iterator[tuple[_T, _R]]:
-    """Yields each item with the result of a function, which runs on threads. The order is that of ``items``.
+    """Runs a function on threads, and yields each item with its result, in the order of ``items``.
 
-    Decoders and encoders release Python's lock. Items are submitted in chunks, so that an interrupt waits
-    only for the current chunk.
+    Threads are useful because decoders and encoders release the global interpreter lock. Items are submitted
+    in chunks, so that Ctrl-C waits only for the current chunk.
     """
     with ThreadPoolExecutor(threads) as pool:
         for begin in range(0, len(items), _CHUNK):
@@ -32,11 +32,14 @@ def map_on_threads(
 
 
 def find_job(file: Path, settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns the content of the job file of an earlier start, or None if the output folder is new or empty.
+    """Reads the job file of an earlier run, and checks that its settings are equal.
 
     Args:
-        file: Job file in the output folder.
-        settings: Settings that an earlier start must have had, too.
+        file: Path of the job file in the output folder.
+        settings: Settings of this run, which the earlier run must also have had.
+
+    Returns:
+        Contents of the job file; None if the output folder is missing or empty.
 
     Raises:
         UserError: The folder was created with other settings, or not by this tool.
@@ -45,7 +48,7 @@ def find_job(file: Path, settings: Mapping[str, Any]) -> dict[str, Any] | None:
     if file.is_file():
         saved: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         changed = [
-            f"{key} was {saved.get(key)}, is {value}"
+            f"{key} was {saved.get(key)} and is now {value}"
             for key, value in settings.items()
             if saved.get(key) != value
         ]
@@ -53,19 +56,22 @@ def find_job(file: Path, settings: Mapping[str, Any]) -> dict[str, Any] | None:
             raise other_settings(folder, "; ".join(changed))
         return saved
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} exists and was not created by this tool; choose another folder with --out")
+        raise UserError(
+            f"{folder} already exists and was not created by this tool; choose another folder with --out"
+        )
     return None
 
 
 def other_settings(folder: Path, changes: str) -> UserError:
     """Returns the error for an output folder that was created with other settings."""
     return UserError(
-        f"{folder} was created with other settings: {changes}; remove it or choose another --out"
+        f"{folder} was created with other settings: {changes}; remove the folder, or choose another one with "
+        "--out"
     )
 
 
 def find_leftovers(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Yields the temporary files of a killed job in a folder, each with the name that it would have got."""
+    """Yields the temporary files that a killed job left in a folder, each with its intended final name."""
     for path in folder.iterdir():
         if match := _LEFTOVER.fullmatch(path.name):
             yield path, match[1]

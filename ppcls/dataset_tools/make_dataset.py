@@ -1,4 +1,4 @@
-"""Creates demo datasets: once, complete or not at all, and never over an existing folder."""
+"""Creates demo datasets. A folder appears only when it is complete, and existing folders are not changed."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ def make_dataset(
 ) -> bool:
     """Creates a dataset with ``train_list.txt``, ``val_list.txt`` and ``label_list.txt``.
 
-    In each class, the second of every five images is for validation: a fixed, stratified 80/20 split.
+    The split is fixed: in each class, the second of every five images is for validation.
 
     Args:
+        folder: Folder to create.
         recipe: Settings that determine the dataset.
         paths: Paths of the images, relative to ``folder``.
         labels: Label of each image.
-        write_images: Writes the images into a folder; their subfolders exist already.
+        names: Class names by label.
+        write_images: Writes the images into a folder, whose subfolders already exist.
 
     Returns:
         False if the folder already contains this dataset.
@@ -57,5 +59,7 @@ def make_dataset(
             text = json.dumps(recipe, sort_keys=True) + "\n"
             (temporary / JOB_FILE).write_text(text, encoding="utf-8")
     except FileExistsError:
-        raise UserError(f"{folder} exists; nothing was written; choose another folder with --out") from None
+        raise UserError(
+            f"{folder} already exists; nothing was written; choose another folder with --out"
+        ) from None
     return True

@@ -1,7 +1,7 @@
-"""Computes mean and standard deviation of each channel over all pixels of a dataset, exactly.
+"""Computes mean and standard deviation of each channel over all pixels of a dataset.
 
-Each image's pixels and their squares are summed without rounding, and Python adds these sums as integers of
-any size. So only the final result is rounded.
+The sums of pixels and of squared pixels are exact. For each image, they are computed without rounding, and
+Python adds them as integers of any size. So only the final results are rounded.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ppcls.data.index.protocol import Index
 from ppcls.data.transforms.specs import DecodeImage
 from ppcls.dataset_tools.jobs import map_on_threads
 
-_BLOCK = 1 << 21  # pixels; float64 sums this many squares of 16-bit values exactly
-_PRECISION = 10**12  # fraction of a pixel value to which a standard deviation is computed
+_BLOCK = 1 << 21  # number of pixels; the sum of their squared 16-bit values is exact in float64
+_PRECISION = 10**12  # standard deviations are computed in units of 1 / _PRECISION
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class PixelStats:
     """Sums over the pixels of images with C channels, and sizes of the images.
 
     Attributes:
-        pixels: Number of pixels.
-        sums: [C] sums of the values.
-        squares: [C] sums of the squared values.
-        sides: [N, 2] heights and widths, after applying EXIF orientations.
-        sizes: [N] bytes of the encoded images.
+        pixels: Number of pixels of all images.
+        sums: [C], sum of the pixel values of each channel.
+        squares: [C], sum of the squared pixel values of each channel.
+        sides: [N, 2], heights and widths after applying the EXIF orientation.
+        sizes: [N], sizes of the encoded images in bytes.
     """
 
     pixels: int
@@ -45,12 +45,12 @@ class PixelStats:
 
     @property
     def mean(self) -> tuple[float, ...]:
-        """[C] means of the pixel values."""
+        """Mean of the pixel values of each channel, [C]."""
         return tuple(total / self.pixels for total in self.sums)
 
     @property
     def std(self) -> tuple[float, ...]:
-        """[C] population standard deviations of the pixel values."""
+        """Population standard deviation of the pixel values of each channel, [C]."""
         return tuple(
             isqrt((self.pixels * squares - total**2) * _PRECISION**2) / (self.pixels * _PRECISION)
             for total, squares in zip(self.sums, self.squares, strict=True)
@@ -68,10 +68,13 @@ class _ImageSums:
 def compute_mean_std(
     index: Index, decoder: DecodeImage, threads: int, advance: Callable[[int], object]
 ) -> PixelStats:
-    """Decodes all images once.
+    """Decodes all images, and returns their statistics.
 
     Args:
-        decoder: Decoder of the images. Pixel values are 0..255 or 0..65535, depending on its ``dtype``.
+        index: Samples of the dataset.
+        decoder: Decoder of the images. Its ``dtype`` determines the range of pixel values, 0..255 or
+            0..65535.
+        threads: Number of threads.
         advance: Called with 1 after each image.
 
     Raises:
@@ -102,7 +105,7 @@ def compute_mean_std(
 
 
 def _sum_pixels(pixels: NDArray[Any]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Returns sums and sums of squares of [N, C], each [C]."""
+    """Returns the sums and the sums of squares of pixels, [N, C], over N; [C] uint64 each."""
     sums, squares = (np.zeros(pixels.shape[1], np.uint64) for _ in range(2))
     for begin in range(0, len(pixels), _BLOCK):
         block = np.ascontiguousarray(pixels[begin : begin + _BLOCK].T).astype(np.float64)
@@ -112,5 +115,5 @@ def _sum_pixels(pixels: NDArray[Any]) -> tuple[NDArray[np.uint64], NDArray[np.ui
 
 
 def _add_up(rows: list[NDArray[np.uint64]]) -> tuple[int, ...]:
-    """Adds arrays [C] as Python's integers, which do not overflow."""
+    """Returns the sum of arrays [C]. Adds Python integers, which do not overflow."""
     return tuple(sum(column) for column in np.stack(rows).T.tolist())

@@ -1,8 +1,8 @@
-"""Any number of photographs for benchmarks, without a download.
+"""Creates a dataset of photos for benchmarks, without a download.
 
-They are cut from scikit-image's colour photographs. In size and decoding time they are similar to ImageNet:
-500×375 pixels, 110 KB on average. A class is one of the photographs with one colour treatment, so a model can
-learn it.
+The photos are random crops of scikit-image's colour photographs. Size and decoding time are similar to
+ImageNet: 500×375 pixels, 110 KB on average. Each class is one photograph with one change of colours, so a
+model can learn the classes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SOURCES = (
 LONG, SHORT = 500, 375  # pixels
 QUALITY = 92
 PORTRAITS = 0.25  # share of images in portrait format
-_GRAIN = (12.0, 27.0)  # range of the noise's standard deviation, of 255; determines the file size
+_GRAIN = (12.0, 27.0)  # range of the standard deviation of noise in grey levels; determines the file size
 
 Pixels = NDArray[np.float32]  # [H, W, 3] RGB, 0..255
 
@@ -50,7 +50,15 @@ TREATMENTS: dict[str, Callable[[Pixels], Pixels]] = {
 
 @dataclass(frozen=True)
 class _PhotoJob:
-    """One image to create."""
+    """Settings of one image to create.
+
+    Attributes:
+        index: Number of the image.
+        seed: Seed of the dataset.
+        source: Photograph to crop.
+        treatment: Change of colours, a key of `TREATMENTS`.
+        target: File to write.
+    """
 
     index: int
     seed: int
@@ -70,25 +78,31 @@ def find_sources() -> list[Path]:
     except ImportError as error:
         raise UserError(
             f"the photographs are part of scikit-image, which can't be imported: {error}; "
-            "pip install scikit-image"
+            "install it with pip install scikit-image"
         ) from error
     folder = Path(skimage.__file__).parent / "data"
     paths = [folder / name for name in SOURCES if (folder / name).is_file()]
     if not paths:
-        raise UserError(f"none of scikit-image's photographs is in {folder}; reinstall scikit-image")
+        raise UserError(
+            f"{folder}: expected photographs of scikit-image such as {SOURCES[0]}, found none; reinstall "
+            "scikit-image"
+        )
     return paths
 
 
 def make_photos(folder: Path, images: int, classes: int = 8, seed: int = 0) -> bool:
-    """Creates the dataset in ``folder``; returns False if it exists already.
+    """Creates the dataset. Equal arguments result in equal bytes, on any number of processes.
 
-    The same arguments give the same bytes, on any number of processes. The images are
-    ``images/<label>/<index>.jpg``; see `make_dataset` for the lists.
+    The images are ``images/<label>/<index>.jpg``. See `make_dataset` for the lists.
 
     Args:
-        images: Number of images; at least two per class, for training and validation.
-        classes: Number of classes: first the plain photographs, then the other treatments of each.
+        folder: Folder to create.
+        images: Number of images, at least two per class.
+        classes: Number of classes. The first classes are the unchanged photographs.
         seed: Seed of the random crops, flips, colour gains and noise.
+
+    Returns:
+        False if the folder already contains this dataset.
 
     Raises:
         UserError: The folder contains something else, there is no photograph, or a number is out of range.
@@ -98,7 +112,7 @@ def make_photos(folder: Path, images: int, classes: int = 8, seed: int = 0) -> b
     if not 2 <= classes <= len(kinds):
         raise UserError(f"--classes: expected 2 to {len(kinds)}, got {classes}")
     if images < 2 * classes:
-        raise UserError(f"expected at least {2 * classes} images, two for each class, got {images}")
+        raise UserError(f"images: expected at least {2 * classes}, two per class, got {images}")
     if seed < 0:
         raise UserError(f"--seed: expected 0 or more, got {seed}")
     labels = [index % classes for index in range(images)]
@@ -124,7 +138,7 @@ def _write_all(photos: list[_PhotoJob]) -> None:
     pool = ProcessPoolExecutor(
         workers,
         mp_context=multiprocessing.get_context("spawn"),
-        initializer=signal.signal,  # only this process handles Ctrl-C and cancels the workers
+        initializer=signal.signal,  # workers ignore Ctrl-C; this process handles it and cancels them
         initargs=(signal.SIGINT, signal.SIG_IGN),
     )
     with pool:
@@ -139,11 +153,12 @@ def _read(source: Path) -> Image.Image:
 
 
 def _write(photo: _PhotoJob) -> None:
-    """Writes one photograph, which depends only on seed and index."""
+    """Creates and writes one image, which depends only on the fields of ``photo``."""
     rng = np.random.default_rng([photo.seed, photo.index])
     source = _read(photo.source)
     width, height = (SHORT, LONG) if rng.random() < PORTRAITS else (LONG, SHORT)
-    # Cut a window in the shape of the image, with a third to all of the largest possible area.
+    # Crops a window with the aspect ratio of the image. Its area is a third to all of the largest possible
+    # area.
     scale = min(source.width / width, source.height / height) * rng.uniform(1 / 3, 1) ** 0.5
     left = rng.uniform(0, source.width - scale * width)
     top = rng.uniform(0, source.height - scale * height)

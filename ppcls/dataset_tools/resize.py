@@ -1,7 +1,8 @@
-"""Copies a folder of images and shrinks the large ones, so that each epoch reads and decodes less.
+"""Copies a folder of images and shrinks large images, so that training reads and decodes less.
 
-Each file appears complete, with the modification time of its source. So a restarted job skips files that are
-done, and repeats those whose source has changed. The copy has no links to the source, so changing it is safe.
+A copied file appears only when it is complete, and has the modification time of its source. So a restarted
+job skips complete files, and repeats files whose source has changed. The copy has no links to the source, so
+changes of the copy do not affect the source.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ _JOB_FILE = "resize.json"
 
 @dataclass(frozen=True)
 class ResizeJob:
-    """A folder to copy.
+    """Settings for copying a folder.
 
     Attributes:
         source: Folder to read.
         target: Folder to write.
         short_side: Maximum length of the short side in pixels.
         quality: Quality of JPEG and WebP, 1 to 100.
-        files: All files in the source, as sorted relative paths.
+        files: Relative paths of all files in the source, sorted.
     """
 
     source: Path
@@ -46,12 +47,13 @@ class ResizeJob:
 
 @dataclass(frozen=True, slots=True)
 class ResizeResult:
-    """The result for one file.
+    """Result of copying one file.
 
     Attributes:
-        done: What was done. ``"there"`` was done before, ``"other"`` is a copied file that is not an image.
-        before: Bytes of the source.
-        after: Bytes of the copy.
+        done: ``"shrunk"`` or ``"copied"`` for an image; ``"there"`` for an image that an earlier run wrote;
+            ``"other"`` for a copied file that is not an image; ``"bad"`` for an image that can't be decoded.
+        before: Size of the source in bytes.
+        after: Size of the copy in bytes.
         reason: What is wrong with a bad image.
     """
 
@@ -64,29 +66,31 @@ class ResizeResult:
 def plan_resize(
     source: Path, target: Path, short_side: int, quality: int, *, follow_links: bool = False
 ) -> ResizeJob:
-    """Starts or resumes a job, and creates the folders.
+    """Starts or resumes a job, and creates the folders of the copy.
 
     Args:
         source: Folder to read.
-        target: Folder to write; created if missing.
+        target: Folder to write, which is created if it is missing.
         short_side: Maximum length of the short side in pixels.
-        quality: 1 to 100.
-        follow_links: Whether to follow links out of ``source``.
+        quality: Quality of JPEG and WebP, 1 to 100.
+        follow_links: Whether to follow links to folders, and links that lead out of ``source``.
 
     Raises:
-        UserError: The source is missing, or has no images or has links out of it; or the target is inside the
-            source or contains something else.
+        UserError: The source is missing, or has no images, or has links that must not be followed; or the
+            target is inside the source, or contains something else.
     """
     if not source.is_dir():
-        problem = "expected a folder, found a file" if source.exists() else "no such folder"
+        problem = "expected a folder of images, found a file" if source.exists() else "no such folder"
         raise UserError(f"{source}: {problem}")
     if target.resolve().is_relative_to(source.resolve()):
-        raise UserError(f"{target} is inside {source}, which must not change; choose another --out")
+        raise UserError(
+            f"{target} is inside {source}, which must not change; choose another folder with --out"
+        )
     settings = {"source": str(source.resolve()), "max_size": short_side, "quality": quality}
     find_job(target / _JOB_FILE, settings)
     folders, files = _list_files(source, follow_links)
     if not any(_is_image(file) for file in files):
-        raise UserError(f"{source}: no images; expected files ending in {', '.join(IMAGE_EXTENSIONS)}")
+        raise UserError(f"{source}: no images; expected files that end in {', '.join(IMAGE_EXTENSIONS)}")
     target.mkdir(parents=True, exist_ok=True)
     write_text(target / _JOB_FILE, json.dumps(settings) + "\n")
     for folder in folders:
@@ -98,13 +102,15 @@ def plan_resize(
 
 
 def resize_tree(job: ResizeJob, threads: int, advance: Callable[[int], object]) -> dict[Path, ResizeResult]:
-    """Creates the missing files.
+    """Creates the missing files of the copy.
 
     Args:
+        job: Settings and files.
+        threads: Number of threads.
         advance: Called with 1 after each file.
 
     Returns:
-        The result for each file. The target has all files except bad images.
+        Result for each file. The copy has all files except bad images.
 
     Raises:
         OSError: The target can't be written.
@@ -155,7 +161,7 @@ def _is_done(target: Path, source: os.stat_result) -> bool:
 
 
 def _list_files(source: Path, follow_links: bool) -> tuple[list[Path], tuple[Path, ...]]:
-    """Returns all folders, parents first, and all files except the job file of an earlier resizing."""
+    """Returns relative paths of all folders, parents first, and of all files except the job file."""
 
     def fail(error: OSError) -> None:
         raise error
@@ -173,7 +179,7 @@ def _list_files(source: Path, follow_links: bool) -> tuple[list[Path], tuple[Pat
         links += [files[at] for at in find_unsafe_paths(source, map(os.fsencode, files)).links]
         if links:
             raise UserError(
-                f"{source / links[0]} is a link to a folder, or out of {source} ({len(links)} in total); "
-                "if you trust them, use --follow-links"
+                f"{source / links[0]} is a link to a folder, or leads out of {source} ({len(links)} such "
+                "links in total); if you trust the links, use --follow-links"
             )
     return folders, tuple(file for file in files if file != Path(_JOB_FILE))

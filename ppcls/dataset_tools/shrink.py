@@ -1,4 +1,4 @@
-"""Makes an encoded image smaller; format, channels and depth stay the same."""
+"""Shrinks encoded images without changing their format, channels and bit depth."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from ppcls.data.images.decode import Array, turn_upright
 from ppcls.data.images.header import DecodeError, Header, check_pixel_count, read_header
 from ppcls.data.transforms.specs import DecodeImage
 
-# A JPEG may be decoded at 1/8, 1/4 or 1/2 of its size if that is at least this many times the result.
+# A JPEG is decoded at 1/8, 1/4 or 1/2 of its size if this is still at least _GAP times the size of the
+# result.
 _GAP = 3.0
 _LIMIT = DecodeImage()
-_DEEP_PNG = 16  # bits per sample, in byte 24 of the file
+_DEEP_PNG = 16  # value of byte 24 of a PNG with 16 bits per sample
 _OPENCV_ENDINGS = {"PNG": ".png", "JPEG2000": ".jp2", "PPM": ".ppm"}
-_PLAIN_TIFF = (0, 1, 2)  # photometric: white is zero, black is zero, RGB
+_PLAIN_TIFF = (0, 1, 2)  # photometric interpretations: white is zero, black is zero, RGB
 _EXIF_ORIENTATION = 0x0112
 
 
 def scaled_size(height: int, width: int, short_side: int) -> tuple[int, int]:
-    """Returns height and width after scaling the short side to ``short_side``."""
+    """Returns height and width in pixels after scaling the short side to ``short_side``."""
     scale_from = min(height, width)
     return (
         max(1, round(height * short_side / scale_from)),
@@ -36,8 +37,8 @@ def scaled_size(height: int, width: int, short_side: int) -> tuple[int, int]:
 def shrink(encoded: bytes, short_side: int, quality: int) -> bytes | None:
     """Shrinks an image by averaging, so that its short side has ``short_side`` pixels.
 
-    Applies the EXIF orientation and removes EXIF data. Keeps the colour profile, and grey, CMYK or alpha
-    channels. Converts palettes to colours.
+    Applies the EXIF orientation and removes EXIF data. Does not change the colour profile, or grey, CMYK and
+    alpha channels. Converts palettes to colours.
 
     Args:
         encoded: Bytes of the file.
@@ -48,7 +49,8 @@ def shrink(encoded: bytes, short_side: int, quality: int) -> bytes | None:
         Bytes of the new file, or None if the image is already small enough.
 
     Raises:
-        DecodeError: The bytes are not an image, are damaged, or have more pixels than `DecodeImage` allows.
+        DecodeError: The bytes are not an image or are damaged, or the image has more pixels than
+            `DecodeImage` allows.
     """
     header = read_header(encoded)
     check_pixel_count(_LIMIT, header.height, header.width)
@@ -73,11 +75,11 @@ def _shrink_with_pillow(encoded: bytes, name: str, short_side: int, quality: int
         height, width = scaled_size(image.height, image.width, short_side)
         drafted = image.draft("", (int(_GAP * width), int(_GAP * height)))
         image.load()
-        if (image.width < image.height) != (width < height):  # Pillow has rotated some TIFFs already
+        if (image.width < image.height) != (width < height):  # Pillow rotates some TIFFs when it loads them
             height, width = width, height
         box = drafted[1] if drafted else None
         averageable = _averageable(image)
-        # Resize channels separately: Pillow would weight colours by alpha, which training ignores.
+        # Resizes channels separately, because Pillow would weight colours by alpha, which training ignores.
         bands = [
             band.resize((width, height), Image.Resampling.BICUBIC, box, _GAP)
             for band in (averageable.split() if averageable.mode in ("LA", "RGBA") else [averageable])
@@ -86,8 +88,9 @@ def _shrink_with_pillow(encoded: bytes, name: str, short_side: int, quality: int
         small.info = image.info
         small = ImageOps.exif_transpose(small)
         profile = image.info.get("icc_profile")
-    small.info.clear()  # such as the palette's transparent colour
-    # Pillow holds Python's lock while it writes to a Python object, but not with a real file in memory.
+    small.info.clear()  # for example the transparent colour of the palette
+    # Pillow holds the global interpreter lock while it writes to a Python object, but not while it writes to
+    # a file, such as this one in memory.
     with os.fdopen(os.memfd_create("image"), "w+b") as file:
         small.save(file, "JPEG" if name == "MPO" else name, quality=quality, icc_profile=profile)
         file.seek(0)
@@ -95,14 +98,14 @@ def _shrink_with_pillow(encoded: bytes, name: str, short_side: int, quality: int
 
 
 def _averageable(image: Image.Image) -> Image.Image:
-    """Converts palettes and single bits, which can't be averaged."""
+    """Returns the image with palettes and single bits converted, because these can't be averaged."""
     if image.mode in ("P", "PA"):
         return image.convert("RGBA" if image.has_transparency_data else "RGB")
     return image.convert("L") if image.mode == "1" else image
 
 
 def _is_deep(encoded: bytes, name: str) -> bool:
-    """Returns whether samples have more than 8 bits, which Pillow would not keep."""
+    """Returns whether samples have more than 8 bits, which Pillow would reduce to 8."""
     if name == "PNG":
         return encoded[24] == _DEEP_PNG
     if name in _OPENCV_ENDINGS:
@@ -118,7 +121,7 @@ def _decode(encoded: bytes) -> Array:
 
 
 def _resize(pixels: Array, short_side: int) -> Array:
-    """Resizes by averaging areas, four channels at a time, which is the maximum of OpenCV."""
+    """Resizes an image by averaging areas, four channels at a time, because OpenCV supports at most four."""
     height, width = scaled_size(pixels.shape[0], pixels.shape[1], short_side)
     groups = [pixels] if pixels.ndim == 2 else np.split(pixels, range(4, pixels.shape[2], 4), axis=2)
     small = [cv2.resize(group, (width, height), interpolation=cv2.INTER_AREA) for group in groups]
@@ -131,18 +134,18 @@ def _shrink_deep(encoded: bytes, name: str, short_side: int) -> bytes:
     pixels = turn_upright(_resize(_decode(encoded), short_side), orientation)
     done, data = cv2.imencode(_OPENCV_ENDINGS[name], np.ascontiguousarray(pixels))
     if not done:
-        raise DecodeError(f"OpenCV can't write it as {name}")
+        raise DecodeError(f"OpenCV can't write the image as {name}")
     return bytes(data.tobytes())
 
 
 def _shrink_tiff(encoded: bytes, header: Header, short_side: int, quality: int) -> bytes:
     if header.separate:
-        raise DecodeError("a TIFF with separate planes; save it with interleaved channels")
+        raise DecodeError("the TIFF has separate planes; save it with interleaved channels")
     with tifffile.TiffFile(io.BytesIO(encoded)) as tiff:
         page = tiff.pages[0]
         assert isinstance(page, tifffile.TiffPage)
         photometric = int(page.photometric)
-        if photometric not in _PLAIN_TIFF:  # a palette, or the colours of a compression
+        if photometric not in _PLAIN_TIFF:  # for example a palette or YCbCr
             return _shrink_with_pillow(encoded, "TIFF", short_side, quality)
         pixels = page.asarray(maxworkers=1)
         compressed, extra = page.compression != 1, [int(sample) for sample in page.extrasamples]

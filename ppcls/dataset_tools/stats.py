@@ -1,4 +1,4 @@
-"""Statistics of a dataset: classes, image sizes, and mean and standard deviation for normalization."""
+"""Describes a dataset: classes, image sizes, and mean and standard deviation for normalization."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class DatasetStats:
     Attributes:
         name: Path or config key of the dataset.
         names: [K] class names, or class ids if there are no names.
-        counts: [K] images of each class.
-        pixels: Statistics of pixels, sides and bytes.
+        counts: [K] numbers of images per class.
+        pixels: Statistics of pixels, sides and file sizes.
         decoder: Decoder of the images.
     """
 
@@ -36,16 +36,16 @@ class DatasetStats:
 
     @property
     def mean(self) -> list[float]:
-        """[C] means of pixel values scaled to 0..1, for NormalizeImage."""
+        """Means of the channels, [C], for NormalizeImage. Pixel values are scaled to 0..1."""
         return [value / _MAX_VALUE[self.decoder.dtype] for value in self.pixels.mean]
 
     @property
     def std(self) -> list[float]:
-        """[C] standard deviations of pixel values scaled to 0..1, for NormalizeImage."""
+        """Standard deviations of the channels, [C], for NormalizeImage. Pixel values are scaled to 0..1."""
         return [value / _MAX_VALUE[self.decoder.dtype] for value in self.pixels.std]
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns all statistics as JSON values."""
+        """Returns all statistics as a dict of JSON values."""
         sides, sizes = self.pixels.sides, self.pixels.sizes
         return {
             "source": self.name,
@@ -67,7 +67,7 @@ class DatasetStats:
         }
 
     def describe(self) -> str:
-        """Returns the main statistics as text, with lines for a config."""
+        """Returns the main statistics as text, including NormalizeImage in YAML."""
         values = self.as_dict()
         least, most = int(self.counts.min()), int(self.counts.max())
         megabytes = values["bytes"] / 1e6
@@ -95,13 +95,15 @@ class DatasetStats:
 def collect_stats(
     name: str, labels: NDArray[Any], names: Sequence[str], pixels: PixelStats, decoder: DecodeImage
 ) -> DatasetStats:
-    """Counts the images of each class.
+    """Counts the images per class, and returns all statistics.
 
     Args:
         name: Path or config key of the dataset.
-        labels: [N]; or [N, K], 0 or 1 for each class, so that an image counts for several classes.
-        names: [K] class names, or empty if there are none.
-        pixels: Statistics of the images.
+        labels: [N] class ids; or [N, K], 0 or 1 for each class. An image with several classes counts for each
+            of them.
+        names: [K] class names, or empty if there are no names.
+        pixels: Statistics of pixels, sides and file sizes.
+        decoder: Decoder of the images.
     """
     if labels.ndim == 2:
         counts = labels.sum(axis=0, dtype=np.int64)
@@ -111,7 +113,7 @@ def collect_stats(
 
 
 def _spread(values: NDArray[np.int64]) -> dict[str, float]:
-    """Returns percentiles and the mean."""
+    """Returns percentiles and the mean of values, by name."""
     percentiles = dict(zip(map(str, _PERCENTILES), np.percentile(values, _PERCENTILES).tolist(), strict=True))
     return {**percentiles, "mean": float(values.mean())}
 

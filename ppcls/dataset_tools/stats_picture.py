@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _BLUE, _RED = "#2166ac", "#d6604d"
-# Fonts with Chinese and Japanese characters.
+# Fonts that contain Chinese and Japanese characters.
 _CJK_FONTS = (
     "Noto Sans CJK SC",
     "Noto Sans CJK JP",
@@ -28,13 +28,13 @@ _CJK_FONTS = (
     "PingFang SC",
     "Arial Unicode MS",
 )
-_MAX_NAMES = 30  # with more classes, the axis shows no names
+_MAX_NAMES = 30  # maximum number of classes for which the axis shows names
 
 
 def draw_stats(stats: DatasetStats, path: Path) -> None:
-    """Plots statistics into the PNG file ``path``, atomically.
+    """Plots statistics, and writes a PNG file atomically.
 
-    A class is shown by its id if no installed font has all characters of its name.
+    If the installed fonts do not contain all characters of a class name, the plot shows the class id instead.
     """
     from matplotlib import rc_context  # slow import
     from matplotlib.figure import Figure
@@ -54,7 +54,7 @@ def draw_stats(stats: DatasetStats, path: Path) -> None:
 
 
 def _fonts() -> list[str]:
-    """Returns matplotlib's default font and the installed fonts for other scripts."""
+    """Returns the names of matplotlib's default font and of the installed fonts for Chinese and Japanese."""
     from matplotlib.font_manager import get_font_names
 
     installed = set(get_font_names())
@@ -69,7 +69,7 @@ def _can_draw(text: str, fonts: Sequence[str]) -> bool:
 
 
 def _use_integer_ticks(axes: Axes) -> None:
-    """Labels the y axis with whole numbers only."""
+    """Makes the y axis show only whole numbers."""
     from matplotlib.ticker import MaxNLocator
 
     axes.yaxis.set_major_locator(MaxNLocator("auto", integer=True))

@@ -98,7 +98,7 @@ def test_split_by_size_fills_shards(sizes: list[int], most: int) -> None:
 
 
 def test_split_evenly_rejects_more_shards_than_images() -> None:
-    with pytest.raises(UserError, match="4 shards for 3 images: expected at least one image per shard"):
+    with pytest.raises(UserError, match="expected at most one shard per image, got 4 shards for 3 images"):
         split_evenly(3, 4)
 
 
@@ -185,10 +185,10 @@ class Faulty(RecordIOFormat):
 @pytest.mark.parametrize(
     ("faulty", "text"),
     [
-        (Faulty(label=1), "its labels differ from those that were written"),
+        (Faulty(label=1), "labels in the shard differ from labels of the images"),
         (
             Faulty(image=b"x"),
-            "record 1 at byte .* differs from .*; that file may have changed",
+            "record 1 at byte .* differs from .*; the file may have changed",
         ),
     ],
 )
@@ -215,7 +215,7 @@ def test_convert_reports_damaged_finished_shard(
     else:
         file.write_bytes(whole.replace(image, image[::-1]))
     with pytest.raises(
-        UserError, match=rf"{path.name} was complete after an earlier start, but is damaged now; remove"
+        UserError, match=rf"{path.name} was complete after an earlier conversion, but is damaged now: "
     ):
         run(conversion)
     shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -231,7 +231,7 @@ def test_plan_conversion_rejects_other_folder(images: FileIndex, tmp_path: Path)
             begin(images, FORMATS["lmdb"], taken)
         assert (
             str(caught.value)
-            == f"{taken} exists and was not created by this tool; choose another folder with --out"
+            == f"{taken} already exists and was not created by this tool; choose another folder with --out"
         )
     assert state(tmp_path / "out").keys() == {"mine"}
 
@@ -240,16 +240,17 @@ def test_plan_conversion_rejects_other_settings(images: FileIndex, tmp_path: Pat
     run(begin(images, FORMATS["recordio"], tmp_path / "out"))
     before = state(tmp_path)
     for container, shards, text in (
-        ("tfrecord", 4, "format was RecordIO, is TFRecord"),
-        ("recordio", 3, "shards was 4, is 3"),
+        ("tfrecord", 4, "format was RecordIO and is now TFRecord"),
+        ("recordio", 3, "shards was 4 and is now 3"),
     ):
         with pytest.raises(UserError) as caught:
             begin(images, FORMATS[container], tmp_path / "out", shards)
         assert str(caught.value) == (
-            f"{tmp_path}/out was created with other settings: {text}; remove it or choose another --out"
+            f"{tmp_path}/out was created with other settings: {text}; remove the folder, or choose "
+            "another one with --out"
         )
     Path(images.name(2)).rename(images.root / "a" / "other.jpg")
-    with pytest.raises(UserError, match="the paths or labels of the source have changed; remove"):
+    with pytest.raises(UserError, match="paths or labels of the images have changed; remove"):
         begin(read_folder(images.root, (".jpg", ".png")), FORMATS["recordio"], tmp_path / "out")
     assert {name: state(tmp_path)[name] for name in before if name.startswith("out")} == {
         name: each for name, each in before.items() if name.startswith("out")

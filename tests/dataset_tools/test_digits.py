@@ -73,14 +73,16 @@ def test_make_digits_keeps_existing_dataset(folder: Path, capsys: pytest.Capture
 def test_make_digits_keeps_existing_folders(tmp_path: Path, content: str | None) -> None:
     if content:
         (tmp_path / content).touch()
-    with pytest.raises(UserError, match=f"{tmp_path} exists.*; choose another folder with --out"):
+    with pytest.raises(UserError, match=f"{tmp_path} already exists.*; choose another folder with --out"):
         make_digits(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ([content] if content else [])
 
 
 def test_make_digits_rejects_dataset_with_other_settings(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "made.json").write_text("{}\n")
-    with pytest.raises(UserError, match=r"was created with other settings: data set was None, is digits"):
+    with pytest.raises(
+        UserError, match=r"was created with other settings: data set was None and is now digits"
+    ):
         make_digits(tmp_path)
 
 

@@ -83,14 +83,15 @@ def test_photos_command_creates_a_dataset_once(
     assert dataset_cli.main(command) == 0
     assert capsys.readouterr().out == "p: the photographs exist already\n"
     assert dataset_cli.main([*command, "--seed", "3"]) == 1
-    error = "error: p was created with other settings: seed was 0, is 3; remove it or choose another --out\n"
+    error = "error: p was created with other settings: seed was 0 and is now 3; "
+    error += "remove the folder, or choose another one with --out\n"
     assert capsys.readouterr().err == error
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["15"], "expected at least 16 images, two for each class, got 15"),
+        (["15"], "images: expected at least 16, two per class, got 15"),
         (["99", "--classes", "1"], "--classes: expected 2 to 32, got 1"),
         (["99", "--classes", "33"], "--classes: expected 2 to 32, got 33"),
         (["99", "--seed", "-1"], "--seed: expected 0 or more, got -1"),
@@ -109,7 +110,8 @@ def test_photos_command_reports_missing_photographs(
 ) -> None:
     monkeypatch.setattr(photos, "SOURCES", ("absent.png",))
     assert dataset_cli.main(["photos", "16", "--out", str(tmp_path / "p")]) == 1
-    assert capsys.readouterr().err.startswith("error: none of scikit-image's photographs is in ")
+    text = "expected photographs of scikit-image such as absent.png, found none"
+    assert text in capsys.readouterr().err
 
 
 def test_photos_command_reports_missing_scikit_image(

@@ -148,18 +148,20 @@ def test_plan_resize_rejects_wrong_folders(source: Path, tmp_path: Path) -> None
     with pytest.raises(UserError, match="no such folder"):
         begin(tmp_path / "gone", tmp_path / "out")
     for inside in (source, source / "out", source / ".." / "source" / "cats"):
-        with pytest.raises(UserError, match="which must not change; choose another --out"):
+        with pytest.raises(UserError, match="which must not change; choose another folder with --out"):
             begin(source, inside)
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "letter.txt").touch()
     with pytest.raises(UserError, match="was not created by this tool"):
         begin(source, mine)
-    with pytest.raises(UserError, match=r"no images; expected files ending in \.jpg"):
+    with pytest.raises(UserError, match=r"no images; expected files that end in \.jpg"):
         begin(mine, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     begin(source, tmp_path / "out")
-    with pytest.raises(UserError, match="was created with other settings: max_size was 16, is 17; remove it"):
+    with pytest.raises(
+        UserError, match="was created with other settings: max_size was 16 and is now 17; remove the folder"
+    ):
         plan_resize(source, tmp_path / "out", 17, 90)
 
 
@@ -168,12 +170,12 @@ def test_plan_resize_rejects_links_out_of_source(source: Path, tmp_path: Path) -
     elsewhere.mkdir()
     (elsewhere / "far.png").write_bytes(encode(Image.new("L", (40, 40)), "PNG"))
     (source / "dogs").symlink_to(elsewhere)
-    with pytest.raises(UserError, match="dogs is a link to a folder, or out of"):
+    with pytest.raises(UserError, match="dogs is a link to a folder, or leads out of"):
         begin(source, tmp_path / "out")
     run(begin(source, tmp_path / "out", follow_links=True))
     assert (tmp_path / "out" / "dogs" / "far.png").is_file()
     assert not (tmp_path / "out" / "dogs").is_symlink()
     (source / "dogs").unlink()
     (source / "cats" / "link.png").symlink_to(elsewhere / "far.png")
-    with pytest.raises(UserError, match=r"link\.png is a link to a folder, or out of"):
+    with pytest.raises(UserError, match=r"link\.png is a link to a folder, or leads out of"):
         begin(source, tmp_path / "other")
