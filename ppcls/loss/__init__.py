@@ -1,1 +1,1 @@
-"""Losses."""
+"""Implements losses."""

@@ -1,4 +1,4 @@
-"""Builds one function from the losses of a config."""
+"""Builds a function that computes the weighted sum of a config's losses."""
 
 from __future__ import annotations
 
@@ -46,16 +46,17 @@ from ppcls.loss.learned import learned_losses
 from ppcls.outputs import LOGITS, Outputs, get_logits, layer_output_name
 
 Criterion = Callable[[Outputs, Tensor], Tensor]
-PairLoss = Callable[[Tensor, Tensor, Tensor], Tensor]  # the student's logits, the other model's, labels
+# The arguments are the student's logits, the other model's logits, and labels.
+PairLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
 class ClassStatistics:
-    """What losses know about the classes of a data set.
+    """Statistics of the classes in the training set, for losses that use them.
 
     Attributes:
-        share: Share of images with each class, [C] float32; None if unknown.
-        counts: Training images of each class; None if unknown.
+        share: Share of images that have each class, [C] float32; None if unknown.
+        counts: Number of training images per class; None if unknown.
     """
 
     share: Tensor | None = None
@@ -73,25 +74,27 @@ def build_criterion(
     counts: ClassCounts | None = None,
     model: nn.Layer | None = None,
 ) -> Criterion:
-    """Returns the weighted sum of ``losses``.
+    """Builds a function that computes the weighted sum of ``losses``.
 
     Args:
         losses: One or more losses.
-        positives: Share of images of each class, [C], for losses that use it as a weight.
-        margin: Config of the head if its logits are cosines.
-        counts: Training images of each class, for weights and frequencies that are computed from them.
-        model: Model with the layers of the losses, by their names; see `learned_losses`.
+        positives: Share of images that have each class, [C], for losses whose weights depend on it.
+        margin: Config of the head if its logits are cosines, else None.
+        counts: Number of training images per class, for losses whose weights depend on it.
+        model: Model that contains the trainable layers of the losses; see `learned_losses`. None if no loss
+            needs it.
 
     Returns:
-        A function of the model's outputs, of any floating dtype, such as logits [B, C], and of labels, [B]
-        int64 or [B, C] float32. Its result is a float32 scalar, the mean over the batch.
+        A function of the model's outputs and of labels. Outputs have any floating dtype; an example is
+        logits, [B, C]. Labels are [B] int64 or [B, C] float32. The result is a float32 scalar, the mean over
+        the batch.
 
     Raises:
-        ValueError: ``losses`` is empty, or one of them needs ``counts``.
+        ValueError: ``losses`` is empty, or a loss needs ``counts``, which is None.
         TypeError: An entry is not a loss.
     """
     if not losses:
-        raise ValueError("expected at least one loss")
+        raise ValueError("expected at least one loss, got none")
     images = ClassStatistics(_tensor(positives), counts)
     learned = learned_losses(losses)
     terms = [
@@ -111,14 +114,18 @@ def build_criterion(
 
 
 def _learned(name: str, spec: LossSpec, model: nn.Layer | None) -> Criterion:
-    """Returns a loss with layers of its own: of a model, or the mean of an output, the costs per image."""
+    """Builds the function of a loss with trainable layers.
+
+    The function calls the layer in ``model`` for `CenterLoss`. For other losses, it returns the mean of an
+    output of the model, which has the cost per image.
+    """
     if isinstance(spec, CenterLoss):
         return lambda outputs, label: getattr(model, name)(outputs[spec.feature_from], label)
     return lambda outputs, _: outputs[name].mean()
 
 
 def _apply_margin(head: MarginHead, cosine: Tensor, label: Tensor) -> Tensor:
-    """Returns logits for a cross-entropy that demands a margin between the label's cosine and the others."""
+    """Converts cosines into logits whose cross-entropy demands a margin for the cosine of the label."""
     with paddle.amp.auto_cast(enable=False):
         match head:
             case ArcMargin():
@@ -131,7 +138,7 @@ def _apply_margin(head: MarginHead, cosine: Tensor, label: Tensor) -> Tensor:
 
 
 def _term(spec: LossSpec, images: ClassStatistics) -> Criterion:
-    """Returns one loss without its weight."""
+    """Builds the function of one loss, without the weight of the loss."""
     match spec:
         case DistillationGTCELoss() | DistillationMultiLabelLoss():
             return _sum_over_models(spec.model_names, _term(spec.loss, images))
@@ -174,7 +181,7 @@ def _term(spec: LossSpec, images: ClassStatistics) -> Criterion:
 
 
 def _logits_loss(spec: LossSpec, images: ClassStatistics) -> Callable[[Tensor, Tensor], Tensor]:
-    """Returns a loss of logits and labels."""
+    """Builds a loss that is a function of logits and labels."""
     match spec:
         case CustomLoss():
             return spec.build()
@@ -220,7 +227,7 @@ def _logits_loss(spec: LossSpec, images: ClassStatistics) -> Callable[[Tensor, T
 
 
 def _pair_loss(spec: LogitPairLoss, positives: Tensor | None) -> PairLoss:
-    """Returns a loss of the logits of two models."""
+    """Builds a loss that is a function of the logits of two models and of labels."""
     match spec:
         case DistillationCELoss():
             smoothing = spec.epsilon or 0.0
@@ -260,12 +267,12 @@ def _pair_loss(spec: LogitPairLoss, positives: Tensor | None) -> PairLoss:
 def _target(
     spec: DistillationDKDLoss | DistillationWSLLoss | DistillationSKDLoss, other: Tensor, label: Tensor
 ) -> Tensor:
-    """Returns the labels that the loss uses."""
+    """Returns the labels for a distillation loss: the teacher's predictions or the labels of the dataset."""
     return other.detach().argmax(axis=-1) if spec.use_target_as_gt else label
 
 
 def _sum_over_models(names: Sequence[str], loss: Criterion) -> Criterion:
-    """Returns the sum of a loss over models; in evaluation the only model is the student."""
+    """Returns a function that sums a loss over models. In evaluation, the student is the only model."""
 
     def criterion(outputs: Outputs, label: Tensor) -> Tensor:
         return sum(loss(outputs[name] if isinstance(outputs, dict) else outputs, label) for name in names)

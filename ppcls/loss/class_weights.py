@@ -1,4 +1,4 @@
-"""Weights and frequencies of classes, computed from the labels of the training data."""
+"""Computes weights and frequencies of classes from the labels of the training set."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class ClassCounts:
-    """Number of training images with each class.
+    """Numbers of training images.
 
     Attributes:
-        positives: Images with each class, [C]. Images with several labels are counted for each of them.
+        positives: Number of images that have each class, [C]. An image with several classes counts for each
+            of them.
         images: Number of all images.
     """
 
@@ -29,10 +30,15 @@ class ClassCounts:
 
 
 def count_classes(losses: Sequence[Any], labels: NDArray[Any], classes: int) -> ClassCounts | None:
-    """Returns the images of each class; None if no loss needs them.
+    """Counts the training images of each class.
 
     Args:
-        labels: Labels of all training images: [N] int64, or [N, C] float32.
+        losses: Losses of the config.
+        labels: Labels of all training images, [N] int64 or [N, C] float32.
+        classes: Number of classes.
+
+    Returns:
+        None if no loss needs the numbers.
     """
     if not any(
         isinstance(getattr(spec, "class_weight", None), str)
@@ -46,23 +52,23 @@ def count_classes(losses: Sequence[Any], labels: NDArray[Any], classes: int) -> 
 
 
 def class_weights(spec: ClassWeightedLoss, counts: ClassCounts | None) -> Floats | None:
-    """Returns the weight of each class, [C]; None without weights.
+    """Returns the weight of each class, [C]; None if the loss has no class weights.
 
-    For `MultiLabelLoss` and for `FocalLoss` with sigmoids, these are the weights of positives.
+    For `MultiLabelLoss`, and for `FocalLoss` with sigmoid, the weights apply only to positives.
 
     Raises:
-        ValueError: The weights depend on ``counts``, which is None.
+        ValueError: The weights depend on ``counts``, but ``counts`` is None.
     """
     if spec.class_weight is None:
         return None
     if not isinstance(spec.class_weight, str):
         return np.array(spec.class_weight, np.float64)
     if counts is None:
-        raise ValueError(f"class_weight: {spec.class_weight} needs the number of images of each class")
+        raise ValueError(f"class_weight: {spec.class_weight} needs the number of images per class, got None")
     positives = counts.positives
     occurs = positives > 0
     beta = spec.class_weight_beta if spec.class_weight == "effective_number" else None
-    weights = np.ones(len(positives))  # of classes without images
+    weights = np.ones(len(positives))  # 1 for classes without images
     if isinstance(spec, MultiLabelLoss) or (isinstance(spec, FocalLoss) and spec.activation == "sigmoid"):
         negatives = _effective(counts.images - positives, beta)
         weights[occurs] = negatives[occurs] / _effective(positives, beta)[occurs]
@@ -73,21 +79,21 @@ def class_weights(spec: ClassWeightedLoss, counts: ClassCounts | None) -> Floats
 
 
 def _effective(numbers: Floats, beta: float | None) -> Floats:
-    """Returns the effective numbers ``(1 - beta^n) / (1 - beta)``; ``n`` itself without ``beta``."""
+    """Returns the effective numbers ``(1 - beta^n) / (1 - beta)`` of images; ``n`` if ``beta`` is None."""
     return numbers if beta is None else (1.0 - beta**numbers) / (1.0 - beta)
 
 
 def logit_offsets(spec: CELoss, counts: ClassCounts | None) -> Floats | None:
-    """Returns what is added to the logits, ``tau * log(frequency)``, [C]; None without adjustment.
+    """Returns offsets for the logits, ``tau * log(frequency)``, [C]; None if logits are not adjusted.
 
-    A class without images counts as one with a single image.
+    The frequency of a class without images is computed as if the class had one image.
 
     Raises:
-        ValueError: The frequencies are needed, but ``counts`` is None.
+        ValueError: Logits are adjusted, but ``counts`` is None.
     """
     if spec.logit_adjustment is None:
         return None
     if counts is None:
-        raise ValueError("logit_adjustment needs the number of images of each class")
+        raise ValueError("logit_adjustment needs the number of images per class, got None")
     offsets: Floats = spec.logit_adjustment * np.log(np.maximum(counts.positives, 1.0) / counts.images)
     return offsets

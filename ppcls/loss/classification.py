@@ -1,6 +1,6 @@
-"""Losses of logits and labels, computed in float32.
+"""Implements losses of logits and labels, in float32.
 
-Logits have the shape [B, C] and any floating dtype. Every loss is a float32 scalar, the mean over the batch.
+Logits are [B, C] and have any floating dtype. Each loss is a float32 scalar, the mean over the batch.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ def cross_entropy(
 ) -> Tensor:
     """Returns the cross-entropy between the softmax of ``logits`` and ``label``.
 
-    As a target ``t`` sums to 1, ``-sum(t * log softmax(z)) = log(sum(exp(z))) - sum(t * z)``. With smoothing
-    ``s`` the target is ``(1 - s) * t + s / C`` (Szegedy et al. 2016, section 7), so ``sum(t * z)`` becomes
-    ``(1 - s) * sum(t * z) + s * mean(z)``. Paddle's `log_softmax` is not used: on the CPU it stops at -64.
+    The target ``t`` sums to 1, so ``-sum(t * log softmax(z)) = log(sum(exp(z))) - sum(t * z)``. With label
+    smoothing ``s``, the target is ``(1 - s) * t + s / C`` (Szegedy et al. 2016, section 7), so ``sum(t * z)``
+    becomes ``(1 - s) * sum(t * z) + s * mean(z)``. Paddle's `log_softmax` is not used, because its results on
+    the CPU are never below -64.
 
     Args:
-        label: [B] int64, classes in 0..C-1; or [B, C] float, rows that sum to 1.
+        logits: [B, C].
+        label: [B] int64, 0..C-1; or [B, C] float, whose rows sum to 1.
         smoothing: Label smoothing in [0, 1).
-        weights: Weight of each class, [C] float32: the term of each class in ``sum(t * log softmax(z))`` is
-            multiplied by it, as in PyTorch, but the mean is over images.
-        offsets: [C] float32, added to the logits.
+        weights: Weight of each class, [C] float32, a factor of the terms in ``sum(t * log softmax(z))``. The
+            mean over images is not weighted, unlike in PyTorch.
+        offsets: [C] float32, which are added to the logits.
     """
     with paddle.amp.auto_cast(enable=False):
         z = logits.astype("float32")
@@ -58,13 +60,15 @@ def binary_cross_entropy(
     positives: Tensor | None = None,
     weights: Tensor | None = None,
 ) -> Tensor:
-    """Returns the binary cross-entropy of the sigmoid of each class.
+    """Returns the binary cross-entropy of the sigmoid of ``logits``, averaged or summed over classes.
 
     Args:
-        label: [B, C] float, 0..1; or [B] int64, converted to one-hot.
-        smoothing: Label smoothing in [0, 1): the target is ``(1 - smoothing) * label + smoothing / C``.
+        logits: [B, C].
+        label: [B, C] float, 0..1; or [B] int64, which is converted to one-hot.
+        smoothing: Label smoothing in [0, 1). The target is ``(1 - smoothing) * label + smoothing / C``.
         size_sum: Whether to sum over classes instead of averaging.
-        positives: Share of images of each class, [C] float32, for the weights of `label_weights`.
+        positives: Share of images that have each class, [C] float32, for the weights of `label_weights`; None
+            for no such weights.
         weights: Weights of the positives of each class, [C] float32.
     """
     with paddle.amp.auto_cast(enable=False):
@@ -84,8 +88,9 @@ def softmax_focal_loss(
     """Returns the focal loss of the softmax, ``-sum(w * t * (1 - p)^gamma * log(p))`` (Lin et al. 2017).
 
     Args:
-        label: [B] int64, classes in 0..C-1; or [B, C] float, rows that sum to 1.
-        gamma: Focusing exponent; 0 for the cross-entropy.
+        logits: [B, C].
+        label: [B] int64, 0..C-1; or [B, C] float, whose rows sum to 1.
+        gamma: Focusing exponent. With 0, the loss is the cross-entropy.
         smoothing: Label smoothing in [0, 1).
         weights: Weight of each class, [C] float32.
     """
@@ -110,9 +115,10 @@ def sigmoid_focal_loss(
     """Returns the focal loss of the sigmoid of each class, averaged over classes (Lin et al. 2017).
 
     Args:
-        label: [B, C] float, 0..1; or [B] int64, converted to one-hot.
-        gamma: Focusing exponent; 0 for the binary cross-entropy.
-        alpha: Weight of positives, with 1 - alpha for negatives; None for weights of 1.
+        logits: [B, C].
+        label: [B, C] float, 0..1; or [B] int64, which is converted to one-hot.
+        gamma: Focusing exponent. With 0, the loss is the binary cross-entropy.
+        alpha: Weight of positives; the weight of negatives is 1 - alpha. None: all weights are 1.
         smoothing: Label smoothing in [0, 1).
         weights: Weights of the positives of each class, [C] float32.
     """
@@ -129,18 +135,23 @@ def sigmoid_focal_loss(
 
 
 def _focus(p: Tensor, gamma: float) -> Tensor:
-    """Returns ``(1 - p)^gamma``, with ``1 - p`` above 0, where a power may have no finite gradient."""
+    """Returns ``(1 - p)^gamma``.
+
+    Clips ``1 - p`` above 0, because the gradient of a power may be infinite at 0.
+    """
     return (1.0 - p).clip(min=1e-8).pow(gamma)
 
 
 def thresholded_cross_entropy(logits: Tensor, label: Tensor, smoothing: float, threshold: float) -> Tensor:
-    """Returns the binary cross-entropy with targets of 1 above a threshold and 0 elsewhere.
+    """Returns the binary cross-entropy with binary targets: 1 for labels above a threshold, else 0.
 
     See "ResNet strikes back" (Wightman et al. 2021, section 2.2).
 
     Args:
-        label: [B, C] float, 0..1, such as the shares of a mixed image; or [B] int64, converted to one-hot.
-        smoothing: Label smoothing in [0, 1), applied before the threshold.
+        logits: [B, C].
+        label: [B, C] float, 0..1, such as the class probabilities of mixed images; or [B] int64, which is
+            converted to one-hot.
+        smoothing: Label smoothing in [0, 1), which is applied before the threshold.
         threshold: Threshold in [0, 1).
     """
     with paddle.amp.auto_cast(enable=False):
@@ -150,27 +161,27 @@ def thresholded_cross_entropy(logits: Tensor, label: Tensor, smoothing: float, t
 
 
 def label_weights(label: Tensor, positives: Tensor) -> Tensor:
-    """Returns the weight of each label, [B, C] float32: rarer labels weigh more.
+    """Returns the weight of each label, [B, C] float32. Rare labels have larger weights.
 
-    With the share ``r`` of positives the weight is ``exp(1 - r)`` for labels above 0.5, and ``exp(r)`` for
-    others (DeepMAR, Li et al. 2015, section 3.3, with sigma = 1).
+    If ``r`` is the share of images that have a class, the weight is ``exp(1 - r)`` for labels above 0.5, and
+    ``exp(r)`` for other labels (DeepMAR, Li et al. 2015, section 3.3, with sigma = 1).
 
     Args:
-        label: Labels [B, C] float, 0..1.
-        positives: Share of images of each class, [C] float32.
+        label: [B, C] float, 0..1.
+        positives: Share of images that have each class, [C] float32.
     """
     return paddle.where(label > 0.5, 1.0 - positives, positives).exp()
 
 
 @dataclass(frozen=True)
 class AsymmetricFocus:
-    """How the asymmetric loss reduces the cost of easy classes.
+    """Settings of the asymmetric loss that reduce the cost of easy classes.
 
     Attributes:
         gamma_pos: Exponent for positives.
         gamma_neg: Exponent for negatives.
-        clip: Probability up to which negatives cost nothing.
-        constant: Whether the focusing factor gets no gradient.
+        clip: Negatives whose probability is at most this value have no cost.
+        constant: Whether the focusing factor is treated as a constant, without a gradient.
     """
 
     gamma_pos: float
@@ -185,11 +196,12 @@ def asymmetric_loss(
     """Returns the asymmetric loss (Ridnik et al. 2021, equations 4 to 7).
 
     With ``p = sigmoid(z)``, ``q = min(1 - p + clip, 1)`` and the label ``y``, ``s = y * p + (1 - y) * q`` is
-    the probability of the right answer. A class costs ``-(1 - s)^g * log(max(s, epsilon))`` with
+    the probability of the correct answer. The cost of a class is ``-(1 - s)^g * log(max(s, epsilon))`` with
     ``g = y * gamma_pos + (1 - y) * gamma_neg``.
 
     Args:
-        label: [B, C] float, 0..1; or [B] int64, converted to one-hot.
+        logits: [B, C].
+        label: [B, C] float, 0..1; or [B] int64, which is converted to one-hot.
         focus: Exponents and clipping.
         epsilon: Lower bound of the logarithm's argument.
         mean: Whether to average over classes instead of summing.
@@ -197,7 +209,7 @@ def asymmetric_loss(
     with paddle.amp.auto_cast(enable=False):
         z, y = logits.astype("float32"), _many_hot(label, logits.shape[-1])
         right = y * F.sigmoid(z) + (1.0 - y) * (F.sigmoid(-z) + focus.clip).clip(max=1.0)
-        # Not 0: there the gradient of a power with exponent 0 is NaN in Paddle 2.6.
+        # The minimum is not 0, because in Paddle 2.6 the gradient of 0 to the power of 0 is NaN.
         wrong = (1.0 - (right.detach() if focus.constant else right)).clip(min=1e-8)
         factor = wrong.pow(y * focus.gamma_pos + (1.0 - y) * focus.gamma_neg)
         cost = -right.clip(min=epsilon).log() * factor

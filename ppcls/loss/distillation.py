@@ -1,8 +1,9 @@
-"""Losses of a model that learns from the logits of another model, computed in float32.
+"""Implements losses of a model, the student, that learns from the logits of another model, in float32.
 
-All have the arguments ``logits`` and ``other``, the student's and the other model's logits, [B, C] of any
-floating dtype. The result is a float32 scalar, the mean over the batch. No gradient reaches ``other``, except
-in `mutual_divergence`. ``label`` is [B] int64, or [B, C] float whose largest value is the label.
+All losses have the arguments ``logits``, the student's logits, and ``other``, the other model's logits. Both
+are [B, C] and have any floating dtype. ``label`` is [B] int64, or [B, C] float, of which the class with the
+largest value is the label. The result is a float32 scalar, the mean over the batch. ``other`` gets no
+gradient, except in `mutual_divergence`.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ from ppcls.loss.classification import cross_entropy
 
 
 def soft_cross_entropy(logits: Tensor, other: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Returns the cross-entropy with the softmax of ``other``, with label smoothing in [0, 1)."""
+    """Returns the cross-entropy with the softmax of ``other`` as target, after label smoothing in [0, 1)."""
     with paddle.amp.auto_cast(enable=False):
         target = F.softmax(other.detach().astype("float32"))
     return cross_entropy(logits, target, smoothing)
 
 
 def softened_divergence(logits: Tensor, other: Tensor, temperature: float) -> Tensor:
-    """Returns the Kullback-Leibler divergence from the softened softmax of ``other``.
+    """Returns the Kullback-Leibler divergence between softened distributions (Hinton et al. 2015, section 2).
 
-    ``T^2 * sum(q * (log q - log p))`` with ``p = softmax(logits / T)`` and ``q = softmax(other / T)`` (Hinton
-    et al. 2015, section 2). The factor keeps gradients as large as at ``T = 1``.
+    The loss is ``T^2 * sum(q * (log q - log p))`` with ``p = softmax(logits / T)``,
+    ``q = softmax(other / T)`` and the temperature ``T``. With the factor ``T^2``, the size of gradients does
+    not depend on ``T``.
     """
     with paddle.amp.auto_cast(enable=False):
         student = _log_softmax(logits.astype("float32") / temperature)
@@ -42,16 +44,16 @@ def mutual_divergence(
     weights: Tensor | None = None,
     times_classes: bool = False,
 ) -> Tensor:
-    """Returns half the divergence in each direction: ``sum((p - q) * (log p - log q)) / 2``.
+    """Returns the mean of the divergences in both directions, ``sum((p - q) * (log p - log q)) / 2``.
 
-    Both models learn at once (Zhang et al. 2018, section 2.2). As in PaddleClas 2.6, one symmetric loss
-    has gradients for both.
+    With this loss, both models learn from each other (Zhang et al. 2018, section 2.2). As in PaddleClas 2.6,
+    one symmetric loss has gradients for both models.
 
     Args:
         logits: Logits of the student.
         other: Logits of the other model.
-        act: Function from logits to probabilities.
-        weights: Weights of the classes in the sum, [B, C] float32.
+        act: Function that converts logits into the probabilities ``p`` and ``q``.
+        weights: Weights of the classes in the sum, [B, C] float32; None for weights of 1.
         times_classes: Whether to multiply the sum by C.
     """
     with paddle.amp.auto_cast(enable=False):
@@ -67,9 +69,9 @@ def decoupled_divergence(
 ) -> Tensor:
     """Returns the loss of decoupled knowledge distillation (Zhao et al. 2022, equation 7), times ``T^2``.
 
-    ``alpha * KL(b || a) + beta * KL(q || p)``: the first divergence is of the binary distributions of the
-    label's class and all others, the second of the softmax over the other classes. Logits are divided by the
-    temperature ``T`` first; C > 1.
+    The loss is ``alpha * KL(b || a) + beta * KL(q || p)``. The first divergence compares binary
+    distributions: the class of the label against all other classes. The second one compares the softmax over
+    the other classes. Logits are divided by the temperature ``T`` first. C must be > 1.
     """
     with paddle.amp.auto_cast(enable=False):
         is_label = _one_hot(label, logits.shape[-1]) > 0.5
@@ -83,8 +85,12 @@ def decoupled_divergence(
 
 
 def _decoupled(z: Tensor, is_label: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns logarithms of shares: of the label and all others, [B, 2], and among the others, [B, C]."""
-    none = paddle.full_like(z, -1e4)  # a share of 0 without an infinity that would break gradients
+    """Returns logarithms of two distributions.
+
+    The first is [B, 2]: the probabilities of the label's class and of all other classes. The second is [B,
+    C]: the softmax over the other classes.
+    """
+    none = paddle.full_like(z, -1e4)  # probability 0, without an infinity that would make gradients NaN
     others = paddle.where(is_label, none, z)
     label = paddle.where(is_label, z, none).max(axis=-1, keepdim=True)
     two = _log_softmax(paddle.concat([label, others.logsumexp(axis=-1, keepdim=True)], axis=-1))
@@ -92,11 +98,12 @@ def _decoupled(z: Tensor, is_label: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def weighted_soft_labels(logits: Tensor, other: Tensor, label: Tensor, temperature: float) -> Tensor:
-    """Returns the cross-entropy with the other's softened softmax, weighted per image.
+    """Returns the cross-entropy with the other model's softened softmax, with a weight per image.
 
-    The weight is ``1 - exp(-student / other)`` of both models' cross-entropies with the label: the worse the
-    student is, the more it learns from the other model (Zhou et al. 2021, equation 8). No gradient reaches
-    the weight. Logits are divided by the temperature, and the loss is multiplied by its square.
+    The weight is ``1 - exp(-student / other)``, where ``student`` and ``other`` are the cross-entropies of
+    the models with the label (Zhou et al. 2021, equation 8). So the student learns more from the other model
+    if its own predictions are worse. The weight gets no gradient. Logits are divided by the temperature, and
+    the loss is multiplied by its square.
     """
     with paddle.amp.auto_cast(enable=False):
         student, other = logits.astype("float32"), other.detach().astype("float32")
@@ -113,9 +120,9 @@ def spherical(
 ) -> Tensor:
     """Returns the loss of spherical distillation (Guo et al. 2020, section 3.3), which ignores confidence.
 
-    Logits are normalized to mean 0 and standard deviation ``length``. The loss is ``share`` times the
-    cross-entropy with the other's softened softmax, times the temperature squared, plus ``1 - share`` times
-    the cross-entropy with the label.
+    The logits of each image are normalized to mean 0 and standard deviation ``length``. The loss is
+    ``share * soft * T^2 + (1 - share) * hard``, where ``soft`` is the cross-entropy with the other model's
+    softened softmax, ``hard`` is the cross-entropy with the label, and ``T`` is the temperature.
     """
     with paddle.amp.auto_cast(enable=False):
         student, other = (
@@ -131,8 +138,9 @@ def spherical(
 def correlation_distance(logits: Tensor, other: Tensor, of_images: float, of_classes: float) -> Tensor:
     """Returns the loss of DIST, distillation from a stronger teacher (Huang et al. 2022, equations 7 to 9).
 
-    One minus Pearson's correlation of both models' softmax: over the classes of each image, averaged with the
-    weight ``of_images``, and over the images of each class, averaged with the weight ``of_classes``.
+    A distance is one minus Pearson's correlation between the probabilities of both models. The loss is
+    ``of_images`` times the mean distance over the classes of an image, plus ``of_classes`` times the mean
+    distance over the images of a class.
     """
     with paddle.amp.auto_cast(enable=False):
         student, other = (_log_softmax(output.astype("float32")).exp() for output in (logits, other.detach()))
@@ -141,7 +149,8 @@ def correlation_distance(logits: Tensor, other: Tensor, of_images: float, of_cla
 
 def _uncorrelated(student: Tensor, other: Tensor, axis: int) -> Tensor:
     student, other = (values - values.mean(axis=axis, keepdim=True) for values in (student, other))
-    # A square root has no gradient at 0, where all images of a class or all classes of an image are equal.
+    # Clips at a minimum, because the gradient of a square root is infinite at 0. The value is 0 if all
+    # probabilities along the axis are equal.
     one, two = (values.square().sum(axis=axis).clip(min=1e-30).sqrt() for values in (student, other))
     return 1.0 - ((student * other).sum(axis=axis) / (one * two + 1e-8)).mean()
 
@@ -151,11 +160,11 @@ def _one_hot(label: Tensor, classes: int) -> Tensor:
 
 
 def _log_softmax(z: Tensor) -> Tensor:
-    """Replaces Paddle's function, which stops at -64 on the CPU."""
+    """Returns the logarithm of the softmax. Results of Paddle's function on the CPU are never below -64."""
     z = z - z.detach().max(axis=-1, keepdim=True)
     return z - z.exp().sum(axis=-1, keepdim=True).log()
 
 
 def _divergence(target: Tensor, student: Tensor) -> Tensor:
-    """Maps logarithms of distributions, [B, C], to Kullback-Leibler divergences, [B]."""
+    """Returns the Kullback-Leibler divergence per image, [B], of logarithms of distributions, [B, C]."""
     return (target.exp() * (target - student)).sum(axis=-1)

@@ -1,4 +1,4 @@
-"""Losses of embeddings: margins for the cosines of a head, and triplets."""
+"""Implements losses of embeddings: margins for the cosines of a head, and losses of pairs and triplets."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from paddle.nn import functional as F
 def arc_margin(cosine: Tensor, label: Tensor, margin: float, scale: float, easy: bool = False) -> Tensor:
     """Returns scaled cosines with a margin added to the label's angle (Deng et al. 2019, equation 3).
 
-    The label's cosine ``cos(a)`` becomes ``cos(a + m)`` if ``a + m`` is at most pi, and ``cos(a) - m *
-    sin(m)``, which still decreases, otherwise. With ``easy``, it stays ``cos(a)`` if that is not above 0.
+    The label's cosine ``cos(a)`` is replaced by ``cos(a + m)`` if ``a + m`` is at most pi. Otherwise, it is
+    replaced by ``cos(a) - m * sin(m)``, which still decreases with ``a``.
 
     Args:
-        cosine: Cosines [B, C], -1..1, float32.
-        label: Labels [B] int64.
+        cosine: [B, C] float32, -1..1.
+        label: [B] int64.
         margin: Margin m in radians.
-        scale: Factor on the result.
-        easy: See above.
+        scale: Factor of the result.
+        easy: Whether the label's cosine remains unchanged if it is not above 0.
 
     Returns:
-        Logits [B, C] float32 for a cross-entropy.
+        Logits for a cross-entropy, [B, C] float32.
     """
     sine = (1.0 - cosine.square() + 1e-6).clip(min=1e-6).sqrt()
     turned = cosine * math.cos(margin) - sine * math.sin(margin)
@@ -35,15 +35,19 @@ def arc_margin(cosine: Tensor, label: Tensor, margin: float, scale: float, easy:
 
 
 def cos_margin(cosine: Tensor, label: Tensor, margin: float, scale: float) -> Tensor:
-    """Returns scaled cosines, the label's minus a margin (Wang et al. 2018, equation 4); see `arc_margin`."""
+    """Returns scaled cosines, with a margin subtracted from the label's cosine.
+
+    See Wang et al. 2018, equation 4, and `arc_margin` for the arguments.
+    """
     return scale * _of_label(cosine - margin, cosine, label)
 
 
 def circle_margin(cosine: Tensor, label: Tensor, margin: float, scale: float) -> Tensor:
     """Returns cosines weighted by their distance from the optimum (Sun et al. 2020, equations 5, 6 and 8).
 
-    The label's cosine becomes ``[1 + m - s]+ * (s - 1 + m)``, others become ``[s + m]+ * (s - m)``. No
-    gradient passes through the factors in brackets; see `arc_margin`.
+    The label's cosine ``s`` is replaced by ``[1 + m - s]+ * (s - 1 + m)``, where ``[x]+`` is ``max(x, 0)``.
+    All other cosines are replaced by ``[s + m]+ * (s - m)``. The factors in brackets get no gradient. See
+    `arc_margin` for the arguments.
     """
     constant = cosine.detach()
     positive = (1.0 + margin - constant).clip(min=0.0) * (cosine - (1.0 - margin))
@@ -52,15 +56,15 @@ def circle_margin(cosine: Tensor, label: Tensor, margin: float, scale: float) ->
 
 
 def supervised_contrast(features: Tensor, label: Tensor, temperature: float) -> Tensor:
-    """Returns the supervised contrastive loss (Khosla et al. 2020, equation 2), without its factor.
+    """Returns the supervised contrastive loss (Khosla et al. 2020, equation 2), without its constant factor.
 
     Args:
-        features: Embeddings [B, D], any floating dtype, which are normalized to length 1.
-        label: Identities [B] int64.
+        features: Embeddings, [B, D], any floating dtype. The loss normalizes them to length 1.
+        label: Identities, [B] int64.
         temperature: Divisor of the cosines.
 
     Returns:
-        The mean over rows with another row of their identity, a float32 scalar; 0 without such rows.
+        Float32 scalar, the mean over rows whose identity has another row; 0 if there are no such rows.
     """
     with paddle.amp.auto_cast(enable=False):
         z = F.normalize(features.astype("float32"), axis=1)
@@ -75,16 +79,19 @@ def supervised_contrast(features: Tensor, label: Tensor, temperature: float) -> 
 
 
 def pairwise_cosines(features: Tensor, label: Tensor, margin: float, gamma: float) -> Tensor:
-    """Returns the pair similarity loss with one weight for all pairs (Sun et al. 2020, equation 1).
+    """Returns the pair similarity loss with equal weights of all pairs (Sun et al. 2020, equation 1).
 
-    ``softplus(logsumexp(gamma * (s_n + margin)) + logsumexp(-gamma * s_p))`` over the pairs of each row.
+    The loss of a row is ``softplus(logsumexp(gamma * (s_n + margin)) + logsumexp(-gamma * s_p))``. ``s_p``
+    are its cosines with rows of the same identity, ``s_n`` with rows of other identities.
 
     Args:
-        features: Embeddings [B, D], any floating dtype.
-        label: Identities [B] int64.
+        features: Embeddings, [B, D], any floating dtype. The loss normalizes them to length 1.
+        label: Identities, [B] int64.
+        margin: Margin between ``s_p`` and ``s_n``.
+        gamma: Scale of the cosines.
 
     Returns:
-        The mean over the batch, a float32 scalar. A row without positives or without negatives costs nothing.
+        Float32 scalar, the mean over the batch. The loss of a row without ``s_p`` or without ``s_n`` is 0.
     """
     with paddle.amp.auto_cast(enable=False):
         z = F.normalize(features.astype("float32"), axis=1)
@@ -102,19 +109,20 @@ def _of_label(positive: Tensor, negative: Tensor, label: Tensor) -> Tensor:
 
 
 def hard_triplets(features: Tensor, label: Tensor, margin: float, normalize: bool) -> Tensor:
-    """Returns the triplet loss of each row's farthest positive and nearest negative.
+    """Returns the triplet loss with the hardest triplet of each row (Hermans et al. 2017, equation 5).
 
-    ``max(0, margin + max d(a, p) - min d(a, n))`` with Euclidean distances (Hermans et al. 2017, equation 5).
-    A row is its own positive, too. A row without negatives costs nothing.
+    The loss of a row is ``max(0, margin + d_p - d_n)``. ``d_p`` is the Euclidean distance to the farthest row
+    of the same identity, which may be the row itself. ``d_n`` is the distance to the nearest row of another
+    identity. If there is no such row, the loss is 0.
 
     Args:
-        features: Embeddings [B, D], any floating dtype.
-        label: Identities [B] int64.
+        features: Embeddings, [B, D], any floating dtype.
+        label: Identities, [B] int64.
         margin: Margin > 0.
         normalize: Whether to normalize embeddings to length 1 first.
 
     Returns:
-        The mean over the batch, a float32 scalar.
+        Float32 scalar, the mean over the batch.
     """
     with paddle.amp.auto_cast(enable=False):
         z = features.astype("float32")

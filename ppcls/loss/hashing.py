@@ -1,4 +1,4 @@
-"""Losses of embeddings whose signs are hash codes."""
+"""Implements losses of embeddings whose signs are used as hash codes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import paddle
 from paddle import Tensor
 from paddle.nn import functional as F
 
-_EXPONENT = 50.0  # largest half inner product
+_EXPONENT = 50.0  # maximum of half the inner product of two embeddings
 
 
 def _same_identity(label: Tensor) -> Tensor:
-    """Returns 1 for pairs of the same identity and 0 for others, [B, B] float32."""
+    """Returns 1 for pairs of rows with the same identity and 0 for other pairs, [B, B] float32."""
     return (label.unsqueeze(1) == label.unsqueeze(0)).astype("float32")
 
 
@@ -18,8 +18,8 @@ def cauchy_hashing(features: Tensor, label: Tensor, gamma: float, quantization: 
     """Returns the loss of Deep Cauchy Hashing (Cao et al. 2018, equations 7 to 9).
 
     Args:
-        features: Embeddings [B, D], any floating dtype.
-        label: Identities [B] int64.
+        features: Embeddings, [B, D], any floating dtype.
+        label: Identities, [B] int64.
         gamma: Scale of the Cauchy distribution.
         quantization: Weight of the quantization loss.
 
@@ -38,7 +38,7 @@ def cauchy_hashing(features: Tensor, label: Tensor, gamma: float, quantization: 
 
 
 def _hamming(one: Tensor, other: Tensor) -> Tensor:
-    """Returns relaxed Hamming distances of codes [B, D] and [K, D], > 0, [B, K]."""
+    """Returns relaxed Hamming distances between codes, [B, D] and [K, D]; [B, K], all > 0."""
     lengths = one.norm(axis=1).unsqueeze(1) * other.norm(axis=1).unsqueeze(0)
     cosine = one @ other.t() / lengths.clip(min=1e-4)
     return (1.0 - cosine.clip(max=0.99)) * (one.shape[1] / 2)
@@ -48,9 +48,10 @@ def locality_constrained(features: Tensor, label: Tensor, quantization: float) -
     """Returns the loss of Locality-Constrained Deep Supervised Hashing (Zhu & Gao 2017).
 
     Args:
-        features: Embeddings [B, D], any floating dtype.
-        label: Identities [B] int64.
-        quantization: Weight of the difference between similarities of embeddings and of their signs.
+        features: Embeddings, [B, D], any floating dtype.
+        label: Identities, [B] int64.
+        quantization: Weight of the difference between the similarities of embeddings and those of their
+            signs.
 
     Returns:
         Float32 scalar, the mean over all pairs.
@@ -68,14 +69,15 @@ def stable_distribution(features: Tensor, logits: Tensor, label: Tensor, alpha: 
     """Returns the loss of hashing based on stable distribution (Wu et al. 2019).
 
     Args:
-        features: Embeddings [B, D], any floating dtype.
-        logits: [B, C].
-        label: Classes [B] int64.
+        features: Embeddings, [B, D], any floating dtype.
+        logits: [B, C], any floating dtype.
+        label: Classes, [B] int64.
         alpha: Weight of the loss of pairs.
 
     Returns:
-        Float32 scalar: the cross-entropy, plus ``alpha / 2`` times the mean over all pairs: the squared
-        distance for the same class, and for others the amount by which it is below 2 D.
+        Float32 scalar, the cross-entropy plus ``alpha / 2`` times the mean loss of all pairs. With the
+        squared distance ``d``, the loss of a pair is ``d`` for equal classes, and ``max(0, 2 * D - d)`` for
+        different classes.
     """
     with paddle.amp.auto_cast(enable=False):
         z, same = features.astype("float32"), _same_identity(label)

@@ -1,4 +1,4 @@
-"""Losses with layers of their own, which are trained with the model. Most compare layers of two models."""
+"""Implements losses with trainable layers. Most of them compare layers of two models."""
 
 from __future__ import annotations
 
@@ -20,22 +20,25 @@ FeatureShape = tuple[int, int, int]  # [channels, height, width]
 
 
 def learned_losses(losses: Sequence[LossSpec]) -> dict[str, LossSpec]:
-    """Returns the losses that have layers, by the names of these layers: ``loss1`` for the second loss."""
+    """Returns the losses that have trainable layers, by name. The name of the second loss is ``loss1``."""
     return {
         f"loss{position}": spec for position, spec in enumerate(losses) if getattr(spec, "has_weights", False)
     }
 
 
 def build_learned_loss(spec: LossSpec, arch: Any) -> nn.Layer:
-    """Returns the layer of a loss.
-
-    It is `CenterDistance`, or maps the outputs of a `DistillationNetwork` to the cost per image, [B] float32.
+    """Builds the layer of a loss.
 
     Args:
-        arch: Section ``Arch``; a `DistillationModel` if the loss compares models.
+        spec: Config of the loss.
+        arch: Config section ``Arch``; a `DistillationModel` if the loss compares models.
+
+    Returns:
+        A `CenterDistance`, or a layer that maps the outputs of a `DistillationNetwork` to the cost per image,
+        [B] float32.
 
     Raises:
-        TypeError: The loss has no layers.
+        TypeError: The loss has no trainable layers.
     """
     match spec:
         case CenterLoss():
@@ -54,19 +57,21 @@ def build_learned_loss(spec: LossSpec, arch: Any) -> nn.Layer:
             if spec.base_loss_name == "MGDLoss":
                 return MaskedGeneration(pairs, *spec.channels, spec.lambda_mgd, spec.alpha_mgd)
             return ProjectorEnsemble(pairs, *spec.channels, spec.num_projectors)
-    raise TypeError(f"{spec.kind} has no layers")
+    raise TypeError(f"{spec.kind} has no trainable layers")
 
 
 class CenterDistance(nn.Layer):  # type: ignore[misc]
-    """Squared distances from the centers of classes, which plain SGD updates (Wen et al. 2016, equation 2).
+    """Computes squared distances between embeddings and the centers of their classes.
+
+    See Wen et al. 2016, equation 2. The centers are trained with plain SGD.
 
     Attributes:
-        centers: [classes, size], initially from the standard normal distribution.
+        centers: [classes, size]. The initial values are from the standard normal distribution.
 
     Args:
         classes: Number of classes.
         size: Length of an embedding.
-        rate: Learning rate of the centers; see `ppcls.optimizer.optimizers.with_plain_sgd`.
+        rate: Learning rate of the centers. See `ppcls.optimizer.optimizers.with_plain_sgd`.
     """
 
     def __init__(self, classes: int, size: int, rate: float) -> None:
@@ -76,14 +81,18 @@ class CenterDistance(nn.Layer):  # type: ignore[misc]
         self.centers.optimize_attr[SGD_RATE] = rate
 
     def zeros(self, rows: int) -> Tensor:
-        """Returns zeros, [rows] float32, that depend on the centers with a gradient of 0."""
+        """Returns zeros, [rows] float32, that are computed from the centers, with a gradient of 0."""
         return (self.centers.sum() * 0.0).expand([rows])
 
     def forward(self, features: Tensor, label: Tensor) -> Tensor:
-        """Maps embeddings [B, size] and labels [B] int64 to the mean over the batch, a float32 scalar.
+        """Returns the mean distance over the batch, a float32 scalar.
+
+        Args:
+            features: Embeddings, [B, size].
+            label: [B] int64.
 
         Raises:
-            UserError: The embeddings have another size.
+            UserError: The length of the embeddings differs from ``size``.
         """
         if features.shape[1] != self.centers.shape[1]:
             raise UserError(
@@ -95,12 +104,14 @@ class CenterDistance(nn.Layer):  # type: ignore[misc]
 
 
 class FeaturePairLoss(nn.Layer):  # type: ignore[misc]
-    """The sum of a cost over pairs of feature maps; no gradient reaches the second map of a pair.
+    """Base class of losses that sum a cost over pairs of feature maps.
+
+    The second feature map of a pair gets no gradient.
 
     Args:
         pairs: Names of the two outputs of each pair.
-        channels: Channels of the first output of each pair.
-        other_channels: Channels of the second one.
+        channels: Number of channels of the first output of each pair.
+        other_channels: Number of channels of the second output of each pair.
     """
 
     def __init__(self, pairs: Sequence[tuple[str, str]], channels: int, other_channels: int) -> None:
@@ -108,10 +119,14 @@ class FeaturePairLoss(nn.Layer):  # type: ignore[misc]
         self._pairs, self._channels = tuple(pairs), (channels, other_channels)
 
     def forward(self, outputs: Mapping[str, Tensor]) -> Tensor:
-        """Maps outputs by name to the cost per image, [B] float32.
+        """Returns the cost per image, [B] float32.
+
+        Args:
+            outputs: Outputs of the models by name.
 
         Raises:
-            UserError: An output has other channels, or height and width differ within a pair.
+            UserError: An output has another number of channels, or the outputs of a pair differ in height or
+                width.
         """
         total: Tensor | float = 0.0
         for one, other in self._pairs:
@@ -122,22 +137,22 @@ class FeaturePairLoss(nn.Layer):  # type: ignore[misc]
         return total
 
     def cost(self, student: Tensor, other: Tensor) -> Tensor:
-        """Maps [B, C, H, W] and [B, C', H, W] to [B] float32."""
+        """Returns the cost per image, [B] float32, for feature maps [B, C, H, W] and [B, C', H, W]."""
         raise NotImplementedError
 
 
 class MaskedGeneration(FeaturePairLoss):
-    """Masked generative distillation (Yang et al. 2022, equation 4).
+    """Implements masked generative distillation (Yang et al. 2022, equation 4).
 
-    Two convolutions generate the other model's features from the student's, whose random channels are masked.
-    The cost is the mean squared difference.
+    Random channels of the student's features are masked. Two convolutions then generate the other model's
+    features from them. The cost is the mean squared difference.
 
     Args:
         pairs: Names of the two outputs of each pair.
-        channels: Channels of the student's features.
-        other_channels: Channels of the other model's features.
+        channels: Number of channels of the student's features.
+        other_channels: Number of channels of the other model's features.
         masked: Share of masked channels.
-        factor: Factor on the cost.
+        factor: Factor of the cost.
     """
 
     def __init__(
@@ -165,18 +180,23 @@ class MaskedGeneration(FeaturePairLoss):
 
 
 def _conv(in_channels: int, out_channels: int, kernel: int) -> nn.Conv2D:
-    initializer = nn.initializer.KaimingNormal(fan_in=out_channels * kernel**2)  # the authors use the fan-out
+    initializer = nn.initializer.KaimingNormal(
+        fan_in=out_channels * kernel**2
+    )  # fan-out, as in the paper's code
     return nn.Conv2D(in_channels, out_channels, kernel, padding=kernel // 2, weight_attr=initializer)
 
 
 class ProjectorEnsemble(FeaturePairLoss):
-    """Projector ensemble (Chen et al. 2022, equations 5 and 6): one minus the cosine of two features.
+    """Implements the projector ensemble (Chen et al. 2022, equations 5 and 6).
+
+    Several layers project the student's features. The cost is one minus the cosine between the mean of the
+    projections and the other model's features.
 
     Args:
         pairs: Names of the two outputs of each pair.
-        channels: Channels of the student's features.
-        other_channels: Channels of the other model's features.
-        projectors: Number of projections of the student's features, which are averaged.
+        channels: Number of channels of the student's features.
+        other_channels: Number of channels of the other model's features.
+        projectors: Number of projections.
     """
 
     def __init__(
@@ -194,7 +214,7 @@ class ProjectorEnsemble(FeaturePairLoss):
 
 
 class LinearNorm(nn.Layer):  # type: ignore[misc]
-    """A linear layer and batch norm."""
+    """A linear layer, followed by batch normalization."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -206,18 +226,19 @@ class LinearNorm(nn.Layer):  # type: ignore[misc]
 
 
 class AttentionTransfer(nn.Layer):  # type: ignore[misc]
-    """Attention-based feature distillation, AFD (Ji, Heo & Park 2021, equations 2 to 6).
+    """Implements attention-based feature distillation, AFD (Ji, Heo & Park 2021, equations 2 to 6).
 
-    Queries are computed from the channel means of the teacher's layers, keys from those of the student's
-    layers. The softmax of their products is the weight of each pair of layers. It multiplies the mean squared
-    difference of their energies: the mean squares over channels, normalized to length 1.
+    Queries are computed from the channel means of the teacher's layers, and keys from the channel means of
+    the student's layers. The softmax of their products is the weight of each pair of layers. The cost is the
+    weighted sum of the mean squared differences between energies. The energy of a layer is the mean square
+    over channels, normalized to length 1.
 
     Args:
         student: Output names of the student's layers.
         teacher: Output names of the teacher's layers.
         student_shapes: Shapes of the student's layers.
         teacher_shapes: Shapes of the teacher's layers.
-        size: Size of a query or key.
+        size: Length of a query or key.
     """
 
     def __init__(
@@ -244,7 +265,10 @@ class AttentionTransfer(nn.Layer):  # type: ignore[misc]
         )
 
     def forward(self, outputs: Mapping[str, Tensor]) -> Tensor:
-        """Maps outputs by name to the cost per image, [B] float32; no gradient reaches the teacher's.
+        """Returns the cost per image, [B] float32. The teacher's outputs get no gradient.
+
+        Args:
+            outputs: Outputs of the models by name.
 
         Raises:
             UserError: The shape of an output differs from the config.
@@ -264,7 +288,10 @@ class AttentionTransfer(nn.Layer):  # type: ignore[misc]
             return cost
 
     def _attention(self, student: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:
-        """Returns weights [B, teacher's layers, student's layers] float32, whose last axis sums to 1."""
+        """Returns the weights of pairs, [B, teacher's layers, student's layers] float32.
+
+        The sum over the last axis is 1.
+        """
         queries = [layer(_means(feature)) for layer, feature in zip(self.query_layer, targets, strict=True)]
         query = paddle.stack(queries, 1)
         keys = [
@@ -279,26 +306,26 @@ class AttentionTransfer(nn.Layer):  # type: ignore[misc]
 
 
 def _check_shape(name: str, feature: Tensor, shape: Sequence[int]) -> None:
-    """Raises `UserError` unless an output has the shape [B, *shape]."""
+    """Raises `UserError` if the shape of an output is not [B, *shape]."""
     actual = list(feature.shape[1:])
     if actual != list(shape):
         raise UserError(
             f"Loss.Train: {name} has the shape {actual}, channels first, but the loss expects {list(shape)}; "
-            "correct the shape there, or choose another layer"
+            "correct the shape in the config of the loss, or choose another layer"
         )
 
 
 def _means(feature: Tensor) -> Tensor:
-    """Maps [B, C, H, W] to the means of the channels, [B, C]."""
+    """Returns the mean of each channel, [B, C], of a feature map [B, C, H, W]."""
     return feature.mean(axis=[2, 3])
 
 
 def _energy(feature: Tensor) -> Tensor:
-    """Maps [B, C, H, W] to the mean square over channels, [B, 1, H, W] float32."""
+    """Returns the mean square over channels, [B, 1, H, W] float32, of a feature map [B, C, H, W]."""
     return feature.astype("float32").square().mean(axis=1, keepdim=True)
 
 
 def _pooled_energies(features: Sequence[Tensor], sides: tuple[int, int]) -> Tensor:
-    """Returns the energies of all features, pooled to ``sides`` and normalized: [B, layers, H * W]."""
+    """Returns the energies of all features, pooled to ``sides`` and normalized, [B, layers, H * W]."""
     pooled = [F.adaptive_avg_pool2d(_energy(feature), sides).flatten(1) for feature in features]
     return F.normalize(paddle.stack(pooled, 1), axis=2)

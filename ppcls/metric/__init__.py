@@ -1,1 +1,1 @@
-"""Metrics."""
+"""Implements metrics."""

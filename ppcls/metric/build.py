@@ -38,10 +38,10 @@ class Rows(NamedTuple):
 
     Attributes:
         outputs: Outputs of the model, [N, D].
-        labels: Labels [N, C] or [N, 1].
-        queries: Number of first rows that are queries, with the other rows as gallery; None: each row is a
-            query among all others.
-        cameras: Camera of each image, [N]; None if unknown.
+        labels: [N, C], 0 or 1 for each class; or [N, 1], class ids.
+        queries: Number of queries. They are the first rows, and the other rows are the gallery. If None, each
+            row is a query, and all other rows are its gallery.
+        cameras: Number of the camera of each image, [N]; None if unknown.
     """
 
     outputs: NDArray[np.float32]
@@ -51,19 +51,20 @@ class Rows(NamedTuple):
 
     @property
     def one_label(self) -> Floats:
-        """The labels, [N] if each image has one."""
+        """Labels; [N] if each image has a single label, else [N, C]."""
         return self.labels[:, 0] if self.labels.shape[1] == 1 else self.labels
 
 
 @dataclass(frozen=True)
 class CountMetric:
-    """A metric that is a function of counts, which are summed over batches and ranks.
+    """A metric that is computed from counts, which are summed over batches and ranks.
 
     Attributes:
-        names: Names of its values.
+        names: Names of the metric's values.
         width: Number of counts.
-        count: Function from outputs and labels to counts, [width] int64.
-        values: Function from counts, [width] float64, and the number of images to the values.
+        count: Function of outputs and labels that returns the counts, [width] int64.
+        values: Function of the summed counts, [width] float64, and the number of images. It returns the
+            values.
     """
 
     names: tuple[str, ...]
@@ -74,12 +75,12 @@ class CountMetric:
 
 @dataclass(frozen=True)
 class GatheredMetric:
-    """A metric that needs the outputs of all images at once.
+    """A metric that needs the outputs of all images at the same time.
 
     Attributes:
-        names: Names of its values.
-        values: Function from the rows of all images to the values.
-        output: Name of the model's output.
+        names: Names of the metric's values.
+        values: Function of the rows of all images that returns the values.
+        output: Name of the model's output that the metric uses.
     """
 
     names: tuple[str, ...]
@@ -89,11 +90,12 @@ class GatheredMetric:
 
 @dataclass(frozen=True)
 class Metrics:
-    """Several metrics, exact over batches and ranks.
+    """Several metrics, whose values do not depend on how images are divided into batches and ranks.
 
     Attributes:
         parts: The metrics.
-        lower_is_better: Whether lower values of the first one, which selects the best model, are better.
+        lower_is_better: Whether lower values of the first metric are better. The first metric selects the
+            best model.
     """
 
     parts: tuple[CountMetric | GatheredMetric, ...]
@@ -111,7 +113,7 @@ class Metrics:
 
     @property
     def gathered(self) -> tuple[str, ...]:
-        """Names of the outputs that are needed of all images, each once."""
+        """Names of the outputs that metrics need for all images at the same time, without duplicates."""
         return tuple(dict.fromkeys(part.output for part in self.parts if isinstance(part, GatheredMetric)))
 
     def counts(self, outputs: Outputs, label: Tensor) -> Tensor:
@@ -119,7 +121,7 @@ class Metrics:
 
         Args:
             outputs: Outputs of the model, such as logits [B, C], of any floating dtype.
-            label: Labels [B] int64, or [B, C] float; see `Batch`.
+            label: [B] int64, or [B, C] float; see `Batch`.
 
         Returns:
             [width] int64, on the device of ``outputs``.
@@ -130,11 +132,12 @@ class Metrics:
         return paddle.concat([part.count(outputs, label) for part in counted])
 
     def values(self, counts: Floats, images: float, rows: dict[str, Rows] | None = None) -> dict[str, float]:
-        """Returns name to value.
+        """Returns the values of all metrics by name.
 
         Args:
             counts: Sums of `counts` over batches and ranks, [width].
-            rows: Output name to the rows of all images, for `GatheredMetric`.
+            images: Number of images.
+            rows: Rows of all images by output name, for each `GatheredMetric`.
         """
         values: list[float] = []
         for part in self.parts:
@@ -148,22 +151,23 @@ class Metrics:
 
 
 def build_metrics(specs: tuple[MetricSpec, ...], classes: int = 0, search: Search = PLAIN_SEARCH) -> Metrics:
-    """Builds the metrics of ``specs``, in their order.
+    """Builds metrics from their configs.
 
     Args:
+        specs: Configs of the metrics.
         classes: Number of classes, for metrics with values per class.
-        search: How retrieval metrics compare images.
+        search: Settings of retrieval metrics.
 
     Raises:
-        ValueError: There is no metric, or a name occurs twice.
+        ValueError: There is no metric, or two metrics have the same name.
         TypeError: An entry is not a metric.
     """
     parts = tuple(_build(spec, classes, search) for spec in specs)
     if not parts:
-        raise ValueError("expected at least one metric")
+        raise ValueError("expected at least one metric, got none")
     metrics = Metrics(parts, specs[0].lower_is_better)
     if repeated := [name for name, times in Counter(metrics.names).items() if times > 1]:
-        raise ValueError(f"metrics listed twice: {', '.join(repeated)}")
+        raise ValueError(f"expected each metric once, but these are listed twice: {', '.join(repeated)}")
     return metrics
 
 
@@ -270,6 +274,6 @@ def _topk_of_model(name: str, topk: tuple[int, ...]) -> Count:
 
 
 def _count_labels(outputs: Outputs, label: Tensor) -> Tensor:
-    """Counts correct labels and all labels: [2] int64."""
+    """Returns the number of correct labels and the number of all labels, [2] int64."""
     right = multi_label.right_labels(get_logits(outputs), label)
     return paddle.concat([right, paddle.full([1], label.size, "int64")])

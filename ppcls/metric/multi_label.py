@@ -1,4 +1,7 @@
-"""Metrics of images that have several classes; a class is predicted if its sigmoid is above 0.5."""
+"""Implements metrics for images with several classes.
+
+A class counts as predicted if its sigmoid is above 0.5, or above the threshold of `attribute_measures`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ def right_labels(logits: Tensor, label: Tensor) -> Tensor:
 
     Args:
         logits: [B, C], any floating dtype.
-        label: [B, C] float; a class of a mixed image is present if its share is above 0.5.
+        label: [B, C] float. Values above 0.5 are positive.
 
     Returns:
         [1] int64, 0..B * C, on the device of ``logits``.
@@ -23,7 +26,10 @@ def right_labels(logits: Tensor, label: Tensor) -> Tensor:
 
 
 def right_images(logits: Tensor, label: Tensor) -> Tensor:
-    """Counts the images whose labels are all correct, [1] int64; arguments as in `right_labels`."""
+    """Returns the number of images whose labels are all correct, [1] int64.
+
+    See `right_labels` for the arguments.
+    """
     return _right(logits, label).min(axis=-1).sum().reshape([1])
 
 
@@ -34,16 +40,19 @@ def _right(logits: Tensor, label: Tensor) -> Tensor:
 def mean_average_precision(
     scores: NDArray[np.float32], labels: NDArray[np.float64], kind: Literal["integral", "11point"]
 ) -> float:
-    """Returns the average precision, averaged over classes; NaN if no class has positives.
+    """Returns the mean of the average precisions of all classes that have positives.
 
-    ``integral`` is the sum of ``(R_n - R_(n-1)) * P_n`` over the distinct scores; ``11point`` is the mean of
-    the highest precision at recalls of at least 0, 0.1 … 1 (Everingham et al. 2010, section 4.2). The order
-    of images with equal scores does not matter.
+    The result does not depend on the order of images with equal scores.
 
     Args:
-        scores: Scores [N, C]; higher is more likely.
-        labels: Labels [N, C], 0 or 1.
-        kind: Definition of the average precision.
+        scores: [N, C]. A higher score means that the class is more likely.
+        labels: [N, C], 0 or 1.
+        kind: Definition of the average precision. ``integral``: the sum of ``(R_n - R_(n-1)) * P_n`` over the
+            distinct scores, with recall ``R`` and precision ``P``. ``11point``: the mean, over the recalls 0,
+            0.1, …, 1, of the highest precision at this recall or above (Everingham et al. 2010, section 4.2).
+
+    Returns:
+        0..1; NaN if no class has positives, or if scores are not finite.
     """
     precisions = [
         _average_precision(scores[:, k], labels[:, k], kind) for k in np.flatnonzero(labels.any(axis=0))
@@ -59,7 +68,8 @@ def _average_precision(score: NDArray[np.float32], label: NDArray[np.float64], k
     precision, recall, _ = precision_recall_curve(label, score)  # recall decreases from 1 to 0
     if kind == "integral":
         return float(-(np.diff(recall) * precision[:-1]).sum())
-    # The last point belongs to no image and does not count. A recall within rounding of k / 10 reaches it.
+    # Ignores the last point, because it does not correspond to an image. The tolerance allows for rounding
+    # errors of the recall.
     best = [precision[:-1][recall[:-1] >= k / 10 - 1e-12].max() for k in range(11)]
     return float(np.mean(best))
 
@@ -67,12 +77,12 @@ def _average_precision(score: NDArray[np.float32], label: NDArray[np.float64], k
 def attribute_measures(
     scores: NDArray[np.float32], labels: NDArray[np.float64], threshold: float
 ) -> list[float]:
-    """Returns the values of `ATTRMetric`; NaN for non-finite scores.
+    """Returns the five values of `ATTRMetric`; NaN if scores are not finite.
 
     Args:
-        scores: Logits [N, C].
-        labels: Labels [N, C], 0 or 1.
-        threshold: A class is predicted if its sigmoid is above.
+        scores: Logits, [N, C].
+        labels: [N, C], 0 or 1.
+        threshold: A class counts as predicted if its sigmoid is above this threshold.
     """
     if not len(scores) or not np.isfinite(scores).all():
         return [float("nan")] * 5
@@ -88,7 +98,7 @@ def attribute_measures(
 
 
 def _shares(part: NDArray[np.bool_], whole: NDArray[np.bool_], axis: int) -> NDArray[np.float64]:
-    """Returns the share of ``whole`` that is in ``part``; 0 if ``whole`` is empty."""
+    """Returns the size of ``part`` divided by that of ``whole`` along an axis; 0 if ``whole`` is empty."""
     parts, wholes = part.sum(axis=axis), whole.sum(axis=axis)
     shares: NDArray[np.float64] = np.divide(parts, wholes, out=np.zeros(len(parts)), where=wholes > 0)
     return shares

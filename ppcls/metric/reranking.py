@@ -1,4 +1,4 @@
-"""Re-ranking of retrieved images by the neighbors they share (Zhong et al. 2017, arXiv:1701.08398)."""
+"""Re-ranks retrieved images by their common nearest neighbors (Zhong et al. 2017, arXiv:1701.08398)."""
 
 from __future__ import annotations
 
@@ -8,29 +8,31 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-_K1, _K2, _WEIGHT = 20, 6, 0.3  # as in the paper and in PaddleClas
-_BLOCK = 256  # rows at once
+_K1, _K2, _WEIGHT = 20, 6, 0.3  # k1, k2 and lambda in the paper; also the values of PaddleClas
+_BLOCK = 256  # number of rows that are processed together
 Floats = NDArray[np.float32]
 
 
 def reranked_similarities(unit: Floats, queries: int | None = None) -> Floats:
-    """Returns similarities that take into account which nearest neighbors two images share.
+    """Returns similarities that depend on the common nearest neighbors of two images.
 
-    They are 1 minus the paper's distance: 0.7 of the Jaccard distance of the images' k-reciprocal neighbors,
-    and 0.3 of their squared Euclidean distance, as a share of the query's largest one.
+    A similarity is 1 minus the distance of the paper, ``0.7 * J + 0.3 * E``. ``J`` is the Jaccard distance of
+    the images' k-reciprocal neighbors. ``E`` is the squared Euclidean distance, divided by the largest one of
+    the query.
 
     Args:
         unit: Embeddings of length 1, [N, D].
-        queries: Number Q of first rows that are queries, with the other rows as gallery; None: each row is
-            a query among all rows.
+        queries: Number Q of queries. They are the first rows, and the other rows are the gallery. If None,
+            each row is a query, and all rows are the gallery.
 
     Returns:
-        [Q, N - Q], or [N, N] without ``queries``.
+        [Q, N - Q]; [N, N] if ``queries`` is None.
     """
     count, first = (len(unit), 0) if queries is None else (queries, queries)
     nearest, farthest = _neighbors(unit)
     near, half = _reciprocal(nearest, _K1 + 1), _reciprocal(nearest, _K1 // 2 + 1)
-    # Neighbors whose own neighbors are mostly neighbors of the image add theirs.
+    # If most neighbors of a neighbor are also neighbors of the image, all of them are added to the image's
+    # neighbors.
     shared = (near @ half.T).multiply(near)
     sizes = np.asarray(half.sum(axis=1)).ravel()
     trusted = shared.multiply(sparse.csr_matrix(3 * shared > 2 * near.multiply(sizes)))
@@ -52,7 +54,10 @@ def reranked_similarities(unit: Floats, queries: int | None = None) -> Floats:
 
 
 def _neighbors(unit: Floats) -> tuple[NDArray[np.intp], Floats]:
-    """Returns each row's nearest rows, itself first, [N, k], and its largest squared distance [N]."""
+    """Returns the nearest rows of each row, [N, k], and the largest squared distance of each row, [N].
+
+    The nearest row is the row itself.
+    """
     nearest, farthest = [], []
     for begin in range(0, len(unit), _BLOCK):
         distances = 2 - 2 * unit[begin : begin + _BLOCK] @ unit.T
@@ -67,13 +72,13 @@ def _neighbors(unit: Floats) -> tuple[NDArray[np.intp], Floats]:
 
 
 def _members(columns: NDArray[np.intp]) -> Any:
-    """Returns a sparse matrix [N, N] that is 1 in the given columns of each row."""
+    """Returns a sparse matrix, [N, N], that is 1 in the columns that are listed for each row, [N, k]."""
     count, k = columns.shape
     ones = np.ones(count * k, np.float32)
     return sparse.csr_matrix((ones, (np.repeat(np.arange(count), k), columns.ravel())), (count, count))
 
 
 def _reciprocal(nearest: NDArray[np.intp], k: int) -> Any:
-    """Returns a sparse matrix that is 1 where two rows are among the ``k`` nearest of each other."""
+    """Returns a sparse matrix, [N, N], that is 1 if two rows are among each other's ``k`` nearest rows."""
     near = _members(nearest[:, :k])
     return near.multiply(near.T).tocsr()

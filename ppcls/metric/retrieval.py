@@ -1,4 +1,4 @@
-"""Metrics of embeddings: how well images of the same identity are found."""
+"""Implements metrics of embeddings for the retrieval of images with the same identity."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-_BLOCK = 256  # queries at once
+_BLOCK = 256  # number of queries that are processed together
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Search:
-    """How images are compared.
+    """Settings for comparing images.
 
     Attributes:
-        output: Output of the model that is the embedding.
-        normalize: Whether embeddings are compared by their cosines, instead of their inner products.
-        binarize: ``sign`` or, for values from 0 to 1, ``round``: the bits of hash codes as -1 and 1.
-        rerank: Whether `ppcls.metric.reranking.reranked_similarities` compares images.
+        output: Name of the model's output that is the embedding.
+        normalize: Whether the similarity of embeddings is their cosine instead of their inner product.
+        binarize: Function that converts embeddings into hash codes of -1 and 1: ``sign``, or ``round`` for
+            values from 0 to 1; None for no conversion.
+        rerank: Whether to use `ppcls.metric.reranking.reranked_similarities`.
     """
 
     output: str = "features"
@@ -41,22 +42,24 @@ def recalls_at(
     cameras: NDArray[np.int64] | None = None,
     search: Search = PLAIN_SEARCH,
 ) -> list[float]:
-    """Returns, for each ``k``, the share of queries with their identity among the ``k`` nearest images.
+    """Returns recall@k: the share of queries that have their identity among the ``k`` nearest images.
 
-    Among images of equal similarity, those of other identities come first, so that their order does not
-    matter.
+    If images have equal similarities, images of other identities are ranked first. So the result does not
+    depend on the order of images.
 
     Args:
-        features: Embeddings [N, D].
-        labels: Identities [N].
-        topk: Values of k >= 1.
-        queries: Number of first rows that are queries, with the other rows as gallery; None: each row is a
-            query among all others.
-        cameras: Camera of each image, [N]; a query ignores images of its identity from its own camera.
-        search: How images are compared.
+        features: Embeddings, [N, D].
+        labels: Identities, [N].
+        topk: Values of k, all >= 1.
+        queries: Number of queries. They are the first rows, and the other rows are the gallery. If None, each
+            row is a query, and all other rows are its gallery.
+        cameras: Number of the camera of each image, [N]. A query ignores images with its identity and its
+            camera. None if cameras are unknown.
+        search: Settings for comparing images.
 
     Returns:
-        One value per k, 0..1, over the queries whose identity has another image; NaN if there is none.
+        One value per k, 0..1. Queries whose identity has no image in the gallery are ignored; NaN if there
+        are no other queries.
     """
     similarities = _queries(features, labels, queries, cameras, search)
     ahead = [int((others >= matches.max()).sum()) for matches, others in similarities]
@@ -71,9 +74,10 @@ def precisions_at(
     cameras: NDArray[np.int64] | None = None,
     search: Search = PLAIN_SEARCH,
 ) -> list[float]:
-    """Returns, for each ``k``, the mean share of the identity among the ``k`` nearest images.
+    """Returns precision@k: the mean share of images with the query's identity among the ``k`` nearest images.
 
-    Arguments, queries and ties as in `recalls_at`. With fewer than ``k`` images, absent ones count as wrong.
+    See `recalls_at` for the arguments, ignored queries and equal similarities. If the gallery has fewer than
+    ``k`` images, the missing images count as wrong.
     """
     shares: list[list[float]] = []
     for matches, others in _queries(features, labels, queries, cameras, search):
@@ -90,9 +94,11 @@ def mean_average_precision(
     cameras: NDArray[np.int64] | None = None,
     search: Search = PLAIN_SEARCH,
 ) -> float:
-    """Returns the mean average precision of queries; arguments and queries as in `recalls_at`.
+    """Returns the mean of the average precisions of all queries.
 
-    At each image of the identity, precision is the share of its identity among all images at least as near.
+    The average precision of a query is the mean, over all images with its identity, of the precision at this
+    image: the share of images with the identity among all images that are at least as similar. See
+    `recalls_at` for the arguments and ignored queries.
     """
 
     def precision(matches: NDArray[np.float32], others: NDArray[np.float32]) -> float:
@@ -112,8 +118,10 @@ def _queries(
     cameras: NDArray[np.int64] | None,
     search: Search,
 ) -> Iterator[tuple[NDArray[np.float32], NDArray[np.float32]]]:
-    """Yields, for each query, its similarities to its own identity and to all others."""
-    count, first = (len(labels), 0) if queries is None else (queries, queries)  # first row of the gallery
+    """Yields the similarities of each query to images of its identity, and to images of other identities."""
+    count, first = (
+        (len(labels), 0) if queries is None else (queries, queries)
+    )  # first: first row of the gallery
     vectors = _comparable_vectors(features, search)
     reranked = None
     if search.rerank:
@@ -125,7 +133,7 @@ def _queries(
         similar = vectors[begin:end] @ vectors[first:].T if reranked is None else reranked[begin:end]
         same = labels[begin:end, None] == labels[first:]
         matches = same.copy()
-        if queries is None:  # a query does not find itself
+        if queries is None:  # a query must not match itself
             matches[np.arange(len(matches)), np.arange(begin, end)] = False
         if cameras is not None:
             matches &= cameras[begin:end, None] != cameras[first:]

@@ -1,4 +1,4 @@
-"""Metrics of images that have one class."""
+"""Implements metrics for images with one class."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ PROBABILITY_UNIT = 2.0**-30
 
 
 def topk_correct(logits: Tensor, label: Tensor, topk: tuple[int, ...]) -> Tensor:
-    """Counts the rows whose label is among the ``k`` highest logits; ties are resolved as in `paddle.topk`.
+    """Counts the rows whose label is among the ``k`` highest logits.
 
     Args:
-        logits: [B, C], any floating dtype.
-        label: [B] int64; or [B, C] float, shares of each class, of which the largest is the label.
+        logits: [B, C], any floating dtype. `paddle.topk` determines the order of equal logits.
+        label: [B] int64; or [B, C] float, class probabilities, of which the largest one is the label.
         topk: Values of k in 1..C.
 
     Returns:
-        [len(topk)] int64, on the device of ``logits``.
+        One number per k, [len(topk)] int64, on the device of ``logits``.
     """
     if label.ndim == 2:
         label = label.argmax(axis=-1)
@@ -31,10 +31,10 @@ def topk_correct(logits: Tensor, label: Tensor, topk: tuple[int, ...]) -> Tensor
 
 
 def class_hits(logits: Tensor, label: Tensor) -> Tensor:
-    """Counts correct predictions and images per class; arguments as in `topk_correct`.
+    """Counts correct predictions and images per class. See `topk_correct` for the arguments.
 
     Returns:
-        [2 * C] int64, on the device of ``logits``: correct predictions, then images.
+        [2 * C] int64, on the device of ``logits``: numbers of correct predictions, then numbers of images.
     """
     label, predicted = _classes(logits, label)
     classes = logits.shape[-1]
@@ -45,42 +45,55 @@ def class_hits(logits: Tensor, label: Tensor) -> Tensor:
 
 
 def confusion(logits: Tensor, label: Tensor) -> Tensor:
-    """Counts pairs of label and prediction: [C * C] int64, label first; arguments as in `topk_correct`."""
+    """Returns the confusion matrix, flattened to [C * C] int64. Rows are labels, and columns are predictions.
+
+    See `topk_correct` for the arguments.
+    """
     label, predicted = _classes(logits, label)
     classes = logits.shape[-1]
-    # Non-finite logits may have no highest one: such rows have no predicted class.
+    # Rows with non-finite logits may have no highest logit. They have no predicted class and are not counted.
     known = (predicted >= 0) & (predicted < classes)
     pair = paddle.where(known, label * classes + predicted, paddle.full_like(label, classes**2))
     return paddle.bincount(pair, minlength=classes**2 + 1)[: classes**2].astype("int64")
 
 
 def _classes(logits: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns labels and predictions, [B] int64 each."""
+    """Returns labels and predicted classes, [B] int64 each."""
     if label.ndim == 2:
         label = label.argmax(axis=-1)
     return label, paddle.topk(logits.astype("float32"), 1, axis=-1)[1].squeeze(-1)
 
 
 def recalls(counts: Floats) -> Floats:
-    """Maps sums of `class_hits`, [2 * C], to recalls [C]; NaN for classes without images."""
+    """Returns the recall of each class, [C]; NaN for classes without images.
+
+    Args:
+        counts: Sum of the results of `class_hits`, [2 * C].
+    """
     right, images = counts.reshape(2, -1)
     result: Floats = np.divide(right, images, out=np.full(len(images), np.nan), where=images > 0)
     return result
 
 
 def macro_averages(counts: Floats) -> list[float]:
-    """Maps sums of `confusion`, [C * C], to precision, recall and F1, averaged over classes.
+    """Returns precision, recall and F1, averaged over classes.
 
-    Classes that neither occur nor are predicted do not count. A quotient with denominator 0 is 0.
+    Classes that neither occur nor are predicted are ignored. A quotient with denominator 0 is 0.
+
+    Args:
+        counts: Sum of the results of `confusion`, [C * C].
     """
     shares, occurs = _class_shares(counts)
     return [float(values[occurs].mean()) for values in shares]
 
 
 def class_precision_and_f1(counts: Floats) -> list[float]:
-    """Maps sums of `confusion`, [C * C], to the precisions, then the F1 scores of all classes, [2 * C].
+    """Returns the precisions of all classes, followed by the F1 scores of all classes, [2 * C].
 
-    NaN for classes that neither occur nor are predicted.
+    The values of classes that neither occur nor are predicted are NaN.
+
+    Args:
+        counts: Sum of the results of `confusion`, [C * C].
     """
     (precision, _, f1), occurs = _class_shares(counts)
     return [
@@ -91,7 +104,7 @@ def class_precision_and_f1(counts: Floats) -> list[float]:
 
 
 def _class_shares(counts: Floats) -> tuple[list[Floats], NDArray[np.bool_]]:
-    """Returns precision, recall and F1 of each class, and which classes occur or are predicted."""
+    """Returns precision, recall and F1 of each class, and True for classes that occur or are predicted."""
     classes = round(len(counts) ** 0.5)
     matrix = counts.reshape(classes, classes)
     right, images, predictions = matrix.diagonal(), matrix.sum(axis=1), matrix.sum(axis=0)
@@ -105,16 +118,23 @@ def _quotient(above: Floats, below: Floats) -> Floats:
 
 
 def calibration_counts(logits: Tensor, label: Tensor, bins: int) -> Tensor:
-    """Counts images by the probability of their predicted class; arguments as in `topk_correct`.
+    """Counts images by the probability of their predicted class.
+
+    The interval from 0 to 1 is divided into equal bins. See `topk_correct` for the other arguments.
+
+    Args:
+        logits: [B, C].
+        label: [B] int64, or [B, C] float.
+        bins: Number of bins.
 
     Returns:
-        [3 * bins] int64, on the device of ``logits``: for each of the equal bins from 0 to 1 the images, the
-        correct predictions, and the sum of the probabilities in units of ``PROBABILITY_UNIT``. Integers make
-        the sum independent of the order of images.
+        [3 * bins] int64, on the device of ``logits``: for all bins, the numbers of images, then the numbers
+        of correct predictions, then the sums of the probabilities in units of ``PROBABILITY_UNIT``. With
+        integers, the sums do not depend on the order of images.
     """
     label, predicted = _classes(logits, label)
     confidence = F.softmax(logits.astype("float32"), axis=-1).max(axis=-1)
-    # Rows with non-finite logits count as predictions without any confidence.
+    # The probability of a prediction with non-finite logits counts as 0.
     confidence = paddle.where(confidence.isfinite(), confidence, paddle.zeros_like(confidence))
     place = ((confidence * bins).ceil().astype("int64") - 1).clip(min=0, max=bins - 1)
     one_hot = F.one_hot(place, bins).astype("int64")
@@ -124,7 +144,11 @@ def calibration_counts(logits: Tensor, label: Tensor, bins: int) -> Tensor:
 
 
 def calibration_error(counts: Floats) -> float:
-    """Maps sums of `calibration_counts`, [3 * bins], to the expected calibration error."""
+    """Returns the expected calibration error.
+
+    Args:
+        counts: Sum of the results of `calibration_counts`, [3 * bins].
+    """
     images, right, units = counts.reshape(3, -1)
     return float(np.abs(right - units * PROBABILITY_UNIT).sum() / images.sum())
 
@@ -132,19 +156,19 @@ def calibration_error(counts: Floats) -> float:
 def true_at_false_positives(
     scores: NDArray[np.float32], labels: NDArray[np.float64], max_fpr: float
 ) -> float:
-    """Returns the highest true positive rate of a threshold whose false positive rate is at most ``max_fpr``.
+    """Returns the highest true positive rate for which the false positive rate is at most ``max_fpr``.
 
     Args:
-        scores: Logits [N, 2] of two classes, of which the second is positive.
-        labels: Labels [N], 0 or 1.
-        max_fpr: Highest false positive rate, 0..1.
+        scores: Logits of two classes, [N, 2]. The second class is positive.
+        labels: [N], 0 or 1.
+        max_fpr: Maximum false positive rate, 0..1.
 
     Returns:
-        0..1; NaN without positives or negatives, or for non-finite scores.
+        0..1; NaN if there are no positives or no negatives, or if scores are not finite.
     """
     if len(np.unique(labels)) < 2 or not np.isfinite(scores).all():
         return float("nan")
-    # Rates from the highest threshold to the lowest; the first one finds nothing.
+    # roc_curve returns rates for decreasing thresholds. No image is above the first threshold.
     from sklearn.metrics import roc_curve  # slow to import
 
     false, true, _ = roc_curve(labels, scores[:, 1] - scores[:, 0], drop_intermediate=False)
