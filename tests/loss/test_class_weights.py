@@ -129,7 +129,7 @@ def test_logit_adjustment_adds_logarithms_of_frequencies():
 
 def test_missing_counts_are_an_error():
     for spec in (CELoss(class_weight="balanced"), CELoss(logit_adjustment=1.0)):
-        with pytest.raises(ValueError, match="number of images of each class"):
+        with pytest.raises(ValueError, match="number of images per class"):
             build_criterion((spec,))
 
 
