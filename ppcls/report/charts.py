@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.files import atomic_path
-from ppcls.report.record import EvalRecord, Record, Reporter, StepRecord, TimeBudget
+from ppcls.report.record import EvalRecord, Record, Reporter, StepRecord
 
+_INTERVAL = 60.0  # seconds between two drawings
 MAX_POINTS = 2000  # per curve: more than a screen has columns
 # By label, readable on white and on black. Other curves have the first colour.
 COLOURS = {"train": "#3182bd", "eval": "#d6604d", "best": "#e08214"}
@@ -208,7 +210,9 @@ def draw_charts(records: Sequence[Record], path: Path) -> None:
 
 
 class CurvesPicture(Reporter):
-    """Draws the charts of a run after each evaluation, unless the `TimeBudget` is spent, and at the end.
+    """Draws the charts of a run after an evaluation, at most once per minute, and at the end.
+
+    Drawing takes half a second, in which the run does not train. ``report.html`` shows the same charts.
 
     Args:
         earlier: Records of the run before it was resumed.
@@ -216,16 +220,15 @@ class CurvesPicture(Reporter):
 
     def __init__(self, path: Path, earlier: Iterable[Record] = ()) -> None:
         self._path, self._records = path, list(earlier)
-        self._stale, self._budget = False, TimeBudget()
+        self._stale, self._drawn = False, time.monotonic()
 
     def record(self, record: Record) -> None:
-        """Keeps the record, and draws after an evaluation."""
+        """Keeps the record, and draws after an evaluation if the picture is a minute old."""
         self._stale = True
         if isinstance(record, EvalRecord):
             self._records.append(replace(record, outcomes=None))
-            if self._budget.left:
-                with self._budget.spending():
-                    self._draw()
+            if time.monotonic() >= self._drawn + _INTERVAL:
+                self._draw()
         else:
             self._records.append(record)
 
@@ -236,4 +239,4 @@ class CurvesPicture(Reporter):
 
     def _draw(self) -> None:
         draw_charts(self._records, self._path)
-        self._stale = False
+        self._stale, self._drawn = False, time.monotonic()

@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from ppcls.errors import UserError
@@ -23,7 +24,7 @@ from ppcls.report.thumbnail import Picture, PictureSource, data_uri
 
 _MAX_EVENTS, _MAX_BAD_IMAGES = 1000, 200
 _INTERVAL = 60.0  # seconds, within an epoch
-_HEAT_MAP_SECONDS = 20.0
+_HEAT_MAP_SECONDS, _HEAT_MAP_SHARE = (1.0, 20.0), 0.02  # least and most; of the duration of the run
 
 
 @dataclass(frozen=True)
@@ -110,11 +111,15 @@ class HtmlReport(Reporter):
                 self._write()
 
     def finish(self) -> None:
-        """Adds heat maps to the worst mistakes of the best model, for up to 20 seconds."""
+        """Adds heat maps to the worst mistakes of the best model.
+
+        This takes up to 2 % of the duration of the run, at least 1 and at most 20 seconds.
+        """
         evaluation = self._evaluation
         if evaluation is None or not evaluation.best or not self._worst():
             return
-        self._stale, end = True, time.monotonic() + _HEAT_MAP_SECONDS
+        self._stale, now = True, time.monotonic()
+        end = now + float(np.clip(_HEAT_MAP_SHARE * (now - self._start), *_HEAT_MAP_SECONDS))
         assert evaluation.worst is not None
         try:
             for mistake in evaluation.outcomes.worst:

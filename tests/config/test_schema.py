@@ -28,6 +28,33 @@ def test_config_empty_reports_required_sections() -> None:
     assert caught.value.problems == (f"Arch: {missing}", f"Optimizer: {missing}")
 
 
+TRAIN, EVAL = "DataLoader.Train.sampler", "DataLoader.Eval.sampler"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "expected"),
+    [
+        ([f"{TRAIN}.batch_size=64"], "batch_size", 128),
+        ([f"{TRAIN}.batch_size=200"], "batch_size", 256),
+        ([f"{TRAIN}.batch_size=512"], "batch_size", 512),
+        ([f"{TRAIN}={{global_batch_size: 48}}"], "global_batch_size", 48),
+        ([f"{EVAL}.batch_size=16"], "batch_size", 16),
+    ],
+    ids=["small", "medium", "large", "global", "given"],
+)
+def test_config_eval_batch_size_by_default_follows_training(
+    overrides: list[str], key: str, expected: int
+) -> None:
+    config = read(f"{EVAL}={{shuffle: False}}", *overrides)
+    assert getattr(config.DataLoader.Eval.sampler, key) == expected
+    assert config.DataLoader.Eval.sampler.batch_setting == (key, expected)
+
+
+def test_config_eval_batch_size_without_training_data_is_required() -> None:
+    (problem,) = problems(f"{EVAL}={{shuffle: False}}", "DataLoader.Train=null")
+    assert problem == f"{EVAL}.batch_size: missing; set this, or global_batch_size"
+
+
 def test_config_assignment_raises() -> None:
     config = read()
     with pytest.raises(ValidationError):

@@ -24,7 +24,7 @@ from ppcls.report.charts import (
     draw_charts,
     thin,
 )
-from ppcls.report.record import EvalRecord, StepRecord, TimeBudget
+from ppcls.report.record import EvalRecord, StepRecord
 
 NAN = replace(STEP, loss=math.nan)
 
@@ -166,33 +166,29 @@ def test_draw_charts_marks_points_between_gaps_and_whole_epochs(tmp_path: Path, 
     assert axes.get_title("right") == "Gaps: no finite loss in 2 of 6 training records."
 
 
-def test_curves_picture_draws_after_evaluation_and_at_the_end(tmp_path: Path) -> None:
-    path = tmp_path / "curves.png"
-    curves = CurvesPicture(path)
-    curves.record(STEP)
-    assert not path.exists()
-    curves.record(EVALUATION)
-    check_picture(path)
-    path.unlink()
-    curves.close()
-    assert not path.exists(), "nothing new"
-    curves.record(STEP)
-    curves.close()
-    check_picture(path)
-
-
 def test_curves_picture_without_records_writes_no_file(tmp_path: Path) -> None:
     CurvesPicture(tmp_path / "curves.png", make_records(1)).close()
     assert not (tmp_path / "curves.png").exists()
 
 
-def test_curves_picture_spent_budget_delays_drawing_until_the_end(
+def test_curves_picture_is_drawn_once_per_minute_and_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TimeBudget, "left", False)
+    now = 0.0
+    monkeypatch.setattr("ppcls.report.charts.time.monotonic", lambda: now)
     path = tmp_path / "curves.png"
     curves = CurvesPicture(path)
     curves.record(EVALUATION)
     assert not path.exists()
+    now = 60.0
+    curves.record(EVALUATION)
+    check_picture(path)
+    path.unlink()
+    now = 119.0
+    curves.record(EVALUATION)
+    assert not path.exists()
     curves.close()
     check_picture(path)
+    path.unlink()
+    curves.close()
+    assert not path.exists(), "nothing new"

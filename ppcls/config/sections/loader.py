@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, field_validator, model_validator
+from pydantic import BeforeValidator, ValidationInfo, field_validator, model_validator
 from typing_extensions import Self
 
 from ppcls.config.base.fields import Bound, Count, Fraction, Index, Section, Tagged, Workers, error_at
 from ppcls.config.sections.dataset import Chain, Dataset
-from ppcls.config.sections.sampler import InputSize, SamplerSpec, check_sizes
+from ppcls.config.sections.sampler import DistributedBatchSampler, InputSize, SamplerSpec, check_sizes
 from ppcls.config.sections.transform import check_chain
 from ppcls.errors import UserError
 from ppcls.registry import DATASETS, INPUT_SIZES, SAMPLERS
 
+_EVALUATED = 256  # images per batch, from which an evaluation is hardly faster
 _AUTO = BeforeValidator(lambda value: None if value == "auto" else value)
 
 
@@ -160,6 +161,26 @@ class QueryAndGallery(Section):
     """Gallery images, among which the identity of each query image is searched."""
 
 
+def _with_batch_size(split: Any, train: Split | None) -> Any:
+    """Returns evaluation data whose sampler has a batch size, if one is known from the training data.
+
+    An evaluation needs less memory than training.
+    """
+    sampler = split.get("sampler") if isinstance(split, dict) else None
+    if train is None or not isinstance(sampler, dict) or not _lacks_batch_size(sampler):
+        return split
+    name, size = train.sampler.batch_setting
+    if name != "global_batch_size":
+        name, size = "batch_size", min(2 * size, max(size, _EVALUATED))
+    return {**split, "sampler": {**sampler, name: size}}
+
+
+def _lacks_batch_size(sampler: dict[str, Any]) -> bool:
+    default = DistributedBatchSampler.__name__
+    keys = ("batch_size", "global_batch_size")
+    return sampler.get("name", default) == default and not any(key in sampler for key in keys)
+
+
 class DataLoader(Section):
     """Data for training and evaluation."""
 
@@ -169,15 +190,20 @@ class DataLoader(Section):
     """Unlabelled images for semi-supervised training with the section SSL; default: none."""
     Eval: Split | QueryAndGallery | None = None
     """Evaluation data: one data set, or, with `Global.eval_mode: retrieval`, Query and Gallery. Required for
-    evaluation."""
+    evaluation. The default batch size is twice that of Train, but at most 256 images if Train's is smaller."""
 
     @field_validator("Eval", mode="before")
     @classmethod
-    def _choose_eval(cls, value: Any) -> Any:
+    def _choose_eval(cls, value: Any, info: ValidationInfo) -> Any:
         if value is None or isinstance(value, Section):
             return value
-        two = isinstance(value, dict) and bool(value.keys() & QueryAndGallery.model_fields)
-        return (QueryAndGallery if two else Split).model_validate(value)
+        if not isinstance(value, dict):
+            return Split.model_validate(value)
+        train = info.data.get("Train")
+        if not value.keys() & QueryAndGallery.model_fields:
+            return Split.model_validate(_with_batch_size(value, train))
+        splits = {name: _with_batch_size(split, train) for name, split in value.items()}
+        return QueryAndGallery.model_validate(splits)
 
     def need_train(self) -> Split:
         """Returns the training data.

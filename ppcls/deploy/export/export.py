@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -156,8 +157,9 @@ def export_model(
         if folder.is_dir():
             folder.rmdir()  # _check_empty has checked that it is empty
         with new_folder(folder) as temporary:
+            # A copy, because to_static of Paddle 2.6 replaces the forward functions by slow ones.
+            run_trained = partial(_run, copy.deepcopy(trained))
             file = _write_model(model, description, temporary, kind)
-            run_trained = partial(_run, trained)
             # On a GPU, the trained model may compute in TF32.
             is_exact = kind != "paddle" or preprocess or runtime.device == "cpu"
             if is_exact:

@@ -72,7 +72,8 @@ def test_fused_model_is_as_close_to_the_cpu_as_its_own_layers(name: str) -> None
     environment = os.environ | {"PYTHONPATH": python_path()}
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
     result = json.loads(run.stdout.splitlines()[-1])
-    assert result["losses"][1:] == pytest.approx([result["losses"][0]] * 2, rel=1e-3)
+    exact, *losses = result["losses"]
+    assert losses == pytest.approx([exact, exact], rel=0.02), "TF32"
     for measure, own in result["own"].items():
         assert result["fused"][measure] < 3 * own + 1e-3, result
 
