@@ -52,7 +52,7 @@ def test_config_eval_batch_size_by_default_follows_training(
 
 def test_config_eval_batch_size_without_training_data_is_required() -> None:
     (problem,) = problems(f"{EVAL}={{shuffle: False}}", "DataLoader.Train=null")
-    assert problem == f"{EVAL}.batch_size: missing; set this, or global_batch_size"
+    assert problem == f"{EVAL}.batch_size: missing; set batch_size or global_batch_size"
 
 
 def test_config_assignment_raises() -> None:
