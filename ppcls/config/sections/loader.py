@@ -190,7 +190,7 @@ class DataLoader(Section):
     """Unlabelled images for semi-supervised training with the section SSL; default: none."""
     Eval: Split | QueryAndGallery | None = None
     """Evaluation data: one data set, or, with `Global.eval_mode: retrieval`, Query and Gallery. Required for
-    evaluation. The default batch size is twice that of Train, but at most 256 images if Train's is smaller."""
+    evaluation. The default batch size is twice that of Train, up to 256 images, but at least Train's."""
 
     @field_validator("Eval", mode="before")
     @classmethod
