@@ -166,6 +166,7 @@ DATASETS = Registry(
             "ICartoonDataset",
             "ImageFolderDataset",
             "MultiLabelDataset",
+            "CustomLabelDataset",
             "Cifar10",
         ),
         *("WebDataset", "TFRecordDataset", "RecordIODataset", "LMDBDataset", "PythonDataset"),
@@ -191,6 +192,7 @@ TRANSFORMS = Registry(
         **_in(f"{_TRANSFORMS}.policies", "RandAugmentV3"),
         **_in(f"{_TRANSFORMS}.mixed_policies", "RandAugmentV4", "AugMix"),
         **_in(f"{_TRANSFORMS}.photometric", "ColorJitter", "RandomGrayscale", "PCALighting", "GaussianBlur"),
+        **_in(f"{_TRANSFORMS}.blur", "BlurImage"),
         **_in(f"{_TRANSFORMS}.erasing", "RandomErasing", "Cutout", "GridMask", "HideAndSeek"),
     },
 )

@@ -10,7 +10,7 @@ from pydantic_core import InitErrorDetails
 from ppcls.config.base.fields import problem
 from ppcls.config.objectives.distillation import DistillationModel
 from ppcls.config.objectives.embedding import CenterLoss, RecModel
-from ppcls.config.sections.dataset import ImageFolderDataset, MultiLabelDataset
+from ppcls.config.sections.dataset import CustomLabelDataset, ImageFolderDataset, MultiLabelDataset
 from ppcls.config.sections.infer import Infer, MultiLabelThreshOutput, ThreshOutput, Topk
 from ppcls.config.sections.loader import DataLoader, Split
 from ppcls.config.sections.model import Arch
@@ -266,6 +266,30 @@ def semi_supervised_problems(spec: SSL | None, data: DataLoader, arch: Model) ->
     ):
         text = "expected transforms that produce images of the same size and type as in DataLoader.Train"
         yield problem(text, "DataLoader", "UnLabelTrain", "dataset", "transform_ops")
+
+
+def drawn_label_problems(data: DataLoader, loss: Loss, arch: Model) -> Problems:
+    """Checks that nothing needs labels before training if a transform draws them."""
+    for place, split in data.splits.items():
+        if not isinstance(split.dataset, CustomLabelDataset):
+            continue
+        transform, where = split.dataset.labelling, (*_split_loc(place), "dataset", "label_key")
+        if arch.class_num != transform.label_count:
+            text = f"expected Arch.class_num {transform.label_count}, the labels of {transform.kind}, got "
+            yield problem(f"{text}{arch.class_num}", *where)
+        if split.sampler.kind not in ("DistributedBatchSampler", "BatchSampler"):
+            text = f"{split.sampler.kind} needs labels in a list; expected DistributedBatchSampler"
+            yield problem(text, *_split_loc(place), "sampler", "name")
+        if isinstance(arch, RecModel):
+            yield problem("embeddings need identities; expected a classifier", "Arch", "name")
+    if data.Train is None or not isinstance(data.Train.dataset, CustomLabelDataset):
+        return
+    text = "needs the frequencies of labels in a list, but a transform draws them; remove it"
+    for position, spec in enumerate(loss.Train):
+        if isinstance(getattr(spec, "class_weight", None), str):
+            yield problem(text, "Loss", "Train", position, spec.kind, "class_weight")
+        if getattr(spec, "logit_adjustment", None):
+            yield problem(text, "Loss", "Train", position, spec.kind, "logit_adjustment")
 
 
 def folder_problems(data: DataLoader) -> Problems:

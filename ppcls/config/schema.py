@@ -86,6 +86,7 @@ class Config(Section):
             *checks.sampler_problems(data, settings, arch.class_num),
             *checks.evaluation_problems(data),
             *checks.folder_problems(data),
+            *checks.drawn_label_problems(data, self.Loss, arch),
             *checks.mixing_problems(data.Train),
             *checks.semi_supervised_problems(self.SSL, data, arch),
         ]

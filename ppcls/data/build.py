@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from ppcls.config.sections.dataset import Dataset
+from ppcls.config.sections.dataset import CustomLabelDataset, Dataset
 from ppcls.config.sections.loader import Dali, Split, Unlabelled
 from ppcls.config.sections.run import Global
 from ppcls.config.sections.sampler import EqualPixels
@@ -16,6 +16,7 @@ from ppcls.config.sections.transform import Layout, check_chain
 from ppcls.data.bad_images.quarantine import BAD_IMAGES, Quarantine, RejectedImages
 from ppcls.data.index.protocol import Index
 from ppcls.data.index.read import read_index
+from ppcls.data.loaders.base import DrawnLabels, OrderedLoader
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.loaders.dali.settings import DaliSettings, resolve_dali_settings
 from ppcls.data.sampling.build import build_sampler
@@ -78,7 +79,7 @@ def build_loader(
     ops = plan_chain(split.dataset.transform_ops, layout)
     quarantine = _build_quarantine(split.dataset, index, Path(run.output_dir))
     chain = f"DataLoader.{place}.dataset.transform_ops"
-    loader: Loader
+    loader: OrderedLoader
     if run.use_dali:
         settings = resolve_dali_settings(split.loader.dali, runtime)
         if settings.device_id is None:
@@ -93,6 +94,9 @@ def build_loader(
 
         workers = PaddleSettings(split.loader.num_workers, split.loader.use_shared_memory)
         loader = PaddleLoader(index, order, ops, workers, split.sizes, quarantine)
+    if isinstance(split.dataset, CustomLabelDataset):
+        position = split.dataset.transform_ops.index(split.dataset.labelling)
+        loader.labels = DrawnLabels(ops, position, order.seed)
     if not mixing:
         return loader
     from ppcls.data.loaders.mixing import MixedLoader

@@ -12,9 +12,11 @@ from ppcls.config.base.errors import ConfigError
 from ppcls.config.compat import config_warnings
 from ppcls.config.load import load_config
 from ppcls.config.objectives.embedding import CenterLoss, RecModel
+from ppcls.config.sections.dataset import CustomLabelDataset
 from ppcls.config.sections.infer import MultiLabelThreshOutput, ThreshOutput
 from ppcls.config.sections.sampler import PKSampler, RepeatedAugSampler
 from ppcls.config.sections.schedule import Piecewise
+from ppcls.data.transforms.specs.blur import BlurImage
 from ppcls.engine.core.networks import build_network
 
 LCNET = "PPLCNet_x1_0"
@@ -317,3 +319,18 @@ def test_optimizer_of_center_loss_becomes_its_rate() -> None:
 def test_other_lists_of_optimizers_are_errors() -> None:
     with pytest.raises(ConfigError, match="expected one optimizer for all parameters, got a list"):
         load_config(center_loss({"name": "Cosine", "learning_rate": 1000.0}))
+
+
+def test_drawn_label_of_pulc_loads() -> None:
+    tree = plain(LCNET)
+    tree["Arch"]["class_num"] = 2
+    tree["Metric"] = {"Eval": [{"TopkAcc": {"topk": 1}}]}
+    tree["Infer"]["PostProcess"] = {"name": "Topk", "topk": 1}
+    dataset = tree["DataLoader"]["Train"]["dataset"]
+    del dataset["cls_label_path"]
+    dataset |= {"name": "CustomLabelDataset", "sample_list_path": "list.txt", "label_key": "blur_image"}
+    dataset["transform_ops"].insert(1, {"BlurImage": None})
+    config = load_config(tree)
+    loaded = config.DataLoader.need_train().dataset
+    assert isinstance(loaded, CustomLabelDataset)
+    assert loaded.labelling == BlurImage()

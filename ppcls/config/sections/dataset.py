@@ -175,6 +175,30 @@ class MultiLabelDataset(FileDataset):
     """Compute the share of positive labels of each class, which `weight_ratio` of MultiLabelLoss needs."""
 
 
+class CustomLabelDataset(FileDataset):
+    """Images in a list file without labels: a random transform determines the label of each image."""
+
+    sample_list_path: str
+    """List file with one path below `image_root` per line."""
+    label_key: Literal["blur_image", "random_rot90_orientation"]
+    """Label: `blur_image` of BlurImage, or `random_rot90_orientation` of RandomRot90."""
+    delimiter: str | None = Field(None, min_length=1)
+    """The path ends before this text; by default at the end of the line."""
+
+    @model_validator(mode="after")
+    def _check_label(self) -> Self:
+        if (count := sum(spec.label_key == self.label_key for spec in self.transform_ops)) != 1:
+            raise error_at(
+                f"expected one transform with this label in transform_ops, got {count}", "label_key"
+            )
+        return self
+
+    @property
+    def labelling(self) -> Transform:
+        """The transform that determines the label."""
+        return next(spec for spec in self.transform_ops if spec.label_key == self.label_key)
+
+
 class ImageFolderDataset(FileDataset):
     """Images in one subfolder per class, as in torchvision. Labels are indices of the sorted folder names."""
 

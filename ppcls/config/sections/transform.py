@@ -141,9 +141,13 @@ class Transform(Spec):
 
     Attributes:
         draws: Number of uniform random numbers that the transform needs per image.
+        label_key: Name of the label that the transform draws, for `CustomLabelDataset`; "" for none.
+        label_count: Number of these labels.
     """
 
     draws: ClassVar[int] = 0
+    label_key: ClassVar[str] = ""
+    label_count: ClassVar[int] = 0
 
     def after(self, state: ImageState) -> ImageState:
         """Returns the properties of an image after this transform.

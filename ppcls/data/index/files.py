@@ -114,12 +114,7 @@ def read_list(
         UserError: The folder or the list is missing, or the list is empty or has invalid lines.
     """
     _check_folder(root)
-    try:
-        text = read_regular(listing).decode("utf-8-sig", "surrogateescape")
-    except FileNotFoundError:
-        raise UserError(f"{listing}: no such list file; expected lines of 'path{delimiter}label'") from None
-    except OSError as error:
-        raise UserError(f"{listing}: can't read this list file: {error.strerror}") from None
+    text = _read_text(listing, f"path{delimiter}label")
     multi_label = labelled == "per class"
     label_problem = _multi_label_problem if multi_label else _label_problem
     paths: list[bytes] = []
@@ -127,7 +122,7 @@ def read_list(
     lines: list[int] = []
     problems: list[str] = []
     cameras: list[int | None] = []
-    for number, line in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         camera = None
@@ -152,14 +147,7 @@ def read_list(
             problem = f"expected a camera after each label, or after none as in line {lines[0]}"
             problems.append(f"{listing}, line {number}: {problem}")
     raise_line_errors(problems)
-    if not paths:
-        raise UserError(f"{listing}: the list is empty; expected lines of 'path{delimiter}label'")
-    longest = max(range(len(paths)), key=lambda at: len(paths[at]))
-    if len(paths) * len(paths[longest]) > _MAX_INDEX:
-        raise UserError(
-            f"{listing}, line {lines[longest]}: a path of {len(paths[longest])} bytes is too long for a list "
-            f"of {len(paths)} images: expected at most {_MAX_INDEX // len(paths)} bytes; shorten the path"
-        )
+    _check_length(listing, paths, lines, f"path{delimiter}label")
     index = FileIndex(
         root,
         np.array(paths),
@@ -170,6 +158,59 @@ def read_list(
     )
     _check_paths(index, follow_links)
     return index
+
+
+def read_paths(root: Path, listing: Path, delimiter: str | None, *, follow_links: bool) -> FileIndex:
+    """Reads a list file of paths without opening images. All labels are 0.
+
+    Args:
+        root: Folder of the images.
+        listing: List file. Each line has a path relative to ``root``.
+        delimiter: Text before which the path ends; None for whole lines.
+        follow_links: Whether to allow links that lead out of ``root``.
+
+    Raises:
+        UserError: The folder or the list is missing, or the list is empty or has invalid lines.
+    """
+    _check_folder(root)
+    lines = {
+        number: line.split(delimiter)[0].strip() if delimiter else line.strip()
+        for number, line in enumerate(_read_text(listing, "path").split("\n"), start=1)
+        if line.strip()
+    }
+    problems = {
+        number: _path_problem(path, "", delimiter or "", labelled=False) for number, path in lines.items()
+    }
+    raise_line_errors([f"{listing}, line {number}: {text}" for number, text in problems.items() if text])
+    paths = [os.fsencode(path) for path in lines.values()]
+    _check_length(listing, paths, [*lines], "path")
+    labels, numbers = np.zeros(len(paths), np.int64), np.array([*lines], np.int64)
+    index = FileIndex(root, np.array(paths), labels, listing, numbers)
+    _check_paths(index, follow_links)
+    return index
+
+
+def _read_text(listing: Path, form: str) -> str:
+    """Returns a list file with equal line ends."""
+    try:
+        text = read_regular(listing).decode("utf-8-sig", "surrogateescape")
+    except FileNotFoundError:
+        raise UserError(f"{listing}: no such list file; expected lines of '{form}'") from None
+    except OSError as error:
+        raise UserError(f"{listing}: can't read this list file: {error.strerror}") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _check_length(listing: Path, paths: Sequence[bytes], lines: Sequence[int], form: str) -> None:
+    """Raises `UserError` if a list is empty, or too large because of one path."""
+    if not paths:
+        raise UserError(f"{listing}: the list is empty; expected lines of '{form}'")
+    longest = max(range(len(paths)), key=lambda at: len(paths[at]))
+    if len(paths) * len(paths[longest]) > _MAX_INDEX:
+        raise UserError(
+            f"{listing}, line {lines[longest]}: a path of {len(paths[longest])} bytes is too long for a list "
+            f"of {len(paths)} images: expected at most {_MAX_INDEX // len(paths)} bytes; shorten the path"
+        )
 
 
 def read_named_files(root: Path, pattern: str, class_num: int | None, relabel: bool) -> FileIndex:
@@ -301,8 +342,10 @@ def _check_paths(index: FileIndex, follow_links: bool) -> None:
     )
 
 
-def _path_problem(path: str, separator: str, delimiter: str) -> str | None:
-    if not separator or not path:
+def _path_problem(path: str, separator: str, delimiter: str, *, labelled: bool = True) -> str | None:
+    if not path and not labelled:
+        return f"expected a path before {delimiter!r}"
+    if labelled and not (separator and path):
         return f"expected 'path{delimiter}label', got no label after {delimiter!r}; is the delimiter right?"
     if "\0" in path:
         return "expected a path, got a zero byte in it"

@@ -11,6 +11,7 @@ import numpy as np
 from ppcls.config.sections.dataset import (
     Cifar10,
     CompCars,
+    CustomLabelDataset,
     Dataset,
     DukeMTMC,
     ImageFolderDataset,
@@ -24,7 +25,7 @@ from ppcls.config.sections.dataset import (
 )
 from ppcls.data.index.boxes import crop_to_boxes
 from ppcls.data.index.cifar import read_cifar
-from ppcls.data.index.files import FileIndex, read_list, read_named_files
+from ppcls.data.index.files import FileIndex, read_list, read_named_files, read_paths
 from ppcls.data.index.folders import read_part
 from ppcls.data.index.protocol import Index
 from ppcls.data.index.python_source import read_source
@@ -58,6 +59,9 @@ def read_index(dataset: Dataset, class_num: int | None) -> Index:
             if isinstance(dataset, CompCars) and dataset.bbox_crop:
                 return crop_to_boxes(index, Path(dataset.label_root or ""))
             return index
+        case CustomLabelDataset():
+            root, listing = Path(dataset.image_root), Path(dataset.sample_list_path)
+            return read_paths(root, listing, dataset.delimiter, follow_links=dataset.follow_links)
         case Market1501() | DukeMTMC():
             folder = Path(dataset.image_root) / dataset.folder / dataset.cls_label_path
             relabel = "train" in dataset.cls_label_path

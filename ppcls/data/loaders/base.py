@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import paddle
+from numpy.typing import NDArray
 
 from ppcls.data.bad_images.quarantine import CleanOrder, Quarantine
 from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.sampling.order import BatchOrder, Cursor, Order
+from ppcls.data.transforms.specs import Op, count_draws
+from ppcls.data.transforms.specs.decisions import decide, drawn_labels
+from ppcls.data.transforms.specs.rng import uniforms
+
+Positions = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class DrawnLabels:
+    """Returns the labels that a random transform determines, for `CustomLabelDataset`.
+
+    Attributes:
+        ops: Chain of transforms.
+        position: Position of the transform in ``ops``.
+        seed: Seed of the run.
+    """
+
+    ops: Sequence[Op]
+    position: int
+    seed: int
+
+    def __call__(self, epoch: int, indices: Positions, repeats: Positions) -> Positions:
+        """Maps samples, [B] positions in the index and repeats, to labels [B] int64."""
+        op = self.ops[self.position]
+        draws = uniforms(self.seed, epoch, indices, count_draws(self.ops), repeats)
+        unknown = np.ones([len(indices), 2], np.int64)  # sizes of images, which no label depends on
+        return drawn_labels(op.spec, decide(op.spec, draws[:, op.slot : op.slot + op.spec.draws], unknown))
 
 
 class OrderedLoader:
@@ -25,6 +56,7 @@ class OrderedLoader:
         self.index, self.order, self.quarantine = index, order, quarantine
         self._plan: BatchOrder = order if quarantine is None else CleanOrder(order, quarantine)
         self._cursor = Cursor()
+        self.labels: DrawnLabels | None = None  # None if the index has the labels
 
     def __len__(self) -> int:
         """Returns the number of batches per epoch."""
@@ -41,5 +73,7 @@ class OrderedLoader:
     def _advance(self, image: paddle.Tensor, label: paddle.Tensor) -> Batch:
         """Builds the batch at the current position, and moves to the next position."""
         step = self._plan.at(self._cursor)
+        if self.labels is not None:
+            label = paddle.to_tensor(self.labels(self._cursor.epoch, step.indices, step.repeats))
         self._cursor = self._cursor.next(len(self.order))
         return Batch(image, label, step.valid, step.weight, step.update, step.indices)

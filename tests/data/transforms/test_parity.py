@@ -34,6 +34,7 @@ from ppcls.data.transforms.specs import (
     ResizeImage,
     ToCHWImage,
 )
+from ppcls.data.transforms.specs.blur import BlurImage
 from ppcls.data.transforms.specs.decisions import count_decisions, decide
 from ppcls.data.transforms.specs.erasing import Cutout, GridMask, HideAndSeek, RandomErasing
 from ppcls.data.transforms.specs.fuse import DecodeRandCrop, FusedTransform, fuse
@@ -126,6 +127,12 @@ ALONE: dict[str, list[Case]] = {
         decoded(GaussianBlur(prob=1, kernel_size=5, sigma=1.5), how="blurred"),
         decoded(GaussianBlur(prob=0)),
         Case((DECODE, NORMALIZE, GaussianBlur()), "exact"),
+    ],
+    "BlurImage": [
+        decoded(BlurImage(ratio=1), how="blurred"),
+        decoded(BlurImage(gaussian_max_ksize=30, motion_max_angle=180), how="blurred"),
+        decoded(BlurImage(ratio=0)),
+        Case((DECODE, NORMALIZE, BlurImage()), "exact"),
     ],
     "RandomRot90": [decoded(RandomRot90()), Case((DECODE, NORMALIZE, RandomRot90()), "exact")],
     "RandomErasing": [

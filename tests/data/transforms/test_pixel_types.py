@@ -14,6 +14,7 @@ from shared_pipeline import GraphBranch, Images, SharedPipeline
 from ppcls.config.sections.transform import ImageState, Transform
 from ppcls.data.transforms.dali_ops import Device, LoweringContext, Node, lower
 from ppcls.data.transforms.numpy_ops import apply
+from ppcls.data.transforms.specs.blur import BlurImage
 from ppcls.data.transforms.specs.decisions import decide
 from ppcls.data.transforms.specs.erasing import Cutout, GridMask, HideAndSeek, RandomErasing
 from ppcls.data.transforms.specs.geometry import Pad, RandomCropImage, RandomRot90, RandomRotation
@@ -32,6 +33,7 @@ SPECS: list[Transform] = [
     RandomGrayscale(prob=0.5),
     PCALighting(),
     GaussianBlur(kernel_size=9),
+    BlurImage(),
     RandomErasing(mean=(9,)),
     RandomErasing(mode="rand"),
     RandomErasing(mode="pixel"),

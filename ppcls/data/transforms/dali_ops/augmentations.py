@@ -10,6 +10,7 @@ from typing import Any
 from nvidia.dali import fn, types
 
 from ppcls.data.transforms.dali_ops.graph import LoweringContext, Node, lower, numpy_on_cpu
+from ppcls.data.transforms.specs.blur import BlurImage
 from ppcls.data.transforms.specs.erasing import Cutout, GridMask, HideAndSeek, RandomErasing, noise_bank
 from ppcls.data.transforms.specs.geometry import Pad, RandomCropImage, RandomRot90, RandomRotation
 from ppcls.data.transforms.specs.photometric import ColorMap, GaussianBlur
@@ -74,6 +75,14 @@ def map_colors(spec: ColorMap, node: Any, context: LoweringContext) -> Node:
 def blur_image(spec: GaussianBlur, node: Any, context: LoweringContext) -> Node:
     (sigma,) = context.decisions
     return fn.gaussian_blur(node, sigma=sigma, window_size=spec.kernel_size)
+
+
+@lower.register
+@numpy_on_cpu
+def blur_by_kernel(spec: BlurImage, node: Any, context: LoweringContext) -> Node:
+    _, kernel = context.decisions
+    operator = fn.experimental.filter  # type: ignore[attr-defined]
+    return operator(node, kernel.gpu() if context.device == "gpu" else kernel)
 
 
 def _rectangle(context: LoweringContext) -> dict[str, Any]:

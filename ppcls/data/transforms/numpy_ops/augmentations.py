@@ -7,6 +7,7 @@ import numpy as np
 
 from ppcls.config.sections.transform import CustomTransform
 from ppcls.data.transforms.numpy_ops.chain import Array, apply, crop
+from ppcls.data.transforms.specs.blur import BlurImage
 from ppcls.data.transforms.specs.decisions import Decisions
 from ppcls.data.transforms.specs.erasing import Cutout, GridMask, HideAndSeek, RandomErasing, noise_bank
 from ppcls.data.transforms.specs.geometry import Pad, RandomCropImage, RandomRot90, RandomRotation
@@ -85,6 +86,12 @@ def blur_image(spec: GaussianBlur, image: np.ndarray, decisions: Decisions) -> A
         return image
     kernel = (spec.kernel_size, spec.kernel_size)
     return np.asarray(cv2.GaussianBlur(image, kernel, float(sigma))).reshape(image.shape)
+
+
+@apply.register
+def blur_by_kernel(spec: BlurImage, image: np.ndarray, decisions: Decisions) -> Array:
+    blurred, kernel = decisions
+    return np.asarray(cv2.filter2D(image, -1, kernel)).reshape(image.shape) if blurred else image
 
 
 @apply.register

@@ -50,6 +50,12 @@ def sides_after(spec: Transform, sides: Sides, decisions: Decisions) -> Sides:
     return sides
 
 
+@singledispatch
+def drawn_labels(spec: Transform, decisions: Decisions) -> NDArray[np.int64]:
+    """Returns the label that a transform with a `label_key` draws for each image, [N] int64."""
+    raise NotImplementedError(f"{spec.kind} draws no labels")
+
+
 def count_decisions(spec: Transform) -> int:
     """Returns the number of arrays that `decide` returns for a spec. It does not depend on the images."""
     return len(decide(spec, np.zeros([1, spec.draws], np.float32), np.full([1, 2], 512)))

@@ -7,11 +7,20 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
 from ppcls.config.base.fields import Fraction, Number, expected
 from ppcls.config.sections.transform import ImageState, Transform
-from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decide, fixed_sides, sides_after
+from ppcls.data.transforms.specs.decisions import (
+    Decisions,
+    Draws,
+    Sides,
+    decide,
+    drawn_labels,
+    fixed_sides,
+    sides_after,
+)
 from ppcls.data.transforms.specs.fields import (
     AroundZero,
     Fill,
@@ -138,9 +147,14 @@ def decide_angle(spec: RandomRotation, draws: Draws, sides: Sides) -> Decisions:
 
 
 class RandomRot90(Transform):
-    """Rotates square images by 0, 90, 180 or 270 degrees, chosen at random."""
+    """Rotates square images by 0, 90, 180 or 270 degrees, chosen at random.
+
+    The label `random_rot90_orientation` of `CustomLabelDataset` is the number of quarter turns.
+    """
 
     draws: ClassVar[int] = 1
+    label_key: ClassVar[str] = "random_rot90_orientation"
+    label_count: ClassVar[int] = 4
 
     def after(self, state: ImageState) -> ImageState:
         """Checks the state, and returns it unchanged."""
@@ -157,6 +171,12 @@ class RandomRot90(Transform):
 def decide_quarter_turn(spec: RandomRot90, draws: Draws, sides: Sides) -> Decisions:
     """Returns the angle in degrees, counter-clockwise, [N] float32."""
     return (np.floor(4 * draws[:, 0]) * np.float32(90),)
+
+
+@drawn_labels.register
+def count_quarter_turns(spec: RandomRot90, decisions: Decisions) -> NDArray[np.int64]:
+    """Returns the number of quarter turns, 0 to 3."""
+    return (decisions[0] / 90).astype(np.int64)
 
 
 @sides_after.register
