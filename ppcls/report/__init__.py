@@ -1,1 +1,1 @@
-"""Reports of a training run: console, log files, curves, HTML page and VisualDL."""
+"""Writes reports of a training run: console, log files, curves, HTML page, VisualDL and other trackers."""

@@ -1,4 +1,4 @@
-"""Charts of a run over its epochs: as data for the HTML report, and as one PNG picture."""
+"""Builds charts of a run over its epochs: as data for the HTML report, and as one PNG file."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ppcls.files import atomic_path
 from ppcls.report.record import EvalRecord, Record, Reporter, StepRecord
 
 _INTERVAL = 60.0  # seconds between two drawings
-MAX_POINTS = 2000  # per curve: more than a screen has columns
-# By label, readable on white and on black. Other curves have the first colour.
+MAX_POINTS = 2000  # maximum number of points per curve, more than the columns of a screen
+# Colours by label, visible on white and on black. Curves with other labels have the first colour.
 COLOURS = {"train": "#3182bd", "eval": "#d6604d", "best": "#e08214"}
 _GREY = "#666666"
 _LARGEST = 1e300
-# Losses above this quantile are hidden if they stretch the range of all others by more than this factor.
+# Losses above this quantile are hidden if they enlarge the range of all others by more than this factor.
 _USUAL, _FLAT = 0.98, 10
 
 
@@ -30,9 +30,9 @@ class Curve:
 
     Attributes:
         label: Name of the curve.
-        x: Finished epochs, ascending.
-        y: Finite values. None is a gap.
-        dots: Whether each point is marked, as for evaluations.
+        x: Number of finished epochs at each point, ascending.
+        y: Finite values, or None for a gap.
+        dots: Whether each point has a marker, as for evaluations.
     """
 
     label: str
@@ -43,13 +43,13 @@ class Curve:
 
 @dataclass(frozen=True)
 class Chart:
-    """Curves over epochs that share a scale.
+    """Curves over epochs with a common y axis.
 
     Attributes:
         title: Title of the chart.
         curves: One or more curves.
-        top: Upper end of the shown range if a few far larger values would flatten the chart, else None.
-        note: Says what is not shown. It may be empty.
+        top: Upper limit of the shown range if a few much larger values would flatten the curves, else None.
+        note: Sentence about the values that are not shown; may be empty.
     """
 
     title: str
@@ -86,9 +86,9 @@ def build_charts(records: Iterable[Record]) -> list[Chart]:
 
 
 def describe_gaps(records: Iterable[Record]) -> str:
-    """Returns a sentence that counts the records without a finite loss, or an empty string.
+    """Returns a sentence with the number of records without a finite loss; empty if there are none.
 
-    A record stands for several steps. It has a loss if one of them has.
+    A record covers several steps. Its loss is finite if the loss of one of the steps is finite.
     """
     records, lost = list(records), []
     for kind, name in ((StepRecord, "training records"), (EvalRecord, "evaluations")):
@@ -107,7 +107,10 @@ def _metric(name: str) -> Callable[[Record], float]:
 
 
 def _usual_range(curves: Sequence[Curve]) -> tuple[float | None, str]:
-    """Returns `Chart.top` and `Chart.note`: a few losses far above all others are outside the shown range."""
+    """Returns `Chart.top` and `Chart.note` for losses.
+
+    A few losses that are far above all others are outside the shown range.
+    """
     values = np.sort([y for curve in curves for y in curve.y if y is not None])
     if not len(values):
         return None, ""
@@ -120,7 +123,7 @@ def _usual_range(curves: Sequence[Curve]) -> tuple[float | None, str]:
 
 
 def _epochs(record: Record) -> float:
-    """Returns the number of finished epochs at a record, with the fraction of the current one."""
+    """Returns the number of finished epochs at a record, including the fraction of the current epoch."""
     if isinstance(record, EvalRecord):
         return float(record.epoch)
     return record.epoch - 1 + record.step / record.steps_per_epoch
@@ -140,13 +143,17 @@ def _curve(
 def thin(
     points: Sequence[tuple[float, float]], max_points: int = MAX_POINTS
 ) -> tuple[list[float], list[float]]:
-    """Returns x and y of at most ``max_points`` points: the minimum, maximum and a gap of each stretch.
+    """Reduces a curve to at most ``max_points`` points.
 
-    Spikes of a single point stay visible. An average, or every n-th point, would lose them.
+    The curve is divided into sections. The minimum, the maximum and a gap of each section are kept, so that
+    spikes of a single point stay visible. An average, or every n-th point, would hide them.
 
     Args:
-        points: Points in order of x. y is NaN in a gap.
-        max_points: At least 3.
+        points: Points (x, y) in ascending order of x. y is NaN in a gap.
+        max_points: Maximum number of points, at least 3.
+
+    Returns:
+        The x and the y of the remaining points.
     """
     if not points:
         return [], []
@@ -159,7 +166,12 @@ def thin(
 
 
 def _extremes(indices: NDArray[np.int64], y: NDArray[np.float64]) -> list[int]:
-    """Returns the indices of the minimum, of the maximum and of a gap, if there are any."""
+    """Returns the indices of the minimum, the maximum and a gap of a section, if they exist.
+
+    Args:
+        indices: Indices of the section.
+        y: Values of the whole curve.
+    """
     gap = np.isnan(y[indices])
     finite = indices[~gap]
     extremes = [finite[y[finite].argmin()], finite[y[finite].argmax()]] if len(finite) else []
@@ -167,7 +179,7 @@ def _extremes(indices: NDArray[np.int64], y: NDArray[np.float64]) -> list[int]:
 
 
 def draw_charts(records: Sequence[Record], path: Path) -> None:
-    """Draws the charts of any number of records into the PNG file ``path``, atomically."""
+    """Draws the charts of a run, and writes them to the PNG file ``path`` atomically."""
     # Imported here because evaluations and most tests do not need matplotlib.
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -184,7 +196,7 @@ def draw_charts(records: Sequence[Record], path: Path) -> None:
             y = [math.nan if value is None else value for value in curve.y]
             finite = [False, *(value is not None for value in curve.y), False]
             alone = [i for i in range(len(y)) if finite[i : i + 3] == [False, True, False]]
-            marked = range(len(y)) if curve.dots else alone  # no line shows a point between gaps
+            marked = range(len(y)) if curve.dots else alone  # a point between two gaps is not part of a line
             (line,) = axes.plot(curve.x, y, label=curve.label, linewidth=1, markersize=9)
             line.set_color(COLOURS.get(curve.label, COLOURS["train"]))
             if marked:
@@ -210,12 +222,13 @@ def draw_charts(records: Sequence[Record], path: Path) -> None:
 
 
 class CurvesPicture(Reporter):
-    """Draws the charts of a run after an evaluation, at most once per minute, and at the end.
+    """Draws the charts of a run at its end, and after evaluations at most once per minute.
 
-    Drawing takes half a second, in which the run does not train. ``report.html`` shows the same charts.
+    The run waits for the drawing, which takes half a second. ``report.html`` shows the same charts.
 
     Args:
-        earlier: Records of the run before it was resumed.
+        path: PNG file.
+        earlier: Records of the run before it resumed.
     """
 
     def __init__(self, path: Path, earlier: Iterable[Record] = ()) -> None:
@@ -223,7 +236,7 @@ class CurvesPicture(Reporter):
         self._stale, self._drawn = False, time.monotonic()
 
     def record(self, record: Record) -> None:
-        """Keeps the record, and draws after an evaluation if the picture is a minute old."""
+        """Stores the record. Draws the charts after an evaluation if the picture is a minute old."""
         self._stale = True
         if isinstance(record, EvalRecord):
             self._records.append(replace(record, outcomes=None))
@@ -233,7 +246,7 @@ class CurvesPicture(Reporter):
             self._records.append(record)
 
     def close(self) -> None:
-        """Draws the records that followed the last evaluation."""
+        """Draws the charts if there are records after the last drawing."""
         if self._stale:
             self._draw()
 

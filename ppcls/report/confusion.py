@@ -1,4 +1,4 @@
-"""Confusion matrices of the report: cells, confused pairs, recall per class, CSV."""
+"""Evaluates confusion matrices for the report: cells, confused pairs, recall per class, CSV."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ MAX_CELLS, MAX_PAIRS = 20_000, 20
 
 @dataclass(frozen=True)
 class ConfusedPair:
-    """A true class and a wrong prediction for it.
+    """A true class and a wrong predicted class.
 
     Attributes:
         label: Name of the true class.
         predicted: Name of the predicted class.
-        count: Number of samples.
-        share: Share of all samples of the true class, 0..1.
+        count: Number of samples of the true class with this prediction.
+        share: The same number divided by all samples of the true class, 0..1.
     """
 
     label: str
@@ -58,13 +58,16 @@ def class_name(names: Sequence[str], label: int) -> str:
 
 
 def describe_mistake(mistake: Mistake, names: Sequence[str]) -> str:
-    """Returns ``cat, predicted as dog (98%), loss 4.1``."""
+    """Returns a mistake as text, such as ``cat, predicted as dog (98%), loss 4.1``."""
     label, predicted = class_name(names, mistake.label), class_name(names, mistake.predicted)
     return f"{label}, predicted as {predicted} ({mistake.confidence:.0%}), loss {mistake.loss:.3g}"
 
 
 def nonzero_cells(confusion: NDArray[np.int64], max_cells: int = MAX_CELLS) -> list[list[int]]:
-    """Returns [label, predicted, count] of the nonzero cells, at most those with the highest counts."""
+    """Returns [label, predicted, count] of the nonzero cells.
+
+    If there are more than ``max_cells``, only the cells with the highest counts are returned.
+    """
     label, predicted = confusion.nonzero()
     counts = confusion[label, predicted]
     largest = np.sort(np.argsort(-counts, kind="stable")[:max_cells])
@@ -75,7 +78,7 @@ def nonzero_cells(confusion: NDArray[np.int64], max_cells: int = MAX_CELLS) -> l
 def confused_pairs(
     confusion: NDArray[np.int64], names: Sequence[str], max_pairs: int = MAX_PAIRS
 ) -> list[ConfusedPair]:
-    """Returns the most frequently confused pairs of classes, in descending order."""
+    """Returns the most frequently confused pairs of classes, the most frequent first."""
     totals = confusion.sum(axis=1)
     cells = nonzero_cells(confusion - np.diag(np.diag(confusion)))
     return [
@@ -87,7 +90,7 @@ def confused_pairs(
 
 
 def class_recalls(confusion: NDArray[np.int64], names: Sequence[str]) -> list[ClassRecall]:
-    """Returns the recall of all classes that have samples, the lowest first."""
+    """Returns the recall of each class that has samples, the lowest recall first."""
     rows = zip(confusion.diagonal().tolist(), confusion.sum(axis=1).tolist(), strict=True)
     recalls = [
         ClassRecall(class_name(names, label), correct, samples)

@@ -1,4 +1,4 @@
-"""Records as lines of text: a live progress bar on a terminal, plain lines elsewhere, and the log file."""
+"""Shows records as text: a live progress bar on a terminal, plain lines elsewhere, and a log file."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ppcls.report.record import EvalRecord, Record, Reporter, StepPosition, Step
 if TYPE_CHECKING:
     from rich.console import Console
 
-_PLAIN_SECONDS, _LIVE_SECONDS = 15.0, 0.25  # between two texts about single steps
+_PLAIN_SECONDS, _LIVE_SECONDS = 15.0, 0.25  # time between two texts about steps: plain lines, live bar
 _FIRST = " (loss and metrics follow)"
 
 
 def clock(seconds: float) -> str:
-    """Returns ``h:mm:ss``, or ``?`` if ``seconds`` is NaN, infinite or negative."""
+    """Formats a duration as ``h:mm:ss``, or ``?`` if ``seconds`` is NaN, infinite or negative."""
     if not math.isfinite(seconds) or seconds < 0:
         return "?"
     minutes, rest = divmod(round(seconds), 60)
@@ -30,7 +30,7 @@ def clock(seconds: float) -> str:
 
 
 def _format_measures(loss: float, metrics: dict[str, float]) -> str:
-    """Returns ``loss 0.1234 top1 0.9876``, with an exponent for large values."""
+    """Returns loss and metrics, such as ``loss 0.1234 top1 0.9876``. Large values have an exponent."""
     return " ".join(
         f"{name} {value:.4f}" if abs(value) < 10_000 else f"{name} {value:.4g}"
         for name, value in {"loss": loss, **metrics}.items()
@@ -38,7 +38,7 @@ def _format_measures(loss: float, metrics: dict[str, float]) -> str:
 
 
 def format_measures(record: StepRecord) -> str:
-    """Returns the measured values: ``loss 0.1234 top1 0.9876 lr 0.00123 1234 img/s data 3%``."""
+    """Returns the values of a record, such as ``loss 0.1234 top1 0.9876 lr 0.00123 1234 img/s data 3%``."""
     speed = f"{record.images_per_second:.{0 if record.images_per_second >= 10 else 1}f} img/s"
     measures = _format_measures(record.loss, record.metrics)
     return f"{measures} lr {record.learning_rate:.4g} {speed} data {record.data_wait:.0%}"
@@ -62,10 +62,10 @@ def format_record(record: Record) -> str:
 
 
 class StepClock:
-    """Measures steps between two records, on the host.
+    """Measures the speed of steps on the host, and limits the number of texts about them.
 
     Args:
-        seconds: Smallest number of seconds between two texts.
+        seconds: Minimum time between two texts, in seconds.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -73,19 +73,23 @@ class StepClock:
         self.reset()
 
     def reset(self) -> None:
-        """Starts to measure again, after a record or an evaluation."""
+        """Restarts the measurement, after a record or an evaluation."""
         self._start, self._images, self._steps = time.monotonic(), 0, 0
         self._shown = self._start
 
     def is_due(self) -> bool:
-        """Returns whether it is time to show a text, which counts as shown then."""
+        """Returns whether it is time to show a text. If so, the next text is due after the interval."""
         now = time.monotonic()
         due = now - self._shown >= self._interval
         self._shown = now if due else self._shown
         return due
 
     def add(self, position: StepPosition) -> tuple[str, str] | None:
-        """Adds a step; returns the speed and the remaining time if it is time to show them."""
+        """Adds a step.
+
+        Returns:
+            The speed and the remaining time as text if it is time to show them, else None.
+        """
         self._images, self._steps = self._images + position.images, self._steps + 1
         if not self.is_due():
             return None
@@ -94,7 +98,11 @@ class StepClock:
 
 
 class LogFile(Reporter):
-    """Appends each message and record to a file, with the local time."""
+    """Appends each message and record to a file, with the local time.
+
+    Args:
+        path: The file, such as ``train.log``.
+    """
 
     def __init__(self, path: Path) -> None:
         self._writer = LogWriter(path)
@@ -113,13 +121,13 @@ class LogFile(Reporter):
 
 
 class PlainConsole(Reporter):
-    """Writes one line per message or record and flushes it: for pipes, files and batch systems."""
+    """Writes one line per message or record, and flushes it. For pipes, files and batch systems."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._clock = stream, StepClock(_PLAIN_SECONDS)
 
     def message(self, text: str, update: int | None = None) -> None:  # noqa: ARG002
-        """Writes ``text`` and flushes."""
+        """Writes ``text`` as a line, and flushes it."""
         self._stream.write(text + "\n")
         self._stream.flush()
 
@@ -129,22 +137,22 @@ class PlainConsole(Reporter):
         self._clock.reset()
 
     def advance(self, position: StepPosition) -> None:
-        """Writes a line if there was none for a long time."""
+        """Writes a line if the last one was at least 15 seconds ago."""
         if (measures := self._clock.add(position)) is not None:
             step = f"step {position.step}/{position.steps_per_epoch}"
             self.message(f"epoch {position.epoch}/{position.epochs} {step} {measures[0]} eta {measures[1]}")
 
     def advance_evaluation(self, batch: int, batches: int) -> None:
-        """Writes a line if there was none for a long time."""
+        """Writes a line if the last one was at least 15 seconds ago."""
         if self._clock.is_due():
             self.message(f"evaluation: batch {batch}/{batches}")
 
 
 class LiveConsole(Reporter):
-    """Shows a progress bar of the current epoch and its measures. Other lines scroll by above them.
+    """Shows a progress bar and the values of the current epoch. Other lines scroll above them.
 
     Args:
-        console: Terminal to draw on. By default standard output.
+        console: Terminal to draw on; None for standard output.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -160,22 +168,22 @@ class LiveConsole(Reporter):
         self._bar = Progress(*columns, console=self._console, expand=True)
         self._task = self._bar.add_task("", total=None, step="", eta="")
         self._measures = Text(style="dim")
-        # The calling thread draws when there is news: no other thread competes with the training loop.
+        # The calling thread draws the bar, so that no other thread competes with the training loop.
         self._live = Live(console=self._console, auto_refresh=False)
         self._clock = StepClock(_LIVE_SECONDS)
-        self._epoch: dict[str, Any] = {}  # what the bar shows of the epoch
-        self._complete = False  # whether that was the run's last step
+        self._epoch: dict[str, Any] = {}  # fields of the bar for the current epoch
+        self._complete = False  # whether the last step of the run is finished
 
     def message(self, text: str, update: int | None = None) -> None:  # noqa: ARG002
         """Prints ``text`` above the bar."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def record(self, record: Record) -> None:
-        """Moves the bar, or prints the line of an evaluation above it."""
+        """Updates the bar, or prints the line of an evaluation above the bar."""
         self._clock.reset()
         if isinstance(record, EvalRecord):
             self._bar.update(self._task, **self._epoch)
-            if self._complete:  # the lines that follow belong below the bar
+            if self._complete:  # the last lines of a run are printed below the bar
                 self.close()
             self.message(format_record(record))
             return
@@ -183,7 +191,7 @@ class LiveConsole(Reporter):
         self._show_epoch(record, clock(record.eta_seconds))
 
     def advance(self, position: StepPosition) -> None:
-        """Moves the bar, a few times per second."""
+        """Updates the bar, at most four times per second."""
         if (measures := self._clock.add(position)) is None:
             return
         if not self._measures.plain or self._measures.plain.endswith(_FIRST):
@@ -191,7 +199,7 @@ class LiveConsole(Reporter):
         self._show_epoch(position, measures[1])
 
     def advance_evaluation(self, batch: int, batches: int) -> None:
-        """Shows the progress of an evaluation instead of the epoch's, a few times per second."""
+        """Shows the progress of an evaluation in the bar, at most four times per second."""
         if self._clock.is_due():
             step = f"{batch}/{batches}"
             self._show(description="evaluation", completed=batch, total=batches, step=step, eta="")
@@ -215,19 +223,22 @@ class LiveConsole(Reporter):
         self._live.update(Group(self._bar, self._measures), refresh=True)
 
     def close(self) -> None:
-        """Leaves the bar on the screen, with the cursor below it."""
+        """Stops updating the bar. It stays on the screen, and the cursor moves below it."""
         self._live.stop()
 
 
 @contextmanager
 def count_batches(text: str, batches: int) -> Iterator[Callable[[], None]]:
-    """Shows on standard error how many batches are done: a bar on a terminal, otherwise a line now and then.
+    """Shows the number of finished batches on standard error.
+
+    On a terminal this is a progress bar, otherwise a line every 15 seconds.
 
     Args:
-        text: What is done with the batches.
+        text: Name of the work, which precedes the number.
+        batches: Number of all batches.
 
     Yields:
-        The function to call after each batch.
+        A function to call after each batch.
     """
     if sys.stderr.isatty():
         from rich.console import Console as RichConsole
@@ -249,9 +260,9 @@ def count_batches(text: str, batches: int) -> Iterator[Callable[[], None]]:
 
 
 def build_console() -> Reporter:
-    """Returns the live console if standard output is a terminal, otherwise the plain one.
+    """Returns a live console if standard output is a terminal, otherwise a plain console.
 
-    They drop lines when nobody reads standard output, such as a paused terminal or pager, so that training
-    continues. ``train.log`` has all lines.
+    If nothing reads standard output, for example because a terminal or pager is paused, lines are dropped, so
+    that training continues. ``train.log`` has all lines.
     """
     return LiveConsole() if sys.stdout.isatty() else PlainConsole(lossy(sys.stdout))

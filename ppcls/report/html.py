@@ -1,4 +1,4 @@
-"""The HTML report of a run: one self-contained file, updated while the run trains."""
+"""Writes the HTML report of a run: one self-contained file, which is updated during training."""
 
 from __future__ import annotations
 
@@ -23,23 +23,24 @@ from ppcls.report.reliability import expected_calibration_error, reliability_bin
 from ppcls.report.thumbnail import Picture, PictureSource, data_uri
 
 _MAX_EVENTS, _MAX_BAD_IMAGES = 1000, 200
-_INTERVAL = 60.0  # seconds, within an epoch
-_HEAT_MAP_SECONDS, _HEAT_MAP_SHARE = (1.0, 20.0), 0.02  # least and most; of the duration of the run
+_INTERVAL = 60.0  # seconds between two updates of the file within an epoch
+# Time for heat maps: minimum and maximum in seconds, and the share of the duration of the run.
+_HEAT_MAP_SECONDS, _HEAT_MAP_SHARE = (1.0, 20.0), 0.02
 
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What the report shows about the run as a whole.
+    """Properties of a run that its report shows.
 
     Attributes:
         name: Title of the report.
-        config: The config as YAML.
+        config: The config as YAML text.
         versions: Package versions by name.
-        hardware: Facts about the hardware by label.
-        bad_images: File that lists the skipped images. It may be missing.
-        classes: Class names by label. It may be empty.
-        pictures: Training images and evaluated samples.
-        weights: Returns histograms of the weights by name.
+        hardware: Properties of the hardware by label.
+        bad_images: File that lists the skipped images. It may not exist.
+        classes: Class names by label; may be empty.
+        pictures: Source of training images and evaluated samples.
+        weights: Function that returns histograms of the weights by name.
     """
 
     name: str = "run"
@@ -54,11 +55,14 @@ class RunInfo:
 
 @dataclass
 class _ShownEvaluation:
-    """The evaluation whose results per sample are shown.
+    """The evaluation whose results per sample the report shows.
 
     Attributes:
-        worst: Pictures of the worst mistakes, by position; None until they are read.
-        note: Why there are no heat maps, or what they show.
+        epoch: Number of finished epochs at the evaluation.
+        best: Whether it is the best evaluation so far.
+        outcomes: Results per sample.
+        worst: Pictures of the worst mistakes, by position in the data set; None until they are read.
+        note: Sentence about the heat maps; may be empty.
     """
 
     epoch: int
@@ -69,15 +73,16 @@ class _ShownEvaluation:
 
 
 class HtmlReport(Reporter):
-    """Writes ``report.html`` at the end of each epoch, once per minute within one, and at the end of the run.
+    """Writes ``report.html`` after each epoch, every minute within an epoch, and at the end of the run.
 
-    The file is not updated while the `TimeBudget` is spent, but it is always written at the end. Curves have
-    a bounded number of points, so the page of a long run is no larger.
+    If the `TimeBudget` is used up, updates are skipped, except the one at the end. The number of points per
+    curve is limited, so the file does not grow during a long run.
 
     Args:
-        events: File of the events of the run, see `ppcls.report.jsonlines`.
-        info: What is known about the run.
-        earlier: Records of the run before it was resumed.
+        path: Path of the report.
+        events: File of the events of the run; see `ppcls.report.jsonlines`.
+        info: Properties of the run.
+        earlier: Records of the run before it resumed.
     """
 
     def __init__(self, path: Path, events: Path, info: RunInfo, earlier: Iterable[Record] = ()) -> None:
@@ -87,14 +92,17 @@ class HtmlReport(Reporter):
         self._evaluation: _ShownEvaluation | None = None
         self._budget, self._written = TimeBudget(), float("-inf")
         self._closed = self._stale = False
-        self._update = 0  # of the latest message
+        self._update = 0  # number of updates at the latest message
 
     def message(self, text: str, update: int | None = None) -> None:  # noqa: ARG002
-        """Stores the update, because a run can stop between two records. The text is in the events."""
+        """Stores the number of updates, because a run can stop between two records.
+
+        The report reads the text from the file of events.
+        """
         self._update = max(self._update, update or 0)
 
     def record(self, record: Record) -> None:
-        """Writes after an evaluation, at the end of an epoch, and if the file is a minute old."""
+        """Stores a record. Writes the report after an evaluation or an epoch, or if it is one minute old."""
         self._stale = True
         if isinstance(record, EvalRecord):
             shown, outcomes = self._evaluation, record.outcomes
@@ -111,9 +119,9 @@ class HtmlReport(Reporter):
                 self._write()
 
     def finish(self) -> None:
-        """Adds heat maps to the worst mistakes of the best model.
+        """Computes heat maps of the worst mistakes of the best model.
 
-        This takes up to 2 % of the duration of the run, at least 1 and at most 20 seconds.
+        This takes up to 2 % of the duration of the run, but at least 1 second and at most 20 seconds.
         """
         evaluation = self._evaluation
         if evaluation is None or not evaluation.best or not self._worst():
@@ -134,18 +142,18 @@ class HtmlReport(Reporter):
             evaluation.note = f"There are no heat maps: {str(error).removeprefix('heat map: ')}."
 
     def close(self) -> None:
-        """Writes the end of the run. An existing page stays unchanged if there were no records."""
+        """Writes the final report. If there were no records, an existing report stays unchanged."""
         if not self._closed:
             self._closed = True
             if self._stale or not self._path.exists():
                 self._write()
 
     def _write(self) -> None:
-        # Names of files may contain invalid UTF-8, which must not prevent the report.
+        # File names can contain invalid UTF-8, which must not prevent writing the report.
         write_text(self._path, self.render().encode("utf-8", "replace").decode("utf-8"))
 
     def render(self) -> str:
-        """Returns the page."""
+        """Returns the HTML text of the report."""
         info, evaluation = self._info, self._evaluation
         confusion = evaluation.outcomes.confusion if evaluation is not None else None
         matrix, pairs, recalls = None, [], []
@@ -186,9 +194,9 @@ class HtmlReport(Reporter):
         )
 
     def _worst(self) -> list[dict[str, str]]:
-        """Returns the worst mistakes whose images can be read.
+        """Returns the pictures of the worst mistakes whose images can be read.
 
-        Reading them takes seconds, so it is done only once.
+        Reading the images takes seconds, so they are read only once per evaluation.
         """
         evaluation, info = self._evaluation, self._info
         if evaluation is None:
@@ -227,11 +235,12 @@ def _is_complete(records: Sequence[Record]) -> bool:
 
 
 def summarize_run(records: Iterable[Record], *, ended: bool = False, update: int = 0) -> dict[str, str]:
-    """Returns progress, latest results and best result, as text by label.
+    """Returns the progress, the latest results and the best result as text, by label.
 
     Args:
-        ended: Whether the run has ended, so that no time is left to show.
-        update: Number of updates, if the run has made more than its latest record says.
+        records: Records of the run.
+        ended: Whether the run has ended. The remaining time is then omitted.
+        update: Number of finished updates. It may be higher than the number in the latest record.
     """
     step = evaluation = best = None
     for record in records:

@@ -1,4 +1,4 @@
-"""Files of JSON lines: ``metrics.jsonl`` with the records of a run, ``events.jsonl`` with its messages."""
+"""Reads and writes JSON lines: records of a run in ``metrics.jsonl``, and messages in ``events.jsonl``."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _KINDS: dict[str, type[StepRecord] | type[EvalRecord]] = {"train": StepRecord, "
 
 
 def _replace_nonfinite(value: Any) -> Any:
-    """Replaces NaN and infinities, which JSON cannot express, with ``None``."""
+    """Returns a copy with ``None`` instead of NaN and infinities, which JSON does not support."""
     if isinstance(value, dict):
         return {key: _replace_nonfinite(item) for key, item in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _replace_null(value: Any) -> Any:
-    """Replaces ``None`` with NaN."""
+    """Returns a copy with NaN instead of ``None``."""
     if isinstance(value, dict):
         return {key: _replace_null(item) for key, item in value.items()}
     return math.nan if value is None else value
@@ -35,7 +35,7 @@ def _stored_fields(kind: type[StepRecord] | type[EvalRecord]) -> list[str]:
 
 
 def as_dict(record: Record) -> dict[str, Any]:
-    """Returns the record as plain data, with ``"kind"`` first."""
+    """Returns the record as a dict. The first key is ``"kind"``, with the value ``"train"`` or ``"eval"``."""
     kind = "train" if isinstance(record, StepRecord) else "eval"
     return {"kind": kind, **{name: getattr(record, name) for name in _stored_fields(type(record))}}
 
@@ -46,10 +46,10 @@ def to_line(record: Record) -> str:
 
 
 def from_line(line: str) -> Record:
-    """Returns the record of a line that `to_line` wrote. ``null`` becomes NaN.
+    """Parses a line that `to_line` wrote. ``null`` becomes NaN.
 
     Raises:
-        ValueError: If ``line`` is not a record.
+        ValueError: The line is not a record.
     """
     tree = json.loads(line)
     if not isinstance(tree, dict) or tree.get("kind") not in _KINDS:
@@ -61,12 +61,12 @@ def from_line(line: str) -> Record:
 
 
 def read_records(path: Path) -> list[Record]:
-    """Returns the records of a file, or an empty list if the file does not exist.
+    """Returns the records of a file; an empty list if the file does not exist.
 
-    A last line that a crash has cut is ignored.
+    An incomplete last line, which a crash can leave, is ignored.
 
     Raises:
-        UserError: If another line is not a record.
+        UserError: Another line is not a record.
     """
     if not path.exists():
         return []
@@ -82,19 +82,23 @@ def read_records(path: Path) -> list[Record]:
 
 
 def truncate_after(path: Path, update: int) -> None:
-    """Removes all records after ``update``, and a cut last line, atomically.
+    """Removes all records after ``update``, and an incomplete last line, atomically.
 
-    The curves of a resumed run therefore never go back in time.
+    The records of a resumed run then follow directly.
 
     Raises:
-        UserError: If a line other than the last is not a record.
+        UserError: A line other than the last is not a record.
     """
     if path.exists():
         write_text(path, "".join(to_line(record) for record in read_records(path) if record.update <= update))
 
 
 class MetricsFile(Reporter):
-    """Appends each record to the file ``path`` and flushes it."""
+    """Appends each record to a file, and flushes it.
+
+    Args:
+        path: The file, such as ``metrics.jsonl``.
+    """
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", encoding="utf-8")
@@ -110,12 +114,12 @@ class MetricsFile(Reporter):
 
 @dataclass(frozen=True)
 class Event:
-    """One message of a run.
+    """A message of a run.
 
     Attributes:
         time: Local time, such as ``2026-01-31 23:59:59``.
         update: Number of optimizer updates at that time.
-        text: The message.
+        text: Text of the message.
     """
 
     time: str
@@ -124,7 +128,14 @@ class Event:
 
 
 def read_events(path: Path, last: int) -> list[Event]:
-    """Returns the ``last`` events of a file, or none if it does not exist. Ignores lines cut by a crash."""
+    """Returns the latest events of a file; an empty list if the file does not exist.
+
+    Lines that are not events, such as incomplete lines after a crash, are ignored.
+
+    Args:
+        path: The file.
+        last: Maximum number of events.
+    """
     if not path.exists():
         return []
     events = []
@@ -137,16 +148,17 @@ def read_events(path: Path, last: int) -> list[Event]:
 
 
 class EventsFile(Reporter):
-    """Appends each message to the file ``path`` as a line of JSON and flushes it.
+    """Appends each message to a file as a line of JSON, and flushes it.
 
     Args:
-        update: Number of optimizer updates at the start or the resume of the run.
+        path: The file, such as ``events.jsonl``.
+        update: Number of optimizer updates when the run starts or resumes.
     """
 
     def __init__(self, path: Path, update: int = 0) -> None:
         self._file, self._update = path.open("a+", encoding="utf-8"), update
         if (content := path.read_bytes()) and not content.endswith(b"\n"):
-            self._file.write("\n")  # ends a line that a crash has cut
+            self._file.write("\n")  # ends an incomplete line that a crash left
 
     def message(self, text: str, update: int | None = None) -> None:
         """Appends an event."""
@@ -155,7 +167,7 @@ class EventsFile(Reporter):
         append_text(self._file, json.dumps(asdict(event)) + "\n")
 
     def record(self, record: Record) -> None:
-        """Notes the progress of the run."""
+        """Stores the number of updates, for later messages without one."""
         self._update = record.update
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Experiment trackers beside VisualDL: TensorBoard, MLflow, Weights & Biases.
+"""Sends records to experiment trackers: TensorBoard, MLflow, Weights & Biases.
 
-Their libraries are optional. Each tracker runs on a thread of its own, so that a slow or unreachable server
-neither delays nor ends the run.
+Their packages are optional. Each tracker runs in a separate thread, so a slow or unreachable server neither
+delays nor ends the run.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from ppcls.report.record import EvalRecord, Record, Reporter
 from ppcls.report.visualdl import scalars
 
 RUN_IDS = "loggers.json"
-_MAX_WAITING = 10_000  # records; later ones are dropped
+_MAX_WAITING = 10_000  # maximum number of records in the queue; further records are dropped
 _CLOSE_SECONDS = 60.0
-_MAX_PARAMETERS, _MAX_LENGTH = 100, 500  # of one MLflow request, of one value
+_MAX_PARAMETERS, _MAX_LENGTH = 100, 500  # parameters per request to MLflow; characters per value
 _LIBRARIES = {
     TensorBoard: ("tensorboardX", "loggers"),
     MLflow: ("mlflow", "mlflow"),
@@ -40,13 +40,13 @@ _LIBRARIES = {
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker needs to know about a run.
+    """Properties of a run that trackers use.
 
     Attributes:
         name: Name of the run.
         output_dir: Output folder of the run.
-        config: The config as YAML.
-        resumed_from: Number of optimizer updates at which the run resumes; None for a run from scratch.
+        config: The config as YAML text.
+        resumed_from: Number of optimizer updates at which the run resumes; None for a new run.
     """
 
     name: str
@@ -56,20 +56,30 @@ class TrackedRun:
 
 
 class Tracker(Protocol):
-    """Sends scalars to an experiment tracker. Any exception of its methods stops the tracker only."""
+    """Interface of experiment trackers. An exception in a method stops only the tracker, not the run."""
 
     def log(self, values: dict[str, float], update: int) -> None:
-        """Sends finite values by tag, such as ``train/loss``."""
+        """Sends finite values.
+
+        Args:
+            values: Values by tag, such as ``train/loss``.
+            update: Number of optimizer updates.
+        """
 
     def finish(self, failed: bool) -> None:
-        """Ends the log. ``failed`` says whether an error ended the run."""
+        """Ends the log.
+
+        Args:
+            failed: Whether the run ended with an error.
+        """
 
 
 class BackgroundLogger(Reporter):
-    """Passes records to a tracker on a thread. If the tracker fails, standard error says so once.
+    """Sends records to a tracker from a separate thread. A failure is reported once on standard error.
 
     Args:
-        start: Starts the tracker; called on the thread.
+        name: Name of the tracker for messages.
+        start: Function that starts the tracker. It is called in the thread.
     """
 
     def __init__(self, name: str, start: Callable[[], Tracker]) -> None:
@@ -80,19 +90,19 @@ class BackgroundLogger(Reporter):
         self._thread.start()
 
     def record(self, record: Record) -> None:
-        """Queues a record. It is dropped if the tracker has failed or is far behind."""
+        """Queues a record. Drops it if the tracker has failed or the queue is full."""
         if isinstance(record, EvalRecord):
             record = replace(record, outcomes=None)
         if self._thread.is_alive() and not self._queue.full():
             self._queue.put(record)
 
     def close(self) -> None:
-        """Waits a limited time until the tracker has received everything."""
+        """Waits until the tracker has received all records, for at most 60 seconds."""
         if self._closed:
             return
         self._closed = True
         end = time.monotonic() + _CLOSE_SECONDS
-        failed = sys.exc_info()[0] is not None  # close is called while the error that ends the run passes by
+        failed = sys.exc_info()[0] is not None  # close is called while the error of the run propagates
         while self._thread.is_alive() and time.monotonic() < end:
             try:
                 self._queue.put(failed, timeout=0.1)
@@ -101,7 +111,7 @@ class BackgroundLogger(Reporter):
                 continue
         self._thread.join(max(0.0, end - time.monotonic()))
         if self._thread.is_alive():
-            self._report(f"not finished after {_CLOSE_SECONDS:.0f} s; its log may be incomplete")
+            self._report(f"did not finish within {_CLOSE_SECONDS:.0f} s; its log may be incomplete")
 
     def _run(self) -> None:
         try:
@@ -118,11 +128,12 @@ class BackgroundLogger(Reporter):
 
 
 class TensorBoardTracker:
-    """Writes another event file to a folder.
+    """Writes a new event file for TensorBoard.
 
     Args:
-        run: The run. If it is resumed, TensorBoard hides values in earlier files from after the update at
-            which it resumed.
+        spec: Settings of the tracker.
+        run: The run. If it is resumed, TensorBoard hides the values of earlier files after the update at
+            which the run resumes.
     """
 
     def __init__(self, spec: TensorBoard, run: TrackedRun) -> None:
@@ -133,21 +144,22 @@ class TensorBoardTracker:
         self._writer = SummaryWriter(str(folder), purge_step=first, filename_suffix=f".{first}")
 
     def log(self, values: dict[str, float], update: int) -> None:
-        """Writes scalars."""
+        """Writes the values to the event file."""
         for tag, value in values.items():
             self._writer.add_scalar(tag, value, update)
         self._writer.flush()
 
     def finish(self, failed: bool) -> None:  # noqa: ARG002 - see Tracker
-        """Closes the file."""
+        """Closes the event file."""
         self._writer.close()
 
 
 class MLflowTracker:
-    """Logs metrics of an MLflow run, and the config as its parameters.
+    """Logs metrics to a run on an MLflow server, and the config as its parameters.
 
     Args:
-        run: The run. If it is resumed, the same MLflow run continues.
+        spec: Settings of the tracker.
+        run: The run. If it is resumed, the same run on the server continues.
     """
 
     def __init__(self, spec: MLflow, run: TrackedRun) -> None:
@@ -176,14 +188,15 @@ class MLflowTracker:
         self._client.log_batch(self._id, metrics=metrics)
 
     def finish(self, failed: bool) -> None:
-        """Sets the status of the run."""
+        """Sets the status of the run on the server."""
         self._client.set_terminated(self._id, "FAILED" if failed else "FINISHED")
 
 
 class WandBTracker:
-    """Logs to a run of Weights & Biases.
+    """Logs metrics and the config to a run of Weights & Biases.
 
     Args:
+        spec: Settings of the tracker.
         run: The run. If it is resumed, the same run of Weights & Biases continues.
     """
 
@@ -203,23 +216,23 @@ class WandBTracker:
             config=yaml.safe_load(run.config) or {},
         )
         ids.write(spec.kind, number)
-        # W&B's own step cannot go back to the update of a checkpoint.
+        # The step of W&B can only increase, but a resumed run starts at the update of its checkpoint.
         self._run.define_metric("*", step_metric="update")
 
     def log(self, values: dict[str, float], update: int) -> None:
-        """Logs values over updates."""
+        """Logs the values, with the update as their step."""
         self._run.log({**values, "update": update})
 
     def finish(self, failed: bool) -> None:
-        """Ends the run."""
+        """Ends the run of Weights & Biases."""
         self._run.finish(exit_code=int(failed))
 
 
 class RunIds:
-    """The trackers' names of a run, in its output folder, so that a resumed run finds them.
+    """File with the ids of a run in trackers. A resumed run uses it to continue the same runs.
 
     Args:
-        run: The run. One from scratch knows no earlier names.
+        run: The run. For a new run, existing ids are ignored.
     """
 
     _lock = threading.Lock()  # one thread per tracker
@@ -228,12 +241,12 @@ class RunIds:
         self._path, self._resumed = run.output_dir / RUN_IDS, run.resumed_from is not None
 
     def read(self, kind: str) -> str | None:
-        """Returns the run's name in a tracker; None if there is none."""
+        """Returns the id of the run in a tracker; None if the run is new or has no id."""
         with self._lock:
             return self._load().get(kind) if self._resumed else None
 
     def write(self, kind: str, name: str) -> None:
-        """Stores the run's name in a tracker."""
+        """Stores the id of the run in a tracker."""
         with self._lock:
             write_text(self._path, json.dumps({**self._load(), kind: name}) + "\n")
 
@@ -246,16 +259,19 @@ class RunIds:
 
 
 def flatten_config(config: str) -> dict[str, str]:
-    """Returns the values of a YAML config by path, shortened: ``{"Global.epochs": "90", …}``."""
+    """Returns the values of a YAML config by path, such as ``{"Global.epochs": "90", …}``.
+
+    Values are cut to 500 characters.
+    """
     tree = yaml.safe_load(config) or {}
     return {path: str(value)[:_MAX_LENGTH] for path, value in leaves(tree) if path}
 
 
 def start_loggers(specs: Sequence[LoggerSpec], run: TrackedRun) -> list[Reporter]:
-    """Starts the loggers of a run.
+    """Starts the trackers of a run, and returns their reporters.
 
     Raises:
-        UserError: The library of a logger is not installed. Other failures of a logger are only reported.
+        UserError: The package of a tracker is not installed. Other failures of a tracker do not end the run.
     """
     for spec in specs:
         module, extra = _LIBRARIES[type(spec)]

@@ -1,4 +1,4 @@
-"""What a run reports: records of training and of evaluation, and the base class of all reporters."""
+"""Records of training and evaluation, and the base class of all reporters."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-_BUDGET_SHARE, _BUDGET_SECONDS = 0.01, 1.0  # of the elapsed time, and on top of it
+_BUDGET_SHARE, _BUDGET_SECONDS = 0.01, 1.0  # share of the elapsed time, and additional seconds
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """Training since the previous record.
+    """Results of training since the previous record.
 
     Attributes:
         epoch: Current epoch, counted from 1.
@@ -47,14 +47,14 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class StepPosition:
-    """The position of a run after an update, known without waiting for the device.
+    """The position of a run after an update. The host knows it without waiting for the device.
 
     Attributes:
         epoch: Current epoch, counted from 1.
         epochs: Number of epochs of the whole run.
         step: Last finished step of the epoch, counted from 1.
         steps_per_epoch: Number of steps of one epoch.
-        images: Images of this update, over all ranks.
+        images: Number of images of this update, over all ranks.
     """
 
     epoch: int
@@ -75,10 +75,10 @@ class Mistake:
 
     Attributes:
         position: Index of the sample in the evaluated data set.
-        label: Its true class.
-        predicted: The predicted class.
+        label: True class.
+        predicted: Predicted class.
         loss: Cross-entropy in nats. It may be infinite or NaN.
-        confidence: Probability of ``predicted``, 0..1.
+        confidence: Probability of the predicted class, 0..1.
     """
 
     position: int
@@ -90,14 +90,14 @@ class Mistake:
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """The results of one evaluation per sample, over all ranks.
+    """Results per sample of one evaluation, over all ranks.
 
     Attributes:
-        confusion: Confusion matrix [classes, classes] int64, one row per true class and one column per
-            predicted class. None if there are too many classes.
-        confidences: [2, bins] int64, histograms of the probability of the predicted class over equal bins
-            from 0 to 1: row 0 counts wrong predictions, row 1 correct ones.
-        worst: The mistakes with the highest loss, in descending order.
+        confusion: Confusion matrix, [classes, classes] int64, one row per true class and one column per
+            predicted class; None if there are too many classes.
+        confidences: [2, bins] int64, histograms of the probability of the predicted class, with equal bins
+            from 0 to 1. Row 0 counts wrong predictions, row 1 counts correct predictions.
+        worst: The mistakes with the highest losses, highest first.
     """
 
     confusion: NDArray[np.int64] | None
@@ -110,8 +110,8 @@ class Histogram:
     """Distribution of the values of a tensor.
 
     Attributes:
-        counts: [bins] int64.
-        edges: [bins + 1] float64, ascending.
+        counts: Number of values in each bin, [bins] int64.
+        edges: Limits of the bins, [bins + 1] float64, ascending.
     """
 
     counts: NDArray[np.int64]
@@ -120,7 +120,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class EvalRecord:
-    """One evaluation.
+    """Results of one evaluation.
 
     Attributes:
         epoch: Number of finished epochs.
@@ -128,9 +128,9 @@ class EvalRecord:
         loss: Mean loss over ``images``.
         metrics: Metric values by name, such as ``{"top1": 0.98}``.
         images: Number of evaluated images, over all ranks.
-        seconds: Duration of the evaluation.
+        seconds: Duration of the evaluation in seconds.
         best: Whether this is the best evaluation so far.
-        outcomes: Results per sample, if they were requested. Files of records do not contain them.
+        outcomes: Results per sample; None if they were not collected. They are not written to files.
     """
 
     epoch: int
@@ -147,36 +147,41 @@ Record: TypeAlias = StepRecord | EvalRecord
 
 
 class Reporter:
-    """Receives what a run reports, in order of time. Every method does nothing until it is overridden."""
+    """Base class of reporters, which receive messages and records of a run. Its methods do nothing."""
 
     def message(self, text: str, update: int | None = None) -> None:
-        """Receives a line of readable text.
+        """Receives a message.
 
         Args:
-            text: The line.
-            update: Number of optimizer updates so far. By default that of the previous record.
+            text: Text of the message.
+            update: Number of finished optimizer updates; None for the number in the previous record.
         """
 
     def record(self, record: Record) -> None:
         """Receives a record of training or of an evaluation."""
 
     def advance(self, position: StepPosition) -> None:
-        """Receives the position after every update. Must be fast."""
+        """Receives the position after every update. Must be fast, because training waits for it."""
 
     def advance_evaluation(self, batch: int, batches: int) -> None:
-        """Receives the number of evaluated batches after each one. Must be fast."""
+        """Receives the progress of an evaluation after every batch. Must be fast.
+
+        Args:
+            batch: Number of evaluated batches.
+            batches: Number of all batches.
+        """
 
     def finish(self) -> None:
         """Is called when all epochs are trained and saved. Only messages and `close` follow."""
 
     def close(self) -> None:
-        """Finishes the report. Nothing follows, and a second call has no effect."""
+        """Completes the report. Is the last call; a second call of `close` has no effect."""
 
 
 class TimeBudget:
-    """Limits the time that a reporter spends to one second plus 1 % of the elapsed time.
+    """Limits the time that a reporter spends on costly work to one second plus 1 % of the elapsed time.
 
-    A turn that exceeds the limit is completed. The next one has to wait.
+    Work that exceeds the limit is completed, but the next work must wait until enough time has passed.
     """
 
     def __init__(self) -> None:
@@ -184,12 +189,12 @@ class TimeBudget:
 
     @property
     def left(self) -> bool:
-        """Whether there is time for another turn."""
+        """Whether the reporter may do more work now."""
         return self._spent <= _BUDGET_SECONDS + _BUDGET_SHARE * (time.monotonic() - self._start)
 
     @contextmanager
     def spending(self) -> Iterator[None]:
-        """Counts the time of the block, even if the block raises."""
+        """Returns a context whose duration is counted, even if it raises an error."""
         start = time.monotonic()
         try:
             yield

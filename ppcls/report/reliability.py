@@ -1,4 +1,4 @@
-"""The reliability diagram of the report: accuracy over confidence."""
+"""Computes the reliability diagram of the report: accuracy against confidence."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ _BINS = 10
 
 @dataclass(frozen=True)
 class ReliabilityBin:
-    """The images whose predicted class has a probability in one bin.
+    """The images whose predicted class has a probability in one interval.
 
     Attributes:
-        confidence: Their mean probability, 0..1; exact to half a bin of the histogram.
+        confidence: Mean probability of the predicted class, 0..1. The error is at most half a bin of the
+            histogram.
         accuracy: Share of correct predictions, 0..1.
         images: Number of images, at least 1.
     """
@@ -26,10 +27,10 @@ class ReliabilityBin:
 
 
 def reliability_bins(confidences: NDArray[np.int64]) -> list[ReliabilityBin]:
-    """Returns the bins that have images, in ascending order.
+    """Returns the bins of the diagram that have images, in ascending order of confidence.
 
     Args:
-        confidences: See `Outcomes.confidences`; the number of its bins is a multiple of 10.
+        confidences: See `Outcomes.confidences`. The number of its bins must be a multiple of 10.
     """
     width = confidences.shape[1]
     centres = (np.arange(width) + 0.5) / width

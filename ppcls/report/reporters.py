@@ -1,4 +1,4 @@
-"""Builds the reporters of a run."""
+"""Builds the reporters of a run, and combines several reporters."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ _LOG, _EVENTS = "train.log", "events.jsonl"
 
 
 class Reporters(Reporter):
-    """Passes everything on to a list of reporters, in order. Without any it is silent.
+    """Forwards all calls to a list of reporters, in order.
 
     Args:
-        forgiving: Continue if one of them cannot write, for example because the disk is full. Standard
-            error then says so once per reporter.
+        reporters: The reporters. Without reporters, nothing is reported.
+        forgiving: Whether to continue if a reporter cannot write, for example because the disk is full. The
+            problem is then printed on standard error, once per reporter.
     """
 
     def __init__(self, reporters: Sequence[Reporter] = (), forgiving: bool = False) -> None:
@@ -32,23 +33,23 @@ class Reporters(Reporter):
         self._failed: set[Reporter] = set()
 
     def message(self, text: str, update: int | None = None) -> None:
-        """Passes a message on."""
+        """Forwards a message."""
         self._pass_on(lambda reporter: reporter.message(text, update))
 
     def record(self, record: Record) -> None:
-        """Passes a record on."""
+        """Forwards a record."""
         self._pass_on(lambda reporter: reporter.record(record))
 
     def advance(self, position: StepPosition) -> None:
-        """Passes a position on."""
+        """Forwards a position."""
         self._pass_on(lambda reporter: reporter.advance(position))
 
     def advance_evaluation(self, batch: int, batches: int) -> None:
-        """Passes the progress of an evaluation on."""
+        """Forwards the progress of an evaluation."""
         self._pass_on(lambda reporter: reporter.advance_evaluation(batch, batches))
 
     def finish(self) -> None:
-        """Passes on that all epochs are trained."""
+        """Forwards the call."""
         self._pass_on(lambda reporter: reporter.finish())
 
     def _pass_on(self, call: Callable[[Reporter], None]) -> None:
@@ -57,7 +58,7 @@ class Reporters(Reporter):
                 call(reporter)
 
     def close(self) -> None:
-        """Closes all reporters, the last one first, even if one of them raises."""
+        """Closes all reporters in reverse order, even if one of them raises an error."""
         with ExitStack() as stack:
             for reporter in self._reporters:
                 stack.enter_context(self._forgive(reporter))
@@ -77,12 +78,14 @@ class Reporters(Reporter):
 
 
 class MemoryReporter(Reporter):
-    """Sends one message about memory use to ``target``, after the first evaluation.
+    """Sends one message about memory use, when all pipelines of DALI have run.
 
-    All pipelines have run by then. A run without evaluation sends it at the end of the first epoch.
+    This is after the first evaluation, or, in a run without evaluations, at the end of the first epoch.
 
     Args:
-        measure: Returns the message.
+        measure: Function that returns the message.
+        evaluates: Whether the run has evaluations.
+        target: Receives the message.
     """
 
     def __init__(self, measure: Callable[[], str], evaluates: bool, target: Reporter) -> None:
@@ -90,7 +93,7 @@ class MemoryReporter(Reporter):
         self._sent = False
 
     def record(self, record: Record) -> None:
-        """Measures and sends the message if it is due."""
+        """Sends the message if all pipelines have run."""
         due = True
         if isinstance(record, StepRecord):
             due = not self._evaluates and record.step == record.steps_per_epoch
@@ -109,19 +112,20 @@ def build_reporters(
 ) -> Reporters:
     """Returns the reporters of rank 0.
 
-    They write to the console and, in ``output_dir``, to ``train.log``, ``metrics.jsonl``, ``events.jsonl``,
-    ``curves.png``, ``report.html`` and optionally ``visualdl/``.
+    They write to the console, and to the files ``train.log``, ``metrics.jsonl``, ``events.jsonl``,
+    ``curves.png``, ``report.html`` and optionally ``visualdl/`` in the output folder.
 
     Args:
-        output_dir: Output folder of the run. It is created if it is missing.
-        use_visualdl: Whether to write scalars for VisualDL too.
-        resumed_from: Number of optimizer updates at which the run resumes. Later records are removed.
-            ``None`` for a run from scratch, which removes all earlier records.
-        forgiving: See `Reporters`. The HTML report is always written that way.
-        info: What the report shows about the run as a whole.
+        output_dir: Output folder of the run. It is created if it does not exist.
+        use_visualdl: Whether to write files for VisualDL.
+        resumed_from: Number of optimizer updates at which the run resumes. Later records are removed. None
+            for a new run, which removes all existing records.
+        forgiving: See `Reporters`. It is always True for the HTML report.
+        info: Properties of the run that the HTML report shows.
+        loggers: Settings of experiment trackers.
 
     Raises:
-        UserError: If the records of the run to resume cannot be read, or a logger's library is missing.
+        UserError: The records of the resumed run cannot be read, or the package of a tracker is missing.
     """
     info = info or RunInfo(output_dir.name)
     output_dir.mkdir(parents=True, exist_ok=True)
@@ -147,11 +151,12 @@ def build_reporters(
 
 
 def log_failure(output_dir: Path, update: int, error: BaseException) -> None:
-    """Writes why a run ended to its log and its events. The caller prints it on the terminal.
+    """Writes the error that ended a run to its log and its events. The caller prints it on the terminal.
 
-    A full disk is ignored here, because it may be the very reason.
+    Errors of writing are ignored, because a full disk may be the reason why the run ended.
 
     Args:
+        output_dir: Output folder of the run.
         update: Number of finished optimizer updates.
         error: The exception that ended the run.
     """

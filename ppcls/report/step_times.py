@@ -1,4 +1,4 @@
-"""Profile of optimizer updates: turns measured times into a table, as text and as JSON. Pure functions."""
+"""Summarizes the measured times of optimizer updates in a table, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ class StepTimes:
     """Measured times of optimizer updates.
 
     Attributes:
-        seconds: [ranks, updates, 6] float64, duration of each phase in `COLUMNS`. An update is their sum.
+        seconds: [ranks, updates, 6] float64, duration of each phase in `COLUMNS`. Their sum is the duration
+            of the update.
         after: [updates] bool, whether the ranks exchanged gradients after the backward pass, as a separate
             phase. Otherwise the exchange is part of the backward pass.
-        first: First measured update, counted from 0 at the start or the resume of the run.
+        first: First measured update, counted from 0 when the run starts or resumes.
         images: Number of images of a full update, over all ranks.
         on_gpu: Whether the device is a GPU.
-        ordinary: Mean seconds of earlier updates, measured as a whole and without a trace, or None.
+        ordinary: Mean seconds of earlier updates without timed phases and without a trace; None if unknown.
     """
 
     seconds: NDArray[np.float64]
@@ -36,7 +37,14 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class PhaseSummary:
-    """Milliseconds of one phase, and its share of the mean update, 0..1."""
+    """Durations of one phase.
+
+    Attributes:
+        mean_ms: Mean in milliseconds.
+        median_ms: Median in milliseconds.
+        max_ms: Maximum in milliseconds.
+        share: Share of the total time of the updates, 0..1.
+    """
 
     mean_ms: float
     median_ms: float
@@ -46,18 +54,19 @@ class PhaseSummary:
 
 @dataclass(frozen=True)
 class StepTable:
-    """The table for rank 0.
+    """Table of the times of rank 0.
 
     Attributes:
-        steps: First update, and the one after the last.
-        rows: Summaries by phase. All-reduce is missing if it cannot be separated from backward: with one
-            rank, or with one update.
-        step: The whole update.
-        images_per_second: Throughput at the median update.
-        ordinary_ms: Duration of an update outside the profile, or None if it was not measured.
-        all_reduce_alone_ms: Median of the exchange after backward, including the wait for other ranks.
-        own_ms: Median update of each rank without the exchange. Empty for one rank.
-        notes: What to know when reading the table.
+        steps: First profiled update, and first update after the profile.
+        rows: Summaries by phase. All-reduce is missing if it cannot be separated from backward, which needs
+            two ranks and two updates.
+        step: Summary of the whole update.
+        images_per_second: Throughput, computed from the median duration of an update.
+        ordinary_ms: Duration of an update outside the profile; None if it was not measured.
+        all_reduce_alone_ms: Median duration of the exchange after backward, including the wait for other
+            ranks; None if it was not measured.
+        own_ms: Median duration of an update of each rank, without the exchange. Empty for one rank.
+        notes: Remarks that help to read the table.
     """
 
     steps: tuple[int, int]
@@ -71,10 +80,10 @@ class StepTable:
 
 
 def summarize(times: StepTimes) -> StepTable:
-    """Returns the table.
+    """Returns the table of the measured times.
 
-    The cost of the exchange is the duration of backward with it, minus the median of backward without it.
-    That is the part of the exchange that the backward pass does not hide.
+    The time of all-reduce is the duration of a backward pass with the exchange, minus the median duration of
+    a backward pass without the exchange. This is the part of the exchange that does not overlap.
     """
     ranks, updates, _ = times.seconds.shape
     separated = bool(times.after.any())
@@ -95,7 +104,12 @@ def summarize(times: StepTimes) -> StepTable:
 
 
 def _separate_exchange(seconds: NDArray[np.float64], after: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Returns [updates, 6] of the updates that exchange during backward, as two separate phases."""
+    """Returns the updates that exchange gradients during backward, with both as separate phases.
+
+    Args:
+        seconds: [updates, 6] float64, durations of all updates.
+        after: See `StepTimes`.
+    """
     if not after.any():
         return seconds
     alone = np.median(seconds[after, _BACKWARD])
@@ -107,7 +121,10 @@ def _separate_exchange(seconds: NDArray[np.float64], after: NDArray[np.bool_]) -
 
 
 def _median_without_exchange(times: StepTimes) -> tuple[float, ...]:
-    """Returns milliseconds per rank without the exchange, during which ranks wait for each other."""
+    """Returns the median milliseconds per update of each rank, without the exchange.
+
+    The exchange would make all ranks equal, because they wait for each other.
+    """
     chosen = times.seconds[:, times.after] if times.after.any() else times.seconds
     without = np.delete(chosen, _ALL_REDUCE, axis=2).sum(2)
     return tuple((np.median(without, axis=1) * 1e3).tolist())
@@ -122,25 +139,26 @@ def _notes(times: StepTimes, separated: bool) -> tuple[str, ...]:
     notes = []
     if times.on_gpu:
         notes.append(
-            "profiled updates wait for the GPU between phases, so only all-reduce and data loading overlap"
+            "in profiled updates the host waits for the GPU between phases, so only all-reduce and data "
+            "loading overlap with other work"
         )
     if separated:
         notes.append(
             f"{int(times.after.sum())} of the {len(times.after)} updates exchanged gradients after backward, "
-            "to separate the two; the table shows the other updates"
+            "to measure both phases separately; the table shows the other updates"
         )
     elif len(times.seconds) > 1:
-        notes.append("backward includes the exchange: profile two updates or more to separate them")
+        notes.append("backward includes all-reduce; profile at least two updates to measure both separately")
     return tuple(notes)
 
 
 def as_json(table: StepTable) -> str:
-    """Returns the table as one JSON object, in milliseconds."""
+    """Returns the table as a JSON object. Times are in milliseconds."""
     return json.dumps(asdict(table), indent=2) + "\n"
 
 
 def as_text(table: StepTable) -> str:
-    """Returns the table as readable lines."""
+    """Returns the table as lines of text."""
     first, stop = table.steps
     ranks = f", rank 0 of {len(table.own_ms)}" if table.own_ms else ""
     lines = [

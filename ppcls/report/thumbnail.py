@@ -1,4 +1,4 @@
-"""Small pictures for the report."""
+"""Pictures of samples for the report, and their thumbnails."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Picture:
 
     Attributes:
         pixels: [H, W, C] uint8, RGB if C is 3.
-        caption: What the image shows.
-        title: Further facts, such as its file.
+        caption: Text below the picture, such as the class.
+        title: Text that is shown when the mouse is over the picture, such as the file.
     """
 
     pixels: NDArray[np.uint8]
@@ -29,27 +29,35 @@ class Picture:
 
 
 class PictureSource:
-    """Provides the pictures of a report. This base class has none."""
+    """Base class of sources of pictures for a report. It has no pictures."""
 
     def augmented(self) -> list[Picture]:
-        """Returns the latest training images, as the model sees them."""
+        """Returns the latest training images, after all transforms."""
         return []
 
     def evaluated(self, position: int) -> Picture | None:  # noqa: ARG002
-        """Returns a sample of the evaluated data set, or None if it cannot be read."""
+        """Returns a sample of the evaluated data set; None if it cannot be read."""
         return None
 
     def explained(self, position: int, class_id: int) -> Picture | None:  # noqa: ARG002
-        """Returns an evaluated sample under the heat map of a class of the best model, or None without one.
+        """Returns an evaluated sample blended with a heat map of the best model; None without a best model.
+
+        Args:
+            position: Position of the sample in the evaluated data set.
+            class_id: Class whose heat map is shown.
 
         Raises:
-            UserError: If the best model has no heat maps.
+            UserError: The best model does not support heat maps.
         """
         return None
 
 
 def thumbnail(pixels: NDArray[np.uint8]) -> Image.Image:
-    """Returns [H, W, C] uint8 as an image of at most 128 px per side: grey if C is below 3, else RGB."""
+    """Returns a thumbnail of at most 128 pixels per side.
+
+    Args:
+        pixels: [H, W, C] uint8. With fewer than three channels, the thumbnail is grey, otherwise RGB.
+    """
     channels = pixels[:, :, :3] if pixels.shape[2] >= 3 else pixels[:, :, 0]
     image = Image.fromarray(np.ascontiguousarray(channels))
     image.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
@@ -57,7 +65,11 @@ def thumbnail(pixels: NDArray[np.uint8]) -> Image.Image:
 
 
 def data_uri(pixels: NDArray[np.uint8]) -> str:
-    """Returns [H, W, C] uint8 as a ``data:`` address of a JPEG of at most 128 px per side."""
+    """Returns a thumbnail as a ``data:`` URI with a JPEG of at most 128 pixels per side.
+
+    Args:
+        pixels: See `thumbnail`.
+    """
     file = io.BytesIO()
     thumbnail(pixels).save(file, format="JPEG", quality=85)
     return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode("ascii")

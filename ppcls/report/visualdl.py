@@ -1,4 +1,4 @@
-"""Scalars, images, histograms and PR curves of a run for VisualDL."""
+"""Writes scalars, images, histograms and precision-recall curves of a run for VisualDL."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_IMAGES = 8
 
 
 def scalars(record: Record) -> dict[str, float]:
-    """Returns finite values by tag, such as ``train/loss``."""
+    """Returns the finite values of a record by tag, such as ``train/loss``."""
     section, values = "eval", {"loss": record.loss, **record.metrics}
     if isinstance(record, StepRecord):
         section = "train"
@@ -31,13 +31,13 @@ def scalars(record: Record) -> dict[str, float]:
 
 
 def pr_curve(confidences: NDArray[np.int64]) -> dict[str, list[float]]:
-    """Returns the precision-recall curve of the confidence as a detector of correct predictions.
+    """Returns the precision-recall curve of detecting correct predictions by a threshold on the confidence.
 
     Args:
         confidences: See `Outcomes.confidences`.
 
     Returns:
-        ``tp``, ``fp``, ``tn``, ``fn``, ``precision`` and ``recall`` as VisualDL expects them, each [bins].
+        Lists of length [bins] for VisualDL: ``tp``, ``fp``, ``tn``, ``fn``, ``precision`` and ``recall``.
     """
     fp, tp = confidences[:, ::-1].cumsum(axis=1)[:, ::-1]
     tn, fn = fp[0] - fp, tp[0] - tp
@@ -47,18 +47,18 @@ def pr_curve(confidences: NDArray[np.int64]) -> dict[str, list[float]]:
 
 
 class VisualDLWriter(Reporter):
-    """Writes scalars over optimizer updates into a new file in ``folder``.
+    """Writes scalars to a new file in a folder, with the optimizer update as their step.
 
-    At the end of each epoch it adds training images as the model sees them and histograms of the weights,
-    unless its `TimeBudget` is spent. Each evaluation adds a PR curve of the confidence.
+    At the end of each epoch it also writes transformed training images and histograms of the weights, if the
+    `TimeBudget` allows it. After each evaluation it writes a precision-recall curve of the confidence.
 
     VisualDL shows only the newest file of a folder, so a resumed run writes its earlier records again.
 
     Args:
-        folder: Folder for ``visualdl --logdir``. It is created if it is missing.
-        earlier: Records of the run before it was resumed.
-        pictures: Provides the training images.
-        weights: Returns histograms of the weights by name.
+        folder: Folder for ``visualdl --logdir``. It is created if it does not exist.
+        earlier: Records of the run before it resumed.
+        pictures: Source of the training images.
+        weights: Function that returns histograms of the weights by name.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class VisualDLWriter(Reporter):
         pictures: PictureSource | None = None,
         weights: Callable[[], Mapping[str, Histogram]] = dict,
     ) -> None:
-        # Imported here because it is slow and brings a web server and pandas along.
+        # Imported here because the import is slow and loads a web server and pandas.
         from visualdl import LogWriter
 
         self._writer = LogWriter(logdir=str(folder))
@@ -77,7 +77,7 @@ class VisualDLWriter(Reporter):
             self._write_scalars(record)
 
     def record(self, record: Record) -> None:
-        """Writes the scalars ``train/…`` or ``eval/…`` and what the epoch or the evaluation adds."""
+        """Writes the scalars of a record, and images, histograms or a curve if they are due."""
         self._write_scalars(record)
         if isinstance(record, StepRecord):
             if record.step == record.steps_per_epoch and self._budget.left:
@@ -107,7 +107,7 @@ class VisualDLWriter(Reporter):
             self._add(histogram(f"weights/{name}", counts, edges, step=epoch, walltime=_milliseconds()))
 
     def _add(self, record: Any) -> None:
-        # VisualDL's public methods need all raw values; the one for PR curves fails with numpy >= 1.24.
+        # VisualDL's public methods need all raw values. Its method for curves fails with NumPy >= 1.24.
         self._writer._get_file_writer().add_record(record)
 
     def _write_scalars(self, record: Record) -> None:
@@ -116,5 +116,5 @@ class VisualDLWriter(Reporter):
 
 
 def _milliseconds() -> int:
-    """Returns the time as VisualDL counts it."""
+    """Returns the current time in VisualDL's unit, milliseconds since 1970."""
     return round(time.time() * 1000)

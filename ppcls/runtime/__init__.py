@@ -1,1 +1,1 @@
-"""Process, device and ranks: what a run finds and sets up before Paddle is imported."""
+"""Sets up the process, the device and the ranks of a run, and imports Paddle."""

@@ -1,4 +1,4 @@
-"""Exchanges between the ranks of a run: JSON values, errors, requests."""
+"""Exchanges values, errors and requests between the ranks of a run."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from ppcls.runtime.start import Runtime
 
 Array = NDArray[Any]
 
-_INTERVAL = 0.2  # seconds between two exchanges of requests, approximately
-_MAX_CALLS = 8  # between two exchanges of requests
+_INTERVAL = 0.2  # approximate seconds between two exchanges of requests
+_MAX_CALLS = 8  # maximum number of calls between two exchanges of requests
 
 
 class RequestExchange:
-    """Shares requests, such as "save" and "stop", so that all ranks act on them at the same point.
+    """Shares requests such as "save" and "stop", so that all ranks handle them at the same point of the run.
 
-    All ranks call `any_rank` at the same points, between two updates. Only some of these calls exchange
-    requests, the same ones on every rank; rank 0 chooses them by its clock. The exchange runs over gloo on
-    the CPU: it takes a third of a millisecond and waits for no GPU.
+    All ranks must call `any_rank` at the same points, between two updates. Only some of these calls exchange
+    requests. Rank 0 chooses them by its clock, so they are the same calls on every rank. The exchange uses
+    gloo on the CPU, takes about 0.3 ms, and does not wait for a GPU.
 
     Args:
-        runtime: The runtime of this rank; all ranks must create their exchange at the same time.
+        runtime: Runtime of this rank. All ranks must create their exchange at the same point.
         kinds: Number of kinds of requests.
     """
 
@@ -43,7 +43,9 @@ class RequestExchange:
         self._calls_left, self._calls_between, self._last = 1, 1, time.monotonic()
 
     def any_rank(self, requests: Sequence[int]) -> list[int]:
-        """Returns the largest request of any rank since the last exchange; zeros between two exchanges.
+        """Returns the maximum over all ranks of the requests since the last exchange.
+
+        Calls that do not exchange requests return zeros.
 
         Args:
             requests: Requests of this rank by kind, each >= 0.
@@ -64,7 +66,7 @@ class RequestExchange:
         return agreed
 
     def _calls_to_next(self) -> int:
-        """Returns the number of calls until the next exchange; 0 on other ranks than 0, which decides."""
+        """Returns the number of calls until the next exchange on rank 0, and 0 on other ranks."""
         if not self._runtime.is_main:
             return 0
         now = time.monotonic()
@@ -73,10 +75,10 @@ class RequestExchange:
 
 
 def _gloo_group() -> Group:
-    """Returns a gloo group of all ranks: the default group on CPUs, a new one on GPUs.
+    """Returns a gloo group of all ranks: on CPUs the default group, on GPUs a new group.
 
-    A process must create at most one such group. Paddle's groups share names in its store, so ranks may read
-    the addresses of an earlier group there: three or more ranks seldom connect a second time.
+    A process must create at most one such group. Paddle uses the same names in its store for all groups, so
+    ranks of a second group may read the addresses of the first, and then often fail to connect.
     """
     if distributed.get_backend() == "GLOO":
         return distributed.get_group()
@@ -87,7 +89,7 @@ def all_gather_json(runtime: Runtime, value: Any) -> list[Any]:
     """Returns the values of all ranks, by rank. All ranks must call it.
 
     Args:
-        value: Any value that JSON can represent.
+        value: Value of this rank, which JSON must support.
     """
     if runtime.world_size == 1:
         return [value]
@@ -96,7 +98,12 @@ def all_gather_json(runtime: Runtime, value: Any) -> list[Any]:
 
 
 def gather_rows(rows: Array, world: int) -> list[Array]:
-    """Returns the rows of each rank, [N, D]; N may differ. A rank without rows need not know D."""
+    """Returns the rows of each rank, by rank. All ranks must call it.
+
+    Args:
+        rows: Rows of this rank, [N, D]. N may differ between ranks. D may be 0 on a rank without rows.
+        world: Number of ranks.
+    """
     if world == 1:
         return [rows]
     counts, widths = np.stack(all_gather(np.array(rows.shape, np.int64), world)).T
@@ -106,7 +113,12 @@ def gather_rows(rows: Array, world: int) -> list[Array]:
 
 
 def all_gather(values: Array | paddle.Tensor, world: int) -> list[Array]:
-    """Returns the values of all ranks, by rank. They have the same shape and dtype on each."""
+    """Returns the values of all ranks, by rank. All ranks must call it.
+
+    Args:
+        values: Values of this rank, with the same shape and dtype on all ranks.
+        world: Number of ranks.
+    """
     tensor = values if isinstance(values, paddle.Tensor) else paddle.to_tensor(values)
     gathered: list[paddle.Tensor] = []
     if world == 1:
@@ -117,7 +129,13 @@ def all_gather(values: Array | paddle.Tensor, world: int) -> list[Array]:
 
 
 def all_reduce(values: Array | paddle.Tensor, world: int, *, maximum: bool = False) -> Array:
-    """Returns the sums, or the maxima, of the values of all ranks. A tensor is changed in place."""
+    """Returns the elementwise sums, or maxima, of the values of all ranks. All ranks must call it.
+
+    Args:
+        values: Values of this rank. A tensor is changed in place.
+        world: Number of ranks.
+        maximum: Whether to compute maxima.
+    """
     tensor = values if isinstance(values, paddle.Tensor) else paddle.to_tensor(values)
     if world > 1:
         distributed.all_reduce(tensor, distributed.ReduceOp.MAX if maximum else distributed.ReduceOp.SUM)
@@ -126,9 +144,10 @@ def all_reduce(values: Array | paddle.Tensor, world: int, *, maximum: bool = Fal
 
 @contextmanager
 def fail_together(runtime: Runtime) -> Iterator[None]:
-    """Raises an error on all ranks if the block fails on one, so that no rank waits for a failed one.
+    """Returns a context that raises an error on all ranks if the block fails on one of them.
 
-    All ranks must reach the end of the block, and nothing inside it may wait for other ranks.
+    No rank then waits for a failed rank. All ranks must enter the block, and the code in the block must not
+    wait for other ranks.
 
     Raises:
         UserError: The block raised `UserError` or OSError on another rank.

@@ -1,4 +1,4 @@
-"""The progress of a process, in shared memory: a watchdog reads it whatever the process is stuck in."""
+"""Progress of a process in shared memory, which a watchdog can read even if the process is stuck."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ SIZE = mmap.PAGESIZE
 
 @dataclass(frozen=True)
 class ProgressSnapshot:
-    """Progress at one moment.
+    """Progress of a process at one moment.
 
     Attributes:
-        count: Number of reports so far; it does not change while the process is stuck.
+        count: Number of reports so far. It does not change while the process is stuck.
         epoch: Epoch, from 1; 0 before training.
         batch: Batch of the epoch, from 1.
-        update: Optimizer updates done.
+        update: Number of finished optimizer updates.
         slow: Whether the current activity may take longer than a step.
-        activity: What the process is doing.
+        activity: Description of the current activity.
     """
 
     count: int
@@ -39,16 +39,17 @@ class ProgressSnapshot:
 
 
 class Progress:
-    """Reports what this process is doing, in less than a microsecond, whether or not a watchdog reads it.
+    """Writes the current activity of this process to shared memory. A report takes less than a microsecond.
 
-    Every activity counts as slow until the first step is done: Paddle searches kernels, DALI builds
-    pipelines.
+    Until the first step is finished, every activity counts as slow, because Paddle searches kernels and DALI
+    builds pipelines.
 
     Args:
-        memory: Descriptor of a file of `SIZE` bytes shared with the watchdog; None for no watchdog.
+        memory: Descriptor of a file of `SIZE` bytes that is shared with the watchdog; None without a
+            watchdog.
 
     Attributes:
-        evaluated: Whether a batch has been evaluated; the first one may be slow, as the first step is.
+        evaluated: Whether a batch was evaluated. The first evaluated batch may be slow, like the first step.
     """
 
     def __init__(self, memory: int | None = None) -> None:
@@ -62,8 +63,8 @@ class Progress:
         """Reports a new activity.
 
         Args:
-            activity: Description, cut off after 80 bytes.
-            slow: Whether it may take longer than a step.
+            activity: Description, which is cut to 80 bytes.
+            slow: Whether the activity may take longer than a step.
         """
         self._count += 1
         self._current = (activity, slow)
@@ -72,7 +73,10 @@ class Progress:
 
     @contextmanager
     def during(self, activity: str) -> Iterator[None]:
-        """Reports an activity for the block, then the previous activity again; both are equally slow."""
+        """Reports an activity during the block, and then the previous activity again.
+
+        The activity counts as slow if the previous activity does.
+        """
         previous, slow = self._current
         self.report(activity, slow=slow)
         try:
@@ -85,12 +89,16 @@ class Progress:
         self._position = (epoch, batch, update)
 
     def mark_first_step(self) -> None:
-        """Marks the first step as done. Until then, all activities count as slow."""
+        """Marks the first step as finished. Until this call, all activities count as slow."""
         self._stepped = True
 
 
 def read_progress(memory: int) -> ProgressSnapshot:
-    """Returns the latest report of the process that shares ``memory``, a file descriptor."""
+    """Returns the latest report of a process.
+
+    Args:
+        memory: File descriptor of the memory that the process shares.
+    """
     count, epoch, batch, update, slow, activity = _LAYOUT.unpack(os.pread(memory, _LAYOUT.size, 0))
     text = activity.rstrip(b"\0").decode(errors="replace")
     return ProgressSnapshot(count, epoch, batch, update, slow, text)

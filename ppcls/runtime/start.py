@@ -1,4 +1,4 @@
-"""Starts a run in this process: settles device, threads, memory and ranks, then imports Paddle.
+"""Starts a run in this process: chooses device, threads and memory, imports Paddle, and connects the ranks.
 
 Only `ppcls.runtime` reads the environment variables PADDLE_*, FLAGS_*, CUDA_* and OMP_*.
 """
@@ -24,20 +24,20 @@ from ppcls.runtime.progress import Progress
 
 @dataclass(frozen=True)
 class Runtime:
-    """One process of a run.
+    """Properties of one process of a run.
 
     Attributes:
         rank: Rank of this process, from 0.
         world_size: Number of processes.
         device: Device of the model.
-        device_id: GPU of this process, as Paddle and DALI count; None on a CPU.
-        cores: CPU cores of this process: the usable cores, divided among the processes of the machine.
-        threads: Paddle's CPU threads.
-        card: GPU whose memory is divided; None if there is no limit, or on a CPU.
-        budget: Division of its memory; None if there is no limit.
-        imported: Settings that Paddle was imported with.
-        embedded: Whether the process outlives the run, for example a notebook.
-        progress: Receives reports of what the process is doing, for the watchdog.
+        device_id: Number of the GPU of this process for Paddle and DALI; None on a CPU.
+        cores: Number of CPU cores of this process: the usable cores of the machine divided by its processes.
+        threads: Number of Paddle's CPU threads.
+        card: GPU whose memory is divided between Paddle and DALI; None if there is no limit, or on a CPU.
+        budget: Division of the GPU memory; None if there is no limit.
+        imported: Settings with which Paddle was imported.
+        embedded: Whether the process continues after the run, for example a notebook.
+        progress: Receives the activities of the process, for the watchdog.
         nodes: Number of machines.
     """
 
@@ -60,7 +60,7 @@ class Runtime:
         return self.rank == 0
 
     def describe(self) -> str:
-        """Returns one line for the log."""
+        """Returns a line for the log about Paddle, the device, the processes and the threads."""
         import paddle
 
         device = f"GPU {self.device_id}" if self.device == "gpu" else "CPU"
@@ -72,14 +72,14 @@ class Runtime:
         )
 
     def synchronize(self) -> None:
-        """Waits for Paddle's work on the GPU; not for DALI, which works ahead in streams of its own."""
+        """Waits for Paddle's work on the GPU. Does not wait for DALI, which uses other streams."""
         if self.device == "gpu":
             import paddle
 
             paddle.device.cuda.current_stream(self.device_id).synchronize()
 
     def memory_usage(self) -> MemoryUsage:
-        """Returns the current memory usage of ``card``, which must not be None."""
+        """Returns the current memory usage of the GPU. Must only be called if ``card`` is not None."""
         import paddle
 
         assert self.card is not None
@@ -90,18 +90,19 @@ _imported: PaddleImport | None = None  # Paddle can be imported only once per pr
 
 
 def start(settings: Global, progress: Progress | None = None, embedded: bool = False) -> Runtime:
-    """Settles device, threads, ranks and GPU memory, and imports Paddle.
+    """Chooses device, threads and GPU memory, imports Paddle, and connects the ranks.
 
-    If Paddle is imported already, for example by an earlier run, the settings that it read then stay.
+    If Paddle is already imported, for example by an earlier run, it keeps the settings of its import.
 
     Args:
-        progress: Receives reports of what the process is doing; None for no watchdog.
+        settings: Section ``Global`` of the config.
+        progress: Receives the activities of the process; None without a watchdog.
         embedded: See `Runtime`.
 
     Raises:
-        UserError: A GPU is requested that this Paddle can't use; the environment contradicts
-            ``deterministic``; the GPU's memory can't be divided as requested; or the run asks for a setting
-            that Paddle reads only at import, and Paddle is imported already.
+        UserError: The requested GPU can't be used with the installed Paddle. Or the environment contradicts
+            ``deterministic``. Or the GPU memory can't be divided as requested. Or the run needs another value
+            of a setting that Paddle reads only at its import, and Paddle is already imported.
     """
     for text in ("No ccache found", "When training, we now always track global mean"):
         warnings.filterwarnings("ignore", message=text)
@@ -131,23 +132,23 @@ def start(settings: Global, progress: Progress | None = None, embedded: bool = F
 
 
 def start_on_cpu() -> None:
-    """Imports Paddle to measure models on the CPU, without its messages about static programs."""
+    """Imports Paddle for measurements on the CPU, and hides its messages about static programs."""
     os.environ.setdefault("GLOG_minloglevel", "2")
     start(Global(device="cpu"))
 
 
 def selected_card() -> Card | None:
-    """Returns the card of this process; None if there is none.
+    """Returns the NVIDIA card of this process; None without a card.
 
     Raises:
-        UserError: As `ppcls.runtime.hardware.find_card`.
+        UserError: See `ppcls.runtime.hardware.find_card`.
     """
     visible, order = os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("CUDA_DEVICE_ORDER")
     return find_card(selected_gpu(), visible, order)
 
 
 def _import_paddle(settings: Global, request: MemoryRequest, cores: int) -> PaddleImport:
-    """Imports Paddle, or checks that the imported one fits the settings."""
+    """Imports Paddle. If it is already imported, checks that it was imported with the same settings."""
     global _imported
     if "paddle" not in sys.modules:
         limited = settings.device != "cpu" and (request.fraction is not None or request.limit is not None)
@@ -164,7 +165,11 @@ def _import_paddle(settings: Global, request: MemoryRequest, cores: int) -> Padd
 def _set_device(
     settings: Global, request: MemoryRequest, imported: PaddleImport
 ) -> tuple[Literal["cpu", "gpu"], int | None]:
-    """Chooses the device, checks it and makes it Paddle's; returns it and the number of the GPU."""
+    """Chooses and checks the device, and selects it in Paddle.
+
+    Returns:
+        The device, and the number of the GPU or None.
+    """
     import paddle
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -174,7 +179,8 @@ def _set_device(
         return device, None
     if request.fraction is not None and not request.is_default and imported.budget is None:
         raise UserError(
-            f"{request.setting}: the NVIDIA driver (NVML) does not report the memory of the GPU; unset it"
+            f"{request.setting}: the NVIDIA driver (NVML) does not report the memory of the GPU, so it can't "
+            "be divided; remove this setting"
         )
     device_id = selected_gpu()
     check_gpu_kernels(device_id)
@@ -196,10 +202,10 @@ def _connect_ranks(device: str, progress: Progress) -> None:
 
 
 def _set_gloo_interface() -> None:
-    """Makes gloo use the network interface whose address the launcher knows.
+    """Makes gloo use the network interface with the address that the launcher uses.
 
-    By default gloo uses the interface of the machine's own name, which may be the loopback. Training on
-    GPUs needs gloo, too: the ranks exchange signals through it.
+    By default gloo uses the interface to which the host name resolves, which may be the loopback interface.
+    Training on GPUs needs gloo too, because the ranks exchange requests over it.
     """
     address = os.environ.get("PADDLE_CURRENT_ENDPOINT", "").rpartition(":")[0]
     if "GLOO_SOCKET_IFNAME" not in os.environ and (name := interface_of(address)) is not None:

@@ -1,9 +1,9 @@
 """Ends a run in which a process is stuck, and reports the stacks of all processes.
 
-`faulthandler` alone can't do this: a process that is stopped, or that waits for a disk in the kernel, runs
-no thread of its own; a process that was killed can't report it; and the ranks have to end together. So each
-process has a watchdog, a small process that reads its progress from shared memory, makes faulthandler write
-its stacks, and kills it.
+A thread with `faulthandler` could not do this. If a process is stopped, or waits for a disk in the kernel,
+none of its threads run. A killed process can't report its end. And all ranks must end together. Each process
+therefore has a watchdog: a small process that reads the progress of the watched process from shared memory,
+makes faulthandler write its stacks, and kills it.
 """
 
 from __future__ import annotations
@@ -27,22 +27,26 @@ from ppcls.runtime.failures import FailureReports, describe_process
 from ppcls.runtime.launch import Launch
 from ppcls.runtime.progress import SIZE, Progress, ProgressSnapshot, read_progress
 
-SLOW_FACTOR = 3  # the timeout of a slow activity, such as saving, in timeouts of a step
+SLOW_FACTOR = 3  # ratio of the timeouts of a slow activity, such as saving, and of a step
 _MAX_RESERVE = 30.0  # seconds
-_STACKS = signal.SIGRTMAX
-# A terminal or launcher sends these to the whole process group. They are for the run; the watchdog ends
-# with it.
+_STACKS = signal.SIGRTMAX  # signal that makes the watched process write its stacks
+# A terminal or launcher sends these signals to the whole process group. The run handles them. The watchdog
+# ends when the run ends.
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ppcls.runtime.watchdog import main; main()"
 
 
 @contextmanager
 def watch_for_hangs(timeout: float | None, failures: FailureReports, log: Path | None) -> Iterator[Progress]:
-    """Runs a watchdog for this process while the block runs, and returns the `Progress` that it reads.
+    """Runs a watchdog for this process within the block.
 
     Args:
         timeout: ``Global.hang_timeout`` in seconds; None for no watchdog.
+        failures: Failure reports of the launch.
         log: Log file of the run, to which rank 0 writes a report on a stuck process; None for no log.
+
+    Yields:
+        The `Progress` to which the process must report its activities.
     """
     if timeout is None:
         yield Progress()
@@ -80,14 +84,19 @@ def watch_for_hangs(timeout: float | None, failures: FailureReports, log: Path |
 
 
 class StallClock:
-    """Counts the seconds since the last progress in which the watchdog itself was running.
+    """Counts the seconds since the last progress. Does not count time in which the watchdog did not run.
 
-    If both processes slept, because a laptop was closed or Ctrl-Z stopped the job, nothing is stuck.
+    If a laptop is closed or Ctrl-Z stops the job, neither process runs, and the run is not stuck.
 
     Args:
-        longest: Seconds that two calls of `update` may lie apart; in any further seconds the watchdog slept.
+        longest: Maximum time in seconds between two calls of `update` that is counted. The watchdog did not
+            run in the rest of the time.
         now: Current time in seconds.
         progress: Current progress.
+
+    Attributes:
+        seconds: Counted seconds since the last progress.
+        progress: Progress at the last call of `update`.
     """
 
     def __init__(self, longest: float, now: float, progress: ProgressSnapshot) -> None:
@@ -95,18 +104,23 @@ class StallClock:
         self.seconds = 0.0
 
     def update(self, now: float, progress: ProgressSnapshot) -> None:
-        """Counts the time until ``now``, or restarts at 0 if there was progress."""
+        """Adds the time until ``now``, or restarts at 0 if there was progress."""
         elapsed = min(now - self._now, self._longest)
         self.seconds = self.seconds + elapsed if progress.count == self.progress.count else 0.0
         self._now, self.progress = now, progress
 
     def expired(self, timeout: float, reserve: float) -> bool:
-        """Returns whether no more than ``reserve`` seconds of the timeout are left."""
+        """Returns whether at most ``reserve`` seconds of the timeout are left.
+
+        Args:
+            timeout: Timeout of a step in seconds.
+            reserve: Part of the timeout in seconds that is reserved for the reports.
+        """
         return self.seconds >= timeout * (SLOW_FACTOR if self.progress.slow else 1) - reserve
 
 
 class Watchdog:
-    """Watches the process that started this one.
+    """Watches the process that started this process.
 
     Args:
         failures: Failure reports of the launch of the watched process.
@@ -121,21 +135,25 @@ class Watchdog:
         self._process: int = settings["process"]
         self._memory: int = settings["memory"]
         self._stacks: int = settings["stacks"]
-        # The last part of the timeout is for the reports, and for the launcher to notice.
+        # The last part of the timeout is reserved for the reports, and for the launcher to react.
         self._reserve = min(self._timeout / 4, _MAX_RESERVE)
         self._poll = min(self._reserve / 10, 0.5)
         try:
-            self._ended = [os.pidfd_open(self._process)]  # becomes readable
+            self._ended = [os.pidfd_open(self._process)]  # becomes readable when the process ends
         except (OSError, AttributeError):  # the process has ended, or the kernel or Python is too old
             self._ended = []
         self._other_hang = threading.Event()
 
     def watch(self) -> NoReturn:
-        """Waits until any process of the run is stuck, then reports and kills this one; or until it ends."""
+        """Waits until a process of the run is stuck, or the watched process ends.
+
+        If a process is stuck, reports the state of the watched process and kills it.
+        """
         threading.Thread(target=self._watch_others, daemon=True).start()
         clock = StallClock(2 * self._poll, time.monotonic(), read_progress(self._memory))
         while not self._other_hang.is_set() and not clock.expired(self._timeout, self._reserve):
-            # At once: another process that fails because this one ended must not be reported first.
+            # Returns as soon as the process ends. Other processes fail as a consequence, and must not be
+            # reported first.
             select.select(self._ended, [], [], self._poll)
             if os.getppid() != self._process:  # the process has ended
                 self._report_death(clock.progress)
@@ -143,28 +161,29 @@ class Watchdog:
         self._report_hang(clock)
 
     def _watch_others(self) -> None:
-        """Waits until another process is stuck; in a thread, because the disk itself may be stuck."""
+        """Waits until another process is stuck. Runs in a thread, because access to the disk may block."""
         # Unlike Path.exists, this returns False if the folder can't be read.
         while not os.path.exists(self._failures.hang_marker):  # noqa: PTH110
             time.sleep(self._poll)
         self._other_hang.set()
 
     def _report_hang(self, clock: StallClock) -> NoReturn:
-        """Reports on this process, prints all reports on rank 0, and kills the process.
+        """Writes a report on the watched process and kills it. Rank 0 also prints the reports of all ranks.
 
-        Other ranks wait before they kill theirs, since the launcher ends rank 0 when another rank has ended.
+        Watchdogs of other ranks wait before they kill their process, because the launcher ends rank 0 as soon
+        as another rank ends.
         """
-        deadline = threading.Timer(2 / 3 * self._reserve, self._kill)  # in case nothing can be written
+        deadline = threading.Timer(2 / 3 * self._reserve, self._kill)  # in case writing blocks
         deadline.daemon = True
         deadline.start()
         with suppress(OSError):
             self._failures.folder.mkdir(parents=True, exist_ok=True)
             self._failures.hang_marker.touch()
         process = describe_process(self._launch.rank, self._process)
-        summary = f"{process}: no step for {clock.seconds:.0f} s; {clock.progress}"
+        summary = f"{process}: no progress for {clock.seconds:.0f} s; {clock.progress}"
         report = f"{summary}\n{self._read_stacks()}"
         if self._launch.rank == 0:
-            report = f"Global.hang_timeout is {self._timeout:g} s: the run is stuck and is stopped\n{report}"
+            report = f"the run is stuck and is stopped (Global.hang_timeout: {self._timeout:g} s)\n{report}"
         _print_error(report)
         self._failures.write(summary, report)
         ranks = [rank for rank in range(self._launch.world_size) if rank != self._launch.rank]
@@ -181,7 +200,7 @@ class Watchdog:
         self._kill()
 
     def _read_stacks(self) -> str:
-        """Returns the stacks of all Python threads of the process."""
+        """Returns the stacks of all Python threads of the watched process as text."""
         os.kill(self._process, _STACKS)
         sizes = [0, 0]  # the stacks are complete when their size no longer changes
 
@@ -194,17 +213,18 @@ class Watchdog:
         return text or "no stacks: the process does not respond to signals"
 
     def _wait(self, condition: Callable[[], bool]) -> None:
-        """Waits for a condition, for at most a sixth of the reserve."""
+        """Waits until the condition is True, for at most a sixth of the reserve."""
         deadline = time.monotonic() + self._reserve / 6
         while not condition() and time.monotonic() < deadline:
             time.sleep(0.05)
 
     def _report_death(self, progress: ProgressSnapshot) -> NoReturn:
-        """Reports that the process ended without an error of its own: it was killed, or crashed in C++."""
+        """Reports that the process ended without a Python error: it was killed, or crashed in C++."""
         if self._launch.world_size > 1:
             summary = (
                 f"{describe_process(self._launch.rank, self._process)} was killed or crashed without a "
-                f"Python error; {progress}. If memory ran out, the kernel's log (dmesg) names the process"
+                f"Python error; {progress}. If the memory was exhausted, the kernel's log (dmesg) lists the "
+                "process"
             )
             if self._failures.write(summary, ""):
                 self._launch.show(summary)
@@ -223,7 +243,7 @@ def _print_error(text: str) -> None:
 
 
 def main() -> None:
-    """Watches the process that started this one, with the settings on the command line."""
+    """Watches the process that started this process, with the settings on the command line."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     settings: dict[str, Any] = json.loads(sys.argv[1])

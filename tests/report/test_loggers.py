@@ -149,7 +149,7 @@ def test_slow_tracker_does_not_delay_the_run(
     for _ in range(50):
         logger.record(EVALUATION)
     logger.close()
-    assert "wandb: not finished after 0 s" in capsys.readouterr().err
+    assert "wandb: did not finish within 0 s" in capsys.readouterr().err
 
 
 def test_missing_library_is_an_error_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

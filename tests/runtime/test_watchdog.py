@@ -63,8 +63,10 @@ def test_stuck_process_is_killed_and_its_stack_reported(tmp_path: Path) -> None:
     assert wait_for(*processes) == [-signal.SIGKILL] * 3
     for action, stack in stacks.items():
         for text in (output(folders[action]), (folders[action] / "train.log").read_text()):
-            assert "Global.hang_timeout is 3 s: the run is stuck and is stopped" in text
-            position = r"rank 0 \(process \d+ on .*\): no step for 2 s; epoch 1, batch 2, update 1: backward"
+            assert "the run is stuck and is stopped (Global.hang_timeout: 3 s)" in text
+            position = (
+                r"rank 0 \(process \d+ on .*\): no progress for 2 s; epoch 1, batch 2, update 1: backward"
+            )
             assert re.search(position, text)
             assert stack in text
 
@@ -77,8 +79,8 @@ def test_stuck_process_stops_the_others_and_rank_0_reports_all(tmp_path: Path) -
     ]
     assert wait_for(*processes) == [-signal.SIGKILL, -signal.SIGKILL]
     for text in (output(tmp_path), (tmp_path / "train.log").read_text()):
-        assert re.search(r"rank 0 \(.*\): no step for 0 s; epoch 1, batch 2, update 1: evaluation", text)
-        assert re.search(r"rank 1 \(.*\): no step for 2 s; epoch 1, batch 2, update 1: backward", text)
+        assert re.search(r"rank 0 \(.*\): no progress for 0 s; epoch 1, batch 2, update 1: evaluation", text)
+        assert re.search(r"rank 1 \(.*\): no progress for 2 s; epoch 1, batch 2, update 1: backward", text)
         assert text.count("most recent call first") == 2
     assert "rank 1" in output(tmp_path, 1)
 
@@ -200,9 +202,13 @@ def test_training_with_a_stuck_rank_stops(config: Path, trouble: str, one: str, 
     assert code != 0
     log = (config.parent / "run" / "train.log").read_text()
     for text in (terminal, log):
-        assert "Global.hang_timeout is 12 s: the run is stuck and is stopped" in text
-        assert re.search(rf"rank 0 \(.*\): no step for \d+ s; epoch 2, batch \d, update \d: {one}\n", text)
-        assert re.search(rf"rank 1 \(.*\): no step for \d+ s; epoch 2, batch \d, update \d: {other}\n", text)
+        assert "the run is stuck and is stopped (Global.hang_timeout: 12 s)" in text
+        assert re.search(
+            rf"rank 0 \(.*\): no progress for \d+ s; epoch 2, batch \d, update \d: {one}\n", text
+        )
+        assert re.search(
+            rf"rank 1 \(.*\): no progress for \d+ s; epoch 2, batch \d, update \d: {other}\n", text
+        )
         assert "troubled_run.py" in text
         assert text.count("in train_epoch") >= 2 or "in evaluate" in text
 
@@ -213,8 +219,8 @@ def test_evaluation_with_a_stuck_rank_stops(config: Path) -> None:
     given = ("-o", f"Global.pretrained_model={weights}")
     code, terminal = launch_two_ranks(config, "eval:sleep", *given, tool="evaluate")
     assert code != 0
-    assert "Global.hang_timeout is 12 s: the run is stuck and is stopped" in terminal
-    assert re.search(r"rank 1 \(.*\): no step for 9 s; evaluation: waiting for batch \d\n", terminal)
+    assert "the run is stuck and is stopped (Global.hang_timeout: 12 s)" in terminal
+    assert re.search(r"rank 1 \(.*\): no progress for 9 s; evaluation: waiting for batch \d\n", terminal)
     assert "troubled_run.py" in terminal
     assert [each.name for each in run.iterdir()] == ["failures"], "evaluation writes no log"
 

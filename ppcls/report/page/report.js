@@ -6,7 +6,7 @@ const css = name => getComputedStyle(document.documentElement).getPropertyValue(
 const epochSteps = [...Array(9).keys()].flatMap(power => [1, 2, 5].map(digit => digit * 10 ** power));
 const redraws = [];
 
-// Returns a number as text. Large numbers, such as a diverging loss, have an exponent to save space beside an axis.
+// Returns a number as text. Large numbers, such as a diverging loss, have an exponent to fit beside an axis.
 function format(value) {
   if (value == null) return "–";
   const rounded = Number(value.toPrecision(5));
@@ -15,7 +15,7 @@ function format(value) {
 
 // In the joined table of several curves, undefined marks points of other curves, and null marks gaps.
 
-// Returns the index of the point of a curve that is nearest to the mouse, because curves have different points.
+// Returns the index of the point of a curve that is nearest to the mouse. Curves have points at different epochs.
 function nearest(plot, series, index) {
   const values = plot.data[series];
   if (series === 0 || values[index] !== undefined) return index;
@@ -33,14 +33,14 @@ function legend(plot, value, series, index) {
   return format(index == null ? plot.data[series].findLast(known => known != null) : value);
 }
 
-// Returns the indexes of single points between two gaps, which are not visible as a line.
+// Returns the indices of single points between two gaps, which are not visible as a line.
 function alone(values) {
   const known = [...values.keys()].filter(index => values[index] !== undefined);
   const empty = place => values[known[place]] == null;
   return known.filter((index, place) => !empty(place) && empty(place - 1) && empty(place + 1));
 }
 
-// Returns a function that computes the range of the y axis. It ends at chart.top if a visible value is below.
+// Returns a function that computes the range of the y axis. The range ends at chart.top if a visible value is lower.
 function valueRange(chart) {
   return (plot, low, high) => {
     if (high == null) return [null, null];
@@ -125,7 +125,7 @@ function nameMatrix(canvas, names, side) {
   named.append(canvas);
 }
 
-// Draws the matrix. Cells are shaded by the share of their class, so that rare classes are as visible as frequent ones.
+// Draws the matrix. The shade of a cell is its share of the true class, so rare and frequent classes are equally visible.
 function drawMatrix(canvas, {names, cells}) {
   const size = names.length, side = Math.max(1, Math.min(32, Math.floor(480 / size)));
   const totals = new Array(size).fill(0), counts = new Map();
@@ -135,7 +135,7 @@ function drawMatrix(canvas, {names, cells}) {
   }
   const sharp = window.devicePixelRatio || 1;
   canvas.width = canvas.height = size * side * sharp;
-  canvas.style.width = `${size * side + 2}px`;  // and its border
+  canvas.style.width = `${size * side + 2}px`;  // including its border
   const context = canvas.getContext("2d");
   context.scale(sharp, sharp);
   Object.assign(context, {font: "11px system-ui, sans-serif", textAlign: "center", textBaseline: "middle"});

@@ -192,4 +192,6 @@ def test_trace_on_gpu_contains_kernels(make_yaml: Callable[..., Path], tmp_path:
     folder = tmp_path / "run" / "profile" / "3-7"
     events = json.loads((folder / "trace_rank0.json").read_text())["traceEvents"]
     assert any(event.get("cat") == "Kernel" for event in events)
-    assert "profiled updates wait for the GPU between phases" in (folder / "steps.txt").read_text()
+    assert (
+        "in profiled updates the host waits for the GPU between phases" in (folder / "steps.txt").read_text()
+    )
