@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument(
         "paths", nargs="*", type=Path, help="files and folders to check, instead of the data sets of a config"
     )
-    check.add_argument("-c", "--config", help="config whose data sets are checked, with its decoding")
+    check.add_argument("-c", "--config", help="config with the data sets to check; its DecodeImage is used")
     add_override(check, "set values of the config")
     check.add_argument("--split", choices=["Train", "Eval"], help="check only this data set of the config")
     check.add_argument(

@@ -63,7 +63,7 @@ def add_commands(subcommands: Subcommands) -> None:
     resize.add_argument(
         "--follow-links",
         action="store_true",
-        help="also copy files that symbolic links outside the folder point to",
+        help="also copy files outside the folder to which symbolic links in it point",
     )
     resize.set_defaults(run=_resize, interrupted="run the same command again to continue")
     split = add_subcommand(
@@ -83,7 +83,7 @@ def add_commands(subcommands: Subcommands) -> None:
         help="share or number of images for validation, such as 0.1 or 5000 (default: 0.2)",
     )
     split.add_argument(
-        "--seed", type=non_negative_int, default=0, help="seed of the random choice (default: %(default)s)"
+        "--seed", type=non_negative_int, default=0, help="seed of the random split (default: %(default)s)"
     )
     split.add_argument("--out", type=Path, required=True, help="new folder for the lists")
     split.set_defaults(run=_split)
@@ -94,7 +94,7 @@ def add_commands(subcommands: Subcommands) -> None:
         ("ppcls dataset stats pictures/", "ppcls dataset stats -c configs/ResNet50.yaml --split Eval"),
     )
     add_source(stats, nargs="?")
-    stats.add_argument("-c", "--config", help="config whose data set is described, with its decoding")
+    stats.add_argument("-c", "--config", help="config with the data set to describe; its DecodeImage is used")
     add_override(stats, "set values of the config")
     splits = ["Train", "Eval", "Eval.Query", "Eval.Gallery"]
     stats.add_argument(
@@ -394,5 +394,7 @@ def _record_format(name: str, index: FileIndex) -> RecordFormat:
         return FORMATS[name]
     suffixes = {Path(index.name(position)).suffix.lower() for position in range(len(index))}
     if "" in suffixes:
-        raise UserError(f"{index.source}: some files have no suffix such as .jpg, which WebDataset needs")
+        raise UserError(
+            f"{index.source}: WebDataset needs file names with a suffix such as .jpg; rename files"
+        )
     return WebDatasetFormat(tuple(sorted(suffixes)))

@@ -105,7 +105,7 @@ def doctor(argv: Arguments = None) -> None:
         write_output(json.dumps([asdict(check) for check in checks], indent=2) + "\n")
     errors = [check.name for check in checks if check.status == "error"]
     if errors:
-        raise UnusableError(f"{', '.join(errors)}: fix this first")
+        raise UnusableError(f"training is impossible; fix these problems first: {', '.join(errors)}")
 
 
 def _checks() -> Iterator[Check]:

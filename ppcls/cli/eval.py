@@ -68,7 +68,7 @@ def evaluate(argv: Arguments = None) -> None:
         from ppcls.report.confusion import confusion_csv
 
         if result.outcomes is None:
-            raise UserError("--confusion: expected images with one label; these have several labels each")
+            raise UserError("--confusion: expected one label per image, found several")
         assert result.outcomes.confusion is not None  # because there are few enough classes
         write_text(confusion, confusion_csv(result.outcomes.confusion))
     metrics = " ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
@@ -112,7 +112,7 @@ def calibrate(argv: Arguments = None) -> None:
         return
     metrics = result.metrics
     if not math.isfinite(metrics["temperature"]):
-        raise UserError(f"{checkpoint}: the model returns NaN or infinite values")
+        raise UserError(f"{checkpoint}: the model returns NaN or infinite values; use another checkpoint")
     file = write_temperature(checkpoint, metrics["temperature"])
     sys.stdout.write(
         f"[Calibrate] {file}: temperature {metrics['temperature']:.3f}; {result.images} images: "

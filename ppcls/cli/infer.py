@@ -145,8 +145,8 @@ def _parser() -> argparse.ArgumentParser:
         "--on-error",
         choices=["fail", "ignore", "stop"],
         default="fail",
-        help="what a broken image causes. fail: exit code 3 at the end; ignore: exit code 0; stop: exit "
-        "code 3 at once (default: %(default)s)",
+        help="exit code after a broken image. fail: 3, at the end; stop: 3, without predicting the remaining "
+        "images; ignore: 0 (default: %(default)s)",
     )
     return options
 
@@ -163,7 +163,7 @@ def _find_files(names: Sequence[str | None]) -> list[Path]:
     if _STDIN in names:
         files |= dict.fromkeys(read_paths(sys.stdin.buffer))
     if not files:
-        raise UserError("nothing to predict: standard input is empty")
+        raise UserError("nothing to predict: standard input is empty; expected one path per line")
     return list(files)
 
 

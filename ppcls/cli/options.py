@@ -90,7 +90,9 @@ def add_config_options(
     if model is not None:
         group.add_argument("--model", metavar="PATH", help=model, action="append" if several else "store")
     add_override(parser, "set values of the config, such as Global.epochs=10")
-    parser.add_argument("--print-config", action="store_true", help="print the resolved config and exit")
+    parser.add_argument(
+        "--print-config", action="store_true", help="print the config with all defaults and options, and exit"
+    )
 
 
 def add_override(parser: argparse.ArgumentParser, text: str) -> None:

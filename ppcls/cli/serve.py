@@ -164,7 +164,9 @@ def _load_index(
     from ppcls.deploy.image_index import load_index
 
     if arguments.models_folder is not None:
-        raise UserError("--index: cannot be combined with --models-folder, which replaces models")
+        raise UserError(
+            "--index: cannot be combined with --models-folder, which can replace the index's model"
+        )
     if not predictor.embeds:
         raise UserError(f"--index: expected an embedding model, but {predictor.source.file} returns classes")
     index = load_index(arguments.index)

@@ -59,8 +59,8 @@ class Predictor:
             folder, the output folder of a run, or a folder written by ``ppcls export``.
         topk: Number of classes per image; by default the model's ``Infer.PostProcess.topk``.
         batch_size: Number of images per batch; by default the config's ``Infer.batch_size``.
-        device: Device to run on; by default the config's ``Global.device``. The default for an exported
-            model is a GPU if there is one.
+        device: Device to run on; by default the config's ``Global.device``. The default for an exported model
+            is a GPU if there is one.
         overrides: Settings ``key=value`` that change the config. For an exported model, they can change
             ``Global`` and ``Infer``.
         runtime: Device and cores, if they are already chosen.

@@ -159,12 +159,12 @@ def build_app(models: ServedModels, limits: RequestLimits, index: ImageIndex | N
 
     @app.get("/live")
     async def live() -> dict[str, str]:
-        """Returns 200 while the process runs."""
+        """Responds with status 200 while the process runs."""
         return {"status": "ok"}
 
     @app.get("/ready", responses={503: {"description": "the server does not accept requests"}})
     async def ready() -> Response:
-        """Returns 200 if the server accepts requests, otherwise 503."""
+        """Responds with status 200 if the server accepts requests, otherwise with status 503."""
         return (
             JSONResponse({"status": "ok"})
             if models.ready

@@ -63,8 +63,8 @@ class RejectAmbiguousLength:
 class AllowedHosts:
     """Rejects requests whose header ``Host`` is not a name of this server, to prevent DNS rebinding.
 
-    In this attack, the host name of a malicious web page resolves to the address of this server. IP
-    addresses are always allowed, because they are not resolved.
+    In this attack, the host name of a malicious web page resolves to the address of this server. IP addresses
+    are always allowed, because they are not resolved.
 
     Args:
         app: Application.

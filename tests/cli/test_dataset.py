@@ -116,7 +116,7 @@ def test_convert_rejects_invalid_sources(
     (images / "noending").write_bytes(b"x")
     (images / "list.txt").write_text("noending 0\n")
     assert run("convert", "webdataset", images / "list.txt", "--out", out) == 1
-    assert error_of(capsys).endswith("some files have no suffix such as .jpg, which WebDataset needs")
+    assert error_of(capsys).endswith("WebDataset needs file names with a suffix such as .jpg; rename files")
     (images / "list.txt").write_text("cat/0.jpeg -1\n")
     assert run("convert", "lmdb", images / "list.txt", "--out", out) == 1
     assert error_of(capsys).endswith("list.txt, line 1: expected a label from 0, got -1")

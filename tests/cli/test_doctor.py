@@ -49,7 +49,7 @@ def test_doctor_fails_if_paddle_is_missing(
     out = capsys.readouterr()
     assert "ERROR Paddle         not installed\n" in out.out
     assert "GPU 0          A100, compute capability 8.0, 40 GiB, 39 GiB free" in out.out
-    assert "fix this first" in out.err
+    assert "fix these problems first" in out.err
 
 
 @pytest.mark.parametrize(

@@ -209,7 +209,7 @@ def test_weights_of_another_model_are_rejected(fails: Fails, tmp_path: Path, com
 
 def test_evaluation_without_weights_is_rejected(fails: Fails, tmp_path: Path) -> None:
     message = fails(evaluate)
-    assert "Global.pretrained_model is not set" in message
+    assert "set Global.pretrained_model" in message
     assert f"{tmp_path}/run/best_model" in message
 
 

@@ -421,7 +421,10 @@ def test_infer_accepts_patterns_and_standard_input(
     with listed.open() as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
         assert infer(tmp_path, tree, "-") == 1
-    assert capsys.readouterr().err == "error: nothing to predict: standard input is empty\n"
+    assert (
+        capsys.readouterr().err
+        == "error: nothing to predict: standard input is empty; expected one path per line\n"
+    )
 
 
 def test_infer_checkpoint_folder_alone_predicts(

@@ -94,7 +94,7 @@ def test_exported_model_accepts_some_settings(exported: Path, images: list[bytes
         ("Infer.transforms=[DecodeImage]", r"Infer\.transforms: "),
         (
             "Infer.transforms.1.ResizeImage.resize_short=40",
-            "part of an exported model; export the model again",
+            "of an exported model cannot be changed; export the model again",
         ),
         ("Arch.name=ResNet50", "Arch: unknown key"),
         ("Global.devise=cpu", "Global.devise: unknown key; did you mean 'device'"),

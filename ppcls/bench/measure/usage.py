@@ -40,9 +40,9 @@ class UsageMeter:
         """Returns the usage since `start`.
 
         ``cpu_seconds`` is the CPU time of all threads and child processes. With a GPU, ``gpu_memory`` is the
-        peak memory of all processes on it in MiB. If the driver reports the loads, ``gpu_load`` is the
-        median share of the time in which a kernel runs, and ``jpeg_load`` the median load of the JPEG
-        decoder, if it is used.
+        peak memory of all processes on it in MiB. If the driver reports the loads, ``gpu_load`` is the median
+        share of the time in which a kernel runs, and ``jpeg_load`` the median load of the JPEG decoder, if it
+        is used.
         """
         seconds = time.process_time() - self._began
         # All CPU time of a child that is not in `_children` was used after `start`.

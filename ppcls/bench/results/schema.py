@@ -57,7 +57,7 @@ class Quantity:
 
     def __post_init__(self) -> None:
         if not self.values or not all(map(math.isfinite, self.values)):
-            raise ValueError(f"expected finite values, at least one, got {list(self.values)}")
+            raise ValueError(f"expected one or more finite values, got {list(self.values)}")
 
     @property
     def median(self) -> float:

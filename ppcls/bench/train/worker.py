@@ -68,7 +68,7 @@ def measure(config: Config, runtime: Runtime, task: TrainTask) -> dict[str, Any]
     """Measures one variant of training, together with all other ranks.
 
     Returns:
-        A sample over all ranks: images per second, seconds, MiB.
+        A sample over all ranks, with images per second, seconds per step and memory in MiB.
 
     Raises:
         UserError: The variant cannot be trained, for example because the memory is too small.

@@ -48,7 +48,7 @@ def _add_compare(commands: Subcommands) -> None:
         ),
         "Print the ratio B / A and its confidence interval for each row that is in both results.",
     )
-    text = "a results.json, or the folder that --out created"
+    text = "results.json, or the folder that contains it"
     parser.add_argument("first", type=Path, metavar="A", help=f"first result: {text}")
     parser.add_argument("second", type=Path, metavar="B", help=f"second result: {text}")
     parser.set_defaults(measure=_compare)

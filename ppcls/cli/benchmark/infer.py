@@ -47,7 +47,7 @@ def _infer(arguments: argparse.Namespace) -> None:
     )
     candidates = make_candidates(models, machine["device"], axes, arguments.override, effort)
     device = machine["machine"]["Device"]
-    common.report(f"{device}: kinds of requests: {len(candidates)}, rounds: {effort.rounds}")
+    common.report(f"{device}: variants: {len(candidates)}, rounds: {effort.rounds}")
     described = {str(path): source.description.model_dump(mode="json") for path, source in models}
     config = yaml.safe_dump(described, sort_keys=False, allow_unicode=True)
     empty = new_results("infer", config, machine["machine"], machine["versions"])

@@ -1,9 +1,9 @@
 """Preprocessing inside an exported graph: tensor operations that return the same pixels as OpenCV.
 
-OpenCV resizes 8-bit images with integers, 11-bit weights and intermediate rounding. This module computes
-with whole numbers in float32, which represents all of them exactly, so the results are bit-identical.
-float32 is used because every inference engine supports it, but few engines have the same operators for
-integers or float64.
+OpenCV resizes 8-bit images with integers, 11-bit weights and intermediate rounding. This module computes with
+whole numbers in float32, which represents all of them exactly, so the results are bit-identical. float32 is
+used because every inference engine supports it, but few engines have the same operators for integers or
+float64.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ def compare(
         expected: Trained model: maps prepared images to scores [B, class_num] or embeddings [B, D].
 
     Returns:
-        For scores, the largest difference of two logarithms, divided by the largest logarithm or by 1 if
-        this is larger. For embeddings, the largest difference of two values, divided by the largest value.
+        For scores, the largest difference of two logarithms, divided by the largest logarithm or by 1 if this
+        is larger. For embeddings, the largest difference of two values, divided by the largest value.
 
     Raises:
         UserError: The difference exceeds `TOLERANCE`.

@@ -72,9 +72,8 @@ def quantize(
     """Converts an ONNX model to int8, in place.
 
     The model has the QDQ format, with ranges per channel for weights and per tensor for activations. Weights
-    have 7
-    bits: with 8 bits, sums of two products saturate on CPUs without VNNI instructions, so the accuracy would
-    depend on the machine.
+    have 7 bits: with 8 bits, sums of two products saturate on CPUs without VNNI instructions, so the accuracy
+    would depend on the machine.
 
     Args:
         file: The model in float32.

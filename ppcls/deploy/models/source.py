@@ -40,7 +40,10 @@ _CONFIG = "config.yaml"
 _WEIGHTS = "model.safetensors"
 _IMAGENET_CLASSES = 1000
 _NAMES_KEY = "Infer.PostProcess.class_id_map_file"
-_EXPECTED = "a checkpoint folder such as output/best_model, or a folder written by ppcls export"
+_EXPECTED = (
+    "a checkpoint folder such as output/best_model, a folder written by ppcls export, or an architecture "
+    "with published weights"
+)
 
 
 @dataclass(frozen=True)
@@ -90,8 +93,8 @@ def find_source(path: Path, overrides: Sequence[str] = ()) -> ModelSource:
     """Returns the model at a path.
 
     Args:
-        path: Checkpoint folder, output folder of a run (for its best model), exported folder or its
-            ``.onnx`` or ``.xml`` file, config file, or name of an architecture with published weights.
+        path: Checkpoint folder, output folder of a run (for its best model), exported folder or its ``.onnx``
+            or ``.xml`` file, config file, or name of an architecture with published weights.
         overrides: Settings ``key=value`` that change the config. For an exported model, they can change
             ``Global`` and ``Infer``.
 
@@ -157,7 +160,10 @@ def find_weights(settings: Global) -> Path:
     run = Path(settings.output_dir)
     best = newest(BEST, run, settings.checkpoint_fallback_dir)
     if best is None:
-        raise UserError(f"no weights: Global.pretrained_model is not set, and {run / BEST} does not exist")
+        raise UserError(
+            f"no weights: {run / BEST} does not exist; set Global.pretrained_model, or train this config "
+            "first"
+        )
     return best
 
 
@@ -238,7 +244,9 @@ def _find_exported(file: Path, overrides: Sequence[str]) -> ModelSource:
         raise ConfigError(where, describe_problems(tree, error), overridden) from None
     infer = settings.Infer
     if infer.transforms != description.PreProcess.transform_ops:
-        raise UserError(f"{file}: Infer.transforms is part of an exported model; export the model again")
+        raise UserError(
+            f"{file}: Infer.transforms of an exported model cannot be changed; export the model again"
+        )
     if postprocess is None:
         if "PostProcess" in infer.model_fields_set:
             raise UserError(f"{file}: the model returns embeddings, not classes; remove Infer.PostProcess")

@@ -149,7 +149,7 @@ def test_read_results_rejects_other_files(tmp_path: Path) -> None:
         (lambda results: results.update(more=1), "results.more: "),
         (
             lambda results: results["rows"][0]["metrics"]["latency"].update(values=[]),
-            "results.rows.0.metrics.latency: Value error, expected finite values",
+            "results.rows.0.metrics.latency: Value error, expected one or more finite values",
         ),
         (
             lambda results: results["rows"][0]["metrics"]["latency"].update(values=["fast"]),

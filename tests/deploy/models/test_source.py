@@ -99,7 +99,7 @@ def test_find_source_of_config_uses_names_of_its_run(run: Path, tree: dict[str, 
     assert names(config) == ("of", "the", "run")
     assert find_source(config).file == run / "best_model"
     (run / "best_model").unlink()
-    with pytest.raises(UserError, match=r"no weights: Global\.pretrained_model is not set, and .* does not"):
+    with pytest.raises(UserError, match=r"no weights: .* does not exist; set Global\.pretrained_model"):
         find_source(config)
 
 
