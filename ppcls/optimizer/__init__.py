@@ -1,1 +1,1 @@
-"""Optimizers, learning rates and their state."""
+"""Optimizers, learning-rate schedules and their state."""

@@ -1,4 +1,4 @@
-"""Builds the optimizer of a config."""
+"""Builds the optimizer that a config describes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from ppcls.optimizer.optimizers import (
 
 
 class _OwnDecay(L2Decay):  # type: ignore[misc]
-    """Marks a parameter with a weight decay of its own, which overrides the optimizer's."""
+    """Marks a parameter that has its own weight decay instead of that of the optimizer."""
 
 
 def build_optimizer(
@@ -43,22 +43,25 @@ def build_optimizer(
     multi_precision: bool = False,
     factors: Mapping[str, Factors] | None = None,
 ) -> optimizer.Optimizer:
-    """Builds the optimizer of all parameters of ``model``, in one group, so that ``clip_norm`` is global.
+    """Builds an optimizer for all parameters of ``model``.
 
-    Its learning rate is a plain number, initially the schedule's peak: call ``set_lr`` before each update.
-    Parameters with their own learning rate or coupled decay are marked by ``optimize_attr`` and
-    ``regularizer``. Marks of an optimizer that was built earlier for the same model are replaced.
+    All parameters are in one group, so that ``clip_norm`` applies to the global norm. The learning rate is a
+    number, initially the peak of the schedule. Call ``set_lr`` before each update to change it. The function
+    sets ``optimize_attr`` and ``regularizer`` of parameters that have their own learning rate or weight
+    decay. It replaces the values that were set for an earlier optimizer of the same model.
 
     Args:
+        spec: Settings of the optimizer.
         model: Model, not wrapped for data parallelism.
         multi_precision: Whether half-precision parameters get float32 master weights.
-        factors: Parameter name to factors of rate and decay; see `ppcls.optimizer.name_rules.factors`.
+        factors: Factors of learning rate and weight decay by parameter name; the result of
+            `ppcls.optimizer.name_rules.factors`.
 
     Returns:
         The optimizer, without state.
 
     Raises:
-        TypeError: There is no such optimizer.
+        TypeError: The kind of optimizer is unknown.
     """
     factor = {name: (factors or {}).get(name, Factors()) for name, _ in model.named_parameters()}
     decay = {
@@ -75,10 +78,10 @@ def build_optimizer(
     built = _build(spec, common)
     if any(SGD_RATE in parameter.optimize_attr for parameter in model.parameters()):
         built = with_plain_sgd(built)
-    # RMSProp has no such argument but reads the attribute, which paddle.amp.decorate sets, too.
+    # RMSProp has no argument multi_precision. It reads this attribute, which paddle.amp.decorate also sets.
     built._multi_precision = multi_precision
     for name, parameter in model.named_parameters():
-        # The architecture may ask for a rate of its own, as PP-HGNetV2 does.
+        # An architecture such as PP-HGNetV2 may set the learning rates of some parameters.
         architecture_rate = parameter.optimize_attr.setdefault(
             "given", parameter.optimize_attr["learning_rate"]
         )
@@ -91,7 +94,7 @@ def build_optimizer(
 
 
 def decays(spec: OptimizerSpec, name: str, parameter: Any) -> bool:
-    """Returns whether ``spec`` applies weight decay to ``parameter``, called ``name`` in the model."""
+    """Returns whether the optimizer applies weight decay to the parameter ``name`` of the model."""
     if SGD_RATE in parameter.optimize_attr:
         return False
     flat = len(parameter.shape) == 1

@@ -1,4 +1,4 @@
-"""Selects parameters by name: which ones are frozen, and the factors of rate and decay of the others."""
+"""Selects parameters by name, to freeze them or to scale their learning rate and weight decay."""
 
 from __future__ import annotations
 
@@ -14,38 +14,40 @@ from ppcls.config.sections.optimizer import AdamW, OptimizerSpec
 from ppcls.errors import UserError
 from ppcls.registry import suggest
 
-# Names of blocks: `blocks.3`, `layers.0.blocks.1`, `stages.2.1`, `layer1.0`, `features.4`.
+# Patterns of the names of blocks, such as `blocks.3`, `layers.0.blocks.1`, `stages.2.1`, `layer1.0`,
+# `features.4`.
 _BLOCKS = [
     re.compile(rf".*(?:^|\.)_?(?:{name})(?=\.)")
     for name in (r"blocks?\d*\.\d+", r"stages?\d*\.\d+(?:\.\d+)?", r"(?:layers?\d*|features)\.\d+")
 ]
 
 
-CLASSIFIER = "classifier"  # the pattern of the layers that return the logits, whatever their names
+CLASSIFIER = "classifier"  # pattern that matches the layers that return the logits, whatever their names are
 
 
 class Factors(NamedTuple):
-    """Factors of one parameter's learning rate and weight decay."""
+    """The factors for the learning rate and the weight decay of a parameter."""
 
     rate: float = 1.0
     decay: float = 1.0
 
 
 def freeze(spec: OptimizerSpec, model: nn.Layer) -> frozenset[str]:
-    """Freezes the parameters that ``freeze`` or ``train_only`` of the config select.
+    """Freezes the parameters that ``Optimizer.freeze`` or ``Optimizer.train_only`` selects.
 
-    They get no gradient. A BatchNorm layer whose weight and bias are frozen normalizes by its running
-    statistics during training, too, and keeps them: otherwise its output would change although it does not
-    learn.
+    Frozen parameters get no gradient. A BatchNorm layer with a frozen weight and bias normalizes with its
+    running statistics even in training, and does not update them. Otherwise the output of the layer would
+    change although its parameters are frozen.
 
     Args:
+        spec: Settings of the optimizer.
         model: Model with its initial weights.
 
     Returns:
         Names of the frozen parameters and of the statistics of frozen BatchNorm layers.
 
     Raises:
-        UserError: A pattern matches no parameter, or no trained parameter remains.
+        UserError: A pattern matches no parameter, or all parameters are frozen.
     """
     trained = {name: parameter for name, parameter in model.named_parameters() if not parameter.stop_gradient}
     if spec.freeze is not None:
@@ -55,7 +57,9 @@ def freeze(spec: OptimizerSpec, model: nn.Layer) -> frozenset[str]:
     else:
         return frozenset()
     if len(chosen) == len(trained):
-        raise UserError("Optimizer.freeze: the patterns match every parameter, so nothing is left to train")
+        raise UserError(
+            "Optimizer.freeze: the patterns match all parameters, so none remain to train; remove a pattern"
+        )
     for name in chosen:
         trained[name].trainable = False
     frozen = set(chosen)
@@ -70,10 +74,11 @@ def freeze(spec: OptimizerSpec, model: nn.Layer) -> frozenset[str]:
 
 
 def factors(spec: OptimizerSpec, model: nn.Layer) -> dict[str, Factors]:
-    """Returns the factors of parameters by name; parameters that are missing have factors of 1.
+    """Returns the factors for parameters, by name. Parameters without an entry have factors of 1.
 
     Raises:
-        UserError: A pattern matches no parameter, or ``layerwise_decay`` finds no numbered blocks.
+        UserError: A pattern matches no parameter, or ``layerwise_decay`` is set for a model without numbered
+            blocks.
     """
     names = [name for name, parameter in model.named_parameters() if not parameter.stop_gradient]
     result: dict[str, Factors] = {}
@@ -88,14 +93,14 @@ def factors(spec: OptimizerSpec, model: nn.Layer) -> dict[str, Factors]:
 
 
 def layer_rates(names: Iterable[str], decay: float) -> dict[str, float]:
-    """Returns the factor of each parameter's rate, which decreases from block to block towards the input.
+    """Returns factors for learning rates that decrease from block to block towards the input.
 
     Args:
-        names: Names of a model's parameters, in its order.
-        decay: Factor from each block to the one before.
+        names: Names of a model's parameters, in the order of the model.
+        decay: Factor of a block divided by the factor of the next block.
 
     Returns:
-        The factors that are not 1.
+        Factors other than 1, by parameter name.
 
     Raises:
         UserError: No name contains the number of a block.
@@ -106,7 +111,7 @@ def layer_rates(names: Iterable[str], decay: float) -> dict[str, float]:
     if not numbers:
         raise UserError(
             "Optimizer.layerwise_decay: no parameter of this model is in a numbered block, such as blocks.0; "
-            "set factors by Optimizer.by_name instead"
+            "set factors with Optimizer.by_name instead"
         )
     rates = {name: decay ** (len(numbers) - numbers[block]) for name, block in blocks.items()}
     for name in names:
@@ -121,7 +126,7 @@ def _block(name: str) -> str | None:
 
 
 def describe_frozen(frozen: frozenset[str], model: nn.Layer) -> str:
-    """Returns one line for the log about the result of `freeze`."""
+    """Returns a line for the log that describes the frozen parameters, which `freeze` returns."""
     sizes = {
         name: parameter.size
         for name, parameter in model.named_parameters()
@@ -153,10 +158,11 @@ def _matching(key: str, patterns: Iterable[str], names: Iterable[str], model: nn
 
 
 def classifier_layers(model: nn.Layer) -> list[str]:
-    """Returns the names of the layers that return a model's logits; DeiT's distilled models have two.
+    """Returns the names of the layers that return a model's logits. Distilled models of DeiT have two.
 
-    These are the linear layers after all other layers, with as many outputs as the last one; or else the last
-    layer. Layers that are not trained, such as GoogLeNet's auxiliary outputs, count only if no other is left.
+    These are the linear layers at the end of the model that have as many outputs as the last one. If the
+    model does not end with linear layers, its last layer is returned. Layers that are not trained, such as
+    GoogLeNet's auxiliary outputs, are considered only if no linear layer is trained.
     """
     layers = [
         (name, layer) for name, layer in model.named_sublayers() if layer.parameters(include_sublayers=False)

@@ -1,4 +1,4 @@
-"""Optimizers that Paddle lacks: LARS and Lion, and AdamW and LAMB with a weight decay per parameter."""
+"""Optimizers that Paddle does not have: LARS, Lion, and AdamW and LAMB with a weight decay per parameter."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any, ClassVar
 import paddle
 from paddle import Tensor, optimizer
 
-SGD_RATE = "sgd_rate"  # key of a parameter's ``optimize_attr``: a constant learning rate
+SGD_RATE = "sgd_rate"  # key in a parameter's ``optimize_attr`` for a constant learning rate
 
 
 def with_plain_sgd(built: optimizer.Optimizer) -> optimizer.Optimizer:
-    """Lets plain SGD, ``p -= rate * g``, update the parameters that have a `SGD_RATE`; returns ``built``.
+    """Makes an optimizer update parameters that have a `SGD_RATE` by plain SGD, and returns the optimizer.
 
-    They ignore the optimizer's learning rate, its state and its weight decay.
+    The update is ``p -= rate * g``. It ignores the learning rate, the state and the weight decay of the
+    optimizer.
     """
     kind = type(built)
 
@@ -33,7 +34,7 @@ class AdamWPerParameter(optimizer.AdamW):  # type: ignore[misc]
     """Paddle's AdamW with a weight decay per parameter.
 
     Args:
-        decay: Paddle's tensor name of each parameter to its weight decay.
+        decay: Weight decay of each parameter, by Paddle's tensor name.
         common: Other arguments of Paddle's AdamW.
     """
 
@@ -47,7 +48,7 @@ class AdamWPerParameter(optimizer.AdamW):  # type: ignore[misc]
 
 
 class LambPerParameter(optimizer.Lamb):  # type: ignore[misc]
-    """Paddle's LAMB with a weight decay per parameter; see `AdamWPerParameter`."""
+    """Paddle's LAMB with a weight decay per parameter. The arguments are those of `AdamWPerParameter`."""
 
     def __init__(self, decay: Mapping[str, float], **common: Any) -> None:
         super().__init__(lamb_weight_decay=0.0, **common)
@@ -59,15 +60,16 @@ class LambPerParameter(optimizer.Lamb):  # type: ignore[misc]
 
 
 class FormulaOptimizer(optimizer.Optimizer):  # type: ignore[misc]
-    """An optimizer whose update is a formula of plain operators, computed in float32.
+    """Base class of optimizers whose update is a formula of basic operators, computed in float32.
 
-    Half-precision parameters are updated through their float32 master weights.
+    The update of a half-precision parameter changes its float32 master weight.
 
     Attributes:
-        kinds: Names of the tensors stored per parameter, which have its shape and start at 0.
+        kinds: Names of the tensors that are stored per parameter. They have the parameter's shape and start
+            at 0.
 
     Args:
-        decay: Paddle's tensor name of each parameter to its weight decay.
+        decay: Weight decay of each parameter, by Paddle's tensor name.
         common: Arguments of Paddle's `Optimizer`: learning rate, parameters, gradient clipping.
     """
 
@@ -85,7 +87,8 @@ class FormulaOptimizer(optimizer.Optimizer):  # type: ignore[misc]
             weight: Weight, float32.
             gradient: Gradient of the same shape, float32.
             rate: Learning rate, float32 of shape [1] or [].
-            stored: One tensor of the weight's shape for each of `kinds`.
+            decay: Weight decay.
+            stored: Stored tensors of the weight, in the order of `kinds`.
         """
         raise NotImplementedError
 
@@ -116,12 +119,12 @@ class FormulaOptimizer(optimizer.Optimizer):  # type: ignore[misc]
 class LarsOptimizer(FormulaOptimizer):
     """LARS (You et al. 2017, https://arxiv.org/abs/1708.03888, algorithm 1).
 
-    Paddle 2.6.2 has a LARS, but it crashes on half-precision parameters: it reads a master weight that it did
-    not receive.
+    Paddle 2.6.2 has LARS, but its implementation crashes on half-precision parameters, because it reads a
+    master weight that it did not receive.
 
     Args:
-        momentum: Decay of the velocity.
-        trust: ``eta`` in the paper.
+        momentum: Decay of the velocity per update.
+        trust: Trust coefficient, ``eta`` in the paper.
         epsilon: Term added to the norms.
         common: Arguments of `FormulaOptimizer`.
     """
@@ -135,7 +138,8 @@ class LarsOptimizer(FormulaOptimizer):
     def change(self, weight: Tensor, gradient: Tensor, rate: Tensor, decay: float, *stored: Tensor) -> None:
         """Computes ``v = momentum * v + local_rate * (g + decay * p)`` and ``p -= v``.
 
-        ``local_rate`` is ``rate * trust * |p| / (|g| + decay * |p| + epsilon)``, or ``rate`` without decay.
+        ``local_rate`` is ``rate * trust * |p| / (|g| + decay * |p| + epsilon)``, or ``rate`` if ``decay`` is
+        0.
         """
         (velocity,) = stored
         if decay:
@@ -151,7 +155,7 @@ class LionOptimizer(FormulaOptimizer):
     """Lion (Chen et al. 2023, https://arxiv.org/abs/2302.06675, algorithm 2).
 
     Args:
-        beta1: Decay of the average whose sign is the update.
+        beta1: Decay of the average whose sign determines the update.
         beta2: Decay of the stored average.
         common: Arguments of `FormulaOptimizer`.
     """
@@ -165,7 +169,7 @@ class LionOptimizer(FormulaOptimizer):
     def change(self, weight: Tensor, gradient: Tensor, rate: Tensor, decay: float, *stored: Tensor) -> None:
         """Computes ``p -= rate * (sign(beta1 * m + (1 - beta1) * g) + decay * p)``.
 
-        Then updates the average: ``m = beta2 * m + (1 - beta2) * g``.
+        Then computes the new stored average ``m = beta2 * m + (1 - beta2) * g``.
         """
         (moment,) = stored
         direction = (self._beta1 * moment + (1.0 - self._beta1) * gradient).sign()

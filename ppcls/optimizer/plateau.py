@@ -1,4 +1,4 @@
-"""The state of the schedule ``ReduceOnPlateau``: it lowers the rate when evaluations stop improving."""
+"""The schedule ``ReduceOnPlateau``, which lowers the learning rate when evaluations stop improving."""
 
 from __future__ import annotations
 
@@ -10,36 +10,37 @@ from ppcls.optimizer.schedule import LearningRate
 
 
 class Plateau:
-    """Counts evaluations without improvement, as `paddle.optimizer.lr.ReduceOnPlateau` does.
+    """Counts evaluations without improvement, like `paddle.optimizer.lr.ReduceOnPlateau`.
 
     Args:
-        metric: Name of the metric that compares evaluations in mode ``max``.
+        spec: Settings of the schedule.
+        metric: Name of the metric to compare in mode ``max``. In mode ``min``, the loss is compared.
 
     Attributes:
-        of: Name of the value that is compared: ``loss`` or the metric.
+        of: Name of the compared value: ``loss``, or the name of the metric.
     """
 
     def __init__(self, spec: ReduceOnPlateau, metric: str | None = None) -> None:
         self._spec = spec
         self.of = "loss" if spec.mode == "min" else metric
-        self._share = 1.0  # of learning_rate
+        self._share = 1.0  # factor for the config's learning_rate
         self._best: float | None = None
         self._bad = self._cooldown = 0
 
     def applied(self, schedule: LearningRate) -> LearningRate:
-        """Returns the schedule multiplied by the current share of the rate at each call."""
+        """Returns a schedule that multiplies ``schedule`` by the factor at the time of each call."""
         return lambda update: self._share * schedule(update)
 
     def see(self, loss: float, metric: float, epoch: int) -> str | None:
-        """Records an evaluation.
+        """Records an evaluation, and lowers the learning rate if there were too many without improvement.
 
         Args:
-            loss: Loss of the evaluation; the same number on every rank.
-            metric: First metric, with the sign that makes higher values better.
+            loss: Loss of the evaluation, which is the same on all ranks.
+            metric: Value of the first metric, with the sign for which higher values are better.
             epoch: Number of finished epochs.
 
         Returns:
-            A line for the log if the rate changes.
+            A line for the log if the learning rate changes; otherwise None.
         """
         spec = self._spec
         if epoch < spec.warmup_epoch:
@@ -58,7 +59,7 @@ class Plateau:
         return self._lower()
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state as plain data."""
+        """Returns the state as a dictionary of numbers and texts, for a checkpoint."""
         return {
             "share": self._share,
             "best": self._best,
@@ -68,10 +69,10 @@ class Plateau:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores a state of `state_dict`, but not the best value if it is of another metric.
+        """Restores a state that `state_dict` returned. Ignores the best value of another metric.
 
         Raises:
-            KeyError, TypeError, ValueError: ``state`` is not such a state.
+            KeyError, TypeError, ValueError: ``state`` is invalid.
         """
         share, best = float(state["share"]), state["best"]
         bad, cooldown = int(state["bad"]), int(state["cooldown"])
@@ -101,6 +102,6 @@ class Plateau:
         name = "loss" if spec.mode == "min" else "metric"
         return (
             f"ReduceOnPlateau: {spec.patience + 1} evaluation{'s' if spec.patience else ''} without a better "
-            f"{name} than {self._best}: learning rate x {lower / rate:.4g}, now {self._share:.4g} of the "
-            "config's"
+            f"{name} than {self._best}: learning rate x {lower / rate:.4g}, now {self._share:.4g} x the "
+            "config's value"
         )

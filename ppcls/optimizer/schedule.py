@@ -1,6 +1,6 @@
-"""The learning rate as a pure function of the update's index, so that resuming needs no state.
+"""The learning rate as a function of the number of the update, so that resuming needs no state.
 
-`ReduceOnPlateau` also depends on evaluations: see `ppcls.optimizer.plateau`.
+Only `ReduceOnPlateau` also depends on evaluations; see `ppcls.optimizer.plateau`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class ScheduleTime(NamedTuple):
     """A point in time of a run.
 
     Attributes:
-        epoch: Epochs since the start of the run.
+        epoch: Number of epochs since the start of the run.
         progress: Position between the end of the warm-up (0) and the end of the run (1).
-        warm: Epochs since the end of the warm-up.
-        tick: Updates since the end of the warm-up, or epochs with ``by_epoch``.
+        warm: Number of epochs since the end of the warm-up.
+        tick: Number of updates since the end of the warm-up, or number of epochs with ``by_epoch``.
     """
 
     epoch: float
@@ -46,17 +46,20 @@ class ScheduleTime(NamedTuple):
 
 
 def build_schedule(spec: Schedule, epochs: int, updates_per_epoch: int) -> LearningRate:
-    """Returns the function from the index of an update to its learning rate.
+    """Returns a function that maps the index of an update to its learning rate.
 
-    Time is counted in epochs since the start of the run: ``update / updates_per_epoch``, rounded down with
-    ``by_epoch``. During the warm-up the rate rises linearly. Then `decayed` defines it.
+    Time is measured in epochs since the start of the run. It is ``update / updates_per_epoch``, rounded down
+    with ``by_epoch``. The learning rate increases linearly during the warm-up. After the warm-up, `decayed`
+    computes it.
 
     Args:
-        epochs: Epochs of the whole run, > 0.
-        updates_per_epoch: Updates per epoch, > 0.
+        spec: Settings of the schedule.
+        epochs: Number of epochs of the whole run, > 0.
+        updates_per_epoch: Number of updates per epoch, > 0.
 
     Returns:
-        A function of the update's index, starting at 0. After the end of the run the rate is constant.
+        A function of the index of an update, counted from 0. After the end of the run, its result is
+        constant.
     """
     warmup, start, peak = spec.warmup_within(epochs), spec.warmup_start_lr, spec.peak
 
@@ -75,10 +78,10 @@ def decayed(spec: Schedule, now: ScheduleTime) -> float:
     """Returns the learning rate of ``spec`` at a time after the warm-up.
 
     Raises:
-        TypeError: There is no rule for this kind of schedule.
+        TypeError: The kind of schedule is unknown.
     """
     match spec:
-        case Constant() | ReduceOnPlateau():  # `ppcls.optimizer.plateau` lowers the latter
+        case Constant() | ReduceOnPlateau():  # `ppcls.optimizer.plateau` lowers the rate of ReduceOnPlateau
             return spec.learning_rate
         case Piecewise():
             return spec.values[bisect_right(spec.decay_epochs, now.epoch)]
@@ -93,7 +96,7 @@ def decayed(spec: Schedule, now: ScheduleTime) -> float:
             share = math.pow(1.0 - now.progress, spec.power)
             return spec.end_lr + (spec.learning_rate - spec.end_lr) * share
         case Step():
-            steps = math.floor(now.warm / spec.step_size + 1e-9)  # 2.4 epochs are three steps of 0.8
+            steps = math.floor(now.warm / spec.step_size + 1e-9)  # 2.4 / 0.8 must be 3 despite rounding
             return spec.learning_rate * math.pow(spec.gamma, steps)
         case Cyclic():
             return _cyclic(spec, now.tick)
@@ -132,10 +135,10 @@ class RateScale:
     """Scales learning rates with the global batch (Goyal et al. 2017, https://arxiv.org/abs/1706.02677).
 
     Attributes:
-        images: Images of one step on all ranks.
+        images: Number of images per step on all ranks together.
         processes: World size.
-        steps: Steps per update, where gradients are accumulated.
-        base: Images per update for which the config's rates are meant.
+        steps: Number of steps per update, whose gradients are accumulated.
+        base: Number of images per update for which the config's learning rates were chosen.
     """
 
     images: int
@@ -145,15 +148,15 @@ class RateScale:
 
     @property
     def factor(self) -> float:
-        """Factor of every learning rate, including the warm-up's: images per update over `base`."""
+        """Factor for all learning rates, including those of the warm-up: images per update / `base`."""
         return self.images * self.steps / self.base
 
     def applied(self, schedule: LearningRate) -> LearningRate:
-        """Returns the scaled schedule."""
+        """Returns ``schedule`` multiplied by the factor."""
         return lambda update: self.factor * schedule(update)
 
     def describe(self) -> str:
-        """Returns one line for the log."""
+        """Returns a line for the log that explains the factor."""
         return (
             f"learning rates x {self.factor:.6g}: {self.images * self.steps} images per update "
             f"({self.images} per step on {self.processes} process{'es' if self.processes > 1 else ''} x "

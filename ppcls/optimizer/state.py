@@ -1,7 +1,8 @@
-"""The state of an optimizer, by names that are the same in every process.
+"""Returns and loads the state of an optimizer, under keys that are the same in every process.
 
-Paddle names tensors by counters of the process: ``conv2d_0.w_0`` in the first model, ``conv2d_53.w_0`` in the
-next. Here a key is the parameter's name in the model and the kind of state: ``fc.weight/velocity``.
+Paddle's names of tensors contain a counter of the process, such as ``conv2d_0.w_0`` in the first model and
+``conv2d_53.w_0`` in the next model. A key in this module consists of the parameter's name in the model and
+the kind of state, such as ``fc.weight/velocity``.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ _MOST_SHOWN = 6
 
 
 def optimizer_state(optimizer: Optimizer, model: nn.Layer) -> dict[str, Tensor]:
-    """Returns the complete state of ``optimizer``, also before its first update.
+    """Returns the complete state of ``optimizer``, even before its first update.
 
     Args:
         optimizer: Optimizer of the parameters of ``model``.
-        model: Bare model, already in the precision of training.
+        model: Model without wrappers, already in the precision of training.
 
     Returns:
-        For each parameter its accumulators, including powers of Adam's betas, and its float32 master weight,
-        if any (``.../master``). These are the optimizer's own tensors, which its next update changes.
+        Accumulators of each parameter, including the powers of Adam's betas, and float32 master weights
+        (``.../master``) if there are any. The tensors are not copies, so the next update changes them.
 
     Raises:
         KeyError: ``optimizer`` has state of a parameter that is not in ``model``.
@@ -37,7 +38,7 @@ def optimizer_state(optimizer: Optimizer, model: nn.Layer) -> dict[str, Tensor]:
     for name, parameter in model.named_parameters():
         owner[parameter.name] = name
         if (master := optimizer._master_weights.get(parameter.name)) is not None:
-            owner[master.name] = name  # accumulators belong to the master weight, if any
+            owner[master.name] = name  # accumulators have the name of the master weight if there is one
             state[f"{name}/{MASTER}"] = master
     for kind, accumulators in optimizer._accumulators.items():
         for tensor_name, accumulator in accumulators.items():
@@ -46,15 +47,16 @@ def optimizer_state(optimizer: Optimizer, model: nn.Layer) -> dict[str, Tensor]:
 
 
 def load_optimizer_state(optimizer: Optimizer, model: nn.Layer, state: Mapping[str, Tensor]) -> None:
-    """Loads a result of `optimizer_state` into ``optimizer``, which may be new: all of it or nothing.
+    """Loads a result of `optimizer_state` into ``optimizer``, which may be new.
 
     Args:
         optimizer: Optimizer of the parameters of ``model``.
-        model: Bare model, already in the precision of training.
-        state: Key to tensor, on any device.
+        model: Model without wrappers, already in the precision of training.
+        state: Tensors on any device, by key.
 
     Raises:
-        ValueError: Keys, shapes or dtypes are not those of this optimizer. The message names the first ones.
+        ValueError: Keys, shapes or dtypes differ from those of the optimizer. No tensor is changed. The
+            message names the first differences.
     """
     current = optimizer_state(optimizer, model)
     problems = [f"missing {key}" for key in current.keys() - state.keys()]
@@ -65,15 +67,15 @@ def load_optimizer_state(optimizer: Optimizer, model: nn.Layer, state: Mapping[s
     if problems:
         rest = len(problems) - _MOST_SHOWN
         shown = [*sorted(problems)[:_MOST_SHOWN], *([f"and {rest} more"] if rest > 0 else [])]
-        raise ValueError("the optimizer's state does not fit: " + "; ".join(shown))
+        raise ValueError("the state does not fit the optimizer: " + "; ".join(shown))
     for key, tensor in current.items():
         tensor.copy_(state[key], True)
 
 
 def changed_by_step(optimizer: Optimizer) -> list[Tensor]:
-    """Returns all tensors that an update changes: weights, master weights, then each kind of accumulator.
+    """Returns all tensors that an update changes: weights, master weights, and each kind of accumulators.
 
-    Each group has the order of `trained`.
+    Each of these groups has the order of `trained`.
     """
     _create_state(optimizer)
     weights, masters = trained(optimizer), optimizer._master_weights
@@ -96,13 +98,13 @@ def trained(optimizer: Optimizer) -> list[Tensor]:
 
 
 def treatment(weight: Tensor) -> tuple[str, float, float]:
-    """Returns dtype, rate factor and weight decay; weights with equal values have the same update rule."""
+    """Returns dtype, rate factor and weight decay, which are equal for weights with the same update rule."""
     decay = -1.0 if weight.regularizer is None else weight.regularizer._coeff
     return (str(weight.dtype), weight.optimize_attr["learning_rate"], decay)
 
 
 def master_weights(optimizer: Optimizer, model: nn.Layer) -> dict[str, Tensor]:
-    """Returns the optimizer's float32 master weights by the names of their parameters in ``model``."""
+    """Returns the optimizer's float32 master weights, by the names of their parameters in ``model``."""
     _create_state(optimizer)
     masters = optimizer._master_weights
     return {

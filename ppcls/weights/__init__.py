@@ -1,1 +1,1 @@
-"""Weight files: reading, writing, verification."""
+"""Reads, writes, downloads and verifies files of weights."""

@@ -1,8 +1,9 @@
 """Downloads published weights into the cache folder.
 
-A download is resumed after a cut connection, also by a later run. The file gets its name after its content
-was checked, so that a file under that name is always complete. Of several processes one downloads, and the
-others wait for it. Proxies are read from the environment (``HTTPS_PROXY`` and so on).
+After a lost connection, a download resumes, even in a later run. The file is renamed to its final name only
+after its content was checked, so that a file with this name is always complete. If several processes need a
+file, one process downloads it and the other processes wait. Environment variables such as ``HTTPS_PROXY`` set
+proxies.
 """
 
 from __future__ import annotations
@@ -27,31 +28,35 @@ from ppcls.zoo import known_digest
 
 OFFLINE = "PPCLS_OFFLINE"
 RETRY_DELAYS = (1.0, 2.0, 4.0, 8.0)  # seconds before each retry
-TIMEOUT = httpx.Timeout(30.0, connect=10.0)  # seconds without a byte from the server, or a connection
-_GROWTH = 1 << 20  # bytes: after this much progress all retries are available again
-_TEMPORARY = {408, 425, 429, 500, 502, 503, 504}  # HTTP statuses that often succeed on a retry
+TIMEOUT = httpx.Timeout(30.0, connect=10.0)  # seconds without data from the server, and without a connection
+_GROWTH = 1 << 20  # number of received bytes after which all retries are available again
+_TEMPORARY = {408, 425, 429, 500, 502, 503, 504}  # HTTP statuses after which a retry often succeeds
 _HTML = (b"<!doctype", b"<html", b"<?xml")
 
 
 class _TemporaryError(Exception):
-    """The server failed in a way that may succeed on a retry."""
+    """Raised when a download failed and a retry may succeed."""
 
 
 def download(path: Path, url: str, check: Callable[[Path], object], *, retry: bool = True) -> None:
-    """Downloads a file, unless it exists. Its SHA-256 is recorded beside it, as ``sha256sum`` writes it.
+    """Downloads a file if it does not exist, and writes its SHA-256 to a file beside it.
+
+    The file with the SHA-256 has the format of ``sha256sum``.
 
     Args:
+        path: Path of the file.
+        url: URL of the file.
         check: Function that reads the downloaded file and raises `UserError` if it is damaged.
         retry: Whether to retry after errors that may be temporary.
 
     Raises:
-        UserError: The file can't be downloaded or stored, or is not what it should be. What was received is
-            kept for the next attempt if it may be the start of the right file.
+        UserError: The file can't be downloaded or stored, or its content is not the expected content. An
+            incomplete download is kept for the next attempt.
     """
     if path.is_file():
         return
     if os.environ.get(OFFLINE, "0") not in ("", "0"):
-        raise UserError(f"{path}: file not found, and {OFFLINE} forbids downloads; save {url} there")
+        raise UserError(f"{path}: file not found, and {OFFLINE} forbids downloads; save {url} as this file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with lock_file(path.with_name(f".{path.name}.lock")) as waited:
@@ -64,24 +69,24 @@ def download(path: Path, url: str, check: Callable[[Path], object], *, retry: bo
 
 
 def is_web_page(path: Path) -> bool:
-    """Returns whether a file begins like HTML or XML."""
+    """Returns whether a file begins like an HTML or XML file."""
     with path.open("rb") as file:
         return file.read(100).lstrip().lower().startswith(_HTML)
 
 
 def verify_download(path: Path) -> None:
-    """Compares a file with the SHA-256 in the table of models, or else with that of its first download.
+    """Compares the SHA-256 of a file with that in the table of models, or with that of its first download.
 
     Raises:
-        UserError: The file has another one.
+        UserError: The file has another SHA-256.
     """
     expected = _read_digest(path)
     if expected and (digest := read_record(path).sha256) != expected:
         record = _digest_file(path)
-        fix = f"remove it to download it again, or remove {record.name} to use it as it is"
+        fix = f"remove the file to download it again, or remove {record.name} to accept the changed file"
         raise UserError(
             f"{path}: damaged or replaced: expected SHA-256 {expected}, found {digest}; "
-            f"{fix if record.is_file() else 'install its package again'}"
+            f"{fix if record.is_file() else 'reinstall the package of this file'}"
         )
 
 
@@ -101,7 +106,10 @@ def _read_digest(path: Path) -> str:
 
 @contextmanager
 def lock_file(path: Path) -> Iterator[bool]:
-    """Locks a file within the block, creating it if needed; yields whether another process had it."""
+    """Locks a file during the block, and yields whether another process held the lock before.
+
+    Creates the file if it does not exist.
+    """
     with path.open("a") as file:
         waited = False
         try:
@@ -109,7 +117,7 @@ def lock_file(path: Path) -> Iterator[bool]:
         except BlockingIOError:
             waited = True
             fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError as error:  # a file system without locks: the worst case is a second download
+        except OSError as error:  # without locks, two processes may download the file, which does no harm
             if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
                 raise
         yield waited
@@ -124,7 +132,7 @@ class _Download:
         self._version_file = path.with_name(f".{path.name}.part.etag")
 
     def run(self, check: Callable[[Path], object], delays: tuple[float, ...]) -> None:
-        """Receives, checks and renames the file."""
+        """Downloads and checks the file, then renames it."""
         try:
             self._receive(delays)
         except _TemporaryError as error:
@@ -144,7 +152,7 @@ class _Download:
     def _check(self, check: Callable[[Path], object]) -> None:
         if is_web_page(self._part):
             raise UserError(
-                f"{self._url}: the server sent a web page instead of weights, perhaps the login of a "
+                f"{self._url}: the server sent a web page instead of weights, perhaps the login page of a "
                 f"proxy; save the file as {self._path}"
             )
         with self._part.open("rb") as file:
@@ -159,12 +167,12 @@ class _Download:
             write_text(_digest_file(self._path), f"{digest}  {self._path.name}\n")
         elif digest != expected:
             raise UserError(
-                f"{self._url}: SHA-256 {digest} differs from {expected}, the known one; if the "
-                f"published file was replaced on purpose, remove {_digest_file(self._path)}"
+                f"{self._url}: expected SHA-256 {expected}, got {digest}; if the published file was replaced "
+                f"on purpose, remove {_digest_file(self._path)}"
             )
 
     def _receive(self, delays: tuple[float, ...]) -> None:
-        """Receives the file, with retries."""
+        """Downloads the file, with retries."""
         console = Console(stderr=True)
         console.print(
             f"downloading {self._url} to {self._path}", soft_wrap=True, highlight=False, markup=False
@@ -185,10 +193,10 @@ class _Download:
                 attempt += 1
 
     def _request(self, report: Callable[[int, int | None], None]) -> None:
-        """Sends one request for what is missing and appends the answer."""
+        """Requests the missing part of the file and appends it to the partial file."""
         headers, offset = {"Accept-Encoding": "identity"}, self._size()
         version = self._version_file.read_text(encoding="utf-8") if self._version_file.is_file() else ""
-        if offset and version:  # else it could be the start of another version
+        if offset and version:  # without a version, the partial file may be part of another version
             headers.update({"Range": f"bytes={offset}-", "If-Range": version})
         with httpx.stream(
             "GET", self._url, headers=headers, timeout=TIMEOUT, follow_redirects=True
@@ -211,20 +219,20 @@ class _Download:
             self._append(response, offset, report)
 
     def _append(self, response: httpx.Response, done: int, report: Callable[[int, int | None], None]) -> None:
-        """Appends an answer to the partial file."""
+        """Appends the content of a response to the partial file."""
         length = response.headers.get("content-length", "")
         missing = int(length) if length.isdigit() else 0
         total = done + missing if missing else None
         if missing > shutil.disk_usage(self._part.parent).free:
             raise OSError(
                 errno.ENOSPC,
-                f"{missing / 1e6:.0f} MB are still to download, but the disk has less free space",
+                f"the download needs another {missing / 1e6:.0f} MB, but the disk has less free space",
             )
         version = response.headers.get("etag") or response.headers.get("last-modified", "")
-        if not done and not version.startswith("W/"):  # a weak version can't be resumed
+        if not done and not version.startswith("W/"):  # a weak ETag does not allow resuming
             write_text(self._version_file, version)
         with self._part.open("ab") as file:
-            for block in response.iter_raw():  # as they arrive: a chunk size would lose a cut chunk
+            for block in response.iter_raw():  # no chunk size, which would lose an incomplete last chunk
                 file.write(block)
                 done += len(block)
                 report(done, total)

@@ -1,4 +1,4 @@
-"""Weight files: safetensors, which ppcls writes, and PaddleClas's ``.pdparams``, which it also reads."""
+"""Reads and writes weights: safetensors files, and PaddleClas's ``.pdparams`` files, which are only read."""
 
 from __future__ import annotations
 
@@ -36,17 +36,18 @@ from ppcls.zoo import (
 
 Arrays = dict[str, NDArray[Any]]
 _SHOWN = 5
-_TRANSFER = 64 << 20  # bytes of tensors that are copied from the device at once
+_TRANSFER = 64 << 20  # maximum number of bytes that are copied from the device at once
 
 WEIGHTS = "model.safetensors"
 AVERAGE = "ema.safetensors"
 
 
 def copy_to_host(tensors: Mapping[str, paddle.Tensor]) -> Arrays:
-    """Returns copies of tensors, which later changes of the tensors do not affect.
+    """Returns copies of tensors as NumPy arrays. Later changes of the tensors do not affect the copies.
 
-    Tensors are joined before they leave the device: one transfer of many is faster, and ``numpy()`` of a
-    tensor that is part of a larger buffer, as in `Flat`, would copy the whole buffer.
+    Several tensors are joined before the transfer from the device, because one large transfer is faster. It
+    also avoids ``numpy()`` of a tensor that is part of a larger buffer, as in `Flat`, which copies the whole
+    buffer.
     """
     groups: dict[tuple[paddle.dtype, int], list[str]] = {}
     sizes: Counter[paddle.dtype] = Counter()  # bytes
@@ -63,7 +64,7 @@ def copy_to_host(tensors: Mapping[str, paddle.Tensor]) -> Arrays:
 
 
 def pack_arrays(arrays: Arrays) -> bytes:
-    """Returns arrays (float32, float16 or integers) as the bytes of a safetensors file."""
+    """Returns the content of a safetensors file with arrays of float32, float16 or integers."""
     packed: bytes = safetensors.numpy.save(arrays)
     return packed
 
@@ -85,10 +86,10 @@ def read_arrays(path: Path) -> Arrays:
         UserError: The file is missing or damaged, or has a dtype that NumPy lacks, such as bfloat16.
     """
     try:
-        with open_regular(path):  # load_file would wait for the other end of a pipe
+        with open_regular(path):  # load_file would wait for the writer of a pipe
             arrays = dict(safetensors.numpy.load_file(path))
         if any(array.dtype.kind not in "fiub" for array in arrays.values()):
-            raise TypeError("a number type of ml_dtypes")  # which other packages add to NumPy
+            raise TypeError("a dtype of the package ml_dtypes")
         return arrays
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
@@ -99,10 +100,10 @@ def read_arrays(path: Path) -> Arrays:
 
 
 def read_pdparams(path: Path) -> Arrays:
-    """Reads weights that Paddle pickled, without running any code of the file.
+    """Reads weights from a Paddle pickle file, without executing code in the file.
 
     Raises:
-        UserError: The file is missing or damaged, contains more than arrays, or has no array.
+        UserError: The file is missing or damaged, contains other objects than arrays, or contains no arrays.
     """
     content = unpickle(path)
     if not isinstance(content, dict):
@@ -114,16 +115,16 @@ def read_pdparams(path: Path) -> Arrays:
 
 
 def arrays_in(content: Mapping[Any, Any]) -> Arrays:
-    """Returns the numeric arrays of a mapping, which Paddle may store in pairs with their names.
+    """Returns the numeric arrays of a mapping. Paddle stores some arrays as pairs of a name and an array.
 
-    An array that occurs many times is converted once.
+    An array that occurs several times is converted only once.
     """
     arrays, converted = {}, dict[int, NDArray[Any]]()
     for key, entry in content.items():
         value = entry[1] if isinstance(entry, tuple) and len(entry) == 2 else entry
         if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiub":
             continue
-        if value.dtype == np.uint16:  # how Paddle stores bfloat16: the upper half of a float32
+        if value.dtype == np.uint16:  # Paddle stores bfloat16 as uint16, the upper half of a float32
             if id(value) not in converted:
                 converted[id(value)] = (value.astype(np.uint32) << 16).view(np.float32)
             value = converted[id(value)]
@@ -135,13 +136,13 @@ def read_weights(path: Path) -> Arrays:
     """Reads the weights of a model.
 
     Args:
-        path: A checkpoint folder, whose moving average is preferred, a ``.safetensors``, ``.pdparams``,
-            ``.pth`` or ``.pt`` file, or the name of published weights, such as ``ResNet50``, which are
-            downloaded, or a model of the Hugging Face hub, ``hf-hub:OWNER/MODEL``. The ending ``.pdparams``
-            may be omitted, as in PaddleClas.
+        path: One of these: a checkpoint folder, whose moving average is preferred; a ``.safetensors``,
+            ``.pdparams``, ``.pth`` or ``.pt`` file; the name of published weights, such as ``ResNet50``,
+            which are downloaded; a model of the Hugging Face hub, as ``hf-hub:OWNER/MODEL``. The ending
+            ``.pdparams`` may be omitted, as in PaddleClas.
 
     Raises:
-        UserError: There are no weights, or a file of the checkpoint folder is missing or has changed.
+        UserError: No weights exist at ``path``, or a file of the checkpoint folder is missing or has changed.
     """
     path = fetch_weights(path)
     if path.is_dir():
@@ -156,14 +157,14 @@ def read_weights(path: Path) -> Arrays:
 
 
 def fetch_weights(path: Path, *, retry: bool = True) -> Path:
-    """Returns the file or folder that ``path`` names; published weights are downloaded if they are missing.
+    """Returns the path of the weights that ``path`` names. Downloads published weights if they are missing.
 
     Args:
-        path: As for `read_weights`.
-        retry: Whether a download is retried after errors that may be temporary.
+        path: Argument of `read_weights`.
+        retry: Whether to retry a download after errors that may be temporary.
 
     Raises:
-        UserError: There are no weights, or a downloaded file has changed since its download.
+        UserError: No weights exist at ``path``, or a file has changed since its download.
     """
     if str(path).startswith(PREFIX):
         return fetch_from_hub(str(path))
@@ -188,26 +189,26 @@ def fetch_weights(path: Path, *, retry: bool = True) -> Path:
 
 
 def _weights_file(folder: Path) -> str:
-    """Verifies a checkpoint folder and returns the name of its moving average, or of its weights."""
+    """Verifies a checkpoint folder and returns the file name of its moving average, or of its weights."""
     if not (folder / WEIGHTS).is_file():
         best = folder / BEST
         hint = f"; expected the best model of the run, {best}" if best.is_dir() else ""
-        raise UserError(f"{folder}: not a checkpoint folder: it has no {WEIGHTS}{hint}")
+        raise UserError(f"{folder}: not a checkpoint folder: {WEIGHTS} is missing{hint}")
     return AVERAGE if AVERAGE in verify(folder).files else WEIGHTS
 
 
 def non_finite_names(arrays: Arrays) -> list[str]:
-    """Returns the names of arrays with NaN or infinite numbers."""
+    """Returns the names of the arrays that contain NaN or infinite values."""
     return [
         name for name, array in arrays.items() if array.dtype.kind == "f" and not np.isfinite(array).all()
     ]
 
 
 def fill_model(model: nn.Layer, arrays: Arrays, source: Path | str) -> None:
-    """Copies weights into a model, as `fill` does.
+    """Copies weights into a model with `fill`.
 
-    Entries whose last name is in the model's ``derived`` may be missing and are ignored. They follow from the
-    architecture, and versions of PaddleClas differ in whether they save them.
+    Entries whose names end with a name in the model's ``derived`` may be missing and are ignored. The
+    architecture determines their values, and only some versions of PaddleClas save them.
     """
     arrays = from_torch(model, arrays, str(source)) if is_torch(model, arrays) else arrays
     derived = tuple(f".{name}" for name in getattr(model, "derived", ()))
@@ -219,10 +220,16 @@ def fill_model(model: nn.Layer, arrays: Arrays, source: Path | str) -> None:
 
 
 def fill(tensors: Mapping[str, paddle.Tensor], arrays: Arrays, source: Path | str) -> None:
-    """Copies arrays into the tensors of the same names.
+    """Copies arrays into the tensors with the same names.
+
+    Args:
+        tensors: Tensors to change, by name.
+        arrays: New values, by name.
+        source: Path or name of the weights, for error messages.
 
     Raises:
-        UserError: The names or shapes differ, or weights would be filled with integers. No tensor changes.
+        UserError: Names or shapes differ, or an array of integers has the name of a weight. In this case, no
+            tensor is changed.
     """
     common = tensors.keys() & arrays.keys()
     problems = [f"{name}: missing" for name in tensors.keys() - arrays.keys()]
@@ -240,18 +247,19 @@ def fill(tensors: Mapping[str, paddle.Tensor], arrays: Arrays, source: Path | st
     if problems:
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         shown = "; ".join(sorted(problems)[:_SHOWN])
-        raise UserError(f"{source}: weights of another model (is Arch the same?): {shown}{more}")
+        raise UserError(f"{source}: weights of another model (check that Arch is the same): {shown}{more}")
     with paddle.no_grad():
         for name, tensor in tensors.items():
             tensor.copy_(paddle.to_tensor(arrays[name]).astype(tensor.dtype), True)
 
 
 class StartReport(NamedTuple):
-    """How a model's first weights differ from those in the file.
+    """The differences between a model's initial weights and the weights in a file.
 
     Attributes:
-        random: Names of the weights that keep their random values.
-        adapted: Line for the log if the first layer's weights had another number of input channels, else "".
+        random: Names of the weights that were not in the file and keep their random values.
+        adapted: Line for the log if the weights of the first layer were adapted to another number of input
+            channels; otherwise "".
     """
 
     random: list[str]
@@ -259,14 +267,20 @@ class StartReport(NamedTuple):
 
 
 def start_from(model: nn.Layer, arrays: Arrays, source: Path | str) -> StartReport:
-    """Fills a model before training; the numbers of classes and of input channels may differ.
+    """Fills a model before training. The number of classes and the number of input channels may differ.
 
-    A head of another kind (``new_head``, see `ppcls.arch.layers.ml_decoder`) stays random, and so does a
-    classifier of another number of classes. The first layer's weights for other input channels are averaged
-    or repeated, and scaled so that outputs keep their size.
+    A classifier for another number of classes keeps its random weights. A head of another kind also keeps its
+    random weights (``new_head``, see `ppcls.arch.layers.ml_decoder`). If the number of input channels
+    differs, the weights of the first layer are averaged or repeated. They are then scaled, so that outputs
+    have a similar size.
+
+    Args:
+        model: Model to fill.
+        arrays: Weights, by name. They may have the names and layouts of PyTorch.
+        source: Path or name of the weights, for error messages.
 
     Raises:
-        UserError: Anything else differs.
+        UserError: The weights differ in another way.
     """
     arrays = from_torch(model, arrays, str(source)) if is_torch(model, arrays) else arrays
     tensors = model.state_dict()
@@ -295,7 +309,11 @@ def start_from(model: nn.Layer, arrays: Arrays, source: Path | str) -> StartRepo
 
 
 def _only_channels_differ(shapes: Mapping[str, tuple[list[int], list[int]]]) -> bool:
-    """Returns whether all weights of convolutions differ only in the same number of input channels."""
+    """Returns whether all shapes are those of convolutions and differ only in the number of input channels.
+
+    Args:
+        shapes: Shapes in the model and in the file, which differ, by name.
+    """
     return (
         all(len(old) == 4 and (new[0], new[2:]) == (old[0], old[2:]) for new, old in shapes.values())
         and len({(new[1], old[1]) for new, old in shapes.values()}) == 1
@@ -303,7 +321,7 @@ def _only_channels_differ(shapes: Mapping[str, tuple[list[int], list[int]]]) -> 
 
 
 def _adapt_channels(weight: NDArray[Any], channels: int) -> NDArray[Any]:
-    """Returns the weight [out, in, height, width] of a first layer for another number of input channels."""
+    """Adapts the weight [out, in, height, width] of a first layer to another number of input channels."""
     old = weight.shape[1]
     if channels < old:
         repeated = np.repeat(weight.mean(axis=1, keepdims=True), channels, axis=1)
@@ -314,10 +332,11 @@ def _adapt_channels(weight: NDArray[Any], channels: int) -> NDArray[Any]:
 
 
 def _only_classes_differ(model: nn.Layer, shapes: Mapping[str, tuple[list[int], list[int]]]) -> bool:
-    """Returns whether all shapes belong to linear layers and differ only in one number of outputs.
+    """Returns whether all shapes are those of linear layers and differ only in the number of outputs.
 
     Args:
-        shapes: Name to the shapes in the model and in the file, which differ.
+        model: Model that contains the layers.
+        shapes: Shapes in the model and in the file, which differ, by name.
     """
     linear = {name for name, layer in model.named_sublayers() if isinstance(layer, nn.Linear)}
     return (

@@ -1,4 +1,4 @@
-"""Weights from the Hugging Face hub, through the optional package ``huggingface_hub``."""
+"""Downloads weights from the Hugging Face hub with the optional package ``huggingface_hub``."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _FILE = "model.safetensors"
 
 
 def fetch_from_hub(name: str, file: str = _FILE) -> Path:
-    """Returns the local copy of a model's file, by default its weights; it is downloaded if it is missing.
+    """Returns the path of the local copy of a model's file. Downloads the file if it is missing.
 
-    The package keeps the copies in its own cache (``HF_HOME``) and reads its own settings, such as
-    ``HF_ENDPOINT``, ``HF_TOKEN`` and proxies.
+    The package ``huggingface_hub`` stores the copies in its cache (``HF_HOME``). It reads its own settings,
+    such as ``HF_ENDPOINT``, ``HF_TOKEN`` and proxies.
 
     Args:
-        name: Such as ``hf-hub:timm/resnet50.a1_in1k``; a revision may follow after ``@``.
-        file: Name of the file.
+        name: Name such as ``hf-hub:timm/resnet50.a1_in1k``. A revision may follow after ``@``.
+        file: Name of the file; by default the file of weights.
 
     Raises:
         UserError: The package is not installed, or the file can't be downloaded.
@@ -34,7 +34,9 @@ def fetch_from_hub(name: str, file: str = _FILE) -> Path:
             LocalEntryNotFoundError,
         )
     except ModuleNotFoundError:
-        raise UserError(f"{name}: install the hub's client: pip install huggingface_hub") from None
+        raise UserError(
+            f"{name}: the package huggingface_hub is missing; run `pip install huggingface_hub`"
+        ) from None
     model, _, revision = name.removeprefix(PREFIX).partition("@")
     offline = os.environ.get(OFFLINE, "0") not in ("", "0")
     try:
@@ -46,7 +48,7 @@ def fetch_from_hub(name: str, file: str = _FILE) -> Path:
         raise UserError(f"{name}: not downloaded yet: {reason}") from None
     except EntryNotFoundError:
         raise UserError(
-            f"{name}: this model has no {file}; download its .pth file and set its path"
+            f"{name}: this model has no file {file}; download its .pth file and set the path of that file"
         ) from None
     except HFValidationError as error:
         raise UserError(f"{name}: expected hf-hub:OWNER/MODEL: {_first_line(error)}") from None

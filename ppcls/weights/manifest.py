@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint folder: size and SHA-256 of each file, by which damage is found."""
+"""The manifest of a checkpoint folder, which has the size and SHA-256 of each file to detect damage."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ppcls.files import atomic_write, open_regular, read_regular
 MANIFEST = "manifest.json"
 FORMAT = 2
 _BLOCK = 1 << 20
-_FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]  # no path: the file is in the folder itself
+_FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]  # a name without a path
 _REPAIR = "restore the file, or use another checkpoint"
-_SELF = "sha256"  # digest of everything else in the manifest
+_SELF = "sha256"  # key of the digest of the rest of the manifest
 
 
 class DamagedError(UserError):
-    """A checkpoint differs from what was written."""
+    """Raised when the files of a checkpoint differ from the files that were written."""
 
 
 class FileRecord(BaseModel):
-    """Size and digest of one file."""
+    """The size in bytes and the SHA-256 of one file."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
     size: int = Field(ge=0, description="bytes")
@@ -39,13 +39,13 @@ class Manifest(BaseModel):
 
     Attributes:
         format: Version of the folder's format.
-        serial: Number of the checkpoint within the run: the highest is the newest.
-        update: Optimizer updates done.
-        epoch: Epochs done.
-        step: Batches done in the current epoch.
-        score: Score of the evaluation before this checkpoint; None without one.
-        judge: Name of the metric behind ``score``; None in older checkpoints.
-        saved: Time of saving, in UTC.
+        serial: Number of the checkpoint within the run. The newest checkpoint has the highest number.
+        update: Number of finished optimizer updates.
+        epoch: Number of finished epochs.
+        step: Number of finished batches in the current epoch.
+        score: Score of the evaluation before this checkpoint; None without an evaluation.
+        judge: Name of the metric of ``score``; None in older checkpoints.
+        saved: Time of saving in UTC.
         versions: Versions of ppcls and Paddle.
         files: Records of all other files, by name.
     """
@@ -64,7 +64,7 @@ class Manifest(BaseModel):
 
 
 def write_file(path: Path, data: bytes) -> FileRecord:
-    """Writes a file, synced to disk, and returns the record of ``data``.
+    """Writes a file, syncs it to disk, and returns the record of ``data``.
 
     Raises:
         OSError: The file can't be written.
@@ -75,7 +75,7 @@ def write_file(path: Path, data: bytes) -> FileRecord:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Writes the manifest as the last file of a folder, then reads all files back.
+    """Writes the manifest as the last file of a folder, then reads all files again to verify them.
 
     Raises:
         OSError: The manifest can't be written, or the disk returns other data than was written.
@@ -91,10 +91,10 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Reads the manifest of a folder, without looking at the other files.
+    """Reads the manifest of a folder without a check of the other files.
 
     Raises:
-        DamagedError: The manifest is missing, damaged or of another format.
+        DamagedError: The manifest is missing, damaged or in another format.
     """
     path = folder / MANIFEST
     try:
@@ -121,13 +121,14 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def verify(folder: Path, names: Collection[str] | None = None) -> Manifest:
-    """Compares the files of a checkpoint with its manifest, which it returns.
+    """Compares the files of a checkpoint with its manifest, and returns the manifest.
 
     Args:
-        names: Files to compare, where the manifest lists them; None for all.
+        folder: Folder of the checkpoint.
+        names: Names of the files to compare, if the manifest lists them; None for all files.
 
     Raises:
-        DamagedError: A listed file is missing or has changed. Unlisted files are ignored.
+        DamagedError: A file in the manifest is missing or has changed. Other files are ignored.
     """
     manifest = read_manifest(folder)
     for name, expected in manifest.files.items():
@@ -154,7 +155,7 @@ def _check_file(path: Path, expected: FileRecord) -> None:
 
 
 def read_record(path: Path) -> FileRecord:
-    """Returns the record of a file's content.
+    """Returns the size and SHA-256 of a file.
 
     Raises:
         OSError: The file can't be read.

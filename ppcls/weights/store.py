@@ -1,4 +1,4 @@
-"""Checkpoint folders on one disk, which appear complete or not at all, and the links that name them."""
+"""Stores checkpoint folders and links to them. A folder appears only when it is complete."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ BEST = "best_model"
 
 
 class Store:
-    """The checkpoints below one folder.
+    """The checkpoints in one folder, and the links to them.
 
     Args:
-        root: Folder of the links and of ``checkpoints/``, which is created if missing.
+        root: Folder that contains the links and the folder ``checkpoints/``, which is created if missing.
     """
 
     def __init__(self, root: Path) -> None:
         self.root, self.folder = root, root / "checkpoints"
-        # Temporary folders that exist now and still exist at the first save belong to dead runs.
+        # Temporary folders that exist now and still exist at the first save were left by killed runs.
         self._leftovers = list(self.folder.glob(".????????.step_*"))
 
     def folders(self) -> dict[Path, int]:
-        """Returns all checkpoints with their serial numbers; -1 where the manifest can't be read."""
+        """Returns the serial number of each checkpoint, or -1 if its manifest can't be read."""
         return {folder: _serial(folder) for folder in self.folder.glob("step_*")}
 
     def write(self, files: Iterable[tuple[str, bytes]], manifest: Manifest) -> Path:
-        """Writes a checkpoint and returns its folder; the manifest gets the files' records.
+        """Writes a checkpoint with the records of its files in the manifest, and returns its folder.
 
         Raises:
-            OSError: The checkpoint can't be written. Nothing of the folder remains.
+            OSError: The checkpoint can't be written. The incomplete folder is removed.
         """
         folder, copy = self.folder / f"step_{manifest.update:08d}", 1
         while folder.exists():
@@ -47,7 +47,7 @@ class Store:
         return folder
 
     def link(self, role: str, folder: Path) -> None:
-        """Points the link ``role`` to a folder, in one rename."""
+        """Makes the link ``role`` point to a folder, atomically."""
         link = self.root / role
         temporary = link.with_name(f".{role}.new")
         temporary.unlink(missing_ok=True)
@@ -55,11 +55,13 @@ class Store:
         temporary.replace(link)
 
     def link_best(self, folder: Path, manifest: Manifest, keep: int, *, best: bool) -> None:
-        """Inserts a checkpoint into the ranking ``best_model``, ``best_model_2`` … by its score.
+        """Inserts a checkpoint into the ranking of links ``best_model``, ``best_model_2`` … by its score.
 
         Args:
-            manifest: Manifest of the checkpoint. Without a score it is not ranked.
-            keep: Length of the ranking.
+            folder: Folder of the checkpoint.
+            manifest: Manifest of the checkpoint. A checkpoint without a score is ranked only if it is the
+                best.
+            keep: Maximum number of checkpoints in the ranking.
             best: Whether the checkpoint is the best so far.
         """
         links = [BEST, *(f"{BEST}_{rank}" for rank in range(2, keep + 1))]
@@ -79,11 +81,11 @@ class Store:
                 link.unlink()  # from a longer ranking
 
     def remove_unlinked(self) -> None:
-        """Removes checkpoints without a link, and incomplete ones of killed runs."""
+        """Removes checkpoints without a link, and incomplete checkpoints of killed runs."""
         linked = {target for _, target in self._links()}
         for folder in self.folder.glob("step_*"):
             if folder.resolve() not in linked:
-                # Renamed first: an interrupted removal leaves nothing that looks like a checkpoint.
+                # Rename first, so that an interrupted removal leaves no folder that looks like a checkpoint.
                 self._leftovers.append(folder.rename(temporary_sibling(folder)))
         while self._leftovers:
             if self._leftovers[-1].exists():
@@ -91,7 +93,7 @@ class Store:
             self._leftovers.pop()
 
     def preferred_name(self, folder: Path) -> Path:
-        """Returns a link to a folder if there is one, ``latest`` first, else the folder."""
+        """Returns a link to a folder, preferably ``latest``; the folder itself if it has no link."""
         links = sorted(link for link, target in self._links() if target == folder.resolve())
         latest = self.root / LATEST
         return latest if latest in links else (links or [folder])[0]
@@ -102,7 +104,7 @@ class Store:
                 yield link, link.resolve()
 
     def _score(self, role: str, judge: str | None) -> float:
-        """Returns the score of a checkpoint; -inf if it has none, or one of another metric."""
+        """Returns the score of a checkpoint; -inf if it has no score, or the score of another metric."""
         try:
             manifest = read_manifest(self.root / role)
         except DamagedError:
@@ -112,10 +114,11 @@ class Store:
 
 
 def checkpoint_roots(output_dir: Path, fallback: str | None) -> list[Path]:
-    """Returns the folders that may hold a run's checkpoints.
+    """Returns the folders that may contain a run's checkpoints.
 
     Args:
-        fallback: ``Global.checkpoint_fallback_dir``.
+        output_dir: Output folder of the run.
+        fallback: Value of ``Global.checkpoint_fallback_dir``.
     """
     if fallback is None:
         return [output_dir]
@@ -124,11 +127,15 @@ def checkpoint_roots(output_dir: Path, fallback: str | None) -> list[Path]:
 
 
 def newest(role: str, output_dir: Path, fallback: str | None) -> Path | None:
-    """Returns the checkpoint that a link names, the newer one of two roots; None if there is none.
+    """Returns the checkpoint that a link points to; None if there is no such link.
+
+    If both folders of a run have the link, the newer checkpoint is returned. For best models, the newer
+    checkpoint is also the better one.
 
     Args:
-        role: Name of the link. The newer one of two best models is the better one.
-        fallback: ``Global.checkpoint_fallback_dir``.
+        role: Name of the link.
+        output_dir: Output folder of the run.
+        fallback: Value of ``Global.checkpoint_fallback_dir``.
     """
     checkpoints = [root / role for root in checkpoint_roots(output_dir, fallback) if (root / role).is_dir()]
     return max(checkpoints, key=_serial) if checkpoints else None

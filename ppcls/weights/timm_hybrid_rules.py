@@ -1,6 +1,6 @@
-"""Rules from the parameter names of EfficientNetV2 and of networks with attention to those of timm.
+"""Rules that rename the parameters of EfficientNetV2 and of networks with attention to the names in timm.
 
-See `ppcls.weights.timm_rules`.
+The docstring of `ppcls.weights.timm_rules` describes the rules.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from paddle import nn
 
 from ppcls.weights.timm_mobile_rules import Rules, positions_of
 
-_FUSED_STAGES = 3  # of EfficientNetV2
+_FUSED_STAGES = 3  # number of first stages of EfficientNetV2 with fused blocks
 _CONVS = {"_expand_conv": "conv_pw", "_depthwise_conv": "conv_dw", "_project_conv": "conv_pwl"}
 
 
@@ -67,7 +67,7 @@ def mobilenet_v4(model: nn.Layer) -> Rules:
     ]
 
 
-_INVERTED: Rules = [  # parts of an inverted residual of MobileViT
+_INVERTED: Rules = [  # rules for the layers of an inverted residual of MobileViT
     (r"\.(?:conv\.0|block\.exp_1x1)\.(conv|norm)\.", r".conv1_1x1.\1."),
     (r"\.(?:conv\.1|block\.conv_3x3)\.(conv|norm)\.", r".conv2_kxk.\1."),
     (r"\.block\.red_1x1\.(conv|norm)\.", r".conv3_1x1.\1."),

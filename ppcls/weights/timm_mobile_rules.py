@@ -1,6 +1,6 @@
-"""Rules from the parameter names of our networks for small devices to those of timm and torchvision.
+"""Rules that rename the parameters of networks for small devices to the names in timm and torchvision.
 
-See `ppcls.weights.timm_rules`.
+The docstring of `ppcls.weights.timm_rules` describes the rules.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Rules = Sequence[tuple[str, Replacement]]
 
 
 def unit(pattern: str, conv: Replacement, norm: Replacement) -> Rules:
-    """Returns the rules of a convolution and its BatchNorm, which have one of two names in our networks."""
+    """Returns the rules of a convolution and its BatchNorm. Each has one of two names in PaddleClas."""
     return [(rf"{pattern}_?conv\.", conv), (rf"{pattern}(?:_batch_norm|bn)\.", norm)]
 
 
 def shift(template: str, by: int) -> Replacement:
-    """Returns a replacement that fills ``template`` with a match's groups and adds ``by`` to numbers."""
+    """Returns a replacement that fills ``template`` with the groups of a match and adds ``by`` to numbers."""
 
     def replace(match: re.Match[str]) -> str:
         return template.format(*(int(part) + by if part.isdigit() else part for part in match.groups()))
@@ -31,7 +31,11 @@ def shift(template: str, by: int) -> Replacement:
 
 
 def block_positions(firsts: Iterable[bool]) -> list[tuple[int, int]]:
-    """Returns (stage, position in the stage) of each block, given whether it starts a stage."""
+    """Returns the stage and the position in the stage of each block.
+
+    Args:
+        firsts: For each block, whether it is the first block of a stage.
+    """
     positions: list[tuple[int, int]] = []
     for first in firsts:
         stage, i = positions[-1] if positions else (-1, 0)
@@ -40,22 +44,31 @@ def block_positions(firsts: Iterable[bool]) -> list[tuple[int, int]]:
 
 
 def positions_of(depths: Sequence[int]) -> list[tuple[int, int]]:
-    """Returns (stage, position in the stage) of each block, given the number of blocks per stage."""
+    """Returns the stage and the position in the stage of each block.
+
+    Args:
+        depths: Number of blocks per stage.
+    """
     starts = {0, *accumulate(depths)}
     return block_positions(i in starts for i in range(sum(depths)))
 
 
 def _in_stage(pattern: str, depths: Sequence[int]) -> tuple[str, Replacement]:
-    """Returns a rule that numbers blocks by stage; the pattern's group is the block's number, from 0."""
+    """Returns a rule that replaces the number of a block by its stage and its position in the stage.
+
+    Args:
+        pattern: Pattern with one group, which matches the number of the block, counted from 0.
+        depths: Number of blocks per stage.
+    """
     places = positions_of(depths)
     return pattern, lambda match: "blocks.{}.{}.".format(*places[int(match[1])])
 
 
-_INVERTED = {  # parts of an inverted residual in timm's names: convolution and norm
+_INVERTED = {  # names in timm of the convolutions and norms of an inverted residual
     False: {"expand": ("conv_pw", "bn1"), "depthwise": ("conv_dw", "bn2"), "project": ("conv_pwl", "bn3")},
-    True: {"depthwise": ("conv_dw", "bn1"), "project": ("conv_pw", "bn2")},  # a block that does not expand
+    True: {"depthwise": ("conv_dw", "bn1"), "project": ("conv_pw", "bn2")},  # a block without expansion
 }
-_SEPARABLE: Rules = [  # parts of a depthwise separable convolution
+_SEPARABLE: Rules = [  # rules for the layers of a depthwise separable convolution
     *unit(r"\.(?:dw_conv|depthwise_conv)\.", ".conv_dw.", ".bn1."),
     *unit(r"\.(?:pw_conv|pointwise_conv)\.", ".conv_pw.", ".bn2."),
 ]
@@ -224,7 +237,7 @@ _MIXNET_PARTS = {"exp_conv": ("conv_pw", "bn1"), "conv1": ("conv_dw", "bn2"), "c
 
 def mixnet(model: nn.Layer) -> Rules:
     """Returns the rules of MixNet."""
-    halving = model.depths[-1] // 2  # timm has two stages instead of the last one
+    halving = model.depths[-1] // 2  # timm splits the last stage into two stages
 
     def start(match: re.Match[str]) -> str:
         stage, i = int(match[1]), int(match[2]) - 1
@@ -264,7 +277,7 @@ GHOSTNET: Rules = [
     (r"^fc_0\.0\.", "conv_head."),
     (r"^fc_1\.", "classifier."),
 ]
-_UNIT = {  # parts of ShuffleNetV2's units, without and with downsampling, in torchvision's names
+_UNIT = {  # names in torchvision of the layers of ShuffleNetV2's units, without and with downsampling
     "pw": ("branch2", 0),
     "dw": ("branch2", 3),
     "linear": ("branch2", 5),

@@ -1,6 +1,6 @@
-"""Translates between parameter names of our networks and those of timm and torchvision.
+"""Translates between the parameter names of ppcls and those of timm and torchvision.
 
-If a network computes other numbers than the one of the same name in timm, an error explains the difference.
+If a network computes other numbers than timm's network with the same name, an error explains the difference.
 """
 
 from __future__ import annotations
@@ -43,24 +43,25 @@ from ppcls.arch.layers.residual import NumberedResNet
 from ppcls.errors import UserError
 from ppcls.weights.timm_rules import apply_rules, timm_rules, torchvision_rules
 
-_MOBILENET = "the first block of PaddleClas's {0} has one more convolution; set Arch.name: {1}, Paddle's own"
-# Networks that differ from those of timm and torchvision, and how.
+_MOBILENET = "the first block of PaddleClas's {0} has one more convolution; set Arch.name: {1}"
+# Networks that differ from those of timm and torchvision, and the differences.
 _DIFFERENT: dict[type[nn.Layer], str] = {
-    VGG: "PaddleClas's VGG has no bias in its convolutions; set Arch.name: vgg11 … vgg19, Paddle's own",
+    VGG: "PaddleClas's VGG has no bias in its convolutions; set Arch.name: vgg11, vgg13, vgg16 or vgg19",
     MobileNetV2Net: _MOBILENET.format("MobileNetV2", "mobilenet_v2"),
     MobileNetV3Net: _MOBILENET.format("MobileNetV3", "mobilenet_v3_large or mobilenet_v3_small"),
     SqueezeNet: "the max pooling of PaddleClas's SqueezeNet drops incomplete windows at the edge",
-    Xception: "a block of PaddleClas's Xception has two separable convolutions, one of timm's has three",
+    Xception: "a block of PaddleClas's Xception has two separable convolutions, a block of timm's has three",
 }
-# Networks that fit only as their `timm_variant`, and how the others differ; see also `_check_file`.
+# Networks that are equal to timm's networks only with `timm_variant`, and the differences without it.
+# `_check_file` checks further differences.
 _VARIANTS: dict[type[nn.Layer], str] = {
-    BasicSEResNet: "PaddleClas's SE-ResNet squeezes 64 channels more, and projects its first shortcut",
+    BasicSEResNet: "PaddleClas's SE-ResNet has other squeezed widths and a convolution in its first shortcut",
     DarkNet53: "PaddleClas's DarkNet53 has ReLU instead of leaky ReLU",
     GhostNet: "PaddleClas's GhostNet differs in squeeze-and-excitation and in the last convolution",
     InceptionV4: "PaddleClas's InceptionV4 has its 1x7 and 7x1 convolutions in another order",
     LeViT: "PaddleClas's LeViT has one classifier, timm's has two",
     MobileNetV1Net: "PaddleClas's MobileNetV1 has ReLU instead of ReLU6",
-    MobileNetV4: "attention in PaddleClas's MobileNetV4 divides products by a larger number",
+    MobileNetV4: "attention in PaddleClas's MobileNetV4 divides its scores by a larger number",
     PPLCNet: "the last convolution of PaddleClas's PPLCNet has no bias",
     TinyNet: "PaddleClas's TinyNet rounds its numbers of blocks up",
     Res2Net: "PaddleClas's Res2Net does not count padding in average pooling, and has another first block",
@@ -68,26 +69,27 @@ _VARIANTS: dict[type[nn.Layer], str] = {
     XceptionDeepLab: "the last block of PaddleClas's Xception_deeplab is dilated",
 }
 _VARIANT = "Arch.timm_variant: True"
-# Names of timm's networks whose weights have the names and shapes of another network's.
+# Names of timm's networks whose weights have the same names and shapes as those of another network.
 _ANTIALIASED = re.compile(r"resne[xt]t?(aa|blur)\d|efficientnet_blur_|mobilenetv4_conv_(aa|blur)_")
-_WINDOWS = re.compile(r"window(\d+)(?:to(\d+))?_")  # of Swin Transformer V2: in pretraining, and after it
+_WINDOWS = re.compile(r"window(\d+)(?:to(\d+))?_")  # Swin Transformer V2's windows in and after pretraining
 _EVEN_V2 = re.compile(r"(?<!tf_)efficientnetv2")
 _EFFICIENTNET = (EfficientNet, EfficientNetLite)
 _MOBILENET_V3 = (models.MobileNetV3Large, models.MobileNetV3Small)
-_TORCHVISION_B5 = 2048  # features of EfficientNetB5; from there on torchvision's epsilon is ours
-_EPSILON, _INCEPTION_EPSILON = 1e-5, 1e-3  # of BatchNorm in networks of `_other_epsilon`; the other is ours
+_TORCHVISION_B5 = 2048  # number of features of EfficientNetB5, the first with the same epsilon in torchvision
+_EPSILON, _INCEPTION_EPSILON = 1e-5, 1e-3  # epsilons of BatchNorm in timm or torchvision
 
 
 class Translation(NamedTuple):
-    """How a file's weights correspond to a model's.
+    """The relation between the weights in a file and the weights of a model.
 
     Attributes:
-        names: Names in the file, where BatchNorm's statistics have Paddle's names, to names in the model.
-        epsilon: BatchNorm's epsilon where the weights come from, if it is not that of the model.
-        factors: Names in the model to factors on the weights from the file. Dropout that scales its output
-            at inference, as PaddleClas's does, needs larger weights in the next layer.
-        biases: Names in the file of convolutions' biases that the model lacks, to the mean of the following
-            BatchNorm, from which they are subtracted.
+        names: Names in the model by names in the file. BatchNorm's statistics in the file have Paddle's
+            names.
+        epsilon: BatchNorm's epsilon in the network of the file; None if it is the same as in the model.
+        factors: Factors for the weights in the file, by names in the model. PaddleClas's dropout scales its
+            output at inference. Therefore the next layer needs larger weights.
+        biases: For biases of convolutions that only the file has, the names of the means of the following
+            BatchNorm layers, by names in the file. The biases are subtracted from these means.
     """
 
     names: dict[str, str]
@@ -97,22 +99,23 @@ class Translation(NamedTuple):
 
 
 def read_names(model: nn.Layer, names: Iterable[str], source: str) -> Translation:
-    """Returns how weights of timm or torchvision correspond to those of a model.
+    """Returns the translation of weights of timm or torchvision to those of a model.
 
     Args:
-        names: All names of the file, except that BatchNorm's statistics have Paddle's.
-        source: The file or its name on the hub, for errors.
+        model: Model for the weights.
+        names: All names in the file, but BatchNorm's statistics have Paddle's names.
+        source: Path of the file, or its name on the Hugging Face hub, for error messages.
 
     Raises:
-        UserError: The network differs from the one of the same name in timm.
+        UserError: The network differs from the network with the same name in timm.
     """
     file_names, own = set(names), model.state_dict().keys()
     derived = tuple(f".{name}" for name in getattr(model, "derived", ()))
     identical = file_names >= {name for name in own if not name.endswith(derived)}
     if _ANTIALIASED.search(source):
         raise UserError(
-            f"{source}: this network of timm smooths features before it halves their size, which no "
-            "architecture of ppcls does"
+            f"{source}: this network of timm smooths features before it halves their size; ppcls has no such "
+            "architecture, use other weights"
         )
     if isinstance(model, SwinTransformerV2) and (windows := _WINDOWS.search(source)):
         sides = int(windows[1]), int(windows[2] or windows[1])
@@ -122,7 +125,7 @@ def read_names(model: nn.Layer, names: Iterable[str], source: str) -> Translatio
                 f"{model.window_sides[1]} after it, got {sides[0]} and {sides[1]}"
             )
     _check_family(model, source, identical=identical)
-    if identical and not isinstance(model, EfficientNetLite):  # which has timm's names
+    if identical and not isinstance(model, EfficientNetLite):  # EfficientNetLite always has timm's names
         return Translation({name: name for name in file_names})
     _check_file(model, file_names, source)
     theirs = {_plain(model, name): name for name in file_names}
@@ -136,10 +139,11 @@ def read_names(model: nn.Layer, names: Iterable[str], source: str) -> Translatio
 
 
 def write_names(model: nn.Layer, architecture: str) -> Translation:
-    """Returns how a model's weights correspond to those of timm, for export.
+    """Returns the translation of a model's weights to those of timm, for export.
 
     Args:
-        architecture: Its name, for errors.
+        model: The model.
+        architecture: Name of the architecture, for error messages.
 
     Raises:
         UserError: timm has no network that computes the same numbers.
@@ -158,12 +162,12 @@ def write_names(model: nn.Layer, architecture: str) -> Translation:
 
 
 def _plain(model: nn.Layer, name: str) -> str:
-    """Returns a name of a file in its present form: old torchvision files have ``norm.1`` for ``norm1``."""
+    """Returns the current form of a name. Old torchvision files have ``norm.1`` instead of ``norm1``."""
     return re.sub(r"\.(norm|conv)\.(\d)\.", r".\1\2.", name) if isinstance(model, DenseNet) else name
 
 
 def _other_epsilon(model: nn.Layer, *, timm: bool) -> float | None:
-    """Returns the epsilon of BatchNorm in timm or torchvision if it is not the model's."""
+    """Returns the epsilon of BatchNorm in timm or torchvision; None if it is the same as in the model."""
     if isinstance(model, _EFFICIENTNET) and model.timm_variant:
         large = isinstance(model, EfficientNet) and model._fc.weight.shape[0] >= _TORCHVISION_B5
         return None if large and not timm else _EPSILON
@@ -173,7 +177,7 @@ def _other_epsilon(model: nn.Layer, *, timm: bool) -> float | None:
 
 
 def _factors(model: nn.Layer) -> dict[str, float]:
-    """Returns the factors of a translation."""
+    """Returns `Translation.factors` for a model."""
     if isinstance(model, AlexNet):
         return dict.fromkeys(("_fc6.weight", "_fc7.weight"), 1 / (1 - model.drop.p))
     if isinstance(model, (LateFeatures, InceptionV3, models.InceptionV3)):
@@ -184,7 +188,7 @@ def _factors(model: nn.Layer) -> dict[str, float]:
 
 
 def _biases(model: nn.Layer, names: Mapping[str, str]) -> dict[str, str]:
-    """Maps names of convolution biases in the file to the BatchNorm means that absorb them."""
+    """Returns `Translation.biases` for a model."""
     means = {theirs: name for theirs, name in names.items() if name.endswith("._mean")}
     if isinstance(model, ResNeSt):
         norm = ".conv2.bn1._mean"
@@ -203,11 +207,13 @@ def _check_family(model: nn.Layer, source: str, *, identical: bool) -> None:
     """Checks that timm has a network that computes the same numbers as a model.
 
     Args:
-        source: Where the weights are, for errors.
-        identical: Whether the weights have the model's names, as those of the network's authors can have.
+        model: The model.
+        source: Path or name of the weights, for error messages.
+        identical: Whether the weights have the names of the model, which is possible for weights of the
+            network's authors.
 
     Raises:
-        UserError: It has none.
+        UserError: timm has no such network.
     """
     kinds = () if identical else _DIFFERENT.items()
     difference = next((text for kind, text in kinds if isinstance(model, kind)), "")
@@ -216,7 +222,7 @@ def _check_family(model: nn.Layer, source: str, *, identical: bool) -> None:
         difference = f"{reason}; set {_VARIANT}" if reason else ""
     if isinstance(model, SwinTransformer) and model.shifts_single_window:
         difference = (
-            "PaddleClas's Swin shifts windows also where one window covers the whole feature map; set "
+            "PaddleClas's Swin shifts windows even if one window covers the whole feature map; set "
             "Arch.shift_single_window: False"
         )
     if difference:
@@ -226,10 +232,10 @@ def _check_family(model: nn.Layer, source: str, *, identical: bool) -> None:
 
 
 def _check_file(model: nn.Layer, names: set[str], source: str) -> None:
-    """Checks what a file's names and its own name show about its network.
+    """Checks from the names in a file and the name of the file that its network equals the model.
 
     Raises:
-        UserError: It computes other numbers than the model.
+        UserError: The network of the file computes other numbers than the model.
     """
     if isinstance(model, _EFFICIENTNET):
         is_tensorflow = "tf_efficientnet" in source
@@ -239,11 +245,11 @@ def _check_file(model: nn.Layer, names: set[str], source: str) -> None:
         if not model.timm_variant and not is_tensorflow and not is_export:
             raise UserError(
                 f"{source}: its name must contain tf_efficientnet. Other EfficientNets of timm and "
-                f"torchvision differ in padding and epsilon; for these set {_VARIANT}"
+                f"torchvision differ in padding and epsilon; to use them, set {_VARIANT}"
             )
     if isinstance(model, EfficientNetV2) and _EVEN_V2.search(source):
         raise UserError(
-            f"{source}: timm's efficientnetv2 differs in padding; use tf_efficientnetv2_* of timm"
+            f"{source}: timm's efficientnetv2 has another padding; use tf_efficientnetv2_* of timm"
         )
     if isinstance(model, MixNet) and not re.search(r"(?<!tf_)mixnet", source):
         raise UserError(
@@ -251,11 +257,12 @@ def _check_file(model: nn.Layer, names: set[str], source: str) -> None:
             "names, but other padding and epsilon, and are not supported"
         )
     if isinstance(model, _MOBILENET_V3) and "tf_mobilenetv3" in source:
-        raise UserError(f"{source}: timm's tf_mobilenetv3 differs in padding; use mobilenetv3_*_100 of timm")
+        raise UserError(f"{source}: timm's tf_mobilenetv3 has another padding; use mobilenetv3_*_100 of timm")
     if isinstance(model, (ResNet, NumberedResNet)):
         first = "blocks.0.short.conv.weight" if isinstance(model, ResNet) else "bb_0_0.short._conv.weight"
         if first in model.state_dict() and not any(name.startswith("layer1.0.downsample.") for name in names):
             option = "; set Arch.use_first_short_conv: False" if isinstance(model, ResNet) else ""
             raise UserError(
-                f"{source}: the shortcut of its first block has no convolution, but this model's has{option}"
+                f"{source}: the shortcut of the first block has no convolution in the file, but has one in "
+                f"the model{option}"
             )

@@ -1,6 +1,6 @@
-"""Rules from the parameter names of our larger convolutional networks to those of timm.
+"""Rules that rename the parameters of larger convolutional networks to the names in timm.
 
-See `ppcls.weights.timm_rules`.
+The docstring of `ppcls.weights.timm_rules` describes the rules.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from paddle import nn
 
 from ppcls.weights.timm_mobile_rules import Rules, block_positions, shift, unit
 
-_MIXED = ("5b", "5c", "5d", "6a", "6b", "6c", "6d", "6e", "7a", "7b", "7c")  # blocks of InceptionV3
+_MIXED = ("5b", "5c", "5d", "6a", "6b", "6c", "6d", "6e", "7a", "7b", "7c")  # InceptionV3's blocks in timm
 INCEPTION_V3: Rules = [
     (r"^inception_stem\.conv_", "Conv2d_"),
     (r"^inception_block_list\.(\d+)\.", lambda match: f"Mixed_{_MIXED[int(match[1])]}."),
@@ -81,7 +81,7 @@ def xception(model: nn.Layer) -> Rules:
     ]
 
 
-_XCEPTION = re.compile(r"^(xception_\d+/\w+/block\d+|_exit_flow_\d)\.")  # a block
+_XCEPTION = re.compile(r"^(xception_\d+/\w+/block\d+|_exit_flow_\d)\.")  # name of a block of Xception
 
 
 def dpn(model: nn.Layer) -> Rules:
@@ -105,7 +105,7 @@ def dpn(model: nn.Layer) -> Rules:
 
 
 def _rename_fusion(match: re.Match[str]) -> str:
-    count = int(match[1])  # of resolutions
+    count = int(match[1])  # number of resolutions
     names = [
         f"{to}.{source}." if source > to else f"{to}.{source}.{i}."
         for to in range(count)

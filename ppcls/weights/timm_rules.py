@@ -1,9 +1,9 @@
-"""Rules from the parameter names of our networks, which are PaddleClas's, to those of timm and torchvision.
+"""Rules that rename the parameters of ppcls, named as in PaddleClas, to the names in timm and torchvision.
 
-A family's rules are patterns and replacements, as of `re.sub`, which are applied one after the other. They
-may depend on the model, for example on which blocks start a stage. Parameters that no rule changes have the
-same names. Only networks that compute the same numbers have rules: `tests/support/timm_reference.py` compares
-their logits.
+A rule is a pattern and a replacement for `re.sub`. The rules of a family are applied one after the other.
+Rules may depend on the model, for example on the numbers of the blocks that start a stage. If no rule matches
+a parameter, its name is the same in both. Only networks that compute the same numbers have rules.
+`tests/support/timm_reference.py` compares their logits.
 """
 
 from __future__ import annotations
@@ -91,25 +91,25 @@ from ppcls.weights.timm_network_rules import (
 
 
 def timm_rules(model: nn.Layer) -> Rules | None:
-    """Returns the rules to timm's names; None for a family that timm does not have."""
+    """Returns the rules for timm's names; None for a family that timm does not have."""
     return next((rules(model) for kind, rules in _TIMM.items() if isinstance(model, kind)), None)
 
 
 def torchvision_rules(model: nn.Layer) -> Rules:
-    """Returns the rules to torchvision's names, which are timm's in some families."""
+    """Returns the rules for torchvision's names. For some families, they are the same as for timm."""
     own_rules = next((rules(model) for kind, rules in _TORCHVISION.items() if isinstance(model, kind)), None)
     return (timm_rules(model) or ()) if own_rules is None else own_rules
 
 
 def apply_rules(rules: Rules, name: str) -> str:
-    """Returns the name that follows from ``name``."""
+    """Returns ``name`` after applying all rules in order."""
     for pattern, replacement in rules:
         name = re.sub(pattern, replacement, name)
     return name
 
 
 def _resnet(model: nn.Layer) -> Rules:
-    """ResNet, ResNeXt, SE-ResNet, Res2Net, and their "vd" variants, which timm names "d"."""
+    """Returns the rules of ResNet, ResNeXt, SE-ResNet, Res2Net and their "vd" variants ("d" in timm)."""
     numbered = isinstance(model, NumberedResNet)
     shortcuts = (layer for name, layer in model.named_sublayers() if name.endswith(".pool"))
     pooled = int(any(isinstance(layer, nn.AvgPool2D) for layer in shortcuts))
@@ -282,7 +282,7 @@ _REXNET_LAYERS = {"e": "conv_exp", "d": "conv_dw", "s": "se", "p": "conv_pwl"}
 
 def _rexnet_block(match: re.Match[str]) -> str:
     number, layer = int(match[1]) - 3, int(match[2])
-    order = "ee dds pp" if number > 2 else "ee dd pp" if number else "dd pp"  # layers of a block
+    order = "ee dds pp" if number > 2 else "ee dd pp" if number else "dd pp"  # order of the layers of a block
     kind = "" if order[layer] == "s" else "bn." if layer and order[layer - 1] == order[layer] else "conv."
     return f"features.{number}.{_REXNET_LAYERS[order[layer]]}.{kind}"
 
@@ -356,7 +356,7 @@ _TORCHVISION: dict[type[nn.Layer], Callable[[nn.Layer], Rules]] = {
     RegNet: lambda _: _TORCHVISION_REGNET,
     SwinTransformer: lambda _: _TORCHVISION_SWIN,
     VisionTransformer: lambda _: _TORCHVISION_VIT,
-    models.VGG: lambda _: (),  # Paddle's functions have torchvision's names
+    models.VGG: lambda _: (),  # Paddle's VGG has the names of torchvision
     models.MobileNetV2: lambda _: (),
     models.MobileNetV3Large: torchvision_mobilenet_v3,
     models.MobileNetV3Small: torchvision_mobilenet_v3,

@@ -1,8 +1,8 @@
-"""Reads weights that PyTorch saved (``.pth``, ``.pt``), without PyTorch and without executing its code.
+"""Reads files of PyTorch (``.pth``, ``.pt``) without PyTorch and without executing code in the file.
 
-Since PyTorch 1.6 the file is a zip archive of one pickle and one member per storage. Before, it was a series
-of pickles followed by the storages; torch/serialization.py documents both. A tensor is a storage, an offset,
-a shape and strides.
+Since PyTorch 1.6, the file is a zip archive with one pickle and one member per storage. In older versions,
+the file is a series of pickles followed by the storages. PyTorch's torch/serialization.py documents both
+formats. A tensor consists of a storage, an offset, a shape and strides.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ppcls.data.records.pickled import (
 from ppcls.files import open_regular
 
 TORCH_ENDINGS = (".pth", ".pt")
-_MAGIC_NUMBER = 0x1950A86A20F9469CFC6C  # of the format before PyTorch 1.6
+_MAGIC_NUMBER = 0x1950A86A20F9469CFC6C  # first value of files before PyTorch 1.6
 _DTYPES = {
     "DoubleStorage": "<f8",
     "FloatStorage": "<f4",
@@ -42,12 +42,12 @@ _DTYPES = {
     "ByteStorage": "|u1",
     "BoolStorage": "|b1",
 }
-_TENSOR_ARGUMENTS = 4  # storage, offset, shape, strides; further arguments do not change the values
+_TENSOR_ARGUMENTS = 4  # storage, offset, shape and strides; further arguments do not change the values
 
 
 @dataclass
 class _Storage:
-    """A one-dimensional array of the file, whose values are read later in the older format."""
+    """A one-dimensional array of the file. In the older format, its values are read after the pickles."""
 
     kind: str
     key: str
@@ -83,11 +83,11 @@ class _TorchInterpreter(PickleInterpreter):
         tag, constructor, key = expect_type(tuple, value)[:3]
         kind = expect_type(PickledConstructor, constructor).kind
         if tag != "storage" or kind not in _DTYPES:
-            raise RejectedFileError("it refers to something other than a storage")
+            raise RejectedFileError("it refers to another object than a storage")
         return self.storages.setdefault(expect_type(str, key), _Storage(kind, key))
 
     def construct(self, kind: str, arguments: tuple[Any, ...]) -> Any:
-        """Returns what a constructor returns for arguments as they occur in state dicts."""
+        """Returns the object that a constructor creates, for the constructors that state dicts need."""
         if kind == "tensor":
             storage, offset, shape, strides = arguments[:_TENSOR_ARGUMENTS]
             numbers = [offset, *expect_type(tuple, shape), *expect_type(tuple, strides)]
@@ -103,10 +103,10 @@ def read_torch(path: Path) -> dict[str, NDArray[Any]]:
     """Reads the state dict of a PyTorch file.
 
     Returns:
-        Name to array, contiguous and in float32 if the file has bfloat16.
+        Contiguous arrays by name. Tensors of bfloat16 are converted to float32.
 
     Raises:
-        UserError: The file is missing or damaged, or contains more than tensors.
+        UserError: The file is missing or damaged, or contains other objects than tensors.
     """
     with reading_weights(path), open_regular(path) as file:
         size = path.stat().st_size
@@ -114,10 +114,10 @@ def read_torch(path: Path) -> dict[str, NDArray[Any]]:
         try:
             archived = zipfile.is_zipfile(file)
             content = _read_zip(file, size, budget) if archived else _read_legacy(file, budget)
-        except (zipfile.BadZipFile, RuntimeError) as error:  # RuntimeError: encrypted, or an unknown method
+        except (zipfile.BadZipFile, RuntimeError) as error:  # RuntimeError: encrypted or unknown compression
             raise ValueError(str(error)) from None
         content = expect_type(dict, content)
-        for wrapper in ("state_dict", "model"):  # as training scripts save it
+        for wrapper in ("state_dict", "model"):  # keys under which training scripts save the state dict
             if isinstance(content.get(wrapper), dict):
                 content = content[wrapper]
         return {
@@ -164,7 +164,7 @@ def _read_legacy(file: Any, budget: ReadBudget) -> Any:
 
 
 def _view(tensor: _Tensor, budget: ReadBudget) -> NDArray[Any]:
-    """Returns the values of a tensor, which must lie within its storage."""
+    """Returns the values of a tensor after checking that its storage contains them."""
     values = tensor.storage.values
     if values is None:
         raise ValueError("a storage is missing")

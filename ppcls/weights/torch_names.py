@@ -1,8 +1,8 @@
-"""Converts PyTorch's names and layouts of weights to Paddle's.
+"""Converts the names and layouts of PyTorch's weights to those of Paddle.
 
-BatchNorm's statistics have other names, and linear layers store their weights transposed. Names of timm and
-torchvision are translated by `timm_names`, those of other implementations by a model's own method
-``translate_torch_name``.
+BatchNorm's statistics have other names in PyTorch, and linear layers have transposed weights. `timm_names`
+translates the names of timm and torchvision. A model's method ``translate_torch_name`` translates the names
+of other implementations.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ppcls.weights.timm_names import Translation, read_names, write_names
 
 _STATISTICS = {"running_mean": "_mean", "running_var": "_variance"}
 _COUNTER = "num_batches_tracked"
-_PIXEL_POSITIONS = "pixel_pos"  # of TNT: a feature map [1, C, H, W] in timm, tokens [1, H * W, C] here
-# Convolutions of timm that are linear layers here, and the sides of their kernels.
+_PIXEL_POSITIONS = "pixel_pos"  # weight of TNT: [1, C, H, W] in timm, [1, H * W, C] in ppcls
+# Convolutions of timm that are linear layers in ppcls, and the sides of their kernels.
 _AS_CONVOLUTIONS = {
     ".se.fc1.": 1,
     ".se.fc2.": 1,
@@ -34,10 +34,10 @@ _AS_CONVOLUTIONS = {
 
 
 def is_torch(model: nn.Layer, arrays: Mapping[str, NDArray[Any]]) -> bool:
-    """Returns whether the weights are PyTorch's.
+    """Returns whether the weights have PyTorch's names and layouts.
 
-    They are if BatchNorm's statistics have PyTorch's names. Weights without statistics are PyTorch's if
-    linear layers are transposed, or if no linear layer of the model is among them.
+    This is the case if BatchNorm's statistics have PyTorch's names. Weights without such statistics are those
+    of PyTorch if linear layers are transposed, or if they contain no linear layer of the model.
     """
     if any(name.rpartition(".")[2] in (*_STATISTICS, _COUNTER) for name in arrays):
         return True
@@ -55,15 +55,15 @@ def is_torch(model: nn.Layer, arrays: Mapping[str, NDArray[Any]]) -> bool:
 def from_torch(
     model: nn.Layer, arrays: Mapping[str, NDArray[Any]], source: str = ""
 ) -> dict[str, NDArray[Any]]:
-    """Returns the weights under the names and in the layouts of a Paddle model.
+    """Returns PyTorch's weights with the names and layouts of a Paddle model.
 
     Args:
-        model: Model that the weights are for.
-        arrays: Weights from PyTorch.
-        source: The file or its name on the hub.
+        model: Model for the weights.
+        arrays: Weights from PyTorch, by name.
+        source: Path of the file, or its name on the Hugging Face hub.
 
     Raises:
-        UserError: The network differs from the one of the same name in timm and torchvision.
+        UserError: The network differs from the network with the same name in timm and torchvision.
     """
     statistics = {name: _paddle_name(name) for name in arrays if not _is_ignored(name)}
     translate = getattr(model, "translate_torch_name", None)
@@ -78,11 +78,11 @@ def from_torch(
     for name, renamed in statistics.items():
         key, array = translation.names.get(renamed, renamed), arrays[name]
         if key in linear and array.ndim >= 2:
-            array = array.reshape(len(array), -1).T  # timm uses convolutions as linear layers
+            array = array.reshape(len(array), -1).T  # a linear layer that is a convolution in timm
         elif name == _PIXEL_POSITIONS and array.ndim == 4:
             array = array.reshape(*array.shape[:2], -1).transpose(0, 2, 1)
         elif array.ndim != len(shapes.get(key, ())) > 0 and array.size == math.prod(shapes[key]):
-            # torchvision's layer scale is [C, 1, 1], and ReXNet's classifier is a convolution here.
+            # In torchvision, layer scale is [C, 1, 1]. In ppcls, ReXNet's classifier is a convolution.
             array = array.reshape(shapes[key])
         converted[key] = _scale(array, translation.factors.get(key, 1.0))
     for bias, mean in translation.biases.items():
@@ -95,11 +95,12 @@ def from_torch(
 def to_timm(
     model: nn.Layer, arrays: Mapping[str, NDArray[Any]], architecture: str
 ) -> dict[str, NDArray[Any]]:
-    """Returns a model's weights under timm's names and in its layouts.
+    """Returns a model's weights with the names and layouts of timm.
 
     Args:
-        arrays: Its weights.
-        architecture: Its name, for errors.
+        model: The model.
+        arrays: Weights of the model, by name.
+        architecture: Name of the architecture, for error messages.
 
     Raises:
         UserError: timm has no network that computes the same numbers.
@@ -118,7 +119,7 @@ def to_timm(
             if kernel := next((side for layer, side in kernels.items() if layer in f".{name}"), 0):
                 array = array.reshape(len(array), -1, kernel, kernel)
         elif name == "head.fc.weight":
-            array = array.reshape(array.shape[:2])  # ReXNet's
+            array = array.reshape(array.shape[:2])  # the classifier of ReXNet
         elif name == _PIXEL_POSITIONS:
             side = math.isqrt(array.shape[1])
             array = array.transpose(0, 2, 1).reshape(1, -1, side, side)
@@ -131,13 +132,13 @@ def to_timm(
 def _change_epsilon(
     model: nn.Layer, arrays: Mapping[str, NDArray[Any]], epsilon: float | None, *, to_file: bool = False
 ) -> dict[str, NDArray[Any]]:
-    """Returns the weights such that BatchNorm's outputs at inference don't change with its epsilon.
+    """Adapts BatchNorm's weights to another epsilon, so that its outputs at inference do not change.
 
     Args:
-        model: Model that the weights are for.
-        arrays: The weights.
-        epsilon: The other network's epsilon; None if it is the same.
-        to_file: Whether the weights are the model's, not the other network's.
+        model: Model for the weights.
+        arrays: Weights, by name.
+        epsilon: Epsilon of the other network; None if it is the same as in the model.
+        to_file: Whether to adapt the model's weights to the other network instead of the reverse.
     """
     changed = dict(arrays)
     if epsilon is None:
@@ -156,12 +157,12 @@ def _scale(array: NDArray[Any], factor: float) -> NDArray[Any]:
 
 
 def _is_ignored(name: str) -> bool:
-    """Returns whether no network here has a weight: counters, and the second classifier of InceptionV3."""
+    """Returns whether ppcls does not need a weight: counters, and the second classifier of InceptionV3."""
     return name.endswith(_COUNTER) or name.startswith("AuxLogits.")
 
 
 def _is_unused(model: nn.Layer, name: str) -> bool:
-    """Returns whether a weight exists in PaddleClas's files only, and computes nothing."""
+    """Returns whether a weight is not used, and exists only because PaddleClas's files contain it."""
     return name.endswith(getattr(model, "unused", ("\0",)))
 
 
@@ -172,7 +173,7 @@ def _paddle_name(name: str) -> str:
 
 
 def _linear_weights(model: nn.Layer) -> dict[str, tuple[int, ...]]:
-    """Returns the names of the weights of linear layers, and their shapes."""
+    """Returns the shapes of the weights of all linear layers, by name."""
     return {
         f"{name}.weight": tuple(layer.weight.shape)
         for name, layer in model.named_sublayers()

@@ -106,7 +106,7 @@ def test_freeze_without_patterns_changes_nothing() -> None:
         ),
         (
             {"freeze": "*"},
-            "Optimizer.freeze: the patterns match every parameter, so nothing is left to train",
+            "Optimizer.freeze: the patterns match all parameters, so none remain to train; remove a pattern",
         ),
     ],
 )

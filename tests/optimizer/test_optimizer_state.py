@@ -141,7 +141,7 @@ def test_mismatch_names_keys_and_loads_nothing():
     with pytest.raises(ValueError, match="does not fit") as caught:
         load_optimizer_state(optimizer, model, state)
     assert str(caught.value) == (
-        "the optimizer's state does not fit: "
+        "the state does not fit the optimizer: "
         "1.bias/velocity: expected float32 [8], got float64 [8]; "
         "3.bias/velocity: expected float32 [3], got float32 [4]; "
         "missing 0.bias/velocity; unknown 4.bias/velocity"

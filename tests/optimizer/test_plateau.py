@@ -76,8 +76,8 @@ def test_plateau_ignores_evaluations_of_warmup() -> None:
     assert [plateau.see(1.0, 0.0, epoch) for epoch in (1, 1, 1)] == [None] * 3
     assert plateau.see(1.0, 0.0, epoch=2) is None
     assert plateau.see(1.0, 0.0, epoch=3) == (
-        "ReduceOnPlateau: 1 evaluation without a better loss than 1.0: learning rate x 0.1, now 0.1 of the "
-        "config's"
+        "ReduceOnPlateau: 1 evaluation without a better loss than 1.0: learning rate x 0.1, now 0.1 x the "
+        "config's value"
     )
 
 

@@ -109,7 +109,7 @@ def test_model_of_the_hub_without_settings_gives_no_warning(hub: ThreadingHTTPSe
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("hf-hub:timm/resnet18.a1_in1k", r"resnet18.a1_in1k: this model has no model\.safetensors"),
+        ("hf-hub:timm/resnet18.a1_in1k", r"resnet18.a1_in1k: this model has no file model\.safetensors"),
         ("hf-hub:timm/nothing", "hf-hub:timm/nothing: the download failed: .*404"),
         ("hf-hub:a/b/c", "hf-hub:a/b/c: expected hf-hub:OWNER/MODEL"),
     ],

@@ -13,11 +13,12 @@ from ppcls.arch.layers.drop_path import dropout
 from ppcls.arch.layers.mobile import MultiQueryAttention
 from ppcls.arch.layers.sequence import LayerScale, ResidualSequence
 
-# Stages (tables 11 to 15), written as "channels: blocks". The first block of a stage halves the size. The
-# forms of a block are:   conv/channels/kernel: a convolution   edge/inner channels: an inverted residual with
-# a full convolution   attention/width of a head/number of heads/stride of keys and values: a
-# `MultiQueryAttention`   inner channels/first depthwise kernel/second depthwise kernel: an inverted residual;
-# a kernel 0 means none
+# Stages (tables 11 to 15), written as "channels: blocks". The first block of a stage halves the size. "*3"
+# repeats a block three times. A block has one of these forms:
+#   conv/channels/kernel: convolution
+#   edge/inner channels: inverted residual with a full convolution
+#   attention/width of a head/number of heads/stride of keys and values: `MultiQueryAttention`
+#   inner channels/first depthwise kernel/second depthwise kernel: inverted residual; 0 for no convolution
 _SMALL = (
     "32: conv/32/3 conv/32/1",
     "64: conv/96/3 conv/64/1",

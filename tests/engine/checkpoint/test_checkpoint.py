@@ -644,7 +644,8 @@ def test_resume_with_a_missing_file_is_an_error(saved: Path, file: str) -> None:
 
 def test_resume_into_another_model_is_an_error(saved: Path) -> None:
     with pytest.raises(
-        UserError, match=rf"{WEIGHTS}: weights of another model \(is Arch the same\?\): bn\._mean: expected"
+        UserError,
+        match=rf"{WEIGHTS}: weights of another model \(check that Arch is the same\): bn\._mean: expected",
     ):
         resume(make_state(model=Net(width=5)), saved)
 
