@@ -366,7 +366,5 @@ def test_changed_file_of_a_package_is_an_error(tmp_path: Path, monkeypatch: pyte
     file.parent.mkdir()
     file.write_bytes(package_file(ZOO["EfficientNet_lite0"].package).read_bytes()[:-1])
     monkeypatch.setattr("ppcls.weights.files.package_file", lambda _: file)
-    with pytest.raises(
-        UserError, match=r"damaged or replaced: expected SHA-256 579344.*reinstall"
-    ):
+    with pytest.raises(UserError, match=r"damaged or replaced: expected SHA-256 579344.*reinstall"):
         read_weights(file)
