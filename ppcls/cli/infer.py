@@ -18,8 +18,8 @@ from ppcls.errors import UserError
 from ppcls.runtime.launch import check_single_process
 
 MODEL_HELP = (
-    "output folder of a run, checkpoint folder, folder or .onnx or .xml file written by ppcls export, or "
-    "architecture with published weights; needs no config"
+    "output folder of a run; checkpoint folder; folder, .onnx or .xml file written by ppcls export; or "
+    "architecture with published weights. No config is needed"
 )
 _STDIN = "-"
 _NEAREST = 5

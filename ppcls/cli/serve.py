@@ -183,8 +183,8 @@ def _parser() -> argparse.ArgumentParser:
             "ppcls serve --model onnx/inference.onnx --host 0.0.0.0 --port 9000 --max-batch 32",
             "ppcls serve --model cats=runs/cats --model dogs=runs/dogs --api-key-file keys.txt",
         ),
-        model=f"{MODEL_HELP}. Repeat it as --model NAME=PATH to serve several models; a request chooses one "
-        "with ?model=NAME (default: the first one)",
+        model=f"{MODEL_HELP}. Repeat the option as --model NAME=PATH to serve several models; a request "
+        "chooses one with ?model=NAME (default: the first one)",
         several=True,
     )
     options.add_argument(
@@ -253,7 +253,8 @@ def _parser() -> argparse.ArgumentParser:
     size = "maximum size of a request in MiB; larger requests get status 413"
     number("--max-mib", within(float, ge=0.001, le=1024), 32.0, size, "MIB")
     arrives = (
-        "time limit in seconds to receive a request (then status 408), and to answer it (then status 504)"
+        "time limit in seconds to receive a request, and again to answer it; late requests get status 408 "
+        "or 504"
     )
     number("--timeout", within(float, ge=0.1, le=3600), 30.0, arrives, "S")
     return options

@@ -252,7 +252,11 @@ def _find_lr(config: Config) -> None:
 
 
 def _check_output_dir(folder: Path) -> None:
-    """Raises `UserError` if an output folder can't be created or written; creates nothing."""
+    """Checks, without creating anything, that an output folder can be created and written.
+
+    Raises:
+        UserError: It cannot.
+    """
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         reason = "can't be written" if existing.is_dir() else "is not a folder"
