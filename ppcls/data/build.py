@@ -67,8 +67,8 @@ def build_loader(
         label_count: Number of classes. Labels must be smaller; None if any label from 0 is valid.
 
     Raises:
-        UserError: The dataset can't be read, is empty, has invalid lines, is smaller than a batch, or does
-            not match the sampler; or the backend does not support a transform on this device.
+        UserError: The dataset is not valid, is smaller than a batch, or does not match the sampler; or the
+            backend does not support a transform on this device.
     """
     training = place in ("Train", "UnLabelTrain")
     index = read_index(split.dataset, label_count)

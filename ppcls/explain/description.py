@@ -102,9 +102,10 @@ def _format(value: object) -> str:
 
 
 def _describe_decisions(spec: Transform) -> str:
-    """Returns the first docstring line of the transform's `decide`, and how many random numbers it uses."""
+    """Returns what the transform's `decide` returns, from its docstring, and the number of random numbers."""
     implementation = decide.dispatch(type(spec))
     if implementation is decide.dispatch(object):
         return ""
-    text = (implementation.__doc__ or "").split("\n")[0].rstrip(".").replace("`", "")
+    text = (implementation.__doc__ or "").split("\n")[0].rstrip(".").replace("`", "").removeprefix("Returns ")
+    text = text[:1].upper() + text[1:]
     return f"{text} ({spec.draws} random number{'s' if spec.draws > 1 else ''})" if spec.draws else text

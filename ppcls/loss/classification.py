@@ -22,9 +22,9 @@ def cross_entropy(
     """Returns the cross-entropy between the softmax of ``logits`` and ``label``.
 
     The target ``t`` sums to 1, so ``-sum(t * log softmax(z)) = log(sum(exp(z))) - sum(t * z)``. With label
-    smoothing ``s``, the target is ``(1 - s) * t + s / C`` (Szegedy et al. 2016, section 7), so ``sum(t * z)``
-    becomes ``(1 - s) * sum(t * z) + s * mean(z)``. Paddle's `log_softmax` is not used, because its results on
-    the CPU are never below -64.
+    smoothing ``s``, the target is ``(1 - s) * t + s / C`` (Szegedy et al. 2016, section 7), and
+    ``sum(t * z)`` is replaced by ``(1 - s) * sum(t * z) + s * mean(z)``. Paddle's `log_softmax` is not used,
+    because its results on the CPU are never below -64.
 
     Args:
         logits: [B, C].
@@ -164,7 +164,7 @@ def label_weights(label: Tensor, positives: Tensor) -> Tensor:
     """Returns the weight of each label, [B, C] float32. Rare labels have larger weights.
 
     If ``r`` is the share of images that have a class, the weight is ``exp(1 - r)`` for labels above 0.5, and
-    ``exp(r)`` for other labels (DeepMAR, Li et al. 2015, section 3.3, with sigma = 1).
+    ``exp(r)`` for other labels. See DeepMAR, Li et al. 2015, section 3.3, with sigma = 1.
 
     Args:
         label: [B, C] float, 0..1.

@@ -121,8 +121,8 @@ def spherical(
     """Returns the loss of spherical distillation (Guo et al. 2020, section 3.3), which ignores confidence.
 
     The logits of each image are normalized to mean 0 and standard deviation ``length``. The loss is
-    ``share * soft * T^2 + (1 - share) * hard``, where ``soft`` is the cross-entropy with the other model's
-    softened softmax, ``hard`` is the cross-entropy with the label, and ``T`` is the temperature.
+    ``share * soft * T^2 + (1 - share) * hard`` with the temperature ``T``. ``soft`` is the cross-entropy with
+    the other model's softened softmax, and ``hard`` is the cross-entropy with the label.
     """
     with paddle.amp.auto_cast(enable=False):
         student, other = (

@@ -96,9 +96,9 @@ def mean_average_precision(
 ) -> float:
     """Returns the mean of the average precisions of all queries.
 
-    The average precision of a query is the mean, over all images with its identity, of the precision at this
-    image: the share of images with the identity among all images that are at least as similar. See
-    `recalls_at` for the arguments and ignored queries.
+    The average precision of a query is the mean of the precisions at all images with the query's identity.
+    The precision at an image is the share of images with this identity among all images that are at least as
+    similar to the query. See `recalls_at` for the arguments and ignored queries.
     """
 
     def precision(matches: NDArray[np.float32], others: NDArray[np.float32]) -> float:

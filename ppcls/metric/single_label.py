@@ -128,9 +128,9 @@ def calibration_counts(logits: Tensor, label: Tensor, bins: int) -> Tensor:
         bins: Number of bins.
 
     Returns:
-        [3 * bins] int64, on the device of ``logits``: for all bins, the numbers of images, then the numbers
-        of correct predictions, then the sums of the probabilities in units of ``PROBABILITY_UNIT``. With
-        integers, the sums do not depend on the order of images.
+        [3 * bins] int64, on the device of ``logits``: the number of images in each bin, then the numbers of
+        correct predictions, then the sums of the probabilities. Probabilities are in units of
+        ``PROBABILITY_UNIT`` and rounded to integers, so the sums do not depend on the order of images.
     """
     label, predicted = _classes(logits, label)
     confidence = F.softmax(logits.astype("float32"), axis=-1).max(axis=-1)

@@ -15,7 +15,7 @@ from ppcls.registry import SOURCES
 from ppcls.runtime.start import Runtime
 
 WINDOW = "Start (top, left) and size (height, width) of the window, [N, 2] int32 each (4 random numbers)"
-FLIP = "Whether the image is flipped, [N] int32 (1 random number)"
+FLIP = "Whether to flip each image, [N] int32 (1 random number)"
 BYTES = "[?] uint8"
 VARIED = "[?, ?, 3] HWC uint8"
 

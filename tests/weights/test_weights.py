@@ -235,7 +235,9 @@ def test_read_executes_no_code_from_the_file(
     trace = tmp_path / "trace"
     written = pickle.dumps({**arrays, "extra": attacks(trace)[name]})
     (tmp_path / "net.pdparams").write_bytes(written)
-    with pytest.raises(UserError, match=r"net\.pdparams: rejected: .* only arrays, but it refers to \w+"):
+    with pytest.raises(
+        UserError, match=r"net\.pdparams: rejected: .* only arrays, but the file refers to \w+"
+    ):
         read_weights(tmp_path / "net.pdparams")
     assert not trace.exists()
     if name != "getattr of an allowed one":  # the attacks are real: the plain reader falls for them
@@ -259,7 +261,9 @@ def test_read_truncated_file_is_damaged(tmp_path: Path, arrays: dict[str, np.nda
         with pytest.raises(UserError, match=r"damaged, or not a \.pdparams file"):
             read_weights(tmp_path / "net.pdparams")
     (tmp_path / "net.pdparams").write_text("hello")
-    with pytest.raises(UserError, match=r"not a \.pdparams file: it uses a value that it does not define$"):
+    with pytest.raises(
+        UserError, match=r"not a \.pdparams file: the file uses a value that it does not define$"
+    ):
         read_weights(tmp_path / "net.pdparams")
 
 

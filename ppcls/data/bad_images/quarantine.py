@@ -1,6 +1,6 @@
 """Skips bad images during a run with ``DataLoader.<split>.dataset.on_error: skip``.
 
-A batch keeps its size: another sample is repeated in place of a bad one, in a row behind the valid rows.
+The size of a batch does not change: a repeated sample replaces each bad one, in a row behind the valid rows.
 Rows behind the valid ones are not counted. The number of steps and the samples of all other batches do not
 change.
 """
@@ -90,7 +90,7 @@ class Quarantine:
         return {(image.name, image.where) for image in bad}
 
     def replace_bad(self, step: StepSamples, group: int, spare: NDArray[np.int64]) -> StepSamples:
-        """Returns the step with valid rows first and repeated samples in place of bad ones.
+        """Returns the step after replacing bad samples by repeated ones, which follow the valid rows.
 
         Args:
             step: One rank's part of a step.

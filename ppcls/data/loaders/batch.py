@@ -22,9 +22,8 @@ class Batch:
 
     Attributes:
         image: [B, C, H, W] or [B, H, W, C], float32 or float16, on the training device.
-        label: [B] int64 class ids, or [B, classes] float32, on the training device. In the second case, the
-            rows are class probabilities if images are mixed; 0 or 1 for each class if images have several
-            labels; and values between 0 and 1 in case of both.
+        label: [B] int64, class ids; or [B, classes] float32, class probabilities of mixed images, or 0 or 1
+            for each class of images with several labels. On the training device.
         valid: Number of valid rows, 0..B. They come first. The other rows are padding and are not counted.
         weight: Factor of this batch's mean loss in its optimizer update. With these factors, the gradient of
             an update, averaged over ranks, is the mean over all valid samples of the update.

@@ -161,9 +161,7 @@ def _extract_image(value: memoryview) -> memoryview:
         first = next((span for number, *span in fields(value, 0, len(value)) if number == 1), None)
         tensor = list(fields(value, *first)) if first else []
     except ProtobufError:
-        raise DecodeError(
-            "expected a TensorProtos message as value, found other data or a damaged one"
-        ) from None
+        raise DecodeError("expected a valid TensorProtos message as value, found other data") from None
     images = [(begin, end) for number, begin, end in tensor if number == _STRING_DATA]
     kinds = [bytes(value[begin:end]) for number, begin, end in tensor if number == _DATA_TYPE]
     if kinds != [bytes([_STRING])] or len(images) != 1:

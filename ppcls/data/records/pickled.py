@@ -92,10 +92,11 @@ class ReadBudget:
         self._bytes -= size
         if self._operations < 0:
             raise RejectedFileError(
-                f"it has more than {_MAX_OPERATIONS} instructions and values; repeated values count each time"
+                f"the file has more than {_MAX_OPERATIONS} instructions and values; repeated values count "
+                "each time"
             )
         if self._bytes < 0:
-            raise RejectedFileError("its text and arrays have more bytes than the file")
+            raise RejectedFileError("text and arrays in the file have more bytes than the file")
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ class _Type:
         if self.code in _NUMBERS:
             return np.dtype(self.order + self.code)
         if self.code.startswith("O"):
-            raise RejectedFileError("it has an array of Python objects")
+            raise RejectedFileError("the file has an array of Python objects")
         return None
 
 
@@ -189,7 +190,7 @@ def reading_weights(path: Path, kind: str = "a file of weights") -> Iterator[Non
         raise UserError(f"{path}: rejected: {kind} must contain only arrays, but {error}") from None
     except LookupError:  # the message of a LookupError would only be a key
         raise UserError(
-            f"{path}: damaged, or not a {path.suffix} file: it uses a value that it does not define"
+            f"{path}: damaged, or not a {path.suffix} file: the file uses a value that it does not define"
         ) from None
     except DAMAGED_FILE_ERRORS as error:
         raise UserError(f"{path}: damaged, or not a {path.suffix} file: {str(error)[:200]}") from None
@@ -225,7 +226,7 @@ class PickleInterpreter:
             elif code.name in _INSTRUCTIONS:
                 _INSTRUCTIONS[code.name](self, argument)
             else:
-                raise RejectedFileError(f"it has the instruction {code.name}")
+                raise RejectedFileError(f"the file has the pickle instruction {code.name}")
         raise ValueError("the instruction STOP is missing")
 
     def _finish(self, value: Any, depth: int) -> Any:
@@ -238,7 +239,7 @@ class PickleInterpreter:
         if not isinstance(value, dict | list | tuple):
             return value
         if not depth:
-            raise RejectedFileError(f"its containers are nested more than {_MAX_DEPTH} levels deep")
+            raise RejectedFileError(f"containers in the file are nested more than {_MAX_DEPTH} levels deep")
         if isinstance(value, dict):
             return {key: self._finish(entry, depth - 1) for key, entry in value.items()}
         return type(value)(self._finish(entry, depth - 1) for entry in value)
@@ -307,7 +308,7 @@ class PickleInterpreter:
         else:
             module, name = argument.split(" ", 1)
         if (module, name) not in self.constructors:
-            raise RejectedFileError(f"it refers to {module[:100]}.{name[:100]}")
+            raise RejectedFileError(f"the file refers to {module[:100]}.{name[:100]}")
         self.push(PickledConstructor(self.constructors[module, name]))
 
     def reduce(self, _: None) -> None:
@@ -317,7 +318,7 @@ class PickleInterpreter:
 
     def persistent_value(self, _: Any) -> Any:
         """Returns the value for a persistent id. The base class rejects them; Paddle's files have none."""
-        raise RejectedFileError("it has the instruction BINPERSID")
+        raise RejectedFileError("the file has the pickle instruction BINPERSID")
 
     def build(self, _: None) -> None:
         """Sets the state of the array or dtype below the state on the stack, in NumPy's format."""
@@ -371,7 +372,7 @@ class PickleInterpreter:
             return self._encode(expect_type(str, arguments[0]))
         if kind == "bytes" and not arguments:
             return b""
-        raise RejectedFileError(f"it calls {kind} with unexpected arguments")
+        raise RejectedFileError(f"the file calls {kind} with unexpected arguments")
 
     def _encode(self, text: str) -> bytes:
         self._budget.charge(1, len(text))
@@ -453,5 +454,5 @@ def _make_dict(keys: list[Any], values: list[Any]) -> dict[Any, Any]:
     """Returns a dict. Rejects keys that are not strings or small integers, such as nested tuples."""
     for key in keys:
         if not (isinstance(key, str) or (type(key) is int and abs(key) < _MAX_INTEGER)):
-            raise RejectedFileError(f"it has a {type(key).__name__} as a key")
+            raise RejectedFileError(f"the file has a dict with a {type(key).__name__} as a key")
     return dict(zip(keys, values, strict=True))

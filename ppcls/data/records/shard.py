@@ -150,7 +150,7 @@ class FileFormat(RecordFormat):
 
 @dataclass(frozen=True)
 class ShardFile:
-    """An open shard.
+    """A shard file that is open for reading.
 
     Attributes:
         path: Path of the file.

@@ -49,10 +49,10 @@ class ImageViews:
 
 
 def transforms_for_views(kind: ViewKind, transforms: Sequence[Any]) -> tuple[Any, ...]:
-    """Returns the transforms with the changes that views of a kind need.
+    """Returns transforms that prepare images for a kind of views.
 
     For ``five-crop``, the size of `CropImage` is increased to the shorter side of the resized image, so that
-    the five crops have space.
+    the result is large enough for five different crops.
 
     Raises:
         UserError: The kind is ``five-crop``, but the transforms do not crop the resized image.

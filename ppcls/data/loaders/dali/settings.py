@@ -23,8 +23,8 @@ _GPU_DECODER_SETTINGS = (
 # On an H200 with 16 cores, the loader delivered 22,000 images/s with 0.9, and 15,800 with DALI's default,
 # 0.65.
 _HW_DECODER_LOAD = 0.9
-_MAX_PIPELINES = 16  # by default
-_CALL_THREADS = 4  # for a call into Python
+_MAX_PIPELINES = 16  # maximum number of pipelines by default
+_CALL_THREADS = 4  # maximum number of threads for a call into Python
 # Minimum number of cores for which `decode_on: auto` selects the CPU during training. Decoding on an H200
 # that trains halved the throughput of a fast model, and 13 cores decoded 7,100 images/s.
 _DECODING_CORES = 12
@@ -82,10 +82,10 @@ class DaliSettings:
 
     @property
     def python_threads(self) -> int:
-        """Threads of a pipeline for calls into Python.
+        """Number of threads of a pipeline for calls into Python.
 
-        There are several for a pipeline with one thread, because DALI has one such call at a time in a
-        process: all other pipelines wait for it.
+        A pipeline with one thread also has several of these threads. DALI runs only one such call at a time
+        in a process, so a slow call delays all other pipelines.
         """
         return max(self.per_pipeline().threads, min(self.threads // 2, _CALL_THREADS))
 
@@ -95,7 +95,7 @@ class DaliSettings:
 
     @contextmanager
     def on_cores(self) -> Iterator[None]:
-        """Returns a context. Threads that start in it run only on `cores`."""
+        """Returns a context in which new threads run only on `cores`."""
         if self.cores is None:
             yield
             return

@@ -71,9 +71,10 @@ def augment(name: str, image: Image, parameter: float, fill: int) -> Image:
     Args:
         name: Name of the operation, a key of `WARP`, `ENHANCE` or `POINT`.
         image: [H, W, 3] uint8, RGB.
-        parameter: Distance of a translation in pixels, slope of a shear, angle of a rotation in degrees,
-            factor of an enhancement, number of bits that posterize retains, lowest grey level that solarize
-            inverts, or grey levels that solarize_add adds. Other operations ignore it.
+        parameter: Strength of the operation: the distance of a translation in pixels, the slope of a shear,
+            the angle of a rotation in degrees, or the factor of an enhancement. For posterize, the number of
+            bits to retain. For solarize, the lowest grey level to invert. For solarize_add, the number of
+            grey levels to add. Other operations ignore it.
         fill: Grey level of the uncovered area.
     """
     if name in WARP:

@@ -252,7 +252,7 @@ def random_windows(
 
 @decide.register
 def decide_window(spec: RandCropImage, draws: Draws, sides: Sides) -> Decisions:
-    """Returns start (top, left) and size (height, width) of the windows, [N, 2] int32 each.
+    """Returns start (top, left) and size (height, width) of the window, [N, 2] int32 each.
 
     With random interpolation, a third array, [N] int32, is 1 for bicubic and 0 for bilinear.
     """
@@ -285,7 +285,7 @@ class RandFlipImage(Transform):
 
 @decide.register
 def decide_flip(spec: RandFlipImage, draws: Draws, sides: Sides) -> Decisions:
-    """Returns 1 for images to flip and 0 for others, [N] int32."""
+    """Returns whether to flip each image, [N] int32."""
     return ((draws[:, 0] < 0.5).astype(np.int32),)
 
 

@@ -109,12 +109,10 @@ class RandomErasing(Transform):
 
 @decide.register
 def decide_rectangle(spec: RandomErasing, draws: Draws, sides: Sides) -> Decisions:
-    """Returns the rectangles.
+    """Returns start (top, left) and size (height, width) of the rectangle, [N, 2] float32 each.
 
-    Returns:
-        Start (top, left) and size (height, width) of each rectangle, [N, 2] float32 each. The size is 0 if
-        nothing is filled. In mode rand, also the colours, [N, 3] float32. In mode pixel, also the start of
-        the noise in `noise_bank` and the sides of the image, [N, 2] int32 each.
+    The size is 0 if nothing is filled. In mode rand, there is also the colour, [N, 3] float32. In mode pixel,
+    there are also the start of the noise in `noise_bank` and the sides of the image, [N, 2] int32 each.
     """
     area = uniform_between((spec.sl, spec.sh), draws[:, 1]).astype(np.float64) * sides.prod(axis=1)
     limits = (area / sides[:, 1] ** 2, sides[:, 0] ** 2 / np.maximum(area, 1))
@@ -163,11 +161,9 @@ class Cutout(Transform):
 
 @decide.register
 def decide_holes(spec: Cutout, draws: Draws, sides: Sides) -> Decisions:
-    """Returns the holes.
+    """Returns starts (top, left, …) and sizes (height, width, …) of holes, [N, 2 * n_holes] float32 each.
 
-    Returns:
-        Starts (top, left, top, left, …) and sizes (height, width, …) of the holes, [N, 2 * n_holes] float32
-        each. If the colour is random, also the colours, [N, 3] float32.
+    If the colour is random, there is also the colour, [N, 3] float32.
     """
     within = np.tile(sides, spec.n_holes)
     centre, half = np.floor(draws[:, : 2 * spec.n_holes].astype(np.float64) * within), spec.length // 2
@@ -210,11 +206,10 @@ class GridMask(Transform):
 
 @decide.register
 def decide_grid(spec: GridMask, draws: Draws, sides: Sides) -> Decisions:
-    """Returns the grids.
+    """Returns period in pixels, side of the squares, rotation, and shifts in x and y, [N] each.
 
-    Returns:
-        Period in pixels, [N] int32. Side of the squares as a share of the period, rotation in radians, shift
-        in x and shift in y, [N] float32 each.
+    The period is int32, and the other arrays are float32. The side of the squares is a share of the period.
+    The rotation is in radians, and the shifts are in pixels.
     """
     coin, tile, angle, left, top = draws.astype(np.float64).T
     tile = spec.d1 + np.floor((spec.d2 - spec.d1) * tile)
@@ -264,11 +259,9 @@ class HideAndSeek(Transform):
 
 @decide.register
 def decide_patches(spec: HideAndSeek, draws: Draws, sides: Sides) -> Decisions:
-    """Returns the patches.
+    """Returns starts (top, left, …) and sizes (height, width, …) of patches, [N, 2 * patches] float32 each.
 
-    Returns:
-        Starts (top, left, top, left, …) and sizes (height, width, …) of all patches, [N, 2 * patches] float32
-        each. The size of a patch that is not hidden is 0.
+    The size of a patch that is not hidden is 0.
     """
     grids = np.array(spec.grid_sizes)
     side = grids[np.floor(draws[:, 0].astype(np.float64) * len(grids)).astype(int)]

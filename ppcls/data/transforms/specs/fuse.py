@@ -77,7 +77,7 @@ def sides_after_parts(spec: FusedTransform, sides: Sides, decisions: Decisions) 
 
 
 class DecodeRandCrop(FusedTransform):
-    """Decodes only the window of a random crop."""
+    """Decodes only the window of a random crop, and resizes it."""
 
     decode: DecodeImage
     crop: RandCropImage

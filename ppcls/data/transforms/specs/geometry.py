@@ -162,7 +162,7 @@ class RandomRot90(Transform):
         if state.size is not None and state.size[0] != state.size[1]:
             height, width = state.size
             raise ValueError(
-                f"expected square images, got {width}x{height}; crop or resize them to a square before"
+                f"expected square images, got {width}x{height}; crop or resize them to a square first"
             )
         return state
 

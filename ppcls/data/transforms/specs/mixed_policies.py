@@ -38,7 +38,7 @@ class RandAugmentV4(Policy):
 
 @decide.register
 def decide_v4_stages(spec: RandAugmentV4, draws: Draws, sides: Sides) -> Decisions:
-    """Returns the decisions that `Policy` describes, and the squares of ``cutout``.
+    """Returns operations, magnitudes and signs as in `Policy`, and the squares of ``cutout``.
 
     The squares are [N, stages, 4] float32: start (top, left) and size (height, width).
     """
@@ -94,7 +94,7 @@ class AugMix(Policy):
 
 @decide.register
 def decide_mixture(spec: AugMix, draws: Draws, sides: Sides) -> Decisions:
-    """Returns the decisions that `Policy` describes, chain by chain, and the weights of the chains.
+    """Returns operations, magnitudes and signs as in `Policy`, chain by chain, and the weights of the chains.
 
     The weights are [N, chains] float32. The weight of the original image is 1 minus their sum. All weights
     are 0 if the image is not mixed.

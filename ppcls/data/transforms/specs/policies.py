@@ -69,9 +69,10 @@ class SearchSpace(NamedTuple):
 class Policy(Transform):
     """Base class of policies, which change 8-bit RGB images of any size and do not change the size.
 
-    The decisions of a policy are three arrays, [N, stages] int32: the operation, as its position in the list
-    of the stage in `stages`; the bin of the magnitude; and 1 if a signed magnitude is negated, else 0. If the
-    maximum translation is a share of the side, a fourth array, [N, 2] float32, has the heights and widths.
+    The decisions of a policy are three arrays, [N, stages] int32. The first one has the positions of the
+    operations in `stages`, and the second one has the bins of the magnitudes. The third one is 1 if a signed
+    magnitude is negated, else 0. If the maximum translation is a share of the side, a fourth array, [N, 2]
+    float32, has the heights and widths of the images.
     """
 
     furthest_share: ClassVar[float | None] = None
@@ -163,7 +164,7 @@ class AutoAugment(Policy):
 
 @decide.register
 def decide_pair(spec: AutoAugment, draws: Draws, sides: Sides) -> Decisions:
-    """Draws a pair, and decides whether to apply each operation. Returns the arrays of `Policy`."""
+    """Returns operations, magnitudes and signs as in `Policy`."""
     table = sub_policy_table(spec.policy)
     pair = _pick(draws[:, 0], len(table.operation))
     applied = draws[:, 1:3] < table.probability[pair]
@@ -215,7 +216,7 @@ class RandAugment(Policy):
 
 @decide.register
 def decide_layers(spec: RandAugment, draws: Draws, sides: Sides) -> Decisions:
-    """Decides the operations of all layers. Returns the arrays that `Policy` describes."""
+    """Returns operations, magnitudes and signs as in `Policy`."""
     operation = _pick(draws[:, 0::2], len(spec.space.operations))
     bins = np.full_like(operation, spec.magnitude)
     return operation, bins, _coin(draws[:, 1::2]), *spec.sides_for_translation(sides)
@@ -266,7 +267,7 @@ class TrivialAugment(Policy):
 
 @decide.register
 def decide_operation(spec: TrivialAugment, draws: Draws, sides: Sides) -> Decisions:
-    """Draws one operation and its magnitude. Returns the arrays that `Policy` describes."""
+    """Returns operations, magnitudes and signs as in `Policy`."""
     operation, bins = _pick(draws[:, :1], len(spec.space.operations)), _pick(draws[:, 1:2], spec.bins)
     return operation, bins, _coin(draws[:, 2:]), *spec.sides_for_translation(sides)
 
@@ -378,7 +379,7 @@ class TimmAutoAugment(Policy):
 
 @decide.register
 def decide_timm_layers(spec: TimmAutoAugment, draws: Draws, sides: Sides) -> Decisions:
-    """Decides the operations of all layers. Returns the arrays that `Policy` describes."""
+    """Returns operations, magnitudes and signs as in `Policy`."""
     mean, deviation, layers = spec.strength
     identity = len(TIMM) - 1
     drawn = _pick(draws[:, :layers], identity)

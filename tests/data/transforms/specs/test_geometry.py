@@ -102,7 +102,7 @@ def test_state_after_transform(
             "decrease its size, or resize the images first",
         ),
         (RandomRotation(degrees=9, fill=-1), SQUARE, "expected integers from 0 to 255 in fill, got [-1.0]"),
-        (RandomRot90(), WIDE, "expected square images, got 40x32; crop or resize them to a square before"),
+        (RandomRot90(), WIDE, "expected square images, got 40x32; crop or resize them to a square first"),
     ],
 )
 def test_unsuitable_image_is_rejected(spec: Transform, before: ImageState, text: str) -> None:
