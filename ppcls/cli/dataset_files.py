@@ -166,7 +166,11 @@ def add_source(parser: argparse.ArgumentParser, nargs: str | None = None) -> Non
         type=Path,
         help="folder to which the paths in a list are relative (default: the list's folder)",
     )
-    parser.add_argument("--follow-links", action="store_true", help="also use images that are symbolic links")
+    parser.add_argument(
+        "--follow-links",
+        action="store_true",
+        help="also use images outside the folder to which symbolic links in it point",
+    )
     parser.add_argument(
         "--delimiter", default=" ", help="separator of path and label in a list (default: a space)"
     )

@@ -42,12 +42,15 @@ def export(argv: Arguments = None) -> None:
     )
     weights_only = options.add_mutually_exclusive_group()
     weights_only.add_argument(
-        "--pdparams", metavar="FILE", help="write only the weights, in PaddleClas's format, to FILE.pdparams"
+        "--pdparams",
+        metavar="FILE",
+        help="write only the weights, in PaddleClas's format, to a new file FILE that ends in .pdparams",
     )
     weights_only.add_argument(
         "--safetensors",
         metavar="FILE",
-        help="write only the weights, with timm's names and layouts, to FILE.safetensors",
+        help="write only the weights, with timm's names and layouts, to a new file FILE that ends in "
+        ".safetensors",
     )
     options.add_argument(
         "--preprocess",

@@ -63,9 +63,7 @@ def read_effort(arguments: argparse.Namespace) -> Effort:
 
 def add_out(parser: argparse.ArgumentParser, measure: Callable[[argparse.Namespace], None]) -> None:
     """Adds the option ``--out``, and sets ``measure`` as the function that runs the command."""
-    text = (
-        "new folder for results.txt, results.json, results.csv and charts (default: only print the results)"
-    )
+    text = "folder for results.txt, results.json, results.csv and charts (default: only print the results)"
     parser.add_argument("--out", type=Path, metavar="FOLDER", help=text)
     parser.set_defaults(measure=measure)
 
