@@ -1,4 +1,4 @@
-"""The device of the model: the CPU, or a GPU that Paddle sees and has kernels for."""
+"""Chooses the device of the model: the CPU, or a GPU that the installed Paddle supports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal
 
 from ppcls.errors import UserError
 
-# Lowest and highest compute capability that PyPI's newest paddlepaddle-gpu, 2.6.2, has kernels for.
+# Lowest and highest compute capability for which PyPI's newest paddlepaddle-gpu, 2.6.2, has kernels.
 PYPI_GPU_CAPABILITIES = ((6, 1), (8, 6))
 
 
@@ -24,11 +24,11 @@ def choose_device(
     Args:
         requested: ``Global.device``.
         processes: Number of processes of the run on this machine.
-        device_id: GPU of this process, as Paddle counts.
+        device_id: Paddle's number of the GPU of this process.
         visible: CUDA_VISIBLE_DEVICES; None if not set.
 
     Raises:
-        UserError: A GPU is requested, but Paddle finds none or too few.
+        UserError: A GPU is requested, but Paddle finds no GPU or too few GPUs.
     """
     import paddle
 
@@ -44,8 +44,8 @@ def choose_device(
     variable = f"CUDA_VISIBLE_DEVICES is '{visible}'"
     if count == 0:
         reason = variable if visible is not None else "no NVIDIA driver or GPU"
-        raise UserError(f"Global.device is gpu, but Paddle finds none ({reason}); set Global.device=cpu")
-    # The launcher starts a process for each GPU in CUDA_VISIBLE_DEVICES, even for one that does not exist.
+        raise UserError(f"Global.device is gpu, but Paddle finds no GPU ({reason}); set Global.device=cpu")
+    # The launcher starts one process per GPU in CUDA_VISIBLE_DEVICES, even for GPUs that do not exist.
     seen = f"Paddle sees {count}" + (f" ({variable})" if visible is not None else "")
     limit = f"start at most {count} process{'es' if count > 1 else ''} per machine"
     fix = f"{limit}, or set Global.device=cpu"
@@ -57,7 +57,10 @@ def choose_device(
 
 
 def check_gpu_kernels(device_id: int) -> None:
-    """Runs a kernel of Paddle, so that a build without kernels for this GPU fails at the start.
+    """Runs a kernel of Paddle, to detect at the start that a build has no kernels for this GPU.
+
+    Args:
+        device_id: Paddle's number of the GPU.
 
     Raises:
         UserError: The installed Paddle has no kernels for the GPU.
@@ -66,7 +69,7 @@ def check_gpu_kernels(device_id: int) -> None:
 
     try:
         paddle.set_device(f"gpu:{device_id}")
-        # Paddle 2.6 does not notice a failed launch: it returns whatever was in memory.
+        # Paddle 2.6 does not report a failed launch. It returns the previous content of the memory.
         works = float((paddle.arange(8, dtype="float32") + 1.0).square().sum()) == 204.0
     except (OSError, RuntimeError, SystemError) as error:
         if "no kernel image" not in str(error):

@@ -1,8 +1,9 @@
-"""Reports of failed ranks: the terminal shows the rank that failed first, not the errors it caused elsewhere.
+"""Reports failed ranks, so that the terminal shows the first failure and not the errors that it caused.
 
-The launcher shows only the output of its first process. When a process dies, the others fail a moment later
-with connection errors. So each rank writes a report into one folder, and the first report is marked. If the
-launcher does not show the process that failed first, its report is copied to the terminal.
+The launcher shows only the output of its first process. When a process fails, the other processes fail
+shortly after it with connection errors. Each rank therefore writes a report to a common folder, and the first
+report is marked. If the launcher does not show the process that failed first, its report is copied to the
+terminal.
 """
 
 from __future__ import annotations
@@ -23,24 +24,25 @@ _CAUSE_TIMEOUT = 1.0  # seconds to wait for the report of the process that cause
 
 
 class FailureReports:
-    """Failure reports of one launch: ``failures/NAME/rank_1.txt`` per rank, and a link ``first.txt``.
+    """Failure reports of a launch: one file ``failures/NAME/rank_1.txt`` per rank, and a link ``first.txt``.
 
     Args:
         output_dir: Output folder of the run, on a disk that all ranks share.
+        launch: The launch.
     """
 
     def __init__(self, output_dir: Path, launch: Launch) -> None:
         self.output_dir, self.launch = output_dir, launch
         self.folder = output_dir / "failures" / launch.name
-        self.hang_marker = self.folder / "hang"  # exists once a rank is stuck
+        self.hang_marker = self.folder / "hang"  # this file exists if a rank is stuck
         self._first = self.folder / "first.txt"
 
     def path(self, rank: int) -> Path:
-        """Returns the file of a rank's report."""
+        """Returns the path of the report of a rank."""
         return self.folder / f"rank_{rank}.txt"
 
     def clear(self) -> None:
-        """Removes the report that this rank left in an earlier launch of the same name."""
+        """Removes the report of this rank from an earlier launch with the same name."""
         path = self.path(self.launch.rank)
         with suppress(OSError):
             if self._first.samefile(path):
@@ -50,13 +52,15 @@ class FailureReports:
                 stale.unlink()
 
     def write(self, summary: str, text: str) -> bool:
-        """Writes the report of this rank; returns whether it is the first one of the launch.
-
-        A report that can't be written counts as the first: an error shown twice is better than one not shown.
+        """Writes the report of this rank.
 
         Args:
-            summary: One line.
-            text: The whole report.
+            summary: Summary of the failure, one line.
+            text: Complete report.
+
+        Returns:
+            Whether this is the first report of the launch. Also True if the report can't be written, so that
+            the error is shown in any case.
         """
         path = self.path(self.launch.rank)
         try:
@@ -71,7 +75,7 @@ class FailureReports:
         return True
 
     def read(self, rank: int) -> str | None:
-        """Returns the report of a rank without its summary; None if there is none."""
+        """Returns the report of a rank without its summary; None if it does not exist."""
         try:
             text = self.path(rank).read_text(encoding="utf-8")
         except OSError:
@@ -79,16 +83,18 @@ class FailureReports:
         return text.partition("\n\n")[2].rstrip()
 
     def first_summary(self) -> str:
-        """Returns the summary of the first report, which must exist."""
+        """Returns the summary of the first report. The report must exist."""
         with self._first.open(encoding="utf-8") as file:
             return file.readline().rstrip()
 
     @contextmanager
     def reporting(self) -> Iterator[None]:
-        """Shows an error of the block on the terminal, unless the failure of another rank caused it.
+        """Returns a context that reports an error of the block.
+
+        The terminal shows the error if this rank failed first.
 
         Raises:
-            UserError: Another rank failed first; names that rank.
+            UserError: Another rank failed first. The message contains its summary.
         """
         self.clear()
         try:

@@ -1,4 +1,4 @@
-"""CPU cores, network interfaces and NVIDIA cards, found without Paddle and without a CUDA context."""
+"""Reads CPU cores, network interfaces and NVIDIA cards, without Paddle and without a CUDA context."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ _MIB = 1 << 20
 
 
 def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Returns the number of CPU cores this process can use: its affinity, limited by its cgroup's quota."""
+    """Returns the number of CPU cores that this process can use, from its affinity and its cgroup's quota.
+
+    Args:
+        cgroup: Folder of the cgroup.
+    """
     limits = [
         _cpu_quota(cgroup / "cpu.max"),
         _cpu_quota(cgroup / "cpu/cpu.cfs_quota_us", cgroup / "cpu/cpu.cfs_period_us"),
@@ -28,7 +32,11 @@ def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
 
 
 def _cpu_quota(*files: Path) -> float:
-    """Returns a cgroup's CPU quota in cores (v2: one file, v1: two files); infinity if there is none."""
+    """Returns the CPU quota of a cgroup in cores; infinity without a quota.
+
+    Args:
+        *files: The files with the quota and its period: one for cgroup v2, two for cgroup v1.
+    """
     try:
         quota, period = " ".join(file.read_text() for file in files).split()
         return math.inf if quota == "max" or int(quota) <= 0 else int(quota) / int(period)
@@ -37,7 +45,7 @@ def _cpu_quota(*files: Path) -> float:
 
 
 def interface_of(address: str) -> str | None:
-    """Returns the network interface that has an IPv4 address, such as ``eth0``; None if there is none."""
+    """Returns the name of the network interface with an IPv4 address, such as ``eth0``; None without one."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(entry.family == socket.AF_INET and entry.address == address for entry in addresses):
             return str(name)
@@ -49,9 +57,10 @@ class CardLoad:
     """The load of a card at one moment.
 
     Attributes:
-        gpu: Share of the last sampling period in which a kernel ran, 0..1; None if the driver does not know,
-            as for a partition of a card (MIG).
-        jpeg: The same for its JPEG decoder; None if it has none, too.
+        gpu: Share of the last sampling period in which a kernel ran, 0..1; None if the driver does not report
+            it, for example for a partition of a card (MIG).
+        jpeg: Share of the last sampling period in which the JPEG decoder worked, 0..1; None if the card has
+            no decoder, or the driver does not report it.
         used: Memory in use by all processes, in MiB.
     """
 
@@ -81,14 +90,14 @@ class Card:
         return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(self.uuid)).free) // _MIB
 
     def load(self) -> CardLoad:
-        """Returns the current load."""
+        """Returns the current load of the card."""
         handle = pynvml.nvmlDeviceGetHandleByUUID(self.uuid)
         gpu = _share_or_none(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
         jpeg = _share_or_none(lambda: pynvml.nvmlDeviceGetJpgUtilization(handle)[0])
         return CardLoad(gpu, jpeg, int(pynvml.nvmlDeviceGetMemoryInfo(handle).used) // _MIB)
 
     def near_cores(self) -> frozenset[int]:
-        """Returns the CPU cores of its NUMA node; an empty set if the driver does not know them."""
+        """Returns the CPU cores of the card's NUMA node; an empty set if the driver does not report them."""
         words = -(-(os.cpu_count() or 1) // 64)
         try:
             masks = pynvml.nvmlDeviceGetCpuAffinity(pynvml.nvmlDeviceGetHandleByUUID(self.uuid), words)
@@ -108,7 +117,7 @@ def _share_or_none(read_percent: Callable[[], int]) -> float | None:
 
 @dataclass(frozen=True)
 class InstalledCard:
-    """An NVIDIA card, visible to CUDA or not.
+    """An NVIDIA card of the machine, which may be invisible to CUDA.
 
     Attributes:
         name: Name of the model.
@@ -125,11 +134,11 @@ class InstalledCard:
 
 @dataclass(frozen=True)
 class Driver:
-    """The NVIDIA driver.
+    """The NVIDIA driver of the machine.
 
     Attributes:
         version: Version of the driver.
-        cuda: Newest version of CUDA that it supports.
+        cuda: Newest version of CUDA that the driver supports.
         cards: All cards of the machine.
     """
 
@@ -157,17 +166,17 @@ def read_driver() -> Driver | None:
 
 
 def find_card(number: int, visible: str | None, order: str | None) -> Card | None:
-    """Returns a card by its CUDA number.
+    """Returns the card with a CUDA number.
 
-    A partition of a card (MIG) must be named by its UUID in ``visible``; its number means the whole card.
+    To select a partition of a card (MIG), ``visible`` must contain its UUID. A number selects a whole card.
 
     Args:
-        number: Number among the visible cards, from 0.
-        visible: CUDA_VISIBLE_DEVICES: numbers, or UUIDs or their prefixes; None for all cards.
+        number: Number of the card among the visible cards, from 0.
+        visible: CUDA_VISIBLE_DEVICES: numbers, UUIDs or prefixes of UUIDs; None for all cards.
         order: CUDA_DEVICE_ORDER.
 
     Returns:
-        The card; None if there is no driver or no such card.
+        The card; None without a driver or without this card.
 
     Raises:
         UserError: The driver may number the cards in another order than CUDA.
@@ -184,10 +193,10 @@ def find_card(number: int, visible: str | None, order: str | None) -> Card | Non
         uuid, total = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetMemoryInfo(handle).total
     except pynvml.NVMLError:
         return None
-    # By default CUDA puts the fastest card first; the driver orders cards by slot.
+    # By default, CUDA sorts cards by speed, and the driver sorts them by slot.
     if by_number and len(models) > 1 and order != "PCI_BUS_ID":
         raise UserError(
-            f"GPU {number} could be any of {', '.join(sorted(models))}, so its memory is not known; "
+            f"GPU {number} could be any of {', '.join(sorted(models))}, so its memory is unknown; "
             "set the environment variable CUDA_DEVICE_ORDER=PCI_BUS_ID, or CUDA_VISIBLE_DEVICES to a UUID "
             "(nvidia-smi -L)"
         )
@@ -195,7 +204,7 @@ def find_card(number: int, visible: str | None, order: str | None) -> Card | Non
 
 
 def _visible_handles(handles: list[Any], visible: str) -> list[Any]:
-    """Returns the cards of CUDA_VISIBLE_DEVICES; as in CUDA, the first invalid name ends the list."""
+    """Returns the cards in CUDA_VISIBLE_DEVICES, up to the first invalid name, as CUDA does."""
     chosen = []
     for name in map(str.strip, visible.split(",")):
         if name.startswith("MIG-"):

@@ -1,4 +1,4 @@
-"""What Paddle's launcher passes to a process in environment variables."""
+"""Reads the environment variables that Paddle's launcher sets for each process."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Launch:
     Attributes:
         rank: Rank of the process, from 0.
         world_size: Number of processes.
-        name: Name of the launch, the same in all its processes and different in every launch.
-        terminal_log: File that the launcher copies to its terminal; None where the terminal already shows the
+        name: Name of the launch. It is equal in all processes of a launch, and differs between launches.
+        terminal_log: File that the launcher copies to its terminal; None if the terminal already shows the
             output of this process.
     """
 
@@ -31,34 +31,37 @@ class Launch:
     terminal_log: Path | None = None
 
     def show(self, text: str) -> None:
-        """Prints lines to standard error and to the launcher's terminal."""
+        """Prints text to standard error and to the terminal of the launcher."""
         print(text, file=sys.stderr, flush=True)  # noqa: T201
         self.show_on_terminal(text)
 
     def show_on_terminal(self, text: str) -> None:
-        """Prints lines to the launcher's terminal, unless it already shows the output of this process."""
+        """Prints text to the terminal of the launcher if it does not show the output of this process."""
         if self.terminal_log is not None:
             with suppress(OSError), self.terminal_log.open("a", encoding="utf-8") as file:
                 file.write(text + "\n")
 
 
 def read_launch() -> Launch:
-    """Returns the launch of this process; a launch of one process if there is no launcher."""
+    """Returns the launch of this process. Without a launcher, it is a launch of one process."""
     variables = os.environ
     rank = int(variables.get("PADDLE_TRAINER_ID", "0"))
     world_size = int(variables.get("PADDLE_TRAINERS_NUM", "1"))
     name = re.sub(r"[^\w.-]", "_", variables.get("PADDLE_MASTER") or f"process_{os.getpid()}")
-    # The launcher shows only its first process on the terminal. The output of the others goes to files.
+    # The launcher shows only the output of its first process, and writes the output of others to files.
     log = Path(variables.get("PADDLE_LOG_DIR", "")) / "workerlog.0"
     hidden = world_size > 1 and int(variables.get("PADDLE_LOCAL_RANK", rank)) > 0 and log.is_file()
     return Launch(rank, world_size, name, log if hidden else None)
 
 
 def check_single_process(name: str) -> None:
-    """Raises `UserError` if the launcher started this process as one of several.
+    """Checks that the launcher did not start this process as one of several.
 
     Args:
-        name: Name of the command or option.
+        name: Name of the command or option, for the error message.
+
+    Raises:
+        UserError: The launch has several processes.
     """
     if read_launch().world_size > 1:
         raise UserError(f"{name} runs as one process; start it without paddle.distributed.launch")
@@ -70,15 +73,15 @@ def local_processes() -> int:
 
 
 def selected_gpu() -> int:
-    """Returns the GPU that the launcher selected for this process, as Paddle counts; 0 without a launcher."""
+    """Returns Paddle's number of the GPU that the launcher selected for this process; by default 0."""
     return int(os.environ.get("FLAGS_selected_gpus", "0").split(",")[0])  # noqa: SIM112 - Paddle's spelling
 
 
 def child_environment(changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Returns the environment for a child process: this one's, without the launcher's variables.
+    """Returns the environment of this process without the variables of the launcher, for a child process.
 
     Args:
-        changes: Variables to set; None removes one.
+        changes: Variables to set, by name. The value None removes a variable.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PADDLE_")}
     changed: dict[str, str | None] = {**inherited, **changes}

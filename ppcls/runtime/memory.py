@@ -1,9 +1,10 @@
 """Divides the memory of a GPU between Paddle and DALI, and checks that DALI's share is large enough.
 
-Pure functions: `ppcls.runtime.start` reads the environment, `ppcls.runtime.hardware` asks the driver.
+The functions are pure: `ppcls.runtime.start` reads the environment, and `ppcls.runtime.hardware` calls the
+driver.
 
-Paddle's packages allocate memory as needed (``auto_growth``), and FLAGS_fraction_of_gpu_memory_to_use then
-has no effect. Here a fraction becomes flags that limit every allocator.
+Paddle's packages allocate memory as needed (``auto_growth``). FLAGS_fraction_of_gpu_memory_to_use then has no
+effect. This module converts the fraction to flags that limit every allocator of Paddle.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ STRATEGY = "FLAGS_allocator_strategy"
 INITIAL = "FLAGS_initial_gpu_memory_in_mb"
 
 DEFAULT_FRACTION = 0.8
-CONTEXT = 512  # MiB of a CUDA context, which belongs neither to Paddle's nor to DALI's pool
-LIBRARIES = 1024  # MiB of cuDNN, cuBLAS and NCCL in use, with their context: 945 on an H200
+CONTEXT = 512  # MiB of a CUDA context, which is part of neither Paddle's nor DALI's pool
+LIBRARIES = 1024  # MiB of cuDNN, cuBLAS and NCCL with their context; measured on an H200: 945 MiB
 
-# Paddle's first allocation is at most this share of the free memory (gpu_info.cc reserves 0.05).
+# Paddle's first allocation is at most this share of the free memory, because gpu_info.cc reserves 0.05.
 _MAX_INITIAL = 0.95
 _BLOCK = 64 * MIB  # DALI's pool grows in blocks of this size (cuda_vm_resource.h)
 _DECODED = 500 * 375 * 3  # bytes of a decoded image, as in ImageNet
@@ -34,13 +35,13 @@ _RESIZE_MINIBATCH = 32  # minibatch_size of DALI's resize
 
 @dataclass(frozen=True)
 class MemoryRequest:
-    """Settings of the config and of the environment.
+    """Settings of the GPU memory in the config and the environment.
 
     Attributes:
         fraction: Paddle's share of the GPU memory, in (0, 1); None if not set.
         setting: Key or variable that sets the fraction.
-        is_default: Whether the fraction is our default, not the user's.
-        ignored: Note on a fraction that another one overrides; empty if there is none.
+        is_default: Whether the fraction is the default of ppcls and not set by the user.
+        ignored: Note for the log about a fraction that has no effect; empty if there is none.
         limit: FLAGS_gpu_memory_limit_mb in MiB; None if not set.
         initial: FLAGS_initial_gpu_memory_in_mb in MiB; None if not set.
         strategy: Paddle's allocator.
@@ -58,11 +59,14 @@ class MemoryRequest:
 def read_memory_request(
     fraction: float | None, use_dali: bool, variables: Mapping[str, str]
 ) -> MemoryRequest:
-    """Returns the requested division: the config's fraction, else the environment's, else 0.8 with DALI.
+    """Returns the requested division of the GPU memory.
+
+    The fraction is the value of the config, else of the environment, else 0.8 with DALI.
 
     Args:
         fraction: ``Global.gpu_memory_fraction``.
         use_dali: Whether DALI needs a share of the memory.
+        variables: Environment variables.
 
     Raises:
         UserError: The value of a variable is invalid.
@@ -98,7 +102,7 @@ def _read_fraction(variables: Mapping[str, str]) -> float | None:
 
 
 def _read_mib(variables: Mapping[str, str], name: str) -> int | None:
-    """Returns a number of MiB; None if the variable is 0, which means "not set" to Paddle."""
+    """Returns the value of a variable in MiB; None if it is missing or 0, which Paddle treats as not set."""
     text = variables.get(name, "")
     if text and not (text.isascii() and text.isdecimal()):
         raise _invalid_variable(name, "an integer number of MiB", text)
@@ -108,19 +112,20 @@ def _read_mib(variables: Mapping[str, str], name: str) -> int | None:
 def _invalid_variable(name: str, expected: str, text: str) -> UserError:
     return UserError(
         f"environment variable {name}: expected {expected}, got '{text}'; "
-        f"correct it, or unset it and use {KEY}"
+        f"correct the value, or unset the variable and use {KEY}"
     )
 
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """The division of a GPU's memory. All sizes are in MiB.
+    """The division of the memory of a GPU. All sizes are in MiB.
 
     Attributes:
         total: Memory of the GPU.
         used_before: Memory in use before the run started, 0..total.
         share: Paddle's limit, 1..total.
-        initial: Size of Paddle's first allocation, which it keeps, 0..share; 0 if Paddle allocates as needed.
+        initial: Size of Paddle's first allocation, which is never freed, 0..share; 0 if Paddle allocates as
+            needed.
         setting: Key or variable that changes the share.
         reason: Reason for the share.
     """
@@ -134,7 +139,7 @@ class MemoryBudget:
 
     @property
     def rest(self) -> int:
-        """Memory for DALI and CUDA's libraries: neither used before nor Paddle's share."""
+        """Memory that remains for DALI and CUDA's libraries."""
         return max(0, self.total - self.used_before - self.share)
 
     def flags(self) -> dict[str, str]:
@@ -145,7 +150,7 @@ class MemoryBudget:
         return flags
 
     def describe(self) -> str:
-        """Returns one line for the log."""
+        """Returns a line for the log about the division."""
         initial = f", {self.initial} MiB of it allocated at the start" if self.initial else ""
         return (
             f"GPU memory: {self.total} MiB, {self.used_before} MiB in use before; "
@@ -155,10 +160,10 @@ class MemoryBudget:
 
 
 def divide_memory(request: MemoryRequest, total: int, free: int) -> MemoryBudget | None:
-    """Divides the memory of a GPU. If both a fraction and a limit are set, the smaller share applies.
+    """Divides the memory of a GPU. If a fraction and a limit are set, the smaller share applies.
 
     Args:
-        request: Settings of the config and of the environment.
+        request: Settings of the config and the environment.
         total: Memory of the GPU in MiB, > 0.
         free: Free memory at the start in MiB, 0..total.
 
@@ -166,7 +171,7 @@ def divide_memory(request: MemoryRequest, total: int, free: int) -> MemoryBudget
         The budget; None if no limit is requested.
 
     Raises:
-        UserError: Paddle's first allocation would be larger than the free memory.
+        UserError: Paddle's first allocation would not fit into the free memory.
     """
     shares = []
     if request.fraction is not None:
@@ -203,21 +208,23 @@ def estimate_pipeline_memory(
 ) -> int:
     """Estimates the GPU memory of a DALI pipeline that decodes, resizes and normalizes images, in MiB.
 
-    The sum, rounded up to the blocks of 64 MiB in which DALI's pool grows, of:
+    The estimate is the sum of these parts, rounded up to the blocks of 64 MiB in which DALI's pool grows:
 
-    - ``threads * padding``: nvJPEG's buffers, one per thread;
-    - ``2 * batch_size * decoded``: decoded images; one batch is decoded while another is resized;
-    - ``32 * 4 * decoded``: float32 intermediates of the resize, at most as many values as a decoded image
-      has;
-    - ``(prefetch + 2) * batch_size * output``: finished batches: the prefetched ones, one in progress, one in
-      the training step.
+    - ``threads * padding``: nvJPEG's buffers, one per thread.
+    - ``2 * batch_size * decoded``: decoded images. One batch is decoded while another batch is resized.
+    - ``32 * 4 * decoded``: float32 intermediate results of resizing, with at most as many values as a decoded
+      image.
+    - ``(prefetch + 2) * batch_size * output``: finished batches: the prefetched batches, one batch in
+      progress, and one batch in the training step.
 
-    The estimate assumes images of 500×375 pixels. Much larger ones need more; the log shows the memory in
-    use after the first epoch.
+    The estimate assumes stored images of 500×375 pixels. Much larger images need more memory. The log shows
+    the actual memory use after the first epoch.
 
     Args:
+        batch_size: Number of images per batch.
+        prefetch: Number of prefetched batches.
         shape: [channels, height, width] of an output image.
-        threads: CPU threads of the pipeline.
+        threads: Number of CPU threads of the pipeline.
         itemsize: Bytes per output value.
         padding: ``device_memory_padding`` of ``fn.decoders.image`` in bytes.
     """
@@ -245,26 +252,38 @@ class MemoryUsage:
 
 @dataclass(frozen=True)
 class MemoryNeeds:
-    """The estimated memory of DALI's pipelines in MiB, by name."""
+    """Estimated memory needs of DALI.
+
+    Attributes:
+        pipelines: Memory of each pipeline in MiB, by name.
+    """
 
     pipelines: Mapping[str, int]
 
     @property
     def total(self) -> int:
-        """Memory of all pipelines and of CUDA's libraries."""
+        """Memory of all pipelines and of CUDA's libraries in MiB."""
         return sum(self.pipelines.values()) + LIBRARIES
 
     def describe(self) -> str:
-        """Returns the summands as text."""
+        """Returns the parts of the total as text."""
         parts = [f"{name} {size}" for name, size in self.pipelines.items()]
         return f"{', '.join(parts)}, CUDA's libraries {LIBRARIES}"
 
 
 def check_dali_memory(budget: MemoryBudget, needs: MemoryNeeds, usage: MemoryUsage) -> str:
-    """Returns a line for the log: the memory that DALI needs, and what is left before the first step.
+    """Checks before the first step that enough GPU memory is left for DALI.
+
+    Args:
+        budget: Division of the memory.
+        needs: Estimated needs.
+        usage: Current usage.
+
+    Returns:
+        A line for the log about the needed and the remaining memory.
 
     Raises:
-        UserError: Less is left than DALI needs.
+        UserError: Less memory is left than DALI needs.
     """
     left = max(0, usage.free - max(0, budget.share - usage.paddle))
     need = f"about {needs.total} MiB of GPU memory ({needs.describe()})"
@@ -280,13 +299,13 @@ def check_dali_memory(budget: MemoryBudget, needs: MemoryNeeds, usage: MemoryUsa
 def describe_memory_use(
     budget: MemoryBudget, needs: MemoryNeeds, before: MemoryUsage, after: MemoryUsage
 ) -> str:
-    """Returns a line for the log: the memory that the pipelines use after they ran.
+    """Returns a line for the log about the memory that the pipelines actually use.
 
     Args:
         budget: Division of the memory.
         needs: Estimated needs.
         before: Usage before the first step.
-        after: Usage now.
+        after: Current usage, after all pipelines have run.
     """
     used = (before.free - after.free) - (after.paddle - before.paddle)
     return (

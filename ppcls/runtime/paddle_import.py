@@ -1,4 +1,4 @@
-"""Imports Paddle, once per process, with the settings that it reads at import."""
+"""Imports Paddle once per process, with the settings that Paddle reads at its import."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from ppcls.runtime.hardware import Card
 from ppcls.runtime.memory import MemoryBudget, MemoryRequest
 
 _SEARCH = "FLAGS_cudnn_exhaustive_search"
-# Set after the import unless the environment sets them; `stop_cudnn_search` removes one.
+# Flags to set after the import if the environment does not set them. `stop_cudnn_search` removes one.
 SPEED_FLAGS = {
-    _SEARCH: True,  # times cuDNN's algorithms once for each convolution
+    _SEARCH: True,  # measures cuDNN's algorithms once for each convolution
     "FLAGS_cudnn_batchnorm_spatial_persistent": True,
 }
-# Read at the import: with these, Paddle, cuDNN and cuBLAS compute the same bits in every run.
+# Variables that Paddle reads at its import. They make Paddle, cuDNN and cuBLAS produce the same bits in every
+# run.
 _DETERMINISTIC = {
     "FLAGS_cudnn_deterministic": "1",
     "FLAGS_embedding_deterministic": "1",
@@ -32,12 +33,12 @@ _DETERMINISTIC = {
 
 @dataclass(frozen=True)
 class PaddleImport:
-    """The settings that Paddle was imported with in this process.
+    """The settings with which Paddle was imported in this process.
 
     Attributes:
-        threads: CPU threads.
-        deterministic: Whether Paddle, cuDNN, cuBLAS and MKL compute the same bits in every run.
-        by_run: Whether a run imported it with these settings; False if it was imported before the first run.
+        threads: Number of CPU threads.
+        deterministic: Whether Paddle, cuDNN, cuBLAS and MKL produce the same bits in every run.
+        by_run: Whether a run imported Paddle; False if it was imported before the first run.
         request: Requested division of the GPU's memory; None if there is no limit.
         card: GPU whose memory is divided; None if there is no limit.
         budget: Division of the GPU's memory; None if there is no limit.
@@ -51,13 +52,14 @@ class PaddleImport:
     budget: MemoryBudget | None = None
 
     def check_settings(self, settings: Global, request: MemoryRequest | None) -> None:
-        """Checks that a later run asks for nothing that Paddle reads only at import.
+        """Checks that a later run needs no other values of settings that Paddle reads only at its import.
 
         Args:
-            request: Its division of the GPU's memory; None if it accepts any.
+            settings: Section ``Global`` of the later run.
+            request: Division of the GPU memory that the later run requests; None if it accepts any.
 
         Raises:
-            UserError: It asks for other threads, for determinism or for another share of the GPU's memory.
+            UserError: The run needs another number of threads, determinism, or another share of GPU memory.
         """
         if settings.cpu_threads not in (None, self.threads):
             raise self._too_late(f"Global.cpu_threads {settings.cpu_threads}", f"uses {self.threads}")
@@ -71,7 +73,7 @@ class PaddleImport:
             raise self._too_late(f"{request.setting} {request.fraction:g}", f"has {share}")
 
     def describe(self, cores: int) -> str:
-        """Returns a note if Paddle was imported too early to use all cores; else an empty text."""
+        """Returns a note if Paddle was imported too early to use all cores, else an empty string."""
         early = not self.by_run and self.threads < cores
         return " (Paddle was imported before ppcls could set more)" if early else ""
 
@@ -87,13 +89,14 @@ class PaddleImport:
 def import_with(
     settings: Global, request: MemoryRequest, card: Card | None, budget: MemoryBudget | None, cores: int
 ) -> PaddleImport:
-    """Imports Paddle with a run's settings.
+    """Imports Paddle with the settings of a run.
 
     Args:
-        request: Requested division of the GPU's memory.
+        settings: Section ``Global`` of the run.
+        request: Requested division of the GPU memory.
         card: GPU whose memory is divided; None if there is no limit.
-        budget: Division of its memory; None if there is no limit.
-        cores: CPU cores of this process.
+        budget: Division of the GPU memory; None if there is no limit.
+        cores: Number of CPU cores of this process.
     """
     threads = set_threads(settings.cpu_threads, cores, launched="PADDLE_TRAINERS_NUM" in os.environ)
     if settings.deterministic:
@@ -103,7 +106,7 @@ def import_with(
     os.environ |= flags
     os.environ.setdefault("GLOG_minloglevel", "1")  # hides Paddle's info lines
     import_paddle()
-    for name in flags:  # child processes must not take them for the user's
+    for name in flags:  # removed, because child processes would treat them as settings of the user
         del os.environ[name]
     os.environ |= users
     return PaddleImport(
@@ -112,16 +115,16 @@ def import_with(
 
 
 def describe_early_import() -> PaddleImport:
-    """Returns the settings of a Paddle that was imported before the first run and set OMP_NUM_THREADS."""
+    """Returns the settings of Paddle if it was imported before the first run. It sets OMP_NUM_THREADS."""
     return PaddleImport(_omp_threads() or 1, deterministic=_DETERMINISTIC.items() <= os.environ.items())
 
 
 def import_paddle() -> None:
-    """Imports Paddle without its warning about threads, and restores the SIGTERM handler that it replaces.
+    """Imports Paddle, hides its warning about threads, and restores the SIGTERM handler that it replaces.
 
     Raises:
         ModuleNotFoundError: Paddle, or a package that it needs, is not installed.
-        UserError: Paddle is installed, but cannot be loaded.
+        UserError: Paddle is installed, but its import fails.
     """
     if sys.stderr.isatty():
         sys.stderr.write("loading Paddle ...\n")
@@ -142,7 +145,7 @@ def import_paddle() -> None:
 
 
 def advise_library(error: str) -> str:
-    """Returns how to install the system's library that an import did not find; "" for other errors.
+    """Returns advice on installing a missing system library; empty for other errors.
 
     Args:
         error: Message of the `ImportError`.
@@ -152,23 +155,24 @@ def advise_library(error: str) -> str:
         return ""
     if missing[1].startswith("libgomp.so"):
         return "apt-get install libgomp1 (Debian, Ubuntu), or dnf install libgomp (Fedora, RHEL)"
-    return f"install the system's package that has {missing[1]}"
+    return f"install the system package that contains {missing[1]}"
 
 
 def _current(*names: str) -> dict[str, str]:
-    """Returns those of the environment variables that are set."""
+    """Returns the values of the given environment variables, without variables that are not set."""
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def set_threads(requested: int | None, cores: int, launched: bool) -> int:
-    """Sets OMP_NUM_THREADS, which Paddle reads at import, and returns it.
+    """Sets OMP_NUM_THREADS, which Paddle reads at its import, and returns its value.
 
-    The user's value is kept. Under the launcher, 1 is not the user's value: the launcher imports Paddle,
-    which sets 1 if nothing is set, and its processes inherit it.
+    If the user set OMP_NUM_THREADS and ``requested`` is None, the value stays unchanged. With a launcher, the
+    value 1 is treated as not set by the user: the launcher imports Paddle, which sets 1 by default, and the
+    processes inherit it.
 
     Args:
         requested: ``Global.cpu_threads``.
-        cores: CPU cores of this process.
+        cores: Number of CPU cores of this process.
         launched: Whether the launcher started this process.
     """
     current = _omp_threads()
@@ -185,16 +189,25 @@ def _omp_threads() -> int | None:
 
 
 def check_deterministic() -> None:
-    """Raises `UserError` if the environment requests cuDNN's search, which makes runs differ."""
+    """Checks that the environment does not enable cuDNN's search, which would make results differ.
+
+    Raises:
+        UserError: The environment enables the search.
+    """
     if os.environ.get(_SEARCH, "0").lower() not in ("0", "false", ""):
         raise UserError(
-            f"{_SEARCH} chooses convolutions by their measured time, so runs differ, but "
-            "Global.deterministic is True; unset one of them"
+            f"environment variable {_SEARCH}: chooses algorithms by their measured time, so results differ "
+            "between runs, but Global.deterministic is True; unset the variable, or set "
+            "Global.deterministic=False"
         )
 
 
 def set_speed_flags(deterministic: bool) -> None:
-    """Sets the flags that make Paddle faster, unless the environment sets them (docs/performance.md)."""
+    """Sets flags that make Paddle faster if the environment does not set them; see docs/performance.md.
+
+    Args:
+        deterministic: Whether results must not depend on measured times.
+    """
     import paddle
 
     flags = {name: value for name, value in SPEED_FLAGS.items() if name not in os.environ}
@@ -204,12 +217,12 @@ def set_speed_flags(deterministic: bool) -> None:
 
 
 def stop_cudnn_search() -> bool:
-    """Stops cuDNN's search for the rest of the process, unless the environment requests it.
+    """Disables cuDNN's search for the rest of the process if the environment does not set its flag.
 
-    Later runs do not search either: the work that a search would disturb may still run beside them.
+    Later runs in the process do not search either, because the search could disturb work that still runs.
 
     Returns:
-        Whether the search is off.
+        Whether the search is disabled.
     """
     import paddle
 

@@ -1,4 +1,4 @@
-"""A run in a process of its own, or embedded in a process that outlives it, such as a notebook."""
+"""Starts a run in a process that executes only this run, or in a process such as a notebook."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ from ppcls.runtime.watchdog import watch_for_hangs
 
 @contextmanager
 def dedicated(settings: Global, output_dir: Path, logged: bool = True) -> Iterator[Runtime]:
-    """Starts a run in a process that exists for it alone: the process ends if the run is stuck.
+    """Starts a run in a process that executes only this run. The process ends if the run is stuck.
 
     Args:
-        output_dir: Output folder of the run, where failures are reported; created when one is.
-        logged: Whether a report on a stuck process is written to ``train.log``, too.
+        settings: Section ``Global`` of the config.
+        output_dir: Output folder of the run, for reports of failures. It is created for the first report.
+        logged: Whether a report on a stuck process is also written to ``train.log``.
+
+    Yields:
+        The runtime of the run.
 
     Raises:
-        UserError: As `ppcls.runtime.start.start`; or another rank failed first.
+        UserError: See `ppcls.runtime.start.start`; or another rank failed first.
     """
     failures = FailureReports(output_dir, read_launch())
     log = output_dir / "train.log" if logged else None
@@ -35,18 +39,22 @@ def dedicated(settings: Global, output_dir: Path, logged: bool = True) -> Iterat
 
 @contextmanager
 def embedded(settings: Global, output_dir: Path | None = None) -> Iterator[Runtime]:
-    """Starts a run in a process that outlives it, and restores what the run changed in the process.
+    """Starts a run in a process that continues after the run, and then restores the state of the process.
 
-    What Paddle read when it was imported stays (`ppcls.runtime.paddle_import`), and so do OpenCV's single
-    thread and Pillow's unlimited image size, which ppcls needs wherever it reads images.
+    Some changes are not restored: the settings that Paddle reads at its import (see
+    `ppcls.runtime.paddle_import`), the single thread of OpenCV, and the unlimited image size of Pillow.
 
     Args:
+        settings: Section ``Global`` of the config.
         output_dir: Folder for failure reports; None for no reports.
 
+    Yields:
+        The runtime of the run.
+
     Raises:
-        UserError: As `dedicated`.
+        UserError: See `dedicated`.
     """
-    launch = read_launch()  # launched as one of several processes, this one exists for the run
+    launch = read_launch()  # a process of a launch with several processes executes only this run
     paddle = _restored_paddle() if "paddle" in sys.modules else nullcontext()
     failures = FailureReports(output_dir, launch).reporting() if output_dir is not None else nullcontext()
     with warnings.catch_warnings(), paddle, failures:

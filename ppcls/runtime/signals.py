@@ -1,9 +1,9 @@
-"""Signals during a run: save and stop between two updates, or interrupt work that has nothing to save.
+"""Handles signals: training saves and stops between two updates, other work is interrupted.
 
 Python calls signal handlers in the main thread, and only between two bytecode instructions. No handler runs
-while the main thread waits in C++, for example for another rank. So a process that exists for one run reads
-signals in a thread, through the descriptor to which Python's C handler writes their numbers, and a second
-signal ends it at once.
+while the main thread waits in C++, for example for another rank. A process that executes a single run
+therefore reads signals in a separate thread, from the descriptor to which Python's C handler writes signal
+numbers. A second signal can then end the process immediately.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _CLOSE = 0  # not the number of any signal
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Makes SIGTERM and SIGHUP raise `SignalInterrupt` in the main thread while the block runs."""
-    if threading.current_thread() is not threading.main_thread():  # signals reach only the main thread
+    """Returns a context in which SIGTERM and SIGHUP raise `SignalInterrupt` in the main thread."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread handles signals
         yield
         return
     process = os.getpid()
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
-        if os.getpid() != process:  # a forked worker of a loader: it has nothing to report
+        if os.getpid() != process:  # a forked worker of a loader ends without a report
             os._exit(128 + number)
         raise SignalInterrupt(number)
 
-    # nohup ignores SIGHUP.
+    # A process that nohup started ignores SIGHUP, and must continue to do so.
     numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
     previous = {number: signal.signal(number, interrupt) for number in numbers}
     try:
@@ -49,7 +49,7 @@ def interruptible() -> Iterator[None]:
 
 
 def describe_ignored() -> str:
-    """Returns a log line if the launching shell made this process ignore Ctrl-C, otherwise nothing."""
+    """Returns a line for the log if the shell made this process ignore Ctrl-C, else an empty string."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         return ""
     stop = f"stop it with: kill {os.getpid()}"
@@ -57,16 +57,17 @@ def describe_ignored() -> str:
 
 
 class SignalRequests:
-    """Records what signals ask for.
+    """Records the requests of signals to save or stop.
 
     Attributes:
-        stop: Number of the first SIGTERM or SIGINT; 0 if none came.
+        stop: Number of the first SIGTERM or SIGINT; 0 if there was none.
 
     Args:
-        grace: Seconds in which further signals mean the same as the first. Slurm signals both the launcher
-            and its ranks, and the launcher signals each rank three times, one rank after the other.
-        embedded: Whether the process outlives the run, for example a notebook: then a second Ctrl-C raises
-            KeyboardInterrupt instead of ending the process.
+        grace: Seconds after the first signal in which further signals are ignored as repetitions. Slurm sends
+            signals to the launcher and to its ranks, and the launcher sends each signal three times to every
+            rank.
+        embedded: Whether the process continues after the run, for example a notebook. A second Ctrl-C then
+            raises KeyboardInterrupt instead of ending the process.
     """
 
     def __init__(self, grace: float = 1.0, embedded: bool = False) -> None:
@@ -75,15 +76,15 @@ class SignalRequests:
         self._grace, self._last, self._embedded = grace, 0.0, embedded
 
     def take_save(self) -> bool:
-        """Returns whether SIGUSR1 came since the last call."""
+        """Returns whether the process received SIGUSR1 since the last call."""
         requested, self._save = self._save, False
         return requested
 
     def receive(self, number: int) -> None:
-        """Records a signal; a second request to stop ends the process at once.
+        """Records a signal. A second request to stop ends the process immediately.
 
         Raises:
-            KeyboardInterrupt: A second Ctrl-C came and the run is embedded.
+            KeyboardInterrupt: This is a second Ctrl-C, and the run is embedded.
         """
         name, now = signal.Signals(number).name, time.monotonic()
         if number == signal.SIGUSR1:
@@ -91,9 +92,9 @@ class SignalRequests:
             print_error(f"{name}: saving after this update")
         elif not self.stop:
             self.stop, self._last = number, now
-            print_error(f"{name}: saving after this update, then stopping; a second signal stops at once")
+            print_error(f"{name}: saving after this update, then stopping; a second signal stops immediately")
         elif now - self._last > self._grace:
-            print_error(f"{name}: stopping at once")
+            print_error(f"{name}: stopping immediately, without saving")
             if self._embedded and number == signal.SIGINT:
                 self._last = now
                 raise KeyboardInterrupt
@@ -101,9 +102,9 @@ class SignalRequests:
 
 
 class _SignalHandlers:
-    """Passes signals to `SignalRequests.receive`: in a thread, or in the main thread of an embedded run.
+    """Forwards signals to `SignalRequests.receive`, in a separate thread or, if embedded, in the main thread.
 
-    Forked processes, such as the workers of a loader, ignore Ctrl-C and die of other signals.
+    Forked processes, such as the workers of a loader, ignore Ctrl-C. Other signals end them.
     """
 
     def __init__(self, requests: SignalRequests, numbers: Sequence[int], embedded: bool) -> None:
@@ -114,7 +115,8 @@ class _SignalHandlers:
             self._writer.setblocking(False)
             self._previous_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
             self._thread = threading.Thread(target=self._read, name="signals", daemon=True)
-        # With a thread the handler does nothing: with it installed, Python's C handler writes to the socket.
+        # With a thread, the Python handler does nothing. It must be installed, because only then Python's C
+        # handler writes to the socket.
         handler = (lambda number, _frame: requests.receive(number)) if embedded else (lambda *_: None)
         self._previous: dict[int, Any] = {number: signal.signal(number, handler) for number in numbers}
         if self._thread is not None:
@@ -151,14 +153,18 @@ class _SignalHandlers:
 
 @contextmanager
 def handle_signals(world_size: int = 1, embedded: bool = False) -> Iterator[SignalRequests]:
-    """Records SIGTERM, SIGINT and SIGUSR1 while the block runs.
+    """Returns a context that records SIGTERM, SIGINT and SIGUSR1.
 
-    Signals that already have a handler keep it, and so do all signals outside the main thread. After
-    `SignalExit` the handlers stay until the process ends, unless the run is embedded: the launcher repeats
-    its signals.
+    Signals that already have a handler keep it. Outside the main thread, all signals keep their handlers.
+    After `SignalExit`, the new handlers stay installed until the process ends, because the launcher repeats
+    its signals. An embedded run always restores the previous handlers.
 
     Args:
-        embedded: Whether the process outlives the run.
+        world_size: Number of ranks.
+        embedded: Whether the process continues after the run.
+
+    Yields:
+        The recorded requests.
     """
     grace = 1.0 + 0.6 * min(world_size, 16) if world_size > 1 else 1.0
     requests = SignalRequests(grace, embedded)

@@ -51,8 +51,8 @@ def test_device_is_a_gpu_if_requested_and_present(
 @pytest.mark.parametrize(
     ("count", "processes", "device_id", "visible", "text"),
     [
-        (0, 1, 0, None, "Global.device is gpu, but Paddle finds none (no NVIDIA driver or GPU)"),
-        (0, 1, 0, "", "Global.device is gpu, but Paddle finds none (CUDA_VISIBLE_DEVICES is '')"),
+        (0, 1, 0, None, "Global.device is gpu, but Paddle finds no GPU (no NVIDIA driver or GPU)"),
+        (0, 1, 0, "", "Global.device is gpu, but Paddle finds no GPU (CUDA_VISIBLE_DEVICES is '')"),
         (2, 4, 1, None, "4 processes on this machine need 4 GPUs, but Paddle sees 2; start at most 2"),
         (2, 4, 3, "0,1,2,3", "but Paddle sees 2 (CUDA_VISIBLE_DEVICES is '0,1,2,3'); start at most 2"),
         (2, 1, 2, None, "GPU 2 (counted from 0) is requested, but Paddle sees 2; start at most 2"),

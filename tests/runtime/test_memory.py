@@ -85,7 +85,7 @@ def test_invalid_fraction_in_the_environment_is_rejected(text: str) -> None:
         read_memory_request(0.5, False, {FRACTION: text})
     assert str(caught.value) == (
         f"environment variable {FRACTION}: expected a number > 0 and < 1, got '{text}'; "
-        "correct it, or unset it and use Global.gpu_memory_fraction"
+        "correct the value, or unset the variable and use Global.gpu_memory_fraction"
     )
 
 

@@ -157,7 +157,10 @@ def test_paddle_without_a_library_of_the_system_is_a_user_error(
 @pytest.mark.parametrize(
     ("error", "advice"),
     [
-        ("libcudnn.so.8: cannot open shared object file: No such file", "package that has libcudnn.so.8"),
+        (
+            "libcudnn.so.8: cannot open shared object file: No such file",
+            "package that contains libcudnn.so.8",
+        ),
         ("cannot import name 'x' from 'y'", ""),
     ],
 )

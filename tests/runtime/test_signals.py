@@ -162,7 +162,7 @@ def test_embedded_run_is_interrupted_by_each_further_ctrl_c(capfd: pytest.Captur
             with pytest.raises(KeyboardInterrupt):
                 interrupt_main_thread()
         time.sleep(0.02)  # no further one follows
-    assert capfd.readouterr().err.count("SIGINT: stopping at once") == 3
+    assert capfd.readouterr().err.count("SIGINT: stopping immediately") == 3
 
 
 def test_other_handlers_and_other_threads_are_left_alone() -> None:

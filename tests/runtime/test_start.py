@@ -27,7 +27,7 @@ def test_fraction_of_a_gpu_of_unknown_size_is_rejected(monkeypatch: pytest.Monke
 
 def test_deterministic_run_rejects_cudnn_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLAGS_cudnn_exhaustive_search", "1")
-    with pytest.raises(UserError, match="chooses convolutions by their measured time"):
+    with pytest.raises(UserError, match="chooses algorithms by their measured time"):
         start(Global(device="cpu", deterministic=True))
 
 

@@ -92,7 +92,7 @@ def test_killed_process_is_named_on_the_terminal(tmp_path: Path) -> None:
         assert other.poll() is None
     other.kill()
     wait_for(other)
-    killed = r"^rank 1 \(.*\) was killed or crashed .*: backward\. If memory"
+    killed = r"^rank 1 \(.*\) was killed or crashed .*: backward\. If the memory"
     assert re.search(killed, output(tmp_path), re.MULTILINE)
 
 
@@ -236,4 +236,6 @@ def test_terminal_shows_the_rank_that_failed_first(config: Path) -> None:
 def test_terminal_names_a_killed_rank(config: Path) -> None:
     code, terminal = launch_two_ranks(config, "train:die")
     assert code != 0
-    assert re.search(r"^rank 1 \(.*\) was killed or crashed .*: [a-z -]+\. If memory", terminal, re.MULTILINE)
+    assert re.search(
+        r"^rank 1 \(.*\) was killed or crashed .*: [a-z -]+\. If the memory", terminal, re.MULTILINE
+    )
