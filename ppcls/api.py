@@ -26,7 +26,7 @@ from ppcls.runtime import session
 from ppcls.runtime.signals import interruptible
 from ppcls.weights.store import BEST, LATEST, newest
 
-if TYPE_CHECKING:  # these import Paddle
+if TYPE_CHECKING:  # these modules import Paddle
     from ppcls.data.transforms.views import ViewKind
     from ppcls.engine.core.hooks import ProfileWindow
     from ppcls.engine.core.state import TrainState

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from paddle import Tensor
 
-Outputs: TypeAlias = Tensor | dict[str, Tensor]  # each [B, ...]
+Outputs: TypeAlias = Tensor | dict[str, Tensor]  # the shape of each tensor is [B, ...]
 
 LOGITS = "logits"
 

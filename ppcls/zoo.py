@@ -94,7 +94,7 @@ class Architecture:
         if self.package:
             return package_file(self.package)
         kind = "ssld" if ssld else "plain"
-        if "ssld_stage1" in self.top1:  # PaddleClas starts from these with and without `use_ssld`
+        if "ssld_stage1" in self.top1:  # PaddleClas loads these weights for both values of `use_ssld`
             kind = "ssld_stage1"
         elif self.top1 and not {kind, "plain"} & self.top1.keys():
             kind = next(iter(self.top1))

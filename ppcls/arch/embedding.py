@@ -47,7 +47,7 @@ class EmbeddingNorm(nn.Layer):  # type: ignore[misc]
         self.feat_bn = nn.BatchNorm1D(size, weight_attr=weight_attr, bias_attr=bias_attr)
 
     def forward(self, embedding: Tensor) -> Tensor:
-        """Maps [B, size] to the same shape."""
+        """Maps embeddings [B, size] to the same shape."""
         return self.feat_bn(embedding)
 
 

@@ -32,7 +32,7 @@ class Plateau:
         return lambda update: self._share * schedule(update)
 
     def see(self, loss: float, metric: float, epoch: int) -> str | None:
-        """Records an evaluation, and lowers the learning rate if there were too many without improvement.
+        """Records an evaluation. Lowers the learning rate after too many evaluations without improvement.
 
         Args:
             loss: Loss of the evaluation, which is the same on all ranks.

@@ -148,7 +148,7 @@ def read_weights(path: Path) -> Arrays:
     if path.is_dir():
         return read_arrays(path / _weights_file(path))
     if path.is_file() and is_web_page(path):
-        raise UserError(f"{path}: a web page instead of weights; download the file itself")
+        raise UserError(f"{path}: expected weights, got a web page; download the file itself")
     if path.suffix == ".safetensors":
         return read_arrays(path)
     if path.suffix in TORCH_ENDINGS:
@@ -257,7 +257,7 @@ class StartReport(NamedTuple):
     """The differences between a model's initial weights and the weights in a file.
 
     Attributes:
-        random: Names of the weights that were not in the file and keep their random values.
+        random: Names of the weights that were not copied from the file and keep their random values.
         adapted: Line for the log if the weights of the first layer were adapted to another number of input
             channels; otherwise "".
     """

@@ -78,7 +78,7 @@ class Store:
             self.link(links[rank], folder)
         for link, _ in list(self._links()):
             if link.name.startswith(f"{BEST}_") and link.name not in links:
-                link.unlink()  # from a longer ranking
+                link.unlink()  # the link is from an earlier, longer ranking
 
     def remove_unlinked(self) -> None:
         """Removes checkpoints without a link, and incomplete checkpoints of killed runs."""

@@ -17,7 +17,7 @@ Rules = Sequence[tuple[str, Replacement]]
 
 
 def unit(pattern: str, conv: Replacement, norm: Replacement) -> Rules:
-    """Returns the rules of a convolution and its BatchNorm. Each has one of two names in PaddleClas."""
+    """Returns the rules of a convolution and its BatchNorm, for both of the names that ppcls uses."""
     return [(rf"{pattern}_?conv\.", conv), (rf"{pattern}(?:_batch_norm|bn)\.", norm)]
 
 

@@ -77,7 +77,7 @@ class AlexNet(nn.Layer):  # type: ignore[misc]
         for name, *_, pooled in _CONVOLUTIONS:
             x = getattr(self, name)(x)
             x = x if pooled else F.relu(x)
-        if self._channels_last:  # the weights of _fc6 have the order of NCHW
+        if self._channels_last:  # the weights of _fc6 expect features in the order of NCHW
             x = x.transpose([0, 3, 1, 2])
         x = F.relu(self._fc6(self.drop(x.flatten(1))))
         return self._fc8(F.relu(self._fc7(self.drop(x))))

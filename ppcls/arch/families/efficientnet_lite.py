@@ -154,7 +154,7 @@ class EfficientNetLite(nn.Layer):  # type: ignore[misc]
         return self.classifier(self.dropout(self.pool(x).flatten(1)))
 
     def translate_torch_name(self, name: str) -> str:
-        """Returns this network's name for a parameter of efficientnet_lite_pytorch. Keeps timm's names."""
+        """Returns the network's name for a parameter of efficientnet_lite_pytorch; timm's name unchanged."""
         layer, _, rest = name.partition(".")
         if layer in _LAYERS:
             return f"{_LAYERS[layer]}.{rest}"

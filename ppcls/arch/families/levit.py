@@ -89,7 +89,7 @@ class LeViT(nn.Layer):  # type: ignore[misc]
             was trained by distillation.
     """
 
-    derived: ClassVar[tuple[str, ...]] = ("attention_bias_idxs",)  # buffers that the architecture determines
+    derived: ClassVar[tuple[str, ...]] = ("attention_bias_idxs",)  # buffers with constant values
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from ppcls.arch.layers.transformer import linear
 
 _REDUCTION = 8  # argument `reduction` of ShiftMax
 _LITE = 3  # number of first blocks, in which each of the two depthwise convolutions doubles the channels
-_INNER = ((1.0, 0.0), (1.0, 0.0)), ((1.0, 0.0), (0.5, 0.5))  # argument `starts` of ShiftMax; second one: M3
+_INNER = ((1.0, 0.0), (1.0, 0.0)), ((1.0, 0.0), (0.5, 0.5))  # argument `starts` of ShiftMax: M0 to M2, M3
 
 
 def _conv(layers: list[nn.Layer]) -> nn.Layer:

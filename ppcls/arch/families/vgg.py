@@ -74,7 +74,7 @@ class VGG(nn.Layer):  # type: ignore[misc]
         for block in self._blocks:
             x = block(x)
         x = self.pool(x)
-        if self._channels_last:  # fc1's weights have the order of NCHW
+        if self._channels_last:  # the weights of fc1 expect features in the order of NCHW
             x = x.transpose([0, 3, 1, 2])
         x = self.drop(F.relu(self.fc1(x.flatten(1))))
         return self.fc3(self.drop(F.relu(self.fc2(x))))

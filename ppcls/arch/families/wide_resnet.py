@@ -51,7 +51,7 @@ class WideBlock(nn.Layer):  # type: ignore[misc]
         if self._projected:
             self.add_sublayer("convShortcut", conv(inputs, outputs, 1, stride))  # the name in PaddleClas
         self._normalized = first or not self._projected
-        if not self._normalized:  # only part of checkpoints
+        if not self._normalized:  # bn1 is not used, but checkpoints contain it
             for parameter in self.bn1.parameters():
                 parameter.stop_gradient = True
 

@@ -19,7 +19,7 @@ from paddle.autograd import PyLayer
 
 from ppcls.arch.fused.cuda import address, contiguous, kernels, vector_length
 
-_THREADS = 512  # per block; THREADS of batch_norm.cu
+_THREADS = 512  # threads per block; the same number as THREADS in batch_norm.cu
 _WIDTH = 16  # vectors of a row per block; a small number, so that many blocks share the last step of a sum
 
 Tail = Literal["none", "relu", "add_relu"]

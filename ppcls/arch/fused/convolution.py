@@ -17,7 +17,7 @@ from paddle.autograd import PyLayer
 
 from ppcls.arch.fused.cuda import CudaUnavailableError, contiguous, current_stream, load_library
 
-_NHWC, _CROSS_CORRELATION, _FLOAT = 1, 1, 0  # of cudnn.h
+_NHWC, _CROSS_CORRELATION, _FLOAT = 1, 1, 0  # values of enumerations in cudnn.h
 _DEFAULT_MATH, _TENSOR_CORES = 0, 1  # default math is TF32 for float32 unless NVIDIA_TF32_OVERRIDE=0
 _ELEMENTS = {paddle.float32: 0, paddle.float16: 2, paddle.bfloat16: 9}  # cudnnDataType_t
 _ALGORITHMS = 8  # number of candidates to request; cuDNN has at most 8 algorithms per direction
@@ -95,7 +95,10 @@ class _ForkingConvolution(PyLayer):  # type: ignore[misc]
 
 
 def _gradients(context: Any, gradient: Tensor, total: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """Returns the gradients of input and weights. Adds the first one to ``total`` unless that is None."""
+    """Returns the gradients of the input and the weights.
+
+    If ``total`` is not None, the gradient of the input is added to it in place.
+    """
     x, kernel = context.saved_tensor()
     gradient = contiguous(gradient)
     dx = context.plan.input_gradient(gradient, kernel, total) if context.input_needed else None
@@ -155,7 +158,7 @@ class _Plan:
         return y
 
     def input_gradient(self, gradient: Tensor, kernel: Tensor, total: Tensor | None) -> Tensor:
-        """Returns the gradient of the images. Adds it to ``total`` in place unless ``total`` is None."""
+        """Returns the gradient of the images. If ``total`` is not None, adds the gradient to it in place."""
         dx = paddle.empty(self._input, gradient.dtype) if total is None else total
         operands = (self._w, self._y, self._x)
         self._run("BackwardData", operands, (kernel, gradient, dx), beta=0.0 if total is None else 1.0)
@@ -177,7 +180,7 @@ class _Plan:
         tensors: tuple[Tensor, Tensor, Tensor],
         beta: float = 0.0,
     ) -> None:
-        """Computes one direction, and stores the result plus ``beta`` * third tensor in the third tensor."""
+        """Computes ``direction``. The third tensor receives the result plus ``beta`` times its old value."""
         library = self._cudnn
         if direction not in self._algorithms:
             self._algorithms[direction] = library.choose(direction, operands, self._convolution)

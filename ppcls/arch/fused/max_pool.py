@@ -11,8 +11,8 @@ from paddle.autograd import PyLayer
 
 from ppcls.arch.fused.cuda import address, contiguous, kernels, vector_length
 
-_THREADS = 256  # per block
-_MAX_BLOCKS = 65_535  # of a grid's second axis
+_THREADS = 256  # threads per block
+_MAX_BLOCKS = 65_535  # maximum number of blocks on the second axis of a grid
 
 
 def max_pool(x: Tensor, kernel: int, stride: int, padding: int) -> Tensor:

@@ -157,7 +157,7 @@ class FanOutNormal(nn.initializer.Initializer):  # type: ignore[misc]
 def leaky_relu(x: Tensor, slope: float = 0.01) -> Tensor:
     """Returns ``x`` for positive elements and ``slope * x`` for negative elements.
 
-    This function replaces `F.leaky_relu`, because paddle2onnx converts the latter with a wrong slope.
+    This function replaces `F.leaky_relu`, which paddle2onnx converts with a wrong slope.
     """
     return paddle.maximum(x, slope * x)
 

@@ -165,7 +165,7 @@ class PaddedNorm(nn.Layer):  # type: ignore[misc]
 
 
 def _chained(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Returns the kernel and bias of one convolution that equals a 1x1 convolution and a second one."""
+    """Returns the kernel and bias that combine a 1x1 convolution and a convolution that follows it."""
     (kernel, bias), (last_kernel, last_bias) = first, second
     chained = np.einsum("omhw,mi->oihw", last_kernel, kernel[:, :, 0, 0], optimize=True)
     return chained, last_kernel.sum((2, 3)) @ bias + last_bias

@@ -24,7 +24,7 @@ Kernel = int | tuple[int, int]
 Row = tuple[str, str, int, Kernel, str]
 Table = tuple[tuple[Row, ...], str]  # rows, and names of the results that the module returns
 _POOLED = re.compile(r"(max|avg)\((.*)\)")
-ROW, COLUMN = (1, 7), (7, 1)  # kernels
+ROW, COLUMN = (1, 7), (7, 1)  # kernels (height, width)
 SHORT_ROW, SHORT_COLUMN = (1, 3), (3, 1)
 
 

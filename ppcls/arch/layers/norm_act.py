@@ -21,7 +21,7 @@ def norm_relu(norm: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None = None) -
         x: [B, C, H, W] or [B, H, W, C], in the layout of ``norm``.
         shortcut: Tensor with the shape of ``x`` to add; None for no addition.
     """
-    if (kernel := getattr(norm, "norm_relu", None)) is not None:  # ppcls/arch/fused
+    if (kernel := getattr(norm, "norm_relu", None)) is not None:  # set by ppcls.arch.fused
         return kernel(x, shortcut)
     if fuses(norm, x, shortcut):
         return _fused(norm, x, shortcut)

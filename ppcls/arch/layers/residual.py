@@ -29,7 +29,7 @@ class ResidualStyle:
             ("vd", figure 2c of He et al. 2018, https://arxiv.org/abs/1812.01187). If False, the convolution
             skips pixels.
         excited: Whether the residual ends with squeeze-and-excitation.
-        squeeze_divisor: Number of which the width in squeeze-and-excitation is a multiple.
+        squeeze_divisor: Divisor of the width in squeeze-and-excitation, which is rounded to a multiple of it.
         diverse: Whether the convolutions of a `BasicBlock` are instances of `DiverseBranchBlock`.
         first_projected: Whether the shortcut of the network's first block is a convolution.
         strides: Stride of each stage except the first: a number, or (vertical, horizontal).

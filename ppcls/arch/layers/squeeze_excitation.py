@@ -56,7 +56,7 @@ class LinearSqueezeExcitation(nn.Layer):  # type: ignore[misc]
         channels: Number of channels of input and output.
         reduction: Number of channels divided by the width between the linear layers.
         gate: Activation after the second linear layer, which returns the gates.
-        divisor: Number of which the width between the linear layers is a multiple.
+        divisor: Divisor of the width between the linear layers, which is rounded to a multiple of it.
     """
 
     def __init__(
