@@ -166,7 +166,8 @@ class Classifier:
         source = find_source(Path(self.model))
         if source.config is None or self._architecture == self.model:
             raise UserError(
-                f"{self.model}: expected a run's output folder or a checkpoint folder to evaluate"
+                f"{self.model}: expected a run's output folder or a checkpoint folder to evaluate; train the "
+                "model, or use Classifier(FOLDER)"
             )
         checkpoint = source.file
         values = {

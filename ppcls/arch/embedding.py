@@ -116,7 +116,9 @@ def remove_classifier(model: nn.Layer) -> int:
     """
     linear = [name for name, layer in model.named_sublayers() if isinstance(layer, nn.Linear)]
     if not linear:
-        raise ValueError(f"{type(model).__name__} does not end in a linear layer")
+        raise ValueError(
+            f"{type(model).__name__} does not end in a linear layer; choose another architecture as backbone"
+        )
     *path, last = linear[-1].split(".")
     parent = model
     for part in path:

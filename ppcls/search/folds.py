@@ -73,11 +73,15 @@ def write_folds(config: Config, folds: int, output_dir: Path) -> list[Path]:
     train, evaluation = config.DataLoader.Train, config.DataLoader.evaluated.get("Eval")
     if train is None or evaluation is None or config.Global.eval_mode == "retrieval":
         raise UserError(
-            "--folds needs DataLoader.Train, DataLoader.Eval and Global.eval_mode: classification"
+            "--folds needs DataLoader.Train, DataLoader.Eval and Global.eval_mode: classification; set them in "
+            "the config"
         )
     dataset = train.dataset
     if not isinstance(dataset, FileDataset):
-        raise UserError(f"--folds needs images in separate files, got {dataset.kind}")
+        raise UserError(
+            f"--folds needs images in separate files, got {dataset.kind}; use a data set such as "
+            "ImageFolderDataset"
+        )
     if (
         isinstance(dataset, ImageFolderDataset)
         and not find_class_root(Path(dataset.image_root), dataset.part)[1]

@@ -64,7 +64,9 @@ def tune(
     except ModuleNotFoundError:
         raise UserError("ppcls tune needs the package optuna: pip install '.[tune]'") from None
     if not config.Global.eval_during_train or not config.DataLoader.evaluated:
-        raise UserError("ppcls tune needs DataLoader.Eval and Global.eval_during_train: True")
+        raise UserError(
+            "ppcls tune needs DataLoader.Eval and Global.eval_during_train: True; set them in the config"
+        )
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     metric = config.Metric.Eval[0]
     study = optuna.create_study(

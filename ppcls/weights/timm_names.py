@@ -122,7 +122,8 @@ def read_names(model: nn.Layer, names: Iterable[str], source: str) -> Translatio
         if sides != model.window_sides:
             raise UserError(
                 f"{source}: expected windows of {model.window_sides[0]} tokens in pretraining and "
-                f"{model.window_sides[1]} after it, got {sides[0]} and {sides[1]}"
+                f"{model.window_sides[1]} after it, got {sides[0]} and {sides[1]}; choose the architecture "
+                "with these windows"
             )
     _check_family(model, source, identical=identical)
     if identical and not isinstance(model, EfficientNetLite):  # EfficientNetLite always has timm's names

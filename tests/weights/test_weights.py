@@ -488,9 +488,7 @@ def test_start_from_rejects_other_differences(
 @pytest.mark.parametrize("name", ["w.pdparams", "w.pth", "w.safetensors"])
 def test_read_weights_web_page_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("\n<!DOCTYPE html><title>Sign in</title>")
-    with pytest.raises(
-        UserError, match=f"{name}: expected weights, got a web page; download"
-    ):
+    with pytest.raises(UserError, match=f"{name}: expected weights, got a web page; download"):
         read_weights(tmp_path / name)
 
 
