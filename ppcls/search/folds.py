@@ -73,8 +73,8 @@ def write_folds(config: Config, folds: int, output_dir: Path) -> list[Path]:
     train, evaluation = config.DataLoader.Train, config.DataLoader.evaluated.get("Eval")
     if train is None or evaluation is None or config.Global.eval_mode == "retrieval":
         raise UserError(
-            "--folds needs DataLoader.Train, DataLoader.Eval and Global.eval_mode: classification; set them in "
-            "the config"
+            "--folds needs DataLoader.Train, DataLoader.Eval and Global.eval_mode: classification; set them "
+            "in the config"
         )
     dataset = train.dataset
     if not isinstance(dataset, FileDataset):

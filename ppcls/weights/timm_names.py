@@ -88,8 +88,8 @@ class Translation(NamedTuple):
         epsilon: BatchNorm's epsilon in the network of the file; None if it is the same as in the model.
         factors: Factors for the weights in the file, by names in the model. PaddleClas's dropout scales its
             output at inference. Therefore the next layer needs larger weights.
-        biases: For biases of convolutions that only the file has, the names of the means of the following
-            BatchNorm layers, by names in the file. The biases are subtracted from these means.
+        biases: For each bias of a convolution in the file that the model does not have, the name of the mean
+            of the next BatchNorm. The bias is subtracted from this mean.
     """
 
     names: dict[str, str]

@@ -45,9 +45,10 @@ class MicroNet(nn.Layer):  # type: ignore[misc]
 
     Args:
         stem: Number of channels of the first convolution, and factor by which the second one multiplies it.
-        blocks: For each block, five numbers: channels, stride, kernel of the depthwise convolutions, groups
-            of the first convolution, groups of the last convolution. In the first three blocks, the fourth
-            number is the groups of the first activation. A block with four numbers has only one convolution.
+        blocks: Five numbers per block: number of channels, stride, kernel of the depthwise convolutions,
+            number of groups of the first convolution, and number of groups of the last convolution. In the
+            first three blocks, the fourth number is the number of groups of the first activation. A block
+            with four numbers has only one convolution.
         expansion: Factor for the number of channels within blocks after the first three.
         halving: Number of the first block whose `ShiftMax` layers have half of the width between linear
             layers.
