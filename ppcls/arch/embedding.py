@@ -79,8 +79,8 @@ class EmbeddingNetwork(nn.Layer):  # type: ignore[misc]
         size: Size of an embedding.
 
     Attributes:
-        losses: Names of sublayers that are losses. Ranks only exchange gradients of parameters that the
-            forward pass uses, so in training each of them has an output of zeros, [B].
+        losses: Names of sublayers that are losses with parameters. In training, `forward` returns zeros [B]
+            for each loss, because ranks exchange only the gradients of parameters that the forward pass uses.
     """
 
     losses: tuple[str, ...] = ()
@@ -93,7 +93,8 @@ class EmbeddingNetwork(nn.Layer):  # type: ignore[misc]
     def forward(self, image: Tensor) -> dict[str, Tensor]:
         """Maps images to a dictionary of tensors.
 
-        The keys are ``backbone`` [B, C], ``features`` [B, size] and, with a head, ``logits`` [B, classes].
+        The keys are ``backbone`` [B, C], ``features`` [B, size] and, with a head, ``logits`` [B, classes]. In
+        training, each of ``losses`` is also a key.
         """
         pooled = self.backbone(image)
         features = pooled if self.neck is None else self.neck(pooled)

@@ -130,7 +130,7 @@ def test_bias_of_neck_and_head_follow_the_config() -> None:
     model.eval()
     assert float(model.backbone.stem(images).min()) < 0, "no ReLU after the first convolution"
     for attribute, text in (
-        ({"initializer": {"name": "Normal", "value": 1}}, "Normal has no value; remove it"),
+        ({"initializer": {"name": "Normal", "value": 1}}, "Normal does not support value; remove this key"),
         ({"learning_rate": -1}, "expected a number >= 0, got -1"),
     ):
         tree["Head"]["bias_attr"] = attribute
