@@ -10,6 +10,7 @@ from paddle import Tensor
 Outputs: TypeAlias = Tensor | dict[str, Tensor]  # the shape of each tensor is [B, ...]
 
 LOGITS = "logits"
+AUXILIARY = ("auxiliary1", "auxiliary2")  # logits of GoogLeNet's auxiliary classifiers
 
 
 def layer_output_name(model: str, layer: str) -> str:

@@ -208,7 +208,7 @@ BATCH_TRANSFORMS = Registry(
 LOSSES = Registry(
     "loss",
     {
-        **_in(f"{_SECTIONS}.objective", "CELoss", "BCELoss", "FocalLoss"),
+        **_in(f"{_SECTIONS}.objective", "CELoss", "GoogLeNetLoss", "BCELoss", "FocalLoss"),
         **_in(f"{_OBJECTIVES}.multi_label", "MultiLabelLoss", "MultiLabelAsymmetricLoss"),
         **_in(
             f"{_OBJECTIVES}.distillation_losses",

@@ -7,6 +7,7 @@ from typing import Literal
 from paddle import Tensor, nn
 from paddle.vision import models
 
+from ppcls.outputs import AUXILIARY, LOGITS, Outputs
 from ppcls.registry import ARCHITECTURES
 from ppcls.zoo import architecture
 
@@ -45,6 +46,15 @@ def build_model(
             f"got {data_format} images with {input_image_channel}; change them or the architecture"
         )
     return builder(num_classes=class_num)
+
+
+class GoogLeNet(models.GoogLeNet):  # type: ignore[misc]
+    """`paddle.vision.models.GoogLeNet` with its auxiliary classifiers in training, as in PaddleClas."""
+
+    def forward(self, inputs: Tensor) -> Outputs:
+        """Maps images [B, 3, 224, 224] to logits [B, num_classes]; in training, to those by classifier."""
+        logits, *others = models.GoogLeNet.forward(self, inputs)  # Paddle 2.6 cannot compile super()
+        return {LOGITS: logits, **dict(zip(AUXILIARY, others, strict=True))} if self.training else logits
 
 
 class SingleOutputGoogLeNet(models.GoogLeNet):  # type: ignore[misc]

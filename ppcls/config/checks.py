@@ -20,6 +20,7 @@ from ppcls.config.sections.objective import (
     ClassWeightedLoss,
     ConfusionMatrix,
     FocalLoss,
+    GoogLeNetLoss,
     Loss,
     LossSpec,
     Metric,
@@ -76,6 +77,21 @@ def precision_problems(amp: AMP | None, optimizer: OptimizerSpec, loss: Loss, de
         yield problem(text, "Optimizer", "multi_precision")
     if amp.level == "O2" and any(isinstance(spec, CenterLoss) for spec in loss.Train):
         yield problem("expected O1: the centers of CenterLoss need float32", "AMP", "level")
+
+
+def auxiliary_problems(arch: Model, loss: Loss) -> Problems:
+    """Checks that GoogLeNet's auxiliary classifiers, which are outputs in training only, have a loss."""
+    used = [at for at, spec in enumerate(loss.Train) if isinstance(spec, GoogLeNetLoss)]
+    if isinstance(arch, Arch) and arch.name == "GoogLeNet":
+        if arch.ml_decoder is not None:
+            yield problem("does not work with GoogLeNet; remove it", "Arch", "ml_decoder")
+        if not used:
+            yield problem("GoogLeNet has auxiliary classifiers; expected GoogLeNetLoss", "Loss", "Train")
+        return
+    if any(part.name == "GoogLeNet" for part in arch.architectures):
+        yield problem("GoogLeNet is only supported as Arch.name; choose another architecture", "Arch")
+    for at in used:
+        yield problem("expected Arch.name GoogLeNet", "Loss", "Train", at, "GoogLeNetLoss")
 
 
 def label_problems(loss: Loss, metric: Metric, data: DataLoader) -> Problems:

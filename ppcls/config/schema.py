@@ -75,6 +75,7 @@ class Config(Section):
         problems = [
             *checks.schedule_problems(self.Optimizer.lr, settings),
             *checks.precision_problems(self.AMP, self.Optimizer, self.Loss, settings.device),
+            *checks.auxiliary_problems(arch, self.Loss),
             *checks.label_problems(self.Loss, self.Metric, data),
             *checks.metric_problems(self.Metric, arch.class_num),
             *checks.class_weight_problems(self.Loss, data, arch.class_num),

@@ -39,14 +39,15 @@ from ppcls.config.objectives.embedding import (
 )
 from ppcls.config.objectives.layer_losses import DistillationDistanceLoss, DistillationRKDLoss
 from ppcls.config.objectives.multi_label import MultiLabelAsymmetricLoss, MultiLabelLoss
-from ppcls.config.sections.objective import BCELoss, CELoss, FocalLoss, LossSpec
+from ppcls.config.sections.objective import BCELoss, CELoss, FocalLoss, GoogLeNetLoss, LossSpec
 from ppcls.loss import classification, distillation, embedding, features, hashing
 from ppcls.loss.class_weights import ClassCounts, class_weights, logit_offsets
 from ppcls.loss.learned import learned_losses
-from ppcls.outputs import LOGITS, Outputs, get_logits, layer_output_name
+from ppcls.outputs import AUXILIARY, LOGITS, Outputs, get_logits, layer_output_name
 
 Criterion = Callable[[Outputs, Tensor], Tensor]
 # The arguments are the student's logits, the other model's logits, and labels.
+_AUXILIARY_WEIGHT = 0.3
 PairLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -146,6 +147,8 @@ def _term(spec: LossSpec, images: ClassStatistics) -> Criterion:
             return _layer_distance(spec)
         case DistillationRKDLoss():
             return _relational(spec)
+        case GoogLeNetLoss():
+            return _with_auxiliaries
         case TripletLossV2():
             return lambda outputs, label: embedding.hard_triplets(
                 outputs[spec.feature_from], label, spec.margin, spec.normalize_feature
@@ -224,6 +227,13 @@ def _logits_loss(spec: LossSpec, images: ClassStatistics) -> Callable[[Tensor, T
                 mean=spec.reduction == "mean",
             )
     raise TypeError(f"{spec.kind} is not a loss")
+
+
+def _with_auxiliaries(outputs: Outputs, label: Tensor) -> Tensor:
+    """Returns the cross-entropy of GoogLeNet's classifiers."""
+    others = [outputs[name] for name in AUXILIARY] if isinstance(outputs, dict) else []
+    losses = [classification.cross_entropy(logits, label) for logits in others]
+    return classification.cross_entropy(get_logits(outputs), label) + _AUXILIARY_WEIGHT * sum(losses)
 
 
 def _pair_loss(spec: LogitPairLoss, positives: Tensor | None) -> PairLoss:

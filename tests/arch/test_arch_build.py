@@ -5,10 +5,13 @@ from functools import partial
 
 import paddle
 import pytest
+from paddle.nn import functional as F
 from paddle.vision import models
 
 from ppcls.arch.build import build_model
 from ppcls.config.sections.model import ALL_OPTIONS
+from ppcls.config.sections.objective import GoogLeNetLoss
+from ppcls.loss.build import build_criterion
 from ppcls.registry import ARCHITECTURES, UnknownNameError
 from ppcls.zoo import ZOO
 
@@ -59,7 +62,23 @@ def test_builder_signature_matches_options_of_table(name):
 
 def test_table_holds_all_functions_of_paddle_vision_models():
     fixed = {name for name, entry in ZOO.items() if entry.fixed_input}
-    assert fixed == {name for name in models.__all__ if name[0].islower() or name == "LeNet"}
+    named = {name for name in models.__all__ if name[0].islower() or name == "LeNet"}
+    assert fixed == named | {"GoogLeNet"}
+
+
+def test_all_classifiers_of_googlenet_get_gradients():
+    model = build_model("GoogLeNet", class_num=7)
+    outputs = model(0.1 * paddle.randn([2, 3, 224, 224]))
+    label = paddle.to_tensor([1, 6])
+    loss = build_criterion((GoogLeNetLoss(),))(outputs, label)
+    costs = [float(F.cross_entropy(logits, label)) for logits in outputs.values()]
+    assert float(loss) == pytest.approx(costs[0] + 0.3 * (costs[1] + costs[2]), rel=1e-5)
+    loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    model.eval()
+    logits = model(0.1 * paddle.randn([2, 3, 224, 224]))
+    expected = float(F.cross_entropy(logits, label))
+    assert float(build_criterion((GoogLeNetLoss(),))(logits, label)) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ["shufflenet_v2_x0_25", "squeezenet1_1", "LeNet", "googlenet"])

@@ -334,3 +334,15 @@ def test_drawn_label_of_pulc_loads() -> None:
     loaded = config.DataLoader.need_train().dataset
     assert isinstance(loaded, CustomLabelDataset)
     assert loaded.labelling == BlurImage()
+
+
+def test_googlenet_needs_its_loss_and_the_loss_needs_googlenet() -> None:
+    tree = plain("GoogLeNet")
+    losses = {part: [{"GoogLeNetLoss": {"weight": 1.0}}] for part in ("Train", "Eval")}
+    load_config({**tree, "Loss": losses})
+    with pytest.raises(
+        ConfigError, match=r"Loss\.Train: GoogLeNet has auxiliary classifiers; expected GoogLe"
+    ):
+        load_config(tree)
+    with pytest.raises(ConfigError, match=r"GoogLeNetLoss: expected Arch.name GoogLeNet"):
+        load_config({**plain("ResNet18"), "Loss": losses})

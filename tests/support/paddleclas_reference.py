@@ -33,6 +33,7 @@ ONLY_SIDES = {  # of networks that accept images of one size only
     "ViT_small_patch16_224": SIDES,
     "DeiT_tiny_distilled_patch16_224": SIDES,
     "AlexNet": (224, 224),
+    "GoogLeNet": (224, 224),
     "HRNet_W18_C": (96, 96),
     "DLA34": (96, 96),
     "DLA60x_c": (96, 96),
@@ -138,12 +139,18 @@ def run(model, name):
     found = {}
     with paddle.no_grad():
         model.eval()
-        found["eval"] = model(paddle.to_tensor(images(sides))).numpy()
+        found["eval"] = joined(model(paddle.to_tensor(images(sides))))[:, :CLASSES]
         if name not in ONLY_SIDES:
-            found["odd"] = model(paddle.to_tensor(images(ODD_SIDES))).numpy()
+            found["odd"] = joined(model(paddle.to_tensor(images(ODD_SIDES))))
         model.train()
-        found["train"] = model(paddle.to_tensor(images(sides))).numpy()
+        found["train"] = joined(model(paddle.to_tensor(images(sides))))
     return found
+
+
+def joined(outputs):
+    """Returns logits [BATCH, CLASSES], or those of several classifiers side by side."""
+    outputs = outputs.values() if isinstance(outputs, dict) else outputs
+    return outputs.numpy() if isinstance(outputs, paddle.Tensor) else paddle.concat([*outputs], 1).numpy()
 
 
 def state_of(model):

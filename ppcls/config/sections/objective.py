@@ -123,6 +123,15 @@ class FocalLoss(ClassWeightedLoss):
         return self
 
 
+class GoogLeNetLoss(LossSpec):
+    """Cross-entropy of GoogLeNet, plus 0.3 times that of each auxiliary classifier (Szegedy et al. 2014).
+
+    Evaluation has no auxiliary classifiers.
+    """
+
+    labels: ClassVar[Labels] = "one"
+
+
 class BCELoss(LossSpec):
     """Mean over classes of the binary cross-entropy of sigmoid probabilities (Wightman et al. 2021)."""
 
