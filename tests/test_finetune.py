@@ -93,7 +93,7 @@ def test_class_folder_with_another_name_is_reported(
     told = "0 was 'black cat' and is now 'dog', 1 was 'dog' and is now 'emu', 2 was 'emu' and is now 'zcat'\n"
     best = tmp_path / "output" / "best_model"
     other = train("other", **{"Global.pretrained_model": best})
-    assert f"{best}: its classifier is kept, but was for other classes: {told}" in other
+    assert f"{best}: the classifier is used, although its classes had other names: {told}" in other
     again = train("output", **{"Global.checkpoints": "auto", "Global.epochs": 3})
     assert f"  changed: the class names: {told}" in again
 

@@ -76,7 +76,7 @@ def precision_problems(amp: AMP | None, optimizer: OptimizerSpec, loss: Loss, de
         text = "expected True, got False: AMP.level O2 always keeps float32 master weights; remove this key"
         yield problem(text, "Optimizer", "multi_precision")
     if amp.level == "O2" and any(isinstance(spec, CenterLoss) for spec in loss.Train):
-        yield problem("expected O1: the centers of CenterLoss need float32", "AMP", "level")
+        yield problem("expected O1, because the centers of CenterLoss need float32, got O2", "AMP", "level")
 
 
 def auxiliary_problems(arch: Model, loss: Loss) -> Problems:
@@ -285,22 +285,26 @@ def semi_supervised_problems(spec: SSL | None, data: DataLoader, arch: Model) ->
 
 
 def drawn_label_problems(data: DataLoader, loss: Loss, arch: Model) -> Problems:
-    """Checks that nothing needs labels before training if a transform draws them."""
+    """Checks that no setting needs labels before training if a random transform determines the labels."""
     for place, split in data.splits.items():
         if not isinstance(split.dataset, CustomLabelDataset):
             continue
         transform, where = split.dataset.labelling, (*_split_loc(place), "dataset", "label_key")
         if arch.class_num != transform.label_count:
-            text = f"expected Arch.class_num {transform.label_count}, the labels of {transform.kind}, got "
-            yield problem(f"{text}{arch.class_num}", *where)
+            text = (
+                f"{transform.kind} has {transform.label_count} labels, so Arch.class_num must be "
+                f"{transform.label_count}, got {arch.class_num}"
+            )
+            yield problem(text, *where)
         if split.sampler.kind not in ("DistributedBatchSampler", "BatchSampler"):
-            text = f"{split.sampler.kind} needs labels in a list; expected DistributedBatchSampler"
+            text = f"{split.sampler.kind} needs a list file with labels; use DistributedBatchSampler"
             yield problem(text, *_split_loc(place), "sampler", "name")
         if isinstance(arch, RecModel):
-            yield problem("embeddings need identities; expected a classifier", "Arch", "name")
+            text = "a RecModel needs identities, which CustomLabelDataset does not have; use a classifier"
+            yield problem(text, "Arch", "name")
     if data.Train is None or not isinstance(data.Train.dataset, CustomLabelDataset):
         return
-    text = "needs the frequencies of labels in a list, but a transform draws them; remove it"
+    text = "needs the frequencies of labels, but a random transform determines the labels; remove this key"
     for position, spec in enumerate(loss.Train):
         if isinstance(getattr(spec, "class_weight", None), str):
             yield problem(text, "Loss", "Train", position, spec.kind, "class_weight")

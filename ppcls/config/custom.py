@@ -81,7 +81,8 @@ def register(component: Component) -> Component:
             registry.register(component.__name__, component)
             return component
     raise TypeError(
-        f"{component.__name__}: expected a CustomLoss, CustomMetric, CustomOptimizer or CustomTransform"
+        f"{component.__name__}: expected a subclass of CustomLoss, CustomMetric, CustomOptimizer or "
+        "CustomTransform"
     )
 
 

@@ -51,7 +51,7 @@ def advise(speed: LoadingSpeed) -> str:
     """Returns which setting to change first and why, or that nothing needs to change."""
     ratio = speed.loader / speed.step
     if speed.waiting <= _NEGLIGIBLE:
-        return f"nothing: the loader keeps up; alone it is {ratio:.2f} times as fast as training"
+        return f"none: the loader is fast enough (alone, it is {ratio:.2f} times as fast as training)"
     rules = _rules_for_dali(speed) if speed.by_dali else _rules_for_paddle(speed)
     change = next(iter([*rules, *_general_rules(speed)]))
     return f"{change} (alone, the loader is {ratio:.2f} times as fast as training)"

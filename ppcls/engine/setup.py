@@ -190,7 +190,8 @@ def _restore(run: Run) -> list[str]:
     source, checkpoints = run.resumed or run.settings.pretrained_model, run.checkpoints
     renamed = changed_class_names(Path(source) / LABEL_LIST, checkpoints.class_names) if source else ""
     if run.resumed is None:
-        return [f"{source}: its classifier is kept, but was for other classes: {renamed}"] if renamed else []
+        note = f"{source}: the classifier is used, although its classes had other names: {renamed}"
+        return [note] if renamed else []
     if changes := describe_other_classes(run.resumed / LABEL_LIST, checkpoints.class_names):
         raise UserError(
             f"{run.resumed}: can't resume, because the classes changed: {changes}; start a new run from its "
@@ -270,8 +271,9 @@ def _read_folder_classes(config: Config) -> tuple[str, ...]:
     if len(classes) == 2 and classes[0] != classes[1]:
         other = sorted(set(classes[0]) ^ set(classes[1]))
         raise UserError(
-            f"{roots[0]} and {roots[1]} have different class folders: {', '.join(other[:10])} only in one; "
-            "a label is the position in the sorted folder names, so both need the same folders"
+            f"{roots[0]} and {roots[1]} have different class folders; these exist in only one of them: "
+            f"{', '.join(other[:10])}. A label is the position in the sorted folder names, so both need the "
+            "same folders"
         )
     return classes[0] if classes else ()
 

@@ -74,7 +74,7 @@ def test_invalid_names_are_reported_at_their_key(override: str, text: str) -> No
 
 
 def test_register_rejects_other_classes_and_repeated_names() -> None:
-    with pytest.raises(TypeError, match="CELoss: expected a CustomLoss"):
+    with pytest.raises(TypeError, match="CELoss: expected a subclass of CustomLoss"):
         register(CELoss)
     with pytest.raises(ValueError, match="registered twice"):
         register(type("CELoss", (CustomLoss,), {}))

@@ -298,7 +298,7 @@ def test_backbone_weights_may_have_other_classes(images: Path, tmp_path: Path) -
         ({"Arch__Head": None}, "Loss.Train[0].CELoss: needs classes; expected a Head in Arch"),
         (
             {"Loss__Train": [{"TripletLossV2": {}}], "Metric__Train": []},
-            "Arch.Head: no loss uses its classes; add CELoss to Loss.Train, or remove it",
+            "Arch.Head: no loss uses the classes of the Head; add CELoss to Loss.Train, or remove the Head",
         ),
         (
             {
@@ -306,7 +306,7 @@ def test_backbone_weights_may_have_other_classes(images: Path, tmp_path: Path) -
                 "Loss__Train": [{"TripletLossV2": {"feature_from": "backbone"}}],
                 "Metric__Train": [],
             },
-            "Arch.Neck: all losses use its input; set their feature_from to features, or",
+            "Arch.Neck: all losses use the input of the Neck; set their feature_from to features, or",
         ),
         (
             {"Global__eval_mode": "classification"},
@@ -326,7 +326,7 @@ def test_backbone_weights_may_have_other_classes(images: Path, tmp_path: Path) -
         ),
         (
             {"DataLoader__Train__dataset__batch_transform_ops": [{"MixupOperator": {"alpha": 1.0}}]},
-            "DataLoader.Train.dataset.batch_transform_ops: mixed images have no identity; remove it",
+            "DataLoader.Train.dataset.batch_transform_ops: mixed images have no identity; remove this key",
         ),
         (
             {"DataLoader__Train__Query": {}},

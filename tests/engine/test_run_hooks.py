@@ -75,7 +75,10 @@ def test_hooks_get_their_parameters() -> None:
     (hook,) = load_hooks([{f"{__name__}:Recorder": {"fail_at": 3}}])
     assert isinstance(hook, RunHook)
     assert vars(hook)["fail_at"] == 3
-    with pytest.raises(UserError, match="Recorder: got an unexpected keyword argument 'fial_at'"):
+    with pytest.raises(
+        UserError,
+        match="Recorder does not accept these parameters: got an unexpected keyword argument 'fial_at'",
+    ):
         load_hooks([{f"{__name__}:Recorder": {"fial_at": 3}}])
 
 

@@ -79,7 +79,7 @@ def test_train_writes_all_documented_files(
     assert load_config(output / "config.yaml") == config
     assert (output / "curves.png").read_bytes().startswith(b"\x89PNG\r\n")
     page = (output / "report.html").read_text()
-    for part in ("Confusion matrix, ", "Training images as the model sees them", "done: 2 epochs, 8 updates"):
+    for part in ("Confusion matrix, ", "Training images after all transforms", "done: 2 epochs, 8 updates"):
         assert part in page
     assert "The run has ended" in page
     assert "Heat maps show the pixels that support the predicted class." in page
@@ -327,7 +327,7 @@ def test_class_folders_name_the_classes(
     assert read_class_names(folder / "best_model" / LABEL_LIST, 4) == names
     other = _class_folders(images, tmp_path / "other", ("a cat", "a dog", "bird", "cow"))
     tree["DataLoader"]["Eval"]["dataset"]["image_root"] = str(other)
-    with pytest.raises(UserError, match="have different class folders: cow, zebra only in one"):
+    with pytest.raises(UserError, match="these exist in only one of them: cow, zebra"):
         train(validate(tree, "folders"), cpu, tmp_path)
 
 

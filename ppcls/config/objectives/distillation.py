@@ -245,7 +245,7 @@ class DistillationModel(Section):
                     f"expected {len(self.models)} items, one for each of Arch.models, got {len(values)}", key
                 )
         if len(self.members) != len(self.models):
-            yield problem("expected a different name for each model", "models")
+            yield problem("expected different names of all models; rename some of them", "models")
 
     def _model_problems(self) -> Iterator[InitErrorDetails]:
         for position, (name, arch) in enumerate(self.members.items()):
@@ -261,7 +261,8 @@ class DistillationModel(Section):
                 yield problem(text, "models", position, name)
         trainable = [name for name in self.members if name not in self.frozen]
         if not trainable:
-            yield problem("expected a trainable model, but all are frozen", "freeze_params_list")
+            text = "expected a trainable model, but all are frozen; set False for at least one model"
+            yield problem(text, "freeze_params_list")
         elif self.student not in trainable:
             key = "infer_model_key" if self.infer_model_key is not None else "infer_model_name"
             yield problem(f"expected a trainable model: {' or '.join(trainable)}", key)

@@ -312,7 +312,7 @@ class SupConLoss(LossSpec):
     temperature: Positive = 0.07
     """Temperature: divisor of the cosines."""
     base_temperature: Positive = 0.07
-    """Divisor of the loss factor: the loss is multiplied by `temperature / base_temperature`."""
+    """Base temperature. The loss is multiplied by `temperature / base_temperature`."""
     normalize_feature: Literal[True] = True
     """Normalize embeddings to length 1. Only True is supported."""
     contrast_mode: Literal["all"] = "all"
@@ -484,13 +484,13 @@ def _center_problems(
     spec: CenterLoss, rec: RecModel | None, where: tuple[int | str, ...]
 ) -> Iterator[InitErrorDetails]:
     if where[1] == "Eval":
-        yield problem("its centers exist in training only; remove it", *where)
+        yield problem("supported only in Loss.Train, where the centers are learned; remove it", *where)
     if rec is None or rec.Head is None:
         return
     size = rec.embedding_size if spec.feature_from == "features" else spec.feat_dim
     for key, expected in (("num_classes", rec.class_num), ("feat_dim", size)):
         if (actual := getattr(spec, key)) != expected:
-            yield problem(f"expected {expected}, as in Arch, got {actual}", *where, key)
+            yield problem(f"expected {expected}, the value in Arch, got {actual}", *where, key)
 
 
 def _gradient_problems(rec: RecModel, losses: tuple[LossSpec, ...]) -> Iterator[InitErrorDetails]:
@@ -499,10 +499,10 @@ def _gradient_problems(rec: RecModel, losses: tuple[LossSpec, ...]) -> Iterator[
     They would stay random, and block the exchange of gradients between processes.
     """
     if rec.Head is not None and all(spec.on_embeddings for spec in losses):
-        text = "no loss uses its classes; add CELoss to Loss.Train, or remove it"
+        text = "no loss uses the classes of the Head; add CELoss to Loss.Train, or remove the Head"
         yield problem(text, "Arch", "Head")
     elif rec.Neck is not None and all(getattr(spec, "feature_from", "") == "backbone" for spec in losses):
-        text = "all losses use its input; set their feature_from to features, or remove it"
+        text = "all losses use the input of the Neck; set their feature_from to features, or remove the Neck"
         yield problem(text, "Arch", "Neck")
 
 
@@ -510,6 +510,7 @@ def _dataset_problems(data: DataLoader) -> Iterator[InitErrorDetails]:
     for place, split in data.splits.items():
         where = ("DataLoader", *place.split("."), "dataset")
         if isinstance(split.dataset, MultiLabelDataset):
-            yield problem("embeddings need one identity per image", *where, "name")
+            text = "a RecModel needs one identity per image; use a data set with one label per image"
+            yield problem(text, *where, "name")
         if split.dataset.batch_transform_ops:
-            yield problem("mixed images have no identity; remove it", *where, "batch_transform_ops")
+            yield problem("mixed images have no identity; remove this key", *where, "batch_transform_ops")

@@ -59,7 +59,9 @@ class Dataset(Spec):
     def _check_skipping(self) -> Self:
         for name in ("max_errors", "bad_images"):
             if self.on_error == "raise" and getattr(self, name) is not None:
-                raise ValueError(f"{name} needs on_error: skip, but on_error is raise")
+                raise ValueError(
+                    f"{name} needs on_error: skip, but on_error is raise; set skip, or remove {name}"
+                )
         return self
 
     @property
@@ -176,20 +178,23 @@ class MultiLabelDataset(FileDataset):
 
 
 class CustomLabelDataset(FileDataset):
-    """Images in a list file without labels: a random transform determines the label of each image."""
+    """Images of a list file without labels. A random transform determines the label of each image."""
 
     sample_list_path: str
-    """List file with one path below `image_root` per line."""
+    """List file, with one path below `image_root` per line."""
     label_key: Literal["blur_image", "random_rot90_orientation"]
-    """Label: `blur_image` of BlurImage, or `random_rot90_orientation` of RandomRot90."""
+    """Transform that determines the labels: `blur_image` for BlurImage, `random_rot90_orientation` for
+    RandomRot90."""
     delimiter: str | None = Field(None, min_length=1)
-    """The path ends before this text; by default at the end of the line."""
+    """Text after which the rest of a line is ignored, such as a label; default: the whole line is the
+    path."""
 
     @model_validator(mode="after")
     def _check_label(self) -> Self:
         if (count := sum(spec.label_key == self.label_key for spec in self.transform_ops)) != 1:
             raise error_at(
-                f"expected one transform with this label in transform_ops, got {count}", "label_key"
+                f"expected one transform in transform_ops that determines this label, got {count}",
+                "label_key",
             )
         return self
 
@@ -217,7 +222,9 @@ class ImageFolderDataset(FileDataset):
     def _check_part(self) -> Self:
         for name in ("val_share", "split_seed"):
             if self.part is None and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name} needs part: train or part: val, but part is not set")
+                raise ValueError(
+                    f"{name} needs part: train or part: val, but part is not set; set part, or remove {name}"
+                )
         return self
 
 

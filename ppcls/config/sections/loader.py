@@ -110,7 +110,9 @@ class Split(Section):
         kind = self.sampler.kind
         if self.sampler.input_size is not None:
             if self.input_size is not None:
-                raise error_at(f"{kind} sets the sizes; remove it, or choose another sampler", "input_size")
+                raise error_at(
+                    f"{kind} sets the sizes; remove input_size, or use another sampler", "input_size"
+                )
             if self.loader.dali.cache_size:
                 text = f"expected 0: the cache needs batches of one size, and {kind} has several"
                 raise error_at(text, "loader", "dali", "cache_size")
@@ -140,9 +142,13 @@ class Unlabelled(Split):
             text = f"expected images of the size from dataset.transform_ops, {weak.size}, got {strong.size}"
             raise error_at(text, "transform_ops_strong")
         if not self.sampler.drop_last:
-            raise error_at("expected True: all batches have the same size", "sampler", "drop_last")
+            text = "expected True, because all batches must have the same size"
+            raise error_at(text, "sampler", "drop_last")
         if self.sizes is not None or self.dataset.batch_transform_ops or self.dataset.on_error == "skip":
-            raise ValueError("input_size, batch_transform_ops and on_error: skip are not supported here")
+            raise ValueError(
+                "unlabelled data does not support input_size, batch_transform_ops and on_error: skip; remove "
+                "these keys"
+            )
         return self
 
     @property

@@ -205,7 +205,7 @@ class Arch(Section):
     @classmethod
     def _check_depth(cls, value: int | None) -> int | None:
         if value is not None and (value < 10 or value % 6 != 4):
-            raise ValueError(f"expected 6 n + 4, such as 28, got {value}")
+            raise ValueError(f"expected 6 n + 4 layers with an integer n, such as 28, got {value}")
         return value
 
     @field_validator("timm_variant", "shift_single_window")

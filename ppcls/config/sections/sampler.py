@@ -195,7 +195,7 @@ class WeightedSampler(FixedSizeSampler):
     @model_validator(mode="after")
     def _check_weights(self) -> Self:
         if (self.class_weights is None) == (self.weights_file is None):
-            raise ValueError("expected either class_weights or weights_file")
+            raise ValueError("expected either class_weights or weights_file; set exactly one of them")
         if self.class_weights is not None and not any(self.class_weights):
             raise error_at("expected at least one weight > 0", "class_weights")
         return self
@@ -226,7 +226,7 @@ class MultiScaleSampler(SamplerSpec):
     """Number of images per process and step at the first size of `scales`. At other sizes, a batch has as
     many images as fit into the same total number of pixels, but at least one."""
     divided_factor: Count = 32
-    """Number of pixels to whose multiples the `scales` are rounded down."""
+    """Number of pixels. The `scales` are rounded down to multiples of it."""
     is_training: Literal[True] = True
     """Use several sizes, which is only supported for training. Only True is supported."""
     shuffle: Literal[True] = True

@@ -242,7 +242,7 @@ class OneCycleLR(Schedule):
     end_learning_rate: NonNegative = 1e-10
     """Learning rate at the end of the run."""
     phase_pct: Part = 0.3
-    """Share of the run in which the rate rises."""
+    """Share of the run in which the learning rate rises, 0 to 1."""
     anneal_strategy: Literal["cos", "linear"] = "cos"
     """Shape of rise and fall: half a cosine (`cos`), or a straight line (`linear`)."""
     three_phase: bool = False
@@ -283,8 +283,8 @@ class ReduceOnPlateau(RatedSchedule):
     factor: Part = 0.1
     """Factor of the learning rate at each change."""
     patience: Index = 10
-    """Number of consecutive evaluations without an improvement after which the rate stays the same. The next
-    such evaluation lowers the rate."""
+    """Number of consecutive evaluations without an improvement that do not change the learning rate. The next
+    evaluation without an improvement lowers the learning rate."""
     threshold: NonNegative = 1e-4
     """Smallest change of the best value that counts as an improvement."""
     threshold_mode: Literal["rel", "abs"] = "rel"

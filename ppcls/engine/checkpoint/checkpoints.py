@@ -176,10 +176,16 @@ class Checkpoints:
         if checkpoint := self.newest_intact():
             return checkpoint
         if self.damaged:
-            raise UserError("all checkpoints of this run are damaged:\n  " + "\n  ".join(self.damaged))
+            raise UserError(
+                "all checkpoints of this run are damaged; restore one from a backup, or start a new run in "
+                "another Global.output_dir:\n  " + "\n  ".join(self.damaged)
+            )
         latest = self._store.root / LATEST
         if latest.is_symlink():
-            raise UserError(f"{latest}: not a checkpoint folder: the target of this link is missing")
+            raise UserError(
+                f"{latest}: not a checkpoint folder: the target of this link is missing; set "
+                "Global.checkpoints to another checkpoint"
+            )
         return None
 
     def newest_intact(self) -> Path | None:

@@ -112,7 +112,7 @@ def load_hooks(items: Sequence[Any]) -> list[RunHook]:
         try:
             inspect.signature(hook_class).bind(**parameters)
         except TypeError as error:
-            raise UserError(f"Global.hooks: {name}: {error}") from None
+            raise UserError(f"Global.hooks: {name} does not accept these parameters: {error}") from None
         hooks.append(hook_class(**parameters))
     return hooks
 

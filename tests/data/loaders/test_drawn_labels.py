@@ -73,13 +73,17 @@ def test_resumed_loader_draws_the_same_labels(images: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("path", "value", "text"),
     [
-        ("Arch.class_num", 3, "expected Arch.class_num 4, the labels of RandomRot90"),
+        ("Arch.class_num", 3, "RandomRot90 has 4 labels, so Arch.class_num must be 4"),
         (
             "DataLoader.Train.sampler",
             {"name": "PKSampler", "batch_size": 8, "sample_per_id": 2},
-            "PKSampler needs labels in a list",
+            "PKSampler needs a list file with labels",
         ),
-        ("DataLoader.Train.dataset.label_key", "blur_image", "expected one transform with this label"),
+        (
+            "DataLoader.Train.dataset.label_key",
+            "blur_image",
+            "expected one transform in transform_ops that determines this",
+        ),
         ("Loss", {"Train": [{"CELoss": {"class_weight": "balanced"}}]}, "needs the frequencies of labels"),
     ],
 )
