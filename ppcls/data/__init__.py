@@ -1,1 +1,1 @@
-"""Loads images: datasets, sampling, transforms and loaders."""
+"""Reads datasets, and loads and transforms their images."""

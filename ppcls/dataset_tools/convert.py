@@ -185,7 +185,10 @@ def _remove_leftovers(conversion: Conversion) -> None:
 
 @contextmanager
 def _new_shard(container: RecordFormat, path: Path) -> Iterator[tuple[Path, Path]]:
-    """Returns a context with temporary paths of a shard and its index, which are renamed at its end."""
+    """Returns a context with temporary paths of a shard and its index.
+
+    The context renames both files to their final paths when it ends without an exception.
+    """
     if container.is_folder:
         with new_folder(path) as temporary:
             yield temporary, default_index_path(temporary)

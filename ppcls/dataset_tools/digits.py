@@ -21,7 +21,7 @@ _RECIPE = {"data set": "digits", "version": 1}
 
 
 def make_digits(folder: Path) -> bool:
-    """Creates the dataset, with equal bytes each time.
+    """Creates the dataset. Its bytes are always the same.
 
     The images are ``images/<label>/<index>.jpg``, 32×32 pixels, with three equal channels. See `make_dataset`
     for the lists.

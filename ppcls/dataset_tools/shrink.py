@@ -65,9 +65,9 @@ def shrink(encoded: bytes, short_side: int, quality: int) -> bytes | None:
     except DecodeError:
         raise
     except (OSError, ValueError, RuntimeError, SyntaxError, LookupError, TypeError, struct.error) as error:
-        raise DecodeError(f"can't be decoded: {error}") from None  # errors of Pillow and tifffile
+        raise DecodeError(f"the image can't be decoded: {error}") from None  # errors of Pillow and tifffile
     except cv2.error as error:
-        raise DecodeError(f"can't be decoded: {error.err}") from None
+        raise DecodeError(f"the image can't be decoded: {error.err}") from None
 
 
 def _shrink_with_pillow(encoded: bytes, name: str, short_side: int, quality: int) -> bytes:

@@ -170,7 +170,7 @@ class MaskedGeneration(FeaturePairLoss):
         self.generation = nn.Sequential(first, nn.ReLU(), second)
 
     def cost(self, student: Tensor, other: Tensor) -> Tensor:
-        """See `FeaturePairLoss.cost`."""
+        """Returns the cost per image. See `FeaturePairLoss.cost`."""
         student = self.align(student)
         mask = (paddle.rand([*student.shape[:2], 1, 1]) >= self._masked).astype(student.dtype)
         generated = self.generation(student * mask)
@@ -206,7 +206,7 @@ class ProjectorEnsemble(FeaturePairLoss):
         self.projectors = nn.LayerList([nn.Conv2D(channels, other_channels, 1) for _ in range(projectors)])
 
     def cost(self, student: Tensor, other: Tensor) -> Tensor:
-        """See `FeaturePairLoss.cost`."""
+        """Returns the cost per image. See `FeaturePairLoss.cost`."""
         projected = sum(F.relu(project(student)) for project in self.projectors) / len(self.projectors)
         with paddle.amp.auto_cast(enable=False):
             one, two = projected.astype("float32").flatten(1), other.astype("float32").flatten(1)

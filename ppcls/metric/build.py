@@ -1,4 +1,4 @@
-"""Builds the metrics of a config."""
+"""Builds metrics from their configs."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_resize_skips_bad_images(source: Path, tmp_path: Path) -> None:
     outcomes = resize_tree(begin(source, tmp_path / "out"), 2, lambda _files: None)
     bad = {path.name: outcome.reason for path, outcome in outcomes.items() if outcome.done == "bad"}
     assert bad.keys() == {"half.jpg", "gone.png"}
-    assert bad["half.jpg"].startswith("can't be decoded: image file is truncated")
+    assert bad["half.jpg"].startswith("the image can't be decoded: image file is truncated")
     assert bad["gone.png"] == "no such file or directory"
     assert len(outcomes) == 11
     assert not any((tmp_path / "out" / "cats" / name).exists() for name in bad)

@@ -1,1 +1,1 @@
-"""Bad images: search, lists and quarantine."""
+"""Finds, lists and skips bad images, which can't be read or decoded."""

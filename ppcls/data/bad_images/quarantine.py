@@ -142,7 +142,7 @@ def describe_skipped(quarantines: Iterable[Quarantine | None]) -> str | None:
 
 
 class AllRejectedError(TooManyBadImagesError):
-    """All images are bad."""
+    """All images of the dataset are bad."""
 
 
 class RejectedImages(Quarantine):

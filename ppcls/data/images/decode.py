@@ -92,7 +92,7 @@ def _by_tifffile(encoded: bytes | memoryview, shape: tuple[int, int, int]) -> Ar
                 offset + count > len(encoded)
                 for offset, count in zip(page.dataoffsets, page.databytecounts, strict=True)
             ):
-                raise DecodeError("the file ends before its pixels")
+                raise DecodeError("the file is truncated: it ends before its last pixels")
             return np.asarray(page.asarray(maxworkers=1)).reshape(shape)
     except DecodeError:
         raise

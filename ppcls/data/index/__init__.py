@@ -1,1 +1,1 @@
-"""The samples of a dataset and their labels."""
+"""Reads the lists of samples and the labels of datasets."""

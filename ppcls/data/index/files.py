@@ -166,7 +166,7 @@ def read_paths(root: Path, listing: Path, delimiter: str | None, *, follow_links
     Args:
         root: Folder of the images.
         listing: List file. Each line has a path relative to ``root``.
-        delimiter: Text before which the path ends; None for whole lines.
+        delimiter: Text that ends the path in a line; None if lines contain only paths.
         follow_links: Whether to allow links that lead out of ``root``.
 
     Raises:
@@ -191,7 +191,12 @@ def read_paths(root: Path, listing: Path, delimiter: str | None, *, follow_links
 
 
 def _read_text(listing: Path, form: str) -> str:
-    """Returns a list file with equal line ends."""
+    """Returns the text of a list file, in which all lines end with a line feed.
+
+    Args:
+        listing: List file.
+        form: Expected form of a line, for messages.
+    """
     try:
         text = read_regular(listing).decode("utf-8-sig", "surrogateescape")
     except FileNotFoundError:
@@ -202,7 +207,7 @@ def _read_text(listing: Path, form: str) -> str:
 
 
 def _check_length(listing: Path, paths: Sequence[bytes], lines: Sequence[int], form: str) -> None:
-    """Raises `UserError` if a list is empty, or too large because of one path."""
+    """Raises `UserError` if a list is empty, or if its longest path is too long for the number of paths."""
     if not paths:
         raise UserError(f"{listing}: the list is empty; expected lines of '{form}'")
     longest = max(range(len(paths)), key=lambda at: len(paths[at]))
@@ -344,7 +349,7 @@ def _check_paths(index: FileIndex, follow_links: bool) -> None:
 
 def _path_problem(path: str, separator: str, delimiter: str, *, labelled: bool = True) -> str | None:
     if not path and not labelled:
-        return f"expected a path before {delimiter!r}"
+        return f"expected a path before {delimiter!r}, got an empty path"
     if labelled and not (separator and path):
         return f"expected 'path{delimiter}label', got no label after {delimiter!r}; is the delimiter right?"
     if "\0" in path:

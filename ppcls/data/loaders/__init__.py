@@ -1,1 +1,1 @@
-"""Data loaders that implement one protocol."""
+"""Implements data loaders, all with the interface `ppcls.data.loaders.batch.Loader`."""

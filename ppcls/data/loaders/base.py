@@ -23,11 +23,11 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class DrawnLabels:
-    """Returns the labels that a random transform determines, for `CustomLabelDataset`.
+    """Computes the labels that a random transform determines, for `CustomLabelDataset`.
 
     Attributes:
         ops: Chain of transforms.
-        position: Position of the transform in ``ops``.
+        position: Position in ``ops`` of the transform that determines the labels.
         seed: Seed of the run.
     """
 
@@ -36,10 +36,16 @@ class DrawnLabels:
     seed: int
 
     def __call__(self, epoch: int, indices: Positions, repeats: Positions) -> Positions:
-        """Maps samples, [B] positions in the index and repeats, to labels [B] int64."""
+        """Returns the labels of samples, [B] int64.
+
+        Args:
+            epoch: Epoch, from 0.
+            indices: [B], positions of the samples in the index.
+            repeats: [B], number of earlier occurrences of each sample in the epoch.
+        """
         op = self.ops[self.position]
         draws = uniforms(self.seed, epoch, indices, count_draws(self.ops), repeats)
-        unknown = np.ones([len(indices), 2], np.int64)  # sizes of images, which no label depends on
+        unknown = np.ones([len(indices), 2], np.int64)  # sizes of images, on which labels do not depend
         return drawn_labels(op.spec, decide(op.spec, draws[:, op.slot : op.slot + op.spec.draws], unknown))
 
 

@@ -34,7 +34,7 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True)
 class MixWindow:
-    """Rows ``[top, bottom)`` and columns ``[left, right)`` of an image."""
+    """A window of an image, with the rows ``[top, bottom)`` and the columns ``[left, right)``."""
 
     top: int
     bottom: int

@@ -317,7 +317,13 @@ class PickleInterpreter:
         self.push(self.construct(expect_type(PickledConstructor, self.pop()).kind, arguments))
 
     def persistent_value(self, _: Any) -> Any:
-        """Returns the value for a persistent id. The base class rejects them; Paddle's files have none."""
+        """Returns the value for a persistent id.
+
+        This base class rejects all ids, because Paddle's files have none.
+
+        Raises:
+            RejectedFileError: The id is not allowed.
+        """
         raise RejectedFileError("the file has the pickle instruction BINPERSID")
 
     def build(self, _: None) -> None:

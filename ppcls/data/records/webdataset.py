@@ -93,7 +93,11 @@ class WebDatasetFormat(FileFormat):
         return record
 
     def _read_sample(self, file: ShardFile, sample: list[_Member]) -> tuple[int, int, int]:
-        """Returns offset and size of the image, and the label."""
+        """Returns offset and size in bytes of the image of a sample, and the label.
+
+        Raises:
+            _SampleError: The sample does not have one image and one valid label.
+        """
         images = [member for member in sample if f".{member.extension.lower()}" in self.extensions]
         labels = [member for member in sample if member.extension == _LABEL]
         if len(images) != 1 or len(labels) != 1:

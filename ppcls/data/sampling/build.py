@@ -1,4 +1,4 @@
-"""Builds samplers from their config."""
+"""Builds samplers from their configs."""
 
 from __future__ import annotations
 

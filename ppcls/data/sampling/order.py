@@ -178,7 +178,7 @@ class Order:
         return min(self.start(last), end) - self.start(first)
 
     def positions(self, epoch: int) -> Positions:
-        """Returns the samples of an epoch on all ranks, in order: [size] int64."""
+        """Returns the positions of an epoch's samples on all ranks, in order, [size] int64."""
         return _epoch_positions(self.sampler, self.seed, epoch)[0]
 
     def at(self, cursor: Cursor) -> StepSamples:

@@ -144,7 +144,7 @@ REASONS: list[tuple[DecodeImage, str, str]] = [
     *((RGB, f"half a {kind}", NO_IMAGE) for kind in ("jpeg", "progressive jpeg", "png", "bmp", "webp")),
     (RGB, "half a jpeg2000", NO_IMAGE),
     (RGB, "jpeg without its last byte", NO_IMAGE),
-    (FIVE16, "half a tiff", "the file ends before its pixels"),
+    (FIVE16, "half a tiff", "the file is truncated: it ends before its last pixels"),
     (RGB, "huge png", "20000x20000 pixels are more than DecodeImage's max_pixels, 100000000"),
     (RGB, "uint16 tiff of 5", "expected 3 channels, found 5 channels"),
     (RGB, "alpha tiff", "expected 3 channels, found 4 channels"),

@@ -104,5 +104,7 @@ def test_list_without_paths_is_an_error(images: Path, tmp_path: Path) -> None:
     tree = turning(images, tmp_path / "run")
     tree["DataLoader"]["Train"]["dataset"]["delimiter"] = "\t"
     (tmp_path / "paths.txt").write_text("\t1\n../a.png\t0\n")
-    with pytest.raises(UserError, match=r"line 1: expected a path before '\\t'\n.*line 2: .* leads out of"):
+    with pytest.raises(
+        UserError, match=r"line 1: expected a path before '\\t', got an empty path\n.*line 2: .* leads out of"
+    ):
         load(tree)

@@ -1,4 +1,4 @@
-"""Blur by a random kernel. Whether an image is blurred can be its label."""
+"""Defines a transform that blurs images with random kernels, and a label that identifies blurred images."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ppcls.config.sections.transform import ImageState, Transform
 from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decide, drawn_labels
 from ppcls.data.transforms.specs.fields import bernoulli, need_hwc
 
-_SMALLEST = 5  # side of a kernel in pixels
+_SMALLEST = 5  # minimum side of a kernel in pixels
 KernelBound = Annotated[int, Bound(ge=_SMALLEST + 1, le=64)]
 
 
 class BlurImage(Transform):
-    """Blurs a share of the images, one half with a Gaussian kernel, the other half along a line.
+    """Blurs some of the images: half of them with a Gaussian kernel, and half of them along a line.
 
-    The label `blur_image` of `CustomLabelDataset` is 1 for these images and 0 for the others. All odd sides
-    of kernels from 5 pixels are equally likely.
+    The label ``blur_image`` of `CustomLabelDataset` is 1 for blurred images, and 0 for other images. The side
+    of a kernel is an odd number of pixels, at least 5. All possible sides are equally likely.
     """
 
     draws: ClassVar[int] = 4
@@ -30,23 +30,23 @@ class BlurImage(Transform):
 
     ratio: Fraction = Field(0.5, description="share of the images that are blurred")
     motion_max_ksize: KernelBound = 12
-    """All lines are shorter than this, in pixels."""
+    """Upper limit of the length of the line in pixels, exclusive."""
     motion_max_angle: Annotated[int, Bound(ge=0, le=180)] = 45
-    """Largest angle between the line and the image's diagonal, in degrees."""
+    """Maximum angle between the line and the diagonal of the image, in degrees."""
     gaussian_max_ksize: KernelBound = 12
-    """All sides of Gaussian kernels are smaller than this, in pixels."""
+    """Upper limit of the side of a Gaussian kernel in pixels, exclusive."""
 
     def after(self, state: ImageState) -> ImageState:
-        """Returns the state unchanged."""
+        """Checks the state, and returns it unchanged."""
         need_hwc(state)
         if state.dtype == "float16":
-            raise ValueError("does not work on float16 images; put it before NormalizeImage")
+            raise ValueError("float16 images are not supported; put this transform before NormalizeImage")
         return state
 
 
 @decide.register
 def decide_kernel(spec: BlurImage, draws: Draws, sides: Sides) -> Decisions:
-    """Whether each image is blurred, [N] bool, and its kernel, [N, K, K] float32 with the sum 1."""
+    """Returns whether to blur each image, [N] bool, and the kernels, [N, K, K] float32, whose sums are 1."""
     side = max(_odd_sides(spec.motion_max_ksize)[-1], _odd_sides(spec.gaussian_max_ksize)[-1])
     kernels = np.zeros([len(draws), side, side], np.float32)
     blurred = bernoulli(spec.ratio, draws[:, 0])
@@ -59,7 +59,7 @@ def decide_kernel(spec: BlurImage, draws: Draws, sides: Sides) -> Decisions:
 
 @drawn_labels.register
 def label_blurred(spec: BlurImage, decisions: Decisions) -> NDArray[np.int64]:
-    """Returns 1 for blurred images and 0 for the others."""
+    """Returns 1 for blurred images and 0 for other images, [N] int64."""
     return decisions[0].astype(np.int64)
 
 
@@ -82,14 +82,14 @@ def _choose(limit: int, draw: float) -> int:
 
 
 def _gaussian(side: int) -> NDArray[np.float64]:
-    """Returns a kernel of one dimension with OpenCV's standard deviation for this side."""
+    """Returns a one-dimensional Gaussian kernel, [side], with OpenCV's standard deviation for this side."""
     deviation = 0.3 * ((side - 1) / 2 - 1) + 0.8
     weights = np.exp(-((np.arange(side) - side // 2) ** 2) / (2 * deviation**2))
     return np.asarray(weights / weights.sum())
 
 
 def _line(side: int, angle: float) -> NDArray[np.float64]:
-    """Returns the square's diagonal, rotated counter-clockwise by ``angle`` degrees, as a kernel."""
+    """Returns a kernel, [side, side], of the diagonal, rotated counter-clockwise by ``angle`` degrees."""
     turn = np.deg2rad(angle)
     pixels = np.arange(side) - side // 2
     rows, columns = np.meshgrid(pixels, pixels, indexing="ij")

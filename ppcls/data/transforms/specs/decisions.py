@@ -52,8 +52,8 @@ def sides_after(spec: Transform, sides: Sides, decisions: Decisions) -> Sides:
 
 @singledispatch
 def drawn_labels(spec: Transform, decisions: Decisions) -> NDArray[np.int64]:
-    """Returns the label that a transform with a `label_key` draws for each image, [N] int64."""
-    raise NotImplementedError(f"{spec.kind} draws no labels")
+    """Returns the label of each image that a transform with a `label_key` determines, [N] int64."""
+    raise NotImplementedError(f"drawn_labels has no implementation for {spec.kind}")
 
 
 def count_decisions(spec: Transform) -> int:

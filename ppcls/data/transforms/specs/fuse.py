@@ -176,7 +176,7 @@ class VariableSize(Transform):
 
     @property
     def crop(self) -> ResizeImage | RandCropImage:
-        """The transform that resizes."""
+        """Transform that sets the size."""
         transform: ResizeImage | RandCropImage = (
             self.part.crop if isinstance(self.part, DecodeRandCrop) else self.part
         )

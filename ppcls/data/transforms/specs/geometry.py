@@ -149,7 +149,7 @@ def decide_angle(spec: RandomRotation, draws: Draws, sides: Sides) -> Decisions:
 class RandomRot90(Transform):
     """Rotates square images by 0, 90, 180 or 270 degrees, chosen at random.
 
-    The label `random_rot90_orientation` of `CustomLabelDataset` is the number of quarter turns.
+    The label ``random_rot90_orientation`` of `CustomLabelDataset` is the number of quarter turns.
     """
 
     draws: ClassVar[int] = 1
@@ -175,7 +175,7 @@ def decide_quarter_turn(spec: RandomRot90, draws: Draws, sides: Sides) -> Decisi
 
 @drawn_labels.register
 def count_quarter_turns(spec: RandomRot90, decisions: Decisions) -> NDArray[np.int64]:
-    """Returns the number of quarter turns, 0 to 3."""
+    """Returns the number of quarter turns of each image, 0 to 3, [N] int64."""
     return (decisions[0] / 90).astype(np.int64)
 
 
