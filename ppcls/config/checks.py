@@ -80,7 +80,7 @@ def precision_problems(amp: AMP | None, optimizer: OptimizerSpec, loss: Loss, de
 
 
 def auxiliary_problems(arch: Model, loss: Loss) -> Problems:
-    """Checks that GoogLeNet's auxiliary classifiers, which are outputs in training only, have a loss."""
+    """Checks that GoogLeNet is trained with GoogLeNetLoss, and that other models do not use this loss."""
     used = [at for at, spec in enumerate(loss.Train) if isinstance(spec, GoogLeNetLoss)]
     if isinstance(arch, Arch) and arch.name == "GoogLeNet":
         if arch.ml_decoder is not None:

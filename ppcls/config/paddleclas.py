@@ -120,9 +120,10 @@ def _translate_semi_supervised(tree: Tree, settings: Tree) -> None:
 
 
 def _translate_optimizers(tree: Tree) -> None:
-    """Replaces a list of optimizers by the model's one.
+    """Replaces a list of optimizers with the optimizer of the model.
 
-    The other one may be SGD with a constant learning rate for CenterLoss, which becomes a key of the loss.
+    A second optimizer must be SGD with a constant learning rate for CenterLoss. This learning rate becomes a
+    key of the loss.
     """
     entries, losses = tree.get("Optimizer"), mapping_at(tree, "Loss").get("Train")
     if not isinstance(entries, list) or not isinstance(losses, list):

@@ -22,13 +22,14 @@ _STRATEGY = "FLAGS_allocator_strategy"
 
 
 def connect(config: Config, state: TrainState) -> tuple[TrainState, Step, str]:
-    """Chooses the step of a run, and connects its ranks as the step needs it; waits for all of them.
+    """Chooses the function that executes the steps of a run, and connects the ranks. All ranks must call it.
 
     Returns:
-        The same run, whose ranks have rank 0's weights and exchange gradients; its step; a line for the log.
+        A state of the same run, in which all ranks have the weights of rank 0 and exchange gradients; the
+        function that executes steps; and a line for the log.
 
     Raises:
-        UserError: As `choose_step`.
+        UserError: See `choose_step`.
     """
     step, execution = choose_step(config, state)
     overlapping = not isinstance(step, GraphedStep)

@@ -12,7 +12,7 @@ Activation = Literal["softmax", "sigmoid"]  # turns logits into scores from 0 to
 
 
 class PostProcess(Spec):
-    """Selects classes by their scores."""
+    """Base class of post-processing, which selects classes by their scores."""
 
     activation: ClassVar[Activation] = "softmax"
     class_id_map_file: str | None = None

@@ -15,7 +15,7 @@ from ppcls.config.sections.transform import check_chain
 from ppcls.errors import UserError
 from ppcls.registry import DATASETS, INPUT_SIZES, SAMPLERS
 
-_EVALUATED = 256  # images per batch, from which an evaluation is hardly faster
+_EVALUATED = 256  # largest default batch size of evaluations; larger batches are hardly faster
 _AUTO = BeforeValidator(lambda value: None if value == "auto" else value)
 
 
@@ -168,9 +168,13 @@ class QueryAndGallery(Section):
 
 
 def _with_batch_size(split: Any, train: Split | None) -> Any:
-    """Returns evaluation data whose sampler has a batch size, if one is known from the training data.
+    """Adds the default batch size to evaluation data without a batch size.
 
-    An evaluation needs less memory than training.
+    It is up to twice the batch size of training, because an evaluation needs less memory than training.
+
+    Args:
+        split: Evaluation data as plain data.
+        train: Training data; None if there is none. The evaluation data then stays unchanged.
     """
     sampler = split.get("sampler") if isinstance(split, dict) else None
     if train is None or not isinstance(sampler, dict) or not _lacks_batch_size(sampler):
@@ -196,7 +200,8 @@ class DataLoader(Section):
     """Unlabelled images for semi-supervised training with the section SSL; default: none."""
     Eval: Split | QueryAndGallery | None = None
     """Evaluation data: one data set, or, with `Global.eval_mode: retrieval`, Query and Gallery. Required for
-    evaluation. The default batch size is twice that of Train, up to 256 images, but at least Train's."""
+    evaluation. The default batch size is twice the batch size of Train, but at most 256, or the batch size of
+    Train if it is larger than 256."""
 
     @field_validator("Eval", mode="before")
     @classmethod

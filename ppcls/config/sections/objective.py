@@ -124,9 +124,10 @@ class FocalLoss(ClassWeightedLoss):
 
 
 class GoogLeNetLoss(LossSpec):
-    """Cross-entropy of GoogLeNet, plus 0.3 times that of each auxiliary classifier (Szegedy et al. 2014).
+    """Loss of GoogLeNet (Szegedy et al. 2014): cross-entropy of the classifier and its auxiliary classifiers.
 
-    Evaluation has no auxiliary classifiers.
+    The cross-entropy of each auxiliary classifier has the weight 0.3. Evaluation does not use the auxiliary
+    classifiers.
     """
 
     labels: ClassVar[Labels] = "one"

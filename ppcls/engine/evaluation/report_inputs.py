@@ -174,9 +174,9 @@ def to_uint8(pixels: NDArray[Any], dtype: str, rgb: bool) -> NDArray[np.uint8]:
 
 @paddle.no_grad()  # type: ignore[untyped-decorator]
 def weight_histograms(model: nn.Layer) -> dict[str, Histogram]:
-    """Returns histograms of the trainable parameters by name, without non-finite parameters.
+    """Computes histograms of the trainable parameters on the device, and returns them by name.
 
-    The device computes them.
+    Parameters with non-finite values are omitted.
     """
     histograms = {}
     for name, weight in model.named_parameters():
