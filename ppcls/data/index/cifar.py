@@ -100,7 +100,7 @@ def _read_files(source: Path, names: Sequence[str]) -> list[tuple[Path, bytes]]:
 def _read_member(tar: tarfile.TarFile, name: str) -> bytes:
     member = tar.getmember(name)
     if not member.isfile() or member.size > _MAX_BYTES:
-        raise tarfile.TarError(f"{name}: expected a file of at most {_MAX_BYTES} bytes")
+        raise tarfile.TarError(f"{name}: expected a file of at most {_MAX_BYTES} bytes, found {member.size}")
     file = tar.extractfile(member)
     assert file is not None  # because the member is a regular file
     return file.read()

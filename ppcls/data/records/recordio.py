@@ -30,7 +30,7 @@ _MAX_LABEL = 1 << 24  # float32 can't represent all larger integers
 
 
 class _PartError(ValueError):
-    """The bytes are not a valid part. The message completes "expected": "..., found ..."."""
+    """The bytes are not a valid part of a record."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class RecordIOFormat(FileFormat):
             content = _join_parts(record)
             size, _ = _parse_image_head(content)
         except _PartError as error:
-            raise DecodeError(f"damaged record: expected {error}") from None
+            raise DecodeError(f"damaged record: {error}") from None
         return content[size:]
 
 
@@ -108,9 +108,9 @@ def _split_parts(content: bytes) -> Iterator[bytes]:
 def _parse_part_head(head: bytes | memoryview) -> tuple[int, int]:
     """Returns the flag of a part and the size of its content in bytes."""
     if len(head) < _HEAD:
-        raise _PartError(f"a part header of {_HEAD} bytes, found only {len(head)} bytes")
+        raise _PartError(f"expected a part header of {_HEAD} bytes, found only {len(head)} bytes")
     if head[:4] != _MAGIC:
-        raise _PartError(f"the magic number {_MAGIC.hex()}, found {head[:4].hex()}")
+        raise _PartError(f"expected the magic number {_MAGIC.hex()}, found {head[:4].hex()}")
     word = struct.unpack("<I", head[4:_HEAD])[0]
     return word >> 29, word & (_MAX_PART - 1)
 
@@ -126,7 +126,7 @@ def _record_end(file: ShardFile, offset: int) -> int:
         try:
             kind, size = _parse_part_head(file.read(offset, _HEAD))
         except _PartError as error:
-            raise UserError(f"{file.path}, byte {offset}: expected {error}") from None
+            raise UserError(f"{file.path}, byte {offset}: {error}") from None
         if not _may_follow(kind, first=first):
             raise file.damaged(
                 offset, "a record" if first else "the next part of a record", f"a part with flag {kind}"
@@ -151,10 +151,10 @@ def _join_parts(record: bytes | memoryview) -> bytes | memoryview:
     while True:
         kind, size = _parse_part_head(record[at : at + _HEAD])
         if not _may_follow(kind, first=not contents):
-            raise _PartError(f"the next part of a record, found a part with flag {kind}")
+            raise _PartError(f"expected the next part of a record, found a part with flag {kind}")
         at += _HEAD
         if at + size > len(record):
-            raise _PartError(f"a part of {size} bytes, found only {len(record) - at} bytes")
+            raise _PartError(f"expected a part of {size} bytes, found only {len(record) - at} bytes")
         contents.append(record[at : at + size])
         at += size + -size % 4
         if kind in (_WHOLE, _LAST):
@@ -164,13 +164,17 @@ def _join_parts(record: bytes | memoryview) -> bytes | memoryview:
 def _parse_image_head(content: bytes | memoryview) -> tuple[int, float]:
     """Returns the offset of the image in ``content``, and the label."""
     if len(content) < _IMAGE_HEAD.size:
-        raise _PartError(f"an image header of {_IMAGE_HEAD.size} bytes, found only {len(content)} bytes")
+        raise _PartError(
+            f"expected an image header of {_IMAGE_HEAD.size} bytes, found only {len(content)} bytes"
+        )
     flag, label, _, _ = _IMAGE_HEAD.unpack_from(content)
     if flag > 1:
-        raise _PartError(f"one label, found {flag}")
+        raise _PartError(f"expected one label, found {flag}")
     if flag == 1:
         if len(content) < _IMAGE_HEAD.size + 4:
-            raise _PartError("a label of 4 bytes after the image header, found the end of the record")
+            raise _PartError(
+                "expected a label of 4 bytes after the image header, found the end of the record"
+            )
         (label,) = struct.unpack_from("<f", content, _IMAGE_HEAD.size)
     return _IMAGE_HEAD.size + 4 * flag, label
 
@@ -184,10 +188,10 @@ def _read_label(file: ShardFile, offset: int, size: int) -> int:
         elif size <= MAX_IMAGE_BYTES:  # the image header may contain the magic number and be split
             content = _join_parts(file.read(offset, size))
         else:
-            raise _PartError(f"a record of at most {MAX_IMAGE_BYTES} bytes, found {size} bytes")
+            raise _PartError(f"expected a record of at most {MAX_IMAGE_BYTES} bytes, found {size} bytes")
         _, label = _parse_image_head(content)
         if not label.is_integer() or abs(label) > _MAX_LABEL:
-            raise _PartError(f"a whole number up to {_MAX_LABEL} as label, found {label}")
+            raise _PartError(f"expected a whole number up to {_MAX_LABEL} as label, found {label}")
     except _PartError as error:
-        raise UserError(f"{file.path}, byte {offset}: expected {error}") from None
+        raise UserError(f"{file.path}, byte {offset}: {error}") from None
     return int(label)

@@ -27,7 +27,7 @@ _MAX_LABEL_DIGITS = 18
 
 
 class _SampleError(ValueError):
-    """The sample can't be used. The message completes "expected": "..., found ..."."""
+    """The sample does not have one image and one valid label."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class WebDatasetFormat(FileFormat):
             try:
                 rows.append(self._read_sample(file, sample))
             except _SampleError as error:
-                problems.append(f"{index.path}, line {line}: expected {error}")
+                problems.append(f"{index.path}, line {line}: {error}")
         raise_line_errors(problems)
         offsets, sizes, labels = np.array(rows, np.int64).T
         return offsets, sizes, labels
@@ -103,12 +103,13 @@ class WebDatasetFormat(FileFormat):
         if len(images) != 1 or len(labels) != 1:
             extensions = ", ".join(f".{member.extension}" for member in sample)
             raise _SampleError(
-                f"one image ({', '.join(self.extensions)}) and one .{_LABEL} file, found {extensions}"
+                f"expected one image ({', '.join(self.extensions)}) and one .{_LABEL} file, "
+                f"found {extensions}"
             )
         text = file.read(labels[0].offset, min(labels[0].size, _MAX_LABEL_DIGITS + 2)).strip()
         if not text.isdigit() or len(text) > _MAX_LABEL_DIGITS:
             raise _SampleError(
-                f"a whole number in the .{_LABEL} file at byte {labels[0].offset}, found {text!r}"
+                f"expected a whole number in the .{_LABEL} file at byte {labels[0].offset}, found {text!r}"
             )
         return images[0].offset, images[0].size, int(text)
 

@@ -84,8 +84,8 @@ class DaliSettings:
     def python_threads(self) -> int:
         """Number of threads of a pipeline for calls into Python.
 
-        A pipeline with one thread also has several of these threads. DALI runs only one such call at a time
-        in a process, so a slow call delays all other pipelines.
+        DALI runs only one call into Python at a time in a process, so a slow call delays all pipelines. To
+        make calls faster, even a pipeline with one thread uses several threads for them.
         """
         return max(self.per_pipeline().threads, min(self.threads // 2, _CALL_THREADS))
 
