@@ -84,14 +84,16 @@ def auxiliary_problems(arch: Model, loss: Loss) -> Problems:
     used = [at for at, spec in enumerate(loss.Train) if isinstance(spec, GoogLeNetLoss)]
     if isinstance(arch, Arch) and arch.name == "GoogLeNet":
         if arch.ml_decoder is not None:
-            yield problem("does not work with GoogLeNet; remove it", "Arch", "ml_decoder")
+            yield problem("GoogLeNet does not support this option; remove it", "Arch", "ml_decoder")
         if not used:
-            yield problem("GoogLeNet has auxiliary classifiers; expected GoogLeNetLoss", "Loss", "Train")
+            text = "the auxiliary classifiers of GoogLeNet need GoogLeNetLoss; add it"
+            yield problem(text, "Loss", "Train")
         return
     if any(part.name == "GoogLeNet" for part in arch.architectures):
         yield problem("GoogLeNet is only supported as Arch.name; choose another architecture", "Arch")
     for at in used:
-        yield problem("expected Arch.name GoogLeNet", "Loss", "Train", at, "GoogLeNetLoss")
+        text = "needs auxiliary classifiers; expected Arch.name: GoogLeNet"
+        yield problem(text, "Loss", "Train", at, "GoogLeNetLoss")
 
 
 def label_problems(loss: Loss, metric: Metric, data: DataLoader) -> Problems:

@@ -341,8 +341,8 @@ def test_googlenet_needs_its_loss_and_the_loss_needs_googlenet() -> None:
     losses = {part: [{"GoogLeNetLoss": {"weight": 1.0}}] for part in ("Train", "Eval")}
     load_config({**tree, "Loss": losses})
     with pytest.raises(
-        ConfigError, match=r"Loss\.Train: GoogLeNet has auxiliary classifiers; expected GoogLe"
+        ConfigError, match=r"Loss\.Train: the auxiliary classifiers of GoogLeNet need GoogLeNetLoss"
     ):
         load_config(tree)
-    with pytest.raises(ConfigError, match=r"GoogLeNetLoss: expected Arch.name GoogLeNet"):
+    with pytest.raises(ConfigError, match=r"GoogLeNetLoss: needs auxiliary classifiers"):
         load_config({**plain("ResNet18"), "Loss": losses})

@@ -295,7 +295,7 @@ def test_backbone_weights_may_have_other_classes(images: Path, tmp_path: Path) -
             {"Arch__Neck__name": "ArcMargin"},
             "Arch.Neck: expected FC, VehicleNeck, BNNeck or Tanh, got ArcMargin",
         ),
-        ({"Arch__Head": None}, "Loss.Train[0].CELoss: needs classes; expected a Head in Arch"),
+        ({"Arch__Head": None}, "Loss.Train[0].CELoss: needs classes; add a Head to Arch"),
         (
             {"Loss__Train": [{"TripletLossV2": {}}], "Metric__Train": []},
             "Arch.Head: no loss uses the classes of the Head; add CELoss to Loss.Train, or remove the Head",
@@ -360,7 +360,7 @@ def test_query_and_gallery_errors_are_reported(images: Path, tmp_path: Path) -> 
     with pytest.raises(ConfigError) as caught:
         validate(tree, "tree")
     problems = "\n".join(caught.value.problems)
-    assert "DataLoader.Eval: has Query and Gallery; expected Global.eval_mode: retrieval" in problems
+    assert "DataLoader.Eval: Query and Gallery are only for retrieval; set Global.eval_mode" in problems
     assert "DataLoader.Eval.Gallery.sampler.name: evaluation uses each sample once" in problems
     assert "DataLoader.Eval.Query.dataset.transform_ops: produces images with 1 channel," in problems
 

@@ -458,10 +458,10 @@ def embedding_problems(
             if isinstance(spec, CenterLoss):
                 yield from _center_problems(spec, rec, where)
             if headless and not spec.on_embeddings and not (split == "Eval" and retrieval):
-                yield problem("needs classes; expected a Head in Arch", *where)
+                yield problem("needs classes; add a Head to Arch", *where)
         for position, measure in enumerate(getattr(metric, split)):
             if headless and not isinstance(measure, RetrievalSpec):
-                text = "needs classes; expected a Head in Arch"
+                text = "needs classes; add a Head to Arch"
                 yield problem(text, "Metric", split, position, measure.kind)
     for position, measure in enumerate(metric.Eval):
         if isinstance(measure, RetrievalSpec) != retrieval:
@@ -474,7 +474,8 @@ def embedding_problems(
     if retrieval and rec is None:
         yield problem("retrieval needs embeddings; expected Arch.name: RecModel", "Global", "eval_mode")
     if isinstance(data.Eval, QueryAndGallery) and not retrieval:
-        yield problem("has Query and Gallery; expected Global.eval_mode: retrieval", "DataLoader", "Eval")
+        text = "Query and Gallery are only for retrieval; set Global.eval_mode: retrieval"
+        yield problem(text, "DataLoader", "Eval")
     if rec is not None:
         yield from _gradient_problems(rec, loss.Train)
         yield from _dataset_problems(data)

@@ -107,9 +107,9 @@ def _can_add(block: Any, op: Any) -> bool:
 
 
 class CompiledModel(nn.Layer):  # type: ignore[misc]
-    """A model to compile to one program of Paddle's static executor. Shares the weights of the model.
+    """Wrapper of a model, to compile it to one program of Paddle's static executor.
 
-    The original model stays unchanged, for evaluation and checkpoints.
+    It shares the weights of the model. The model itself stays unchanged, for evaluation and checkpoints.
     """
 
     def __init__(self, model: nn.Layer) -> None:

@@ -31,8 +31,8 @@ class RunProgress:
         not_better: Number of evaluations since the best one.
         closing: Whether the steps of the last started epoch are finished, but its evaluation and checkpoint
             are not.
-        schedule_shift: Number of updates by which the learning rate schedule is ahead of ``update``; not 0
-            after earlier epochs with another number of updates.
+        schedule_shift: Number of updates by which the learning rate schedule is ahead of ``update``. It is
+            not 0 if earlier epochs had another number of updates.
     """
 
     update: int = 0
@@ -46,8 +46,8 @@ class RunProgress:
 class TrainState:
     """State of a run between two steps. A checkpoint stores all parts that change.
 
-    `ppcls.engine.core.build.build_state` builds all parts, and none is exchanged afterwards. A state derived
-    by `dataclasses.replace` is the same run: it shares weights and progress.
+    `ppcls.engine.core.build.build_state` builds all parts, and no part is replaced afterwards. A copy by
+    `dataclasses.replace` represents the same run: it shares the weights and the progress.
 
     Attributes:
         model: Bare model, whose parameter names checkpoints use.
@@ -116,7 +116,11 @@ class TrainState:
         return self.config.Metric.Eval[0].names[0]
 
     def learning_rate(self, update: int) -> float:
-        """Returns the learning rate of an update, from 0."""
+        """Returns the learning rate of an update.
+
+        Args:
+            update: Number of the update in the run, from 0.
+        """
         return self.schedule(update + self.progress.schedule_shift)
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]

@@ -44,8 +44,8 @@ class EvalForward:
     def outputs(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Outputs]]:
         """Yields each batch with valid samples, and the outputs of these samples.
 
-        The host reads the overflow flag of a batch after it started the next batch, so the device is never
-        idle.
+        The host reads the overflow flag of a batch after it started the next batch, so the device does not
+        wait for the host.
         """
         unchecked: tuple[Batch, Outputs, Tensor] | None = None
         for batch in batches:

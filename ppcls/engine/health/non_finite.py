@@ -199,7 +199,7 @@ class NonFiniteMonitor:
 
 
 def _locate(updates: UpdateRange, number: int, batches: slice) -> _BadUpdate:
-    """Returns a bad update. It lists the batches with a non-finite loss, or all if no loss is non-finite."""
+    """Returns a bad update with its batches of non-finite loss, or all batches if every loss is finite."""
     wrong = np.argwhere(~np.isfinite(updates.losses[:, batches]))
     if not len(wrong):
         wrong = np.argwhere(np.ones_like(updates.losses[:, batches], np.bool_))
