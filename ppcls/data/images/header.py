@@ -124,7 +124,7 @@ def _read_other_header(file: io.BytesIO) -> Header:
         orientation = image.getexif().get(_ORIENTATION, 1) if has_exif else 1
         if image.format == "JPEG2000" and _codestream_size(file.getvalue()) != image.size:
             raise DecodeError(
-                "the header and the codestream of the JPEG 2000 file name different image sizes; save the "
+                "the header and the codestream of the JPEG 2000 file have different image sizes; save the "
                 "image again"
             )
         scans = count_scans(file.getvalue()) if image.format in _JPEG else 1

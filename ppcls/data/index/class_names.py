@@ -173,7 +173,9 @@ def _read(path: Path) -> str:
     except OSError as error:
         raise UserError(f"{path}: can't read this class_id_map_file: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text (class_id_map_file): {error.reason}") from None
+        raise UserError(
+            f"{path}: expected UTF-8 text (class_id_map_file), found other bytes: {error.reason}"
+        ) from None
 
 
 def _line_problem(label: str, name: str, names: dict[int, str], class_num: int) -> str | None:

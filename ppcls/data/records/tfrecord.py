@@ -60,7 +60,7 @@ class TFRecordFormat(FileFormat):
         """Returns offsets, sizes and labels of the records. See `FileFormat`."""
         offsets, sizes = index.parse_pairs("'offset size'").T
         if (end := int((offsets + sizes).max())) != file.size:
-            raise index.mismatch(f"its last record ends at byte {end}, but the file at byte {file.size}")
+            raise index.mismatch(f"its last record ends at byte {end}, but the file ends at byte {file.size}")
         order = np.argsort(offsets)
         if (offsets[order][1:] < (offsets + sizes)[order][:-1]).any():
             raise index.mismatch("its records overlap")

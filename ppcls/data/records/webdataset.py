@@ -78,7 +78,7 @@ class WebDatasetFormat(FileFormat):
             end = max(member.offset + member.size for member in sample)
             if end > file.size:
                 raise index.mismatch(
-                    f"the sample of line {line} ends at byte {end}, but the file at byte {file.size}"
+                    f"the sample of line {line} ends at byte {end}, but the file ends at byte {file.size}"
                 )
             try:
                 rows.append(self._read_sample(file, sample))

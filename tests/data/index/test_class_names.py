@@ -60,7 +60,7 @@ def test_read_class_names_reports_unreadable_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="can't read this class_id_map_file: Is a directory"):
         read_class_names(tmp_path, 3)
     (tmp_path / "latin").write_bytes(b"0 caf\xe9\n")
-    with pytest.raises(UserError, match="latin: not UTF-8 text"):
+    with pytest.raises(UserError, match="latin: expected UTF-8 text"):
         read_class_names(tmp_path / "latin", 3)
 
 
