@@ -23,7 +23,9 @@ from ppcls.arch.layers.windows import WindowAttention, add_constant
 _HIDDEN = 512  # width of the hidden layer in the network that computes position biases
 _MAX_BIAS = 16.0
 _MAX_SCALE = 100.0
-_EPSILON = 1e-6  # smallest norm of queries and keys, to avoid a division by 0
+# Added to the norm of queries and keys. Keys of padding are 0, and their gradients are divided by this value,
+# so a smaller one makes these gradients overflow in float16.
+_EPSILON = 1e-4
 
 
 class CosineAttention(WindowAttention):
@@ -58,13 +60,19 @@ class CosineAttention(WindowAttention):
 
     def compare(self, query: Tensor, key: Tensor) -> Tensor:
         """Maps queries and keys [B, heads, N, width / heads] to their scaled cosines [B, heads, N, N]."""
-        query, key = (F.normalize(x, axis=-1, epsilon=_EPSILON) for x in (query, key))
-        scores = self.scores(query, key)
+        scores = self.scores(_normalize(query), _normalize(key))
         return scores * self.logit_scale.clip(max=math.log(_MAX_SCALE)).exp().astype(scores.dtype)
 
     def table(self) -> Tensor:
         """Returns the computed biases of all relative positions, [(2 * window - 1) ** 2, heads]."""
         return _MAX_BIAS * F.sigmoid(self.cpb_mlp(self.relative_coords_table).flatten(0, 2))
+
+
+def _normalize(x: Tensor) -> Tensor:
+    """Returns vectors scaled to length 1, computed in float32. Zero vectors stay zero."""
+    exact = x.astype("float32")
+    squares = exact.square().sum(axis=-1, keepdim=True)
+    return (exact * (squares + _EPSILON**2).rsqrt()).astype(x.dtype)
 
 
 def log_distances(window: int, trained_window: int) -> NDArray[np.float32]:
