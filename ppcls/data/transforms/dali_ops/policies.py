@@ -9,6 +9,7 @@ import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from functools import singledispatch
 from typing import Any
 
@@ -17,6 +18,7 @@ from nvidia.dali import pipeline as dali_pipeline
 from nvidia.dali._utils import dali_trace
 from nvidia.dali.auto_aug import augmentations, auto_augment, rand_augment, trivial_augment
 from nvidia.dali.auto_aug.core import augmentation, select, signed_bin
+from nvidia.dali.pipeline import do_not_convert
 
 from ppcls.data.transforms.dali_ops.graph import LoweringContext, Node, lower, numpy_on_cpu
 from ppcls.data.transforms.specs.mixed_policies import AugMix, RandAugmentV4
@@ -35,7 +37,7 @@ DaliSuite = Mapping[str, Any]  # augmentations of nvidia.dali.auto_aug by name
 @lower.register
 @numpy_on_cpu
 def lower_policy(spec: Policy, node: Any, context: LoweringContext) -> Node:
-    suite = dali_suite(spec)
+    suite = {name: _unconverted(entry) for name, entry in dali_suite(spec).items()}
     operations, bins, negated, *others = context.decisions
     options = {"shape": others[0]} if spec.translates and spec.translation[1] else {}
 
@@ -62,6 +64,17 @@ def lower_policy(spec: Policy, node: Any, context: LoweringContext) -> Node:
             for stage in range(len(spec.stages)):
                 chains[0] = run_stage(stage, chains[0], select_operation)
     return _mix(node, chains, others[-1]) if isinstance(spec, AugMix) else chains[0]
+
+
+def _unconverted(entry: Any) -> Any:
+    """Returns an augmentation that computes its table of parameters as plain Python.
+
+    DALI runs an augmentation in a form that also accepts nodes as conditions, which takes seconds for the
+    tables of `AugMix`.
+    """
+    entry = copy(entry)
+    entry._map_mags_to_params = do_not_convert(entry._map_mags_to_params)
+    return entry
 
 
 def _mix(node: Node, chains: list[Node], weights: Node) -> Node:
