@@ -245,7 +245,7 @@ METRICS = Registry(
 HEADS = Registry(
     "neck or head",
     _in(
-        f"{_OBJECTIVES}.embedding",
+        f"{_OBJECTIVES}.rec_model",
         "FC",
         "ArcMargin",
         "CosMargin",

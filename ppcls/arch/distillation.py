@@ -10,7 +10,7 @@ import paddle
 from paddle import Tensor, nn
 
 from ppcls.arch.layers.feature_extractor import FeatureExtractor
-from ppcls.outputs import LOGITS, layer_output_name
+from ppcls.outputs import LOGITS, Outputs, get_logits, layer_output_name
 
 
 class DistillationNetwork(nn.Layer):  # type: ignore[misc]
@@ -65,15 +65,20 @@ class DistillationNetwork(nn.Layer):  # type: ignore[misc]
                 with self._teaching.get(name, nullcontext)():
                     outputs |= _named(name, *teacher(image))
         for name, learner in self._learners.items():
-            outputs |= _named(name, *learner(image))
-        outputs[LOGITS] = outputs[self._name]
+            own, features = learner(image)
+            outputs |= _named(name, own, features)
+            if name == self._name:
+                outputs |= own if isinstance(own, dict) else {LOGITS: own}
         for loss in self._losses:
             outputs[loss] = getattr(self.student, loss)(outputs)
         return outputs
 
 
-def _named(name: str, logits: Tensor, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: logits, **{layer_output_name(name, layer): feature for layer, feature in features.items()}}
+def _named(name: str, outputs: Outputs, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        name: get_logits(outputs),
+        **{layer_output_name(name, layer): feature for layer, feature in features.items()},
+    }
 
 
 def attach_to_student(student: nn.Layer, name: str, layer: nn.Layer) -> None:

@@ -20,7 +20,7 @@ from ppcls.cli.options import (
     read_config,
 )
 from ppcls.config.load import load_config, read_tree
-from ppcls.config.objectives.embedding import RecModel
+from ppcls.config.objectives.rec_model import RecModel
 from ppcls.errors import UserError
 
 
@@ -100,7 +100,7 @@ def calibrate(argv: Arguments = None) -> None:
     checkpoint = find_checkpoint(Path(arguments.model))
     weights = f"Global.pretrained_model={json.dumps(str(checkpoint))}"
     config = load_config(checkpoint / "config.yaml", [weights, *arguments.override])
-    if isinstance(config.Arch, RecModel):
+    if isinstance(config.Arch.inferred, RecModel):
         raise UserError(f"{checkpoint}: returns embeddings, which have no probabilities to calibrate")
     from ppcls import api
     from ppcls.deploy.models.temperature import TemperatureScaling, write_temperature

@@ -9,7 +9,8 @@ from pydantic_core import InitErrorDetails
 
 from ppcls.config.base.fields import problem
 from ppcls.config.objectives.distillation import DistillationModel
-from ppcls.config.objectives.embedding import CenterLoss, RecModel
+from ppcls.config.objectives.embedding import CenterLoss
+from ppcls.config.objectives.rec_model import RecModel
 from ppcls.config.sections.dataset import CustomLabelDataset, ImageFolderDataset, MultiLabelDataset
 from ppcls.config.sections.infer import Infer, MultiLabelThreshOutput, ThreshOutput, Topk
 from ppcls.config.sections.loader import DataLoader, Split
@@ -207,7 +208,7 @@ def metric_problems(metric: Metric, class_num: int) -> Problems:
 
 def post_process_problems(infer: Infer | None, data: DataLoader, arch: Model) -> Problems:
     """Checks that post-processing fits the labels and classes. Ignores a RecModel, which has no classes."""
-    if infer is None or isinstance(arch, RecModel):
+    if infer is None or isinstance(arch.inferred, RecModel):
         return
     post, where = infer.PostProcess, ("Infer", "PostProcess")
     if isinstance(post, Topk) and post.topk > arch.class_num:
@@ -301,7 +302,7 @@ def drawn_label_problems(data: DataLoader, loss: Loss, arch: Model) -> Problems:
         if split.sampler.kind not in ("DistributedBatchSampler", "BatchSampler"):
             text = f"{split.sampler.kind} needs a list file with labels; use DistributedBatchSampler"
             yield problem(text, *_split_loc(place), "sampler", "name")
-        if isinstance(arch, RecModel):
+        if isinstance(arch.inferred, RecModel):
             text = "a RecModel needs identities, which CustomLabelDataset does not have; use a classifier"
             yield problem(text, "Arch", "name")
     if data.Train is None or not isinstance(data.Train.dataset, CustomLabelDataset):

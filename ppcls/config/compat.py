@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppcls.config.base.fields import Section, Spec
 from ppcls.config.objectives.distillation import NamedModel
-from ppcls.config.objectives.embedding import RecModel
+from ppcls.config.objectives.rec_model import RecModel
 from ppcls.config.sections.infer import Topk
 from ppcls.config.sections.model import Arch
 from ppcls.config.sections.optimizer import CoupledSpec
@@ -46,7 +46,11 @@ def _overridden_keys(config: Config) -> Iterator[str]:
             )
     if config.Global.re_ranking and config.Global.eval_mode != "retrieval":
         yield "Global.re_ranking has no effect without Global.eval_mode: retrieval"
-    if isinstance(config.Arch, RecModel) and config.Infer is not None and config.Infer.PostProcess != Topk():
+    if (
+        isinstance(config.Arch.inferred, RecModel)
+        and config.Infer is not None
+        and config.Infer.PostProcess != Topk()
+    ):
         yield "Infer.PostProcess has no effect; a RecModel returns embeddings"
 
 

@@ -80,6 +80,7 @@ def translate_paddleclas(tree: Tree) -> None:
         for position, transform in enumerate(chain):
             if isinstance(transform, dict) and [*transform] == ["Pad_paddle_vision"]:
                 chain[position] = {"Pad": transform["Pad_paddle_vision"]}
+        _drop_null_policies(chain)
         _translate_padding(chain)
         _translate_tensors(chain)
     post_process = mapping_at(tree, "Infer.PostProcess")
@@ -223,6 +224,11 @@ def _chains(tree: Tree) -> Iterator[list[Any]]:
                 yield from visit(value)
 
     yield from visit({key: tree.get(key) for key in ("DataLoader", "Infer")})
+
+
+def _drop_null_policies(chain: list[Any]) -> None:
+    """Removes a TimmAutoAugment without policy, which stops PaddleClas, from FasterNet_T0."""
+    chain[:] = [entry for entry in chain if entry != {"TimmAutoAugment": {"config_str": None}}]
 
 
 def _translate_padding(chain: list[Any]) -> None:

@@ -12,7 +12,8 @@ from ppcls.config import checks
 from ppcls.config.base.fields import Section, Tagged, Variants
 from ppcls.config.objectives.distillation import DistillationModel
 from ppcls.config.objectives.distillation_losses import distillation_problems
-from ppcls.config.objectives.embedding import RecModel, embedding_problems
+from ppcls.config.objectives.embedding import embedding_problems
+from ppcls.config.objectives.rec_model import RecModel
 from ppcls.config.sections import infer, loader, model, objective, run
 from ppcls.config.sections.optimizer import OptimizerSpec
 from ppcls.registry import OPTIMIZERS
@@ -80,7 +81,7 @@ class Config(Section):
             *checks.metric_problems(self.Metric, arch.class_num),
             *checks.class_weight_problems(self.Loss, data, arch.class_num),
             *distillation_problems(arch, self.Loss, self.Metric),
-            *embedding_problems(arch, self.Loss, self.Metric, data, retrieval),
+            *embedding_problems(arch.inferred, self.Loss, self.Metric, data, retrieval),
             *checks.multi_label_problems(data, settings.use_multilabel),
             *checks.post_process_problems(self.Infer, data, arch),
             *checks.image_problems(settings, arch, data, self.Infer),
@@ -108,5 +109,6 @@ class Config(Section):
             training: Whether to return it for ``DataLoader.Train``; otherwise for the evaluation data.
         """
         retrieval = self.Global.eval_mode == "retrieval" and not training
-        headless = isinstance(self.Arch, RecModel) and self.Arch.Head is None
+        arch = self.Arch.inferred
+        headless = isinstance(arch, RecModel) and arch.Head is None
         return None if retrieval or headless else self.Arch.class_num

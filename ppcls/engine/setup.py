@@ -12,7 +12,7 @@ from paddle import nn
 from ppcls.config.class_folders import find_class_root
 from ppcls.config.compat import config_warnings
 from ppcls.config.objectives.distillation import DistillationModel
-from ppcls.config.objectives.embedding import RecModel
+from ppcls.config.objectives.rec_model import RecModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.dataset import ImageFolderDataset
 from ppcls.config.sections.infer import Infer
@@ -128,8 +128,9 @@ def load_pretrained(config: Config, model: nn.Layer, images: int, resumed: Path 
         source = arch.initial_weights(arch.student)
     elif not source and isinstance(arch, Arch):
         source = arch.weights
-    if not source and isinstance(arch, RecModel) and arch.Backbone.weights:
-        return [f"weights of the backbone from {arch.Backbone.weights}"]
+    section = arch.inferred
+    if not source and isinstance(section, RecModel) and section.Backbone.weights:
+        return [f"weights of the backbone from {section.Backbone.weights}"]
     if not source:
         return [f"no initial weights (Global.pretrained_model): {_from_scratch(config.Optimizer)}"]
     return _start_from(config, model, source)

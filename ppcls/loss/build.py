@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,20 +25,22 @@ from ppcls.config.objectives.distillation_losses import (
     LogitPairLoss,
 )
 from ppcls.config.objectives.embedding import (
-    ArcMargin,
     CenterLoss,
-    CircleMargin,
-    CosMargin,
     DCHLoss,
     DSHSDLoss,
     LCDSHLoss,
-    MarginHead,
     PairwiseCosface,
     SupConLoss,
     TripletLossV2,
 )
 from ppcls.config.objectives.layer_losses import DistillationDistanceLoss, DistillationRKDLoss
 from ppcls.config.objectives.multi_label import MultiLabelAsymmetricLoss, MultiLabelLoss
+from ppcls.config.objectives.rec_model import (
+    ArcMargin,
+    CircleMargin,
+    CosMargin,
+    MarginHead,
+)
 from ppcls.config.sections.objective import BCELoss, CELoss, FocalLoss, GoogLeNetLoss, LossSpec
 from ppcls.loss import classification, distillation, embedding, features, hashing
 from ppcls.loss.class_weights import ClassCounts, class_weights, logit_offsets
@@ -71,7 +73,7 @@ def _tensor(values: NDArray[Any] | None) -> Tensor | None:
 def build_criterion(
     losses: tuple[LossSpec, ...],
     positives: NDArray[Any] | None = None,
-    margin: MarginHead | None = None,
+    margins: Mapping[str, MarginHead] | None = None,
     counts: ClassCounts | None = None,
     model: nn.Layer | None = None,
 ) -> Criterion:
@@ -80,7 +82,7 @@ def build_criterion(
     Args:
         losses: One or more losses.
         positives: Share of images that have each class, [C], for losses whose weights depend on it.
-        margin: Config of the head if its logits are cosines, else None.
+        margins: Config of heads whose outputs are cosines, by the names of these outputs.
         counts: Number of training images per class, for losses whose weights depend on it.
         model: Model that contains the trainable layers of the losses; see `learned_losses`. None if no loss
             needs it.
@@ -107,8 +109,12 @@ def build_criterion(
     ]
 
     def criterion(outputs: Outputs, label: Tensor) -> Tensor:
-        if margin is not None:
-            outputs = {**outputs, LOGITS: _apply_margin(margin, outputs[LOGITS], label)}
+        changed = {
+            name: _apply_margin(head, outputs[name], label)
+            for name, head in (margins or {}).items()
+            if name in outputs
+        }
+        outputs = {**outputs, **changed} if changed else outputs
         return sum(weight * loss(outputs, label) for loss, weight in terms)
 
     return criterion
@@ -285,7 +291,11 @@ def _sum_over_models(names: Sequence[str], loss: Criterion) -> Criterion:
     """Returns a function that sums a loss over models. In evaluation, the student is the only model."""
 
     def criterion(outputs: Outputs, label: Tensor) -> Tensor:
-        return sum(loss(outputs[name] if isinstance(outputs, dict) else outputs, label) for name in names)
+        logits = (
+            outputs[name] if isinstance(outputs, dict) and name in outputs else get_logits(outputs)
+            for name in names
+        )
+        return sum(loss(output, label) for output in logits)
 
     return criterion
 

@@ -16,7 +16,7 @@ from ppcls.arch.embedding import (
     remove_classifier,
 )
 from ppcls.arch.embedding import EmbeddingLinear as Neck
-from ppcls.config.objectives.embedding import RecModel
+from ppcls.config.objectives.rec_model import RecModel
 from ppcls.engine.core.networks import build_network
 
 

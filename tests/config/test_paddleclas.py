@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import paddle
@@ -11,7 +12,8 @@ from paddleclas_trees import attributes, plain, retrieving
 from ppcls.config.base.errors import ConfigError
 from ppcls.config.compat import config_warnings
 from ppcls.config.load import load_config
-from ppcls.config.objectives.embedding import CenterLoss, RecModel
+from ppcls.config.objectives.embedding import CenterLoss
+from ppcls.config.objectives.rec_model import RecModel
 from ppcls.config.sections.dataset import CustomLabelDataset
 from ppcls.config.sections.infer import MultiLabelThreshOutput, ThreshOutput
 from ppcls.config.sections.sampler import PKSampler, RepeatedAugSampler
@@ -104,11 +106,43 @@ def test_stages_of_a_distilled_model_yield_to_named_layers() -> None:
         load_config(tree)
 
 
-def test_distillation_of_embedding_models_is_one_error() -> None:
-    tree = plain(LCNET)
-    tree["Arch"] = {"name": "DistillationModel", "models": [{"Teacher": retrieving()["Arch"]}]}
-    tree["Arch"]["models"].append({"Student": {"name": LCNET}})
-    with pytest.raises(ConfigError, match="Teacher: distillation of a RecModel is not supported"):
+def distilled() -> dict[str, Any]:
+    """A file with two embedding models that learn from each other."""
+    tree = retrieving()
+    rec = tree["Arch"]
+    other = {**rec, "Backbone": {"name": "ResNet18"}, "Neck": {**rec["Neck"], "embedding_size": 512}}
+    tree["Arch"] = {"name": "DistillationModel", "is_rec": True, "infer_output_key": "features"}
+    tree["Arch"] |= {"models": [{"Teacher": rec}, {"Student": other}], "infer_model_name": "Student"}
+    pairs = {"model_name_pairs": [["Student", "Teacher"]]}
+    tree["Loss"]["Train"] = [
+        {"DistillationGTCELoss": {"model_names": ["Student", "Teacher"], "key": "logits"}},
+        {"DistillationDMLLoss": pairs},
+        {"DistillationDistanceLoss": {**pairs, "key": "neck"}},
+    ]
+    return tree
+
+
+def test_distillation_of_embedding_models_loads() -> None:
+    config = load_config(distilled())
+    assert isinstance(config.Arch.inferred, RecModel)
+    assert (config.Arch.class_num, config.Arch.exported.name) == (3997, "ResNet18")
+    assert set(config.Arch.margins) == {"Teacher", "Student", "logits"}
+    dumped = json.loads(config.model_dump_json())
+    assert json.loads(load_config(dumped).model_dump_json()) == dumped
+
+
+def test_distillation_of_embedding_models_rejects_other_models_and_layers() -> None:
+    tree = distilled()
+    tree["Arch"]["models"][0] = {"Teacher": {"name": "ResNet18", "class_num": 3997}}
+    with pytest.raises(ConfigError, match="expected only classifiers, or only embedding models"):
+        load_config(tree)
+    tree = distilled()
+    tree["Loss"]["Train"][2]["DistillationDistanceLoss"]["key"] = "head"
+    with pytest.raises(ConfigError, match="head"):
+        load_config(tree)
+    tree = distilled()
+    tree["Arch"]["freeze_params_list"] = [True, False]
+    with pytest.raises(ConfigError, match=r"Teacher: is frozen, .* -o Arch.pretrained_list"):
         load_config(tree)
 
 
@@ -346,3 +380,11 @@ def test_googlenet_needs_its_loss_and_the_loss_needs_googlenet() -> None:
         load_config(tree)
     with pytest.raises(ConfigError, match=r"GoogLeNetLoss: needs auxiliary classifiers"):
         load_config({**plain("ResNet18"), "Loss": losses})
+
+
+def test_policy_without_name_is_no_policy() -> None:
+    tree = plain("FasterNet_T0")
+    ops = tree["DataLoader"]["Train"]["dataset"]["transform_ops"]
+    ops.insert(3, {"TimmAutoAugment": {"config_str": None}})
+    kinds = [spec.kind for spec in load_config(tree).DataLoader.need_train().dataset.transform_ops]
+    assert kinds == ["DecodeImage", "RandCropImage", "RandFlipImage", "NormalizeImage"]

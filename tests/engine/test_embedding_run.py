@@ -38,6 +38,8 @@ from ppcls.engine.core.precision import FP32
 from ppcls.engine.evaluation.evaluate import build_evaluator
 from ppcls.engine.setup import load_pretrained
 from ppcls.errors import UserError
+from ppcls.loss.build import build_criterion
+from ppcls.loss.embedding import arc_margin
 from ppcls.registry import ARCHITECTURES, TRANSFORMS
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import EvalRecord
@@ -142,6 +144,49 @@ def test_centers_are_trained_but_not_part_of_the_model(images: Path, tmp_path: P
     assert evaluate(["-c", path]) == 0
     assert export_cli.export(["-c", path, "--pdparams", str(tmp_path / "best.pdparams")]) == 0
     assert set(read_weights(tmp_path / "best.pdparams")) == trained.keys() - {"loss1.centers"}
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["mutual", "frozen teacher"])
+def test_embedding_models_learn_from_each_other(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], frozen: bool
+) -> None:
+    tree = retrieving(images, tmp_path / "run", Global__epochs=1)
+    rec, pairs = tree["Arch"], {"model_name_pairs": [["Student", "Teacher"]]}
+    paddle.seed(1)
+    teacher = build_network(validate(tree, "tree").Arch)
+    write_arrays(tmp_path / "teacher.safetensors", teacher.state_dict())
+    tree["Arch"] = {"name": "DistillationModel", "models": [{"Teacher": rec}, {"Student": rec}]}
+    tree["Arch"] |= {"pretrained_list": [str(tmp_path / "teacher.safetensors"), None]}
+    tree["Arch"]["freeze_params_list"] = [frozen, False]
+    names = ["Student"] if frozen else ["Student", "Teacher"]
+    tree["Loss"] = {
+        "Train": [
+            {"DistillationGTCELoss": {"model_names": names}},
+            {"DistillationDMLLoss": pairs},
+            {"DistillationDistanceLoss": {**pairs, "key": "neck", "weight": 1e-3}},
+        ],
+        "Eval": [{"DistillationGTCELoss": {"model_names": ["Student"]}}],
+    }
+    tree["Infer"] = {"transforms": tree["DataLoader"]["Eval"]["dataset"]["transform_ops"]}
+    config = validate(tree, "tree")
+    state = build_state(config, Runtime(cores=1, threads=1), lambda *_: None)
+    outputs = state.network(paddle.randn([2, 3, 16, 16]))
+    cosines, label = outputs["Teacher"].numpy().astype("float64"), paddle.to_tensor([0, 3])
+    loss = build_criterion(config.Loss.Train[:1], margins=config.Arch.margins)(outputs, label)
+    heads = [arc_margin(outputs[name], label, 0.2, 8.0) for name in names]
+    expected = sum(float(paddle.nn.functional.cross_entropy(logits, label)) for logits in heads)
+    assert float(loss) == pytest.approx(expected, rel=1e-5), "each model has its margin"
+    assert np.abs(cosines).max() <= 1 + 1e-6
+    path = str(write(tree))
+    assert cli.train(["-c", path]) == 0
+    assert list(evaluations(tmp_path / "run")[0].metrics) == ["recall1", "recall2", "mAP"]
+    trained = read_weights(tmp_path / "run" / "latest")
+    student = {name for name in trained if not name.startswith("Teacher.")}
+    assert student == set(teacher.state_dict())
+    assert (trained.keys() > student) is not frozen
+    image = read_index(config.DataLoader.need_train().dataset, None).name(0)
+    assert infer_cli.infer([image, "--model", str(tmp_path / "run"), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out.splitlines()[-1])["embedding"]) == 6
 
 
 @pytest.mark.slow

@@ -10,14 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ppcls.config.objectives.embedding import (
-    ArcMargin,
-    CircleMargin,
-    CosMargin,
-    SupConLoss,
-    TripletLoss,
-    TripletLossV2,
-)
+from ppcls.config.objectives.embedding import SupConLoss, TripletLoss, TripletLossV2
+from ppcls.config.objectives.rec_model import ArcMargin, CircleMargin, CosMargin
 from ppcls.config.sections.objective import CELoss
 from ppcls.loss.build import build_criterion
 
@@ -68,7 +62,7 @@ def test_margins_equal_papers(batch, head):
     cosine, label = batch
     tensor = paddle.to_tensor(cosine, stop_gradient=False)
     outputs = {"features": paddle.ones([len(label), 4]), "logits": tensor}
-    loss = build_criterion((CELoss(),), margin=head)(outputs, paddle.to_tensor(label))
+    loss = build_criterion((CELoss(),), margins={"logits": head})(outputs, paddle.to_tensor(label))
     want = np.mean([row_loss(head, row.astype("float64"), k) for row, k in zip(cosine, label, strict=True)])
     assert float(loss) == pytest.approx(want, rel=2e-3, abs=1e-3)
     loss.backward()
@@ -80,7 +74,7 @@ def test_margin_gradient_is_finite_at_class_direction():
     for head in (ArcMargin(embedding_size=2, class_num=2), CosMargin(embedding_size=2, class_num=2)):
         tensor = paddle.to_tensor([[1.0, -1.0], [-1.0, 1.0000001]], stop_gradient=False)
         outputs = {"logits": tensor}
-        build_criterion((CELoss(),), margin=head)(outputs, paddle.to_tensor([0, 0])).backward()
+        build_criterion((CELoss(),), margins={"logits": head})(outputs, paddle.to_tensor([0, 0])).backward()
         assert np.isfinite(tensor.grad.numpy()).all()
 
 

@@ -1,4 +1,4 @@
-"""Returns the outputs of inner layers of a model together with its logits."""
+"""Returns the outputs of inner layers of a model together with its own outputs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Literal
 from paddle import Tensor, nn
 
 from ppcls.errors import UserError
+from ppcls.outputs import Outputs
 
 _INDEX = re.compile(r"\[(\d+)\]")
 
@@ -43,8 +44,8 @@ class FeatureExtractor:
                 raise FeatureLayerError(f"{type(model).__name__} has no layer {layer!r}; known: {siblings}")
             known[path].register_forward_post_hook(self._hook(layer))
 
-    def __call__(self, image: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the logits, and the last output [B, ...] of each layer by name.
+    def __call__(self, image: Tensor) -> tuple[Outputs, dict[str, Tensor]]:
+        """Returns the outputs of the model, and the last output [B, ...] of each layer by name.
 
         Feature maps have the layout [B, C, H, W].
 
@@ -53,7 +54,7 @@ class FeatureExtractor:
         """
         self._features = {}
         try:
-            logits, features = self.model(image), self._features
+            outputs, features = self.model(image), self._features
         finally:
             self._features = None
         for layer in self._layers:
@@ -62,7 +63,7 @@ class FeatureExtractor:
                     f"{type(self.model).__name__} has no separate output of layer {layer!r}; "
                     "choose a layer that contains it"
                 )
-        return logits, {layer: self._channels_first(features[layer]) for layer in self._layers}
+        return outputs, {layer: self._channels_first(features[layer]) for layer in self._layers}
 
     def _hook(self, layer: str) -> Any:
         def store(_layer: nn.Layer, _inputs: Any, output: Any) -> None:

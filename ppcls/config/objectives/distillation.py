@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, GetCoreSchemaHandler, ValidationError, model_validator
 from pydantic_core import CoreSchema, InitErrorDetails, core_schema
 from typing_extensions import Self
 
 from ppcls.config.base.fields import ClassCountOrAuto, Count, Section, error_at, expected, problem
-from ppcls.config.sections.model import Arch
+from ppcls.config.base.tree import mapping_at
+from ppcls.config.objectives.rec_model import MarginHead, RecModel
+from ppcls.config.sections.model import Arch, MemberArch
 
 STUDENT = "Student"
 _ATTENTION_MODEL = "AttentionModel"
@@ -42,6 +44,12 @@ def plain_members(data: dict[str, Any]) -> dict[str, Any]:
     return data if models == data["models"] else {**data, "models": models, "freeze_params_list": flags}
 
 
+def _rec_keys(model: dict[str, Any]) -> dict[str, Any]:
+    """Returns the shared keys of embedding models: those of the head and the backbone of one of them."""
+    head, backbone = mapping_at(model, "Head"), mapping_at(model, "Backbone")
+    return {key: part[key] for key in _SHARED for part in (backbone, head) if key in part}
+
+
 def _plain_member(model: Any) -> dict[str, Any] | None:
     """Returns ``{Name: keys of the backbone, with attention}``; None if it is no valid ``AttentionModel``."""
     if not isinstance(model, dict) or len(model) != 1:
@@ -63,13 +71,6 @@ def _plain_member(model: Any) -> dict[str, Any] | None:
     return {name: {**backbone, **pretrained, "attention": attention}}
 
 
-class MemberArch(Arch):
-    """The keys of Arch, for one of several models.
-
-    `class_num`, `data_format` and `input_image_channel` have the values of the enclosing section by default.
-    """
-
-
 class AttentionLayers(Section):
     """Layers of a model that ``AFDLoss`` compares. An ``AttentionModel`` of PaddleClas sets these keys."""
 
@@ -77,6 +78,28 @@ class AttentionLayers(Section):
     """Names of the layers, in the form of `return_patterns`."""
     qk_dim: Count = 128
     """Length of the query and key vectors of the attention."""
+
+
+class DistilledRecModel(RecModel):
+    """An embedding model as one of several models. Losses can compare the outputs of backbone and neck.
+
+    `pretrained` of its backbone, or `pretrained_list`, sets initial weights.
+    """
+
+    @property
+    def return_patterns(self) -> tuple[str, ...]:
+        """Names of layers whose outputs the losses can use."""
+        return ("backbone",) if self.Neck is None else ("backbone", "neck")
+
+    @property
+    def attention(self) -> None:
+        """None: there are no layers for AFDLoss."""
+        return None
+
+    @property
+    def weights(self) -> None:
+        """None: the config can only set weights of the backbone."""
+        return None
 
 
 class DistilledArch(MemberArch):
@@ -98,7 +121,7 @@ class NamedModel:
     """
 
     name: str
-    arch: DistilledArch
+    arch: DistilledArch | DistilledRecModel
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -110,9 +133,8 @@ class NamedModel:
             ((name, keys),) = value.items()
             if name == "logits" or not name.isidentifier():
                 raise error_at("expected a name of letters, digits and underscores other than 'logits'", name)
-            if isinstance(keys, dict) and keys.get("name") == "RecModel":
-                raise error_at("distillation of a RecModel is not supported; expected a classifier", name)
-            return cls(name, DistilledArch.model_validate(keys))
+            embeds = isinstance(keys, dict) and keys.get("name") == "RecModel"
+            return cls(name, (DistilledRecModel if embeds else DistilledArch).model_validate(keys))
 
         def write(value: NamedModel) -> dict[str, Any]:
             return {value.name: value.arch.model_dump(mode="json")}
@@ -128,6 +150,11 @@ class DistillationModel(Section):
     Checkpoints do not contain the frozen models (teachers). A resumed run reads their weights again.
     """
 
+    ignored: ClassVar[Mapping[str, str]] = {
+        "is_rec": "the models imply it",
+        "infer_output_key": "the student determines it",
+        "infer_add_softmax": "Infer.PostProcess determines the activation of the exported model",
+    }
     name: Literal["DistillationModel"]
     """Selects this section. Must be `DistillationModel`."""
     class_num: ClassCountOrAuto = 1000
@@ -153,7 +180,7 @@ class DistillationModel(Section):
     """Accepted for compatibility with PaddleClas; has no effect. Set `use_ssld` of each model."""
 
     @property
-    def members(self) -> dict[str, DistilledArch]:
+    def members(self) -> dict[str, DistilledArch | DistilledRecModel]:
         """All models by name."""
         return {model.name: model.arch for model in self.models}
 
@@ -176,19 +203,25 @@ class DistillationModel(Section):
         return tuple(model.name for model in self.models if model.name not in (*self.frozen, self.student))
 
     @property
-    def architectures(self) -> tuple[DistilledArch, ...]:
-        """All models of the config."""
-        return tuple(self.members.values())
+    def architectures(self) -> tuple[Arch, ...]:
+        """All models of the config; backbones of embedding models."""
+        return tuple(arch for member in self.members.values() for arch in member.architectures)
 
     @property
-    def margin(self) -> None:
-        """None: no model has a head with a margin."""
-        return None
+    def margins(self) -> dict[str, MarginHead]:
+        """Heads with a margin by the output with their cosines."""
+        heads = {name: head for name, arch in self.members.items() for head in arch.margins.values()}
+        return {**heads, **self.inferred.margins}
 
     @property
-    def exported(self) -> DistilledArch:
-        """The student."""
+    def inferred(self) -> DistilledArch | DistilledRecModel:
+        """The section of the student."""
         return self.members[self.student]
+
+    @property
+    def exported(self) -> Arch:
+        """The student, or its backbone if it is an embedding model."""
+        return self.inferred.exported
 
     def with_data_format(self, data_format: Literal["NCHW", "NHWC"]) -> Self:
         """Returns a copy of this section with another data format in all models."""
@@ -201,7 +234,9 @@ class DistillationModel(Section):
         """Returns the architecture and role of each model, for the log."""
         roles = {name: f"frozen, {self.initial_weights(name)}" for name in self.frozen}
         roles |= dict.fromkeys(self.peers, "trained") | {self.student: "trained, evaluated and saved"}
-        return "; ".join(f"{name}: {arch.name}, {roles[name]}" for name, arch in self.members.items())
+        return "; ".join(
+            f"{name}: {arch.exported.name}, {roles[name]}" for name, arch in self.members.items()
+        )
 
     def initial_weights(self, name: str) -> str | None:
         """Returns the file or name of the initial weights of a model; None for random weights."""
@@ -217,7 +252,10 @@ class DistillationModel(Section):
             return data
         data = plain_members(data)
         named = [item for item in data["models"] if isinstance(item, dict)]
-        keyed = [data, *(keys for item in named for keys in item.values() if isinstance(keys, dict))]
+        members = [keys for item in named for keys in item.values() if isinstance(keys, dict)]
+        if embedding := next((keys for keys in members if keys.get("name") == "RecModel"), None):
+            return {**data, **_rec_keys(embedding)}
+        keyed = [data, *members]
         shared = {
             key: next(keys[key] for keys in keyed if key in keys)
             for key in _SHARED
@@ -248,16 +286,19 @@ class DistillationModel(Section):
             yield problem("expected different names of all models; rename some of them", "models")
 
     def _model_problems(self) -> Iterator[InitErrorDetails]:
+        if len({isinstance(arch, RecModel) for arch in self.members.values()}) > 1:
+            yield problem("expected only classifiers, or only embedding models (RecModel)", "models")
+            return
         for position, (name, arch) in enumerate(self.members.items()):
             for key in _SHARED:
                 if getattr(arch, key) != getattr(self, key):
                     text = f"expected {getattr(self, key)}, the value of Arch.{key}, got {getattr(arch, key)}"
                     yield problem(text, "models", position, name, key)
             if name in self.frozen and self.initial_weights(name) is None:
-                text = (
-                    "is frozen, but has no trained weights; set `pretrained` to a file, such as "
-                    f"-o Arch.models.{position}.{name}.pretrained=FILE"
-                )
+                key = f"Arch.models.{position}.{name}.pretrained=FILE"
+                if isinstance(arch, RecModel):
+                    key = "Arch.pretrained_list=[FILE, null]"
+                text = f"is frozen, but has no trained weights; set `pretrained` to a file, such as -o {key}"
                 yield problem(text, "models", position, name)
         trainable = [name for name in self.members if name not in self.frozen]
         if not trainable:

@@ -177,9 +177,9 @@ class Arch(Section):
     """Accepted for compatibility with PaddleClas; only False is supported."""
 
     @property
-    def margin(self) -> None:
-        """None: a classifier has no margin."""
-        return None
+    def margins(self) -> dict[str, Any]:
+        """Heads with a margin by the output with their cosines; a classifier has none."""
+        return {}
 
     @property
     def exported(self) -> Arch:
@@ -228,6 +228,11 @@ class Arch(Section):
         return (self,)
 
     @property
+    def inferred(self) -> Arch:
+        """The section of the model that is evaluated and exported, which is this one."""
+        return self
+
+    @property
     def options(self) -> dict[str, Any]:
         """The values of the options of this architecture, without unset options."""
         accepted = architecture(self.name).options
@@ -270,3 +275,10 @@ class Arch(Section):
             hint = f"; Arch.name={known_name} accepts other values" if known_name else ""
             raise ValueError(f"paddle.vision.models' {name} accepts {expected} only, got {value}{hint}")
         return value
+
+
+class MemberArch(Arch):
+    """The keys of Arch, for one of several models.
+
+    `class_num`, `data_format` and `input_image_channel` have the values of the enclosing section by default.
+    """

@@ -17,7 +17,7 @@ from typing_extensions import Self
 from ppcls.config.base.errors import ConfigError, describe_problems
 from ppcls.config.base.fields import MAX_SIDE, Bound, Count, Fraction, Positive, Section
 from ppcls.config.load import read_tree
-from ppcls.config.objectives.embedding import RecModel
+from ppcls.config.objectives.rec_model import RecModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.dataset import FixedChain
 from ppcls.config.sections.infer import Infer, MultiLabelThreshOutput, ThreshOutput, Topk
@@ -271,8 +271,8 @@ def describe_model(
         "Output": {"shape": [-1, arch.class_num], "dtype": "float32"},
         "PostProcess": None,
     }
-    if isinstance(arch, RecModel):
-        tree["Output"] |= {"shape": [-1, arch.embedding_size or -1], "activation": "l2_norm"}
+    if isinstance(arch.inferred, RecModel):
+        tree["Output"] |= {"shape": [-1, arch.inferred.embedding_size or -1], "activation": "l2_norm"}
     else:
         tree["Output"] |= {"activation": settings.PostProcess.activation, "temperature": temperature}
         tree["PostProcess"] = dump_postprocess(settings.PostProcess, names)

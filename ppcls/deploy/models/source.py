@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from ppcls.config.base.errors import ConfigError, describe_problems
 from ppcls.config.base.fields import Section
 from ppcls.config.load import apply_override, load_config
-from ppcls.config.objectives.embedding import RecModel
+from ppcls.config.objectives.rec_model import RecModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.infer import Infer
 from ppcls.config.sections.loader import Dali
@@ -221,7 +221,7 @@ def _trained_source(
         )
     if file is None:
         file = next((path for folder in folders if (path := _find_names(folder))), None)
-    embeds = isinstance(config.Arch, RecModel)
+    embeds = isinstance(config.Arch.inferred, RecModel)
     names = read_class_names(file, config.Arch.class_num) if file is not None and not embeds else None
     settings, split = need_infer(config), next(iter(config.DataLoader.evaluated.values()), None)
     description = describe_model(config, settings, names, read_temperature(weights))

@@ -83,7 +83,7 @@ def build_state(
     plateau = Plateau(rate, config.Metric.Eval[0].names[0]) if isinstance(rate, ReduceOnPlateau) else None
     losses = config.Loss.Train
     counts = count_classes(losses, loader.index.labels, config.Arch.class_num)
-    criterion = build_criterion(losses, positive_rates(loader.index), config.Arch.margin, counts, model)
+    criterion = build_criterion(losses, positive_rates(loader.index), config.Arch.margins, counts, model)
     if config.SSL is not None:
         criterion = with_pseudo_labels(criterion, config.SSL)
     ema = None

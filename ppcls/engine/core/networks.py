@@ -16,7 +16,7 @@ from ppcls.arch.layers.feature_extractor import FeatureExtractor, FeatureLayerEr
 from ppcls.arch.layers.ml_decoder import replace_head
 from ppcls.config.objectives.distillation import DistillationModel
 from ppcls.config.objectives.distillation_losses import DistillationLossSpec
-from ppcls.config.objectives.embedding import (
+from ppcls.config.objectives.rec_model import (
     BNNeck,
     HeadSpec,
     LayerAttributes,
@@ -58,9 +58,8 @@ def build_network(arch: AnyArch, pretrained: bool = False) -> nn.Layer:
     Args:
         pretrained: Whether to load the weights that the config sets for the backbone of a `RecModel`.
     """
-    if isinstance(arch, RecModel):
-        return _build_embedding(arch, pretrained)
-    return build_arch(arch.exported)
+    section = arch.inferred
+    return _build_embedding(section, pretrained) if isinstance(section, RecModel) else build_arch(section)
 
 
 def _build_embedding(arch: RecModel, pretrained: bool) -> nn.Layer:
@@ -129,7 +128,7 @@ def join_beside(student: nn.Layer, arch: AnyArch, losses: Losses) -> None:
     beside: dict[str, nn.Layer] = {}
     if isinstance(arch, DistillationModel):
         for name in arch.peers:
-            peer, source = build_arch(arch.members[name]), arch.initial_weights(name)
+            peer, source = build_network(arch.members[name], pretrained=True), arch.initial_weights(name)
             if source is not None:
                 start_from(peer, read_weights(Path(source)), source)
             beside[name] = peer
@@ -159,7 +158,7 @@ def build_distilling(
     amp = amp.model_copy(update={"use_fp16_test": True}) if amp is not None else None
     contexts = {}
     for name in arch.frozen:
-        models[name], source = build_arch(arch.members[name]), arch.initial_weights(name)
+        models[name], source = build_network(arch.members[name]), arch.initial_weights(name)
         assert source is not None  # checked by the config
         fill_model(models[name], read_weights(Path(source)), source)
         precision = build_precision(amp, device)
@@ -172,9 +171,9 @@ def build_distilling(
             extractors[name] = FeatureExtractor(model, layers[name], arch.data_format)
         except FeatureLayerError as error:
             raise UserError(f"Arch.models: {name}: {error}") from None
-    return DistillationNetwork(
-        arch.student, student, extractors, arch.peers, tuple(learned_losses(losses)), contexts
-    )
+    learned = learned_losses(losses).items()
+    names = [name for name, spec in learned if isinstance(spec, DistillationLossSpec)]
+    return DistillationNetwork(arch.student, student, extractors, arch.peers, names, contexts)
 
 
 def _loss_layers(arch: DistillationModel, losses: Losses) -> dict[str, list[str]]:

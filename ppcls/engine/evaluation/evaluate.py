@@ -191,7 +191,7 @@ def build_evaluator(
     }
     index, losses = next(iter(loaders.values())).index, config.Loss.Eval
     if config.Global.eval_mode == "classification":
-        criterion = build_criterion(losses, positive_rates(index), config.Arch.margin)
+        criterion = build_criterion(losses, positive_rates(index), config.Arch.margins)
         single_label = index.labels.ndim == 1
     else:  # the labels are identities, not classes of the model, so only losses of embeddings can be computed
         criterion = _criterion_on_embeddings(losses)
