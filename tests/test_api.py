@@ -225,7 +225,7 @@ def test_fit_works_in_another_thread(tree: dict[str, Any]) -> None:
             "expected a config from load_config, or a state from build_state, got {",
         ),
         (lambda tree: build_state("mine.yaml"), "expected a config from load_config, got 'mine.yaml'"),
-        (lambda tree: evaluate(load_config(tree)), "no weights: Global.pretrained_model is not set"),
+        (lambda tree: evaluate(load_config(tree)), "does not exist; set Global.pretrained_model"),
         (
             lambda tree: fit(load_config(tree, {"Global.output_dir": "/dev/null/x"})),
             "can't write to this output",
