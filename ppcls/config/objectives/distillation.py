@@ -45,7 +45,7 @@ def plain_members(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rec_keys(model: dict[str, Any]) -> dict[str, Any]:
-    """Returns the shared keys of embedding models: those of the head and the backbone of one of them."""
+    """Returns the keys that all embedding models share, from the head and the backbone of one model."""
     head, backbone = mapping_at(model, "Head"), mapping_at(model, "Backbone")
     return {key: part[key] for key in _SHARED for part in (backbone, head) if key in part}
 
@@ -93,7 +93,7 @@ class DistilledRecModel(RecModel):
 
     @property
     def attention(self) -> None:
-        """None: there are no layers for AFDLoss."""
+        """None: AFDLoss does not support embedding models."""
         return None
 
     @property
@@ -204,12 +204,12 @@ class DistillationModel(Section):
 
     @property
     def architectures(self) -> tuple[Arch, ...]:
-        """All models of the config; backbones of embedding models."""
+        """All models of the config. For embedding models, these are their backbones."""
         return tuple(arch for member in self.members.values() for arch in member.architectures)
 
     @property
     def margins(self) -> dict[str, MarginHead]:
-        """Heads with a margin by the output with their cosines."""
+        """Heads with a margin, by the name of the output that contains their cosines."""
         heads = {name: head for name, arch in self.members.items() for head in arch.margins.values()}
         return {**heads, **self.inferred.margins}
 
