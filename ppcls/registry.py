@@ -257,7 +257,10 @@ HEADS = Registry(
 )
 POSTPROCESSES = Registry(
     "post-processing method",
-    _in(f"{_SECTIONS}.infer", "Topk", "ThreshOutput", "MultiLabelThreshOutput", "DistillationPostProcess"),
+    _in(
+        f"{_SECTIONS}.infer",
+        *("Topk", "ThreshOutput", "MultiLabelThreshOutput", "DistillationPostProcess", "ScoreOutput"),
+    ),
 )
 OPTIMIZERS = Registry(
     "optimizer",

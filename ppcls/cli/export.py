@@ -92,7 +92,8 @@ def export(argv: Arguments = None) -> None:
         f"input {list(tensor.shape)} {tensor.dtype} {tensor.layout}, any batch size\n"
     )
     if exported.difference is not None:
-        outputs = "embeddings" if exported.description.postprocess is None else "logarithms of the scores"
+        kinds = {"l2_norm": "embeddings", "none": "outputs"}
+        outputs = kinds.get(exported.description.Output.activation, "logarithms of the scores")
         batches = ", ".join(map(str, BATCHES))
         sys.stdout.write(
             f"[Export] checked: the relative difference between the {outputs} of the exported and the "

@@ -12,7 +12,7 @@ from ppcls.config.objectives.distillation import DistillationModel
 from ppcls.config.objectives.embedding import CenterLoss
 from ppcls.config.objectives.rec_model import RecModel
 from ppcls.config.sections.dataset import CustomLabelDataset, ImageFolderDataset, MultiLabelDataset
-from ppcls.config.sections.infer import Infer, MultiLabelThreshOutput, ThreshOutput, Topk
+from ppcls.config.sections.infer import Infer, MultiLabelThreshOutput, ScoreOutput, ThreshOutput, Topk
 from ppcls.config.sections.loader import DataLoader, Split
 from ppcls.config.sections.model import Arch
 from ppcls.config.sections.objective import (
@@ -223,7 +223,7 @@ def post_process_problems(infer: Infer | None, data: DataLoader, arch: Model) ->
     if split is None:
         return
     multi_label = isinstance(split.dataset, MultiLabelDataset)
-    if multi_label != isinstance(post, MultiLabelThreshOutput):
+    if multi_label != isinstance(post, MultiLabelThreshOutput) and not isinstance(post, ScoreOutput):
         suitable = "MultiLabelThreshOutput" if multi_label else "Topk"
         text = f"expected {suitable}, got {post.kind}, because the data set is a {split.dataset.kind}"
         yield problem(text, *where, "name")

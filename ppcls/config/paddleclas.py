@@ -70,6 +70,8 @@ def translate_paddleclas(tree: Tree) -> None:
     for node in _mappings(tree.get("DataLoader")):
         _translate_sampler(node.get("sampler"))
     for node in _mappings(tree.get("Metric")):
+        if "GoogLeNetTopkAcc" in node:
+            node["TopkAcc"] = node.pop("GoogLeNetTopkAcc")
         if isinstance(topk := node.get("topk"), list) and all(isinstance(k, int) for k in topk):
             node["topk"] = list(dict.fromkeys(topk))  # PaddleClas reports a repeated value once
     for node in _mappings(tree.get("DataLoader")):

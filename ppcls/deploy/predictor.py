@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from ppcls.config.base.fields import show
 from ppcls.config.load import load_config
 from ppcls.config.schema import Config
-from ppcls.config.sections.infer import MultiLabelThreshOutput, ThreshOutput, Topk
+from ppcls.config.sections.infer import MultiLabelThreshOutput, ScoreOutput, ThreshOutput, Topk
 from ppcls.data.transforms.numpy_ops import run, run_on_pixels
 from ppcls.deploy.models.description import DESCRIPTION
 from ppcls.deploy.models.engine import choose_engine
 from ppcls.deploy.models.openvino import OpenVinoModel
 from ppcls.deploy.models.source import ModelSource, find_source, source_of_config
-from ppcls.deploy.results import Classification, Embedding, Prediction
+from ppcls.deploy.results import Classification, Embedding, Prediction, Scores
 from ppcls.errors import UserError
 from ppcls.runtime.hardware import usable_cores
 from ppcls.runtime.start import Runtime, start
@@ -209,6 +209,9 @@ class Predictor:
         postprocess, names = self.description.postprocess, self.names
         if postprocess is None:
             return Embedding(output)
+        if isinstance(postprocess, ScoreOutput):
+            rounded = output.astype(np.float64).round(postprocess.decimal_places)
+            return Scores(tuple(rounded.tolist()), tuple(names) if names is not None else None)
         kept = topk or postprocess.topk if isinstance(postprocess, Topk) else len(output)
         ranked = rank(output, min(kept, len(output)))
         match postprocess:

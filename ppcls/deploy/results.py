@@ -69,7 +69,28 @@ class Embedding:
         return {"embedding": [float(str(value)) for value in self.vector]}
 
 
-Prediction = Classification | Embedding
+@dataclass(frozen=True)
+class Scores:
+    """Outputs of the model for one image, in the order of the classes.
+
+    Attributes:
+        scores: Rounded outputs.
+        names: Names of the classes; None if they are unknown.
+    """
+
+    scores: tuple[float, ...]
+    names: tuple[str, ...] | None
+
+    def __str__(self) -> str:
+        names = [f"{name} " for name in self.names] if self.names else [""] * len(self.scores)
+        return ", ".join(f"{name}{score}" for name, score in zip(names, self.scores, strict=True))
+
+    def as_tree(self) -> dict[str, Any]:
+        """Returns plain data for JSON."""
+        return {"scores": self.scores, "names": self.names}
+
+
+Prediction = Classification | Embedding | Scores
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from ppcls.config.objectives.embedding import CenterLoss
 from ppcls.config.objectives.rec_model import RecModel
 from ppcls.config.sections.dataset import CustomLabelDataset
 from ppcls.config.sections.infer import MultiLabelThreshOutput, ThreshOutput
+from ppcls.config.sections.objective import TopkAcc
 from ppcls.config.sections.sampler import PKSampler, RepeatedAugSampler
 from ppcls.config.sections.schedule import Piecewise
 from ppcls.data.transforms.specs.blur import BlurImage
@@ -373,7 +374,8 @@ def test_drawn_label_of_pulc_loads() -> None:
 def test_googlenet_needs_its_loss_and_the_loss_needs_googlenet() -> None:
     tree = plain("GoogLeNet")
     losses = {part: [{"GoogLeNetLoss": {"weight": 1.0}}] for part in ("Train", "Eval")}
-    load_config({**tree, "Loss": losses})
+    accuracies = {part: [{"GoogLeNetTopkAcc": {"topk": [1, 5]}}] for part in ("Train", "Eval")}
+    assert load_config({**tree, "Loss": losses, "Metric": accuracies}).Metric.Eval == (TopkAcc(),)
     with pytest.raises(
         ConfigError, match=r"Loss\.Train: the auxiliary classifiers of GoogLeNet need GoogLeNetLoss"
     ):

@@ -136,7 +136,7 @@ def test_predictor_of_damaged_export_is_an_error(exported: Path, tmp_path: Path)
     description = yaml.safe_load((exported / "inference.yml").read_text())
     for shape, found in (
         ([-1, 3, 100_000, 8], r"Input\.shape\[2\]: expected an integer >= -1 and <= 16384, got 100000"),
-        ([-1, 64, 16_384, 16_384], "at most 268435456 numbers per image"),
+        ([-1, 64, 16_384, 16_384], "at most 268435456 values per image"),
         ([-1, 3, 0, 8], "expected lengths > 0"),
     ):
         tree = {**description, "Input": {**description["Input"], "shape": shape}}
@@ -176,3 +176,28 @@ def test_threshold_per_class_chooses_labels(tree: dict[str, Any], images: list[b
     spec = {"name": "MultiLabelThreshOutput", "threshold": thresholds}
     changed = {**tree, "Infer": {**tree["Infer"], "PostProcess": spec}}
     assert set(Predictor(validate(changed, "test")).predict(images[:1])[0].class_ids) == {1, 2}
+
+
+def test_scores_are_the_rounded_outputs_of_the_model(tmp_path: Path, images: list[bytes]) -> None:
+    import paddle
+
+    from ppcls.arch.build import build_model
+    from ppcls.weights.files import write_arrays
+
+    paddle.seed(3)
+    model, weights = build_model("ResNet18", 3), tmp_path / "three.safetensors"
+    write_arrays(weights, model.state_dict())
+    model.eval()
+    tree = config_tree(weights, None)
+    tree["Infer"]["PostProcess"] = {"name": "ScoreOutput", "decimal_places": 3}
+    predictor = Predictor(validate(tree, "test"))
+    expected = model(paddle.to_tensor(predictor.prepare(images[0])[None])).numpy()[0].astype("float64")
+    (found,) = predictor.predict(images[:1])
+    assert found.scores == tuple(np.round(expected, 3).tolist())
+    assert found.as_tree()["scores"] == found.scores
+    assert str(found) == ", ".join(map(str, found.scores))
+    folder = tmp_path / "inference"
+    config = write_config(tmp_path / "config.yaml", tree)
+    assert export_cli.export(["-c", str(config), "-o", f"Global.save_inference_dir={folder}"]) == 0
+    (exported,) = Predictor(folder, device="cpu").predict(images[:1])
+    np.testing.assert_allclose(exported.scores, found.scores, atol=1.1e-3)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from ppcls.config.base.fields import BatchSize, Count, Fraction, Section, Spec, Tagged
+from ppcls.config.base.fields import BatchSize, Bound, Count, Fraction, Section, Spec, Tagged
 from ppcls.config.sections.dataset import FixedChain
 from ppcls.registry import POSTPROCESSES
 
-Activation = Literal["softmax", "sigmoid"]  # turns logits into scores from 0 to 1
+Activation = Literal["softmax", "sigmoid", "none"]  # the first two convert logits to scores from 0 to 1
 
 
 class PostProcess(Spec):
@@ -55,6 +55,14 @@ class MultiLabelThreshOutput(PostProcess):
     threshold: Fraction | tuple[Fraction, ...] = 0.5
     """Smallest score, 0 to 1, with which a class is predicted: one value for all classes, or a list with one
     value per class."""
+
+
+class ScoreOutput(PostProcess):
+    """Returns the rounded outputs of the model for each class, without softmax or sigmoid."""
+
+    activation: ClassVar[Activation] = "none"
+    decimal_places: Annotated[int, Bound(ge=0, le=15)]
+    """Number of decimal places."""
 
 
 # In the class Infer, the key PostProcess hides the class PostProcess, so annotations need another name.

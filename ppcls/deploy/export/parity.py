@@ -45,7 +45,7 @@ def compare(
     Raises:
         UserError: The difference exceeds `TOLERANCE`.
     """
-    embeds = description.postprocess is None
+    embeds, raw = description.postprocess is None, description.Output.activation in ("l2_norm", "none")
     random = np.random.default_rng(0)
     worst = 0.0
     for count, size in zip(BATCHES, _SIZES, strict=True):
@@ -57,7 +57,7 @@ def compare(
         exported, trained = model.run(images), expected(prepared)
         difference = float("inf")
         if exported.shape == trained.shape:
-            difference = (_embedding_difference if embeds else _score_difference)(exported, trained)
+            difference = (_embedding_difference if raw else _score_difference)(exported, trained)
         if not difference <= TOLERANCE:
             raise UserError(
                 f"the {'embeddings' if embeds else 'scores'} of the exported {description.Global.model_name} "

@@ -20,7 +20,7 @@ from ppcls.config.load import read_tree
 from ppcls.config.objectives.rec_model import RecModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.dataset import FixedChain
-from ppcls.config.sections.infer import Infer, MultiLabelThreshOutput, ThreshOutput, Topk
+from ppcls.config.sections.infer import Infer, MultiLabelThreshOutput, ScoreOutput, ThreshOutput, Topk
 from ppcls.config.sections.infer import PostProcess as PostprocessSpec
 from ppcls.config.sections.transform import check_chain
 from ppcls.data.transforms.specs import NormalizeImage, Op, plan_chain
@@ -30,7 +30,8 @@ DESCRIPTION = "inference.yml"
 INPUT = "x"
 _MAX_INPUT = 1 << 28  # maximum number of values per image: 1 GiB in float32
 _Length = Annotated[int, Bound(ge=-1, le=MAX_SIDE)]
-Activation = Literal["softmax", "sigmoid", "l2_norm"]  # last function of the model; l2_norm is for embeddings
+# Last function of the model; l2_norm is for embeddings.
+Activation = Literal["softmax", "sigmoid", "none", "l2_norm"]
 Precision = Literal["float32", "float16", "bfloat16", "int8"]
 
 
@@ -84,17 +85,23 @@ class _ThresholdNames(Section):
     label_list: tuple[str, ...] | None = None
 
 
+class _ScoreNames(Section):
+    decimal_places: Annotated[int, Bound(ge=0, le=15)]
+    label_list: tuple[str, ...] | None = None
+
+
 class _Postprocessing(Section):
-    """Postprocessing, which chooses classes from scores. Exactly one of the three fields is set."""
+    """Postprocessing of the outputs of a classifier. Exactly one of the fields is set."""
 
     Topk: _TopkNames | None = None
     ThreshOutput: _ThresholdNames | None = None
     MultiLabelThreshOutput: _ThresholdNames | None = None
+    ScoreOutput: _ScoreNames | None = None
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:
-        if sum(spec is not None for spec in (self.Topk, self.ThreshOutput, self.MultiLabelThreshOutput)) != 1:
-            raise ValueError("expected one of Topk, ThreshOutput and MultiLabelThreshOutput")
+        if sum(getattr(self, kind) is not None for kind in type(self).model_fields) != 1:
+            raise ValueError("expected one of Topk, ThreshOutput, MultiLabelThreshOutput and ScoreOutput")
         return self
 
 
@@ -182,7 +189,7 @@ class ModelDescription(Section):
         if self.PostProcess is None:
             return None
         ways = self.PostProcess
-        chosen = ways.Topk or ways.ThreshOutput or ways.MultiLabelThreshOutput
+        chosen = ways.Topk or ways.ThreshOutput or ways.MultiLabelThreshOutput or ways.ScoreOutput
         assert chosen is not None  # by _check_one
         return chosen.label_list
 
@@ -195,6 +202,8 @@ class ModelDescription(Section):
             return Topk(topk=self.PostProcess.Topk.topk)
         if self.PostProcess.ThreshOutput is not None:
             return ThreshOutput(threshold=self.PostProcess.ThreshOutput.threshold)
+        if self.PostProcess.ScoreOutput is not None:
+            return ScoreOutput(decimal_places=self.PostProcess.ScoreOutput.decimal_places)
         assert self.PostProcess.MultiLabelThreshOutput is not None  # by _check_one
         return MultiLabelThreshOutput(threshold=self.PostProcess.MultiLabelThreshOutput.threshold)
 

@@ -34,6 +34,7 @@ _ACTIVATIONS: dict[Activation, type[nn.Layer]] = {
     "softmax": nn.Softmax,
     "sigmoid": nn.Sigmoid,
     "l2_norm": L2Normalize,
+    "none": nn.Identity,
 }
 
 
