@@ -62,13 +62,15 @@ def capture_native_output() -> Iterator[None]:
             streams.callback(os.close, original)
             streams.callback(os.dup2, original, number)
             os.dup2(captured.fileno(), number)
+        completed = False
         try:
             yield
-        except BaseException:
+            completed = True
+        finally:
             streams.close()
-            captured.seek(0)
-            os.write(2, captured.read())
-            raise
+            if not completed:
+                captured.seek(0)
+                os.write(2, captured.read())
 
 
 class PaddleInferenceModel:

@@ -7,6 +7,7 @@ import fcntl
 import os
 import socket
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from ppcls.errors import UserError
@@ -38,15 +39,14 @@ class OutputLock:
     def __init__(self, folder: Path, timeout: float = _TIMEOUT) -> None:
         self._folder, self.note = folder, ""
         self._file: int | None = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            self._acquire(time.monotonic() + timeout)
-        except OSError as error:
-            self.release()
-            error.filename = error.filename or str(folder / LOCK)  # missing in errors of os.pwrite
-            raise
-        except BaseException:
-            self.release()
-            raise
+        with ExitStack() as failure:
+            failure.callback(self.release)
+            try:
+                self._acquire(time.monotonic() + timeout)
+            except OSError as error:
+                error.filename = error.filename or str(folder / LOCK)  # missing in errors of os.pwrite
+                raise
+            failure.pop_all()
 
     def release(self) -> None:
         """Releases the lock."""
