@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -17,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import uvicorn
 from starlette.datastructures import Headers
 from uvicorn.server import ServerState
@@ -33,9 +35,9 @@ from ppcls.data.records.formats import FORMATS
 from ppcls.data.records.shard import OpenFiles
 from ppcls.data.transforms.specs import DecodeImage
 from ppcls.data.transforms.specs.basic import DecodeNumpy
-from ppcls.deploy.image_index import load_index
+from ppcls.deploy.image_index import ImageIndex, load_index
 from ppcls.deploy.models.description import read_description
-from ppcls.deploy.results import Classification
+from ppcls.deploy.results import Classification, Embedding, Prediction
 from ppcls.engine.checkpoint.snapshot import _read_state
 from ppcls.errors import UserError
 from ppcls.serve.app import build_app
@@ -253,7 +255,7 @@ class _Answers(asyncio.Transport):
 class _Answerer:
     """`ppcls.serve.models.ServedModels` and its only service, without a model."""
 
-    ready = True
+    ready = explains = True
 
     def __init__(self) -> None:
         self.metrics, self.services = ServerMetrics(), {"Net": self}
@@ -265,15 +267,43 @@ class _Answerer:
             raise RequestError(404, "no such model")
         return self
 
-    async def predict(self, images: list[bytes], topk: int | None) -> list[Any]:
+    async def predict(self, images: list[bytes], topk: int | None) -> list[Prediction]:
         assert len(images) <= _LIMITS.max_images
         assert sum(map(len, images)) <= _LIMITS.max_bytes
-        return [Classification((1,), None, (0.5,)) for _ in images]
+        return [self.answer for _ in images]
+
+    async def explain(self, image: bytes, class_id: int) -> bytes:
+        assert class_id < self.predictor.description.width
+        return image
+
+    async def load(self, name: str) -> _Answerer:
+        if not name.isascii():
+            raise RequestError(404, "no such subfolder")
+        return self
+
+    async def unload(self, name: str) -> None:
+        self.find(name)
+
+    answer: Prediction = Classification((1,), None, (0.5,))
+
+
+class _Embedder(_Answerer):
+    answer = Embedding(np.array([0, 0.6, 0.8], np.float32))
 
 
 @target
 def http_request(data: bytes, folder: Path) -> None:
     """No request makes the server fail (status 500) or its log show an exception."""
+    _send(data, _http_config())
+
+
+@target
+def http_search(data: bytes, folder: Path) -> None:
+    """Like `http_request`, for a server with an index of images."""
+    _send(data, _http_config(embeds=True))
+
+
+def _send(data: bytes, config: uvicorn.Config) -> None:
     errors: list[logging.LogRecord] = []
     handler = logging.Handler(logging.ERROR)
     handler.emit = errors.append  # type: ignore[method-assign]
@@ -283,7 +313,7 @@ def http_request(data: bytes, folder: Path) -> None:
 
     async def serve() -> None:
         protocol = LimitedProtocol(
-            OpenConnections(10, 5.0, 5.0), config=_http_config(), server_state=ServerState(), app_state={}
+            OpenConnections(10, 5.0, 5.0), config=config, server_state=ServerState(), app_state={}
         )
         protocol.connection_made(transport)
         if data:  # asyncio never passes nothing
@@ -300,8 +330,10 @@ def http_request(data: bytes, folder: Path) -> None:
 
 
 @cache
-def _http_config() -> uvicorn.Config:
-    app = build_app(_Answerer(), _LIMITS)  # type: ignore[arg-type]
+def _http_config(embeds: bool = False) -> uvicorn.Config:
+    index = ImageIndex((Path("a.png"), Path(os.fsdecode(b"\xff.png"))), np.eye(3, dtype=np.float32)[:2])
+    models = _Embedder() if embeds else _Answerer()
+    app = build_app(models, _LIMITS, index if embeds else None)  # type: ignore[arg-type]
     config = uvicorn.Config(app, log_config=None, lifespan="off", access_log=False)
     config.load()
     return config
