@@ -200,7 +200,7 @@ def _restore(run: Run) -> list[str]:
             "Global.checkpoints (ppcls train: --output NEW --pretrained CHECKPOINT, without --resume)"
         )
     notes = [f"skipped a damaged checkpoint: {problem}" for problem in checkpoints.damaged]
-    notes += resume(run.state, run.resumed, has_best=checkpoints.has_best())
+    notes += resume(run.state, run.resumed, best_score=checkpoints.best_score(run.state.judge))
     return [*notes, f"  changed: the class names: {renamed}"] if renamed else notes
 
 

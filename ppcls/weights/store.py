@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -80,6 +81,17 @@ class Store:
             if link.name.startswith(f"{BEST}_") and link.name not in links:
                 link.unlink()  # the link is from an earlier, longer ranking
 
+    def best_score(self, judge: str) -> float:
+        """Returns the score of ``best_model``; -inf if the link is missing, and inf if the score is unknown.
+
+        Args:
+            judge: Name of the metric of the score.
+        """
+        if not (self.root / BEST).is_symlink():
+            return -math.inf
+        score = self._score(BEST, judge)
+        return score if math.isfinite(score) else math.inf
+
     def remove_unlinked(self) -> None:
         """Removes checkpoints without a link, and incomplete checkpoints of killed runs."""
         linked = {target for _, target in self._links()}
@@ -108,9 +120,9 @@ class Store:
         try:
             manifest = read_manifest(self.root / role)
         except DamagedError:
-            return -float("inf")
+            return -math.inf
         same = manifest.judge == judge or None in (manifest.judge, judge)
-        return manifest.score if same and manifest.score is not None else -float("inf")
+        return manifest.score if same and manifest.score is not None else -math.inf
 
 
 def checkpoint_roots(output_dir: Path, fallback: str | None) -> list[Path]:

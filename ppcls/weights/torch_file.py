@@ -19,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.data.records.pickled import (
+    MAX_DIMENSIONS,
+    MAX_INTEGER,
     PickledConstructor,
     PickleInterpreter,
     ReadBudget,
@@ -91,7 +93,9 @@ class _TorchInterpreter(PickleInterpreter):
         if kind == "tensor":
             storage, offset, shape, strides = arguments[:_TENSOR_ARGUMENTS]
             numbers = [offset, *expect_type(tuple, shape), *expect_type(tuple, strides)]
-            if len(shape) != len(strides) or any(type(number) is not int or number < 0 for number in numbers):
+            if not len(shape) == len(strides) <= MAX_DIMENSIONS or any(
+                type(number) is not int or not 0 <= number < MAX_INTEGER for number in numbers
+            ):
                 raise ValueError("a tensor has an invalid shape")
             return _Tensor(expect_type(_Storage, storage), offset, shape, strides)
         if kind == "parameter":

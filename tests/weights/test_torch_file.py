@@ -77,6 +77,17 @@ def test_read_torch_code_in_pickle_is_rejected(tmp_path: Path) -> None:
         read_torch(tmp_path / "evil.pth")
 
 
+def test_read_torch_shape_of_huge_numbers_is_rejected_without_multiplying_them(tmp_path: Path) -> None:
+    storage = b"(Vstorage\nctorch\nFloatStorage\nV0\nVcpu\nK\x01tQ"
+    shape, strides = b"(" + (b"\x8a\xff" + b"\x7f" * 255) * 100_000 + b"t", b"(" + b"K\x00" * 100_000 + b"t"
+    tensor = b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + b"K\x00" + shape + strides + b"tR"
+    with zipfile.ZipFile(tmp_path / "bomb.pth", "w") as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02}Vweight\n" + tensor + b"s.")
+        archive.writestr("archive/data/0", bytes(4))
+    with pytest.raises(UserError, match=r"bomb.pth: damaged, .*: a tensor has an invalid shape"):
+        read_torch(tmp_path / "bomb.pth")
+
+
 def test_from_torch_renames_statistics_and_transposes_linear_layers() -> None:
     model = build_model("EfficientNet_lite0", 10, "NCHW", 3)
     arrays = {

@@ -29,8 +29,8 @@ from ppcls.files import open_regular
 
 _MAX_DEPTH = 32  # maximum nesting of containers
 _MAX_OPERATIONS = 2_000_000
-_MAX_DIMENSIONS = 32
-_MAX_INTEGER = 1 << 63
+MAX_DIMENSIONS = 32
+MAX_INTEGER = 1 << 63
 _MAX_TYPE_NAME = 16  # maximum number of characters in the name of a dtype
 _NUMBERS = frozenset(["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"])
 _TYPE_NAME = re.compile(r"([<>|=]?)(.+)")
@@ -392,11 +392,11 @@ class PickleInterpreter:
             return None
         if isinstance(raw, str):  # written by Python 2
             raw = self._encode(raw)
-        if len(shape) > _MAX_DIMENSIONS:
-            raise ValueError(f"an array has {len(shape)} dimensions, expected at most {_MAX_DIMENSIONS}")
+        if len(shape) > MAX_DIMENSIONS:
+            raise ValueError(f"an array has {len(shape)} dimensions, expected at most {MAX_DIMENSIONS}")
         size = dtype.itemsize
         for side in shape:
-            if type(side) is not int or not 0 <= side < _MAX_INTEGER:
+            if type(side) is not int or not 0 <= side < MAX_INTEGER:
                 raise ValueError("an array's shape has a value that is not a whole number >= 0")
             size *= side
         if len(expect_type(bytes, raw)) != size:
@@ -459,6 +459,6 @@ def expect_type(kind: type, value: Any) -> Any:
 def _make_dict(keys: list[Any], values: list[Any]) -> dict[Any, Any]:
     """Returns a dict. Rejects keys that are not strings or small integers, such as nested tuples."""
     for key in keys:
-        if not (isinstance(key, str) or (type(key) is int and abs(key) < _MAX_INTEGER)):
+        if not (isinstance(key, str) or (type(key) is int and abs(key) < MAX_INTEGER)):
             raise RejectedFileError(f"the file has a dict with a {type(key).__name__} as a key")
     return dict(zip(keys, values, strict=True))

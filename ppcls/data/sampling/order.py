@@ -233,6 +233,7 @@ class Order:
         Raises:
             UserError: The state is in the middle of an epoch, and size, seed or sampler changed, so the rest
                 of the epoch would have other samples.
+            ArithmeticError, KeyError, TypeError, ValueError: ``state`` is invalid.
         """
         cursor = Cursor(int(state["epoch"]), int(state["step"]))
         changed = self.changes(state)
@@ -244,7 +245,9 @@ class Order:
                 "the rest of the epoch would have other samples. Keep seed, sampler and dataset, or resume "
                 "from a checkpoint at the end of an epoch, such as epoch_N" + self.resume_hint(state)
             )
-        done = cursor.step * int(state["global_batch"])
+        if (batch := int(state["global_batch"])) <= 0:
+            raise ValueError(f"global_batch: expected an integer > 0, got {batch}")
+        done = cursor.step * batch
         step = min(done // self.global_batch, len(self) - 1)
         return Cursor(cursor.epoch, step - step % self.accumulate)
 

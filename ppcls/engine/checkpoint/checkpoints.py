@@ -205,6 +205,14 @@ class Checkpoints:
         """Returns whether this run has a best model."""
         return any((store.root / BEST).is_symlink() for store in self._stores)
 
+    def best_score(self, judge: str) -> float:
+        """Returns the score of this run's best model; -inf if it has none, and inf if the score is unknown.
+
+        Args:
+            judge: Name of the metric of the score.
+        """
+        return max(store.best_score(judge) for store in self._stores)
+
     def check_unused(self, resumed: Path | None) -> None:
         """Checks that the output folder contains no other run.
 

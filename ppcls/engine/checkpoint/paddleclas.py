@@ -7,6 +7,7 @@ contains the raw weights. The optimizer's state uses Paddle's own names, such as
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from ppcls.weights.files import Arrays, arrays_in, fill, read_pdparams
 
 _NAMES = "StructuredToParameterName@@"
 _MASTERS = "master_weights"
+_MAX_EPOCHS = 1_000_000
 
 
 def is_paddleclas(prefix: Path) -> bool:
@@ -48,7 +50,7 @@ def restore_paddleclas(state: TrainState, prefix: Path) -> None:
     raw = _file(prefix, "pdema") if _file(prefix, "pdema").is_file() else params
     weights = read_pdparams(raw)
     fill(state.model.state_dict(), weights, raw)
-    optimizer = _read_optimizer(_file(prefix, "pdopt"), _read_names(raw))
+    optimizer = _read_optimizer(_file(prefix, "pdopt"), _read_names(raw, weights))
     fill_optimizer(state, optimizer, weights, _file(prefix, "pdopt"))
     if state.ema is not None:
         fill_average(state, read_pdparams(params), params)
@@ -71,8 +73,8 @@ def _file(prefix: Path, ending: str) -> Path:
     return prefix.with_name(f"{prefix.name}.{ending}")
 
 
-def _read_names(path: Path) -> dict[str, str]:
-    """Returns a map from Paddle's names of the parameters to the names of the model."""
+def _read_names(path: Path, weights: Arrays) -> dict[str, str]:
+    """Returns a map from Paddle's names of the weights to the names of the model."""
     content = unpickle(path)
     names = content.get(_NAMES) if isinstance(content, dict) else None
     if not isinstance(names, dict):
@@ -80,16 +82,17 @@ def _read_names(path: Path) -> dict[str, str]:
             f"{path}: the entry {_NAMES} is missing; it is needed to match the state in the .pdopt file to "
             "the weights; to train from these weights only, use Global.pretrained_model"
         )
-    return {str(paddle_name): str(name) for name, paddle_name in names.items()}
+    return {str(paddle_name): str(name) for name, paddle_name in names.items() if name in weights}
 
 
 def _read_states(path: Path) -> tuple[int, float | None]:
     """Returns the number of finished epochs, and the best metric so far or None."""
     content = unpickle(path)
-    if not isinstance(content, dict) or not isinstance(content.get("epoch"), int) or content["epoch"] < 0:
-        raise UserError(f"{path}: expected a mapping with an integer 'epoch' of at least 0")
+    epoch = content.get("epoch") if isinstance(content, dict) else None
+    if not isinstance(epoch, int) or not 0 <= epoch < _MAX_EPOCHS:
+        raise UserError(f"{path}: expected a mapping with an integer 'epoch' from 0 to {_MAX_EPOCHS - 1}")
     metric = content.get("metric")
-    return content["epoch"], float(metric) if isinstance(metric, float) and metric >= 0 else None
+    return epoch, float(metric) if isinstance(metric, float) and 0 <= metric < math.inf else None
 
 
 def _read_optimizer(path: Path, names: dict[str, str]) -> Arrays:

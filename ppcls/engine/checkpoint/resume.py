@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,14 +29,15 @@ _EFFECTS = {
 }
 
 
-def resume(state: TrainState, source: Path, *, has_best: bool = True) -> list[str]:
+def resume(state: TrainState, source: Path, *, best_score: float = math.inf) -> list[str]:
     """Restores a run from a checkpoint.
 
     Args:
         state: State of a new run. Its config is compared with the config of the checkpoint.
         source: Folder of the checkpoint, or the common prefix of the files of PaddleClas.
-        has_best: Whether the output folder has the best model so far. If not, the best metric is reset,
-            because otherwise the folder might never get a best model.
+        best_score: Score of the best model in the output folder, see `Checkpoints.best_score`. If the best
+            metric of the checkpoint is higher, it is reset, because otherwise the folder might never get
+            another best model.
 
     Returns:
         Lines for the log: the position, and the values that are restored, changed, reset or lost.
@@ -52,8 +54,9 @@ def resume(state: TrainState, source: Path, *, has_best: bool = True) -> list[st
     else:
         saved, average = restore(state, source), has_average(source)
         lines = list(_lost(state, saved, initial_scale, average))
-    if not has_best and state.progress.best is not None:
-        state.progress.best, state.progress.not_better = None, 0
+    if state.progress.best is not None and state.progress.best > best_score:
+        state.progress.best = best_score if math.isfinite(best_score) else None
+        state.progress.not_better = 0
         lines.append("reset: the best metric, since its model is not in this folder")
     restored = ["model", "optimizer", "epoch"] if saved is None else list(_kept(state, saved, average))
     if state.progress.best is not None:

@@ -114,7 +114,7 @@ def restore(state: TrainState, folder: Path) -> SavedState:
     for part, load, content in parts:
         try:
             load(content)
-        except (KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, KeyError, TypeError, ValueError) as error:
             raise UserError(f"{folder / STATE}: damaged: {part}: {error!r}") from None
     if state.step >= max(1, len(state.loader)):
         raise UserError(

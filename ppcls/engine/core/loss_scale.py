@@ -7,6 +7,7 @@ lets the device restore the saved values if a gradient was non-finite.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -119,9 +120,17 @@ class LossScale:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores an adaptive factor. A constant factor keeps the value of the config."""
-        if self.dynamic:
-            self._set(float(state["scale"]), int(state["incr_count"]))
+        """Restores an adaptive factor. A constant factor keeps the value of the config.
+
+        Raises:
+            KeyError, TypeError, ValueError: ``state`` is invalid.
+        """
+        if not self.dynamic:
+            return
+        scale, good = float(state["scale"]), int(state["incr_count"])
+        if not 1 <= scale < math.inf or not 0 <= good < GROWTH_INTERVAL:
+            raise ValueError(f"invalid loss scale: {state}")
+        self._set(scale, good)
 
     def _set(self, scale: float, good: int) -> None:
         self._scale = paddle.full([1], scale, "float32")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -608,6 +609,17 @@ def test_resume_of_resealed_state_that_contradicts_itself_is_rejected(
     change(saved, **({"loader": {**loader, name: value}} if in_loader else {name: value}))
     seal_again(saved, **({name: value} if all_files and type(value) is int and name != "update" else {}))
     with pytest.raises(UserError, match=rf"{STATE}: damaged: .*{name}"):
+        resume(make_state(decay=0.9), saved)
+
+
+@pytest.mark.parametrize("value", [0, -4, math.inf, math.nan, None])
+def test_resume_of_an_impossible_batch_size_within_an_epoch_is_rejected(
+    saved: Path, value: float | None
+) -> None:
+    loader = json.loads((saved / STATE).read_text())["loader"]
+    change(saved, loader={**loader, "step": 1, "global_batch": value})
+    seal_again(saved, step=1)
+    with pytest.raises(UserError, match=rf"{STATE}: damaged: loader: "):
         resume(make_state(decay=0.9), saved)
 
 

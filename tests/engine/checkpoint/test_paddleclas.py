@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import paddle
@@ -72,7 +74,7 @@ def test_resume_from_another_folder_resets_the_best_metric(tmp_path: Path) -> No
     save_as_paddleclas(train_epochs(make_state()), prefix, epoch=1)
     assert "best metric" in resume(make_state(), prefix)[1]
     again = make_state()
-    plan = resume(again, prefix, has_best=False)
+    plan = resume(again, prefix, best_score=-math.inf)
     assert again.progress.best is None
     assert "best metric" not in plan[1]
     assert plan[-1].startswith("  reset: the best metric")
@@ -104,6 +106,23 @@ def test_paddleclas_checkpoint_error_names_missing_or_damaged_file(tmp_path: Pat
         resume(make_state(), prefix)
     path.unlink()
     assert is_paddleclas(prefix) == (ending == "pdstates")
+
+
+@pytest.mark.parametrize("epoch", [-1, 10**6, 1 << 20_000, "1"], ids=["negative", "many", "huge", "text"])
+def test_paddleclas_checkpoint_with_an_impossible_epoch_is_an_error(tmp_path: Path, epoch: Any) -> None:
+    save_as_paddleclas(train_epochs(make_state()), tmp_path / "epoch_1", epoch=epoch)
+    with pytest.raises(UserError, match=r"epoch_1.pdstates: expected a mapping with an integer 'epoch'"):
+        resume(make_state(), tmp_path / "epoch_1")
+
+
+@pytest.mark.parametrize("metric", [math.inf, math.nan, -1.0])
+def test_paddleclas_checkpoint_with_an_impossible_metric_has_no_best_metric(
+    tmp_path: Path, metric: float
+) -> None:
+    save_as_paddleclas(train_epochs(make_state()), tmp_path / "epoch_1", epoch=1)
+    paddle.save({"metric": metric, "epoch": 1}, str(tmp_path / "epoch_1.pdstates"))
+    resume(state := make_state(), tmp_path / "epoch_1")
+    assert state.progress.best is None
 
 
 def test_resume_with_another_optimizer_or_model_is_an_error(tmp_path: Path) -> None:

@@ -72,6 +72,14 @@ def run_and_kill(config: Config, runtime: Runtime, update: int, monkeypatch: pyt
             train(config, runtime, output(config))
 
 
+def reseal(folder: Path, state: dict[str, Any], **changes: Any) -> None:
+    """Replaces ``state.json`` of a checkpoint, and writes a manifest that fits."""
+    (folder / "state.json").write_text(json.dumps(state))
+    manifest = read_manifest(folder)
+    files = {name: read_record(folder / name) for name in manifest.files}
+    write_manifest(folder, manifest.model_copy(update={"files": files, **changes}))
+
+
 def same_files(one: Path, other: Path) -> None:
     files = sorted(path.name for path in one.glob("*.safetensors"))
     assert files == sorted(path.name for path in other.glob("*.safetensors")) != []
@@ -180,6 +188,21 @@ def test_resume_into_another_folder_saves_a_best_model_there(
     assert "best metric" not in plan.split("kept: ")[1].splitlines()[0]
     here = make_config("first", Global__checkpoints="auto")
     assert build_run(here, cpu, output(here)).state.progress.best == best
+
+
+def test_resume_of_a_best_metric_above_that_of_the_best_model_resets_it(
+    make_config: Callable[..., Config], cpu: Runtime
+) -> None:
+    config = make_config(Global__epochs=1)
+    best = train(config, cpu, output(config)).progress.best
+    folder = (output(config) / "latest").resolve()
+    state = json.loads((folder / "state.json").read_text())
+    state["best"] = 1e300
+    reseal(folder, state)
+    again = make_config(Global__epochs=1, Global__checkpoints=str(folder))
+    run = build_run(again, cpu, output(again))
+    assert run.state.progress.best == best
+    assert "reset: the best metric, since its model is not in this folder" in "\n".join(run.notes)
 
 
 def test_resume_with_another_loader_continues_with_the_same_samples(
@@ -292,10 +315,7 @@ def test_resume_of_more_epochs_than_the_config_has_is_rejected(
     folder = (output(config) / "latest").resolve()
     state = json.loads((folder / "state.json").read_text())
     state["loader"]["epoch"] = state["update"]
-    (folder / "state.json").write_text(json.dumps(state))
-    manifest = read_manifest(folder)
-    files = {name: read_record(folder / name) for name in manifest.files}
-    write_manifest(folder, manifest.model_copy(update={"epoch": state["update"], "files": files}))
+    reseal(folder, state, epoch=state["update"])
     again = make_config(Global__epochs=1, Global__checkpoints=str(folder))
     with pytest.raises(UserError, match=r"state.json: damaged: loader.epoch: expected at most 1 epochs"):
         train(again, cpu, output(again))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -188,6 +189,18 @@ def test_loss_scale_state_dict_continues_another_scale() -> None:
             sgd.clear_grad()
     assert rest.state_dict() == whole.state_dict()
     assert rest.read().loss_scales.tolist() == whole.read().loss_scales.tolist()[4:]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("scale", math.nan), ("scale", math.inf), ("scale", 0.0), ("scale", -8.0), ("incr_count", 10**18)],
+)
+def test_loss_scale_load_state_dict_with_invalid_value_raises_value_error(name: str, value: float) -> None:
+    scale = LossScale(64.0, dynamic=True)
+    before = scale.state_dict()
+    with pytest.raises(ValueError, match="invalid loss scale"):
+        scale.load_state_dict({**before, name: value})
+    assert scale.state_dict() == before
 
 
 def test_loss_scale_update_without_gradients_changes_nothing() -> None:
