@@ -109,6 +109,8 @@ def gather_rows(rows: Array, world: int) -> list[Array]:
     counts, widths = np.stack(all_gather(np.array(rows.shape, np.int64), world)).T
     padded = np.zeros((counts.max(), widths.max()), rows.dtype)
     padded[: len(rows), : rows.shape[1]] = rows
+    if not padded.size:  # Gloo would end the process with a division by zero
+        return [padded[:count] for count in counts]
     return [part[:count] for part, count in zip(all_gather(padded, world), counts, strict=True)]
 
 

@@ -82,6 +82,11 @@ def test_exchange_gives_each_rank_the_values_of_all(ended: tuple[dict[str, Any],
     assert [each["exchange"] for each in ended] == [expected, expected]
 
 
+def test_gather_rows_accepts_ranks_without_rows(ended: tuple[dict[str, Any], ...]) -> None:
+    assert [each["no rows"] for each in ended] == [[[], []]] * 2
+    assert [each["rows of one rank"] for each in ended] == [[[], [[1.0] * 3] * 2]] * 2
+
+
 def test_failure_of_one_rank_ends_all(ended: tuple[dict[str, Any], ...]) -> None:
     assert [each["nobody fails"] for each in ended] == [None, None]
     assert [each["one fails"] for each in ended] == [

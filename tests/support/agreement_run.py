@@ -9,13 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ppcls.config.load import load_config
 from ppcls.data.index.read import read_index
 from ppcls.engine.agreement import agree, choose_checkpoint, describe_unshared
 from ppcls.engine.checkpoint.checkpoints import Checkpoints
 from ppcls.errors import UserError
 from ppcls.runtime import start as runtime
-from ppcls.runtime.collectives import all_gather_json, fail_together
+from ppcls.runtime.collectives import all_gather_json, fail_together, gather_rows
 from ppcls.weights.manifest import Manifest, write_manifest
 
 yaml, scratch = sys.argv[1], Path(sys.argv[2])
@@ -64,6 +66,8 @@ else:
     (own / "checkpoints" / "step_1").rmdir()
 
 case("exchange", lambda: all_gather_json(run, {"rank": run.rank, "text": "ü" * (1 + 1000 * run.rank)}))
+for name, rows in (("no rows", 0), ("rows of one rank", 2 * run.rank)):
+    case(name, lambda rows=rows: [part.tolist() for part in gather_rows(np.ones((rows, 3)), 2)])  # type: ignore[misc]
 case("nobody fails", lambda: fail(error=UserError("never")))
 case("one fails", lambda: fail(1, error=UserError("no such folder")))
 case("both fail", lambda: fail(0, 1, error=UserError(f"seen by {run.rank}")))
