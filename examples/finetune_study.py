@@ -78,7 +78,7 @@ def train(folder: Path, data: str, setting: int, rate: float, seed: int) -> None
 
 
 def run(folder: Path) -> None:
-    """Trains all settings: on the photographs with each learning rate and each seed, then on the digits."""
+    """Trains on the photographs with all learning rates, then with all seeds, and then on the digits."""
     if not (folder / "photos").is_dir():
         make_data(folder)
     jobs = [("photos", setting, line[2][0], 1) for setting, line in enumerate(SETTINGS)]
