@@ -34,7 +34,10 @@ _MISSING = (
     (r"(?:\w+\.)*(\w+): unknown (transform|loss|metric|batch transform).*", r"\2 `\1`"),
     (r".*unknown (\S+(?: \S+)?) '(\w+)'.*", r"\1 `\2`"),
     (r"(\S+): unknown key.*", r"key `\1`"),
-    (r".* has no trained weights; .*(-o \S+)", r"loads with `\1`, the trained weights of the teacher"),
+    (
+        r".* has no trained weights; .*(-o \S+)",
+        r"loads with `\1`, where FILE contains the trained weights of the teacher",
+    ),
     (r"(\S+): (.*)", r"`\1`: \2"),
 )
 

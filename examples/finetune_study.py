@@ -6,7 +6,7 @@
 There are two data sets: 64 training and 128 validation images cut from scikit-image's photographs, in 16
 classes, and 60 training and 120 validation images of scikit-learn's digits. The model is EfficientNet-Lite0
 with 64×64 pixels, and the config is configs/finetune.yaml. You can start `run` several times at once. Each
-process then starts the next training that no other process has started.
+process then starts the next run that no other process has started.
 """
 
 import json
@@ -57,7 +57,7 @@ def make_data(folder: Path) -> None:
 
 
 def train(folder: Path, data: str, setting: int, rate: float, seed: int) -> None:
-    """Trains once and appends the accuracy to results.jsonl; skips a training that was started before."""
+    """Trains once and appends the accuracy to results.jsonl; skips a run that has already started."""
     output = folder / "runs" / f"{data}-{setting}-{rate}-{seed}"
     try:
         output.mkdir(parents=True)

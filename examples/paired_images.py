@@ -53,7 +53,7 @@ def make_pairs(folder: Path) -> None:
 
 
 def build(listing: Path, chain: tuple[Transform, ...], run: runtime.Runtime, dali: bool) -> PairLoader:
-    """Builds the loader for a list of pairs: shuffled for training, in the order of the list for the test."""
+    """Builds the loader for a list of pairs. Shuffles training pairs, and keeps the order of test pairs."""
     training = chain is TRAIN_CHAIN
     indices = read_pairs(listing.parent, listing)
     size = len(indices[0])
@@ -76,7 +76,7 @@ def build(listing: Path, chain: tuple[Transform, ...], run: runtime.Runtime, dal
 
 
 def main() -> None:
-    """Creates the pairs, trains, and prints the PSNR before and after."""
+    """Creates the pairs, trains, and prints the PSNR before and after sharpening."""
     options = argparse.ArgumentParser(description="Train a small network to sharpen photographs.")
     options.add_argument("--dali", action="store_true", help="load images with DALI instead of paddle.io")
     options.add_argument("--steps", type=int, default=150, help="number of training steps (%(default)s)")

