@@ -109,7 +109,7 @@ def test_grad_cam_of_transformer_is_that_of_an_image_not_of_attention_weights(
 
 def test_heat_maps_of_random_transforms_are_an_error() -> None:
     """A run that evaluates with random transforms ends normally; its report names this reason."""
-    with pytest.raises(UserError, match="without random numbers, got RandFlipImage"):
+    with pytest.raises(UserError, match="these are random: RandFlipImage"):
         HeatMaps(build_model("ResNet18", 3), [RandFlipImage()], "NCHW")
 
 
