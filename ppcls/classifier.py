@@ -221,7 +221,7 @@ class Classifier:
         Args:
             port: Port to listen on.
             host: Address to listen on; ``0.0.0.0`` for all networks.
-            wait: Whether to wait until the server ends, which Ctrl-C causes. If False, call ``terminate()``
+            wait: Whether to wait until the server stops; Ctrl-C stops it. If False, call ``terminate()``
                 on the returned process to end the server.
 
         Raises:

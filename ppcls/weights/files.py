@@ -312,7 +312,7 @@ def _only_channels_differ(shapes: Mapping[str, tuple[list[int], list[int]]]) -> 
     """Returns whether all shapes are those of convolutions and differ only in the number of input channels.
 
     Args:
-        shapes: Shapes in the model and in the file, which differ, by name.
+        shapes: For each weight whose shapes differ, its shape in the model and in the file.
     """
     return (
         all(len(old) == 4 and (new[0], new[2:]) == (old[0], old[2:]) for new, old in shapes.values())
@@ -336,7 +336,7 @@ def _only_classes_differ(model: nn.Layer, shapes: Mapping[str, tuple[list[int], 
 
     Args:
         model: Model that contains the layers.
-        shapes: Shapes in the model and in the file, which differ, by name.
+        shapes: For each weight whose shapes differ, its shape in the model and in the file.
     """
     linear = {name for name, layer in model.named_sublayers() if isinstance(layer, nn.Linear)}
     return (

@@ -85,7 +85,7 @@ class _TorchInterpreter(PickleInterpreter):
         tag, constructor, key = expect_type(tuple, value)[:3]
         kind = expect_type(PickledConstructor, constructor).kind
         if tag != "storage" or kind not in _DTYPES:
-            raise RejectedFileError("it refers to another object than a storage")
+            raise RejectedFileError("it refers to an object that is not a storage")
         return self.storages.setdefault(expect_type(str, key), _Storage(kind, key))
 
     def construct(self, kind: str, arguments: tuple[Any, ...]) -> Any:

@@ -97,7 +97,7 @@ class DSNet(nn.Layer):  # type: ignore[misc]
 
     Args:
         depths: Number of blocks per stage.
-        drop_rate: Dropout rate of the first features and after each layer.
+        drop_rate: Dropout rate after the first patch embedding and after each layer.
         attn_drop_rate: Dropout rate of the attention weights.
         drop_path_rate: Probability of skipping the last block if all blocks were in one stage. In each stage,
             the probability starts at 0 and increases by the same amount per block.

@@ -89,11 +89,12 @@ class UniFormer(nn.Layer):  # type: ignore[misc]
     Args:
         depths: Number of blocks per stage.
         head: Width of a head.
-        overlapping: Whether 3x3 convolutions reduce the size instead of convolutions without overlap.
+        overlapping: Whether overlapping 3x3 convolutions reduce the size, instead of convolutions whose stride
+            equals their kernel size.
         scaled: Argument of `GlobalBlock`.
         drop_path_rate: Probability of skipping the last block. It decreases linearly to 0 for the first
             block.
-        drop_rate: Dropout rate of the first features and after each layer.
+        drop_rate: Dropout rate after the first patch embedding and after each layer.
         attn_drop_rate: Dropout rate of the attention weights.
     """
 

@@ -216,10 +216,10 @@ def find_conclusions(candidates: Sequence[Candidate[Any]]) -> list[str]:
 def latency_sample(
     latencies: Sequence[float], seconds: float, images: int, percentiles: Sequence[int]
 ) -> Sample:
-    """Returns a sample with percentiles of the latency in seconds, images per second and number of requests.
+    """Returns a sample: latency percentiles in seconds, images per second, and the number of requests.
 
     Args:
-        latencies: Seconds of each request.
+        latencies: Duration of each request in seconds.
         seconds: Duration of the measurement.
         images: Number of images per request.
         percentiles: Percentiles to compute, such as 50 for ``p50``.

@@ -20,12 +20,11 @@ LEGEND = "Values are medians over the rounds; ± is half of their range, relativ
 
 
 def render_results(results: Results, width: int | None = None) -> str:
-    """Returns the text of one table per kind of rows, and the findings.
+    """Returns the text of one table per kind of rows, and the findings. Text is never truncated.
 
     Args:
         results: Results of any benchmark.
-        width: Columns of the terminal, in which notes are wrapped; None without a terminal. Nothing is cut
-            off.
+        width: Width of the terminal in columns, to which notes are wrapped; None without a terminal.
     """
     console, text = _console(_WIDEST)
     for rows in kinds_of_rows(results.rows):
