@@ -81,7 +81,7 @@ def build_loader(
     chain = f"DataLoader.{place}.dataset.transform_ops"
     loader: OrderedLoader
     if run.use_dali:
-        settings = resolve_dali_settings(split.loader.dali, runtime)
+        settings = dali_settings(split, runtime)
         if settings.device_id is None:
             _check_no_gpu_settings(split.loader.dali, f"DataLoader.{place}.loader.dali")
         check_dali(ops, chain, settings)
@@ -158,7 +158,7 @@ class Feed:
 
 def describe_feed(split: Split, runtime: Runtime, arch: ModelInput, *, use_dali: bool) -> Feed:
     """Describes the loader of a training split without building it."""
-    settings = resolve_dali_settings(split.loader.dali, runtime)
+    settings = dali_settings(split, runtime)
     if use_dali:
         return Feed(True, True, settings.pipelines * (settings.per_pipeline().prefetch + _READER_BATCHES))
     prefetched = 2 * split.loader.num_workers  # paddle.io prepares two batches per worker
@@ -169,13 +169,19 @@ def describe_feed(split: Split, runtime: Runtime, arch: ModelInput, *, use_dali:
     return Feed(False, True, prefetched)
 
 
+def dali_settings(split: Split, runtime: Runtime) -> DaliSettings:
+    """Returns the settings of a split's DALI loader, with ``auto`` replaced by values for this machine."""
+    pixels = max(map(math.prod, _batch_shapes(split, runtime.world_size)))
+    batch_bytes = pixels * check_chain(split.dataset.transform_ops).pixel_bytes
+    return resolve_dali_settings(split.loader.dali, runtime, batch_bytes)
+
+
 def gpu_memory_need(split: Split, runtime: Runtime) -> int:
     """Returns the estimated GPU memory of a split's DALI loader in MiB; 0 on a CPU."""
     if runtime.device_id is None:
         return 0
     state = check_chain(split.dataset.transform_ops)
-    assert state.size is not None  # by check_chain
-    dali = resolve_dali_settings(split.loader.dali, runtime)
+    dali = dali_settings(split, runtime)
     options = {"itemsize": 2} if state.dtype == "float16" else {}
     if "device_memory_padding" in dali.decoder:
         options["padding"] = dali.decoder["device_memory_padding"]
@@ -183,7 +189,7 @@ def gpu_memory_need(split: Split, runtime: Runtime) -> int:
         estimate_pipeline_memory(
             rows, dali.prefetch, (state.channels, height, width), dali.threads, **options
         )
-        for rows, height, width in _batch_shapes(split, runtime.world_size, state.size)
+        for rows, height, width in _batch_shapes(split, runtime.world_size)
     )
     return largest + int(dali.decoder.get("cache_size", 0))
 
@@ -249,10 +255,13 @@ def _build_quarantine(dataset: Dataset, index: Index, output_dir: Path) -> Quara
     return quarantine
 
 
-def _batch_shapes(split: Split, world: int, size: tuple[int, int]) -> list[tuple[int, int, int]]:
+def _batch_shapes(split: Split, world: int) -> list[tuple[int, int, int]]:
     """Returns rows, height and width of batches on one rank: the largest batch, or one per input size."""
-    sizes, (height, width) = split.sizes, size
+    sizes = split.sizes
     if isinstance(sizes, EqualPixels):
         return [(rows, side, side) for side, rows in zip(sizes.sizes, sizes.rows, strict=True)]
+    size = check_chain(split.dataset.transform_ops).size
+    assert size is not None  # by check_chain
+    height, width = size
     largest = 0 if sizes is None else max(sizes.sizes)
     return [(split.sampler.rows(world), max(height, largest), max(width, largest))]

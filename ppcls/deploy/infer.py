@@ -185,7 +185,8 @@ def _predict_with_dali(
     from ppcls.data.build import build_file_loader
 
     rejected = RejectedImages(list_files(files))
-    dali = resolve_dali_settings(predictor.source.dali, runtime)
+    batch_bytes = predictor.batch_size * predictor.description.input_bytes
+    dali = resolve_dali_settings(predictor.source.dali, runtime, batch_bytes)
     loader = build_file_loader(rejected, predictor.chain, predictor.batch_size, dali)
     done = 0
     try:

@@ -21,11 +21,10 @@ from ppcls.config.sections.loader import Split
 from ppcls.config.sections.transform import check_chain
 from ppcls.data.bad_images.lists import suggest_skipping
 from ppcls.data.bad_images.quarantine import describe_skipped
-from ppcls.data.build import Feed, describe_feed
+from ppcls.data.build import Feed, dali_settings, describe_feed
 from ppcls.data.images.header import DecodeError, read_header
 from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.batch import Batch, endless
-from ppcls.data.loaders.dali.settings import resolve_dali_settings
 from ppcls.data.transforms.specs import DecodeImage
 from ppcls.engine.advice import LoadingSpeed, advise
 from ppcls.engine.core.hooks import NO_HOOKS
@@ -282,7 +281,7 @@ def _loading_speed(split: Split, feed: Feed, state: TrainState, measured: DryRun
         on_gpu=runtime.device == "gpu",
         cores=runtime.cores,
         workers=split.loader.num_workers,
-        threads=resolve_dali_settings(split.loader.dali, runtime).threads,
+        threads=dali_settings(split, runtime).threads,
         dali=split.loader.dali,
         picture=_picture(split, state.loader.index),
         pixels_used=height * width,

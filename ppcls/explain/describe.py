@@ -7,8 +7,7 @@ from typing import Any
 from ppcls.config.schema import Config
 from ppcls.config.sections.loader import Split
 from ppcls.data.bad_images.lists import suggest_skipping
-from ppcls.data.build import build_loader
-from ppcls.data.loaders.dali.settings import resolve_dali_settings
+from ppcls.data.build import build_loader, dali_settings
 from ppcls.data.loaders.mixing import MixedLoader
 from ppcls.data.loaders.paddle import PaddleLoader
 from ppcls.data.sampling.order import Order
@@ -83,7 +82,7 @@ def _describe_workers(split: Split) -> str:
 
 
 def _describe_dali(split: Split, runtime: Runtime) -> str:
-    settings = resolve_dali_settings(split.loader.dali, runtime)
+    settings = dali_settings(split, runtime)
     executor = "dynamic" if settings.exec_dynamic else "pipelined"
     shared = f" in {settings.pipelines} pipelines" if settings.pipelines > 1 else ""
     decoder = ", ".join(f"{name}={value}" for name, value in settings.decoder.items()) or "DALI's defaults"

@@ -11,7 +11,7 @@ from ppcls.config.load import load_config
 from ppcls.config.schema import Config
 from ppcls.config.sections.loader import Dali
 from ppcls.config.sections.transform import ImageState, Transform
-from ppcls.data.build import Feed, build_loader, describe_feed
+from ppcls.data.build import Feed, build_loader, dali_settings, describe_feed
 from ppcls.data.sampling.sampler import SequentialSampler
 from ppcls.errors import UserError
 from ppcls.registry import TRANSFORMS
@@ -105,6 +105,17 @@ def test_build_loader_rejects_unsupported_transform(
         loader_of(config, training=split == "Train")
     path = f"DataLoader.{split}.dataset.transform_ops[2].Formless"
     assert str(raised.value).startswith(f"{path}: {text} Formless; ")
+
+
+def test_large_batches_decrease_the_prefetched_batches(config: Config) -> None:
+    split = config.DataLoader.Train
+    assert split is not None
+    sampler = {"batch_size": 1 << 18}  # 192 MiB per batch of 8×8 pixels
+    large = type(split).model_validate({**dict(split), "sampler": sampler})
+    sizes = {"name": "MultiScale", "sizes": [8, 32]}
+    varied = type(split).model_validate({**dict(large), "input_size": sizes})
+    found = [dali_settings(chosen, Runtime(cores=16)).prefetch for chosen in (split, large, varied)]
+    assert found == [32, 10, 4]
 
 
 def test_describe_feed_names_the_backend(config: Config) -> None:

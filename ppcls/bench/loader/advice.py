@@ -9,8 +9,7 @@ from ppcls.bench.loader.settings import STAGES, Backend, LoaderSetting, Stage
 from ppcls.bench.loader.workload import LoaderWorkload
 from ppcls.bench.results.schema import Quantity
 from ppcls.bench.results.tables import number
-from ppcls.data.build import describe_feed
-from ppcls.data.loaders.dali.settings import resolve_dali_settings
+from ppcls.data.build import dali_settings, describe_feed
 
 Bottleneck = Literal["disk", "decode", "transform", "hand-over", "GPU"]
 _LOADER = "DataLoader.Train.loader"
@@ -73,7 +72,7 @@ def own_backend(workload: LoaderWorkload) -> Backend:
 
 def dali_setting(workload: LoaderWorkload) -> LoaderSetting:
     """Returns the setting of ppcls's DALI loader in the config."""
-    dali = resolve_dali_settings(workload.split.loader.dali, workload.runtime)
+    dali = dali_settings(workload.split, workload.runtime)
     return LoaderSetting(own_backend(workload), dali.threads, dali.prefetch)
 
 

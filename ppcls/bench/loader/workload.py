@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from ppcls.bench.loader.settings import LoaderSetting
 from ppcls.config.schema import Config
-from ppcls.config.sections.loader import Dali, Split
+from ppcls.config.sections.loader import Split
 from ppcls.config.sections.sampler import DistributedBatchSampler, MultiScaleSampler
 from ppcls.config.sections.transform import Layout
+from ppcls.data.build import dali_settings
 from ppcls.data.index.protocol import Index
 from ppcls.data.index.read import read_index
-from ppcls.data.loaders.dali.settings import DaliSettings, resolve_dali_settings
+from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.sampling.order import Order
 from ppcls.data.sampling.sampler import ListSampler, Positions
 from ppcls.data.transforms.specs import Op, count_draws, plan_chain
@@ -108,8 +109,10 @@ class LoaderWorkload:
         prefetch = {"prefetch_queue_depth": setting.prefetch} if setting.prefetch is not None else {}
         update = {"num_threads": setting.workers, **prefetch, **setting.dali}
         device = self.on_cpu if setting.backend == "DALI CPU" or setting.stage == "disk" else self
-        dali: Dali = self.split.loader.dali.model_copy(update=update)
-        return resolve_dali_settings(dali, device.runtime)
+        loader = self.split.loader
+        dali = loader.dali.model_copy(update=update)
+        split = self.split.model_copy(update={"loader": loader.model_copy(update={"dali": dali})})
+        return dali_settings(split, device.runtime)
 
 
 def read_workload(config: Config, runtime: Runtime, images: int) -> LoaderWorkload:

@@ -97,6 +97,7 @@ BatchTransforms = Annotated[
 
 Layout = Literal["HWC", "CHW"]
 Dtype = Literal["uint8", "uint16", "float32", "float16"]
+_BYTES = {"uint8": 1, "uint16": 2, "float32": 4, "float16": 2}
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,11 @@ class ImageState:
     rgb: bool = True
     size: tuple[int, int] | None = None
     shorter: int | None = None
+
+    @property
+    def pixel_bytes(self) -> int:
+        """Bytes of a pixel, over all channels."""
+        return self.channels * _BYTES[self.dtype]
 
 
 class ChainError(ValueError):

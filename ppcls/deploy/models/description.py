@@ -212,6 +212,12 @@ class ModelDescription(Section):
         """Number of classes, or length of an embedding; -1 if it is unknown until the model runs."""
         return self.Output.shape[1]
 
+    @property
+    def input_bytes(self) -> int:
+        """Size of the input of one image in bytes; 0 if images have different sizes."""
+        sizes = self.Input.shape[1:]
+        return 0 if -1 in sizes else math.prod(sizes) * (1 if self.Input.dtype == "uint8" else 4)
+
     def chain(self) -> tuple[Op, ...]:
         """Returns the operations that prepare the input of the model."""
         specs = self.PreProcess.transform_ops

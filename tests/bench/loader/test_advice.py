@@ -103,7 +103,7 @@ def present_of(*overrides: str) -> LoaderSetting:
 
 
 def test_present_setting_resolves_auto() -> None:
-    assert present_of() == LoaderSetting("DALI CPU", 6, 8)
+    assert present_of() == LoaderSetting("DALI CPU", 6, 12)
     assert present_of("Global.use_dali=False") == LoaderSetting("paddle.io", 4)
 
 

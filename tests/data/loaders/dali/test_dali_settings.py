@@ -40,6 +40,19 @@ def test_auto_is_resolved() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rows", "prefetch", "pipelines"), [(64, 32, 16), (128, 26, 13), (256, 12, 6), (4096, 4, 2)]
+)
+def test_prefetched_batches_on_a_cpu_fit_into_2_gib(rows: int, prefetch: int, pipelines: int) -> None:
+    batch_bytes = rows * 3 * 224 * 224 * 4
+    found = resolve_dali_settings(Dali(num_threads=16), CPU, batch_bytes)
+    assert (found.prefetch, found.pipelines) == (prefetch, pipelines)
+    assert found.pipelines * found.per_pipeline().prefetch == prefetch
+    chosen = resolve_dali_settings(Dali(num_threads=16, prefetch_queue_depth=32), CPU, batch_bytes)
+    assert chosen.prefetch == 32
+    assert resolve_dali_settings(Dali(num_threads=16), GPU, batch_bytes).prefetch == 2
+
+
+@pytest.mark.parametrize(
     ("settings", "pipelines", "of_each"),
     [
         (DaliSettings(threads=2, prefetch=4), 2, (1, 2)),
