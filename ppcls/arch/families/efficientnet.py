@@ -1,8 +1,8 @@
 """EfficientNet (Tan and Le 2019, https://arxiv.org/abs/1905.11946).
 
 Convolutions with stride 2 are padded as in TensorFlow, for the input size of the published models. If the
-feature map before such a convolution has an even size, more rows and columns are added on the right and at the
-bottom. B0_small has no squeeze-and-excitation, and pads all sides equally.
+feature map before such a convolution has an even size, more rows and columns are added on the right and at
+the bottom. B0_small has no squeeze-and-excitation, and pads all sides equally.
 """
 
 from __future__ import annotations
