@@ -89,7 +89,7 @@ class UniFormer(nn.Layer):  # type: ignore[misc]
     Args:
         depths: Number of blocks per stage.
         head: Width of a head.
-        overlapping: Whether overlapping 3x3 convolutions reduce the size, instead of convolutions whose stride
+        overlapping: Whether overlapping 3x3 convolutions reduce the size, instead of ones whose stride
             equals their kernel size.
         scaled: Argument of `GlobalBlock`.
         drop_path_rate: Probability of skipping the last block. It decreases linearly to 0 for the first
