@@ -81,7 +81,7 @@ class CommandParser(argparse.ArgumentParser):
     """An argument parser that suggests which option to use instead of an unknown one.
 
     Attributes:
-        elsewhere: Maps options that only another command has to this command.
+        elsewhere: Maps each option that only another command has to the name of this command.
         other_tools: Maps options of other trainers to the option to use instead.
     """
 

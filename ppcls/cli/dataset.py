@@ -37,7 +37,7 @@ def main(argv: Arguments = None) -> None:
     except OSError as error:
         if error.errno is None:
             raise UserError(str(error)) from None
-        place = error.filename or getattr(arguments, "out", None)  # a write to a full disk names no file
+        place = error.filename or getattr(arguments, "out", None)  # the error of a full disk has no file name
         hint = f"; {arguments.interrupted}" if error.errno == errno.ENOSPC else ""
         raise UserError(f"{f'{place}: ' if place else ''}{error.strerror}{hint}") from None
 
@@ -183,7 +183,7 @@ def _check(arguments: argparse.Namespace) -> None:
     write_output("".join(f"{line}\n" for line in dict.fromkeys(notes) if line))
     if bad:
         raise UserError(f"{len(bad)} of {checked} images are bad; {out} lists them\n{bad_image_error(bad)}")
-    write_output(f"all {checked} images decode\n")
+    write_output(f"all {checked} images can be decoded\n")
 
 
 def _splits_to_check(arguments: argparse.Namespace) -> Iterator[tuple[str, Index, Transform]]:

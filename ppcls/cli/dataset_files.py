@@ -63,13 +63,13 @@ def add_commands(subcommands: Subcommands) -> None:
     resize.add_argument(
         "--follow-links",
         action="store_true",
-        help="also copy files outside the folder to which symbolic links in it point",
+        help="follow symbolic links that point outside the folder, and copy the files there",
     )
     resize.set_defaults(run=_resize, interrupted="run the same command again to continue")
     split = add_subcommand(
         subcommands,
         "split",
-        "write list files for training and validation, both with all classes if possible",
+        "write list files for training and validation; both contain all classes if possible",
         (
             "ppcls dataset split pictures/ --out lists/",
             "ppcls dataset split list.txt --image-root pictures/ --val 0.1 --out lists/",
@@ -122,12 +122,12 @@ def add_commands(subcommands: Subcommands) -> None:
     index = add_subcommand(
         subcommands,
         "index",
-        "write the index files that DALI needs next to the containers",
+        "write an index file for DALI next to each container",
         ("ppcls dataset index shards/*.tar", "ppcls dataset index part-000 --format tfrecord"),
     )
     index.add_argument("files", type=Path, nargs="+", help="containers: .tar, .tfrecord or .rec files")
     index.add_argument(
-        "--format", choices=_CONTAINERS, help="format of the containers (default: detected by file name)"
+        "--format", choices=_CONTAINERS, help="format of the containers (default: chosen by the file name)"
     )
     index.set_defaults(run=_index, interrupted="the index files listed above are complete")
     convert = add_subcommand(
@@ -169,7 +169,7 @@ def add_source(parser: argparse.ArgumentParser, nargs: str | None = None) -> Non
     parser.add_argument(
         "--follow-links",
         action="store_true",
-        help="also use images outside the folder to which symbolic links in it point",
+        help="follow symbolic links that point outside the folder, and use the images there",
     )
     parser.add_argument(
         "--delimiter", default=" ", help="separator of path and label in a list (default: a space)"

@@ -66,8 +66,8 @@ class Check:
 
     Attributes:
         name: Name of the checked component.
-        status: ``ok``; ``note`` for a problem of some commands; ``error`` for a problem that prevents
-            training.
+        status: ``ok``; ``note`` for a problem that affects only some commands; ``error`` for one that
+            prevents training.
         result: Result of the check, such as a version.
         fix: Instructions to fix the problem; empty if there are none.
     """
@@ -279,7 +279,7 @@ def check_dali() -> Check:
 
 
 def check_extras() -> Iterator[Check]:
-    """Yields one check per optional extra, whose packages only some commands need."""
+    """Yields one check per extra, a group of packages that only some commands need."""
     for extra, names in _EXTRAS.items():
         missing = [name for name in names if not _version(name)]
         if missing:

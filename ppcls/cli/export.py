@@ -37,8 +37,8 @@ def export(argv: Arguments = None) -> None:
         "--format",
         choices=["paddle", "onnx", "openvino"],
         default="paddle",
-        help="paddle: for Paddle Inference; onnx: checked with onnxruntime; openvino: for CPUs (default: "
-        "%(default)s)",
+        help="paddle: for Paddle Inference; onnx: for ONNX Runtime and other engines; openvino: for OpenVINO "
+        "on CPUs (default: %(default)s)",
     )
     weights_only = options.add_mutually_exclusive_group()
     weights_only.add_argument(
@@ -185,7 +185,9 @@ def _export_weights(arguments: argparse.Namespace) -> None:
     if arguments.model is not None:
         source = find_source(Path(arguments.model), arguments.override)
         if source.config is None:
-            raise UserError(f"{arguments.model}: is exported already; expected a checkpoint folder")
+            raise UserError(
+                f"{arguments.model}: this model is already exported; expected a checkpoint folder"
+            )
         weights, config = source.file, source.config
     else:
         config = load_config(arguments.config, arguments.override)

@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add.set_defaults(run=_add_images)
     queries = ("photo.jpg --nearest 5", "photos/ --rerank --json")
-    search = _add(commands, "search", "print the nearest images of each image", queries)
+    search = _add(commands, "search", "print the most similar images in the index for each image", queries)
     search.add_argument(
         "--nearest",
         type=positive_int,
@@ -69,7 +69,8 @@ def _parser() -> argparse.ArgumentParser:
     search.add_argument(
         "--rerank",
         action="store_true",
-        help="order the 100 nearest images by the neighbors that they share (k-reciprocal re-ranking)",
+        help="re-rank the 100 nearest images by the neighbours that they and the query have in common "
+        "(k-reciprocal re-ranking)",
     )
     search.add_argument("--json", action="store_true", help="print one line of JSON per image")
     search.set_defaults(run=_search)
@@ -80,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         "paths",
         nargs="+",
         type=Path,
-        help="images to remove, with the paths under which they were added, or folders of these images",
+        help="paths of the images to remove, as they were added, or folders that contain such images",
     )
     remove.set_defaults(run=_remove)
     return parser

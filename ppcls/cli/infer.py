@@ -135,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=[],
         metavar="PATH",
-        help="for each image, print the nearest images among this folder, file or pattern; needs an "
+        help="for each image, print the nearest images from this folder, file or pattern; needs an "
         "embedding model; can be repeated",
     )
     options.add_argument(

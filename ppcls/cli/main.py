@@ -90,8 +90,8 @@ def _unknown(name: str, arguments: Sequence[str]) -> str:
     if name.startswith("-"):
         command = next((argument for argument in arguments if argument in _COMMANDS), "COMMAND")
         return f"{name}: expected a command first; put options after it: ppcls {command} {name} …"
-    behind = arguments[0] if arguments and arguments[0] in _COMMANDS else None  # yolo classify train
-    equivalent = behind or _OTHER_NAMES.get(name.lower().replace("-", "_"))
+    following = arguments[0] if arguments and arguments[0] in _COMMANDS else None  # yolo classify train
+    equivalent = following or _OTHER_NAMES.get(name.lower().replace("-", "_"))
     near = [equivalent] if equivalent else difflib.get_close_matches(name.lower(), _COMMANDS, n=1)
     hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(_COMMANDS)}"
     return f"unknown command '{name}'; {hint}"

@@ -91,7 +91,9 @@ def add_config_options(
         group.add_argument("--model", metavar="PATH", help=model, action="append" if several else "store")
     add_override(parser, "set values of the config, such as Global.epochs=10")
     parser.add_argument(
-        "--print-config", action="store_true", help="print the config with all defaults and options, and exit"
+        "--print-config",
+        action="store_true",
+        help="print the complete config, with defaults and options, and exit",
     )
 
 
@@ -206,7 +208,7 @@ def splits(tree: Tree) -> list[str]:
 
 
 def _set_train_data(tree: Tree, folder: str) -> dict[str, Any]:
-    """Returns the folder for ``DataLoader.Train`` and for every other data set with an ``image_root``."""
+    """Returns the new ``image_root`` of ``DataLoader.Train``, and of every other data set that has one."""
     key = "dataset.image_root"
     paths = [
         "DataLoader.Train",
@@ -258,7 +260,7 @@ def _set_pretrained(_tree: Tree, weights: str | bool) -> dict[str, Any]:
 
 
 def _set_output(tree: Tree, folder: str) -> dict[str, Any]:
-    """Returns the output folder and, if it is inside the output folder, the folder of exported models."""
+    """Returns the new output folder, and the new folder of exported models if it was in the output folder."""
     overrides = {"Global.output_dir": folder}
     before, exported = node_at(tree, "Global.output_dir"), node_at(tree, "Global.save_inference_dir")
     if isinstance(before, str) and isinstance(exported, str) and exported.startswith(f"{before}/"):

@@ -102,7 +102,7 @@ def _check_files(arguments: argparse.Namespace) -> None:
 
 
 def _read_sources(arguments: argparse.Namespace) -> dict[str, ModelSource]:
-    """Returns the models by name, or an empty dict if ``--print-config`` printed a config."""
+    """Returns the models, keyed by name; an empty dict if ``--print-config`` printed a config."""
     sources: dict[str, ModelSource] = {}
     for text in arguments.model or [None]:
         named = _NAMED.fullmatch(text or "")
@@ -253,8 +253,8 @@ def _parser() -> argparse.ArgumentParser:
     size = "maximum size of a request in MiB; larger requests get status 413"
     number("--max-mib", within(float, ge=0.001, le=1024), 32.0, size, "MIB")
     arrives = (
-        "time limit in seconds to receive a request, and again to answer it; late requests get status 408 "
-        "or 504"
+        "time limit in seconds for receiving a request, and separately for answering it; late requests get "
+        "status 408 or 504"
     )
     number("--timeout", within(float, ge=0.1, le=3600), 30.0, arrives, "S")
     return options

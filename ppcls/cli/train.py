@@ -255,7 +255,7 @@ def _check_output_dir(folder: Path) -> None:
     """Checks, without creating anything, that an output folder can be created and written.
 
     Raises:
-        UserError: It cannot.
+        UserError: The folder cannot be created or written.
     """
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):

@@ -21,8 +21,9 @@ def load_heat_maps(source: ModelSource) -> HeatMaps:
         UserError: The model is exported, returns embeddings, or cannot be loaded.
     """
     if source.config is None or source.description.postprocess is None:
+        model_type = "an exported model" if source.config is None else "an embedding model"
         raise UserError(
-            f"{source.file}: expected a checkpoint of a model that returns classes, for heat maps"
+            f"{source.file}: heat maps need a checkpoint of a model that returns classes; found {model_type}"
         )
     network = load_network(source.config, source.file)
     transforms = source.description.PreProcess.transform_ops
@@ -35,14 +36,14 @@ def encode_png(pixels: NDArray[np.uint8]) -> bytes:
 
 
 class HeatMapWriter:
-    """Writes images with heat maps over them.
+    """Writes images overlaid with heat maps.
 
     Args:
         source: Trained model that returns classes.
         folder: New or empty folder to write to.
 
     Attributes:
-        maps: Computes the heat maps of the model.
+        maps: Object that computes the heat maps of the model.
 
     Raises:
         UserError: The model is exported or returns embeddings, or the folder is not empty.
@@ -58,7 +59,7 @@ class HeatMapWriter:
             raise UserError(f"--explain {folder}: cannot be written: {error.strerror}") from None
 
     def write(self, file: Path, class_id: int) -> Path:
-        """Writes the heat map of one class over an image, which is cropped as for the model.
+        """Writes an image, cropped as for the model and overlaid with the heat map of one class.
 
         Args:
             file: Image file.

@@ -66,7 +66,7 @@ class ImageIndex:
         Args:
             queries: Embeddings of length 1, [Q, D].
             count: Number of images per query.
-            rerank: Whether the 100 nearest images are ordered by `reranked_similarities`. The result contains
+            rerank: Whether to order the 100 nearest images by `reranked_similarities`. The result contains
                 cosine similarities in any case.
 
         Raises:
@@ -192,7 +192,7 @@ def load_index(file: Path) -> ImageIndex:
 def _read_index(arrays: np.lib.npyio.NpzFile) -> ImageIndex:
     members = [] if arrays.zip is None else arrays.zip.infolist()
     if any(member.compress_type != zipfile.ZIP_STORED for member in members):
-        raise ValueError("compressed arrays")  # they could be much larger than the file
+        raise ValueError("the arrays are compressed")  # they could be much larger than the file
     encoded, vectors, probe = (np.asarray(arrays[name]) for name in ("about", "vectors", "probe"))
     about = json.loads(encoded.tobytes())
     names, kind = about["files"], about["kind"]
@@ -201,16 +201,18 @@ def _read_index(arrays: np.lib.npyio.NpzFile) -> ImageIndex:
             f"expected kind flat or hnsw and a list of files, got kind {kind!r}, files {type(names).__name__}"
         )
     if vectors.ndim != 2 or vectors.shape[0] != len(names) or not vectors.size:
-        expected = "expected one vector for each file, and at least one"
         raise ValueError(
-            f"the array vectors has the shape {vectors.shape} for {len(names)} files, {expected}"
+            f"array 'vectors': expected one vector per file, and at least one, got shape {vectors.shape} for "
+            f"{len(names)} files"
         )
     if probe.shape not in ((0,), vectors.shape[1:]):
-        expected = f"expected {vectors.shape[1:]}, the shape of one vector"
-        raise ValueError(f"the array probe has the shape {probe.shape}, {expected}")
+        raise ValueError(
+            f"array 'probe': expected {vectors.shape[1:]}, the shape of one vector, got {probe.shape}"
+        )
     for name, array in (("vectors", vectors), ("probe", probe)):
         if array.dtype != np.float32 or not np.isfinite(array).all():
-            raise ValueError(f"{name}: expected finite float32 numbers, got {array.dtype}")
+            actual = "NaN or infinity" if array.dtype == np.float32 else array.dtype
+            raise ValueError(f"array '{name}': expected finite float32 numbers, got {actual}")
     stored = None
     if kind == "hnsw":
         faiss = _import_faiss()

@@ -1,4 +1,4 @@
-"""Prediction of image files, which threads or DALI load, and search in a gallery of images."""
+"""Predicts image files, which threads or DALI load, and searches galleries of images."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def search(
 def embed_files(
     predictor: Predictor, files: Sequence[Path], runtime: Runtime | None
 ) -> tuple[dict[Path, Array], list[FailedFile]]:
-    """Returns the embeddings by file, and the files that cannot be read.
+    """Returns the embedding of each file, and the files that cannot be read.
 
     Args:
         predictor: Embedding model.
@@ -190,7 +190,7 @@ def _predict_with_dali(
     loader = build_file_loader(rejected, predictor.chain, predictor.batch_size, dali)
     done = 0
     try:
-        # DALI would wait without end for data from a pipe.
+        # DALI would wait forever for data from a pipe.
         rejected.add({index: NOT_REGULAR for index, file in enumerate(files) if is_special_file(file)})
         for batch in loader:
             assert batch.positions is not None

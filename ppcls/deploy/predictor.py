@@ -63,7 +63,7 @@ class Predictor:
             is a GPU if there is one.
         overrides: Settings ``key=value`` that change the config. For an exported model, they can change
             ``Global`` and ``Infer``.
-        runtime: Device and cores, if they are already chosen.
+        runtime: Device and cores to use; None to choose them here.
 
     Attributes:
         source: Files and settings of the model.

@@ -38,7 +38,7 @@ def agree(config: Config, runtime: Runtime, indexes: Mapping[str, Index]) -> Non
     """Checks that all processes have the same config, data and software. All processes must call it.
 
     Args:
-        indexes: Indexes of the data sets, by their paths in the config.
+        indexes: Indexes of the data sets, keyed by their paths in the config.
 
     Raises:
         UserError: The processes differ. The message lists ranks, machines and values.
@@ -64,7 +64,7 @@ def compare(hosts: tuple[str, ...], facts: tuple[Facts, ...]) -> list[str]:
 
     Args:
         hosts: Host name of each rank.
-        facts: Config, data and software of each rank, by name.
+        facts: Config, data and software of each rank, keyed by name.
     """
     differences = [
         f"rank {rank} on {hosts[rank]}: {name} is {_show(other, name)}, "

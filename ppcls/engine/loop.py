@@ -45,11 +45,11 @@ class Run:
         run_hooks: The user's hooks.
         step: Function that trains on one batch.
         resumed: Checkpoint that the run resumed from; None for a new run.
-        folder_classes: Class names by label, from the class folders; empty without class folders.
+        folder_classes: Class names in order of label, from the class folders; empty without class folders.
         notes: Lines for the log about the setup.
         memory_report: Function that returns a line about DALI's GPU memory; None if DALI uses none.
-        outcomes: Results per image of the best evaluation. Before there is one, those of the first
-            evaluation; None before that.
+        outcomes: Results per image of the best evaluation, or of the first evaluation while no evaluation
+            is the best; None before the first evaluation.
     """
 
     state: TrainState
@@ -68,12 +68,12 @@ class Run:
 
     @property
     def loaders(self) -> dict[str, Loader]:
-        """The loaders of training and evaluation, by the name of the data set."""
+        """The loaders of training and evaluation, keyed by the name of the data set."""
         return {"Train": self.state.loader, **(self.evaluator.loaders if self.evaluator is not None else {})}
 
     @property
     def indexes(self) -> Mapping[str, Index]:
-        """The indexes of all data sets, by the path of the data set in the config."""
+        """The indexes of all data sets, keyed by the path of the data set in the config."""
         return {f"DataLoader.{name}": loader.index for name, loader in self.loaders.items()}
 
     def log(self, text: str) -> None:
@@ -217,7 +217,7 @@ def _close_epoch(run: Run, requests: SaveStopRequests) -> None:
 
 
 def _evaluate(run: Run, evaluator: Evaluator, requests: SaveStopRequests) -> tuple[float | None, bool]:
-    """Evaluates the moving average of the weights, or without one the weights, and reports the result.
+    """Evaluates the averaged weights, or the weights without a moving average, and reports the result.
 
     Returns:
         The score, or None if score or loss is non-finite; and whether the score is the best so far.

@@ -57,7 +57,7 @@ def train(
 
     Args:
         output_dir: Existing output folder.
-        profiled: Updates to profile; None for none.
+        profiled: Updates to profile; None without profiling.
         state: State of a new run, built from the same config and runtime; None to build it here.
         hooks: Hooks in addition to the hooks of the config.
 
@@ -168,7 +168,7 @@ def describe_recall(confusion: NDArray[np.int64], names: Sequence[str]) -> str:
 
     Args:
         confusion: Confusion matrix, [classes, classes] int64, one row per true class.
-        names: Class names by label; empty if unknown.
+        names: Class names in order of label; empty if unknown.
     """
     images = confusion.sum(axis=1)
     labels = np.flatnonzero(images)
@@ -190,7 +190,7 @@ def warn_of_one_class(confusion: NDArray[np.int64], names: Sequence[str]) -> Ite
     Args:
         confusion: Confusion matrix, [classes, classes] int64, one row per true class, one column per
             predicted class.
-        names: Class names by label; empty if unknown.
+        names: Class names in order of label; empty if unknown.
     """
     predicted = np.flatnonzero(confusion.sum(axis=0)).tolist()
     if len(predicted) == 1 and np.count_nonzero(confusion.sum(axis=1)) > 1:

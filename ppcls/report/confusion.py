@@ -21,7 +21,7 @@ class ConfusedPair:
         label: Name of the true class.
         predicted: Name of the predicted class.
         count: Number of samples of the true class with this prediction.
-        share: The same number divided by all samples of the true class, 0..1.
+        share: ``count`` divided by the number of all samples of the true class, 0..1.
     """
 
     label: str

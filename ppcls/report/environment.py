@@ -22,7 +22,7 @@ _PACKAGES = (
 
 
 def read_versions() -> dict[str, str]:
-    """Returns the versions of ppcls, Python and the most important installed packages, by name."""
+    """Returns the versions of ppcls, Python and the most important installed packages, keyed by name."""
     import paddle
 
     versions = {"ppcls": __version__, "Python": platform.python_version()}
@@ -38,7 +38,7 @@ def read_versions() -> dict[str, str]:
 
 
 def read_hardware(runtime: Runtime) -> dict[str, str]:
-    """Returns properties of the hardware that the run uses on this machine, by label."""
+    """Returns properties of the hardware that the run uses on this machine, keyed by label."""
     facts = {
         "Processes": str(runtime.world_size),
         "Device": f"GPU, {_gpu(runtime)}" if runtime.device == "gpu" else "CPU",

@@ -35,12 +35,12 @@ class RunInfo:
     Attributes:
         name: Title of the report.
         config: The config as YAML text.
-        versions: Package versions by name.
-        hardware: Properties of the hardware by label.
+        versions: Package versions, keyed by package name.
+        hardware: Properties of the hardware, keyed by label.
         bad_images: File that lists the skipped images. It may not exist.
-        classes: Class names by label; may be empty.
+        classes: Class names in order of label; may be empty.
         pictures: Source of training images and evaluated samples.
-        weights: Function that returns histograms of the weights by name.
+        weights: Function that returns histograms of the weights, keyed by name.
     """
 
     name: str = "run"
@@ -61,7 +61,7 @@ class _ShownEvaluation:
         epoch: Number of finished epochs at the evaluation.
         best: Whether it is the best evaluation so far.
         outcomes: Results per sample.
-        worst: Pictures of the worst mistakes, by position in the data set; None until they are read.
+        worst: Pictures of the worst mistakes, keyed by position in the data set; None until they are read.
         note: Sentence about the heat maps; may be empty.
     """
 
@@ -75,7 +75,7 @@ class _ShownEvaluation:
 class HtmlReport(Reporter):
     """Writes ``report.html`` after each epoch, every minute within an epoch, and at the end of the run.
 
-    If the `TimeBudget` is used up, updates are skipped, except the one at the end. The number of points per
+    If the `TimeBudget` is used up, updates are skipped, except the last one. The number of points per
     curve is limited, so the file does not grow during a long run.
 
     Args:
@@ -235,7 +235,7 @@ def _is_complete(records: Sequence[Record]) -> bool:
 
 
 def summarize_run(records: Iterable[Record], *, ended: bool = False, update: int = 0) -> dict[str, str]:
-    """Returns the progress, the latest results and the best result as text, by label.
+    """Returns the progress, the latest results and the best result as text, keyed by label.
 
     Args:
         records: Records of the run.

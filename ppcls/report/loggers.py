@@ -62,7 +62,7 @@ class Tracker(Protocol):
         """Sends finite values.
 
         Args:
-            values: Values by tag, such as ``train/loss``.
+            values: Values, keyed by tag, such as ``train/loss``.
             update: Number of optimizer updates.
         """
 
@@ -259,7 +259,7 @@ class RunIds:
 
 
 def flatten_config(config: str) -> dict[str, str]:
-    """Returns the values of a YAML config by path, such as ``{"Global.epochs": "90", …}``.
+    """Returns the values of a YAML config, keyed by path, such as ``{"Global.epochs": "90", …}``.
 
     Values are cut to 500 characters.
     """

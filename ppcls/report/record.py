@@ -25,7 +25,7 @@ class StepRecord:
         steps_per_epoch: Number of steps of one epoch.
         update: Number of optimizer updates since the start of the run.
         loss: Mean loss.
-        metrics: Metric values by name, such as ``{"top1": 0.98}``.
+        metrics: Metric values, keyed by name, such as ``{"top1": 0.98}``.
         learning_rate: Learning rate of the last update.
         images_per_second: Throughput over all ranks.
         data_wait: Share of the time spent waiting for data, 0..1.
@@ -126,7 +126,7 @@ class EvalRecord:
         epoch: Number of finished epochs.
         update: Number of optimizer updates since the start of the run.
         loss: Mean loss over ``images``.
-        metrics: Metric values by name, such as ``{"top1": 0.98}``.
+        metrics: Metric values, keyed by name, such as ``{"top1": 0.98}``.
         images: Number of evaluated images, over all ranks.
         seconds: Duration of the evaluation in seconds.
         best: Whether this is the best evaluation so far.

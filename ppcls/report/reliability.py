@@ -15,8 +15,8 @@ class ReliabilityBin:
     """The images whose predicted class has a probability in one interval.
 
     Attributes:
-        confidence: Mean probability of the predicted class, 0..1. The error is at most half a bin of the
-            histogram.
+        confidence: Mean probability of the predicted class, 0..1. It is computed from a histogram, so it is
+            accurate to half a histogram bin.
         accuracy: Share of correct predictions, 0..1.
         images: Number of images, at least 1.
     """
@@ -30,7 +30,7 @@ def reliability_bins(confidences: NDArray[np.int64]) -> list[ReliabilityBin]:
     """Returns the bins of the diagram that have images, in ascending order of confidence.
 
     Args:
-        confidences: See `Outcomes.confidences`. The number of its bins must be a multiple of 10.
+        confidences: See `Outcomes.confidences`. The number of bins must be a multiple of 10.
     """
     width = confidences.shape[1]
     centres = (np.arange(width) + 0.5) / width

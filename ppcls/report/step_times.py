@@ -104,7 +104,7 @@ def summarize(times: StepTimes) -> StepTable:
 
 
 def _separate_exchange(seconds: NDArray[np.float64], after: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Returns the updates that exchange gradients during backward, with both as separate phases.
+    """Returns the updates that exchange gradients during backward. Separates all-reduce from backward.
 
     Args:
         seconds: [updates, 6] float64, durations of all updates.
@@ -168,7 +168,7 @@ def as_text(table: StepTable) -> str:
     for name, row in {**table.rows, "update": table.step}.items():
         values = f"{row.mean_ms:9.3f} {row.median_ms:9.3f} {row.max_ms:9.3f} {row.share:6.1%}"
         lines.append(f"{name:<10} {values}")
-    lines.append(f"{table.images_per_second:.1f} img/s at the median update")
+    lines.append(f"{table.images_per_second:.1f} img/s, computed from the median update")
     if table.ordinary_ms is not None:
         slower = table.step.mean_ms / table.ordinary_ms
         lines.append(

@@ -29,7 +29,7 @@ class Picture:
 
 
 class PictureSource:
-    """Base class of sources of pictures for a report. It has no pictures."""
+    """Base class of sources of pictures for a report. Its methods return no pictures."""
 
     def augmented(self) -> list[Picture]:
         """Returns the latest training images, after all transforms."""

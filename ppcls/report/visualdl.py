@@ -18,7 +18,7 @@ _MAX_IMAGES = 8
 
 
 def scalars(record: Record) -> dict[str, float]:
-    """Returns the finite values of a record by tag, such as ``train/loss``."""
+    """Returns the finite values of a record, keyed by tag, such as ``train/loss``."""
     section, values = "eval", {"loss": record.loss, **record.metrics}
     if isinstance(record, StepRecord):
         section = "train"
@@ -58,7 +58,7 @@ class VisualDLWriter(Reporter):
         folder: Folder for ``visualdl --logdir``. It is created if it does not exist.
         earlier: Records of the run before it resumed.
         pictures: Source of the training images.
-        weights: Function that returns histograms of the weights by name.
+        weights: Function that returns histograms of the weights, keyed by name.
     """
 
     def __init__(

@@ -43,12 +43,12 @@ class RequestExchange:
         self._calls_left, self._calls_between, self._last = 1, 1, time.monotonic()
 
     def any_rank(self, requests: Sequence[int]) -> list[int]:
-        """Returns the maximum over all ranks of the requests since the last exchange.
+        """Returns, for each kind, the maximum over all ranks of the requests since the last exchange.
 
         Calls that do not exchange requests return zeros.
 
         Args:
-            requests: Requests of this rank by kind, each >= 0.
+            requests: Requests of this rank, one number >= 0 per kind.
         """
         if self._group is None:
             return list(requests)
@@ -86,7 +86,7 @@ def _gloo_group() -> Group:
 
 
 def all_gather_json(runtime: Runtime, value: Any) -> list[Any]:
-    """Returns the values of all ranks, by rank. All ranks must call it.
+    """Returns the values of all ranks, in order of rank. All ranks must call it.
 
     Args:
         value: Value of this rank, which JSON must support.
@@ -98,7 +98,7 @@ def all_gather_json(runtime: Runtime, value: Any) -> list[Any]:
 
 
 def gather_rows(rows: Array, world: int) -> list[Array]:
-    """Returns the rows of each rank, by rank. All ranks must call it.
+    """Returns one array per rank with its rows, in order of rank. All ranks must call it.
 
     Args:
         rows: Rows of this rank, [N, D]. N may differ between ranks. D may be 0 on a rank without rows.
@@ -115,7 +115,7 @@ def gather_rows(rows: Array, world: int) -> list[Array]:
 
 
 def all_gather(values: Array | paddle.Tensor, world: int) -> list[Array]:
-    """Returns the values of all ranks, by rank. All ranks must call it.
+    """Returns the values of all ranks, in order of rank. All ranks must call it.
 
     Args:
         values: Values of this rank, with the same shape and dtype on all ranks.

@@ -45,7 +45,7 @@ def _cpu_quota(*files: Path) -> float:
 
 
 def interface_of(address: str) -> str | None:
-    """Returns the name of the network interface with an IPv4 address, such as ``eth0``; None without one."""
+    """Returns the network interface that has an IPv4 address, such as ``eth0``; None if there is none."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(entry.family == socket.AF_INET and entry.address == address for entry in addresses):
             return str(name)
@@ -166,12 +166,12 @@ def read_driver() -> Driver | None:
 
 
 def find_card(number: int, visible: str | None, order: str | None) -> Card | None:
-    """Returns the card with a CUDA number.
+    """Returns the card with the given CUDA device index.
 
-    To select a partition of a card (MIG), ``visible`` must contain its UUID. A number selects a whole card.
+    To select a partition of a card (MIG), ``visible`` must contain its UUID. An index selects a whole card.
 
     Args:
-        number: Number of the card among the visible cards, from 0.
+        number: Index of the card among the visible cards, from 0.
         visible: CUDA_VISIBLE_DEVICES: numbers, UUIDs or prefixes of UUIDs; None for all cards.
         order: CUDA_DEVICE_ORDER.
 

@@ -81,7 +81,7 @@ def child_environment(changes: Mapping[str, str | None]) -> dict[str, str]:
     """Returns the environment of this process without the variables of the launcher, for a child process.
 
     Args:
-        changes: Variables to set, by name. The value None removes a variable.
+        changes: Values of the variables to set, keyed by name. The value None removes a variable.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PADDLE_")}
     changed: dict[str, str | None] = {**inherited, **changes}

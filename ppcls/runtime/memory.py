@@ -255,7 +255,7 @@ class MemoryNeeds:
     """Estimated memory needs of DALI.
 
     Attributes:
-        pipelines: Memory of each pipeline in MiB, by name.
+        pipelines: Memory of each pipeline in MiB, keyed by name.
     """
 
     pipelines: Mapping[str, int]

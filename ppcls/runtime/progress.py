@@ -85,7 +85,7 @@ class Progress:
             self.report(previous, slow=slow)
 
     def set_position(self, epoch: int, batch: int, update: int) -> None:
-        """Sets the position in the run for the next reports; see `ProgressSnapshot`."""
+        """Sets the position in the run that later reports contain; see `ProgressSnapshot`."""
         self._position = (epoch, batch, update)
 
     def mark_first_step(self) -> None:

@@ -89,8 +89,8 @@ class StallClock:
     If a laptop is closed or Ctrl-Z stops the job, neither process runs, and the run is not stuck.
 
     Args:
-        longest: Maximum time in seconds between two calls of `update` that is counted. The watchdog did not
-            run in the rest of the time.
+        longest: Maximum number of seconds to count between two calls of `update`. If more time passed, the
+            watchdog did not run all the time.
         now: Current time in seconds.
         progress: Current progress.
 

@@ -138,7 +138,7 @@ def build_app(models: ServedModels, limits: RequestLimits, index: ImageIndex | N
 
         @app.post("/search", responses=responses, openapi_extra=_SEARCH_BODY)
         async def search(request: Request) -> Response:
-            """Returns the nearest images in the index for each image: `nearest` images, by default 5."""
+            """Returns, for each image, the `nearest` most similar images in the index, by default 5."""
 
             async def answer() -> Response:
                 service = models.find(None)
@@ -266,7 +266,7 @@ def _results(service: InferenceService, answers: Sequence[Prediction | NearestIm
 
 
 def _read_count(name: str, values: list[str]) -> int | None:
-    """Returns the value of a parameter that is an integer > 0, or None without values.
+    """Returns the value of a parameter that is an integer > 0; None if it is not set.
 
     Raises:
         RequestError: The value is invalid, or there are several values.
@@ -280,7 +280,7 @@ def _read_count(name: str, values: list[str]) -> int | None:
 
 
 def _read_topk(values: list[str], service: InferenceService) -> int | None:
-    """Returns the value of the parameter ``topk``, or None without values.
+    """Returns the value of the parameter ``topk``; None if it is not set.
 
     Raises:
         RequestError: The value is invalid for the model.
@@ -300,10 +300,12 @@ def _read_class(values: list[str], service: InferenceService) -> int:
     """Returns the value of the parameter ``class_id`` for a heat map.
 
     Raises:
-        RequestError: The value is invalid, or the model has no heat maps.
+        RequestError: The value is invalid, or the model does not support heat maps.
     """
     if not service.explains:
-        raise RequestError(422, "this model has no heat maps, which need a checkpoint of a classifier")
+        raise RequestError(
+            422, "this model does not support heat maps; serve a checkpoint of a classifier instead"
+        )
     (text, *more) = values or ("",)
     classes = service.predictor.description.width
     if more or not (text.isascii() and text.isdecimal()) or len(text) > 6 or int(text) >= classes:

@@ -26,8 +26,8 @@ class Batcher(Generic[_Item, _Result]):
     """Collects items into batches, and processes one batch after another.
 
     A batch starts when the model is free and an item is pending. If further items are expected, the batch
-    waits for them for at most ``max_wait`` seconds. So an item waits only if others are expected, and a busy
-    server has full batches.
+    waits for them for at most ``max_wait`` seconds. An item therefore waits only if further items
+    are expected. On a busy server, batches are full.
 
     Args:
         process: Function that maps a batch to one result per item.

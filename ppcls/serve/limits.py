@@ -32,7 +32,8 @@ class RequestLimits:
     Attributes:
         max_bytes: Maximum size of the body in bytes.
         max_images: Maximum number of images.
-        timeout: Seconds within which the body must be received, and again to answer the request.
+        timeout: Maximum seconds for receiving the body. The same limit applies to answering the request
+            after that.
     """
 
     max_bytes: int

@@ -25,14 +25,14 @@ class ServedModels:
     batch of any model is computed.
 
     Args:
-        predictors: Models at the start, by name.
+        predictors: Initial models, keyed by name.
         worker: Pool of one thread, in which all models are loaded and run.
         batching: Options for batches.
         folder: Folder whose subfolders are further models that can be loaded.
 
     Attributes:
         metrics: Metrics of the server.
-        services: Loaded models, by name.
+        services: Loaded models, keyed by name.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ServedModels:
         self._worker.shutdown(cancel_futures=True)
 
     def find(self, name: str | None) -> InferenceService:
-        """Returns the model with a name, or the first model for None.
+        """Returns the model called ``name``, or the first model if ``name`` is None.
 
         Raises:
             RequestError: There is no model with this name.

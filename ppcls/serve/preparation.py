@@ -41,7 +41,7 @@ class Preparation:
         self._processes = ProcessPool(min(cores, _MOST_PROCESSES), context=context)
 
     async def prepare(self, image: bytes) -> Array:
-        """Returns the input of the model for one image. Cancelling this stops the decoding of a large image.
+        """Returns the input of the model for one image. Cancelling the call stops decoding a large image.
 
         Args:
             image: Bytes of an image file.

@@ -112,7 +112,7 @@ class InferenceService:
         self._images = AdmissionLimit(batching.max_waiting, "images")
         self._metrics, self._worker = metrics, worker
         self._preparation = Preparation(predictor.chain, predictor.cores)
-        self._heat_maps: HeatMaps | None = None  # loaded at the first request for one
+        self._heat_maps: HeatMaps | None = None  # loaded at the first request for a heat map
         self._batcher = Batcher[_Item, Array | ValueError | None](
             self._run, batching.max_batch, batching.max_wait
         )
@@ -197,7 +197,11 @@ class InferenceService:
             raise RequestError(422, str(error), {0: str(error)}) from None
 
     async def _prepare_and_run(self, images: Sequence[bytes]) -> Sequence[Array | ValueError | None]:
-        """Returns the outputs of all images; if some are bad, returns errors and prepared images instead."""
+        """Prepares all images, and returns the outputs of the model.
+
+        If some images cannot be decoded, no image is predicted. The result then contains the errors of these
+        images, and the other prepared images.
+        """
         with self._batcher.expecting(len(images)):
             prepared = await asyncio.gather(*map(self._prepare, images))
             arrays = [image for image in prepared if isinstance(image, np.ndarray)]

@@ -50,7 +50,7 @@ class WorkerProcesses:
         self._codes: list[int | None] = []
 
     def run(self, on_ready: Callable[[], None]) -> None:
-        """Serves until SIGTERM or Ctrl-C, and restarts processes that end before.
+        """Serves until SIGTERM or Ctrl-C, and restarts processes that end earlier.
 
         Args:
             on_ready: Called when all processes accept requests.
@@ -98,10 +98,10 @@ class WorkerProcesses:
         return [worker.process.sentinel for worker in self._workers]
 
     def _becomes_ready(self, worker: _Worker, stop: int) -> bool:
-        """Waits until a process accepts requests. Returns True then, or False after a stop signal.
+        """Waits until a process accepts requests, and returns True; returns False after a stop signal.
 
         Raises:
-            UserError: The process ended before.
+            UserError: The process ended before it accepted requests.
         """
         ready = wait([stop, worker.channel])
         if stop in ready:

@@ -121,7 +121,7 @@ def test_check_without_bad_images_writes_empty_list(folder: Path, capsys: pytest
     (folder / "images/1/cells.tif").unlink()
     (folder / "bad.txt").write_text("an older list")
     assert check(folder, "-c", str(folder / "config.yaml"), "--split", "Train") == 0
-    assert capsys.readouterr().out == "all 6 images decode\n"
+    assert capsys.readouterr().out == "all 6 images can be decoded\n"
     assert read_bad_images(folder / "bad.txt") == []
 
 

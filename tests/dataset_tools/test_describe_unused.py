@@ -37,4 +37,4 @@ def test_check_prints_skipped_files(pictures: Path, capsys: pytest.CaptureFixtur
     out = capsys.readouterr().out
     assert "2 .gif, 1 .heic, 1 without an ending\n" in out
     assert f"{pictures}: no images in empty\n" in out
-    assert out.endswith("all 2 images decode\n")
+    assert out.endswith("all 2 images can be decoded\n")

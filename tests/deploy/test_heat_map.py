@@ -143,6 +143,6 @@ def test_unusable_folder_or_model_is_an_error(
     reason = (
         "expected a new or empty folder, found files in it"
         if occupied
-        else "expected a checkpoint of a model that returns classes"
+        else "heat maps need a checkpoint of a model that returns classes"
     )
     assert reason in capsys.readouterr().err

@@ -172,20 +172,20 @@ def write_index(file: Path, changes: Any = None, **arrays: Any) -> Path:
 @pytest.mark.parametrize(
     ("changes", "arrays", "reason"),
     [
-        ({"files": ["a"]}, {}, r"vectors has the shape \(4, 8\) for 1 files, expected one "),
+        ({"files": ["a"]}, {}, r"'vectors': expected one vector per file, .* got shape \(4, 8\) for 1 "),
         ({"files": "abcd"}, {}, "kind 'flat', files str"),
         ({"files": ["a\0", "b", "c", "d"]}, {}, "contains a NUL character"),
         ({"files": [1, 2, 3, 4]}, {}, "not int"),
         ({"model": 5}, {}, "not int"),
         ({"kind": ["flat"]}, {}, "kind \\['flat'\\]"),
         ({"kind": "hnsw"}, {"faiss": np.zeros(99, np.uint8)}, "faiss"),
-        ({"files": []}, {"vectors": unit_vectors(0)}, r"vectors has the shape \(0, 8\) for 0 files"),
-        ({}, {"vectors": unit_vectors(4) * np.nan}, "vectors: expected finite float32 numbers"),
-        ({}, {"vectors": np.array([["a"] * 8] * 4)}, "vectors: expected finite float32 numbers, got <U1"),
+        ({"files": []}, {"vectors": unit_vectors(0)}, r"got shape \(0, 8\) for 0 files"),
+        ({}, {"vectors": unit_vectors(4) * np.nan}, "'vectors': expected finite float32 numbers"),
+        ({}, {"vectors": np.array([["a"] * 8] * 4)}, "'vectors': expected finite float32 numbers, got <U1"),
         (
             {},
             {"probe": unit_vectors(1)[0, :3]},
-            r"the array probe has the shape \(3,\), expected \(\d+,\), the shape of one vector",
+            r"array 'probe': expected \(\d+,\), the shape of one vector, got \(3,\)",
         ),
         ({}, {"about": np.frombuffer(b"[" * 200_000, np.uint8)}, "recursion"),
     ],
@@ -207,7 +207,7 @@ def test_index_that_is_larger_than_its_file_is_an_error(tmp_path: Path) -> None:
     file = write_index(tmp_path / "bad.index")
     with zipfile.ZipFile(file) as valid:
         about = valid.read("about.npy")
-    for kind, reason in ((zipfile.ZIP_STORED, "Unable to allocate"), (zipfile.ZIP_DEFLATED, "compressed")):
+    for kind, reason in ((zipfile.ZIP_STORED, "Unable to allocate"), (zipfile.ZIP_DEFLATED, ".* compressed")):
         with zipfile.ZipFile(file, "w", kind) as archive:
             archive.writestr("about.npy", about)
             archive.writestr("vectors.npy", header.getvalue())

@@ -84,7 +84,7 @@ def test_as_text_returns_documented_lines() -> None:
         "optimizer      3.000     3.000     3.000   7.5%\n"
         "host           1.000     1.000     1.000   2.5%\n"
         "update        40.000    40.000    40.000 100.0%\n"
-        "1600.0 img/s at the median update\n"
+        "1600.0 img/s, computed from the median update\n"
         "earlier updates without profiling: 32.000 ms on average; "
         "a profiled update takes 1.25 times as long\n"
     )

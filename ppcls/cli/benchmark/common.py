@@ -97,9 +97,10 @@ def measure_and_report(
         arguments: Parsed arguments, of which ``out`` and ``rounds`` are used.
         empty: Results without rows.
         candidates: Candidates to measure.
-        conclude: Returns conclusions for the results, in addition to those of `find_conclusions`.
-        make_rows: Returns the rows of the results. It is called after each round and at the end. None makes
-            one row per candidate.
+        conclude: Function that returns conclusions for the results, in addition to those of
+            `find_conclusions`.
+        make_rows: Function that returns the rows of the results. It is called after each round and at the
+            end. None for one row per candidate.
 
     Raises:
         KeyboardInterrupt: The measurement was interrupted. The results so far are printed and written first.

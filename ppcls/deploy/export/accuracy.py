@@ -28,7 +28,8 @@ def compare_accuracy(
 
     Args:
         model: The exported model.
-        trained: Maps prepared images to scores [B, class_num] or embeddings [B, D].
+        trained: Function of the trained model, which maps prepared images to scores [B, class_num] or
+            embeddings [B, D].
         description: Description of the exported model.
         batches: Prepared images with their labels, or with None for images without labels.
         source: List file, folder or container of the images, or ``random``.
@@ -88,11 +89,11 @@ def check_accuracy(comparison: Comparison, model: str, limit: float, advice: str
 
 
 def _decisions(description: ModelDescription) -> Callable[[Array, Array | None], Array]:
-    """Returns a function that maps outputs to decisions, which have the form of the labels."""
+    """Returns a function that maps outputs to decisions of the same shape and kind as the labels."""
     postprocess = description.postprocess
 
     def nearest_labels(embeddings: Array, labels: Array | None) -> Array:
-        """Returns the label of the most similar other image or, without labels, the index of this image."""
+        """Returns the label of the most similar other image or, without labels, its index."""
         similarities = embeddings @ embeddings.T
         np.fill_diagonal(similarities, -np.inf)
         nearest: Array = similarities.argmax(axis=1)

@@ -52,7 +52,7 @@ from ppcls.runtime.start import Runtime
 
 _STEM = "inference"
 _PROBE_BYTES = 1 << 16  # size of a test file, which does not fit on a full disk
-_RANDOM_BATCHES = 4  # number of compared batches if there are no evaluation images
+_RANDOM_BATCHES = 4  # number of random batches to compare if there are no evaluation images
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,8 @@ class PrecisionSettings:
         precision: Precision of the model. The input and the output are always float32.
         calibration: Method by which ONNX Runtime chooses the ranges of int8 tensors from calibration images.
         calibration_images: Number of calibration images.
-        calibration_data: Files, folders and patterns of calibration images, instead of ``DataLoader.Train``.
+        calibration_data: Files, folders and patterns of calibration images; empty to use
+            ``DataLoader.Train``.
         evaluation_images: Maximum number of images of ``DataLoader.Eval`` that are compared.
         max_accuracy_loss: Maximum loss of accuracy in percentage points.
     """
@@ -81,7 +82,7 @@ class ExportResult:
     """Result of an export.
 
     Attributes:
-        files: Sizes of the written files in bytes, by name.
+        files: Size in bytes of each written file, keyed by file name.
         description: Description of the exported model.
         difference: Difference between the float32 outputs of the exported and the trained model; see
             `parity.compare`. None for Paddle Inference on a GPU.
@@ -105,7 +106,9 @@ def export_model(
     settings: PrecisionSettings | None = None,
     runtime: Runtime | None = None,
 ) -> ExportResult:
-    """Exports a trained model. Its outputs are probabilities (softmax or sigmoid) or embeddings of length 1.
+    """Exports a trained model.
+
+    The outputs of the exported model are probabilities (softmax or sigmoid) or embeddings of length 1.
 
     Parallel branches that are equivalent to one convolution, as in RepVGG, are merged. The layout is always
     NCHW, because onnxruntime computes in this layout, and because the CPU operators of Paddle Inference fail
@@ -137,7 +140,9 @@ def export_model(
         )
     check_format(kind, settings.precision, runtime)
     if source.config is None:
-        raise UserError(f"{source.file}: is exported already; expected a checkpoint folder or a config")
+        raise UserError(
+            f"{source.file}: this model is already exported; expected a checkpoint folder or a config"
+        )
     config = source.config.model_copy(update={"Arch": source.config.Arch.with_data_format("NCHW")})
     temperature = source.description.Output.temperature
     description = describe_model(config, need_infer(config), source.description.names, temperature)

@@ -69,7 +69,7 @@ def _check_paddle(precision: Precision, runtime: Runtime) -> None:
 
 
 def load_exported(file: Path, description: ModelDescription, runtime: Runtime) -> InferenceModel:
-    """Loads an exported model. ONNX Runtime and OpenVINO run it on the CPU."""
+    """Loads an exported model. ONNX and OpenVINO models run on the CPU."""
     if file.suffix == ".onnx":
         from ppcls.deploy.models.onnx import OnnxModel  # only this format needs onnxruntime
 

@@ -89,7 +89,7 @@ def transpose_in_graph(spec: ToCHWImage) -> GraphOp:  # noqa: ARG001 - only its 
 
 @graph_op.register
 def normalize_in_graph(spec: NormalizeImage) -> GraphOp:
-    """Returns a function that normalizes images, in float32 at each step like `numpy_ops`."""
+    """Returns a function that normalizes images. Each step computes in float32, as in `numpy_ops`."""
     scale, mean, std = (np.asarray(value, np.float32) for value in (spec.scale, spec.mean, spec.std))
 
     def normalize(images: Tensor) -> Tensor:
@@ -166,10 +166,11 @@ def _target_size(spec: ResizeImage, images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _neighbours(length: Tensor, side: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the two inputs of linear interpolation along an axis.
+    """Returns the neighbours of each new pixel for linear interpolation along an axis, and their weights.
 
-    They are the index of the first neighbour of each new pixel, [side] int64, and the weight of the second
-    neighbour, [side] float32.
+    Returns:
+        The index of the first neighbour, [side] int64, and the weight of the second neighbour, [side]
+        float32.
     """
     centres = paddle.arange(side, dtype="int64").astype("float64") + _float64(0.5)
     centres = centres * (length.astype("float64") / side.astype("float64"))
@@ -184,7 +185,7 @@ def _weights(share: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _round(x: Tensor) -> Tensor:
-    """Rounds x >= 0, and rounds halves to even numbers. Paddle's own rounding differs between engines."""
+    """Rounds numbers >= 0, halves to even numbers. Paddle's own rounding differs between engines."""
     up = paddle.floor(x + 0.5)
     odd = up - 2.0 * paddle.floor(up * 0.5)
     return up - odd * (up - x == 0.5).astype("float32")
@@ -205,7 +206,10 @@ def _interpolate(images: Tensor, height: Tensor, width: Tensor) -> Tensor:
     left, after = (_clip_index(index, columns) for index in (left, left + _int64(1)))
 
     def resize_rows(index: Tensor) -> Tensor:
-        """Returns rows [N, height, width, C] that are resized along the width, in units of 1/128."""
+        """Returns the rows at ``index``, resized along the width, [N, height, width, C].
+
+        The pixel values are multiplied by 128.
+        """
         chosen = paddle.gather(images, _clip_index(index, rows), axis=_HEIGHT)
         first, second = (paddle.gather(chosen, columns, axis=_WIDTH) for columns in (left, after))
         return paddle.floor((first * near + second * far) * 2.0**-4)

@@ -61,7 +61,7 @@ def convert(program: Path, name: str) -> bytes:
 
     reason, model = "", b""
     try:
-        # Without an output file. Otherwise, 2.x would install further packages and modify the model.
+        # No output file is passed: with one, 2.x would install further packages and modify the model.
         model = paddle2onnx.export(
             str(program), str(program.with_suffix(".pdiparams")), opset_version=_OPSET, verbose=False
         )

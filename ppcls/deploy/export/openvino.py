@@ -104,7 +104,7 @@ def quantize_with_nncf(file: Path, name: str, batches: Sequence[Array]) -> Quant
 
 
 def _replace(model: Any, file: Path, *, compress: bool) -> None:
-    """Replaces the files of a model. It does not modify them, because OpenVINO may have mapped them."""
+    """Replaces the files of a model. Old files are not modified, because OpenVINO may have mapped them."""
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:
         written = Path(folder) / file.name
         _save(model, written, compress=compress)
@@ -124,7 +124,7 @@ def _save(model: Any, file: Path, *, compress: bool) -> None:
         openvino.save_model(model, file, compress_to_fp16=compress)
     except RuntimeError as error:
         free = shutil.disk_usage(file.parent).free / 1e6
-        raise OSError(f"OpenVINO cannot write {file.name}, {free:.0f} MB are free: {error}") from None
+        raise OSError(f"OpenVINO cannot write {file.name} ({free:.0f} MB are free): {error}") from None
 
 
 def _count_operators(model: Any) -> QuantizedOperators:

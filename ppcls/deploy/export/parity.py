@@ -36,11 +36,13 @@ def compare(
         model: Exported model.
         description: Description of the exported model.
         ops: Transforms that prepare the input of the trained model.
-        expected: Trained model: maps prepared images to scores [B, class_num] or embeddings [B, D].
+        expected: Function of the trained model, which maps prepared images to scores [B, class_num] or
+            embeddings [B, D].
 
     Returns:
-        For scores, the largest difference of two logarithms, divided by the largest logarithm or by 1 if this
-        is larger. For embeddings, the largest difference of two values, divided by the largest value.
+        For scores, the largest difference of their logarithms, divided by the largest absolute logarithm, or
+        by 1 if this is larger. For embeddings, the largest difference of their values, divided by the largest
+        absolute value.
 
     Raises:
         UserError: The difference exceeds `TOLERANCE`.

@@ -124,7 +124,7 @@ class Comparison(Section):
         "without labels"
     )
     exported_accuracy: float | None
-    agreement: float = Field(description="share of equal decisions")
+    agreement: float = Field(description="share of decisions on which both models agree")
     largest_difference: float = Field(
         description="largest difference of two scores, or of two values of an embedding"
     )

@@ -25,7 +25,11 @@ def published_config(name: str, overrides: Sequence[str] = ()) -> Config:
     """
     entry = architecture(name)
     if not entry.top1:
-        known = f"; similar ones with weights: {', '.join(nearest_with_weights(name))}" if name in ZOO else ""
+        known = (
+            f"; similar architectures with weights: {', '.join(nearest_with_weights(name))}"
+            if name in ZOO
+            else ""
+        )
         raise UserError(f"{name}: this architecture has no published weights{known}")
     resize = {"resize_short": round(entry.side / entry.crop_ratio), "interpolation": entry.interpolation}
     if entry.interpolation == "bicubic":

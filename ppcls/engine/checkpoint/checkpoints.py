@@ -42,7 +42,7 @@ class Checkpoints:
 
     Attributes:
         damaged: Problems of the damaged checkpoints that `find` skipped.
-        class_names: Class names by label, to save with each checkpoint; empty if unknown.
+        class_names: Class names in order of label, to save with each checkpoint; empty if unknown.
     """
 
     def __init__(self, output_dir: Path, config: Config) -> None:

@@ -42,8 +42,8 @@ def restore_paddleclas(state: TrainState, prefix: Path) -> None:
         prefix: Common prefix of the files.
 
     Raises:
-        UserError: A file is missing or damaged, contains other objects than arrays, or does not fit the model
-            or the optimizer.
+        UserError: A file is missing or damaged, contains objects that are not arrays, or does not fit the
+            model or the optimizer.
     """
     epoch, best = _read_states(_file(prefix, "pdstates"))
     params = _file(prefix, "pdparams")
@@ -96,7 +96,7 @@ def _read_states(path: Path) -> tuple[int, float | None]:
 
 
 def _read_optimizer(path: Path, names: dict[str, str]) -> Arrays:
-    """Returns the state of the optimizer by ppcls's names, such as ``fc.weight/velocity``."""
+    """Returns the state of the optimizer, keyed by ppcls's names, such as ``fc.weight/velocity``."""
     content = unpickle(path)
     content = content[0] if isinstance(content, list) and len(content) == 1 else content
     if not isinstance(content, dict):

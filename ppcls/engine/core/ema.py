@@ -20,7 +20,7 @@ class Ema:
     Args:
         model: Bare model. The average starts as a copy of its current weights.
         decay: Decay in [0, 1).
-        masters: Float32 master weights of the optimizer, by the names of the model's half-precision weights.
+        masters: Float32 master weights of the optimizer, keyed by the names of the half-precision weights.
             The master weights are averaged, because small updates do not change the rounded weights.
         warmup: Whether the decay starts low and rises to ``decay``.
         frozen: Names of parameters and buffers that training does not change.
@@ -47,7 +47,7 @@ class Ema:
         return min(self._decay, (1 + updates) / (10 + updates)) if self._warmup else self._decay
 
     def prepare(self, updates: int) -> None:
-        """Sets the decay for the next call of `update`.
+        """Sets the decay that the next call of `update` uses.
 
         Args:
             updates: Number of finished optimizer updates, including the current one.
@@ -66,7 +66,7 @@ class Ema:
                 average.scale_(self._decay).add_(exact * (1.0 - self._decay))
 
     def state_dict(self) -> dict[str, paddle.Tensor]:
-        """Returns the average itself, not a copy, under the model's names."""
+        """Returns the average itself, not a copy, keyed by the names of the model's tensors."""
         return self._average
 
     @contextmanager

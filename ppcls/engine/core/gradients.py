@@ -35,13 +35,13 @@ class GradientStore(Protocol):
         """Averages the gradients over the ranks."""
 
     def unscale(self, scale: Tensor) -> Tensor:
-        """Divides the gradients by ``scale``, [1] float32; returns whether one is non-finite, [1] bool."""
+        """Divides the gradients by ``scale``, [1] float32; returns whether any is non-finite, [1] bool."""
 
     def any_nonfinite(self) -> Tensor:
         """Returns whether a gradient is non-finite, [1] bool."""
 
     def apply(self) -> None:
-        """Updates the weights by the gradients."""
+        """Updates the weights with the gradients."""
 
     def clear(self) -> None:
         """Discards the gradients after an update."""

@@ -187,7 +187,7 @@ def read_profile_window(text: str) -> ProfileWindow:
     """Parses ``START:STOP``.
 
     Raises:
-        UserError: The text has another form, or ``START`` is not less than ``STOP``.
+        UserError: The text does not have this form, or ``START`` is not less than ``STOP``.
     """
     match = re.fullmatch(r"(\d+):(\d+)", text, re.ASCII)
     window = ProfileWindow(int(match[1]), int(match[2])) if match else None

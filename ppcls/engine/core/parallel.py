@@ -41,7 +41,7 @@ def connect_ranks(
 
 
 def synchronize_batch_norm(model: nn.Layer, runtime: Runtime) -> nn.Layer:
-    """Replaces BatchNorm with SyncBatchNorm of the same parameters, names and layout; returns the model.
+    """Replaces BatchNorm by SyncBatchNorm with the same parameters, names and layout; returns the model.
 
     A frozen BatchNorm stays unchanged, because it normalizes by its running statistics. With a single
     process the whole model stays unchanged.

@@ -57,9 +57,9 @@ class TrainState:
         schedule: Learning rate as a function of the update, from 0.
         precision: Precision of forward pass, backward pass and update.
         criterion: Mean loss as a function of the model's outputs and labels.
-        metrics: Metrics that are computed during training; None for none.
+        metrics: Metrics that are computed during training; None if there are none.
         loader: Loader of the training data. Its state holds the position in the run.
-        ema: Moving average of the weights; None for none.
+        ema: Moving average of the weights; None without a moving average.
         runtime: Rank and device.
         config: Config of the run.
         gradients: Gradients of the current update.

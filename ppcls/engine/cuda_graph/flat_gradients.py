@@ -26,7 +26,7 @@ class FlatGradients:
     Weights and optimizer state also move into flat buffers if `FusedMomentum` supports the optimizer.
 
     Args:
-        loss_scale: Loss scale of the run; None for none.
+        loss_scale: Loss scale of the run; None without loss scaling.
         accumulate: Number of steps per update.
         world: Number of ranks.
     """
@@ -78,7 +78,7 @@ class FlatGradients:
             paddle.distributed.all_reduce(buffer)
 
     def unscale(self, scale: Tensor) -> Tensor:
-        """Divides the gradients by ``scale``, [1] float32; returns whether one is non-finite, [1] bool.
+        """Divides the gradients by ``scale``, [1] float32; returns whether any is non-finite, [1] bool.
 
         Does not use Paddle's operator for many gradients. That operator makes the device read a list in host
         memory, and the list no longer exists when a graph is replayed.

@@ -37,7 +37,7 @@ class EvalResult:
 
     Attributes:
         loss: Mean loss over ``images``.
-        metrics: Values of the metrics by name. The first metric selects the best model.
+        metrics: Values of the metrics, keyed by name. The first metric selects the best model.
         images: Number of images over all ranks. Each image is counted once.
         seconds: Elapsed time in seconds.
         outcomes: Results per sample; None if they were not collected.
@@ -66,8 +66,8 @@ class Evaluator:
     """Evaluates models on one data set, or on a query and a gallery set.
 
     Attributes:
-        loaders: Loaders of the data sets, by name. If there are two, the first has the query images and the
-            second the gallery images.
+        loaders: Loaders of the data sets, keyed by name. If there are two, the first has the query images and
+            the second the gallery images.
         criterion: Function of outputs and labels that returns the mean loss.
         metrics: Metrics to compute.
         precision: Precision of the forward pass.
@@ -128,9 +128,10 @@ class Evaluator:
         Args:
             model: Bare model. Its training mode is restored afterwards.
             batches: Batches of this rank.
-            queries: Number of query images. The images at positions below this number are queries, all
-                others are the gallery. If None, each image is a query, and all other images are its gallery.
-            cameras: Camera of each image by position, [N] int64; None if unknown.
+            queries: Number of query images. The images at positions below this number are the queries, and
+                all other images are the gallery. If None, each image is a query, and all other images are its
+                gallery.
+            cameras: Camera of each image, in order of position, [N] int64; None if unknown.
         """
         progress, start, training = self.progress, time.perf_counter(), model.training
         model.eval()
@@ -267,8 +268,8 @@ class _EvalTotals:
             recomputed: Number of batches that this rank evaluated again in float32.
 
         Returns:
-            The mean loss, the number of images, the number of recomputed batches, and the metrics by name.
-            They are equal on all ranks.
+            The mean loss, the number of images, the number of recomputed batches, and the metrics, keyed
+            by name. They are equal on all ranks.
         """
         sums = paddle.concat([self._sums, paddle.full([1], recomputed, "float64")])
         loss, images, *counts, again = all_reduce(sums, world).tolist()

@@ -40,7 +40,7 @@ class ReportImages(PictureSource):
         splits: Section ``DataLoader`` of the config. It must have ``Train``.
         layout: Layout of the model's input, ``NCHW`` or ``NHWC``.
         evaluated: Index of the evaluated samples; None without evaluation.
-        names: Class names by label; may be empty.
+        names: Class names in order of label; may be empty.
         heat_maps: Function that returns the heat maps of the best model, or None without a best model.
     """
 
@@ -174,7 +174,7 @@ def to_uint8(pixels: NDArray[Any], dtype: str, rgb: bool) -> NDArray[np.uint8]:
 
 @paddle.no_grad()  # type: ignore[untyped-decorator]
 def weight_histograms(model: nn.Layer) -> dict[str, Histogram]:
-    """Computes histograms of the trainable parameters on the device, and returns them by name.
+    """Computes histograms of the trainable parameters on the device, and returns them, keyed by name.
 
     Parameters with non-finite values are omitted.
     """

@@ -20,7 +20,7 @@ class AveragedLogits(nn.Layer):  # type: ignore[misc]
 
     Args:
         model: Classifier.
-        views: Computes the views of images.
+        views: Function that returns the views of images.
         several_labels: Whether images may have several labels. If so, probabilities are sigmoids of the
             logits, otherwise softmaxes.
     """

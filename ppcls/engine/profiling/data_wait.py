@@ -46,7 +46,7 @@ class DataWait:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Returns a context that waits for data. The time in which the device is idle is added."""
+        """Returns a context in which the host waits for data. Adds the time in which the device is idle."""
         start = self._clock()
         if self._record is None or self._watcher is None:
             yield

@@ -98,7 +98,7 @@ class Profile(StepHooks):
         self._folder, self._log = folder, log
         self._no_trace = why_no_trace(runtime)
         self._trace = Trace(runtime.device == "gpu") if self._no_trace is None else None
-        # First update of the comparison. It has as many updates as the window, if enough precede the window.
+        # First update of the comparison, which has as many updates as the window if enough precede it.
         self._reference = max(_WARM_UP, window.start - (window.stop - window.start))
         self._step, self._start, self._ordinary = 0, 0.0, 0.0
         self._timer = PhaseTimer(runtime, self._mark)
