@@ -80,6 +80,23 @@ def read_regular(path: Path) -> bytes:
         return file.read()
 
 
+def file_states(folder: Path, *patterns: str) -> frozenset[tuple[str, int, int]]:
+    """Returns the names, inodes and change times of a folder and of the files in it.
+
+    Two results differ if the folder or one of the files was replaced, renamed or written in between.
+
+    Args:
+        folder: Folder.
+        patterns: Patterns of the names of the files.
+
+    Raises:
+        OSError: The folder or a file is missing.
+    """
+    paths = [folder, *(path for pattern in patterns for path in folder.glob(pattern) if path.is_file())]
+    states = [(path.name, path.stat()) for path in paths]
+    return frozenset((name, state.st_ino, state.st_ctime_ns) for name, state in states)
+
+
 def _sync(path: Path) -> None:
     """Flushes a file's content, or a folder's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,11 +70,10 @@ def load(source: ModelSource, max_batch: int) -> Predictor:
         max_batch: Maximum number of images in a batch.
 
     Raises:
-        UserError: The model cannot be loaded or run.
+        UserError: The model cannot be loaded or run, or its files changed meanwhile.
     """
-    if source.file.exists():
-        # A link such as best_model may point to another checkpoint when heat maps are loaded later.
-        source = replace(source, file=source.file.resolve())
+    # A link such as best_model may point to another checkpoint when heat maps are loaded later.
+    source = source.without_links()
     predictor = Predictor(source)
     expected = predictor.description.Input
     shape = [length if length > 0 else _ANY_LENGTH for length in expected.shape[1:]]
@@ -82,6 +81,7 @@ def load(source: ModelSource, max_batch: int) -> Predictor:
     for count in dict.fromkeys([*first, *range(1, max_batch)]):
         if count in first or time.perf_counter() < end:
             predictor.check_shape(predictor.model.run(np.zeros((count, *shape), expected.dtype)))
+    source.check_unchanged()
     return predictor
 
 
@@ -190,7 +190,9 @@ class InferenceService:
         if is_large(image):  # decoding in this thread cannot be stopped
             raise RequestError(422, "the image is too large for a heat map; make it smaller")
         if self._heat_maps is None:
-            self._heat_maps = load_heat_maps(self.predictor.source)
+            heat_maps = load_heat_maps(self.predictor.source)
+            self.predictor.source.check_weights()
+            self._heat_maps = heat_maps
         try:
             return encode_png(self._heat_maps.overlay(image, class_id))
         except ValueError as error:

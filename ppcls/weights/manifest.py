@@ -17,7 +17,7 @@ from ppcls.files import atomic_write, open_regular, read_regular
 MANIFEST = "manifest.json"
 FORMAT = 2
 _BLOCK = 1 << 20
-_FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]  # a name without a path
+FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]  # a name without a path
 _REPAIR = "restore the file, or use another checkpoint"
 _SELF = "sha256"  # key of the digest of the rest of the manifest
 
@@ -60,7 +60,7 @@ class Manifest(BaseModel):
     judge: str | None = None
     saved: str = Field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
     versions: dict[str, str]
-    files: dict[_FileName, FileRecord]
+    files: dict[FileName, FileRecord]
 
 
 def write_file(path: Path, data: bytes) -> FileRecord:

@@ -14,6 +14,7 @@ from small_classifier import write_checkpoint, write_config
 
 from ppcls.cli.infer import infer
 from ppcls.deploy.models.source import find_source
+from ppcls.errors import UserError
 from ppcls.serve.service import load
 
 
@@ -69,14 +70,32 @@ def test_heat_map_of_broken_image_is_an_error(server: Running) -> None:
     assert (found.status_code, found.json()["error"]) == (422, "not an image that can be decoded")
 
 
-@pytest.mark.hostile
-def test_heat_maps_are_those_of_the_loaded_checkpoint(tree: dict[str, Any], tmp_path: Path) -> None:
+@pytest.fixture
+def files(tree: dict[str, Any], tmp_path: Path) -> dict[str, bytes]:
+    """Files of a checkpoint."""
     weights = Path(tree["Global"]["pretrained_model"]).read_bytes()
-    files = {
-        "config.yaml": write_config(tmp_path / "c.yaml", tree).read_bytes(),
-        "model.safetensors": weights,
-    }
-    loaded = write_checkpoint(tmp_path / "run", files).resolve()
-    predictor = load(find_source(tmp_path / "run"), 1)
-    assert write_checkpoint(tmp_path / "run", files).resolve() != loaded, "training continues"
-    assert predictor.source.file == loaded
+    config = write_config(tmp_path / "c.yaml", tree).read_bytes()
+    return {"config.yaml": config, "model.safetensors": weights}
+
+
+@pytest.mark.hostile
+def test_weights_and_heat_maps_are_those_of_the_checkpoint_that_was_found(
+    files: dict[str, bytes], tmp_path: Path
+) -> None:
+    found = write_checkpoint(tmp_path / "run", files).resolve()
+    source = find_source(tmp_path / "run")
+    assert write_checkpoint(tmp_path / "run", files).resolve() != found, "training continues"
+    assert load(source, 1).source.file == found
+
+
+@pytest.mark.hostile
+def test_load_of_a_checkpoint_that_was_replaced_is_an_error(files: dict[str, bytes], tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "run", files).resolve()
+    other = write_checkpoint(tmp_path / "other", {**files, "label_list.txt": b"0 other\n"}).resolve()
+    source = find_source(folder)
+    folder.rename(tmp_path / "removed")
+    other.rename(folder)
+    with pytest.raises(UserError, match="changed while it was loaded; load it again"):
+        load(source, 1)
+    with pytest.raises(UserError, match="was replaced by another checkpoint; load the model again"):
+        source.check_weights()

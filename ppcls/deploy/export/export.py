@@ -49,6 +49,7 @@ from ppcls.errors import UserError
 from ppcls.files import new_folder, write_text
 from ppcls.runtime.hardware import usable_cores
 from ppcls.runtime.start import Runtime
+from ppcls.weights.manifest import read_record
 
 _STEM = "inference"
 _PROBE_BYTES = 1 << 16  # size of a test file, which does not fit on a full disk
@@ -183,7 +184,9 @@ def export_model(
                 exported = load_exported(file, description.with_record(record), runtime)
                 comparison = _compare(exported, run_trained, description, ops, evaluation)
                 _check_loss(comparison, settings, description, kind)
-            description = description.with_record(record.model_copy(update={"comparison": comparison}))
+            written = {file.name: read_record(file) for file in sorted(temporary.iterdir())}
+            record = record.model_copy(update={"comparison": comparison, "files": written})
+            description = description.with_record(record)
             write_text(temporary / DESCRIPTION, description.as_yaml())
     except OSError as error:
         raise UserError(

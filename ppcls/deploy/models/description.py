@@ -25,6 +25,7 @@ from ppcls.config.sections.infer import PostProcess as PostprocessSpec
 from ppcls.config.sections.transform import check_chain
 from ppcls.data.transforms.specs import NormalizeImage, Op, plan_chain
 from ppcls.errors import UserError
+from ppcls.weights.manifest import FileName, FileRecord, read_record
 
 DESCRIPTION = "inference.yml"
 INPUT = "x"
@@ -131,11 +132,12 @@ class Comparison(Section):
 
 
 class ExportRecord(Section):
-    """Record of an export: precision, calibration and comparison with the trained model."""
+    """Record of an export: precision, calibration, comparison with the trained model, and files."""
 
     precision: Precision
     calibration: Calibration | None = None
     comparison: Comparison | None = None
+    files: dict[FileName, FileRecord] = Field({}, description="all files except inference.yml")
 
 
 class ModelDescription(Section):
@@ -243,6 +245,36 @@ class ModelDescription(Section):
     def precision(self) -> Precision:
         """Precision for which the model was exported. Its input and output are always float32."""
         return "float32" if self.Export is None else self.Export.precision
+
+    def check_files(self, program: Path) -> None:
+        """Checks that the files of an exported model were exported together with this description.
+
+        Older exports, and exports of PaddleClas, do not list their files.
+
+        Args:
+            program: File of the exported model.
+
+        Raises:
+            UserError: A file is missing, has changed or is from another export.
+        """
+        expected = self.Export.files if self.Export is not None else {}
+        if expected and program.name not in expected:
+            raise UserError(
+                f"{program}: from another export, because {DESCRIPTION} lists only {', '.join(expected)}; "
+                "remove the file, or export the model again"
+            )
+        for name, record in expected.items():
+            path = program.with_name(name)
+            try:
+                actual = read_record(path)
+            except OSError as error:
+                raise UserError(f"{path}: cannot be read: {error.strerror}; export the model again") from None
+            if actual != record:
+                raise UserError(
+                    f"{path}: damaged or from another export: {DESCRIPTION} lists {record.size} bytes of "
+                    f"SHA-256 {record.sha256}, found {actual.size} bytes of SHA-256 {actual.sha256}; export "
+                    "the model again, or remove Export.files if you changed the model yourself"
+                )
 
     def with_record(self, record: ExportRecord) -> ModelDescription:
         """Returns a copy with a record of the export."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ from ppcls.deploy.models.description import (
 from ppcls.deploy.models.published import published_config
 from ppcls.deploy.models.temperature import read_temperature
 from ppcls.errors import UserError
-from ppcls.weights.manifest import MANIFEST, verify
+from ppcls.files import file_states
+from ppcls.weights.manifest import MANIFEST, Manifest, verify
 from ppcls.weights.store import BEST, newest
 from ppcls.zoo import ZOO
 
@@ -40,6 +42,7 @@ _CONFIG = "config.yaml"
 _WEIGHTS = "model.safetensors"
 _IMAGENET_CLASSES = 1000
 _NAMES_KEY = "Infer.PostProcess.class_id_map_file"
+FileStates = frozenset[tuple[str, int, int]]
 _EXPECTED = (
     "a checkpoint folder such as output/best_model, a folder written by ppcls export, or an architecture "
     "with published weights"
@@ -57,6 +60,9 @@ class ModelSource:
         infer: Section ``Infer``: batch size and default images.
         dali: Settings of DALI.
         config: Config of a trained model; None for an exported model.
+        folder: Folder of a checkpoint or of an exported model, without links; None for other models.
+        files: State of the files in ``folder`` before they were read, see `ppcls.files.file_states`.
+        manifest: Manifest of a checkpoint; None for other models.
     """
 
     file: Path
@@ -65,6 +71,33 @@ class ModelSource:
     infer: Infer
     dali: Dali
     config: Config | None
+    folder: Path | None = None
+    files: FileStates = frozenset()
+    manifest: Manifest | None = None
+
+    def without_links(self) -> ModelSource:
+        """Returns the model with the path of its folder, because links to it may change later."""
+        if self.folder is None:
+            return self if not self.file.exists() else replace(self, file=self.file.resolve())
+        return replace(self, file=self.folder if self.config else self.folder / self.file.name)
+
+    def check_unchanged(self) -> None:
+        """Checks that no file has changed since the folder was found.
+
+        Raises:
+            UserError: A file has changed, or the folder was replaced.
+        """
+        if self.folder is not None and self.files != _file_states(self.folder, self.file):
+            raise UserError(f"{self.file}: changed while it was loaded; load it again")
+
+    def check_weights(self) -> None:
+        """Checks that the checkpoint still has the weights that it had when it was found.
+
+        Raises:
+            UserError: The checkpoint was replaced.
+        """
+        if self.manifest is not None and verify(self.file) != self.manifest:
+            raise UserError(f"{self.file}: was replaced by another checkpoint; load the model again")
 
     @property
     def needs_paddle(self) -> bool:
@@ -184,15 +217,33 @@ def _find_checkpoint(folder: Path, overrides: Sequence[str]) -> ModelSource:
     Class names in the checkpoint are preferred to the file in its config, which may exist only on another
     machine.
     """
-    file = folder / _CONFIG
-    if (folder / MANIFEST).is_file():
-        verify(folder, (_CONFIG,))
+    real = folder.resolve()  # a link could change while the files are read
+    files, file = _file_states(real, folder), real / _CONFIG
+    manifest = verify(real, (_CONFIG,)) if (real / MANIFEST).is_file() else None
     stored, config = need_infer(load_config(file)), load_config(file, overrides)
     names_file = need_infer(config).PostProcess.class_id_map_file
     overridden = names_file if names_file != stored.PostProcess.class_id_map_file else None
-    run = folder.resolve().parent.parent  # also contains the class names
-    folders = [place for place in (folder, run) if _find_names(place) is not None]
-    return _trained_source(config, folder, overridden if folders else names_file, folders)
+    run = real.parent.parent  # also contains the class names
+    folders = [place for place in (real, run) if _find_names(place) is not None]
+    source = _trained_source(config, real, overridden if folders else names_file, folders)
+    return replace(source, file=folder, folder=real, files=files, manifest=manifest)
+
+
+def _file_states(folder: Path, file: Path) -> FileStates:
+    """Returns the states of the files of a model.
+
+    Args:
+        folder: Folder of the model.
+        file: File of an exported model, or the folder of a checkpoint.
+
+    Raises:
+        UserError: The files were removed.
+    """
+    exported = file.suffix in (".onnx", ".xml") or file.name in PROGRAMS
+    try:
+        return file_states(folder, *((DESCRIPTION, f"{escape(file.stem)}.*") if exported else ("*",)))
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read: {error.strerror}") from None
 
 
 def _find_names(folder: Path) -> Path | None:
@@ -230,7 +281,9 @@ def _trained_source(
 
 
 def _find_exported(file: Path, overrides: Sequence[str]) -> ModelSource:
-    description = read_description(file.parent)
+    folder = file.parent.resolve()  # a link could change while the files are read
+    files, description = _file_states(folder, file), read_description(folder)
+    description.check_files(folder / file.name)
     postprocess = description.postprocess
     transforms = description.model_dump(mode="json")["PreProcess"]["transform_ops"]
     tree: dict[str, Any] = {"Global": {}, "Infer": {"transforms": transforms}}
@@ -262,7 +315,7 @@ def _find_exported(file: Path, overrides: Sequence[str]) -> ModelSource:
             description = ModelDescription.model_validate(tree)
         except ValidationError as error:
             raise ConfigError(file.parent, describe_problems(tree, error), overridden) from None
-    return ModelSource(file, description, settings.Global, infer, Dali(), None)
+    return ModelSource(file, description, settings.Global, infer, Dali(), None, folder, files)
 
 
 def find_program(folder: Path) -> Path:

@@ -46,6 +46,13 @@ def changed(exported: Path, folder: Path, sections: dict[str, Any]) -> Path:
     return copy
 
 
+def forget_files(exported: Path) -> None:
+    """Removes the digests of the files, which exports of PaddleClas do not have."""
+    tree = yaml.safe_load((exported / "inference.yml").read_text(encoding="utf-8"))
+    tree["Export"].pop("files")
+    write_config(exported / "inference.yml", tree)
+
+
 @pytest.mark.parametrize(
     ("sections", "reason"),
     [
@@ -81,6 +88,28 @@ def test_onnx_file_without_a_graph_is_an_error(exported: Path, tmp_path: Path) -
     copy = changed(exported, tmp_path, {})
     if not (copy / "inference.onnx").exists():
         pytest.skip("of ONNX only")
+    forget_files(copy)
     (copy / "inference.onnx").write_bytes(b"\x08\x07")
     with pytest.raises(UserError, match=r"onnxruntime cannot load this model: .*No graph was found"):
         Predictor(copy, overrides=["Infer.engine=onnxruntime"])
+
+
+def test_folder_mixed_from_two_exports_is_rejected(exported: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(exported, tmp_path / "copy")
+    weights = next(file for ending in ("onnx", "pdiparams") for file in copy.glob(f"*.{ending}"))
+    content = bytearray(weights.read_bytes())
+    content[len(content) // 2] ^= 1  # weights of another export with the same architecture
+    weights.write_bytes(content)
+    with pytest.raises(UserError, match=f"{weights.name}: damaged or from another export: "):
+        Predictor(copy)
+    forget_files(copy)
+    Predictor(copy, device="cpu")
+
+
+def test_stray_program_in_an_exported_folder_is_rejected(exported: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(exported, tmp_path / "copy")
+    if (copy / "inference.json").exists():
+        pytest.skip("its own program has this name")
+    (copy / "inference.json").write_bytes(b"{}")
+    with pytest.raises(UserError, match=r"inference.json: from another export, because .* lists only"):
+        Predictor(copy)
