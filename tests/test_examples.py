@@ -71,6 +71,30 @@ def test_custom_parts_example_trains(few_digits: Path) -> None:
         assert text in config
 
 
+@pytest.mark.parametrize(
+    ("name", "metrics", "trained"),
+    [
+        ("imbalanced", "macro_precision .* recall_mean .* ece .* top1 ", "tensorboard"),
+        ("embeddings", "recall1 .* recall5 .* mAP ", "latest"),
+    ],
+)
+def test_example_config_trains(few_digits: Path, name: str, metrics: str, trained: str) -> None:
+    digits = few_digits / "dataset" / "digits"
+    (digits / "rare_list.txt").write_text((digits / "train_list.txt").read_text())
+    backbone = "Arch.Backbone.name=ResNet18" if name == "embeddings" else "Arch.name=ShuffleNetV2_x0_25"
+    command = [sys.executable, ROOT / "tools" / "train.py", "-c", ROOT / "examples" / f"{name}.yaml"]
+    done = subprocess.run(
+        [*command, "-o", "Global.epochs=1", backbone],
+        cwd=few_digits,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(rf"\[Eval\] epoch 1 loss .*{metrics}", done.stdout)
+    assert (few_digits / "output" / name / trained).exists()
+
+
 def test_train_example_predicts(few_digits: Path) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / "train.py"],

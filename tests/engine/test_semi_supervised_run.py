@@ -97,7 +97,7 @@ def test_wide_resnet_trains_on_few_images_of_cifar(images: Path, tmp_path: Path,
             lambda tree: tree["DataLoader"]["UnLabelTrain"]["transform_ops_strong"][1].update(
                 RandCropImage={"size": 24}
             ),
-            r"transform_ops_strong: expected images of \(16, 16\), as from dataset\.transform_ops, got",
+            r"transform_ops_strong: expected images of the size from dataset\.transform_ops, \(16, 16\), got",
         ),
     ],
 )
