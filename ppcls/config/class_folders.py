@@ -72,14 +72,14 @@ def find_class_root(root: Path, part: Literal["train", "val"] | None) -> tuple[P
         missing = next(name for name in _PARTS if name not in parts)
         raise UserError(
             f"{root}: contains a folder {parts[0]} with class folders, but no folder {missing}; rename the "
-            f"folder of the other images to {missing}, or set image_root to {root / parts[0]} to split its "
-            "images at random"
+            f"folder with the remaining images to {missing}, or set image_root to {root / parts[0]} to split "
+            "its images at random"
         )
     return (root / part, True) if parts else (root, False)
 
 
 def _is_misnamed_part(folder: Path) -> bool:
-    """Returns whether a folder such as ``Train`` contains folders, so it is a part and not a class."""
+    """Returns whether a folder with a name such as ``Train`` contains class folders, so it is not a class."""
     return folder.name.lower() in _PARTS and len(list_class_folders(folder)) > 0
 
 

@@ -35,7 +35,7 @@ _UNUSABLE = re.compile("[\0\ud800-\udfff]")  # characters that file names can't 
 
 
 class _Loader(yaml.SafeLoader):
-    """Loads safe YAML. ``1e-3`` is a number, as in YAML 1.2, dates are text, and duplicate keys are errors.
+    """Loads safe YAML. Reads ``1e-3`` as a number, as in YAML 1.2, and dates as text. Rejects duplicate keys.
 
     The number and depth of values, with expanded aliases, are checked before any value is created, because a
     few lines of aliases could otherwise exhaust the memory.
@@ -174,7 +174,7 @@ def read_tree(path: Path) -> dict[str, Any]:
 
 
 def _suggest_config(path: Path) -> str:
-    """Returns the end of the message about a missing file: similar configs of its folder or of ppcls."""
+    """Returns the hint for a missing file: similar configs in its folder or in ppcls."""
     here = [file.name for file in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
     if here and path.parent != Path():
         return suggest(path.name, here)

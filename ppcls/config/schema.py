@@ -106,7 +106,7 @@ class Config(Section):
         """Returns the number of classes of the labels; None if labels are identities with any numbers.
 
         Args:
-            training: Whether to return it for ``DataLoader.Train``; otherwise for the evaluation data.
+            training: True for the labels of ``DataLoader.Train``, False for those of the evaluation data.
         """
         retrieval = self.Global.eval_mode == "retrieval" and not training
         arch = self.Arch.inferred

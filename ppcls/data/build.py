@@ -64,7 +64,7 @@ def build_loader(
         runtime: Rank, world size, device and cores.
         run: Config section ``Global``.
         arch: Number of classes and layout of a batch.
-        label_count: Number of classes. Labels must be smaller; None if any label from 0 is valid.
+        label_count: Number of classes. All labels must be smaller than it. None if any label >= 0 is valid.
 
     Raises:
         UserError: The dataset is not valid, is smaller than a batch, or does not match the sampler; or the
@@ -256,7 +256,7 @@ def _build_quarantine(dataset: Dataset, index: Index, output_dir: Path) -> Quara
 
 
 def _batch_shapes(split: Split, world: int) -> list[tuple[int, int, int]]:
-    """Returns rows, height and width of batches on one rank: the largest batch, or one per input size."""
+    """Returns (rows, height, width) of the largest batch on one rank, or of the batch of each input size."""
     sizes = split.sizes
     if isinstance(sizes, EqualPixels):
         return [(rows, side, side) for side, rows in zip(sizes.sizes, sizes.rows, strict=True)]

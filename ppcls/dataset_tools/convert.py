@@ -37,7 +37,7 @@ class Conversion:
         index: The images.
         container: Format of the shards.
         folder: Folder of the shards.
-        ends: [S], position behind the last image of each shard.
+        ends: [S], position after the last image of each shard.
     """
 
     index: FileIndex
@@ -59,7 +59,7 @@ def split_evenly(images: int, shards: int) -> tuple[int, ...]:
     """Divides images into shards whose numbers of images differ by at most one.
 
     Returns:
-        [S], position behind the last image of each shard.
+        [S], position after the last image of each shard.
 
     Raises:
         UserError: There are fewer images than shards.
@@ -79,7 +79,7 @@ def split_by_size(sizes: NDArray[np.int64], most: int) -> tuple[int, ...]:
         most: Maximum size in bytes of all images in a shard.
 
     Returns:
-        [S], position behind the last image of each shard.
+        [S], position after the last image of each shard.
     """
     ends, filled = [], 0
     for position, size in enumerate(sizes.tolist()):
@@ -123,7 +123,7 @@ def plan_conversion(
         folder: Folder of the shards, which is created if it is missing.
         split: The user's settings for dividing images into shards. They must be equal when a conversion
             resumes.
-        ends: Returns the position behind the last image of each shard. Called only for a new conversion.
+        ends: Returns the position after the last image of each shard. Called only for a new conversion.
 
     Raises:
         UserError: The folder contains something else, or a conversion with other settings or images.

@@ -35,7 +35,7 @@ def make_dataset(
         recipe: Settings that determine the dataset.
         paths: Paths of the images, relative to ``folder``.
         labels: Label of each image.
-        names: Class names by label.
+        names: Class names, in the order of their labels.
         write_images: Writes the images into a folder, whose subfolders already exist.
 
     Returns:

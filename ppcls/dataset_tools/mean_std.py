@@ -105,7 +105,7 @@ def compute_mean_std(
 
 
 def _sum_pixels(pixels: NDArray[Any]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Returns the sums and the sums of squares of pixels, [N, C], over N; [C] uint64 each."""
+    """Returns the sum and the sum of squares of each channel of ``pixels``, [N, C]; both are [C] uint64."""
     sums, squares = (np.zeros(pixels.shape[1], np.uint64) for _ in range(2))
     for begin in range(0, len(pixels), _BLOCK):
         block = np.ascontiguousarray(pixels[begin : begin + _BLOCK].T).astype(np.float64)

@@ -37,8 +37,8 @@ def scaled_size(height: int, width: int, short_side: int) -> tuple[int, int]:
 def shrink(encoded: bytes, short_side: int, quality: int) -> bytes | None:
     """Shrinks an image by averaging, so that its short side has ``short_side`` pixels.
 
-    Applies the EXIF orientation and removes EXIF data. Does not change the colour profile, or grey, CMYK and
-    alpha channels. Converts palettes to colours.
+    Applies the EXIF orientation and removes EXIF data. Keeps the colour profile, and grey, CMYK and alpha
+    channels. Converts palettes to colours.
 
     Args:
         encoded: Bytes of the file.

@@ -113,7 +113,7 @@ def collect_stats(
 
 
 def _spread(values: NDArray[np.int64]) -> dict[str, float]:
-    """Returns percentiles and the mean of values, by name."""
+    """Returns the mean and percentiles of values, keyed by ``mean`` and the percentage, such as ``50``."""
     percentiles = dict(zip(map(str, _PERCENTILES), np.percentile(values, _PERCENTILES).tolist(), strict=True))
     return {**percentiles, "mean": float(values.mean())}
 

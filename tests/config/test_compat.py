@@ -236,7 +236,7 @@ def test_metric_train_null_is_empty() -> None:
         ),
         (
             small(Global={"class_num": 10}, Arch={"name": "ResNet18", "class_num": 7}),
-            ["Global.class_num has no effect; Arch.class_num is the key"],
+            ["Global.class_num has no effect; set Arch.class_num instead"],
         ),
         (compiled(), ["Global.to_static has no effect; DistillationModel is never compiled"]),
     ],

@@ -17,12 +17,12 @@ class ConfigError(UserError):
 
     Args:
         source: Path of the file, or another name of the config.
-        problems: One line per problem, which starts with the key.
-        overrides: Keys that were set outside the file, with their names in messages, such as ``-o
+        problems: One line per problem. Each line starts with the key.
+        overrides: Keys that were set outside the file, each with its source for messages, such as ``-o
             Global.epochs=0``.
 
     Attributes:
-        problems: The lines of ``problems``.
+        problems: The argument ``problems``.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ def place(tree: Any, loc: Sequence[int | str]) -> str:
     """Returns the path of a location in the YAML, such as ``Infer.transforms[2].CropImage``.
 
     Args:
-        tree: The YAML as nested dicts and lists. It is needed for mappings with one key in a list, such as
-            ``- CropImage: {size: 224}``, because pydantic's location does not contain the name ``CropImage``.
+        tree: The YAML as nested dicts and lists. It contains the names of list items such as ``- CropImage:
+            {size: 224}``, which pydantic's location does not contain.
         loc: Location of an error in pydantic's form.
     """
     text, node, in_list = "", tree, False
@@ -83,7 +83,7 @@ def _child(node: Any, element: int | str) -> Any:
 
 
 def describe_problems(tree: Any, error: ValidationError) -> list[str]:
-    """Returns one line for each error of validation: the key and the problem."""
+    """Returns one line for each validation error: the key and the problem."""
     return [
         ": ".join(filter(None, [place(tree, details["loc"]), details["msg"].removeprefix("Value error, ")]))
         for details in error.errors(include_url=False)

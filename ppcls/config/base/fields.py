@@ -86,7 +86,7 @@ def _follows_from_items(error: ErrorDetails) -> bool:
 
 
 class Section(BaseModel):
-    """Base class of the parts of the config. Rejects unknown keys, reports all errors at once, and is frozen.
+    """Base class of config sections. Rejects unknown keys, reports all errors at once, and is frozen.
 
     Attributes:
         key_hints: Unsupported keys that users of other trainers may write, each with advice.
@@ -144,7 +144,7 @@ class Spec(Section):
 
 
 def expected(what: str, got: Any) -> PydanticCustomError:
-    """Returns an error with the expected and the actual value, which field types raise."""
+    """Returns the error that a field type raises, with the expected and the actual value."""
     return PydanticCustomError("expected", "expected {what}, got {got}", {"what": what, "got": show(got)})
 
 
@@ -301,8 +301,8 @@ class Variants:
     """Field type of a section whose class depends on the value of its key ``name``.
 
     Attributes:
-        plain: Class for all other names.
-        others: Classes by name.
+        plain: Class for all names that are not in ``others``.
+        others: Maps names to classes.
     """
 
     plain: type[Section]

@@ -26,7 +26,7 @@ def plain_members(data: dict[str, Any]) -> dict[str, Any]:
     """Replaces each ``AttentionModel`` in a section with its backbone, and adds the key ``attention``.
 
     In PaddleClas, an ``AttentionModel`` contains linear transforms. In ppcls, they are part of the loss. The
-    ``freeze_params_list`` of the model becomes an item of the list for all models.
+    ``freeze_params_list`` of the model becomes an item of ``freeze_params_list`` in ``Arch``.
 
     Args:
         data: The section ``Arch``. Other models stay unchanged.
@@ -81,9 +81,9 @@ class AttentionLayers(Section):
 
 
 class DistilledRecModel(RecModel):
-    """An embedding model as one of several models. Losses can compare the outputs of backbone and neck.
+    """One of several embedding models. Losses can compare the outputs of its backbone and neck.
 
-    `pretrained` of its backbone, or `pretrained_list`, sets initial weights.
+    `pretrained` of its backbone, or `pretrained_list`, sets the initial weights.
     """
 
     @property
@@ -117,7 +117,7 @@ class NamedModel:
 
     Attributes:
         name: Name of the model.
-        arch: Its keys.
+        arch: Architecture of the model, with its settings.
     """
 
     name: str
@@ -164,8 +164,8 @@ class DistillationModel(Section):
     input_image_channel: Count = Field(3)
     """Number of channels of the images of all models."""
     models: tuple[NamedModel, ...] = Field(min_length=2)
-    """The models, one item `Name: {…}` per model. An item has the keys of Arch, with initial weights as
-    `pretrained`, and `return_patterns`: names of layers whose outputs the losses use, such as
+    """The models, one item `Name: {…}` per model. An item has the keys of Arch, including `pretrained` for
+    initial weights, and `return_patterns`: names of layers whose outputs the losses use, such as
     `blocks[2].conv1`."""
     pretrained_list: tuple[str | None, ...] | None = None
     """File with initial weights of each model, or null. Takes precedence over `pretrained` of the model.
@@ -175,13 +175,13 @@ class DistillationModel(Section):
     infer_model_name: str | None = None
     """Name of the student; default: `Student`, or the only trainable model if it has another name."""
     infer_model_key: str | None = None
-    """Other name of the key `infer_model_name`."""
+    """Alias of `infer_model_name`."""
     use_ssld: bool = False
     """Accepted for compatibility with PaddleClas; has no effect. Set `use_ssld` of each model."""
 
     @property
     def members(self) -> dict[str, DistilledArch | DistilledRecModel]:
-        """All models by name."""
+        """All models, keyed by name."""
         return {model.name: model.arch for model in self.models}
 
     @property
@@ -209,7 +209,7 @@ class DistillationModel(Section):
 
     @property
     def margins(self) -> dict[str, MarginHead]:
-        """Heads with a margin, by the name of the output that contains their cosines."""
+        """Margin heads, keyed by the name of the model output that contains their cosines."""
         heads = {name: head for name, arch in self.members.items() for head in arch.margins.values()}
         return {**heads, **self.inferred.margins}
 
@@ -283,7 +283,7 @@ class DistillationModel(Section):
                     f"expected {len(self.models)} items, one for each of Arch.models, got {len(values)}", key
                 )
         if len(self.members) != len(self.models):
-            yield problem("expected different names of all models; rename some of them", "models")
+            yield problem("expected a different name for each model; rename some of them", "models")
 
     def _model_problems(self) -> Iterator[InitErrorDetails]:
         if len({isinstance(arch, RecModel) for arch in self.members.values()}) > 1:

@@ -35,12 +35,12 @@ class DistillationLossSpec(LossSpec):
 
 
 class PerModelLoss(DistillationLossSpec):
-    """Base class of losses that are computed for several models separately, and added."""
+    """Base class of losses that are computed separately for each of several models and then summed."""
 
     key: Literal["logits", "output"] | None = None
     """Accepted for compatibility with PaddleClas; has no effect. The loss always uses the logits."""
     model_names: tuple[str, ...] = Field(min_length=1)
-    """Names of the models whose losses are added."""
+    """Names of the models whose losses are summed."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -52,12 +52,12 @@ class ModelPairLoss(DistillationLossSpec):
     """Base class of losses that compare the models of a pair.
 
     Attributes:
-        mutual: Whether both models of a pair receive gradients, instead of only the first.
+        mutual: Whether both models of a pair receive gradients. If False, only the first does.
     """
 
     mutual: ClassVar[bool] = False
     model_name_pairs: tuple[tuple[str, str], ...] = Field(min_length=1)
-    """Pairs [learner, teacher] of model names. The losses of all pairs are added."""
+    """Pairs [learner, teacher] of model names. The losses of all pairs are summed."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -137,7 +137,8 @@ class DistillationDMLLoss(LogitPairLoss):
 class DistillationDKDLoss(LogitPairLoss):
     """Decoupled knowledge distillation (Zhao et al. 2022).
 
-    The loss has one divergence between the label's class and the rest, and one among the other classes.
+    The loss is a weighted sum of two divergences: one between the label's class and all other classes
+    together, and one among the other classes.
     """
 
     labels: ClassVar[Labels] = "one"
@@ -162,7 +163,7 @@ class DistillationWSLLoss(LogitPairLoss):
 
 
 class DistillationSKDLoss(LogitPairLoss):
-    """Spherical knowledge distillation (Guo et al. 2020), which normalizes the logits, plus a label loss."""
+    """Spherical knowledge distillation of normalized logits (Guo et al. 2020), plus a loss with the label."""
 
     labels: ClassVar[Labels] = "one"
     temperature: Positive = 1.0
@@ -194,7 +195,7 @@ class DistillationTopkAcc(TopkAcc):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of `TopkAcc`. For other models than the student, they start with the name of the model."""
+        """Names of `TopkAcc`. For models other than the student, they start with the name of the model."""
         plain = super().names
         return plain if self.model_key == STUDENT else tuple(f"{self.model_key}_{name}" for name in plain)
 
@@ -220,7 +221,7 @@ def distillation_problems(arch: Section, loss: Loss, metric: Metric) -> Iterator
         elif isinstance(spec, DistillationLossSpec) and (text := _layer_problem(spec, models)):
             yield problem(text, *where)
         elif where[1] == "Eval" and (isinstance(spec, ModelPairLoss) or set(names) != {models.student}):
-            text = f"only {models.student!r} is evaluated; expected a loss or metric of this model alone"
+            text = f"only {models.student!r} is evaluated; expected a loss or metric of only this model"
             yield problem(text, *where)
     if models is None:
         return

@@ -73,8 +73,8 @@ class SupConLoss(LossSpec):
 class CenterLoss(LossSpec):
     """Center loss (Wen et al. 2016): mean squared distance between embeddings and learned class centers.
 
-    SGD with a constant learning rate updates the centers, independent of the optimizer of the model. Use this
-    loss in `Loss.Train` only, together with a loss of classes.
+    SGD with a constant learning rate updates the centers, independently of the optimizer of the model. Use
+    this loss in `Loss.Train` only, together with a loss of classes.
     """
 
     labels: ClassVar[Labels] = "one"
@@ -116,7 +116,8 @@ class HashLoss(LossSpec):
 class DCHLoss(HashLoss):
     """Deep Cauchy Hashing (Cao et al. 2018).
 
-    Pairs of the same identity and pairs of different identities are weighted, so that rare pairs count more.
+    Pairs of the same identity and pairs of different identities are weighted, so that the rarer kind of pair
+    counts more.
     """
 
     gamma: Positive = 20.0

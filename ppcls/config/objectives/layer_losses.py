@@ -25,7 +25,7 @@ class DistillationDistanceLoss(ModelPairLoss):
     key: str | None = None
     """Name of the layer, in the form of `return_patterns`; default: the logits."""
     act: Literal["sigmoid", "softmax"] | None = None
-    """Activation to apply to both outputs, softmax over the last axis; default: none."""
+    """Activation to apply to both outputs: `sigmoid`, or `softmax` over the last axis. Default: none."""
 
     @property
     def layer(self) -> str | None:
@@ -42,7 +42,7 @@ class DistillationRKDLoss(ModelPairLoss):
     """Relational knowledge distillation (Park et al. 2019): compares distances and angles between images."""
 
     model_name_pairs: tuple[tuple[str, str], ...] = Field((("Student", "Teacher"),), min_length=1)
-    """Pairs [learner, teacher] of model names. The losses of all pairs are added."""
+    """Pairs [learner, teacher] of model names. The losses of all pairs are summed."""
     student_keepkeys: tuple[str, ...] = Field(min_length=1)
     """Names of the layers of the learner."""
     teacher_keepkeys: tuple[str, ...] = Field(min_length=1)
@@ -71,9 +71,9 @@ class DistillationPairLoss(ModelPairLoss):
     """A loss that compares one layer of each model, with additional trainable layers.
 
     The trainable layers are not part of the student. ``MGDLoss`` removes some channels of the student's
-    features and predicts the teacher's features from the rest (Yang et al. 2022, "Masked Generative
-    Distillation"). ``PEFDLoss`` is one minus the cosine between the teacher's features and the mean of
-    several projections of the student's features (Chen et al. 2022, "Projector Ensemble").
+    features and predicts the teacher's features from the remaining channels (Yang et al. 2022, "Masked
+    Generative Distillation"). ``PEFDLoss`` is one minus the cosine between the teacher's features and the
+    mean of several projections of the student's features (Chen et al. 2022, "Projector Ensemble").
     """
 
     has_weights: ClassVar[bool] = True
@@ -94,9 +94,9 @@ class DistillationPairLoss(ModelPairLoss):
     teacher_channels: Count | None = None
     """Number of channels of the teacher's layer. Set either `teacher_channels` or `teacher_channel`."""
     student_channel: Count | None = None
-    """Other name of the key `student_channels`."""
+    """Alias of `student_channels`."""
     teacher_channel: Count | None = None
-    """Other name of the key `teacher_channels`."""
+    """Alias of `teacher_channels`."""
     alpha_mgd: Positive = 1.756
     """Factor of MGDLoss."""
     lambda_mgd: Decay = 0.15
@@ -142,7 +142,7 @@ class DistillationPairLoss(ModelPairLoss):
 
 
 class AFDLoss(DistillationLossSpec):
-    """Attention-based feature distillation (Ji et al. 2021), which learns the pairs of layers to compare.
+    """Attention-based feature distillation (Ji et al. 2021), which learns which pairs of layers to compare.
 
     The trainable layers of the loss are not part of the student. The key ``attention`` of each model, or its
     ``AttentionModel``, lists the layers.
@@ -184,7 +184,10 @@ class AFDLoss(DistillationLossSpec):
         for name, shapes in zip(self.model_name_pair, (self.s_shapes, self.t_shapes), strict=True):
             attention = arch.members[name].attention
             if attention is None:
-                raise ValueError(f"{name} has no layers for this loss; set its key attention")
+                raise ValueError(
+                    f"the model {name} has no layers for this loss; list them in the key 'attention' of this "
+                    "model (Arch.models)"
+                )
             if len(attention.keys) != len(shapes):
                 raise ValueError(f"expected {len(attention.keys)} shapes for {name}, got {len(shapes)}")
             if attention.qk_dim != self.qk_dim:

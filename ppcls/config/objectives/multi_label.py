@@ -24,7 +24,7 @@ class MultiLabelLoss(ClassWeightedLoss):
     """Use the sum over the classes of an image instead of the mean."""
     weight_ratio: bool = False
     """Weight positives and negatives of a class by the share of positives in the data set, so that the rarer
-    of both has the larger weight. Needs `label_ratio: True` in the data set."""
+    of the two has the larger weight. Needs `label_ratio: True` in the data set."""
 
 
 class MultiLabelAsymmetricLoss(LossSpec):

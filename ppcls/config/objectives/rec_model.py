@@ -131,7 +131,7 @@ NeckSpec = SizedNeck | Tanh
 
 
 class MarginHead(HeadSpec):
-    """Base class of heads that compute the cosine of an embedding and the weight of each class.
+    """Base class of heads that compute the cosine between an embedding and the weight vector of each class.
 
     The loss applies a margin to the cosine of the label's class.
     """
@@ -167,9 +167,9 @@ class StopLayer(Section):
 
     ignored: ClassVar[Mapping[str, str]] = {"output_dim": "the backbone determines it"}
     name: Literal["flatten", "avg_pool", "none"] = "flatten"
-    """Output of the backbone: `flatten` or `avg_pool`: the input of its last linear layer, with one number
-    per channel; `none`: the output of its last linear layer, with Backbone.class_num numbers, for example for
-    hash codes."""
+    """Output of the backbone. With `flatten` or `avg_pool`, it is the input of the last linear layer, with
+    one number per channel. With `none`, it is the output of the last linear layer, with Backbone.class_num
+    numbers, for example for hash codes."""
 
 
 class RecModel(Section):
@@ -263,7 +263,7 @@ class RecModel(Section):
 
     @property
     def margins(self) -> dict[str, MarginHead]:
-        """The head by the name of the output with its cosines, if it has a margin."""
+        """The margin head, keyed by the name of the model output with its cosines; empty without a margin."""
         return {"logits": self.Head} if isinstance(self.Head, MarginHead) else {}
 
     @property

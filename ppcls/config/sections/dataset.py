@@ -49,8 +49,8 @@ class Dataset(Spec):
     """Action if an image can't be read: `raise` ends the run; `skip` adds the image to bad_images.txt and
     continues without it."""
     max_errors: Count | None = None
-    """With `on_error: skip`, largest number of bad images in all data sets together. With more, the run ends.
-    Default: no limit."""
+    """With `on_error: skip`, largest number of bad images in all data sets together. If there are more, the
+    run ends. Default: no limit."""
     bad_images: str | None = None
     """With `on_error: skip`, file with a list of images to skip from the start, as `tools/dataset.py check`
     writes it; default: no file."""
@@ -76,7 +76,7 @@ class FileDataset(Dataset):
     image_root: str
     """Folder of the images."""
     follow_links: bool = False
-    """Accept images outside `image_root` to which symbolic links in it lead."""
+    """Follow symbolic links that point outside `image_root`, and use the images there."""
 
     @property
     def place(self) -> str:
@@ -85,7 +85,7 @@ class FileDataset(Dataset):
 
 
 class ImageNetDataset(FileDataset):
-    """Images of a list file. Each line has the path of an image below ``image_root``, and its label."""
+    """Images from a list file. Each line has the path of an image below ``image_root``, and its label."""
 
     cls_label_path: str
     """List file, with one line `path label` per image."""
@@ -99,7 +99,7 @@ _DECODER = {"backend": "the loader chooses the decoder"}
 
 
 class VeriWild(ImageNetDataset):
-    """An ImageNetDataset of identities. A third value on a line is the number of the camera.
+    """An ImageNetDataset whose labels are identities. A third value on a line is the number of the camera.
 
     If cameras are known, retrieval ignores gallery images with the identity and the camera of the query.
     """
@@ -122,20 +122,20 @@ class PersonDataset(FileDataset):
     folder: ClassVar[str]
     pattern: ClassVar[str] = r"(-?\d+)_c(\d+)"
     cls_label_path: str
-    """Folder of the images in the folder of the data set, such as `bounding_box_train`."""
+    """Folder of the images, inside the folder of the data set, such as `bounding_box_train`."""
     follow_links: Literal[False] = False
-    """Accept images to which symbolic links lead. Only False is supported."""
+    """Follow symbolic links that point outside the folder. Only False is supported."""
 
 
 class Market1501(PersonDataset):
-    """Market-1501 (Zheng et al. 2015), in ``market1501/Market-1501-v15.09.15`` of `image_root`."""
+    """Market-1501 (Zheng et al. 2015), in subfolder ``market1501/Market-1501-v15.09.15`` of `image_root`."""
 
     folder: ClassVar[str] = "market1501/Market-1501-v15.09.15"
     pattern: ClassVar[str] = r"(-?\d+)_c(\d)"
 
 
 class DukeMTMC(PersonDataset):
-    """DukeMTMC-reID (Zheng et al. 2017), in ``dukemtmc/DukeMTMC-reID`` of `image_root`."""
+    """DukeMTMC-reID (Zheng et al. 2017), in subfolder ``dukemtmc/DukeMTMC-reID`` of `image_root`."""
 
     folder: ClassVar[str] = "dukemtmc/DukeMTMC-reID"
 
@@ -167,7 +167,7 @@ class MultiScaleDataset(ImageNetDataset):
 
 
 class MultiLabelDataset(FileDataset):
-    """Images of a list file, with any number of classes per image: ``path 0,1,1``, with 0 or 1 per class."""
+    """Images from a list file with any number of classes per image: ``path 0,1,1``, with 0 or 1 per class."""
 
     cls_label_path: str
     """List file, with one line `path labels` per image."""
@@ -178,7 +178,7 @@ class MultiLabelDataset(FileDataset):
 
 
 class CustomLabelDataset(FileDataset):
-    """Images of a list file without labels. A random transform determines the label of each image."""
+    """Images from a list file without labels. A random transform determines the label of each image."""
 
     sample_list_path: str
     """List file, with one path below `image_root` per line."""
@@ -186,8 +186,8 @@ class CustomLabelDataset(FileDataset):
     """Transform that determines the labels: `blur_image` for BlurImage, `random_rot90_orientation` for
     RandomRot90."""
     delimiter: str | None = Field(None, min_length=1)
-    """Text after which the rest of a line is ignored, such as a label; default: the whole line is the
-    path."""
+    """Text that ends the path. The rest of the line, such as a label, is ignored. Default: the whole line is
+    the path."""
 
     @model_validator(mode="after")
     def _check_label(self) -> Self:
@@ -214,7 +214,8 @@ class ImageFolderDataset(FileDataset):
     the part is the subfolder of this name. Otherwise the images are split at random (see `val_share`).
     DataLoader.Eval with a part uses the image_root of DataLoader.Train unless it sets its own."""
     val_share: Part = 0.2
-    """Share of the images of each class in part `val` of a random split. All others are in part `train`."""
+    """Share of the images of each class in part `val` of a random split. All other images are in part
+    `train`."""
     split_seed: Index = 0
     """Seed of the random split into `train` and `val`."""
 
@@ -232,7 +233,7 @@ class Cifar10(Dataset):
     """CIFAR-10 (Krizhevsky 2009) in its Python version. The reader does not execute code in the files."""
 
     ignored: ClassVar[Mapping[str, str]] = {
-        "download": "nothing is downloaded; data_file is the key",
+        "download": "nothing is downloaded; set data_file instead",
         "backend": "the loader chooses the decoder",
     }
     data_file: str = "~/.cache/paddle/dataset/cifar/cifar-10-python.tar.gz"
@@ -310,7 +311,7 @@ class PythonDataset(Dataset):
     """Images from a Python object; see ``examples/python_source.py``."""
 
     source: Annotated[str, AfterValidator(_check_source)]
-    """Name under which the function that creates the object is registered."""
+    """Registered name of the function that creates the object."""
 
     @property
     def place(self) -> str:

@@ -27,7 +27,7 @@ class Topk(PostProcess):
 
 
 class DistillationPostProcess(Topk):
-    """Name of ``Topk`` for distillation. The student is the only exported model."""
+    """PaddleClas's name for ``Topk`` with distillation. Only the student is exported."""
 
     model_name: Literal["Student"] = "Student"
     """Accepted for compatibility with PaddleClas; has no effect."""

@@ -69,9 +69,9 @@ class Dali(Section):
     @model_validator(mode="after")
     def _check_cache(self) -> Self:
         if self.cache_size and self.decode == "window":
-            raise ValueError("the decoder caches whole images; set decode: whole, or cache_size: 0")
+            raise ValueError("the cache needs whole images; set decode: whole, or cache_size: 0")
         if self.cache_size and self.decode_on == "cpu":
-            raise ValueError("only the GPU's decoder caches; set decode_on: gpu, or cache_size: 0")
+            raise ValueError("only the GPU's decoder has a cache; set decode_on: gpu, or cache_size: 0")
         return self
 
 
@@ -82,7 +82,7 @@ class LoaderSettings(Section):
     """Number of worker processes of paddle.io per training process. With 0, the training process itself reads
     the images."""
     use_shared_memory: bool = True
-    """Transfer batches from the workers of paddle.io in shared memory."""
+    """Transfer batches from the workers of paddle.io through shared memory."""
     dali: Dali = Dali()
     """Settings of DALI, for `Global.use_dali: True`."""
 
@@ -228,12 +228,12 @@ class DataLoader(Section):
 
     @property
     def evaluated(self) -> dict[str, Split]:
-        """Data sets of evaluation by key: ``Eval``, or ``Eval.Query`` and ``Eval.Gallery``; may be empty."""
+        """Evaluation data sets, keyed by ``Eval``, or ``Eval.Query`` and ``Eval.Gallery``; may be empty."""
         if isinstance(self.Eval, QueryAndGallery):
             return {"Eval.Query": self.Eval.Query, "Eval.Gallery": self.Eval.Gallery}
         return {} if self.Eval is None else {"Eval": self.Eval}
 
     @property
     def splits(self) -> dict[str, Split]:
-        """All data sets by key."""
+        """All data sets with labels, keyed by ``Train`` and the keys of ``evaluated``."""
         return {**({} if self.Train is None else {"Train": self.Train}), **self.evaluated}

@@ -27,8 +27,8 @@ class MLflow(LoggerSpec):
     """Records the run on an MLflow server. Needs the package mlflow or mlflow-skinny."""
 
     tracking_uri: str | None = None
-    """Address of the server; default: the environment variable MLFLOW_TRACKING_URI, or without it MLflow's
-    default."""
+    """Address of the server; default: the value of the environment variable MLFLOW_TRACKING_URI if it is set,
+    else MLflow's default."""
     experiment: str = "ppcls"
     """Name of the experiment. It is created if it does not exist."""
     run_name: str | None = None
@@ -46,4 +46,4 @@ class WandB(LoggerSpec):
     """Name of the run; default: architecture and output folder."""
     mode: Literal["online", "offline"] | None = None
     """`online` sends the data to the server; `offline` writes the data to `Global.output_dir`, for a later
-    `wandb sync`. Default: the environment variable WANDB_MODE, or without it `online`."""
+    `wandb sync`. Default: the value of the environment variable WANDB_MODE if it is set, else `online`."""

@@ -56,7 +56,7 @@ class MLDecoder(Section):
 
     ignored: ClassVar[Mapping[str, str]] = {
         "in_channels": "the backbone determines it",
-        "class_num": "Arch.class_num is the key",
+        "class_num": "set Arch.class_num instead",
     }
     query_num: Count = 80
     """Number of queries. It is limited to the number of classes."""
@@ -77,7 +77,7 @@ class MLDecoder(Section):
     replace_layer: str = "fc"
     """Name of the linear layer that the head replaces."""
     remove_layers: tuple[str, ...] = ("avg_pool", "flatten")
-    """Names of the layers to remove before the head."""
+    """Names of the layers in front of the head that are removed, such as pooling."""
 
     @model_validator(mode="after")
     def _check_width(self) -> Self:
@@ -127,7 +127,7 @@ class Arch(Section):
     layer_scale_init_value: NonNegative | None = None
     """ConvNeXt: initial factor of the output of each block (layer scale); 0 for none; default: 1e-6."""
     head_init_scale: Positive | None = None
-    """ConvNeXt: factor on the initial weights of the classifier; default: 1."""
+    """ConvNeXt: factor of the initial weights of the classifier; default: 1."""
     layer_type: Literal["ConvBNLayer", "DiverseBranchBlock"] | None = None
     """ResNet18, ResNet34: type of the convolutions in the blocks. DiverseBranchBlock trains several branches
     and merges them to one convolution for inference (Ding et al. 2021). Default: ConvBNLayer."""
@@ -135,7 +135,7 @@ class Arch(Section):
     """ResNet18, ResNet34: use a convolution in the shortcut of the first block; default: True."""
     shift_single_window: bool | None = None
     """Swin: shift the window in every second block even if it covers the whole feature map. True, the
-    default, is PaddleClas's network; False is the network of the paper, as the weights of timm and
+    default, is PaddleClas's network; False is the network of the paper, which the weights of timm and
     torchvision require."""
     timm_variant: bool | None = None
     """Build the network of timm instead of PaddleClas, to load weights from timm; default: False. These parts
@@ -150,9 +150,9 @@ class Arch(Section):
     stem_act: Literal["relu", "none"] | None = None
     """ResNet50 and other ResNets: activation after the first convolutions; default: relu."""
     stride_list: tuple[Stride, Stride, Stride, Stride, Stride] | None = None
-    """Five strides, each a number or [vertical, horizontal]; default: 2. PP-LCNet: of the first convolution
-    and the four later stages. ResNet50 and other ResNets: of the first convolution, the max pooling and the
-    three later stages; `last_stage_stride` is then ignored."""
+    """Five strides, each a number or [vertical, horizontal]; default: 2. PP-LCNet: strides of the first
+    convolution and the four later stages. ResNet50 and other ResNets: strides of the first convolution, the
+    max pooling and the three later stages; `last_stage_stride` is then ignored."""
     override_params: EfficientNetOverrides | None = None
     """TinyNet: settings of the network; default: the defaults of EfficientNetOverrides."""
     use_last_conv: bool | None = None
@@ -178,7 +178,7 @@ class Arch(Section):
 
     @property
     def margins(self) -> dict[str, Any]:
-        """Heads with a margin by the output with their cosines; a classifier has none."""
+        """Empty, because a classifier has no margin head; see `RecModel.margins`."""
         return {}
 
     @property

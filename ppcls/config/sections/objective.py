@@ -119,7 +119,8 @@ class FocalLoss(ClassWeightedLoss):
     @model_validator(mode="after")
     def _check_alpha(self) -> Self:
         if self.alpha is not None and self.activation == "softmax":
-            raise error_at("needs activation: sigmoid; use class_weight with softmax", "alpha")
+            text = "only supported with activation: sigmoid; for softmax, set class_weight instead"
+            raise error_at(text, "alpha")
         return self
 
 
@@ -164,7 +165,7 @@ class TopkAcc(MetricSpec):
     @classmethod
     def _check_distinct(cls, value: tuple[int, ...]) -> tuple[int, ...]:
         if not value or len(set(value)) != len(value):
-            raise ValueError(f"expected one or more different integers, got {list(value)}")
+            raise ValueError(f"expected one or more distinct integers, got {list(value)}")
         return value
 
 
@@ -238,7 +239,7 @@ class SSL(Section):
     label of the strongly augmented view of the same image.
     """
 
-    ignored: ClassVar[Mapping[str, str]] = {"tempture": "temperature is the key, which PaddleClas misspells"}
+    ignored: ClassVar[Mapping[str, str]] = {"tempture": "set temperature instead, the right spelling"}
     threshold: Fraction = 0.95
     """Smallest probability, 0 to 1, with which a prediction becomes a label."""
     temperature: Positive = 1.0

@@ -1,4 +1,4 @@
-"""The section ``Optimizer``: optimizers, and rules for parameters by name."""
+"""The section ``Optimizer``: optimizers, and rules for parameters whose names match a pattern."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class OptimizerSpec(Spec):
     """Keys of all optimizers."""
 
     key_hints: ClassVar[Mapping[str, str]] = {
-        "learning_rate": "the schedule contains it: lr.learning_rate",
+        "learning_rate": "set lr.learning_rate, a key of the schedule",
     }
     ignored: ClassVar[Mapping[str, str]] = {"clip_grad": "clip_norm or clip_value clips gradients"}
     lr: Annotated[Schedule, Tagged(SCHEDULES)]
@@ -91,8 +91,8 @@ class OptimizerSpec(Spec):
     """Name patterns of parameters that are not trained, such as `blocks.*`; default: none. If weight and bias
     of a BatchNorm layer are frozen, the layer uses its running statistics and does not update them."""
     train_only: Patterns | None = None
-    """Name patterns of the only parameters that are trained, such as `classifier`; default: all. Other
-    parameters are frozen."""
+    """Name patterns of the parameters to train, such as `classifier`. All other parameters are frozen.
+    Default: all parameters are trained."""
     by_name: tuple[NameRule, ...] = ()
     """Factors of the learning rate and the weight decay of parameters with certain names."""
 
@@ -119,7 +119,7 @@ class CoupledSpec(OptimizerSpec):
     regularizer: L2 | None = None
     """L2 regularization, such as `{name: L2, coeff: 1e-4}`; default: none."""
     weight_decay: NonNegative | None = None
-    """Other name of `regularizer.coeff`; default: no weight decay. `regularizer` takes precedence."""
+    """Alias of `regularizer.coeff`; default: no weight decay. `regularizer` takes precedence."""
 
     @property
     def decay(self) -> float:

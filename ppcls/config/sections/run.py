@@ -69,9 +69,9 @@ class Global(Section):
     """General settings of a run: output, device, length, checkpoints, evaluation and speed."""
 
     ignored: ClassVar[Mapping[str, str]] = {
-        "class_num": "Arch.class_num is the key",
-        "infer_imgs": "Infer.infer_imgs is the key",
-        "iter_per_epoch": "samples of ClassBalancedSampler sets the length of an epoch",
+        "class_num": "set Arch.class_num instead",
+        "infer_imgs": "set Infer.infer_imgs instead",
+        "iter_per_epoch": "the key samples of ClassBalancedSampler sets the length of an epoch",
     }
 
     output_dir: str = "./output"

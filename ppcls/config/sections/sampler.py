@@ -44,7 +44,7 @@ class Progressive(InputSize):
 
 
 class EqualPixels(InputSize):
-    """A size per step, drawn once for all epochs, with fewer images per batch if the images are larger.
+    """Uses one size per step, drawn once for all epochs. Batches of larger images contain fewer images.
 
     Only `MultiScaleSampler` uses it. It cannot be selected in YAML.
     """
@@ -167,11 +167,11 @@ class DistributedBatchSampler(FixedSizeSampler):
     """Uses each sample once per epoch. This is the default sampler."""
 
     shuffle: bool = False
-    """Sort the samples of every epoch in a new random order."""
+    """Use a new random order of the samples in every epoch."""
 
 
 class BatchSampler(DistributedBatchSampler):
-    """Other name of DistributedBatchSampler, for compatibility with PaddleClas."""
+    """Alias of DistributedBatchSampler, for compatibility with PaddleClas."""
 
 
 class ClassBalancedSampler(FixedSizeSampler):
@@ -185,10 +185,11 @@ class WeightedSampler(FixedSizeSampler):
     """Draws random samples with replacement. Their probabilities are proportional to weights."""
 
     class_weights: tuple[NonNegative, ...] | None = None
-    """One weight per class, for each sample of the class. Set either `class_weights` or `weights_file`."""
+    """One weight per class, which applies to each sample of the class. Set either `class_weights` or
+    `weights_file`."""
     weights_file: str | None = None
-    """Text file with one weight per line, for each sample in the order of the data set. Set either
-    `class_weights` or `weights_file`."""
+    """Text file with one line per sample, in the order of the data set. Each line contains the weight. Set
+    either `class_weights` or `weights_file`."""
     samples: Count | None = None
     """Number of samples per epoch; default: the size of the data set."""
 
@@ -226,11 +227,11 @@ class MultiScaleSampler(SamplerSpec):
     """Number of images per process and step at the first size of `scales`. At other sizes, a batch has as
     many images as fit into the same total number of pixels, but at least one."""
     divided_factor: Count = 32
-    """Number of pixels. The `scales` are rounded down to multiples of it."""
+    """Divisor of the image sides, in pixels. The `scales` are rounded down to multiples of it."""
     is_training: Literal[True] = True
     """Use several sizes, which is only supported for training. Only True is supported."""
     shuffle: Literal[True] = True
-    """Sort the samples of every epoch in a new random order. Only True is supported."""
+    """Use a new random order of the samples in every epoch. Only True is supported."""
 
     @model_validator(mode="after")
     def _check_scales(self) -> Self:

@@ -18,7 +18,7 @@ def _check_increasing(name: str, epochs: tuple[int, ...], warmup_epoch: float) -
     """Checks that ``epochs`` increase strictly and are not within the warm-up.
 
     Raises:
-        ValueError: They are not.
+        ValueError: The epochs do not increase, or the first one is within the warm-up.
     """
     for before, after in pairwise(epochs):
         if after <= before:
@@ -103,8 +103,8 @@ class Piecewise(Schedule):
     decay_epochs: tuple[Count, ...]
     """Epochs at which the learning rate changes, counted from 0 at the start of the run."""
     values: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
-    """Learning rates. There must be one more than `decay_epochs`. The first rate applies until the first of
-    these epochs, the last rate after the last epoch."""
+    """Learning rates, one more than there are `decay_epochs`. The first rate applies before epoch
+    `decay_epochs[0]`, the second from this epoch on, and so on."""
     learning_rate: Positive | None = None
     """Accepted for compatibility with PaddleClas; must equal `values[0]`."""
 
@@ -135,7 +135,7 @@ class MultiStepDecay(RatedSchedule):
     milestones: Annotated[tuple[Count, ...], Field(min_length=1)]
     """Epochs at which the learning rate changes, counted from 0 at the start of the run."""
     gamma: Factor = 0.1
-    """Factor of the learning rate at each change."""
+    """Factor by which each change multiplies the learning rate."""
 
     @model_validator(mode="after")
     def _check_milestones(self) -> Self:
@@ -159,7 +159,7 @@ class CosineFixmatch(RatedSchedule):
 
     ignored: ClassVar[Mapping[str, str]] = {
         **RatedSchedule.ignored,
-        "num_warmup_steps": "warmup_epoch is the key",
+        "num_warmup_steps": "set warmup_epoch instead",
     }
     num_cycles: Annotated[float, Bound(gt=0, le=0.5)] = 7 / 16
     """Number of half periods of the cosine in the run. With 0.5 the learning rate ends at 0."""
@@ -188,7 +188,7 @@ class Step(RatedSchedule):
     step_size: Positive
     """Number of epochs between two changes of the learning rate. May be fractional."""
     gamma: Factor = 0.1
-    """Factor of the learning rate at each change."""
+    """Factor by which each change multiplies the learning rate."""
 
 
 class Cyclic(Schedule):
@@ -207,15 +207,15 @@ class Cyclic(Schedule):
     max_learning_rate: Positive
     """Highest learning rate of the first cycle."""
     step_size_up: Count
-    """Number of updates in which the learning rate rises, or of epochs with `by_epoch: True`."""
+    """Time in which the learning rate rises, in updates, or in epochs with `by_epoch: True`."""
     step_size_down: Count | None = None
-    """Number of updates in which the learning rate falls, or of epochs with `by_epoch: True`; default: the
+    """Time in which the learning rate falls, in updates, or in epochs with `by_epoch: True`; default: the
     value of `step_size_up`."""
     mode: Literal["triangular", "triangular2", "exp_range"] = "triangular"
     """Change of the height of the cycles: `triangular`: constant height; `triangular2`: halved after each
     cycle; `exp_range`: multiplied by `exp_gamma` at each update, or at each epoch with `by_epoch: True`."""
     exp_gamma: Factor = 1.0
-    """Factor of the height with `mode: exp_range`."""
+    """Factor of the height of the cycles, with `mode: exp_range`."""
 
     @property
     def peak(self) -> float:
@@ -281,7 +281,7 @@ class ReduceOnPlateau(RatedSchedule):
     """Value to monitor: `min`: the loss of evaluation, where lower is better; `max`: the first metric of
     Metric.Eval, where the metric defines whether higher or lower is better."""
     factor: Part = 0.1
-    """Factor of the learning rate at each change."""
+    """Factor by which each change multiplies the learning rate."""
     patience: Index = 10
     """Number of consecutive evaluations without an improvement that do not change the learning rate. The next
     evaluation without an improvement lowers the learning rate."""

@@ -25,7 +25,7 @@ class BatchTransform(Spec):
 
 
 class _Mixup(Section):
-    """Keys that MixupOperator has alone and in OpSampler."""
+    """Keys of Mixup, as a transform of its own and in OpSampler."""
 
     alpha: Positive = 1.0
     """Parameter of the distribution Beta(alpha, alpha), from which the weight of the image is drawn for each
@@ -33,7 +33,7 @@ class _Mixup(Section):
 
 
 class _Cutmix(Section):
-    """Keys that CutmixOperator has alone and in OpSampler."""
+    """Keys of CutMix, as a transform of its own and in OpSampler."""
 
     alpha: Positive = 1.0
     """Parameter of the distribution Beta(alpha, alpha), from which the share of the image outside the window
@@ -47,7 +47,7 @@ class MixupOperator(_Mixup, BatchTransform):
 class CutmixOperator(_Cutmix, BatchTransform):
     """CutMix (Yun et al. 2019): copies a random window of its neighbour into each image.
 
-    The labels of both are added, weighted by their areas.
+    The labels of both images are added, weighted by the areas that the images occupy.
     """
 
 

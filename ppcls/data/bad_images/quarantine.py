@@ -1,8 +1,8 @@
 """Skips bad images during a run with ``DataLoader.<split>.dataset.on_error: skip``.
 
-The size of a batch does not change: a repeated sample replaces each bad one, in a row behind the valid rows.
-Rows behind the valid ones are not counted. The number of steps and the samples of all other batches do not
-change.
+The batch size does not change: each bad sample is replaced by a repeated sample, which is placed after the
+valid samples of the batch. Samples after the valid ones do not count in the loss or the metrics. The number
+of steps and the samples of all other batches do not change.
 """
 
 from __future__ import annotations
@@ -93,9 +93,10 @@ class Quarantine:
         """Returns the step after replacing bad samples by repeated ones, which follow the valid rows.
 
         Args:
-            step: One rank's part of a step.
+            step: Samples of a step on one rank.
             group: Number of consecutive rows that must stay together. Groups without a bad sample come first.
-            spare: [N] positions. If all rows of the step are bad, the first good one of them is repeated.
+            spare: [N] positions of samples. If all rows of the step are bad, the first good sample of
+                ``spare`` is repeated.
 
         Raises:
             TooManyBadImagesError: All rows of the step and all samples in ``spare`` are bad.
@@ -190,6 +191,6 @@ class CleanOrder:
         return len(self.order)
 
     def at(self, cursor: Cursor) -> StepSamples:
-        """Returns this rank's part of the step at ``cursor``, without bad samples."""
+        """Returns this rank's samples of the step at ``cursor``, without bad samples."""
         step = self.order.at(cursor)
         return self.quarantine.replace_bad(step, self.order.group, self.order.positions(cursor.epoch))

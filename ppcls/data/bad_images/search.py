@@ -55,7 +55,7 @@ def bisect_bad_images(positions: list[int], try_batch: Callable[[list[int]], str
 
 
 def is_image_error(error: str) -> bool:
-    """Returns whether an image causes DALI's error, and not for example lack of memory."""
+    """Returns whether an image caused DALI's error, rather than, for example, a lack of memory."""
     return bool(_IMAGE_ERROR.search(error)) and not _MACHINE_ERROR.search(error)
 
 

@@ -70,7 +70,7 @@ class Header:
         orientation: EXIF orientation, 1..8. It is read for TIFFs and for images with four channels; 1 for
             all other images.
         separate: Whether a TIFF stores each channel as a separate plane.
-        compression: Number of a TIFF's compression; 1 (none) for other formats.
+        compression: Compression code of a TIFF; 1 (none) for other formats.
         coloured: Whether the image is grey, RGB, YCbCr or a palette; False for TIFFs with other channels.
         scans: Number of scans of a JPEG, or an upper bound; 1 for other formats.
     """
@@ -134,7 +134,7 @@ def _read_other_header(file: io.BytesIO) -> Header:
 def count_scans(encoded: Any) -> int:
     """Returns the number of scans of a JPEG, or an upper bound if that is at most ``MAX_SCANS``.
 
-    The upper bound also counts scans of embedded previews and of data behind the image.
+    The upper bound also counts scans of embedded previews and of data after the image.
 
     Args:
         encoded: Bytes or memoryview of the file.
@@ -149,7 +149,7 @@ def count_scans(encoded: Any) -> int:
     bound = sum(int(np.count_nonzero(pair == _SCAN << 8 | 0xFF)) for pair in pairs)
     if bound <= MAX_SCANS:
         return bound
-    data, scans, at = bytes(encoded), 0, 2  # 2: starts behind the SOI marker
+    data, scans, at = bytes(encoded), 0, 2  # 2: starts after the SOI marker
     while (marker := _MARKER.search(data, at)) and (kind := marker[1][0]) != _END:
         scans += kind == _SCAN
         length = int.from_bytes(data[marker.end() : marker.end() + 2], "big")
@@ -224,7 +224,7 @@ def _check_unique_tags(file: io.BytesIO, head: bytes, start: int) -> None:
 
 
 def check_header(spec: DecodeImage, header: Header) -> None:
-    """Checks the header of an image against the expectations of the chain.
+    """Checks that the header of an image meets the requirements of the chain.
 
     If ``spec.channels`` is 3, images with grey, palette, CMYK or alpha channels are accepted, because they
     can be converted to RGB. The meaning of a TIFF's channels is unknown, so a TIFF must then have one channel
@@ -238,7 +238,7 @@ def check_header(spec: DecodeImage, header: Header) -> None:
     if header.scans * header.height * header.width > MAX_SCANS * spec.max_pixels:
         raise DecodeError(
             f"the JPEG has {header.scans} scans of {header.width}x{header.height} pixels; expected at most "
-            f"{MAX_SCANS} times DecodeImage's max_pixels, {spec.max_pixels}, over all scans"
+            f"{MAX_SCANS} times DecodeImage's max_pixels, {spec.max_pixels}, for all scans together"
         )
     if spec.channels != 3:
         accepted = header.channels == spec.channels

@@ -140,7 +140,8 @@ def _scan_folder(folder: bytes, inside: bytes | None) -> tuple[Collection[bytes]
     """Finds links that lead out of ``inside``, and special files, in one folder.
 
     Returns:
-        Names of the links, or None if the folder itself is outside ``inside``. Names of the special files.
+        Names of the links, or None if the folder itself is outside ``inside``; and names of the special
+        files.
     """
     if inside is not None and not _is_within(folder, inside):
         return None, ()

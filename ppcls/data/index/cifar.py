@@ -61,7 +61,7 @@ def read_cifar(dataset: Cifar10, class_num: int | None) -> CifarIndex:
 
     Args:
         dataset: Config of the dataset.
-        class_num: Number of classes of the model; None if any label from 0 is valid.
+        class_num: Number of classes of the model; None if any label >= 0 is valid.
 
     Raises:
         UserError: A file is missing or damaged, or is not a file of CIFAR-10; or a class has fewer images

@@ -34,7 +34,7 @@ IMAGENET_NAMES = Path(__file__).with_name("imagenet1k_label_list.txt")
 
 
 def find_names_file(named: str) -> Path | None:
-    """Returns the path of the file of class names that a config names, or None if it is missing.
+    """Returns the path of the file of class names that a config specifies; None if it is missing.
 
     PaddleClas's configs name ``ppcls/utils/imagenet1k_label_list.txt``. If that file is missing, the path of
     ppcls's own list is returned.
@@ -54,9 +54,9 @@ def check_labels(labels: NDArray[np.int64], where: Callable[[int], str], class_n
     """Checks that all labels are in the range of the model's classes.
 
     Args:
-        labels: [N].
+        labels: [N] int64.
         where: Returns the location of a sample, given its position.
-        class_num: Number of classes of the model; None if any label from 0 is valid.
+        class_num: Number of classes of the model; None if any label >= 0 is valid.
 
     Raises:
         UserError: A label is out of range. The message lists the first ten samples.
@@ -68,7 +68,7 @@ def check_labels(labels: NDArray[np.int64], where: Callable[[int], str], class_n
     for at in wrong[:_SHOWN].tolist():
         problem = f"label {labels[at]} is not in 0..{(class_num or 0) - 1}; Arch.class_num is {class_num}"
         if class_num is None:
-            problem = f"expected a label from 0, got {labels[at]}"
+            problem = f"expected a label >= 0, got {labels[at]}"
         lines.append(f"{where(at)}: {problem}")
     more = [f"… and {len(wrong) - _SHOWN} more samples"] if len(wrong) > _SHOWN else []
     raise UserError("\n".join([*lines, *more]))
@@ -120,7 +120,7 @@ def changed_class_names(path: Path, names: Sequence[str]) -> str:
 
     Args:
         path: File with the old names, which may be missing.
-        names: [class_num] new names by label; empty if unknown.
+        names: [class_num] new names, in the order of their labels; empty if unknown.
 
     Returns:
         An empty string if no name changed, or if the number of classes changed, which
@@ -146,7 +146,7 @@ def describe_other_classes(path: Path, names: Sequence[str]) -> str:
 
     Args:
         path: File with the old names, which may be missing.
-        names: [class_num] new names by label; empty if unknown.
+        names: [class_num] new names, in the order of their labels; empty if unknown.
 
     Returns:
         An empty string if the number of classes is unchanged or unknown.

@@ -103,12 +103,13 @@ def read_list(
     Args:
         root: Folder of the images.
         listing: List file. Each line has a path relative to ``root``, the delimiter and a label.
-        delimiter: Text between path and label. Paths may contain it: the last one in a line counts.
-        class_num: Number of classes of the model; None if any label from 0 is valid.
+        delimiter: Text between path and label. Paths may contain it, because the last delimiter in a line
+            ends the path.
+        class_num: Number of classes of the model; None if any label >= 0 is valid.
         follow_links: Whether to allow links that lead out of ``root``.
         labelled: Format of the labels. ``once``: a class id. ``per class``: 0 or 1 for each class, such as
-            ``0,1,1``. ``with cameras``: a class id, which the delimiter and the number of the camera follow
-            in all lines or in none.
+            ``0,1,1``. ``with cameras``: a class id, followed in all lines or in none by the delimiter and the
+            number of the camera.
 
     Raises:
         UserError: The folder or the list is missing, or the list is empty or has invalid lines.
@@ -144,7 +145,7 @@ def read_list(
         lines.append(number)
         cameras.append(camera)
         if (camera is None) != (cameras[0] is None):
-            problem = f"expected a camera after each label, or after none as in line {lines[0]}"
+            problem = f"expected a camera in all lines or in none, but line {lines[0]} differs from this line"
             problems.append(f"{listing}, line {number}: {problem}")
     raise_line_errors(problems)
     _check_length(listing, paths, lines, f"path{delimiter}label")
@@ -225,7 +226,7 @@ def read_named_files(root: Path, pattern: str, class_num: int | None, relabel: b
         root: Folder of the images, ``*.jpg``.
         pattern: Regular expression for the beginning of a file name. Its first group is the identity, the
             second one the camera. Images with identity -1 are distractors and are ignored.
-        class_num: Number of classes of the model; None if any label from 0 is valid.
+        class_num: Number of classes of the model; None if any label >= 0 is valid.
         relabel: Whether to replace the identities by consecutive labels from 0.
 
     Raises:
@@ -318,7 +319,7 @@ def list_files(files: Sequence[Path]) -> FileIndex:
 
 
 def _split_camera(line: str, delimiter: str) -> tuple[str, int | None]:
-    """Splits a line into path with label, and the number of the camera; None if there is no camera."""
+    """Splits a line into path with label, and the camera number, which is None if there is no camera."""
     rest, _, camera = line.rstrip().rpartition(delimiter)
     _, separator, label = rest.rstrip().rpartition(delimiter)
     if not (separator and re.fullmatch("-?[0-9]+", label.strip()) and re.fullmatch("[0-9]+", camera.strip())):
@@ -353,7 +354,7 @@ def _path_problem(path: str, separator: str, delimiter: str, *, labelled: bool =
     if labelled and not (separator and path):
         return f"expected 'path{delimiter}label', got no label after {delimiter!r}; is the delimiter right?"
     if "\0" in path:
-        return "expected a path, got a zero byte in it"
+        return "expected a path without zero bytes, found one"
     if (size := len(os.fsencode(path))) > _MAX_PATH:
         return f"a path of {size} bytes, {path[:_SHOWN]!r}…; expected at most {_MAX_PATH} bytes"
     if path.startswith("/") or ".." in path.split("/"):
@@ -368,7 +369,7 @@ def _label_problem(label: str, class_num: int | None) -> str | None:
     if len(label) <= _MAX_DIGITS and int(label) >= 0 and (class_num is None or int(label) < class_num):
         return None
     if class_num is None:
-        return f"expected a label from 0, got {label}"
+        return f"expected a label >= 0, got {label}"
     return f"label {label} is not in 0..{class_num - 1}; Arch.class_num is {class_num}"
 
 

@@ -20,7 +20,7 @@ from ppcls.data.index.split import choose_validation
 from ppcls.errors import UserError
 
 _UNBALANCED = 10  # ratio of the largest to the smallest class
-_ENDS = 5  # largest and smallest classes that are listed
+_ENDS = 5  # number of the largest classes, and of the smallest classes, that are listed
 
 
 def read_part(dataset: ImageFolderDataset, class_num: int | None) -> FileIndex:
@@ -55,7 +55,7 @@ def describe_folders(
 
     Args:
         dataset: Config of the training set.
-        classes: Class names by label.
+        classes: Class names, in the order of their labels.
         train: Labels of the training images.
         val: Labels of the validation images; None if the run has no evaluation.
     """
@@ -97,8 +97,8 @@ def describe_imbalance(labels: NDArray[Any], classes: Sequence[str]) -> str:
     """Returns a warning with the numbers of training images per class if they are very unbalanced, else "".
 
     Args:
-        labels: [N] class of each training image. For labels of another shape there is no warning.
-        classes: Class names by label; empty if unknown.
+        labels: [N] class of each training image. Labels of another shape cause no warning.
+        classes: Class names, in the order of their labels; empty if unknown.
     """
     if labels.ndim != 1 or not len(labels) or not np.issubdtype(labels.dtype, np.integer):
         return ""

@@ -1,4 +1,4 @@
-"""Reads datasets from Python code of the user, who registers them under a name that the YAML uses."""
+"""Reads datasets from the user's Python code, which registers them under names for the YAML config."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PythonSource(Protocol):
         """Returns the number N of samples."""
 
     def __getitem__(self, position: int) -> bytes:
-        """Returns an encoded image: the bytes of a JPEG, PNG or another image file.
+        """Returns an encoded image: the bytes of a JPEG, PNG or other image file.
 
         Raises:
             OSError: The image can't be read. The run ends with an error that names the sample.
@@ -42,7 +42,7 @@ def register_source(name: str, factory: Callable[[], PythonSource]) -> None:
     """Registers a source for ``PythonDataset``. Call this function before you load the config.
 
     Args:
-        name: Name of the source, which the key ``source`` of the dataset refers to.
+        name: Name of the source: the value of the dataset's key ``source``.
         factory: Function that creates the source. Each loader calls it once.
 
     Raises:
@@ -92,7 +92,7 @@ def read_source(name: str, class_num: int | None) -> PythonIndex:
 
     Args:
         name: Registered name of the source.
-        class_num: Number of classes of the model; None if any label from 0 is valid.
+        class_num: Number of classes of the model; None if any label >= 0 is valid.
 
     Raises:
         UserError: There are no samples, or the labels are not one whole number in 0..class_num - 1 per

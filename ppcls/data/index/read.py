@@ -39,7 +39,7 @@ def read_index(dataset: Dataset, class_num: int | None) -> Index:
 
     Args:
         dataset: Config of the dataset.
-        class_num: Number of classes of the model; None if any label from 0 is valid.
+        class_num: Number of classes of the model; None if any label >= 0 is valid.
 
     Raises:
         UserError: A folder, list or record file is missing, empty or invalid.

@@ -71,7 +71,7 @@ def read_records(
         record_format: Format of the shards.
         paths: Paths of shards, or patterns such as ``train-*.tar``.
         index_paths: Paths of the index files in the same order, or patterns; None for the default paths.
-        class_num: Number of classes of the model; None if any label from 0 is valid.
+        class_num: Number of classes of the model; None if any label >= 0 is valid.
 
     Raises:
         UserError: A file is missing or damaged, the number of index files differs from the number of shards,

@@ -77,7 +77,7 @@ def choose_validation(
     """Chooses the validation images.
 
     For each class, these are the images with the smallest hashes (BLAKE2b) of seed and path. So the choice
-    does not depend on the order of the images, and few images change sides when images are added.
+    does not depend on the order of the images, and few images move to the other list when images are added.
 
     Args:
         index: The images, without duplicates.
@@ -89,7 +89,7 @@ def choose_validation(
         [N], True for validation images.
 
     Raises:
-        UserError: See `validation_size`; or an image is listed twice, and could be in both lists.
+        UserError: See `validation_size`; or an image is listed twice, so it could be in both lists.
     """
     _check_unique(index)
     labels, counts = np.unique(index.labels, return_counts=True)
@@ -147,7 +147,7 @@ def write_lists(
         index: The images.
         validates: [N], True for validation images.
         folder: Folder to write to.
-        names: Class names by label; empty if the classes have no names.
+        names: Class names, in the order of their labels; empty if the classes have no names.
         delimiter: Text between path and label.
     """
     write_list(folder / TRAIN_LIST, index, ~validates, delimiter)

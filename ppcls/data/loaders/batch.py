@@ -24,7 +24,8 @@ class Batch:
         image: [B, C, H, W] or [B, H, W, C], float32 or float16, on the training device.
         label: [B] int64, class ids; or [B, classes] float32, class probabilities of mixed images, or 0 or 1
             for each class of images with several labels. On the training device.
-        valid: Number of valid rows, 0..B. They come first. The other rows are padding and are not counted.
+        valid: Number of valid rows, 0..B. The valid rows come first. All other rows are padding, which losses
+            and metrics ignore.
         weight: Factor of this batch's mean loss in its optimizer update. With these factors, the gradient of
             an update, averaged over ranks, is the mean over all valid samples of the update.
         update: Whether an optimizer update follows this batch; False while gradients are accumulated.

@@ -81,7 +81,7 @@ def decide_mix(spec: BatchTransform, seed: int, cursor: Cursor, size: Size) -> M
 
 @singledispatch
 def _decide(spec: BatchTransform, draws: Draws, size: Size) -> Mix:
-    raise NotImplementedError(f"mixing of batches does not implement {spec.kind}")
+    raise NotImplementedError(f"batch mixing is not implemented for {spec.kind}")
 
 
 @_decide.register
@@ -194,11 +194,11 @@ def mix_labels(label: paddle.Tensor, mix: Mix, rows: int, classes: int) -> paddl
     Args:
         label: [B] int64, or [B, classes] float32.
         mix: Parameters of the mixing.
-        rows: Number of rows to mix, from the first one; even.
+        rows: Number of rows to mix, starting with the first one. Must be even.
         classes: Number of classes.
 
     Returns:
-        [B, classes] float32. The other rows are not mixed.
+        Class probabilities, [B, classes] float32. Rows after the first ``rows`` ones are not mixed.
     """
     shares = F.one_hot(label, classes) if label.ndim == 1 else label.clone()
     if _on_cpu(shares):
@@ -214,11 +214,11 @@ def mix_images(image: paddle.Tensor, mix: Mix, rows: int, layout: Layout) -> pad
     Args:
         image: [B, ...] in ``layout``.
         mix: Parameters of the mixing.
-        rows: Number of rows to mix, from the first one; even.
+        rows: Number of rows to mix, starting with the first one. Must be even.
         layout: Layout of the images.
 
     Returns:
-        A tensor of the same shape. The other rows are unchanged.
+        The mixed images, in the shape of ``image``. Rows after the first ``rows`` ones are unchanged.
     """
     if mix.kept == 1.0 or not rows:
         return image

@@ -41,7 +41,7 @@ class PaddleSettings:
 
     Attributes:
         workers: Number of worker processes. With 0, the training process loads the images.
-        use_shared_memory: Whether workers pass batches to the training process in shared memory.
+        use_shared_memory: Whether workers pass batches to the training process through shared memory.
     """
 
     workers: int = 0
@@ -55,7 +55,7 @@ class SampleKey(NamedTuple):
         epoch: Epoch, from 0.
         position: Position of the sample in the index.
         repeat: Number of earlier occurrences of the sample in the epoch.
-        size: Side of the image in pixels; 0 for the size in the chain.
+        size: Side of the image in pixels; 0 for the size that the chain sets.
     """
 
     epoch: int
@@ -152,7 +152,7 @@ def _stack(samples: list[Sample | _BadSample]) -> tuple[NDArray[Any], NDArray[An
 
 
 def _read_bad(image: Any) -> dict[int, str]:
-    """Returns the bad samples that `_stack` encoded, position to reason; empty if ``image`` is a batch."""
+    """Returns the reasons that `_stack` encoded, keyed by position; empty if ``image`` is a batch."""
     if image.ndim > 1:
         return {}
     bad = json.loads(np.asarray(image).tobytes())

@@ -1,4 +1,4 @@
-"""Loads pairs of images of one scene, such as a blurred and a sharp photo, with equal random transforms.
+"""Loads pairs of images of the same scene, such as a blurred and a sharp photo, with equal transforms.
 
 All random decisions about a sample depend only on seed, epoch, position and image size. So two loaders with
 the same order and chain, one for the first and one for the second images of the pairs, choose equal windows,

@@ -16,9 +16,9 @@ from ppcls.data.sampling.order import Cursor
 class SemiSupervisedLoader:
     """Adds weak and strong views of unlabelled images to each batch of labelled images.
 
-    Each labelled batch gets the next unlabelled batch, and the unlabelled images are repeated without end. So
-    the position in the unlabelled images follows from the number of labelled batches, and a checkpoint
-    contains only the position in the labelled images.
+    Each labelled batch is combined with the next unlabelled batch, and the unlabelled images are repeated
+    without end. So the position in the unlabelled images follows from the number of labelled batches, and a
+    checkpoint contains only the position in the labelled images.
 
     Args:
         labelled: Loader of the labelled images. All its batches must be full.
@@ -64,7 +64,7 @@ class SemiSupervisedLoader:
             loader.release()
 
     def _seek(self) -> None:
-        """Moves the loaders of unlabelled images to the batch for the next labelled batch."""
+        """Moves the loaders of unlabelled images to the batch to combine with the next labelled batch."""
         state, order = self._labelled.state_dict(), self._unlabelled[0].order
         batches = state["epoch"] * len(self._labelled) + state["step"]
         self._views.load_state_dict(order.state_dict(Cursor().next(len(order), batches)))

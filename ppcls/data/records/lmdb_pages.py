@@ -35,7 +35,7 @@ class PageError(ValueError):
 
 
 class Entry(NamedTuple):
-    """A key, and offset and size in bytes of its value in the file."""
+    """A key, and the offset and size of its value in the file, in bytes."""
 
     key: bytes
     offset: int

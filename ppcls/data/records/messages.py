@@ -101,7 +101,7 @@ def fields(data: Bytes, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
     Args:
         data: Bytes that contain the message.
         begin: Position of the first byte of the message.
-        end: Position behind the last byte of the message.
+        end: Position after the last byte of the message.
 
     Raises:
         ProtobufError: The bytes are not a valid message.
@@ -129,7 +129,7 @@ def fields(data: Bytes, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _varint(data: Bytes, begin: int, end: int) -> tuple[int, int]:
-    """Returns the varint at ``begin``, and the position behind it."""
+    """Returns the varint at ``begin``, and the position after it."""
     value = 0
     for index, byte in enumerate(data[begin : min(begin + _MAX_VARINT, end)]):
         value |= (byte & 0x7F) << (7 * index)

@@ -1,4 +1,4 @@
-"""Reads files that Paddle pickled, without running code of the file.
+"""Reads files that Paddle pickled, without running the code in them.
 
 `pickle.load` is not safe, because a pickle is a program. `pickletools` splits the file into its instructions.
 This module interprets the instructions that describe arrays, numbers, text, and containers of them. CPython's
@@ -143,7 +143,7 @@ class _Array:
 
 
 def unpickle(path: Path) -> Any:
-    """Reads a file that Paddle pickled, without running code of the file.
+    """Reads a file that Paddle pickled, without running the code in it.
 
     Returns:
         A dict, list, tuple, string, bytes object, number, None, or read-only NumPy array or scalar of
@@ -161,7 +161,7 @@ def unpickle(path: Path) -> Any:
 
 
 def unpickle_bytes(data: bytes, path: Path) -> Any:
-    """Reads the bytes of a file of a pickled dataset, as `unpickle` reads a file of weights.
+    """Reads a pickled dataset from the bytes of its file, in the same way as `unpickle`.
 
     Args:
         data: Bytes of the file.
@@ -176,7 +176,7 @@ def unpickle_bytes(data: bytes, path: Path) -> Any:
 
 @contextmanager
 def reading_weights(path: Path, kind: str = "a file of weights") -> Iterator[None]:
-    """Returns a context that converts errors of reading a file into `UserError`.
+    """Returns a context that converts errors while reading a file into `UserError`.
 
     Args:
         path: Path of the file, for messages.
@@ -327,7 +327,7 @@ class PickleInterpreter:
         raise RejectedFileError("the file has the pickle instruction BINPERSID")
 
     def build(self, _: None) -> None:
-        """Sets the state of the array or dtype below the state on the stack, in NumPy's format."""
+        """Sets the state of an array or dtype. On the stack, the state is above this object."""
         state, target = self.pop(), self.top()
         if isinstance(target, dict):
             return  # ignores attributes of a dict, such as PyTorch's versions of layers

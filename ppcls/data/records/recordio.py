@@ -22,7 +22,7 @@ from ppcls.errors import UserError
 _MAGIC = struct.pack("<I", 0xCED7230A)
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)  # flags of a part
 _HEAD = 8  # number of bytes before the content of a part
-# Flag, label and two ids. The flag is the number of labels behind this header; with 0, the label in the
+# Flag, label and two ids. The flag is the number of labels after this header; with 0, the label in the
 # header is valid.
 _IMAGE_HEAD = struct.Struct("<IfQQ")
 _MAX_PART = 1 << 29  # maximum size of a part in bytes
@@ -120,7 +120,7 @@ def _may_follow(kind: int, *, first: bool) -> bool:
 
 
 def _record_end(file: ShardFile, offset: int) -> int:
-    """Returns the offset behind the record at ``offset``. Reads only the headers of its parts."""
+    """Returns the end offset of the record at ``offset``. Reads only the headers of its parts."""
     first = True
     while True:
         try:
@@ -141,7 +141,7 @@ def _record_end(file: ShardFile, offset: int) -> int:
 
 
 def _join_parts(record: bytes | memoryview) -> bytes | memoryview:
-    """Returns the content of a record; without a copy if the record has a single part.
+    """Returns the content of a record, without a copy if the record has a single part.
 
     Raises:
         _PartError: A part is damaged.

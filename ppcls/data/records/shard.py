@@ -167,7 +167,7 @@ class ShardFile:
         return os.pread(self.descriptor, size, offset)
 
     def damaged(self, offset: int, expected: str, found: str) -> UserError:
-        """Returns the error for unexpected data at an offset in bytes."""
+        """Returns the error for unexpected data at a byte offset."""
         return UserError(f"{self.path}, byte {offset}: expected {expected}, found {found}")
 
 

@@ -19,7 +19,7 @@ from ppcls.data.images.header import DecodeError
 from ppcls.data.records.messages import Bytes, Example, Feature, ProtobufError, fields
 from ppcls.data.records.shard import BlockReader, FileFormat, ImageRecord, IndexFile, Int64Array, ShardFile
 
-_HEAD, _TAIL = 12, 4  # number of bytes before and behind the message
+_HEAD, _TAIL = 12, 4  # number of bytes before and after the message
 _IMAGE, _LABEL = "image/encoded", "image/class/label"
 _BYTES_LIST = 1  # field number in Feature
 _LABEL_END = 1 << 62
@@ -157,7 +157,7 @@ def _find_feature(data: Bytes, begin: int, end: int, name: str) -> Iterator[slic
     Args:
         data: Bytes that contain the Example.
         begin: Position of the first byte of the Example.
-        end: Position behind the last byte of the Example.
+        end: Position after the last byte of the Example.
         name: Name of the feature.
     """
     for _, features, features_end in fields(data, begin, end):

@@ -14,7 +14,7 @@ from ppcls.data.transforms.specs.rng import Purpose, step_fractions
 @singledispatch
 def size_at(spec: InputSize, seed: int, cursor: Cursor) -> int:
     """Returns the side of the images in pixels at the step of ``cursor``."""
-    raise NotImplementedError(f"size_at does not implement {spec.kind}")
+    raise NotImplementedError(f"size_at has no implementation for {spec.kind}")
 
 
 @size_at.register

@@ -35,7 +35,7 @@ class Cursor:
 
 @dataclass(frozen=True)
 class StepSamples:
-    """One rank's part of one step.
+    """Samples of one step on one rank.
 
     Attributes:
         indices: [B] int64, positions in the dataset. Rows after the first ``valid`` rows are padding and
@@ -88,12 +88,12 @@ class BatchOrder(Protocol):
         """Returns the number of steps per epoch."""
 
     def at(self, cursor: Cursor) -> StepSamples:
-        """Returns this rank's part of the step at ``cursor``."""
+        """Returns this rank's samples of the step at ``cursor``."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """Assigns the samples of each epoch to steps, and selects this rank's part of each step.
+    """Assigns the samples of each epoch to steps, and selects this rank's samples of each step.
 
     With a global batch size of G, step ``s`` has the samples ``[s * G, (s + 1) * G)`` of the epoch on any
     number of ranks. If a step can't be divided equally, the ranks' parts differ by at most one group. All
@@ -182,7 +182,7 @@ class Order:
         return _epoch_positions(self.sampler, self.seed, epoch)[0]
 
     def at(self, cursor: Cursor) -> StepSamples:
-        """Returns this rank's part of the step at ``cursor``."""
+        """Returns this rank's samples of the step at ``cursor``."""
         step = cursor.step
         start = self.start(step)
         positions, repeats = _epoch_positions(self.sampler, self.seed, cursor.epoch)
@@ -252,7 +252,7 @@ class Order:
         return Cursor(cursor.epoch, step - step % self.accumulate)
 
     def changes(self, state: dict[str, Any]) -> dict[str, str]:
-        """Describes the settings in ``state`` that differ from the current ones, by their names."""
+        """Returns a description of each setting that differs from ``state``, keyed by setting."""
         current = self.state_dict(Cursor())
         if "shuffle" in state:  # checkpoints of versions that had only two samplers
             state = {**state, "sampler": "shuffled" if state["shuffle"] else "in order"}

@@ -186,9 +186,9 @@ class BalancedClassSampler:
 class IdentitySampler:
     """Fills batches with P identities and K images per identity.
 
-    See Hermans et al. 2017, "In Defense of the Triplet Loss". The identities in a global batch differ. The
-    K images of an identity are consecutive. Some images are repeated if an identity has fewer than K. All
-    identities have the same probability, independent of their numbers of images.
+    See Hermans et al. 2017, "In Defense of the Triplet Loss". The identities in a global batch differ. The K
+    images of an identity are consecutive. Some images are repeated if an identity has fewer than K. All
+    identities have the same probability, independently of their numbers of images.
 
     Args:
         labels: [N] int64, identity of each image.

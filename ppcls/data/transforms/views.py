@@ -30,7 +30,7 @@ class ImageViews:
     layout: Literal["NCHW", "NHWC"]
 
     def __call__(self, images: Any) -> list[Any]:
-        """Returns a list of views, each [B, ...] in the layout.
+        """Returns a list of views, each [B, ...] in ``self.layout``.
 
         Args:
             images: [B, ...] transformed images, as a NumPy array or a Paddle tensor.

@@ -67,7 +67,7 @@ def attention(**afd: Any) -> Callable[[], Tree]:
         (attention(student_keys=["value"]), r"AFDLoss.student_keys"),
         (
             lambda: distilled("ResNet34", "ResNet18", LABELS, attentive()["Loss"]["Train"][-1]),
-            r"AFDLoss: Student has no layers for this loss; set its key attention",
+            r"AFDLoss: the model Student has no layers for this loss; list them in the key 'attention'",
         ),
         (
             lambda: distilled("ResNet34", "ResNet18", LABELS, {"MGDLoss": None}),

@@ -65,7 +65,7 @@ def test_optimizer_invalid_keys_are_reported(name):
         found = section_problems(cls, {"lr": CONSTANT, "regularizer": {"name": "L2", "coeff": 0.1}})
         assert found == {"regularizer": "unknown key; write weight_decay"}
         found = section_problems(cls, {"lr": CONSTANT, "learning_rate": 0.1})
-        assert found == {"learning_rate": "unknown key; the schedule contains it: lr.learning_rate"}
+        assert found == {"learning_rate": "unknown key; set lr.learning_rate, a key of the schedule"}
     else:
         bad = section_problems(cls, {"lr": CONSTANT, "regularizer": {"name": "L1", "coeff": 0.1}})
         assert list(bad) == ["regularizer.name"]

@@ -122,7 +122,7 @@ def test_file_index_where_is_the_line(tmp_path: Path) -> None:
         ("../a.jpg 1", "path '../a.jpg' leads out of image_root; expected a path below image_root"),
         ("a/../../b.jpg 1", "path 'a/../../b.jpg' leads out of image_root; expected a path below image_root"),
         ("a/.. 1", "path 'a/..' leads out of image_root; expected a path below image_root"),
-        ("a\0.jpg 1", "expected a path, got a zero byte in it"),
+        ("a\0.jpg 1", "expected a path without zero bytes, found one"),
     ],
 )
 def test_read_list_names_the_wrong_line(tmp_path: Path, line: str, text: str) -> None:
@@ -378,7 +378,7 @@ def test_third_column_of_veri_wild_is_the_camera(tmp_path: Path) -> None:
     listing.write_text("a.jpg 5\na.jpg 6\n")
     assert cameras_of(read_index(spec, None)) is None
     listing.write_text("a.jpg 5 1\na.jpg 6\n")
-    with pytest.raises(UserError, match=r"list.txt, line 2: expected a camera after each label"):
+    with pytest.raises(UserError, match=r"list.txt, line 2: expected a camera in all lines or in none"):
         read_index(spec, None)
     plain = ImageNetDataset(transform_ops=CHAIN, image_root=str(tmp_path), cls_label_path=str(listing))
     assert Path(read_index(plain, None).name(0)).name == "a.jpg 5", "other data sets accept blanks in paths"
@@ -389,7 +389,7 @@ def test_third_column_of_veri_wild_is_the_camera(tmp_path: Path) -> None:
     ("line", "reason"),
     [
         ("a.jpg" + " " * 200_000 + "b", "expected a whole number as label, got 'b'"),
-        ("a.jpg " + "1" * 200_000, "expected a label from 0"),
+        ("a.jpg " + "1" * 200_000, "expected a label >= 0"),
         ("a.jpg 1 " + "1" * 200_000, "camera 1{18}: expected at most 999999999"),
         ("a.jpg 1 9999999999", "camera 9999999999: expected at most 999999999"),
     ],

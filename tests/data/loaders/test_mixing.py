@@ -125,5 +125,5 @@ def test_probability_one_always_mixes() -> None:
 
 
 def test_unknown_batch_transform_raises() -> None:
-    with pytest.raises(NotImplementedError, match="mixing of batches does not implement BatchTransform"):
+    with pytest.raises(NotImplementedError, match="batch mixing is not implemented for BatchTransform"):
         decide_mix(BatchTransform(), 0, Cursor(), (8, 8))

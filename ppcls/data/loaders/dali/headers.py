@@ -74,16 +74,16 @@ def peek_image(decoder: DecodeImage, files: Any) -> tuple[Node, ...]:
 
 @admit.register
 def admit_images(decoder: DecodeImage, files: Any, *peeked: Tensors, on_gpu: bool) -> NDArray[np.int64]:
-    """Checks the shapes that DALI read, and the complete headers of images for which these do not suffice.
+    """Checks the shapes that DALI read, and complete headers where the shapes do not suffice.
 
     Complete headers are read for TIFFs, for images with more than four channels, for images that are decoded
-    to other than three channels, and for JPEGs with too many scans.
+    to a number of channels other than three, and for JPEGs with too many scans.
     """
     shapes, first_bytes, last_bytes = (np.array(tensors.as_tensor()) for tensors in peeked)
     sizes = _check_sizes(files)
     if on_gpu:
         # The GPU's decoder fills the missing part of a truncated JPEG. A JPEG whose last bytes are not the
-        # end marker is truncated or has data behind the marker. Decoding it on the CPU shows which.
+        # end marker is truncated or has data after the marker. Decoding it on the CPU shows which.
         suspect = (first_bytes == _JPEG_BEGIN).all(1) & (last_bytes != _JPEG_END).any(1)
         for row in np.flatnonzero(suspect).tolist():
             decode(decoder, np.asarray(files[row]).tobytes())

@@ -103,7 +103,7 @@ class _BatchInDecoding:
     """A batch in the pipeline. Keeps the encoded bytes, which DALI does not copy, until they are decoded."""
 
     batch: EncodedBatch
-    passed: set[str] = field(default_factory=set)  # parts that the pipeline has already requested
+    passed: set[str] = field(default_factory=set)  # inputs that the pipeline has already requested
 
 
 class PipelineInput:
@@ -178,7 +178,7 @@ class PipelineInput:
         return [self._index.labels[indices], *chain.from_iterable(decisions)]
 
     def _next(self, part: str) -> EncodedBatch:
-        """Returns the next batch whose ``part`` was not requested. DALI requests parts in any order."""
+        """Returns the first batch whose ``part`` was not requested yet. DALI requests inputs in any order."""
         decoding = next((work for work in self._decoding if part not in work.passed), None)
         if decoding is None:
             decoding = _BatchInDecoding(self.reader.read())
@@ -198,7 +198,7 @@ class DaliGraph:
         encoded: Node of the encoded images.
         label: Node of the labels, on the pipeline's device.
         decisions: Nodes of the decisions of all ops, in the order of the ops.
-        images: Node of the images after each op.
+        images: Nodes of the images, one after each op.
     """
 
     pipeline: Pipeline

@@ -85,7 +85,7 @@ def _unblock(path: bytes) -> None:
 
 
 def _interrupt_threads() -> None:
-    """Interrupts blocking system calls in the other threads of this process, which fail with EINTR."""
+    """Makes blocking system calls in the other threads of this process fail with EINTR."""
     if signal.getsignal(signal.SIGURG) in (signal.SIG_DFL, signal.SIG_IGN):
         return
     number, process = _TGKILL.get(platform.machine()), os.getpid()

@@ -1,7 +1,7 @@
 """Reads encoded images and their sizes ahead of the pipeline that decodes them.
 
 Reading has a separate pipeline for two reasons. DALI runs the CPU operators of one pipeline one after the
-other, so in the decoding pipeline reading would delay decoding. And decisions that depend on the size of an
+other, so reading in the decoding pipeline would delay decoding. And decisions that depend on the size of an
 image, such as the window of a random crop, must be made before decoding starts.
 """
 
@@ -266,7 +266,7 @@ class MemoryReader(FileReader):
 
 
 class CacheReader(Reader):
-    """Reads image files and passes their names to the decoder, whose cache identifies images by name.
+    """Reads image files and passes their names to the decoder, whose cache identifies images by file name.
 
     Only DALI's file reader passes names to the decoder, and it reads a list from beginning to end. So each
     epoch has a separate list, in the order of the epoch.

@@ -72,7 +72,7 @@ class DaliSettings:
         """Number of pipelines that prepare batches in turn. Each pipeline has two batches in progress.
 
         DALI runs one CPU operator of a pipeline at a time, and all threads of the pipeline wait for the last
-        image of the batch. With several pipelines, the threads of the other pipelines work in this time.
+        image of the batch. With several pipelines, the threads of the other pipelines work meanwhile.
         """
         if self.device_id is not None or self.caches:
             return 1

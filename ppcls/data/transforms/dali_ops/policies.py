@@ -147,7 +147,7 @@ def mixed_suite(spec: AugMix) -> DaliSuite:
 
 
 def _point_operations(spec: Policy, *names: str) -> DaliSuite:
-    """Returns DALI's augmentations of these names, with the ranges of magnitudes of ``spec``."""
+    """Returns DALI's augmentations with these names, with the ranges of magnitudes of ``spec``."""
     return {
         name: getattr(augmentations, name).augmentation((spec.suite[name].low, spec.suite[name].high))
         for name in names
@@ -174,7 +174,7 @@ def _conditionals(*nodes: Node) -> Iterator[Callable[..., Node]]:
     in DALI 2.4.
 
     Args:
-        *nodes: Inputs of the part from the rest of the graph.
+        *nodes: Nodes outside this part of the graph that are inputs of it.
 
     Yields:
         A version of `nvidia.dali.auto_aug.core.select` for use in the context.

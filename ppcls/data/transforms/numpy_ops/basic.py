@@ -55,7 +55,7 @@ def resize(spec: ResizeImage | RandCropImage, image: Array, size: Array | None =
     Args:
         spec: Size, interpolation and backend.
         image: [H, W, C].
-        size: Size (width, height) to use instead of the size in ``spec``; None to use that size.
+        size: Size (width, height) that overrides the size in ``spec``; None for the size in ``spec``.
     """
     if size is not None:
         width, height = int(size[0]), int(size[1])

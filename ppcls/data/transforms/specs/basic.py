@@ -38,8 +38,8 @@ class DecodeImage(Transform):
     channel_first: Literal[False] = Field(False, description="must be False; for CHW use ToCHWImage")
     channels: Count = Field(
         3,
-        description="number of channels; 3 converts grey, palette and alpha images to colour, other numbers "
-        "must equal the file's",
+        description="number of channels; 3 converts grey, palette and alpha images to colour, any other "
+        "number must equal that of the file",
     )
     dtype: Literal["uint8", "uint16"] = Field(
         "uint8",
@@ -163,7 +163,7 @@ def scale_to_short_side(sides: Sides, short: int) -> Sides:
 
 
 class CropImage(Transform):
-    """Crops the centre. If the margin is odd, the left or upper part of the margin is the smaller one."""
+    """Crops the centre. If an odd number of rows (columns) is removed, the bottom (right) loses one more."""
 
     size: Size
     """Side of a square crop, or [width, height], in pixels."""
@@ -220,7 +220,7 @@ class RandCropImage(_ResamplingTransform):
 def random_windows(
     spec: RandCropImage, sides: NDArray[np.integer], draws: NDArray[np.floating]
 ) -> NDArray[np.int32]:
-    """Computes random windows like PaddleClas's RandCropImage.
+    """Computes random windows as PaddleClas's RandCropImage does.
 
     The aspect ratio, or its logarithm, is uniform in ``ratio``. The share of the area is uniform in
     ``scale``, limited to windows that fit into the image. All positions of the window in the image are
@@ -298,7 +298,7 @@ class NormalizeImage(Transform):
     std: tuple[Annotated[float, Bound(gt=0)], ...] = (0.229, 0.224, 0.225)
     """Standard deviation of each channel, in units of pixel * `scale`."""
     order: Literal["", "hwc", "chw"] | None = Field(
-        None, description="layout of the image, which must match; '' means hwc; null accepts any layout"
+        None, description="layout that the image must have; '' means hwc; null accepts any layout"
     )
     output_fp16: bool = Field(False, description="return float16 instead of float32, for mixed precision")
     channel_num: Count | None = Field(

@@ -182,7 +182,7 @@ class GridMask(Transform):
     draws: ClassVar[int] = 5
 
     d1: Count = Field(96, description="minimum period d of the grid in pixels")
-    d2: Count = Field(224, description="maximum period d of the grid in pixels, plus one")
+    d2: Count = Field(224, description="upper limit of the period d in pixels, exclusive")
     rotate: NonNegative = Field(1, description="upper limit of the angle in degrees, exclusive")
     ratio: Fraction = Field(0.5, description="width of the bars as a share of d")
     mode: Literal[0, 1] = Field(0, description="0: erase the bars; 1: erase the squares between the bars")

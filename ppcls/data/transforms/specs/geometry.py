@@ -115,7 +115,7 @@ def window_sides(spec: RandomCropImage, sides: Sides, decisions: Decisions) -> S
 
 
 class RandCropImageV2(RandomCropImage):
-    """Another name of `RandomCropImage` in PaddleClas."""
+    """Alias of `RandomCropImage`, for compatibility with PaddleClas."""
 
 
 class RandomRotation(Transform):

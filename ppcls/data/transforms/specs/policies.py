@@ -56,7 +56,7 @@ class SearchSpace(NamedTuple):
     """The operations and magnitudes that a policy chooses from.
 
     Attributes:
-        operations: Operations by name. The maximum of translations is not set.
+        operations: Operations, keyed by name, in which the maximum of translations is not set yet.
         stages: For each stage, the names of the operations to choose from.
         bins: Number of magnitudes.
     """
@@ -88,7 +88,7 @@ class Policy(Transform):
         "TrivialAugment",
     )
     max_translate_abs: Count | None = Field(
-        None, description="maximum translation in pixels, instead of max_translate_rel"
+        None, description="maximum translation in pixels; excludes max_translate_rel"
     )
 
     @model_validator(mode="after")
@@ -119,7 +119,7 @@ class Policy(Transform):
 
     @property
     def suite(self) -> Mapping[str, Augmentation]:
-        """Operations by name, with the ranges of their magnitudes."""
+        """Operations, keyed by name, with the ranges of their magnitudes."""
         return with_translation(self.space.operations, self.translation[0])
 
     @property
@@ -158,7 +158,7 @@ class AutoAugment(Policy):
 
     @property
     def space(self) -> SearchSpace:
-        """Each of the two stages chooses from the operations at its position in the pairs, and identity."""
+        """Stage 1 has the first operations of all pairs, stage 2 the second ones. Both have identity."""
         return SearchSpace(AUTO, sub_policy_table(self.policy).stages, BINS)
 
 

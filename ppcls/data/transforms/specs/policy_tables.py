@@ -39,7 +39,7 @@ class Augmentation:
         return np.linspace(self.low, self.high, bins, dtype=np.float32)
 
 
-Suite = Mapping[str, Augmentation]  # operations by name
+Suite = Mapping[str, Augmentation]  # operations, keyed by name
 Stages = tuple[tuple[str, ...], ...]  # for each stage, the names of the operations to choose from
 
 
@@ -116,7 +116,7 @@ TRIVIAL_WIDE = _suite(
 
 
 def with_translation(suite: Suite, furthest: float) -> dict[str, Augmentation]:
-    """Returns a suite with another maximum of the translations, in pixels or as a share of the side."""
+    """Returns a suite with ``furthest`` as the maximum translation, in pixels or as a share of the side."""
     return {
         name: replace(augmentation, high=furthest) if name.startswith("translate") else augmentation
         for name, augmentation in suite.items()

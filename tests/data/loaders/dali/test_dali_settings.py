@@ -110,7 +110,7 @@ def test_cache_decodes_whole_images() -> None:
         "cache_threshold": 5,
     }
     assert not resolve_dali_settings(Dali(), GPU).caches
-    with pytest.raises(ValidationError, match="the decoder caches whole images; set decode: whole"):
+    with pytest.raises(ValidationError, match="the cache needs whole images; set decode: whole"):
         Dali(cache_size=1, decode="window")
 
 
