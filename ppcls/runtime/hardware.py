@@ -179,7 +179,7 @@ def find_card(number: int, visible: str | None, order: str | None) -> Card | Non
         The card; None without a driver or without this card.
 
     Raises:
-        UserError: The driver may number the cards in another order than CUDA.
+        UserError: The driver may number the cards in a different order than CUDA.
     """
     try:
         pynvml.nvmlInit()

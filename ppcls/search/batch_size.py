@@ -75,7 +75,7 @@ def try_batch(config: Path, overrides: list[str]) -> tuple[bool, str]:
     """Returns whether a dry run fits into memory, and a description of its result.
 
     Raises:
-        UserError: The dry run fails for another reason than memory.
+        UserError: The dry run fails for a reason other than memory.
     """
     log = config.with_name("dry_run.log")
     with start_training(config, overrides, log, ["--dry-run"]) as process:

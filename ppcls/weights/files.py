@@ -103,7 +103,7 @@ def read_pdparams(path: Path) -> Arrays:
     """Reads weights from a Paddle pickle file, without executing code in the file.
 
     Raises:
-        UserError: The file is missing or damaged, contains other objects than arrays, or contains no arrays.
+        UserError: The file is missing or damaged, contains objects other than arrays, or contains no arrays.
     """
     content = unpickle(path)
     if not isinstance(content, dict):

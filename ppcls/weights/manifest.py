@@ -78,7 +78,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Writes the manifest as the last file of a folder, then reads all files again to verify them.
 
     Raises:
-        OSError: The manifest can't be written, or the disk returns other data than was written.
+        OSError: The manifest can't be written, or the disk returns data that differs from what was written.
     """
     content = manifest.model_dump(mode="json")
     text = json.dumps({**content, _SELF: _digest(content)}, indent=2) + "\n"
@@ -87,7 +87,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     try:
         verify(folder)
     except DamagedError as error:
-        raise OSError(f"the disk returns other data than was written: {error}") from None
+        raise OSError(f"the disk returns data that differs from what was written: {error}") from None
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -1,6 +1,6 @@
 """Translates between the parameter names of ppcls and those of timm and torchvision.
 
-If a network computes other numbers than timm's network with the same name, an error explains the difference.
+If a network computes different numbers than timm's network of the same name, an error explains this.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def _check_file(model: nn.Layer, names: set[str], source: str) -> None:
     """Checks from the names in a file and the name of the file that its network equals the model.
 
     Raises:
-        UserError: The network of the file computes other numbers than the model.
+        UserError: The network of the file computes different numbers than the model.
     """
     if isinstance(model, _EFFICIENTNET):
         is_tensorflow = "tf_efficientnet" in source

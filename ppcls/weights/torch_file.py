@@ -110,7 +110,7 @@ def read_torch(path: Path) -> dict[str, NDArray[Any]]:
         Contiguous arrays by name. Tensors of bfloat16 are converted to float32.
 
     Raises:
-        UserError: The file is missing or damaged, or contains other objects than tensors.
+        UserError: The file is missing or damaged, or contains objects other than tensors.
     """
     with reading_weights(path), open_regular(path) as file:
         size = path.stat().st_size

@@ -140,7 +140,9 @@ def test_silently_truncated_write_is_detected(
             yield Short(file) if path.name == "model.safetensors" else file
 
     monkeypatch.setattr(manifest_module, "atomic_write", short)
-    with pytest.raises(UserError, match=r"the disk returns other data than was written: .*expected"):
+    with pytest.raises(
+        UserError, match=r"the disk returns data that differs from what was written: .*expected"
+    ):
         checkpoints.save(two, [LATEST])
     assert verify(tmp_path / LATEST).update == one.update
 

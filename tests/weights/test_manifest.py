@@ -106,7 +106,7 @@ def test_names_stay_in_the_folder(tmp_path: Path, name: str) -> None:
 def test_write_to_failing_disk_is_detected(tmp_path: Path) -> None:
     manifest = make(tmp_path)
     (tmp_path / "state.json").write_bytes(b"{")
-    with pytest.raises(OSError, match=r"returns other data than was written: .*expected 2 bytes"):
+    with pytest.raises(OSError, match=r"returns data that differs from what was written: .*expected 2 bytes"):
         write_manifest(tmp_path, manifest)
 
 

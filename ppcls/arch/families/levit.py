@@ -1,6 +1,6 @@
 """LeViT (Graham et al. 2021, https://arxiv.org/abs/2104.01136): convolutions, and attention with batch norm.
 
-Attention has a learned bias per distance. Therefore images of another size than 224 x 224 need ``img_size``.
+Attention has a learned bias per distance. Therefore images whose size is not 224 x 224 need ``img_size``.
 Stochastic depth skips residuals. In PaddleClas, it replaces them by noise.
 """
 

@@ -1,6 +1,6 @@
 """TNT (Han et al. 2021, https://arxiv.org/abs/2103.00112): transformers of patches and within each patch.
 
-Each patch has a learned position embedding. Therefore images of another size than 224 x 224 need
+Each patch has a learned position embedding. Therefore images whose size is not 224 x 224 need
 ``img_size``.
 """
 

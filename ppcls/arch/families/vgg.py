@@ -1,6 +1,6 @@
 """VGG (Simonyan and Zisserman 2014, https://arxiv.org/abs/1409.1556).
 
-The convolutions have no bias. The first linear layer expects 7 x 7 pixels. For images of other sizes than 224
+The convolutions have no bias. The first linear layer expects 7 x 7 pixels. For images whose size is not 224
 x 224, average pooling produces this size.
 """
 

@@ -83,7 +83,7 @@ class AverageBranch(FoldableBranch):
         return self.avgbn(self.avg(self.bn(self.conv(x))))
 
     def folded(self) -> tuple[Array, Array]:
-        """Returns the kernel and bias of the equal convolution; see `FoldableBranch`."""
+        """Returns the kernel and bias of the equivalent convolution; see `FoldableBranch`."""
         side = self._kernel
         average = np.eye(self.conv.weight.shape[0])[:, :, None, None] * np.full([side, side], side**-2.0)
         return _chained(fold(numbers(self.conv.weight), self.bn.bn), fold(average, self.avgbn))
@@ -120,7 +120,7 @@ class ChainedConvBranch(FoldableBranch):
         return self.bn2(self.conv2(self.bn1(self.idconv1(x))))
 
     def folded(self) -> tuple[Array, Array]:
-        """Returns the kernel and bias of the equal convolution; see `FoldableBranch`."""
+        """Returns the kernel and bias of the equivalent convolution; see `FoldableBranch`."""
         weight = numbers(self.idconv1.weight)
         first = weight + np.eye(len(weight))[:, :, None, None]
         return _chained(fold(first, self.bn1.bn), fold(numbers(self.conv2.weight), self.bn2))

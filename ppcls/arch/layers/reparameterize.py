@@ -23,7 +23,7 @@ class FoldableBranch(nn.Layer):  # type: ignore[misc]
     """Base class of branches other than `ConvNorm` that equal one convolution in evaluation."""
 
     def folded(self) -> tuple[Array, Array]:
-        """Returns the kernel [C', C / groups, side, side] and the bias [C'] of the equal convolution."""
+        """Returns the kernel [C', C / groups, side, side] and the bias [C'] of the equivalent convolution."""
         raise NotImplementedError
 
 
