@@ -52,8 +52,7 @@ class ReluMlp(PixelMlp):
 class NextBlock(nn.Layer):  # type: ignore[misc]
     """A `GroupedConvAttention` followed by a `ReluMlp`, each with a shortcut.
 
-    An optional `AveragedAttention` precedes both. In this case, the channels of the `GroupedConvAttention`
-    are appended to its output.
+    An `AveragedAttention` may come first; the channels of the other attention are appended to its output.
 
     Args:
         stride: Stride of the average pooling before the block.
@@ -105,8 +104,7 @@ class NextViT(nn.Layer):  # type: ignore[misc]
 
     Args:
         depth: Number of blocks of the third stage, a multiple of 5.
-        drop_path_rate: Probability of skipping the last block. It decreases linearly to 0 for the first
-            block.
+        drop_path_rate: Probability of skipping the last block; it is linear in depth, from 0.
         drop_rate: Dropout rate after each layer.
         attn_drop_rate: Dropout rate of the attention weights.
     """
