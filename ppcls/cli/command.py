@@ -81,8 +81,8 @@ class CommandParser(argparse.ArgumentParser):
     """An argument parser that suggests which option to use instead of an unknown one.
 
     Attributes:
-        elsewhere: Maps each option that only another command has to the name of this command.
-        other_tools: Maps options of other trainers to the option to use instead.
+        elsewhere: For each option that only another command has, the name of this command.
+        other_tools: For each option of other trainers, the option to use instead.
     """
 
     elsewhere: Mapping[str, str] = {}

@@ -92,7 +92,7 @@ def _fetch(names: Sequence[str]) -> None:
 
 
 def _select(patterns: Sequence[str]) -> list[Architecture]:
-    """Returns the architectures whose names match any of ``patterns``, or all without patterns.
+    """Returns the architectures whose names match any of ``patterns``; without patterns, all architectures.
 
     Raises:
         UserError: A pattern matches no name.

@@ -1,4 +1,4 @@
-"""Index of image embeddings in one file, which is searched with FAISS, or with NumPy without FAISS."""
+"""Index of image embeddings in one file. FAISS searches it, or NumPy if FAISS is not installed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _DAMAGED = (
 
 @dataclass(frozen=True, eq=False)
 class ImageIndex:
-    """Index of images, which finds the nearest images by their embeddings.
+    """Index that finds the nearest images by comparing embeddings.
 
     Attributes:
         files: Paths of N images, N > 0.

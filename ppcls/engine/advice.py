@@ -1,4 +1,4 @@
-"""Suggests which setting to change first if training waits for data, by rules on measured speeds."""
+"""Suggests which setting to change first if training waits for data. The rules use measured speeds."""
 
 from __future__ import annotations
 

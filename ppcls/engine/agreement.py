@@ -132,7 +132,7 @@ def choose_checkpoint(
 
 
 def _link_target(folder: Path) -> Path:
-    """Returns the target of a link such as ``latest``; other paths unchanged."""
+    """Returns the target if the path is a link such as ``latest``, otherwise the path itself."""
     return folder.parent / folder.readlink() if folder.is_symlink() else folder
 
 
@@ -140,7 +140,7 @@ def describe_unshared(runtime: Runtime, folder: Path) -> list[str]:
     """Checks that all machines see the files that rank 0 writes to ``folder``.
 
     Returns:
-        One line for the log if some machines don't, else an empty list.
+        One line for the log if some machines do not see them, else an empty list.
     """
     if runtime.world_size == 1:
         return []

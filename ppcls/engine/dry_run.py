@@ -73,7 +73,7 @@ class DryRunFigures:
 
     @property
     def seconds(self) -> float:
-        """Estimated seconds of the rest of the run, without setup and checkpoints."""
+        """Estimated duration of the remaining run in seconds, without setup and checkpoints."""
         # The prefetched batches can hide a slow loader, because only a few updates are measured.
         step = max(self.fed, self.fed_images / self.loader)
         return self.full_steps * step + self.evaluations * (self.evaluation or 0.0)

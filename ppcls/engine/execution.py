@@ -57,7 +57,7 @@ def choose_step(config: Config, state: TrainState) -> tuple[Step, str]:
     if blocker is None and setting == "auto":
         blocker = _unmeasured(state)
     if blocker is None:
-        return GraphedStep(state), f"steps: a CUDA graph, captured after the first ones ({execution})"
+        return GraphedStep(state), f"steps: a CUDA graph, captured after the first steps ({execution})"
     if setting is True:
         raise UserError(f"Global.cuda_graph: {blocker}; set it to auto or False")
     return train_step, f"steps: {execution}; no CUDA graph: {blocker}"
@@ -85,7 +85,7 @@ def _capture_blocker(config: Config, state: TrainState) -> str | None:
         key = "input_size" if split.input_size is not None else f"sampler, {split.sampler.kind}"
         return f"the image size changes (DataLoader.Train.{key})"
     if not isinstance(config.Arch, Arch):
-        return f"not supported for a model of several parts ({config.Arch.name})"
+        return f"not supported for a model of several networks ({config.Arch.name})"
     if draws_random_numbers(state.model):
         return f"{config.Arch.name} draws random numbers during training"
     return None

@@ -1,4 +1,4 @@
-"""``--find-lr``: raises the learning rate until the loss diverges, and suggests one (Smith 2017)."""
+"""``--find-lr``: raises the learning rate until the loss diverges, and suggests a rate (Smith 2017)."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ class Run:
         state: State of the run, new or resumed.
         settings: Section ``Global`` of the config.
         checkpoints: Checkpoints of the run.
-        evaluator: Evaluates the model; None for no evaluation.
-        reporter: Receives records and messages.
+        evaluator: Evaluator of the model; None without evaluation.
+        reporter: Reporter to which records and messages are sent.
         hooks: Hooks around the phases of each step.
         run_hooks: The user's hooks.
         step: Function that trains on one batch.
@@ -126,11 +126,11 @@ def fit(run: Run) -> None:
 
 
 def train_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonitor) -> None:
-    """Trains the rest of the current epoch.
+    """Trains on the remaining batches of the current epoch.
 
     Args:
         requests: Requests to save or stop between two updates.
-        monitor: Checks losses and gradients.
+        monitor: Monitor that checks losses and gradients.
 
     Raises:
         UserError: A loss or gradient fails `NonFiniteMonitor.check`, or a checkpoint can't be written.
@@ -172,7 +172,7 @@ def _is_finished(state: TrainState, settings: Global) -> bool:
 
 
 def _batches(state: TrainState, meter: Meter, hooks: StepHooks) -> Iterator[Batch]:
-    """Yields the rest of the epoch's batches, measures each wait for data, and calls the hooks."""
+    """Yields the remaining batches of the epoch, measures each wait for data, and calls the hooks."""
     batches, epoch, number = iter(state.loader), state.epoch + 1, state.step
     while True:
         number = min(number + 1, len(state.loader))

@@ -234,7 +234,7 @@ def count_batches(text: str, batches: int) -> Iterator[Callable[[], None]]:
     On a terminal this is a progress bar, otherwise a line every 15 seconds.
 
     Args:
-        text: Name of the work, which precedes the number.
+        text: Name of the work, which is shown before the number.
         batches: Number of all batches.
 
     Yields:

@@ -167,7 +167,7 @@ class EventsFile(Reporter):
         append_text(self._file, json.dumps(asdict(event)) + "\n")
 
     def record(self, record: Record) -> None:
-        """Stores the number of updates, for later messages without one."""
+        """Stores the number of updates for later messages that do not contain it."""
         self._update = record.update
 
     def close(self) -> None:

@@ -172,10 +172,10 @@ class Reporter:
         """
 
     def finish(self) -> None:
-        """Is called when all epochs are trained and saved. Only messages and `close` follow."""
+        """Called when all epochs are trained and saved. Only messages and `close` follow."""
 
     def close(self) -> None:
-        """Completes the report. Is the last call; a second call of `close` has no effect."""
+        """Completes the report. No other method is called afterwards; a second `close` has no effect."""
 
 
 class TimeBudget:

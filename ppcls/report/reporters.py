@@ -85,7 +85,7 @@ class MemoryReporter(Reporter):
     Args:
         measure: Function that returns the message.
         evaluates: Whether the run has evaluations.
-        target: Receives the message.
+        target: Reporter to which the message is sent.
     """
 
     def __init__(self, measure: Callable[[], str], evaluates: bool, target: Reporter) -> None:

@@ -58,8 +58,8 @@ class StepTable:
 
     Attributes:
         steps: First profiled update, and first update after the profile.
-        rows: Summaries by phase. All-reduce is missing if it cannot be separated from backward, which needs
-            two ranks and two updates.
+        rows: Summaries, keyed by phase. All-reduce is missing if it cannot be separated from backward; this
+            needs two ranks and two updates.
         step: Summary of the whole update.
         images_per_second: Throughput, computed from the median duration of an update.
         ordinary_ms: Duration of an update outside the profile; None if it was not measured.

@@ -37,7 +37,7 @@ class Runtime:
         budget: Division of the GPU memory; None if there is no limit.
         imported: Settings with which Paddle was imported.
         embedded: Whether the process continues after the run, for example a notebook.
-        progress: Receives the activities of the process, for the watchdog.
+        progress: Object to which the activities of the process are reported, for the watchdog.
         nodes: Number of machines.
     """
 
@@ -96,7 +96,7 @@ def start(settings: Global, progress: Progress | None = None, embedded: bool = F
 
     Args:
         settings: Section ``Global`` of the config.
-        progress: Receives the activities of the process; None without a watchdog.
+        progress: Object to which the activities of the process are reported; None without a watchdog.
         embedded: See `Runtime`.
 
     Raises:

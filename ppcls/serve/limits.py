@@ -17,7 +17,7 @@ class RequestError(Exception):
     Args:
         status: HTTP status.
         reason: Explanation for the client.
-        images: Errors of single images, by their index in the request.
+        images: Errors of single images, keyed by the index of the image in the request.
     """
 
     def __init__(self, status: int, reason: str, images: dict[int, str] | None = None) -> None:

@@ -31,7 +31,7 @@ def error_response(
     Args:
         status: HTTP status.
         reason: Explanation for the client.
-        images: Errors of single images, by their index in the request.
+        images: Errors of single images, keyed by the index of the image in the request.
         headers: Headers of the response.
     """
     tree: dict[str, Any] = {"error": reason}

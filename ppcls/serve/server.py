@@ -109,7 +109,7 @@ def run(
         grace: Seconds to answer the current requests after the signal.
         max_connections: Maximum number of connections. It is reduced to half the number of files that the
             process can open, if this is smaller.
-        on_ready: Called when the server accepts requests.
+        on_ready: Function to call when the server accepts requests.
         tls: Files for HTTPS; None for HTTP.
     """
     limit = max(1, min(max_connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2))

@@ -53,7 +53,7 @@ class WorkerProcesses:
         """Serves until SIGTERM or Ctrl-C, and restarts processes that end earlier.
 
         Args:
-            on_ready: Called when all processes accept requests.
+            on_ready: Function to call when all processes accept requests.
 
         Raises:
             UserError: A process ended before it accepted requests, or ended with an error after the signal.

@@ -96,7 +96,7 @@ def test_choose_step_captures_graph_on_gpu(make_config: Callable[..., Config], w
     for wanted in ("auto", True):
         step, how = choose_step(make_config(f"{wanted}", Global__cuda_graph=wanted), state)
         assert isinstance(step, GraphedStep)
-        assert how == "steps: a CUDA graph, captured after the first ones (operator by operator)"
+        assert how == "steps: a CUDA graph, captured after the first steps (operator by operator)"
     step, how = choose_step(make_config("z", Global__cuda_graph=False), state)
     assert step is train_step
     assert how == "steps: operator by operator; no CUDA graph (Global.cuda_graph)"
@@ -154,7 +154,7 @@ def test_cuda_graph_with_another_allocator_is_an_error(
                 }
             },
             {"runtime": GPU},
-            "not supported for a model of several parts (RecModel)",
+            "not supported for a model of several networks (RecModel)",
         ),
     ],
 )

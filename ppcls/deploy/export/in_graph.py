@@ -180,7 +180,7 @@ def _neighbours(length: Tensor, side: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _weights(share: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns OpenCV's weights of both neighbours, which are whole numbers in float32."""
+    """Returns OpenCV's weights of both neighbours, as whole numbers in float32."""
     return _round((1.0 - share) * _ONE), _round(share * _ONE)
 
 

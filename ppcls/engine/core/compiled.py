@@ -1,4 +1,4 @@
-"""Compiles a model to one program, whose convolutions add up gradients.
+"""Compiles a model to one program whose convolutions add up gradients.
 
 The input of a residual block has two gradients: one from the block and one from the shortcut. Paddle adds
 them in a separate operator, which reads both and writes a third tensor. A convolution of cuDNN can instead

@@ -36,17 +36,17 @@ class StepHooks:
         return _NO_CONTEXT
 
     def begin_batch(self) -> None:
-        """Is called before the training loop waits for the next batch."""
+        """Called before the training loop waits for the next batch."""
 
     def end_batch(self, update: bool) -> None:
-        """Is called after a step and the logging and saving that follow it.
+        """Called after a step, and after the logging and saving that follow the step.
 
         Args:
             update: Whether the step ended with an update.
         """
 
     def close(self) -> None:
-        """Is called when the run ends, with or without an error."""
+        """Called when the run ends, with or without an error."""
 
 
 NO_HOOKS = StepHooks()
@@ -60,7 +60,7 @@ class RunHook:
     """
 
     def on_update(self, run: Run) -> None:
-        """Is called after each optimizer update, between two steps.
+        """Called after each optimizer update, between two steps.
 
         Args:
             run: The run. ``run.state`` has the model, the optimizer, ``update`` and ``epoch``;
@@ -68,21 +68,21 @@ class RunHook:
         """
 
     def on_evaluation(self, run: Run, record: EvalRecord) -> None:
-        """Is called after each evaluation.
+        """Called after each evaluation.
 
         Args:
             record: Loss, metrics, and whether this is the best evaluation so far.
         """
 
     def on_checkpoint(self, run: Run, names: tuple[str, ...]) -> None:
-        """Is called after each checkpoint.
+        """Called after each checkpoint.
 
         Args:
             names: Names of the checkpoint in the output folder, such as ``("latest", "best_model")``.
         """
 
     def on_end(self, run: Run, error: BaseException | None) -> None:
-        """Is called once at the end of a run.
+        """Called once at the end of a run.
 
         Args:
             error: The exception that ended the run, such as `SignalExit`; None if the run is complete.

@@ -44,10 +44,10 @@ class RunProgress:
 
 @dataclass(frozen=True)
 class TrainState:
-    """State of a run between two steps. A checkpoint stores all parts that change.
+    """State of a run between two steps. A checkpoint stores everything that changes.
 
-    `ppcls.engine.core.build.build_state` builds all parts, and no part is replaced afterwards. A copy by
-    `dataclasses.replace` represents the same run: it shares the weights and the progress.
+    `ppcls.engine.core.build.build_state` builds all attributes, and none of them is replaced afterwards. A
+    copy by `dataclasses.replace` represents the same run: it shares the weights and the progress.
 
     Attributes:
         model: Bare model, whose parameter names checkpoints use.

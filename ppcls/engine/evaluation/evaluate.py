@@ -72,7 +72,7 @@ class Evaluator:
         metrics: Metrics to compute.
         precision: Precision of the forward pass.
         world: Number of ranks.
-        progress: Receives the progress of the evaluation.
+        progress: Object to which the progress of the evaluation is reported.
         classes: Number of classes, to collect results per sample; None to collect no results.
         forward: Function that computes the outputs of a model.
     """
@@ -96,7 +96,7 @@ class Evaluator:
 
         Args:
             model: Bare model. Its training mode is restored afterwards.
-            after_batch: Called after each batch, the same number of times on every rank. It may raise an
+            after_batch: Function to call after each batch, equally often on every rank. It may raise an
                 exception to end the evaluation.
         """
         query, *gallery = self.loaders.values()
