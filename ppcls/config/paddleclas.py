@@ -197,7 +197,7 @@ def _trained_model(arch: Tree) -> Tree:
 
 
 def _translate_stage_rates(arch: Tree, optimizer: Tree) -> None:
-    """Translates learning rate factors of PP-LCNet's stages to ``by_name``, and zeros to ``freeze``."""
+    """Translates learning rate factors of PP-LCNet's stages to ``by_name``, or 0 to ``freeze``."""
     rates = arch.get("lr_mult_list")
     is_valid = isinstance(rates, list) and len(rates) == len(_LCNET_STAGES)
     if (
@@ -229,7 +229,7 @@ def _chains(tree: Tree) -> Iterator[list[Any]]:
 
 
 def _drop_null_policies(chain: list[Any]) -> None:
-    """Removes a TimmAutoAugment without a policy, which PaddleClas rejects. FasterNet_T0 has one."""
+    """Removes a TimmAutoAugment without a policy, as in FasterNet_T0. PaddleClas fails on it."""
     chain[:] = [entry for entry in chain if entry != {"TimmAutoAugment": {"config_str": None}}]
 
 

@@ -168,7 +168,7 @@ class DistillationModel(Section):
     initial weights, and `return_patterns`: names of layers whose outputs the losses use, such as
     `blocks[2].conv1`."""
     pretrained_list: tuple[str | None, ...] | None = None
-    """File with initial weights of each model, or null. Takes precedence over `pretrained` of the model.
+    """One item per model: the file or name of its initial weights, or null for the value of `pretrained`.
     Default: `pretrained` of each model."""
     freeze_params_list: tuple[bool, ...] | None = None
     """For each model, True to freeze it (a teacher), or False to train it; default: all are trained."""

@@ -44,7 +44,7 @@ class PerModelLoss(DistillationLossSpec):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """``model_names``."""
+        """Names of the models that the loss uses: ``model_names``."""
         return self.model_names
 
 

@@ -31,8 +31,7 @@ class Dali(Section):
     exec_dynamic: bool = True
     """Use DALI's dynamic executor, which returns batches without copying them."""
     affinity: Annotated[bool | None, _AUTO] = None
-    """Run DALI's threads only on the cores next to the GPU; `auto`: True if the driver reports these
-    cores."""
+    """Run DALI's threads only on the cores near the GPU; `auto`: True if the driver reports these cores."""
     decode: Literal["auto", "window", "whole"] = "auto"
     """Part of an image to decode: `window`: only the part that a random crop needs; `whole`: the whole image,
     which is then cropped on the device; `auto`: `whole` if the decoder caches images, else `window`."""
@@ -130,8 +129,8 @@ class Unlabelled(Split):
     """Unlabelled images for semi-supervised training. The labels in their list file are ignored."""
 
     transform_ops_strong: Chain
-    """Transforms of the strongly augmented view of each image. `dataset.transform_ops` has the transforms of
-    the weakly augmented view."""
+    """Transforms of the strongly augmented view of each image. `dataset.transform_ops` contains the
+    transforms of the weakly augmented view."""
 
     @model_validator(mode="after")
     def _check_views(self) -> Self:
@@ -164,7 +163,7 @@ class QueryAndGallery(Section):
     Query: Split
     """Query images."""
     Gallery: Split
-    """Gallery images, among which the identity of each query image is searched."""
+    """Gallery images, which are searched for the identity of each query image."""
 
 
 def _with_batch_size(split: Any, train: Split | None) -> Any:

@@ -130,7 +130,7 @@ class Arch(Section):
     """ConvNeXt: factor of the initial weights of the classifier; default: 1."""
     layer_type: Literal["ConvBNLayer", "DiverseBranchBlock"] | None = None
     """ResNet18, ResNet34: type of the convolutions in the blocks. DiverseBranchBlock trains several branches
-    and merges them to one convolution for inference (Ding et al. 2021). Default: ConvBNLayer."""
+    and merges them into one convolution for inference (Ding et al. 2021). Default: ConvBNLayer."""
     use_first_short_conv: bool | None = None
     """ResNet18, ResNet34: use a convolution in the shortcut of the first block; default: True."""
     shift_single_window: bool | None = None

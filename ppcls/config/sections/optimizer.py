@@ -139,7 +139,7 @@ class DecoupledSpec(OptimizerSpec):
 
     @property
     def decay(self) -> float:
-        """``weight_decay``."""
+        """Weight decay: ``weight_decay``."""
         return self.weight_decay
 
 

@@ -124,7 +124,8 @@ class Global(Section):
     print_batch_step: Count = 10
     """Number of optimizer updates between two log lines."""
     max_bad_steps: Index = 20
-    """Maximum number of consecutive updates with a non-finite loss or gradient. With more, the run ends."""
+    """Maximum number of consecutive updates with a non-finite loss or gradient. If there are more, the run
+    ends."""
     use_visualdl: bool = False
     """Write scalars, images, weights and precision-recall curves for VisualDL to `output_dir`/visualdl."""
     loggers: tuple[Annotated[LoggerSpec, Keyed(LOGGERS)], ...] = ()
@@ -160,9 +161,9 @@ class Global(Section):
     the first step is finished, and for other work such as checkpoints (docs/gpu.md). Tools that predict,
     export or measure have no limit."""
     eval_mode: Literal["classification", "retrieval"] = "classification"
-    """Kind of evaluation. `retrieval` needs Arch.name: RecModel. It searches the identity of each image of
-    DataLoader.Eval among all other images, or the identity of each Query image in the Gallery. Labels may be
-    any integers. The reported loss is the sum of the losses of embeddings in Loss.Eval."""
+    """Kind of evaluation. `retrieval` needs Arch.name: RecModel. It searches all other images for the
+    identity of each image of DataLoader.Eval, or the Gallery for the identity of each Query image. Labels may
+    be any integers. The reported loss is the sum of the losses of embeddings in Loss.Eval."""
     feature_normalize: bool = True
     """In retrieval, compare embeddings by cosine (True) or by inner product (False)."""
     feature_binarize: Annotated[Literal["sign", "round"] | None, _FALSE_IS_NONE] = None

@@ -151,7 +151,7 @@ class FixedSizeSampler(SamplerSpec):
 
     @property
     def fixed_global_batch(self) -> int | None:
-        """``global_batch_size``."""
+        """Number of images per step over all processes: ``global_batch_size``."""
         return self.global_batch_size
 
     @property

@@ -89,7 +89,7 @@ class RatedSchedule(Schedule):
 
     @property
     def peak(self) -> float:
-        """``learning_rate``."""
+        """Learning rate at the end of the warm-up: ``learning_rate``."""
         return self.learning_rate
 
 
@@ -110,7 +110,7 @@ class Piecewise(Schedule):
 
     @property
     def peak(self) -> float:
-        """``values[0]``."""
+        """Learning rate at the end of the warm-up: ``values[0]``."""
         return self.values[0]
 
     @model_validator(mode="after")
@@ -219,7 +219,7 @@ class Cyclic(Schedule):
 
     @property
     def peak(self) -> float:
-        """``base_learning_rate``."""
+        """Learning rate at the end of the warm-up: ``base_learning_rate``."""
         return self.base_learning_rate
 
     @model_validator(mode="after")
@@ -256,7 +256,7 @@ class OneCycleLR(Schedule):
 
     @property
     def peak(self) -> float:
-        """``max_learning_rate``."""
+        """Highest learning rate: ``max_learning_rate``."""
         return self.max_learning_rate
 
     @model_validator(mode="after")
@@ -294,4 +294,4 @@ class ReduceOnPlateau(RatedSchedule):
     min_lr: NonNegative = 0.0
     """Lower limit of the learning rate."""
     epsilon: NonNegative = 1e-8
-    """Smallest change of the learning rate. Smaller changes are not made."""
+    """Minimum change of the learning rate. Smaller changes are skipped."""

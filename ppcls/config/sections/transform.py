@@ -45,7 +45,7 @@ class MixupOperator(_Mixup, BatchTransform):
 
 
 class CutmixOperator(_Cutmix, BatchTransform):
-    """CutMix (Yun et al. 2019): copies a random window of its neighbour into each image.
+    """CutMix (Yun et al. 2019): copies a random window of the next image into each image.
 
     The labels of both images are added, weighted by the areas that the images occupy.
     """

@@ -34,7 +34,7 @@ class DecodeImage(Transform):
         "backend": "the loader chooses the decoder",
         "to_np": "transforms always receive arrays",
     }
-    to_rgb: bool = Field(True, description="RGB order; False for BGR")
+    to_rgb: bool = Field(True, description="decode to RGB order; False decodes to BGR order")
     channel_first: Literal[False] = Field(False, description="must be False; for CHW use ToCHWImage")
     channels: Count = Field(
         3,
@@ -94,8 +94,8 @@ class _ResamplingTransform(Transform):
     """Method of interpolation between pixels."""
     backend: Literal["cv2", "pil"] = Field(
         "cv2",
-        description="cv2 interpolates between neighbouring pixels only; pil, for 8-bit images, averages over "
-        "all source pixels (antialias)",
+        description="`cv2` interpolates between neighbouring pixels only; `pil` averages over all source "
+        "pixels (antialias), and supports only 8-bit images",
     )
 
     @property
@@ -163,7 +163,7 @@ def scale_to_short_side(sides: Sides, short: int) -> Sides:
 
 
 class CropImage(Transform):
-    """Crops the centre. If an odd number of rows (columns) is removed, the bottom (right) loses one more."""
+    """Crops the centre. If an odd number of pixels is removed, one more is removed at the right or bottom."""
 
     size: Size
     """Side of a square crop, or [width, height], in pixels."""
@@ -292,7 +292,7 @@ def decide_flip(spec: RandFlipImage, draws: Draws, sides: Sides) -> Decisions:
 class NormalizeImage(Transform):
     """Computes ``(pixel * scale - mean) / std`` per channel in float32, and optionally rounds to float16."""
 
-    scale: Number = Field(1.0 / 255.0, description="factor applied to the pixels before mean and std")
+    scale: Number = Field(1.0 / 255.0, description="factor of the pixels, applied before mean and std")
     mean: tuple[Number, ...] = (0.485, 0.456, 0.406)
     """Mean of each channel, in units of pixel * `scale`."""
     std: tuple[Annotated[float, Bound(gt=0)], ...] = (0.229, 0.224, 0.225)

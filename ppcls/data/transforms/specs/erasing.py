@@ -65,7 +65,7 @@ class RandomErasing(Transform):
         0.3, description="minimum aspect ratio, height / width, at most 1; the maximum is 1 / r1"
     )
     mean: Fill = Field(
-        (0.0,), description="pixel value for mode const: one number for all channels, or one per channel"
+        (0.0,), description="pixel value for `mode: const`: one number for all channels, or one per channel"
     )
     attempt: Count = Field(
         100,
@@ -76,8 +76,8 @@ class RandomErasing(Transform):
     )
     mode: Literal["const", "rand", "pixel"] = Field(
         "const",
-        description="fill with: const: mean; rand: one random colour, normally distributed; pixel: normally "
-        "distributed noise",
+        description="filling of the rectangle: `const`: the value of `mean`; `rand`: one normally "
+        "distributed colour; `pixel`: normally distributed noise",
     )
 
     @property

@@ -54,12 +54,12 @@ class Pad(Transform):
     )
     fill: Fill = Field(
         (0.0,),
-        description="pixel value for padding_mode constant: one number for all channels, or one per channel",
+        description="value of the border for `padding_mode: constant`: one number, or one per channel",
     )
     padding_mode: Literal["constant", "edge", "reflect"] = Field(
         "constant",
-        description="pixels of the border: constant: fill; edge: copies of the outermost pixels; reflect: "
-        "mirror image without the outermost pixels",
+        description="pixels of the border: `constant`: the value of `fill`; `edge`: copies of the outermost "
+        "pixels; `reflect`: mirror image without the outermost pixels",
     )
 
     def after(self, state: ImageState) -> ImageState:

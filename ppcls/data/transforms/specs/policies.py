@@ -331,9 +331,9 @@ class TimmAutoAugment(Policy):
 
     config_str: Annotated[str, AfterValidator(_check_timm_config)] = Field(
         "rand-m9-mstd0.5-inc1",
-        description="rand, followed by parts in any order: m, mean magnitude, 0 to 10, by default 10; mstd, "
-        "standard deviation of the magnitude, by default 0; inc1, required; n, number of operations per "
-        "image, by default 2",
+        description="`rand`, followed by these parts in any order: `m`: mean magnitude, 0 to 10, default 10; "
+        "`mstd`: standard deviation of the magnitude, default 0; `inc1`: required; `n`: number of operations "
+        "per image, default 2",
     )
     interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos", "random"] | None = Field(
         None,
