@@ -59,16 +59,16 @@ def choose_step(config: Config, state: TrainState) -> tuple[Step, str]:
     if blocker is None:
         return GraphedStep(state), f"steps: a CUDA graph, captured after the first steps ({execution})"
     if setting is True:
-        raise UserError(f"Global.cuda_graph: {blocker}; set it to auto or False")
+        raise UserError(f"Global.cuda_graph: {blocker}; set this key to auto or False")
     return train_step, f"steps: {execution}; no CUDA graph: {blocker}"
 
 
 def _unmeasured(state: TrainState) -> str | None:
     """Returns why a CUDA graph may not be faster in this run; None if measurements show that it is."""
     if not measured():
-        return f"not measured on Paddle {paddle.__version__}; Global.cuda_graph=True tries it"
+        return f"not measured on Paddle {paddle.__version__}; set Global.cuda_graph=True to try it"
     if state.runtime.nodes > 1:
-        return "not measured on several machines; Global.cuda_graph=True tries it"
+        return "not measured on several machines; set Global.cuda_graph=True to try it"
     return None
 
 
@@ -78,7 +78,7 @@ def _capture_blocker(config: Config, state: TrainState) -> str | None:
     if state.runtime.device != "gpu":
         return "the run is on a CPU"
     if (strategy := paddle.get_flags(_STRATEGY)[_STRATEGY]) != "auto_growth":
-        return f"it needs {_STRATEGY}=auto_growth, got {strategy}"
+        return f"CUDA graphs need {_STRATEGY}=auto_growth, got {strategy}"
     if config.Global.sync_bn and state.runtime.world_size > 1:
         return "SyncBatchNorm exchanges statistics within the step (Global.sync_bn)"
     if split is not None and split.sizes is not None:

@@ -177,7 +177,7 @@ def as_text(table: StepTable) -> str:
         )
     if table.all_reduce_alone_ms is not None:
         lines.append(
-            "all-reduce: the time that the exchange adds to backward; after backward it takes "
+            "all-reduce: the time that the exchange adds to backward; a separate exchange takes "
             f"{table.all_reduce_alone_ms:.3f} ms, including the wait for other ranks"
         )
     if table.own_ms:

@@ -113,7 +113,9 @@ def test_choose_step_captures_unmeasured_case_on_request(
         state = replace(make_state(), runtime=runtime)
         step, how = choose_step(make_config(f"{known}"), state)
         assert step is train_step
-        assert how == f"steps: operator by operator; no CUDA graph: {why}; Global.cuda_graph=True tries it"
+        assert (
+            how == f"steps: operator by operator; no CUDA graph: {why}; set Global.cuda_graph=True to try it"
+        )
         step, _ = choose_step(make_config(f"{known} asked", Global__cuda_graph=True), state)
         assert isinstance(step, GraphedStep)
 
@@ -122,7 +124,9 @@ def test_cuda_graph_with_another_allocator_is_an_error(
     make_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(paddle, "get_flags", lambda name: {name: "naive_best_fit"})
-    with pytest.raises(UserError, match="needs FLAGS_allocator_strategy=auto_growth, got naive_best"):
+    with pytest.raises(
+        UserError, match="CUDA graphs need FLAGS_allocator_strategy=auto_growth, got naive_best"
+    ):
         choose_step(make_config("x", Global__cuda_graph=True), replace(make_state(), runtime=GPU))
 
 
@@ -170,4 +174,4 @@ def test_choose_step_explains_why_it_captures_no_graph(
     assert how == f"steps: operator by operator; no CUDA graph: {hindrance}"
     with pytest.raises(UserError) as caught:
         choose_step(make_config("y", Global__cuda_graph=True, **overrides), run)
-    assert str(caught.value) == f"Global.cuda_graph: {hindrance}; set it to auto or False"
+    assert str(caught.value) == f"Global.cuda_graph: {hindrance}; set this key to auto or False"

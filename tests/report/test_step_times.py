@@ -46,7 +46,7 @@ def test_summarize_exchange_is_the_time_added_to_backward() -> None:
     assert table.own_ms == pytest.approx((35.0, 40.0))
     text = as_text(table)
     assert "slowest rank: 1, 40.000 ms per update without the exchange; rank 0 takes 35.000 ms" in text
-    assert "after backward it takes 12.000 ms, including the wait" in text
+    assert "a separate exchange takes 12.000 ms, including the wait" in text
     assert "2 of the 4 updates exchanged gradients after backward" in text
 
 

@@ -55,7 +55,7 @@ def add_train(commands: options.Subcommands) -> None:
         (
             "--precision",
             list(PRECISIONS),
-            "precisions; O1 and O2 are mixed precision in float16, the last two in bfloat16",
+            "precisions; O1 and O2: mixed precision in float16; O1-bfloat16 and O2-bfloat16: in bfloat16",
         ),
         ("--layout", ["NCHW", "NHWC"], "layouts of images and activations"),
     ):

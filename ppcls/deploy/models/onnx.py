@@ -53,7 +53,7 @@ class OnnxModel:
         if device == "tensorrt" and provider != "Tensorrt":
             raise UserError(
                 f"{file}: onnxruntime {onnxruntime.__version__} cannot load TensorRT, and would use "
-                f"{provider} instead; install the versions of TensorRT and CUDA that it was built with, or "
+                f"{provider} instead; install the versions of TensorRT and CUDA that it needs, or "
                 "remove Infer.engine=tensorrt"
             )
         self.engine = f"ONNX Runtime {onnxruntime.__version__} ({provider}, {description.precision})"
