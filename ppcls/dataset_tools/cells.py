@@ -61,7 +61,7 @@ def draw_cell(label: int, rng: np.random.Generator) -> NDArray[np.uint16]:
         rng: Generator of random numbers.
 
     Returns:
-        [50, 50, 5] uint16. The channels are nucleus, cytoplasm, membrane, organelles and marker.
+        The image, [50, 50, 5] uint16. The channels are nucleus, cytoplasm, membrane, organelles and marker.
     """
     centre = rng.uniform(20, 30, 2)
     axes = rng.uniform(13, 19, 2)

@@ -37,7 +37,7 @@ class Conversion:
         index: The images.
         container: Format of the shards.
         folder: Folder of the shards.
-        ends: [S], position after the last image of each shard.
+        ends: Position after the last image of each shard, [S].
     """
 
     index: FileIndex
@@ -59,7 +59,7 @@ def split_evenly(images: int, shards: int) -> tuple[int, ...]:
     """Divides images into shards whose numbers of images differ by at most one.
 
     Returns:
-        [S], position after the last image of each shard.
+        Position after the last image of each shard, [S].
 
     Raises:
         UserError: There are fewer images than shards.
@@ -79,7 +79,7 @@ def split_by_size(sizes: NDArray[np.int64], most: int) -> tuple[int, ...]:
         most: Maximum size in bytes of all images in a shard.
 
     Returns:
-        [S], position after the last image of each shard.
+        Position after the last image of each shard, [S].
     """
     ends, filled = [], 0
     for position, size in enumerate(sizes.tolist()):

@@ -1,4 +1,4 @@
-"""Computes mean and standard deviation of each channel over all pixels of a dataset.
+"""Computes the mean and standard deviation of each channel over all pixels of a dataset.
 
 The sums of pixels and of squared pixels are exact. For each image, they are computed without rounding, and
 Python adds them as integers of any size. So only the final results are rounded.

@@ -26,7 +26,7 @@ _EXIF_ORIENTATION = 0x0112
 
 
 def scaled_size(height: int, width: int, short_side: int) -> tuple[int, int]:
-    """Returns height and width in pixels after scaling the short side to ``short_side``."""
+    """Returns the height and width in pixels after scaling the short side to ``short_side``."""
     scale_from = min(height, width)
     return (
         max(1, round(height * short_side / scale_from)),

@@ -1,4 +1,4 @@
-"""Describes a dataset: classes, image sizes, and mean and standard deviation for normalization."""
+"""Describes a dataset: classes, image sizes, and the mean and standard deviation for normalization."""
 
 from __future__ import annotations
 

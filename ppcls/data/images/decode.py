@@ -36,8 +36,8 @@ def decode(spec: DecodeImage, encoded: bytes | memoryview) -> Array:
         encoded: Bytes of the file.
 
     Returns:
-        [H, W, spec.channels] of ``spec.dtype``. Pixels of another bit depth are scaled (255 to 65535, or the
-        reverse) and rounded.
+        The image, [H, W, spec.channels] of ``spec.dtype``. Pixels of another bit depth are scaled (255 to
+        65535, or the reverse) and rounded.
 
     Raises:
         DecodeError: The bytes are not an image or are damaged, or `check_header` rejects the image.

@@ -158,7 +158,7 @@ def count_scans(encoded: Any) -> int:
 
 
 def _codestream_size(data: bytes) -> tuple[int, int]:
-    """Returns width and height in the codestream of a JPEG 2000 file (ISO 15444-1, A.5.1)."""
+    """Returns the width and height in the codestream of a JPEG 2000 file (ISO 15444-1, A.5.1)."""
     at = 0
     while data[at : at + 4] != _CODESTREAM:
         length, kind = struct.unpack_from(">I4s", data, at)  # header of a box, whose content follows

@@ -70,7 +70,7 @@ def read_npy(spec: DecodeNumpy, encoded: bytes | memoryview) -> NDArray[Any]:
     """Reads an array from the bytes of a ``.npy`` file.
 
     Returns:
-        [H, W, spec.channels] of ``spec.dtype``.
+        The array, [H, W, spec.channels] of ``spec.dtype``.
 
     Raises:
         DecodeError: See `read_npy_header`.

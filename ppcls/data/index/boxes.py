@@ -24,7 +24,8 @@ class CroppedIndex:
 
     Attributes:
         files: Index of the image files.
-        boxes: [N, 4] int64: left, top, right and bottom in pixels. Right and bottom are exclusive.
+        boxes: Box of each image, [N, 4] int64: left, top, right and bottom in pixels. Right and bottom are
+            exclusive.
     """
 
     files: FileIndex

@@ -30,8 +30,8 @@ class CifarIndex:
 
     Args:
         source: Archive or folder that the images were read from.
-        pixels: [N, 3072] uint8: the red, the green and the blue plane, each in row-major order.
-        labels: [N] int64.
+        pixels: Pixels, [N, 3072] uint8: the red, the green and the blue plane, each in row-major order.
+        labels: Label of each image, [N] int64.
     """
 
     def __init__(self, source: Path, pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> None:

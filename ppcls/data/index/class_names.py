@@ -54,7 +54,7 @@ def check_labels(labels: NDArray[np.int64], where: Callable[[int], str], class_n
     """Checks that all labels are in the range of the model's classes.
 
     Args:
-        labels: [N] int64.
+        labels: Label of each sample, [N] int64.
         where: Returns the location of a sample, given its position.
         class_num: Number of classes of the model; None if any label >= 0 is valid.
 
@@ -92,7 +92,7 @@ def read_class_names(path: Path, class_num: int) -> tuple[str, ...]:
         class_num: Number of classes of the model.
 
     Returns:
-        [class_num] names; the index is the class id.
+        Class names, in the order of the class ids.
 
     Raises:
         UserError: The file can't be read, has invalid lines, or has no name for a class.

@@ -162,7 +162,7 @@ def write_list(path: Path, index: FileIndex, chosen: NDArray[np.bool_], delimite
     Args:
         path: File to write.
         index: The images. If an image has several labels, they are separated by commas.
-        chosen: [N], True for images to write.
+        chosen: [N], True for each image to write.
         delimiter: Text between path and label.
     """
     lines = []

@@ -126,7 +126,7 @@ def _beta(alpha: float, uniform: float) -> float:
 
 
 def _clipped_interval(length: int, size: int, centre: int) -> tuple[int, int]:
-    """Returns start and end of ``size`` pixels around ``centre``, clipped to ``[0, length)``."""
+    """Returns the start and end of ``size`` pixels around ``centre``, clipped to ``[0, length)``."""
     begin = centre - size // 2
     return max(begin, 0), min(begin + size, length)
 
@@ -192,7 +192,7 @@ def mix_labels(label: paddle.Tensor, mix: Mix, rows: int, classes: int) -> paddl
     """Mixes the labels of pairs of rows.
 
     Args:
-        label: [B] int64, or [B, classes] float32.
+        label: Labels, [B] int64, or class probabilities, [B, classes] float32.
         mix: Parameters of the mixing.
         rows: Number of rows to mix, starting with the first one. Must be even.
         classes: Number of classes.
@@ -212,7 +212,7 @@ def mix_images(image: paddle.Tensor, mix: Mix, rows: int, layout: Layout) -> pad
     """Mixes pairs of images. May change ``image`` in place.
 
     Args:
-        image: [B, ...] in ``layout``.
+        image: Images, [B, ...] in ``layout``.
         mix: Parameters of the mixing.
         rows: Number of rows to mix, starting with the first one. Must be even.
         layout: Layout of the images.
@@ -259,7 +259,7 @@ def mix_in_place(images: NDArray[Any], mix: Mix, layout: Layout) -> None:
     """Mixes pairs of images in place.
 
     Args:
-        images: [2N, ...] in ``layout``, float32 or float16, N > 0.
+        images: Images, [2N, ...] in ``layout``, float32 or float16, N > 0.
         mix: Parameters of the mixing.
         layout: Layout of the images.
     """

@@ -140,7 +140,7 @@ class _StepSampler(paddle.io.BatchSampler):  # type: ignore[misc]
 
 
 def _stack(samples: list[Sample | _BadSample]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Returns images and labels of a batch.
+    """Returns the images and labels of a batch.
 
     If samples are bad, the first array is [N] uint8 instead: JSON text that maps their positions to reasons.
     """

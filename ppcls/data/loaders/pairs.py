@@ -119,7 +119,7 @@ def _find_problem(root: Path, paths: list[str], delimiter: str) -> str | None:
 
 
 def _upright_size(path: Path) -> tuple[int, int]:
-    """Returns width and height of an image after applying the EXIF orientation."""
+    """Returns the width and height of an image after applying the EXIF orientation."""
     with Image.open(path) as image:
         width, height = image.size
         swapped = image.getexif().get(_EXIF_ORIENTATION, 1) >= _FIRST_SWAPPED

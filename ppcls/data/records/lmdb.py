@@ -46,7 +46,7 @@ class LMDBShard:
         keys: [K] uint8, all keys, concatenated.
         ends: [N] int64, end of each key in ``keys``.
         values: [N, 2] int64, offset and size in bytes of each value in ``data.mdb``.
-        labels: [N] int64.
+        labels: Label of each record, [N] int64.
         files: Reads the values.
     """
 

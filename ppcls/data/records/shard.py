@@ -225,7 +225,7 @@ class IndexFile:
             expected: Description of a line, for messages.
 
         Returns:
-            [N, 2] int64, all >= 0.
+            The numbers of each line, [N, 2] int64, all >= 0.
 
         Raises:
             UserError: The index is empty, or a line does not consist of two whole numbers.
@@ -332,7 +332,7 @@ class FileShard:
         path: Path of the file.
         offsets: [N] int64, offset of each record in bytes.
         sizes: [N] int64, size of each record in bytes.
-        labels: [N] int64.
+        labels: Label of each record, [N] int64.
         format: Format of the records.
         files: Reads the records.
     """

@@ -93,7 +93,7 @@ class WebDatasetFormat(FileFormat):
         return record
 
     def _read_sample(self, file: ShardFile, sample: list[_Member]) -> tuple[int, int, int]:
-        """Returns offset and size in bytes of the image of a sample, and the label.
+        """Returns the offset and size of a sample's image in bytes, and the label.
 
         Raises:
             _SampleError: The sample does not have one image and one valid label.
@@ -145,7 +145,8 @@ def _list_members(file: ShardFile) -> Iterator[tarfile.TarInfo]:
 
 
 def _format_member(member: tarfile.TarInfo) -> str:
-    """Returns extension, offset, size and name of a file for the index. Blanks in the name become ``_``."""
+    """Returns the extension, offset, size and name of a file for the index. Blanks in the name become
+    ``_``."""
     name = "_".join(member.name.split()).encode(errors="replace").decode()
     return f"{_split_name(name)[1]} {member.offset_data} {member.size} {name}"
 

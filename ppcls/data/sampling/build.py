@@ -58,7 +58,7 @@ def read_weights(file: Path, index: Index) -> NDArray[np.float64]:
         index: The samples.
 
     Returns:
-        [N] float64, all >= 0, and at least one > 0.
+        Weight of each sample, [N] float64, all >= 0, and at least one > 0.
 
     Raises:
         UserError: The file is missing, a line is not a number >= 0, all weights are 0, or the number of

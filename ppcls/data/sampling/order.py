@@ -204,7 +204,7 @@ class Order:
         )
 
     def _rank_rows(self, rows: int) -> tuple[int, int]:
-        """Returns start and end of this rank's part of ``rows`` samples, without splitting groups."""
+        """Returns the start and end of this rank's share of ``rows`` samples, without splitting groups."""
         share, more = divmod(-(-rows // self.group), self.world)
         begin = self.rank * share + min(self.rank, more)
         end = begin + share + (self.rank < more)

@@ -131,7 +131,7 @@ class WeightedRandomSampler:
     """Draws samples with replacement, with probabilities in proportion to their weights.
 
     Args:
-        weights: [N] float64, all finite and >= 0, and at least one > 0.
+        weights: Weight of each sample, [N] float64, all finite and >= 0, and at least one > 0.
         samples: Number of samples per epoch.
     """
 
@@ -161,7 +161,7 @@ class BalancedClassSampler:
     order, which is new in each epoch. They are repeated when all of them were used.
 
     Args:
-        labels: [N] int64. Classes without samples are ignored.
+        labels: Label of each sample, [N] int64. Classes without samples are ignored.
         samples: Number of samples per epoch.
     """
 
@@ -222,7 +222,7 @@ class _ClassSamples:
     """Groups samples by class, and orders classes and samples at random.
 
     Args:
-        labels: [N] int64. Classes without samples are ignored.
+        labels: Label of each sample, [N] int64. Classes without samples are ignored.
     """
 
     def __init__(self, labels: NDArray[np.int64]) -> None:

@@ -54,7 +54,7 @@ def resize(spec: ResizeImage | RandCropImage, image: Array, size: Array | None =
 
     Args:
         spec: Size, interpolation and backend.
-        image: [H, W, C].
+        image: Image, [H, W, C].
         size: Size (width, height) that overrides the size in ``spec``; None for the size in ``spec``.
     """
     if size is not None:

@@ -29,8 +29,8 @@ def apply(spec: Transform, image: Any, decisions: Decisions) -> Array:
 
     Args:
         spec: The transform.
-        image: [H, W, C] uint8, uint16, float16 or float32; or the bytes of a file if the transform is a
-            decoder.
+        image: Image, [H, W, C] uint8, uint16, float16 or float32; or the bytes of a file if the transform is
+            a decoder.
         decisions: Row of this image in the arrays that `ppcls.data.transforms.specs.decisions.decide`
             returns.
 
@@ -44,7 +44,7 @@ def crop(image: Array, top: int, left: int, size: tuple[int, int]) -> Array:
     """Returns a window of an image, without copying.
 
     Args:
-        image: [H, W, C].
+        image: Image, [H, W, C].
         top: First row of the window.
         left: First column of the window.
         size: Width and height of the window in pixels.
@@ -92,7 +92,7 @@ def run(ops: Sequence[Op], encoded: bytes | memoryview, draws: NDArray[np.float3
         draws: [count_draws(ops)] float32, uniform random numbers of the sample in [0, 1).
 
     Returns:
-        Contiguous array, [H, W, C] or [C, H, W].
+        The transformed image as a contiguous array, [H, W, C] or [C, H, W].
 
     Raises:
         DecodeError: The bytes are not an image.
@@ -107,10 +107,10 @@ def run_on_pixels(ops: Sequence[Op], pixels: Array) -> Array:
 
     Args:
         ops: The chain. Its first transform, the decoder, is skipped.
-        pixels: [H, W, 3] uint8, RGB.
+        pixels: RGB image, [H, W, 3] uint8.
 
     Returns:
-        Contiguous array, [H, W, C] or [C, H, W].
+        The transformed image as a contiguous array, [H, W, C] or [C, H, W].
 
     Raises:
         ValueError: The pixels have another shape or dtype, or the chain does not decode to 8-bit RGB or BGR.

@@ -70,7 +70,7 @@ def augment(name: str, image: Image, parameter: float, fill: int) -> Image:
 
     Args:
         name: Name of the operation, a key of `WARP`, `ENHANCE` or `POINT`.
-        image: [H, W, 3] uint8, RGB.
+        image: RGB image, [H, W, 3] uint8.
         parameter: Strength of the operation: the distance of a translation in pixels, the slope of a shear,
             the angle of a rotation in degrees, or the factor of an enhancement. For posterize, the number of
             bits to retain. For solarize, the lowest grey level to invert. For solarize_add, the number of
@@ -86,7 +86,7 @@ def warp(image: Image, matrix: NDArray[np.float64], fill: int) -> Image:
     """Warps an image with an affine map and bilinear interpolation.
 
     Args:
-        image: [H, W, 3] uint8.
+        image: Image, [H, W, 3] uint8.
         matrix: [2, 3] map from old to new coordinates (x, y). The origin is the upper left corner of the
             image, so the centre of the first pixel is (0.5, 0.5).
         fill: Grey level of the uncovered area.

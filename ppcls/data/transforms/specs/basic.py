@@ -252,7 +252,7 @@ def random_windows(
 
 @decide.register
 def decide_window(spec: RandCropImage, draws: Draws, sides: Sides) -> Decisions:
-    """Returns start (top, left) and size (height, width) of the window, [N, 2] int32 each.
+    """Returns the start (top, left) and the size (height, width) of the window, [N, 2] int32 each.
 
     With random interpolation, a third array, [N] int32, is 1 for bicubic and 0 for bilinear.
     """

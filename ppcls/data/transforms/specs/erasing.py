@@ -109,7 +109,7 @@ class RandomErasing(Transform):
 
 @decide.register
 def decide_rectangle(spec: RandomErasing, draws: Draws, sides: Sides) -> Decisions:
-    """Returns start (top, left) and size (height, width) of the rectangle, [N, 2] float32 each.
+    """Returns the start (top, left) and the size (height, width) of the rectangle, [N, 2] float32 each.
 
     The size is 0 if nothing is filled. In mode rand, there is also the colour, [N, 3] float32. In mode pixel,
     there are also the start of the noise in `noise_bank` and the sides of the image, [N, 2] int32 each.
@@ -206,10 +206,10 @@ class GridMask(Transform):
 
 @decide.register
 def decide_grid(spec: GridMask, draws: Draws, sides: Sides) -> Decisions:
-    """Returns period in pixels, side of the squares, rotation, and shifts in x and y, [N] each.
+    """Returns the period, the side of the squares, the rotation, and the shifts in x and y, [N] each.
 
-    The period is int32, and the other arrays are float32. The side of the squares is a share of the period.
-    The rotation is in radians, and the shifts are in pixels.
+    The period is int32 and in pixels. The other arrays are float32. The side of the squares is a share of the
+    period. The rotation is in radians, and the shifts are in pixels.
     """
     coin, tile, angle, left, top = draws.astype(np.float64).T
     tile = spec.d1 + np.floor((spec.d2 - spec.d1) * tile)

@@ -82,7 +82,7 @@ class ColorJitter(ColorMap):
 
 @decide.register
 def decide_color_jitter(spec: ColorJitter, draws: Draws, sides: Sides) -> Decisions:
-    """Returns matrix, [N, 3, 3], and offset in grey levels, [N, 3], of the map from RGB to RGB; float32."""
+    """Returns maps from RGB to RGB: matrices, [N, 3, 3], and offsets in grey levels, [N, 3], both float32."""
     brightness, contrast, saturation, hue = (
         uniform_between(limits, draws[:, at]).astype(np.float64)
         for at, limits in enumerate((spec.brightness, spec.contrast, spec.saturation, spec.hue), start=1)
@@ -115,7 +115,7 @@ class RandomGrayscale(ColorMap):
 
 @decide.register
 def decide_grayscale(spec: RandomGrayscale, draws: Draws, sides: Sides) -> Decisions:
-    """Returns matrix, [N, 3, 3], and offset, [N, 3], of the map from RGB to RGB; float32."""
+    """Returns maps from RGB to RGB: matrices, [N, 3, 3], and offsets, [N, 3], both float32."""
     grey = bernoulli(spec.prob, draws[:, 0])[:, None, None]
     return np.where(grey, _LUMA, np.eye(3)).astype(np.float32), np.zeros([len(draws), 3], np.float32)
 
@@ -137,7 +137,7 @@ class PCALighting(ColorMap):
 
 @decide.register
 def decide_lighting(spec: PCALighting, draws: Draws, sides: Sides) -> Decisions:
-    """Returns identity matrices, [N, 3, 3], and offsets in grey levels, [N, 3]; float32."""
+    """Returns identity matrices, [N, 3, 3], and offsets in grey levels, [N, 3], both float32."""
     shares = spec.alphastd * normals(draws)[:, 1:].astype(np.float64)
     offset = (shares * _EXTENT) @ _PRINCIPAL.T
     return np.tile(np.eye(3, dtype=np.float32), (len(draws), 1, 1)), offset.astype(np.float32)

@@ -67,7 +67,7 @@ def uniforms(
         repeats: [N], number of earlier occurrences of each sample in the epoch; None if all are 0.
 
     Returns:
-        [N, count] float32 in [0, 1), multiples of 2^-24.
+        Random numbers in [0, 1), multiples of 2^-24, [N, count] float32.
     """
     slots = np.arange(_FIRST_DRAW_SLOT, _FIRST_DRAW_SLOT + count, dtype=np.int64)
     bits = _hash(seed, epoch, indices, slots, repeats) >> np.uint64(40)
@@ -78,10 +78,10 @@ def normals(uniform: NDArray[np.float32]) -> NDArray[np.float32]:
     """Converts uniform random numbers into independent standard normal ones (Box & Muller 1958).
 
     Args:
-        uniform: [..., 2 * k] float32 in [0, 1).
+        uniform: Uniform random numbers in [0, 1), [..., 2 * k] float32.
 
     Returns:
-        [..., 2 * k] float32.
+        Standard normal random numbers, [..., 2 * k] float32.
     """
     first, second = np.split(uniform.astype(np.float64), 2, axis=-1)
     radius, angle = np.sqrt(-2 * np.log1p(-first)), 2 * np.pi * second
