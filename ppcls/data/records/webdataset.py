@@ -145,8 +145,7 @@ def _list_members(file: ShardFile) -> Iterator[tarfile.TarInfo]:
 
 
 def _format_member(member: tarfile.TarInfo) -> str:
-    """Returns the extension, offset, size and name of a file for the index. Blanks in the name become
-    ``_``."""
+    """Returns the index entry of a file: extension, offset, size and name, with ``_`` for blanks."""
     name = "_".join(member.name.split()).encode(errors="replace").decode()
     return f"{_split_name(name)[1]} {member.offset_data} {member.size} {name}"
 
