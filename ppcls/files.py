@@ -80,21 +80,23 @@ def read_regular(path: Path) -> bytes:
         return file.read()
 
 
-def file_states(folder: Path, *patterns: str) -> frozenset[tuple[str, int, int]]:
-    """Returns the names, inodes and change times of a folder and of the files in it.
+def file_states(folder: Path, *patterns: str) -> frozenset[tuple[str | int, ...]]:
+    """Returns the inode of a folder, and the names, inodes, sizes and modification times of files in it.
 
-    Two results differ if the folder or one of the files was replaced, renamed or written in between.
+    Two results differ if the folder or one of the files was replaced or written in between.
 
     Args:
         folder: Folder.
         patterns: Patterns of the names of the files.
 
     Raises:
-        OSError: The folder or a file is missing.
+        OSError: The folder is missing, or a file was removed meanwhile.
     """
-    paths = [folder, *(path for pattern in patterns for path in folder.glob(pattern) if path.is_file())]
-    states = [(path.name, path.stat()) for path in paths]
-    return frozenset((name, state.st_ino, state.st_ctime_ns) for name, state in states)
+    files = [
+        (path.name, path.stat()) for pattern in patterns for path in folder.glob(pattern) if path.is_file()
+    ]
+    states = [(name, state.st_ino, state.st_size, state.st_mtime_ns) for name, state in files]
+    return frozenset([(folder.stat().st_ino,), *states])
 
 
 def _sync(path: Path) -> None:

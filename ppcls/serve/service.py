@@ -191,7 +191,7 @@ class InferenceService:
             raise RequestError(422, "the image is too large for a heat map; make it smaller")
         if self._heat_maps is None:
             heat_maps = load_heat_maps(self.predictor.source)
-            self.predictor.source.check_weights()
+            self.predictor.source.check_unchanged()
             self._heat_maps = heat_maps
         try:
             return encode_png(self._heat_maps.overlay(image, class_id))

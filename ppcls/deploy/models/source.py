@@ -40,9 +40,10 @@ OPENVINO = "inference.xml"  # its weights are in inference.bin
 PROGRAMS = ("inference.json", "inference.pdmodel")  # files of Paddle 3 and of Paddle 2.6
 _CONFIG = "config.yaml"
 _WEIGHTS = "model.safetensors"
+_CHECKPOINT = ("*.safetensors", _CONFIG, LABEL_LIST, MANIFEST)
 _IMAGENET_CLASSES = 1000
 _NAMES_KEY = "Infer.PostProcess.class_id_map_file"
-FileStates = frozenset[tuple[str, int, int]]
+FileStates = frozenset[tuple[str | int, ...]]
 _EXPECTED = (
     "a checkpoint folder such as output/best_model, a folder written by ppcls export, or an architecture "
     "with published weights"
@@ -82,22 +83,18 @@ class ModelSource:
         return replace(self, file=self.folder if self.config else self.folder / self.file.name)
 
     def check_unchanged(self) -> None:
-        """Checks that no file has changed since the folder was found.
+        """Checks that the files are still those that were found.
 
         Raises:
             UserError: A file has changed, or the folder was replaced.
         """
-        if self.folder is not None and self.files != _file_states(self.folder, self.file):
-            raise UserError(f"{self.file}: changed while it was loaded; load it again")
-
-    def check_weights(self) -> None:
-        """Checks that the checkpoint still has the weights that it had when it was found.
-
-        Raises:
-            UserError: The checkpoint was replaced.
-        """
-        if self.manifest is not None and verify(self.file) != self.manifest:
-            raise UserError(f"{self.file}: was replaced by another checkpoint; load the model again")
+        if self.folder is None:
+            return
+        if self.config is None:
+            self.description.check_files(self.file)
+        same = self.manifest is None or verify(self.file) == self.manifest
+        if not same or self.files != _file_states(self.folder, self.file):
+            raise UserError(f"{self.file}: changed after it was found; load the model again")
 
     @property
     def needs_paddle(self) -> bool:
@@ -241,7 +238,7 @@ def _file_states(folder: Path, file: Path) -> FileStates:
     """
     exported = file.suffix in (".onnx", ".xml") or file.name in PROGRAMS
     try:
-        return file_states(folder, *((DESCRIPTION, f"{escape(file.stem)}.*") if exported else ("*",)))
+        return file_states(folder, *((DESCRIPTION, f"{escape(file.stem)}.*") if exported else _CHECKPOINT))
     except OSError as error:
         raise UserError(f"{file}: cannot be read: {error.strerror}") from None
 
