@@ -49,6 +49,6 @@ def test_layouts_agree_and_every_trained_parameter_gets_a_gradient() -> None:
 
 def test_depth_that_no_network_has_is_an_error() -> None:
     tree = {"Arch": {"name": "WideResNet", "depth": 20}, "Optimizer": {"name": "SGD"}}
-    with pytest.raises(ConfigError, match=r"Arch\.depth: expected 6 n \+ 4, such as 28, got 20"):
+    with pytest.raises(ConfigError, match=r"Arch\.depth: expected 6 n \+ 4 layers .*, such as 28, got 20"):
         load_config(tree)
     assert {"depth", "widen_factor"} <= {*ZOO["WideResNet"].options}

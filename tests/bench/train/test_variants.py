@@ -131,5 +131,6 @@ def test_overrides_keep_a_global_batch_size() -> None:
 
 
 def test_config_variant_without_training_data_is_rejected() -> None:
+    evaluated = config("ResNet50.yaml", "DataLoader.Train=null", "DataLoader.Eval.sampler.batch_size=64")
     with pytest.raises(UserError, match=r"DataLoader\.Train: missing"):
-        config_variant(config("ResNet50.yaml", "DataLoader.Train=null"), CPU, "loader")
+        config_variant(evaluated, CPU, "loader")
