@@ -52,7 +52,7 @@ class GoogLeNet(models.GoogLeNet):  # type: ignore[misc]
     """`paddle.vision.models.GoogLeNet` with its auxiliary classifiers in training, as in PaddleClas."""
 
     def forward(self, inputs: Tensor) -> Outputs:
-        """Maps images [B, 3, 224, 224] to logits [B, num_classes]; in training, to those by classifier."""
+        """Maps images [B, 3, 224, 224] to logits; in training, to the logits of each classifier by name."""
         logits, *others = models.GoogLeNet.forward(self, inputs)  # Paddle 2.6 cannot compile super()
         return {LOGITS: logits, **dict(zip(AUXILIARY, others, strict=True))} if self.training else logits
 

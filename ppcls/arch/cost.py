@@ -49,8 +49,8 @@ def measure(build: Callable[[], nn.Layer], shape: Sequence[int]) -> Cost:
 def measure_speed(model: nn.Layer, shape: Sequence[int], seconds: float = 2.0) -> float:
     """Returns how many images per second of CPU time a model predicts, with one image per batch.
 
-    The result is that of the fastest image. CPU time is measured instead of elapsed time, so that results are
-    comparable on a busy machine.
+    The result is the speed of the fastest image. CPU time is measured instead of elapsed time, so that
+    results are comparable on a busy machine.
 
     Args:
         model: The model, on the CPU.

@@ -28,7 +28,6 @@ class ConvAttention(nn.Layer):  # type: ignore[misc]
 
     Args:
         width: Width of a token, a multiple of ``heads``.
-        heads: Number of heads.
         rates: Dropout rates of the output and of the attention weights.
     """
 
@@ -36,8 +35,7 @@ class ConvAttention(nn.Layer):  # type: ignore[misc]
         super().__init__()
         conv = partial(ConvNorm, width, width, 3, groups=width, data_format=data_format)
         self.conv_proj_q, self.conv_proj_k, self.conv_proj_v = conv(), conv(stride=2), conv(stride=2)
-        self.proj_q, self.proj_k, self.proj_v = (linear(width, width) for _ in range(3))
-        self.proj = linear(width, width)
+        self.proj_q, self.proj_k, self.proj_v, self.proj = (linear(width, width) for _ in range(4))
         # As in the authors' code, the scale depends on the full width instead of the width of a head.
         self.attention = DotProductAttention(heads, width**-0.5, rates[1])
         self.proj_drop, self._data_format = dropout(rates[0]), data_format

@@ -1,8 +1,8 @@
 """DSNet (Mao et al. 2021, https://arxiv.org/abs/2105.14734), with convolution and attention in parallel.
 
-One half of the channels is convolved at full size. The other half passes self-attention at a reduced size.
-Then each half attends to the other half. As in PaddleClas, the rates of stochastic depth start again in every
-stage.
+Convolutions process one half of the channels at full size. Self-attention processes the other half at a
+reduced size. Then each half attends to the other half. As in PaddleClas, the rates of stochastic depth start
+at 0 in every stage.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class MBConv(nn.Layer):  # type: ignore[misc]
         expansion: Number of channels of the depthwise convolution divided by ``in_channels``.
         kernel: Kernel of the depthwise convolution.
         stride: Stride of the depthwise convolution.
-        side: Side of the feature map for images of the published size.
+        side: Side of the feature map for the published input size.
         drop: Probability of skipping the block for an image in training.
         use_se: Whether to use squeeze-and-excitation.
         conv: Constructor of the convolutions.
@@ -166,7 +166,7 @@ class EfficientNetFeatures(nn.Layer):  # type: ignore[misc]
     Args:
         width: Factor for all numbers of channels.
         depth: Factor for the number of blocks of each stage.
-        side: Side of the published images; 1 to pad evenly.
+        side: Side of the images in the publication; 1 to pad evenly.
         use_se: Whether blocks use squeeze-and-excitation.
         settings: Settings of the network.
         tiny: Argument of `EfficientNet`.
@@ -228,8 +228,8 @@ class EfficientNet(nn.Layer):  # type: ignore[misc]
 
     Args:
         width: Factor for all numbers of channels.
-        depth: Factor on the number of blocks of each stage.
-        side: Side of the published images; 1 to pad evenly.
+        depth: Factor for the number of blocks of each stage.
+        side: Side of the images in the publication; 1 to pad evenly.
         dropout: Dropout rate before the classifier.
         use_se: Whether blocks use squeeze-and-excitation.
         tiny: Whether to build a TinyNet: the first and the last convolution ignore ``width``, and depthwise

@@ -41,7 +41,7 @@ class LiteBlock(nn.Layer):  # type: ignore[misc]
         expansion: Number of channels of the depthwise convolution divided by that of the input.
         kernel: Kernel of the depthwise convolution.
         stride: Stride of the depthwise convolution.
-        side: Side of the feature map for images of the published size.
+        side: Side of the feature map for the published input size.
         drop_path: Probability of skipping the block for an image in training.
         data_format: Layout of input and output.
     """
@@ -96,7 +96,7 @@ class EfficientNetLite(nn.Layer):  # type: ignore[misc]
     Args:
         width: Factor for the number of channels of each stage.
         depth: Factor for the number of blocks of each stage.
-        side: Side of the published images.
+        side: Side of the images in the publication.
         dropout: Dropout rate before the classifier.
         class_num: Number of classes.
         data_format: Layout of the images. Parameters have the same shapes in both layouts.

@@ -1,8 +1,8 @@
 """EfficientNetV2 (Tan and Le 2021, https://arxiv.org/abs/2104.00298).
 
 In the first stages, a full convolution replaces the 1x1 and the depthwise convolution of an inverted
-residual. As in EfficientNet, convolutions that halve the size use TensorFlow's padding for images of even
-sides.
+residual. As in EfficientNet, convolutions with stride 2 are padded as in TensorFlow, for feature maps with
+even sides.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""HarDNet (Chao et al. 2019, https://arxiv.org/abs/1909.00948).
-
-In its dense blocks, a layer reads the outputs of only some of the earlier layers.
-"""
+"""HarDNet (Chao et al. 2019, https://arxiv.org/abs/1909.00948), a DenseNet with fewer connections."""
 
 from __future__ import annotations
 
@@ -48,7 +45,7 @@ class HarmonicBlock(nn.Layer):  # type: ignore[misc]
         growth: Number of channels of a layer that reads one output.
         factor: Factor for the number of channels, per further output that a layer reads.
         depth: Number of layers.
-        separable: Whether a layer is a 1x1 and a depthwise convolution instead of a 3x3 convolution.
+        separable: Whether a layer is a 1x1 and a depthwise convolution. If False, it is a 3x3 convolution.
     """
 
     def __init__(

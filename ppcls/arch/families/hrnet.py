@@ -23,7 +23,7 @@ class HighResolutionBlock(nn.Layer):  # type: ignore[misc]
     Args:
         width: Number of inner channels.
         bottleneck: Whether the block is a bottleneck.
-        project: Whether the shortcut is a 1x1 convolution instead of the identity.
+        project: Whether the shortcut is a 1x1 convolution. If False, it is the identity.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ResolutionFusion(nn.Layer):  # type: ignore[misc]
         self._resize = partial(F.interpolate, mode="nearest", data_format=data_format)
 
     def forward(self, features: Sequence[Tensor]) -> list[Tensor]:
-        """Maps features of falling resolution to the same shapes."""
+        """Maps features of decreasing resolution to the same shapes."""
         layers, fused = iter(self.residual_func_list), []
         for to, total in enumerate(features):
             for source, feature in enumerate(features):
@@ -81,7 +81,7 @@ class ResolutionFusion(nn.Layer):  # type: ignore[misc]
 
 
 class ResolutionModule(nn.Layer):  # type: ignore[misc]
-    """Blocks for each resolution, and their fusion."""
+    """Blocks for each resolution, followed by a `ResolutionFusion`."""
 
     def __init__(self, widths: Sequence[int], data_format: DataFormat) -> None:
         super().__init__()
@@ -92,18 +92,14 @@ class ResolutionModule(nn.Layer):  # type: ignore[misc]
         self.fuse_func = ResolutionFusion(widths, data_format)
 
     def forward(self, features: Sequence[Tensor]) -> list[Tensor]:
-        """Maps features of falling resolution to the same shapes."""
+        """Maps features of decreasing resolution to the same shapes."""
         features = [blocks(features[i]) for i, blocks in enumerate(self.basic_block_list)]
         fused: list[Tensor] = self.fuse_func(features)
         return fused
 
 
 class HRNet(nn.Layer):  # type: ignore[misc]
-    """The HRNet network for classification.
-
-    Args:
-        width: Number of channels of the highest resolution.
-    """
+    """The HRNet network, with ``width`` channels for the highest resolution."""
 
     def __init__(
         self,

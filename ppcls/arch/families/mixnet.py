@@ -79,7 +79,6 @@ class MixedBlock(nn.Layer):  # type: ignore[misc]
     """An inverted residual of mixed convolutions.
 
     Args:
-        block: Properties of the block.
         squeeze: Number of input channels of the block divided by the number of channels between the
             convolutions of squeeze-and-excitation; 0 for no squeeze-and-excitation.
     """
@@ -89,8 +88,7 @@ class MixedBlock(nn.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         out, expand, kernels, reduce, expansion = block
-        width = inputs * expansion
-        conv = partial(MixedConvNorm, data_format=data_format)
+        width, conv = inputs * expansion, partial(MixedConvNorm, data_format=data_format)
         self.exp_conv = conv(inputs, width, [1] * expand, act=act) if expansion > 1 else nn.Identity()
         self.conv1 = conv(width, width, [3, 5, 7, 9, 11][:kernels], stride, depthwise=True, act=act)
         excitation = partial(SqueezeExcitation, act=act, gate=F.sigmoid, data_format=data_format)

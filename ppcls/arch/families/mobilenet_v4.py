@@ -84,8 +84,7 @@ class MobileNetV4(nn.Layer):  # type: ignore[misc]
         act: Activation.
         scale: Initial value of a learned factor per channel in inverted residuals and attention; 0 for no
             factor.
-        drop_path_rate: Probability of skipping the last block. It decreases linearly to 0 for the first
-            block.
+        drop_path_rate: Probability of skipping the last block, decreasing linearly to 0 for the first block.
         drop_rate: Dropout rate before the classifier.
         timm_variant: Whether attention divides products by the square root of the width of one head, as in
             timm, instead of the width of all heads.

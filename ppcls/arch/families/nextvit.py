@@ -58,7 +58,7 @@ class NextBlock(nn.Layer):  # type: ignore[misc]
         stride: Stride of the average pooling before the block.
         reduction: Factor by which the sides of keys and values are reduced; 0 for no `AveragedAttention`.
         rates: Dropout rates after each layer and of the attention weights, and probability of skipping the
-            attention or the `ReluMlp`. If there are two kinds of attention, they divide the probability.
+            attention or the `ReluMlp`. If there are two kinds of attention, each gets a part of it.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class NextViT(nn.Layer):  # type: ignore[misc]
 
     Args:
         depth: Number of blocks of the third stage, a multiple of 5.
-        drop_path_rate: Probability of skipping the last block; it is linear in depth, from 0.
+        drop_path_rate: Probability of skipping the last block, decreasing linearly to 0 for the first block.
         drop_rate: Dropout rate after each layer.
         attn_drop_rate: Dropout rate of the attention weights.
     """

@@ -1,7 +1,6 @@
 """ResNeSt (Zhang et al. 2020, https://arxiv.org/abs/2004.08955), a ResNet with attention among branches.
 
-Shortcuts use average pooling, which rounds sizes up. Therefore images may have any size, unlike in
-PaddleClas.
+Average pooling in shortcuts rounds sizes up, so images may have any size, unlike in PaddleClas.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from ppcls.arch.layers.residual import RESNET_WIDTHS
 
 _EXPANSION = 4
 _REDUCTION, _LEAST = 4, 32  # reduction and minimum number of channels between the layers for the attention
+_conv = partial(nn.Conv2D, weight_attr=nn.initializer.KaimingNormal())
 
 
 class SplitAttention(nn.Layer):  # type: ignore[misc]
@@ -24,8 +24,7 @@ class SplitAttention(nn.Layer):  # type: ignore[misc]
 
     Args:
         channels: Number of channels of input and output.
-        branches: Number of branches. If there is only one, its weights are the logistic function of the
-            scores instead of a softmax.
+        branches: Number of branches. The weights are a softmax over the branches; a sigmoid for one branch.
     """
 
     def __init__(self, channels: int, branches: int, data_format: DataFormat) -> None:
@@ -35,13 +34,7 @@ class SplitAttention(nn.Layer):  # type: ignore[misc]
         self.conv1 = conv(channels, channels * branches, 3, groups=branches)
         self.avg_pool2d = nn.AdaptiveAvgPool2D(1, data_format=data_format)
         self.conv2 = conv(channels, squeezed, 1)
-        self.conv3 = nn.Conv2D(
-            squeezed,
-            channels * branches,
-            1,
-            weight_attr=nn.initializer.KaimingNormal(),
-            data_format=data_format,
-        )
+        self.conv3 = _conv(squeezed, channels * branches, 1, data_format=data_format)
         self._branches, self._axis = branches, 1 if data_format == "NCHW" else 3
 
     def forward(self, x: Tensor) -> Tensor:
@@ -89,10 +82,7 @@ class SplitAttentionBlock(nn.Layer):  # type: ignore[misc]
         if self._projects:
             pooled = nn.AvgPool2D(stride, stride, ceil_mode=True, data_format=data_format)
             self.pool = pooled if stride > 1 else nn.Identity()
-            kaiming = nn.initializer.KaimingNormal()
-            self.conv4 = nn.Conv2D(
-                in_channels, out, 1, weight_attr=kaiming, bias_attr=False, data_format=data_format
-            )
+            self.conv4 = _conv(in_channels, out, 1, bias_attr=False, data_format=data_format)
             self._batch_norm = batch_norm(out, data_format, decay=False)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -21,10 +21,8 @@ from ppcls.arch.layers.transformer import TransformerBlock, linear
 from ppcls.arch.layers.windows import WindowAttention, add_constant
 
 _HIDDEN = 512  # width of the hidden layer in the network that computes position biases
-_MAX_BIAS = 16.0
-_MAX_SCALE = 100.0
-# Added to the norm of queries and keys. Keys of padding are 0, and their gradients are divided by this value,
-# so a smaller one makes these gradients overflow in float16.
+_MAX_BIAS, _MAX_SCALE = 16.0, 100.0
+# Added to the norms of queries and keys. With a smaller value, the gradients of padding overflow in float16.
 _EPSILON = 1e-4
 
 
@@ -87,8 +85,7 @@ class PostNormBlock(TransformerBlock):
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Maps tokens [B, ..., width] to the same shape; ``context`` is the mask of `WindowAttention`."""
-        mixed = self.attn(x, context)
-        x = x + self.drop_path(self.norm1(mixed))
+        x = x + self.drop_path(self.norm1(self.attn(x, context)))
         return x + self.drop_path(self.norm2(self.mlp(x)))
 
 
@@ -107,10 +104,9 @@ class PostNormMerging(PatchMerging):
 class SwinTransformerV2(SwinTransformer):
     """The Swin Transformer V2 network.
 
-    No window is larger than the feature map of its stage for images of the published size.
-
     Args:
-        side: Side of the published images in pixels.
+        side: Side of the images in the publication in pixels. For such images, no window is larger than the
+            feature map of its stage.
         trained_windows: Side of the windows in pretraining per stage; 0 for the side of the stage's windows.
         options: Further arguments of `SwinTransformer`.
     """

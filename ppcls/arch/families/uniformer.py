@@ -74,7 +74,7 @@ class GlobalBlock(TransformerBlock):
 
 
 def overlapping_conv(in_channels: int, widths: tuple[int, ...], data_format: DataFormat) -> nn.Sequential:
-    """Returns 3x3 convolutions that halve the size. Batch norm follows each one, and GELU is between them."""
+    """Returns 3x3 convolutions that halve the size. Each has batch norm, and GELU is between them."""
     layers: list[nn.Layer] = []
     for width in widths:
         conv = nn.Conv2D(in_channels, width, 3, 2, padding=1, data_format=data_format)
@@ -89,11 +89,9 @@ class UniFormer(nn.Layer):  # type: ignore[misc]
     Args:
         depths: Number of blocks per stage.
         head: Width of a head.
-        overlapping: Whether overlapping 3x3 convolutions reduce the size, instead of ones whose stride
-            equals their kernel size.
+        overlapping: Whether overlapping 3x3 convolutions reduce the size. If False, patches do not overlap.
         scaled: Argument of `GlobalBlock`.
-        drop_path_rate: Probability of skipping the last block. It decreases linearly to 0 for the first
-            block.
+        drop_path_rate: Probability of skipping the last block, decreasing linearly to 0 for the first block.
         drop_rate: Dropout rate after the first patch embedding and after each layer.
         attn_drop_rate: Dropout rate of the attention weights.
     """

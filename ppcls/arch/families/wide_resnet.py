@@ -22,7 +22,7 @@ def _activate(norm: nn.BatchNorm2D, x: Tensor) -> Tensor:
 
 
 class WideBlock(nn.Layer):  # type: ignore[misc]
-    """A residual block whose two convolutions follow their norms and activations.
+    """A residual block of two convolutions, each with batch norm and activation before it.
 
     Args:
         channels: Number of channels of the input and of the output. If they differ, the shortcut is a

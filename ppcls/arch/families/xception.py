@@ -1,6 +1,7 @@
-"""Xception (Chollet 2017, https://arxiv.org/abs/1610.02357), with the numbers of blocks of PaddleClas.
+"""Xception (Chollet 2017, https://arxiv.org/abs/1610.02357), with as many blocks as in PaddleClas.
 
-As in PaddleClas, a separable convolution starts with its 1x1 convolution, and batch norm follows each part.
+As in PaddleClas, a separable convolution starts with its 1x1 convolution, and batch norm follows both of its
+convolutions.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class SeparableBlock(nn.Layer):  # type: ignore[misc]
     Args:
         widths: Number of input channels, and number of output channels of each convolution.
         names: Names of the convolutions in checkpoints.
-        stride: Stride of the max pooling and of the shortcut's convolution; None for a block without both.
+        stride: Stride of the max pooling and of the shortcut's convolution; None for a block with neither.
         relu_first: Whether ReLU precedes the first convolution.
     """
 

@@ -16,8 +16,7 @@ from paddle.nn import functional as F
 from ppcls.arch.layers.conv_norm import DataFormat, batch_norm
 
 _norm = partial(batch_norm, epsilon=1e-3, momentum=0.99)
-_ENTRY = (128, 256, 728)  # number of channels of each block; all have stride 2
-_MIDDLE = 728
+_ENTRY, _MIDDLE = (128, 256, 728), 728  # number of channels of each block; blocks of _ENTRY have stride 2
 _EXIT = ((728, 1024, 1024), (1536, 1536, 2048))
 
 
@@ -75,7 +74,6 @@ class StridedBlock(nn.Layer):  # type: ignore[misc]
 
     Args:
         widths: Number of channels of the input and of the output of each convolution.
-        stride: Stride of the block.
         last: Whether this is the last block, which has ReLU after each batch norm and no shortcut.
         dilation: Dilation of the depthwise convolutions.
     """

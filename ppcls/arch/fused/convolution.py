@@ -1,4 +1,4 @@
-"""Convolutions of NHWC images that call cuDNN without a change of layout, as tensor cores require.
+"""Convolutions of NHWC images that call cuDNN in the same layout, which tensor cores require.
 
 Paddle 2.6 avoids the change of layout for float16 only. It converts float32 and bfloat16 images to NCHW and
 back in each convolution. Weights have the same order as in Paddle, so checkpoints do not change.

@@ -19,7 +19,7 @@ Activation = Callable[[Tensor], Tensor]
 class ImageConv2D(nn.Conv2D):  # type: ignore[misc]
     """A convolution of NHWC images with 3 channels, which adds a fourth channel of zeros in training.
 
-    The fourth channel makes cuDNN faster, which is slow in half precision with an odd number of channels
+    In half precision, cuDNN is slow with an odd number of channels; the fourth channel makes it faster
     (docs/performance.md). It does not change the output or the parameters.
     """
 

@@ -127,7 +127,7 @@ class ChainedConvBranch(FoldableBranch):
 
 
 class IdentityConv(nn.Conv2D):  # type: ignore[misc]
-    """A 1x1 convolution with the kernel identity + ``weight``, so that weight decay favours the identity."""
+    """A 1x1 convolution whose kernel is identity + ``weight``, so that weight decay favours the identity."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to the same shape."""

@@ -29,7 +29,7 @@ class ResidualStyle:
             ("vd", figure 2c of He et al. 2018, https://arxiv.org/abs/1812.01187). If False, the convolution
             skips pixels.
         excited: Whether the residual ends with squeeze-and-excitation.
-        squeeze_divisor: Divisor of the width in squeeze-and-excitation, which is rounded to a multiple of it.
+        squeeze_divisor: Number to a multiple of which the width in squeeze-and-excitation is rounded.
         diverse: Whether the convolutions of a `BasicBlock` are instances of `DiverseBranchBlock`.
         first_projected: Whether the shortcut of the network's first block is a convolution.
         strides: Stride of each stage except the first: a number, or (vertical, horizontal).
@@ -51,7 +51,7 @@ class ResidualBlock(nn.Layer):  # type: ignore[misc]
 
     Args:
         width: Number of channels of the inner convolutions.
-        project: Whether the shortcut is a 1x1 convolution instead of the identity.
+        project: Whether the shortcut is a 1x1 convolution. If False, it is the identity.
         style: Properties that all blocks of the network share.
     """
 

@@ -56,7 +56,7 @@ class LinearSqueezeExcitation(nn.Layer):  # type: ignore[misc]
         channels: Number of channels of input and output.
         reduction: Number of channels divided by the width between the linear layers.
         gate: Activation after the second linear layer, which returns the gates.
-        divisor: Divisor of the width between the linear layers, which is rounded to a multiple of it.
+        divisor: Number to a multiple of which the width between the linear layers is rounded.
     """
 
     def __init__(

@@ -143,7 +143,8 @@ class ReducedAttention(nn.Layer):  # type: ignore[misc]
         width: Width of a token.
         heads: Number of heads.
         reduction: Factor by which a convolution reduces the height and width of keys and values.
-        linear_cost: Whether average pooling reduces keys and values to 7 x 7 instead of the convolution.
+        linear_cost: Whether average pooling reduces keys and values to 7 x 7. If False, a convolution
+            reduces them.
         rates: Dropout rates of the output and of the attention weights.
     """
 

@@ -1,6 +1,7 @@
 """The transformer block of vision transformers (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762).
 
-As in ViT, normalization precedes the attention and the MLP. The attention consists of basic operators.
+As in ViT, normalization precedes the attention and the MLP. The attention uses basic operators, not a
+fused operator.
 """
 
 from __future__ import annotations
