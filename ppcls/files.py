@@ -69,7 +69,7 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
 
 
 def read_regular(path: Path) -> bytes:
-    """Returns the content of a whole file, such as a list of images.
+    """Returns the whole content of a file, such as a list of images.
 
     Raises:
         OSError: The file can't be read, is not a regular file, or is larger than 1 GiB.
@@ -110,7 +110,7 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def _errors_name(path: Path, temporary: Path) -> Iterator[None]:
-    """Makes an OSError name ``path`` if it names the temporary file or no file."""
+    """Sets the file name of an OSError to ``path`` if it is the temporary file or missing."""
     try:
         yield
     except OSError as error:

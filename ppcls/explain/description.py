@@ -102,7 +102,7 @@ def _format(value: object) -> str:
 
 
 def _describe_decisions(spec: Transform) -> str:
-    """Returns what the transform's `decide` returns, from its docstring, and the number of random numbers."""
+    """Returns what the docstring of `decide` says about its result, and the number of random numbers."""
     implementation = decide.dispatch(type(spec))
     if implementation is decide.dispatch(object):
         return ""

@@ -82,7 +82,7 @@ def build_criterion(
     Args:
         losses: One or more losses.
         positives: Share of images that have each class, [C], for losses whose weights depend on it.
-        margins: Config of heads whose outputs are cosines, by the names of these outputs.
+        margins: Configs of heads with a margin, by the name of the output that contains the head's cosines.
         counts: Number of training images per class, for losses whose weights depend on it.
         model: Model that contains the trainable layers of the losses; see `learned_losses`. None if no loss
             needs it.
@@ -123,8 +123,8 @@ def build_criterion(
 def _learned(name: str, spec: LossSpec, model: nn.Layer | None) -> Criterion:
     """Builds the function of a loss with trainable layers.
 
-    The function calls the layer in ``model`` for `CenterLoss`. For other losses, it returns the mean of an
-    output of the model, which has the cost per image.
+    The function calls the layer in ``model`` for `CenterLoss`. For other losses, it returns the mean of the
+    model output that contains the cost per image.
     """
     if isinstance(spec, CenterLoss):
         return lambda outputs, label: getattr(model, name)(outputs[spec.feature_from], label)

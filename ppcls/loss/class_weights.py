@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class ClassCounts:
-    """Numbers of training images.
+    """Numbers of training images, per class and in total.
 
     Attributes:
         positives: Number of images that have each class, [C]. An image with several classes counts for each

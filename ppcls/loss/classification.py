@@ -66,7 +66,7 @@ def binary_cross_entropy(
         logits: [B, C].
         label: [B, C] float, 0..1; or [B] int64, which is converted to one-hot.
         smoothing: Label smoothing in [0, 1). The target is ``(1 - smoothing) * label + smoothing / C``.
-        size_sum: Whether to sum over classes instead of averaging.
+        size_sum: Whether to sum over classes. If False, the loss is averaged over classes.
         positives: Share of images that have each class, [C] float32, for the weights of `label_weights`; None
             for no such weights.
         weights: Weights of the positives of each class, [C] float32.
@@ -204,7 +204,7 @@ def asymmetric_loss(
         label: [B, C] float, 0..1; or [B] int64, which is converted to one-hot.
         focus: Exponents and clipping.
         epsilon: Lower bound of the logarithm's argument.
-        mean: Whether to average over classes instead of summing.
+        mean: Whether to average over classes. If False, the loss is summed over classes.
     """
     with paddle.amp.auto_cast(enable=False):
         z, y = logits.astype("float32"), _many_hot(label, logits.shape[-1])

@@ -101,8 +101,8 @@ def weighted_soft_labels(logits: Tensor, other: Tensor, label: Tensor, temperatu
     """Returns the cross-entropy with the other model's softened softmax, with a weight per image.
 
     The weight is ``1 - exp(-student / other)``, where ``student`` and ``other`` are the cross-entropies of
-    the models with the label (Zhou et al. 2021, equation 8). So the student learns more from the other model
-    if its own predictions are worse. The weight gets no gradient. Logits are divided by the temperature, and
+    the models with the label (Zhou et al. 2021, equation 8). So the student learns more from images that
+    the other model predicts better. The weight gets no gradient. Logits are divided by the temperature, and
     the loss is multiplied by its square.
     """
     with paddle.amp.auto_cast(enable=False):
@@ -118,7 +118,7 @@ def weighted_soft_labels(logits: Tensor, other: Tensor, label: Tensor, temperatu
 def spherical(
     logits: Tensor, other: Tensor, label: Tensor, temperature: float, length: float, share: float
 ) -> Tensor:
-    """Returns the loss of spherical distillation (Guo et al. 2020, section 3.3), which ignores confidence.
+    """Returns the loss of spherical distillation (Guo et al. 2020, section 3.3), with normalized logits.
 
     The logits of each image are normalized to mean 0 and standard deviation ``length``. The loss is
     ``share * soft * T^2 + (1 - share) * hard`` with the temperature ``T``. ``soft`` is the cross-entropy with

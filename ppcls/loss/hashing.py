@@ -38,7 +38,7 @@ def cauchy_hashing(features: Tensor, label: Tensor, gamma: float, quantization: 
 
 
 def _hamming(one: Tensor, other: Tensor) -> Tensor:
-    """Returns relaxed Hamming distances between codes, [B, D] and [K, D]; [B, K], all > 0."""
+    """Returns relaxed Hamming distances, [B, K], all > 0, between codes [B, D] and codes [K, D]."""
     lengths = one.norm(axis=1).unsqueeze(1) * other.norm(axis=1).unsqueeze(0)
     cosine = one @ other.t() / lengths.clip(min=1e-4)
     return (1.0 - cosine.clip(max=0.99)) * (one.shape[1] / 2)

@@ -66,7 +66,7 @@ class CenterDistance(nn.Layer):  # type: ignore[misc]
     See Wen et al. 2016, equation 2. The centers are trained with plain SGD.
 
     Attributes:
-        centers: [classes, size]. The initial values are from the standard normal distribution.
+        centers: Center of each class, [classes, size], initially from the standard normal distribution.
 
     Args:
         classes: Number of classes.

@@ -124,7 +124,7 @@ class Metrics:
             label: [B] int64, or [B, C] float; see `Batch`.
 
         Returns:
-            [width] int64, on the device of ``outputs``.
+            Counts of all metrics, [width] int64, on the device of ``outputs``.
         """
         counted = [part for part in self.parts if isinstance(part, CountMetric)]
         if not counted:

@@ -20,7 +20,7 @@ def right_labels(logits: Tensor, label: Tensor) -> Tensor:
         label: [B, C] float. Values above 0.5 are positive.
 
     Returns:
-        [1] int64, 0..B * C, on the device of ``logits``.
+        Number of correct labels, [1] int64, 0..B * C, on the device of ``logits``.
     """
     return _right(logits, label).sum().reshape([1])
 
@@ -52,7 +52,7 @@ def mean_average_precision(
             0.1, …, 1, of the highest precision at this recall or above (Everingham et al. 2010, section 4.2).
 
     Returns:
-        0..1; NaN if no class has positives, or if scores are not finite.
+        A value in 0..1; NaN if no class has positives, or if scores are not finite.
     """
     precisions = [
         _average_precision(scores[:, k], labels[:, k], kind) for k in np.flatnonzero(labels.any(axis=0))

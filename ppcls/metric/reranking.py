@@ -26,7 +26,7 @@ def reranked_similarities(unit: Floats, queries: int | None = None) -> Floats:
             each row is a query, and all rows are the gallery.
 
     Returns:
-        [Q, N - Q]; [N, N] if ``queries`` is None.
+        Similarity of each query to each row of the gallery, [Q, N - Q]; [N, N] if ``queries`` is None.
     """
     count, first = (len(unit), 0) if queries is None else (queries, queries)
     nearest, farthest = _neighbors(unit)

@@ -19,7 +19,7 @@ class Search:
 
     Attributes:
         output: Name of the model's output that is the embedding.
-        normalize: Whether the similarity of embeddings is their cosine instead of their inner product.
+        normalize: Whether the similarity of embeddings is their cosine. If False, it is their inner product.
         binarize: Function that converts embeddings into hash codes of -1 and 1: ``sign``, or ``round`` for
             values from 0 to 1; None for no conversion.
         rerank: Whether to use `ppcls.metric.reranking.reranked_similarities`.

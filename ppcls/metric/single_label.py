@@ -164,7 +164,7 @@ def true_at_false_positives(
         max_fpr: Maximum false positive rate, 0..1.
 
     Returns:
-        0..1; NaN if there are no positives or no negatives, or if scores are not finite.
+        A rate in 0..1; NaN if there are no positives or no negatives, or if scores are not finite.
     """
     if len(np.unique(labels)) < 2 or not np.isfinite(scores).all():
         return float("nan")

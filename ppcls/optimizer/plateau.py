@@ -28,7 +28,7 @@ class Plateau:
         self._bad = self._cooldown = 0
 
     def applied(self, schedule: LearningRate) -> LearningRate:
-        """Returns a schedule that multiplies ``schedule`` by the factor at the time of each call."""
+        """Returns a schedule that multiplies ``schedule`` by the current factor."""
         return lambda update: self._share * schedule(update)
 
     def see(self, loss: float, metric: float, epoch: int) -> str | None:

@@ -97,7 +97,7 @@ def _overrides(name: str, batch: int, total: int) -> list[str]:
 
 
 def _is_valid(config: Config, overrides: list[str]) -> bool:
-    """Returns whether the sampler accepts the batch size; some accept only multiples of a number."""
+    """Returns whether the sampler accepts the batch size. Some samplers accept only multiples of a number."""
     try:
         load_config(config.model_dump(mode="json"), overrides)
     except ConfigError:

@@ -38,7 +38,7 @@ def tune(
     output_dir: Path,
     report: Callable[[str], None],
 ) -> str:
-    """Runs trials until ``trials`` of them have finished. Trials of an earlier search in the folder count.
+    """Runs trials until ``trials`` of them have finished. Trials of earlier searches in the folder count.
 
     Each trial trains ``config`` with other values of the searched keys, and has its own output folder. Its
     score is the best value of the first metric of ``Metric.Eval``. A trial is stopped early if it is worse
@@ -98,7 +98,7 @@ def tune(
 
 
 def _count(output_dir: Path) -> int:
-    """Returns the number of trials in the folder. It changes the seed, so that a resumed search continues."""
+    """Returns the number of trials in the folder, which gives a resumed search another seed."""
     return len(list(output_dir.glob("trial_*")))
 
 

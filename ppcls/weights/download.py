@@ -28,7 +28,7 @@ from ppcls.zoo import known_digest
 
 OFFLINE = "PPCLS_OFFLINE"
 RETRY_DELAYS = (1.0, 2.0, 4.0, 8.0)  # seconds before each retry
-TIMEOUT = httpx.Timeout(30.0, connect=10.0)  # seconds without data from the server, and without a connection
+TIMEOUT = httpx.Timeout(30.0, connect=10.0)  # seconds to wait for data and for a connection
 _GROWTH = 1 << 20  # number of received bytes after which all retries are available again
 _TEMPORARY = {408, 425, 429, 500, 502, 503, 504}  # HTTP statuses after which a retry often succeeds
 _HTML = (b"<!doctype", b"<html", b"<?xml")
@@ -78,7 +78,7 @@ def verify_download(path: Path) -> None:
     """Compares the SHA-256 of a file with that in the table of models, or with that of its first download.
 
     Raises:
-        UserError: The file has another SHA-256.
+        UserError: The SHA-256 differs.
     """
     expected = _read_digest(path)
     if expected and (digest := read_record(path).sha256) != expected:

@@ -272,7 +272,7 @@ def start_from(model: nn.Layer, arrays: Arrays, source: Path | str) -> StartRepo
     A classifier for another number of classes keeps its random weights. A head of another kind also keeps its
     random weights (``new_head``, see `ppcls.arch.layers.ml_decoder`). If the number of input channels
     differs, the weights of the first layer are averaged or repeated. They are then scaled, so that outputs
-    have a similar size.
+    keep a similar magnitude.
 
     Args:
         model: Model to fill.

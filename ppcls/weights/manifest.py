@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint folder, which has the size and SHA-256 of each file to detect damage."""
+"""The manifest of a checkpoint folder, which lists the size and SHA-256 of each file to detect damage."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Reads the manifest of a folder without a check of the other files.
+    """Reads the manifest of a folder without checking the other files.
 
     Raises:
         DamagedError: The manifest is missing, damaged or in another format.
@@ -125,7 +125,8 @@ def verify(folder: Path, names: Collection[str] | None = None) -> Manifest:
 
     Args:
         folder: Folder of the checkpoint.
-        names: Names of the files to compare, if the manifest lists them; None for all files.
+        names: Names of the files to compare; None for all files. Names that are not in the manifest are
+            ignored.
 
     Raises:
         DamagedError: A file in the manifest is missing or has changed. Other files are ignored.

@@ -17,12 +17,12 @@ Rules = Sequence[tuple[str, Replacement]]
 
 
 def unit(pattern: str, conv: Replacement, norm: Replacement) -> Rules:
-    """Returns the rules of a convolution and its BatchNorm, for both of the names that ppcls uses."""
+    """Returns the rules of a convolution and its BatchNorm, which have two kinds of names in ppcls."""
     return [(rf"{pattern}_?conv\.", conv), (rf"{pattern}(?:_batch_norm|bn)\.", norm)]
 
 
 def shift(template: str, by: int) -> Replacement:
-    """Returns a replacement that fills ``template`` with the groups of a match and adds ``by`` to numbers."""
+    """Returns a replacement that fills ``template`` with a match's groups. Adds ``by`` to numbers."""
 
     def replace(match: re.Match[str]) -> str:
         return template.format(*(int(part) + by if part.isdigit() else part for part in match.groups()))
@@ -110,7 +110,7 @@ def efficientnet(model: nn.Layer) -> Rules:
 
 
 def torchvision_efficientnet(model: nn.Layer) -> Rules:
-    """Returns the rules of EfficientNet to torchvision's names."""
+    """Returns the rules of EfficientNet for torchvision's names."""
     places = _efficientnet_positions(model)
     squeezes = any("._se." in name for name in model.state_dict())
 
@@ -188,7 +188,7 @@ def mobilenet_v3(model: nn.Layer) -> Rules:
 
 
 def torchvision_mobilenet_v3(model: nn.Layer) -> Rules:
-    """Returns the rules of Paddle's MobileNetV3 to torchvision's names."""
+    """Returns the rules of Paddle's MobileNetV3 for torchvision's names."""
     names, count = model.state_dict(), len(model.blocks)
 
     def rename(match: re.Match[str]) -> str:

@@ -75,7 +75,7 @@ _WINDOWS = re.compile(r"window(\d+)(?:to(\d+))?_")  # Swin Transformer V2's wind
 _EVEN_V2 = re.compile(r"(?<!tf_)efficientnetv2")
 _EFFICIENTNET = (EfficientNet, EfficientNetLite)
 _MOBILENET_V3 = (models.MobileNetV3Large, models.MobileNetV3Small)
-_TORCHVISION_B5 = 2048  # number of features of EfficientNetB5, the first with the same epsilon in torchvision
+_TORCHVISION_B5 = 2048  # features of EfficientNetB5; torchvision has the same epsilon from B5 on
 _EPSILON, _INCEPTION_EPSILON = 1e-5, 1e-3  # epsilons of BatchNorm in timm or torchvision
 
 
@@ -83,10 +83,10 @@ class Translation(NamedTuple):
     """The relation between the weights in a file and the weights of a model.
 
     Attributes:
-        names: Names in the model by names in the file. BatchNorm's statistics in the file have Paddle's
-            names.
+        names: Name in the model for each name in the file, in which BatchNorm's statistics already have
+            Paddle's names.
         epsilon: BatchNorm's epsilon in the network of the file; None if it is the same as in the model.
-        factors: Factors for the weights in the file, by names in the model. PaddleClas's dropout scales its
+        factors: Factor for each weight in the file, by its name in the model. PaddleClas's dropout scales its
             output at inference. Therefore the next layer needs larger weights.
         biases: For each bias of a convolution in the file that the model does not have, the name of the mean
             of the next BatchNorm. The bias is subtracted from this mean.
@@ -103,7 +103,7 @@ def read_names(model: nn.Layer, names: Iterable[str], source: str) -> Translatio
 
     Args:
         model: Model for the weights.
-        names: All names in the file, but BatchNorm's statistics have Paddle's names.
+        names: All names in the file, with Paddle's names for BatchNorm's statistics.
         source: Path of the file, or its name on the Hugging Face hub, for error messages.
 
     Raises:

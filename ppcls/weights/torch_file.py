@@ -89,7 +89,7 @@ class _TorchInterpreter(PickleInterpreter):
         return self.storages.setdefault(expect_type(str, key), _Storage(kind, key))
 
     def construct(self, kind: str, arguments: tuple[Any, ...]) -> Any:
-        """Returns the object that a constructor creates, for the constructors that state dicts need."""
+        """Returns the object that a constructor creates. Supports the constructors that state dicts need."""
         if kind == "tensor":
             storage, offset, shape, strides = arguments[:_TENSOR_ARGUMENTS]
             numbers = [offset, *expect_type(tuple, shape), *expect_type(tuple, strides)]

@@ -138,7 +138,8 @@ def _change_epsilon(
         model: Model for the weights.
         arrays: Weights, by name.
         epsilon: Epsilon of the other network; None if it is the same as in the model.
-        to_file: Whether to adapt the model's weights to the other network instead of the reverse.
+        to_file: Whether to adapt the model's weights to the other network. If False, weights of the other
+            network are adapted to the model.
     """
     changed = dict(arrays)
     if epsilon is None:

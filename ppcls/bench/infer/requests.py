@@ -27,7 +27,7 @@ Models = Sequence[tuple[Path, ModelSource]]
 
 
 def find_models(paths: Sequence[Path], overrides: Sequence[str]) -> Models:
-    """Returns the models at some paths.
+    """Returns the models at the given paths.
 
     Raises:
         UserError: A model is missing, or two models have the same name and engine.

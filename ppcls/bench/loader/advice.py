@@ -32,7 +32,7 @@ def find_bottleneck(
     """Returns sentences about a loader's bottleneck: the stage that takes most time, or the GPU.
 
     Args:
-        rates: Images per second of a loader that stops after each stage.
+        rates: For each stage, images per second of a loader that stops after this stage.
         setting: Setting of the loader.
         gpu_load: Load of the GPU while the whole loader runs, 0..1; None if unknown.
     """
@@ -101,7 +101,8 @@ def advise(best: LoaderSetting, present: LoaderSetting, ratios: Quantity | None)
     Args:
         best: Best measured setting.
         present: Setting of the config.
-        ratios: Speed of ``best`` divided by that of ``present``, one ratio per round; None if they are equal.
+        ratios: Speed of ``best`` divided by that of ``present``, one ratio per round; None if both settings
+            are equal.
     """
     keep = f"Keep the present setting ({present.describe()}): "
     if ratios is None:

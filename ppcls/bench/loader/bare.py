@@ -15,7 +15,7 @@ from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, RandCropImage, RandFlipImage, ToCHWImage
 from ppcls.errors import UserError
 
-ImageGraph = Callable[[Any, bool], Any]  # maps encoded images, and whether to use the GPU, to model input
+ImageGraph = Callable[[Any, bool], Any]  # returns model input for encoded images and whether to use the GPU
 
 
 def check_bare(workload: LoaderWorkload) -> None:
@@ -38,7 +38,7 @@ def check_bare(workload: LoaderWorkload) -> None:
 def read_files(workload: LoaderWorkload, *, shuffled: bool = True) -> Callable[[], Any]:
     """Returns a function that adds DALI's file reader for the workload to a pipeline; see `check_bare`."""
     index, positions = workload.index, workload.positions if shuffled else np.sort(workload.positions)
-    assert isinstance(index, FileIndex)  # by check_bare
+    assert isinstance(index, FileIndex)  # as check_bare ensures
     several = index.labels.ndim == 2  # the reader does not support several labels per image
     labels = None if several else index.labels[positions].tolist()
     return lambda: fn.readers.file(

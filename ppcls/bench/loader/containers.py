@@ -83,7 +83,7 @@ def container_groups(workload: LoaderWorkload, timer: BatchTimer) -> Iterator[Lo
     files = replace(workload, reader=read_files(workload, shuffled=False))
     yield _candidates("files", files, timer)
     index, split = workload.index, workload.split
-    assert isinstance(index, FileIndex)  # by check_bare
+    assert isinstance(index, FileIndex)  # as check_bare ensures
     for name, (dataset, reader) in _FORMATS.items():
         with tempfile.TemporaryDirectory() as folder:
             conversion = Conversion(index, FORMATS[name], Path(folder), (len(index),))

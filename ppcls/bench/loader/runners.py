@@ -155,7 +155,7 @@ def _iterate(loader: Loader, workload: LoaderWorkload) -> Counts:
 def _run_pipelines(
     pipelines: Sequence[Pipeline], inputs: Sequence[PipelineInput] = (), *, touch: bool = False
 ) -> Counts:
-    """Runs pipelines in turn, without passing their images to Paddle. Yields the images of each batch.
+    """Runs pipelines in turn, without passing images to Paddle. Yields the number of images of each batch.
 
     Args:
         pipelines: Pipelines that are not built yet.

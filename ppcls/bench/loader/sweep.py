@@ -40,8 +40,8 @@ class LoaderSweep:
         """Measures all backends, then variants of ppcls's DALI loader, then the stages of the best setting.
 
         Returns:
-            The recommended setting, or None if a measurement failed; and sentences about bottleneck and
-            setting.
+            The recommended setting, or None if a measurement failed; and sentences about the bottleneck
+            and the setting.
 
         Raises:
             UserError: An image cannot be read.

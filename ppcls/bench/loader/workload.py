@@ -36,7 +36,7 @@ class LoaderWorkload:
     """Images to load, and the settings with which they are loaded.
 
     Attributes:
-        config: Config.
+        config: Config whose loader is measured.
         split: ``DataLoader.Train`` of the config.
         runtime: Device and cores.
         index: Samples of the split.
@@ -105,7 +105,7 @@ class LoaderWorkload:
         return replace(self, runtime=runtime)
 
     def dali_settings(self, setting: LoaderSetting) -> DaliSettings:
-        """Returns the config's settings of DALI, with the values of ``setting`` where it has any."""
+        """Returns the config's settings of DALI, overridden by those of ``setting``."""
         prefetch = {"prefetch_queue_depth": setting.prefetch} if setting.prefetch is not None else {}
         update = {"num_threads": setting.workers, **prefetch, **setting.dali}
         device = self.on_cpu if setting.backend == "DALI CPU" or setting.stage == "disk" else self

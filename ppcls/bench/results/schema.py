@@ -76,7 +76,7 @@ class Quantity:
 
     @property
     def spread(self) -> float:
-        """Returns the range as a share of the median: 0 for a single value, infinity around 0."""
+        """Returns the range as a share of the median: 0 for equal values, infinity for the median 0."""
         if self.low == self.high:
             return 0.0
         return (self.high - self.low) / abs(self.median) if self.median else math.inf

@@ -111,7 +111,7 @@ def _run(command: list[str], timeout: float) -> tuple[list[OutputLine], float]:
     began = time.perf_counter()
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
     with started_process(command, {"PYTHONUNBUFFERED": "1"}, **pipes) as process:
-        assert process.stdout is not None  # by PIPE
+        assert process.stdout is not None  # because of PIPE
         late = Timer(timeout, end_process, [process])
         late.start()
         try:

@@ -44,7 +44,7 @@ class RunningServers(ExitStack):
         if server not in self._addresses:
             command = self._commands[server]
             process = self.enter_context(started_process(command, stdout=subprocess.PIPE, text=True))
-            assert process.stdout is not None  # by PIPE
+            assert process.stdout is not None  # because of PIPE
             _, separator, rest = process.stdout.readline().partition(" served on ")
             if not separator:
                 raise MeasurementFailed("the server did not start; see its output above")

@@ -16,7 +16,7 @@ _PHASES = {"data wait": "data", "all-reduce": "all-reduce not hidden", "host": "
 
 
 def make_rows(measured: Sequence[MeasuredVariant], inspection: Inspection) -> list[ResultRow]:
-    """Returns one row per variant, with the reason of a failure as its note; then one row of phases each."""
+    """Returns one row per variant, followed by one row per variant with the durations of its phases."""
     single = {variant.key: variant for variant in measured if variant.key.processes == 1}
     executions = _common_executions(measured)
     whole, phases = [], []
