@@ -184,7 +184,7 @@ def multi_label_problems(data: DataLoader, use_multilabel: bool) -> Problems:
 
 
 def metric_problems(metric: Metric, class_num: int) -> Problems:
-    """Checks that metrics have different names, and fit the number of classes and the data set."""
+    """Checks that metrics have different names, fit the number of classes, and fit their section."""
     for part in ("Train", "Eval"):
         seen: set[str] = set()
         for position, spec in enumerate(getattr(metric, part)):
@@ -207,7 +207,7 @@ def metric_problems(metric: Metric, class_num: int) -> Problems:
 
 
 def post_process_problems(infer: Infer | None, data: DataLoader, arch: Model) -> Problems:
-    """Checks that post-processing fits the labels and classes. Ignores a RecModel, which has no classes."""
+    """Checks that post-processing fits labels and classes. Ignores a RecModel, which returns embeddings."""
     if infer is None or isinstance(arch.inferred, RecModel):
         return
     post, where = infer.PostProcess, ("Infer", "PostProcess")

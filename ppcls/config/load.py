@@ -179,9 +179,8 @@ def _suggest_config(path: Path) -> str:
     if here and path.parent != Path():
         return suggest(path.name, here)
     installed = {file.stem for file in _INSTALLED.glob("*.yaml")}
-    shorter = [
-        name for name in installed if path.stem.startswith(name)
-    ]  # ResNet50_fp16_dygraph: ResNet50_fp16
+    # ResNet50_fp16 is suggested for ResNet50_fp16_dygraph.
+    shorter = [name for name in installed if path.stem.startswith(name)]
     if shorter:
         hint = f"; ppcls has -c {max(shorter, key=len)}"
     else:

@@ -17,7 +17,7 @@ from ppcls.runtime.start import Runtime
 
 
 def describe(config: Config, runtime: Runtime) -> list[PipelineDescription]:
-    """Describes the pipelines of a run for training and for evaluation, if the config has both.
+    """Describes the pipelines of a training run: for training, and for evaluation if the run evaluates.
 
     Raises:
         UserError: `build_loader` fails, or an image of the first batch can't be read.

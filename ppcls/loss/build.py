@@ -49,8 +49,8 @@ from ppcls.outputs import AUXILIARY, LOGITS, Outputs, get_logits, layer_output_n
 
 Criterion = Callable[[Outputs, Tensor], Tensor]
 # The arguments are the student's logits, the other model's logits, and labels.
-_AUXILIARY_WEIGHT = 0.3
 PairLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
+_AUXILIARY_WEIGHT = 0.3
 
 
 @dataclass(frozen=True, eq=False)

@@ -180,9 +180,8 @@ class MaskedGeneration(FeaturePairLoss):
 
 
 def _conv(in_channels: int, out_channels: int, kernel: int) -> nn.Conv2D:
-    initializer = nn.initializer.KaimingNormal(
-        fan_in=out_channels * kernel**2
-    )  # fan-out, as in the paper's code
+    # The paper's code uses the fan-out.
+    initializer = nn.initializer.KaimingNormal(fan_in=out_channels * kernel**2)
     return nn.Conv2D(in_channels, out_channels, kernel, padding=kernel // 2, weight_attr=initializer)
 
 

@@ -119,9 +119,8 @@ def _queries(
     search: Search,
 ) -> Iterator[tuple[NDArray[np.float32], NDArray[np.float32]]]:
     """Yields the similarities of each query to images of its identity, and to images of other identities."""
-    count, first = (
-        (len(labels), 0) if queries is None else (queries, queries)
-    )  # first: first row of the gallery
+    # The gallery starts at the row `first`.
+    count, first = (len(labels), 0) if queries is None else (queries, queries)
     vectors = _comparable_vectors(features, search)
     reranked = None
     if search.rerank:

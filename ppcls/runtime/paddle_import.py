@@ -115,7 +115,7 @@ def import_with(
 
 
 def describe_early_import() -> PaddleImport:
-    """Returns the settings of Paddle if it was imported before the first run. It sets OMP_NUM_THREADS."""
+    """Returns the settings of a Paddle that was imported before the first run and set OMP_NUM_THREADS."""
     return PaddleImport(_omp_threads() or 1, deterministic=_DETERMINISTIC.items() <= os.environ.items())
 
 

@@ -148,7 +148,7 @@ def selected_card() -> Card | None:
 
 
 def _import_paddle(settings: Global, request: MemoryRequest, cores: int) -> PaddleImport:
-    """Imports Paddle. If it is already imported, checks that it was imported with the same settings."""
+    """Imports Paddle. If it is already imported, checks that its settings fit those of the run."""
     global _imported
     if "paddle" not in sys.modules:
         limited = settings.device != "cpu" and (request.fraction is not None or request.limit is not None)

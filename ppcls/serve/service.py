@@ -138,7 +138,7 @@ class InferenceService:
             await asyncio.sleep(_DRAIN_INTERVAL)
 
     async def stop(self) -> None:
-        """Cancels the requests that are not answered yet, and waits until all threads have ended."""
+        """Cancels all unanswered requests, and waits for the threads and processes that prepare images."""
         await self._batcher.stop()
         self._preparation.stop()
 

@@ -46,8 +46,8 @@ def copy_to_host(tensors: Mapping[str, paddle.Tensor]) -> Arrays:
     """Returns copies of tensors as NumPy arrays. Later changes of the tensors do not affect the copies.
 
     Several tensors are joined before the transfer from the device, because one large transfer is faster. It
-    also avoids ``numpy()`` of a tensor that is part of a larger buffer, as in `Flat`, which copies the whole
-    buffer.
+    also avoids ``numpy()`` of a tensor that is part of a larger buffer, as in `FlatBuffers`, which copies the
+    whole buffer.
     """
     groups: dict[tuple[paddle.dtype, int], list[str]] = {}
     sizes: Counter[paddle.dtype] = Counter()  # bytes

@@ -42,10 +42,8 @@ class AggregationBlock(nn.Layer):  # type: ignore[misc]
         shortcut: Whether to add the input to the output.
     """
 
-    names: ClassVar[tuple[str, str]] = (
-        "aggregation_conv",
-        "att",
-    )  # names of the aggregating layers in checkpoints
+    # Names of the aggregating layers in checkpoints.
+    names: ClassVar[tuple[str, str]] = ("aggregation_conv", "att")
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ class FeatureExtractor:
     """A model that also returns the outputs of some of its layers.
 
     Args:
-        model: Model, whose layers get hooks. Calls of the model itself return only the logits, as before.
+        model: Model, whose layers get hooks. Calls of the model itself return the same as before.
         layers: Names of layers as in PaddleClas's ``return_patterns``, such as ``blocks[2].conv1``.
         data_format: Layout of the feature maps in the model.
 

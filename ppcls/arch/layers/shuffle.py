@@ -10,7 +10,6 @@ from ppcls.arch.layers.conv_norm import DataFormat, round_channels
 from ppcls.arch.layers.transformer import linear
 from ppcls.arch.layers.windows import add_constant
 
-Weights = tuple[tuple[float, float], ...]
 _LEAST = 4  # the number of channels between the linear layers of shift-max is a multiple of 4, at least 4
 
 

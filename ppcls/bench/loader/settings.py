@@ -61,7 +61,7 @@ class LoaderSetting:
 
     @property
     def skipped_batches(self) -> int:
-        """Number of batches before the measurement: one more than the loader can prepare ahead, at most 9."""
+        """Number of batches before the measurement: one more than the loader prepares ahead, at most 33."""
         if self.backend == "paddle.io":
             ahead = 2 * self.workers
         else:

@@ -78,8 +78,8 @@ def explain_rows(measured: Sequence[MeasuredVariant], inspection: Inspection) ->
         )
     if on_cpu and any("bfloat16" in row.key.precision and row.key.framework == "Paddle" for row in done):
         yield (
-            "On a CPU, bfloat16 is emulated: values are computed in float32 and then rounded, so the speed "
-            "is not meaningful."
+            "On a CPU, bfloat16 is emulated: values are rounded to bfloat16, but computed in float32, so the "
+            "speed is not meaningful."
         )
     rates = [_peak_rate(row.key, inspection) for row in done]
     for reason in dict.fromkeys(rate for rate in rates if isinstance(rate, str)):

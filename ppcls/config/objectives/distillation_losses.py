@@ -137,17 +137,18 @@ class DistillationDMLLoss(LogitPairLoss):
 class DistillationDKDLoss(LogitPairLoss):
     """Decoupled knowledge distillation (Zhao et al. 2022).
 
-    The loss is a weighted sum of two divergences: one between the label's class and all other classes
-    together, and one among the other classes.
+    The loss is the weighted sum of two divergences between the predictions of the models. The first compares
+    two probabilities: of the label's class, and of all other classes together. The second compares the
+    probabilities among the other classes.
     """
 
     labels: ClassVar[Labels] = "one"
     temperature: Positive = 1.0
     """Temperature: divisor of the logits. Higher values give softer probabilities."""
     alpha: Number = 1.0
-    """Weight of the divergence between the label's class and the other classes together."""
+    """Weight of the first divergence: the label's class against all other classes."""
     beta: Number = 1.0
-    """Weight of the divergence among the other classes."""
+    """Weight of the second divergence: the probabilities among the other classes."""
     use_target_as_gt: bool = False
     """Use the class that the teacher predicts instead of the label."""
 

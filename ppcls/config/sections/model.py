@@ -118,8 +118,9 @@ class Arch(Section):
     img_size: Side | None = None
     """ViT, DeiT: side of the images in pixels; default: the number at the end of the architecture's name."""
     drop_path_rate: Decay | None = None
-    """Probability that training skips the last block (stochastic depth). It decreases linearly to 0 at the
-    first block. Default: the value of PaddleClas for this architecture."""
+    """Probability that training skips the last block (stochastic depth). In most networks, it decreases
+    linearly to 0 at the first block; LeViT uses it for all blocks. Default: the value of PaddleClas for this
+    architecture."""
     drop_rate: Decay | None = None
     """Dropout rate of tokens and linear layers; default: 0."""
     attn_drop_rate: Decay | None = None

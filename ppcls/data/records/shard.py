@@ -299,9 +299,8 @@ class OpenFiles:
 
     def _read(self, path: Path, offset: int, size: int) -> bytes:
         try:
-            file = self._open(
-                path
-            )  # this reference keeps the file open if other threads evict it from the cache
+            # This reference keeps the file open if other threads evict it from the cache.
+            file = self._open(path)
             data = os.pread(file.number, size, offset)
             status = os.fstat(file.number)
         except OSError:

@@ -37,7 +37,7 @@ class SavedState(BaseModel):
     Attributes:
         update: Number of finished optimizer updates.
         best: Metric of the best evaluation so far.
-        closing: See `ppcls.engine.core.state.TrainState`.
+        closing: See `ppcls.engine.core.state.RunProgress`.
         learning_rate: Learning rate planned for the next update.
         world: Number of processes.
         data: Description of the training samples, from `ppcls.data.index.protocol.describe_index`.
@@ -45,7 +45,7 @@ class SavedState(BaseModel):
         precision: Loss scale and its counters; empty without loss scaling.
         plateau: State of `ppcls.optimizer.plateau.Plateau`; None for other schedules.
         judge: Name of the metric of ``best``; None in older checkpoints.
-        not_better: See `ppcls.engine.core.state.TrainState`.
+        not_better: See `ppcls.engine.core.state.RunProgress`.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid")

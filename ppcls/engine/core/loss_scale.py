@@ -87,7 +87,10 @@ class LossScale:
         return overflow
 
     def snapshot(self, optimizer: Any) -> UpdateSnapshot:
-        """Returns the snapshot of all tensors that ``optimizer`` changes. The first call creates it."""
+        """Returns the snapshot of all tensors that ``optimizer`` changes.
+
+        The first call creates it, which moves the tensors into flat buffers.
+        """
         if self._snapshot is None:
             self._snapshot = UpdateSnapshot(changed_by_step(optimizer))
         return self._snapshot

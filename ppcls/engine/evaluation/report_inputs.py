@@ -75,7 +75,7 @@ class ReportImages(PictureSource):
         return watched
 
     def augmented(self) -> list[Picture]:
-        """Returns the first training images of the current epoch, after all transforms."""
+        """Returns the first images of the latest trained epoch, after all transforms."""
         if self._kept is not None:
             images, labels = (np.asarray(tensor.numpy()) for tensor in self._kept)
             if self._layout == "NCHW":

@@ -46,9 +46,8 @@ def rotate_image(spec: RandomRotation, image: np.ndarray, decisions: Decisions) 
     if angle == 0:
         return image
     height, width, channels = image.shape
-    pixels = (
-        image.astype(np.float32) if image.dtype == np.float16 else image
-    )  # OpenCV does not support float16
+    # OpenCV does not support float16.
+    pixels = image.astype(np.float32) if image.dtype == np.float16 else image
     # OpenCV's coordinates start at the centre of the first pixel.
     matrix = cv2.getRotationMatrix2D(((width - 1) / 2, (height - 1) / 2), float(angle), 1.0)
     rotated = [
