@@ -64,15 +64,14 @@ def _describe(config: Config, runtime: Runtime, name: str, split: Split) -> Pipe
 
 def _describe_sampler(split: Split, order: Order) -> str:
     ranks = f" in each of {order.world} processes" if order.world > 1 else ""
-    if split.sampler.input_size is not None:
-        ranks += " at most"
-    if order.global_batch_size is not None:
-        ranks += f" at most, {order.global_batch} together" if order.world > 1 else ""
+    divided = order.global_batch_size is not None and order.world > 1
+    limit = "at most " if divided or split.sampler.input_size is not None else ""
+    total = f", {order.global_batch} in total" if divided else ""
     last = "; a smaller last batch is dropped" if order.drop_last else ""
     updates = f"; {order.accumulate} batches per update" if order.accumulate > 1 else ""
     return (
         f"{split.sampler.kind}, {order.size:,} samples per epoch: {len(order)} steps of "
-        f"{order.batch_size}{ranks}{last}{updates}"
+        f"{limit}{order.batch_size}{ranks}{total}{last}{updates}"
     )
 
 
