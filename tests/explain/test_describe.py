@@ -14,7 +14,9 @@ from ppcls.explain.description import PipelineDescription, StageOperator, descri
 from ppcls.registry import SOURCES
 from ppcls.runtime.start import Runtime
 
-WINDOW = "Start (top, left) and size (height, width) of the window, [N, 2] int32 each (4 random numbers)"
+WINDOW = (
+    "The start (top, left) and the size (height, width) of the window, [N, 2] int32 each (4 random numbers)"
+)
 FLIP = "Whether to flip each image, [N] int32 (1 random number)"
 BYTES = "[?] uint8"
 VARIED = "[?, ?, 3] HWC uint8"
