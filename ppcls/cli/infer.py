@@ -44,7 +44,7 @@ def read_source(arguments: argparse.Namespace) -> ModelSource | None:
 
 @command
 def infer(argv: Arguments = None) -> None:
-    """Predicts image files. Fails at the end if some could not be predicted."""
+    """Runs a model on image files. Fails at the end if there is no prediction for some files."""
     arguments = _parser().parse_args(argv)
     source = read_source(arguments)
     if source is None:

@@ -15,7 +15,7 @@ _COMMANDS = {
     "tune": ("ppcls.cli.train:tune", "search for the best settings of a config with Optuna"),
     "eval": ("ppcls.cli.eval:evaluate", "evaluate a model"),
     "calibrate": ("ppcls.cli.eval:calibrate", "make the probabilities of a model match its accuracy"),
-    "infer": ("ppcls.cli.infer:infer", "predict image files"),
+    "infer": ("ppcls.cli.infer:infer", "run a model on image files"),
     "export": (
         "ppcls.cli.export:export",
         "export a model for Paddle Inference, ONNX, OpenVINO, PaddleClas or timm",

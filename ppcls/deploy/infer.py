@@ -1,4 +1,4 @@
-"""Predicts image files, which threads or DALI load, and searches galleries of images."""
+"""Runs models on image files that threads or DALI load, and searches image galleries."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class FailedFile:
 def predict_files(
     predictor: Predictor, files: Sequence[Path], runtime: Runtime | None
 ) -> Iterator[PredictedFile | FailedFile]:
-    """Predicts image files in batches, and yields one result per file, in order.
+    """Runs a model on image files in batches, and yields one result per file, in order.
 
     Args:
         predictor: Model.
@@ -181,7 +181,7 @@ def _finish_batch(
 def _predict_with_dali(
     predictor: Predictor, files: Sequence[Path], runtime: Runtime
 ) -> Iterator[PredictedFile | FailedFile]:
-    """Predicts image files that DALI loads and prepares in the same way as for evaluation."""
+    """Runs a model on image files that DALI loads and prepares in the same way as for evaluation."""
     from ppcls.data.build import build_file_loader
 
     rejected = RejectedImages(list_files(files))

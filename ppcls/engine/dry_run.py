@@ -54,9 +54,9 @@ class DryRunFigures:
         alone_images: Number of images per update that repeats one batch.
         loader: Images per second of the loader without training.
         evaluation: Seconds per evaluation; None without evaluation.
-        steps: Number of updates left in the run.
-        full_steps: Number of batches left divided by the batches of a full update. It is less than `steps`
-            if the last update of an epoch has fewer batches.
+        updates: Number of updates left in the run.
+        full_updates: Number of batches left divided by the batches of a full update. It is less than
+            ``updates`` if the last update of an epoch has fewer batches.
         evaluations: Number of evaluations left in the run.
     """
 
@@ -67,22 +67,22 @@ class DryRunFigures:
     alone_images: float
     loader: float
     evaluation: float | None
-    steps: int
-    full_steps: float
+    updates: int
+    full_updates: float
     evaluations: int
 
     @property
     def seconds(self) -> float:
         """Estimated duration of the remaining run in seconds, without setup and checkpoints."""
         # The prefetched batches can hide a slow loader, because only a few updates are measured.
-        step = max(self.fed, self.fed_images / self.loader)
-        return self.full_steps * step + self.evaluations * (self.evaluation or 0.0)
+        update = max(self.fed, self.fed_images / self.loader)
+        return self.full_updates * update + self.evaluations * (self.evaluation or 0.0)
 
 
 def describe(measured: DryRunFigures) -> list[str]:
     """Returns the measurements as lines of text."""
     m = measured
-    duration = f"{clock(m.seconds)} (h:mm:ss) for {m.steps} updates"
+    duration = f"{clock(m.seconds)} (h:mm:ss) for {m.updates} updates"
     if m.evaluation is not None:
         duration += f" and {m.evaluations} evaluations of {_seconds(m.evaluation)}"
     return [
@@ -103,7 +103,7 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
 
 
-STEPS = 3
+UPDATES = 3
 # Number of first updates, without and with CUDA graphs. They are not measured, because they build kernels and
 # capture graphs.
 WARM_UP, WARM_UP_CAPTURE = 2, EAGER_UPDATES + 2
@@ -129,8 +129,8 @@ def dry_run(config: Config, runtime: Runtime) -> str:
             measured, batches = _measure(run, feed.prefetched)
             lines = [
                 *run.notes,
-                f"dry run: {STEPS} updates after {_warm_up(run)} to warm up, {STEPS} that repeat one batch, "
-                f"{batches} batches of the loader alone"
+                f"dry run: {UPDATES} updates after {_warm_up(run)} to warm up, {UPDATES} that repeat one "
+                f"batch, {batches} batches of the loader alone"
                 + ("" if run.evaluator is None else ", and two batches of an evaluation"),
                 *_short_epochs(run.state),
                 *describe(measured),
@@ -150,20 +150,20 @@ def _measure(run: Run, prefetched: int) -> tuple[DryRunFigures, int]:
     state, settings = run.state, run.settings
     done, order = state.epoch, state.loader.order
     left = settings.epochs - done
-    steps = left * state.updates_per_epoch - state.updates_of_epoch
+    updates = left * state.updates_per_epoch - state.updates_of_epoch
     batches_left = left * len(state.loader) - state.step
     due = [settings.evaluates_after(epoch) for epoch in range(done + 1, settings.epochs + 1)]
     state.network.train()
     batches = endless(state.loader)
     last = _feed(run, batches, _warm_up(run))
-    alone = _repeat(run, last, STEPS)
+    alone = _repeat(run, last, UPDATES)
     alone_images = len(last.image) * order.world * order.accumulate
     del last  # frees its memory
     loader, counted = _time_loader(state.runtime, batches, prefetched)
     _feed(run, batches, _REFILL)
     images, fed, waited = _time_fed(run, batches)
     world = state.runtime.world_size
-    fed, waited, alone = (all_reduce(np.array([fed, waited, alone]), world, maximum=True) / STEPS).tolist()
+    fed, waited, alone = (all_reduce(np.array([fed, waited, alone]), world, maximum=True) / UPDATES).tolist()
     images, loader = all_reduce(np.array([images, loader], np.float64), world).tolist()
     evaluation = None
     if run.evaluator is not None:
@@ -173,21 +173,24 @@ def _measure(run: Run, prefetched: int) -> tuple[DryRunFigures, int]:
         fed=fed,
         waited=waited,
         alone=alone,
-        fed_images=images / STEPS,
+        fed_images=images / UPDATES,
         alone_images=alone_images,
         loader=loader,
         evaluation=evaluation,
-        steps=max(0, steps),
-        full_steps=max(0, batches_left) / order.accumulate,
+        updates=max(0, updates),
+        full_updates=max(0, batches_left) / order.accumulate,
         evaluations=sum(due),
     )
     return measured, counted
 
 
-def _updates(state: TrainState, steps: int) -> Iterator[bool]:
-    """Yields, for each batch of ``steps`` updates, whether the batch ends an update. Equal on all ranks."""
+def _updates(state: TrainState, count: int) -> Iterator[bool]:
+    """Yields whether a batch ends an update, for each batch of the next ``count`` updates.
+
+    All ranks yield the same values.
+    """
     accumulate = state.loader.order.accumulate
-    for number in range(1, steps * accumulate + 1):
+    for number in range(1, count * accumulate + 1):
         yield number % accumulate == 0
 
 
@@ -202,10 +205,10 @@ def _train_batch(run: Run, batch: Batch, *, update: bool) -> None:
     run.step(run.state, full, NO_HOOKS)
 
 
-def _feed(run: Run, batches: Iterator[Batch], steps: int) -> Batch:
-    """Trains ``steps`` updates with the loader, and returns the last batch."""
+def _feed(run: Run, batches: Iterator[Batch], count: int) -> Batch:
+    """Trains ``count`` updates with the loader, and returns the last batch."""
     batch: Batch | None = None
-    for update in _updates(run.state, steps):
+    for update in _updates(run.state, count):
         batch = next(batches)
         _train_batch(run, batch, update=update)
     run.state.runtime.synchronize()
@@ -220,7 +223,7 @@ def _time_fed(run: Run, batches: Iterator[Batch]) -> tuple[float, float, float]:
         The number of images, the elapsed seconds, and the seconds spent waiting for data.
     """
     images, wait, start = 0, build_data_wait(run.state.runtime), time.perf_counter()
-    for update in _updates(run.state, STEPS):
+    for update in _updates(run.state, UPDATES):
         with wait.waiting():
             batch = next(batches)
         _train_batch(run, batch, update=update)
@@ -229,10 +232,10 @@ def _time_fed(run: Run, batches: Iterator[Batch]) -> tuple[float, float, float]:
     return images, time.perf_counter() - start, wait.seconds
 
 
-def _repeat(run: Run, batch: Batch, steps: int) -> float:
-    """Returns the elapsed seconds of ``steps`` updates that repeat one batch."""
+def _repeat(run: Run, batch: Batch, count: int) -> float:
+    """Returns the elapsed seconds of ``count`` updates that repeat one batch."""
     start = time.perf_counter()
-    for update in _updates(run.state, steps):
+    for update in _updates(run.state, count):
         _train_batch(run, batch, update=update)
     run.state.runtime.synchronize()
     return time.perf_counter() - start
@@ -306,8 +309,8 @@ def _picture(split: Split, index: Index) -> float | None:
 
 
 def _short_epochs(state: TrainState) -> list[str]:
-    steps = state.updates_per_epoch
-    return [f"an epoch has only {steps} updates; several epochs were measured"] if steps < STEPS else []
+    updates = state.updates_per_epoch
+    return [f"an epoch has only {updates} updates; several epochs were measured"] if updates < UPDATES else []
 
 
 def _describe_conflict(run: Run) -> list[str]:

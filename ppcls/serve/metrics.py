@@ -22,7 +22,7 @@ class ServerMetrics:
     Attributes:
         requests: Number of requests by status.
         seconds: Time in seconds from the headers of a request to its response.
-        images: Number of predicted images.
+        images: Number of images with a prediction.
         preparation: Time in seconds to decode and transform an image.
         queue: Time in seconds that an image waits for its batch to start.
         batch: Number of images in a batch.
@@ -42,7 +42,9 @@ class ServerMetrics:
         self.seconds = histogram(
             "ppcls_request_seconds", "Time to answer a request in seconds.", _SECONDS, ()
         )
-        self.images = Counter("ppcls_images", "Number of predicted images.", _MODEL, registry=registry)
+        self.images = Counter(
+            "ppcls_images", "Number of images with a prediction.", _MODEL, registry=registry
+        )
         self.preparation = histogram(
             "ppcls_preparation_seconds", "Time to decode and transform an image in seconds.", _SECONDS
         )

@@ -1,4 +1,4 @@
-"""Predicts the images of several requests with one model, in batches."""
+"""Runs one model on the images of several requests, in batches."""
 
 from __future__ import annotations
 

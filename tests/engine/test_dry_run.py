@@ -112,7 +112,7 @@ def test_dry_run_of_epoch_shorter_than_an_update(
     config = make_config(Arch__name="Small", Global__epochs=3, Global__update_freq=8)
     module.dry_run(config, cpu)
     (measured,) = found
-    assert (measured.steps, measured.full_steps) == (3, 1.5)  # 4 batches per epoch
+    assert (measured.updates, measured.full_updates) == (3, 1.5)  # 4 batches per epoch
 
 
 def spoil(images: Path, tmp_path: Path, split: str = "Train") -> dict[str, str]:

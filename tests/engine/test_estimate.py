@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ppcls.engine.dry_run import STEPS, DryRunFigures, _short_epochs, describe
+from ppcls.engine.dry_run import UPDATES, DryRunFigures, _short_epochs, describe
 
 FOUND = DryRunFigures(
     fed=0.5,
@@ -18,8 +18,8 @@ FOUND = DryRunFigures(
     alone_images=256,
     loader=1000.0,
     evaluation=12.0,
-    steps=1000,
-    full_steps=1000.0,
+    updates=1000,
+    full_updates=1000.0,
     evaluations=4,
 )
 
@@ -27,18 +27,18 @@ FOUND = DryRunFigures(
 def test_steps_and_evaluations_add_up() -> None:
     assert FOUND.seconds == pytest.approx(1000 * 0.5 + 4 * 12)
     assert replace(FOUND, evaluation=None, evaluations=0).seconds == pytest.approx(500)
-    assert replace(FOUND, steps=0, full_steps=0.0, evaluations=0).seconds == 0
+    assert replace(FOUND, updates=0, full_updates=0.0, evaluations=0).seconds == 0
 
 
 def test_estimate_of_partial_update_is_shorter() -> None:
-    assert replace(FOUND, full_steps=10.5).seconds == pytest.approx(10.5 * 0.5 + 4 * 12)
+    assert replace(FOUND, full_updates=10.5).seconds == pytest.approx(10.5 * 0.5 + 4 * 12)
 
 
 def test_estimate_ignores_prefetched_batches_of_slow_loader() -> None:
     assert replace(FOUND, loader=128.0).seconds == pytest.approx(1000 * 2.0 + 4 * 12)
 
 
-@pytest.mark.parametrize(("updates", "noted"), [(STEPS - 1, True), (STEPS, False)])
+@pytest.mark.parametrize(("updates", "noted"), [(UPDATES - 1, True), (UPDATES, False)])
 def test_epochs_shorter_than_the_measured_updates_are_noted(updates: int, noted: bool) -> None:
     state: Any = SimpleNamespace(updates_per_epoch=updates)
     assert bool(_short_epochs(state)) == noted

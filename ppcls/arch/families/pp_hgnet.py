@@ -209,7 +209,10 @@ class LightConv(nn.Layer):  # type: ignore[misc]
 
 
 class PPHGNetV2Stem(nn.Layer):  # type: ignore[misc]
-    """Reduces the size to a quarter. At half the size, two convolutions run in parallel with a pooling."""
+    """Reduces the size to a quarter.
+
+    At half the size, a branch of two convolutions runs in parallel with a pooling layer.
+    """
 
     def __init__(
         self,

@@ -107,7 +107,10 @@ def _gradients(context: Any, gradient: Tensor, total: Tensor | None) -> tuple[Te
 
 
 def _channels_last(weight: Tensor) -> Tensor:
-    """Returns weights in the order [C', KH, KW, C], which weights of 1x1 kernels already have in memory."""
+    """Returns weights in the memory order [C', KH, KW, C].
+
+    The weights of 1x1 kernels already have this order, so they are not transposed.
+    """
     return contiguous(weight if weight.shape[2] == weight.shape[3] == 1 else weight.transpose([0, 2, 3, 1]))
 
 

@@ -30,10 +30,10 @@ def norm_relu(norm: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None = None) -
 
 
 def expect_float16(model: nn.Layer) -> None:
-    """Makes the compiled program of a model use fused operators that AMP (level O1) will run in float16.
+    """Sets ``float16_expected`` on BatchNorm layers, so that compiled models use fused operators with AMP O1.
 
-    This mark is necessary because Paddle casts a program after building it. While operators are selected, the
-    tensors are still float32.
+    The attribute is necessary because Paddle casts a program after building it. While operators are selected,
+    the tensors are still float32.
     """
     for layer in model.sublayers():
         if isinstance(layer, nn.BatchNorm2D):

@@ -85,9 +85,9 @@ class Execution:
 def autotune(config: Config) -> Config:
     """Returns the config with the fastest values of the settings that it does not set explicitly.
 
-    The choice is read from the cache, or measured and saved there. It is unknown for short runs that are not
-    in the cache, because they are not measured, and if the cache cannot be read or written, which is reported
-    on standard error. In these cases, float16 runs use NHWC, and other runs do not change.
+    The fastest values are read from the cache, or measured and saved there. Short runs are not measured, and
+    an error of the cache is reported on standard error. If the fastest values are unknown for one of these
+    reasons, float16 runs use NHWC, and other runs do not change.
 
     The config is not changed for deterministic runs, runs without a GPU or on several machines, models of
     several parts, and ``Global.autotune: False``.

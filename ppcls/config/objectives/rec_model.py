@@ -83,7 +83,7 @@ class FC(HeadSpec, LayerAttributes):
 
 
 class VehicleNeck(Spec):
-    """A 1x1 convolution as Neck. It computes the same as FC, with the parameter names of PaddleClas."""
+    """A 1x1 convolution as Neck, equivalent to FC. Its parameters have the names that PaddleClas uses."""
 
     in_channels: Count
     """Number of channels of the backbone's output."""

@@ -31,7 +31,7 @@ class EpochSampler(Hashable, Protocol):
     def describe(self) -> str:
         """Returns a text that identifies the sampler.
 
-        The texts of two samplers of the same length are equal if the samplers choose equal epochs.
+        Samplers with the same text and length yield the same samples for the same data, seed and epoch.
         """
 
 
@@ -68,7 +68,7 @@ class ListSampler:
 
     def describe(self) -> str:
         """Returns a text that identifies the sampler. See `EpochSampler`."""
-        return f"{len(self)} listed"
+        return f"{len(self)} listed {_digest(np.array(self.listed, np.int64))}"
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ class RandomErasing(Transform):
 
     The area of the rectangle, as a share of the image's area, is uniform between ``sl`` and ``sh``. The
     aspect ratio, height / width, is uniform between ``r1`` and 1 / ``r1``, limited to rectangles that fit
-    into the image. All positions of the rectangle are equally likely. So the first rectangle always fits.
+    into the image, so no further attempts are necessary. All positions of the rectangle are equally likely.
     """
 
     EPSILON: Fraction = Field(0.5, description="share of the images in which a rectangle is filled")
@@ -69,7 +69,7 @@ class RandomErasing(Transform):
     )
     attempt: Count = Field(
         100,
-        description="no effect, accepted for compatibility with PaddleClas; the first rectangle always fits",
+        description="no effect, accepted for compatibility with PaddleClas; every rectangle fits",
     )
     use_log_aspect: bool = Field(
         False, description="draw the logarithm of the aspect ratio uniformly, instead of the ratio itself"
