@@ -7,7 +7,15 @@ import cv2
 import numpy as np
 import pytest
 import yaml
-from small_classifier import CLASSES, config_tree, write_config, write_image, write_names, write_weights
+from small_classifier import (
+    CLASSES,
+    config_tree,
+    forget_files,
+    write_config,
+    write_image,
+    write_names,
+    write_weights,
+)
 
 from ppcls.cli import export as export_cli
 from ppcls.config.base.errors import ConfigError
@@ -120,6 +128,7 @@ def test_predictor_of_missing_model_is_an_error(tmp_path: Path, name: str, messa
 
 def test_predictor_of_damaged_export_is_an_error(exported: Path, tmp_path: Path) -> None:
     (tmp_path / "inference.yml").write_bytes((exported / "inference.yml").read_bytes())
+    forget_files(tmp_path)
     with pytest.raises(UserError, match=r"no model; expected one of inference\.json"):
         Predictor(tmp_path)
     (program,) = [each for each in exported.iterdir() if each.suffix in (".json", ".pdmodel")]

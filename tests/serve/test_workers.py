@@ -16,7 +16,7 @@ import psutil
 import pytest
 from running import Running, running
 from runs import GUARD
-from small_classifier import config_tree, write_config, write_names, write_weights
+from small_classifier import config_tree, forget_files, write_config, write_names, write_weights
 
 from ppcls.cli.export import export
 from ppcls.cli.serve import serve
@@ -98,6 +98,7 @@ def test_model_that_cannot_be_loaded_ends_all_workers(
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "inference.yml").write_bytes((model / "inference.yml").read_bytes())
+    forget_files(broken)
     (broken / "inference.onnx").write_bytes(b"no model")
     assert serve(["--model", str(broken), "--workers", "2", "--port", "0"]) == 1
     errors = capfd.readouterr().err

@@ -36,6 +36,13 @@ def write_names(path: Path) -> Path:
     return path
 
 
+def forget_files(folder: Path) -> None:
+    """Removes the digests of the files from inference.yml, which exports of PaddleClas do not have."""
+    tree = yaml.safe_load((folder / "inference.yml").read_text(encoding="utf-8"))
+    tree["Export"].pop("files", None)
+    write_config(folder / "inference.yml", tree)
+
+
 def write_image(path: Path, seed: int, height: int = 40, width: int = 48) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     coarse = np.random.default_rng(seed).integers(0, 256, (4, 5, 3)).astype(np.uint8)

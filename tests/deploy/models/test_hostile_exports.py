@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from small_classifier import config_tree, write_config, write_image, write_names, write_weights
+from small_classifier import config_tree, forget_files, write_config, write_image, write_names, write_weights
 
 from ppcls.cli.export import export
 from ppcls.deploy.models.source import find_source
@@ -44,13 +44,6 @@ def changed(exported: Path, folder: Path, sections: dict[str, Any]) -> Path:
         tree[name] = values if name == "PostProcess" else {**tree[name], **values}
     write_config(copy / "inference.yml", tree)
     return copy
-
-
-def forget_files(exported: Path) -> None:
-    """Removes the digests of the files, which exports of PaddleClas do not have."""
-    tree = yaml.safe_load((exported / "inference.yml").read_text(encoding="utf-8"))
-    tree["Export"].pop("files")
-    write_config(exported / "inference.yml", tree)
 
 
 @pytest.mark.parametrize(

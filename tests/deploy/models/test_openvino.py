@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_classifier import config_tree, write_config, write_image, write_names, write_weights
+from small_classifier import config_tree, forget_files, write_config, write_image, write_names, write_weights
 
 from ppcls.cli.export import export
 from ppcls.cli.infer import infer
@@ -45,6 +45,7 @@ def test_openvino_returns_the_scores_of_onnxruntime(
 def test_damaged_model_is_an_error(exported: Path, tmp_path: Path) -> None:
     for name in ("inference.onnx", "inference.yml"):
         (tmp_path / name).write_bytes((exported / name).read_bytes())
+    forget_files(tmp_path)
     (tmp_path / "inference.onnx").write_bytes(b"damaged")
     with pytest.raises(UserError, match="OpenVINO cannot load this model"):
         Predictor(tmp_path)
@@ -53,6 +54,7 @@ def test_damaged_model_is_an_error(exported: Path, tmp_path: Path) -> None:
 @needs_openvino
 def test_openvino_file_without_its_weights_is_an_error(exported: Path, tmp_path: Path) -> None:
     (tmp_path / "inference.yml").write_bytes((exported / "inference.yml").read_bytes())
+    forget_files(tmp_path)
     (tmp_path / "inference.xml").touch()
     with pytest.raises(
         UserError, match=r"inference\.bin: no such file; expected the weights in the folder of"
