@@ -198,7 +198,10 @@ def _splits_to_check(arguments: argparse.Namespace) -> Iterator[tuple[str, Index
     if bool(arguments.paths) == bool(arguments.config):
         raise UserError("expected either files and folders to check, or -c CONFIG")
     if containers := [path for path in arguments.paths if path.suffix in SHARD_SUFFIXES]:
-        raise UserError(f"{containers[0]}: is a container; to check its images, use -c CONFIG")
+        raise UserError(
+            f"{containers[0]}: expected an image file or a folder, found a container; to check the images in "
+            "it, use -c CONFIG"
+        )
     if arguments.paths:
         yield "images", list_files(find_images(arguments.paths)), DecodeImage()
         return

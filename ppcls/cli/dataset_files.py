@@ -196,8 +196,8 @@ def read_source(arguments: argparse.Namespace) -> tuple[FileIndex, tuple[str, ..
         return index, list_class_folders(source)
     if source.suffix in SHARD_SUFFIXES:
         raise UserError(
-            f"{source}: is a container; expected a folder with one subfolder per class, or a list of "
-            "'path label'"
+            f"{source}: expected a folder with one subfolder per class, or a list file of 'path label', "
+            "found a container"
         )
     root = arguments.image_root or source.parent
     index = read_list(root, source, arguments.delimiter, follow_links=arguments.follow_links)

@@ -55,8 +55,9 @@ def from_line(line: str) -> Record:
     if not isinstance(tree, dict) or tree.get("kind") not in _KINDS:
         raise ValueError("expected an object whose 'kind' is 'train' or 'eval'")
     cls = _KINDS[tree.pop("kind")]
-    if set(tree) != set(_stored_fields(cls)):
-        raise ValueError(f"expected the fields of {cls.__name__}")
+    fields = _stored_fields(cls)
+    if set(tree) != set(fields):
+        raise ValueError(f"expected the fields {', '.join(fields)}, found {', '.join(tree)}")
     return cls(**_replace_null(tree))
 
 
@@ -77,7 +78,7 @@ def read_records(path: Path) -> list[Record]:
             records.append(from_line(line))
         except ValueError as error:
             if number < len(lines):
-                raise UserError(f"{path}:{number}: not a record of a run: {error}") from error
+                raise UserError(f"{path}:{number}: invalid record: {error}") from error
     return records
 
 

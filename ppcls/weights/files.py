@@ -88,15 +88,18 @@ def read_arrays(path: Path) -> Arrays:
     try:
         with open_regular(path):  # load_file would wait for the writer of a pipe
             arrays = dict(safetensors.numpy.load_file(path))
-        if any(array.dtype.kind not in "fiub" for array in arrays.values()):
-            raise TypeError("a dtype of the package ml_dtypes")
+        for array in arrays.values():
+            if array.dtype.kind not in "fiub":  # a dtype of the package ml_dtypes
+                raise TypeError(f"found {array.dtype}")
         return arrays
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path}: damaged, or not a safetensors file: {error}") from None
     except (AttributeError, TypeError) as error:
-        raise UserError(f"{path}: its dtype is not supported; save it as float32: {error}") from None
+        raise UserError(
+            f"{path}: tensors of this dtype are not supported ({error}); save them as float32"
+        ) from None
 
 
 def read_pdparams(path: Path) -> Arrays:

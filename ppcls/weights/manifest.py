@@ -150,8 +150,8 @@ def _check_file(path: Path, expected: FileRecord) -> None:
         ) from None
     if actual != expected:
         raise DamagedError(
-            f"{path}: damaged: expected {expected.size} bytes of SHA-256 {expected.sha256}, "
-            f"found {actual.size} bytes of SHA-256 {actual.sha256}; {_REPAIR}"
+            f"{path}: damaged: expected {expected.size} bytes with SHA-256 {expected.sha256}, "
+            f"found {actual.size} bytes with SHA-256 {actual.sha256}; {_REPAIR}"
         )
 
 

@@ -245,20 +245,24 @@ def _check_file(model: nn.Layer, names: set[str], source: str) -> None:
         is_export = isinstance(model, EfficientNetLite) and "efficientnet_lite" not in source
         if not model.timm_variant and not is_tensorflow and not is_export:
             raise UserError(
-                f"{source}: its name must contain tf_efficientnet. Other EfficientNets of timm and "
+                f"{source}: expected a file name with 'tf_efficientnet'. Other EfficientNets of timm and "
                 f"torchvision differ in padding and epsilon; to use them, set {_VARIANT}"
             )
     if isinstance(model, EfficientNetV2) and _EVEN_V2.search(source):
         raise UserError(
-            f"{source}: timm's efficientnetv2 has another padding; use tf_efficientnetv2_* of timm"
+            f"{source}: timm's efficientnetv2_* models are not supported, because their padding differs; use "
+            "weights of timm's tf_efficientnetv2_* models"
         )
     if isinstance(model, MixNet) and not re.search(r"(?<!tf_)mixnet", source):
         raise UserError(
-            f"{source}: its name must contain mixnet, and not tf_mixnet: timm's tf_mixnet_* have the same "
-            "names, but other padding and epsilon, and are not supported"
+            f"{source}: expected a file name with 'mixnet' but without 'tf_mixnet'; timm's tf_mixnet_* "
+            "models are not supported: their parameters have the same names, but padding and epsilon differ"
         )
     if isinstance(model, _MOBILENET_V3) and "tf_mobilenetv3" in source:
-        raise UserError(f"{source}: timm's tf_mobilenetv3 has another padding; use mobilenetv3_*_100 of timm")
+        raise UserError(
+            f"{source}: timm's tf_mobilenetv3_* models are not supported, because their padding differs; use "
+            "weights of timm's mobilenetv3_*_100 models"
+        )
     if isinstance(model, (ResNet, NumberedResNet)):
         first = "blocks.0.short.conv.weight" if isinstance(model, ResNet) else "bb_0_0.short._conv.weight"
         if first in model.state_dict() and not any(name.startswith("layer1.0.downsample.") for name in names):

@@ -194,7 +194,9 @@ def test_container_is_rejected_as_a_source(
     path = tmp_path / "a.tar"
     FORMATS["webdataset"].write(path, [ImageRecord("0.jpg", b"image", 3)])
     assert run(*command, path, "--out", tmp_path / "out") == 1
-    assert f"error: {path}: is a container; " in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"error: {path}: expected " in error
+    assert "found a container" in error
     assert not (tmp_path / "out").exists()
 
 

@@ -91,7 +91,7 @@ def test_read_records_ignores_only_a_cut_last_line(tmp_path: Path) -> None:
 def test_read_records_names_a_bad_line_before_the_last(tmp_path: Path, line: str) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(to_line(STEP) + line + "\n" + to_line(STEP))
-    with pytest.raises(UserError, match=r"metrics.jsonl:2: not a record of a run"):
+    with pytest.raises(UserError, match=r"metrics.jsonl:2: invalid record: "):
         read_records(path)
 
 

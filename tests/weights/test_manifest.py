@@ -47,8 +47,8 @@ def test_verify_changed_file_names_both_digests(tmp_path: Path, name: str) -> No
     with pytest.raises(DamagedError) as caught:
         verify(tmp_path)
     assert str(caught.value) == (
-        f"{tmp_path / name}: damaged: expected {len(data) - 1} bytes of SHA-256 {digests[0]}, "
-        f"found {len(data)} bytes of SHA-256 {digests[1]}; restore the file, or use another checkpoint"
+        f"{tmp_path / name}: damaged: expected {len(data) - 1} bytes with SHA-256 {digests[0]}, "
+        f"found {len(data)} bytes with SHA-256 {digests[1]}; restore the file, or use another checkpoint"
     )
 
 

@@ -208,7 +208,7 @@ def test_weights_with_the_padding_of_tensorflow_need_the_usual_network() -> None
 
 @pytest.mark.parametrize("source", ["tf_mixnet_s.in1k.safetensors", "model.safetensors"])
 def test_mixnet_weights_are_rejected_unless_their_name_shows_the_padding(source: str) -> None:
-    with pytest.raises(UserError, match=r"its name must contain mixnet, and not tf_mixnet"):
+    with pytest.raises(UserError, match=r"expected a file name with 'mixnet' but without 'tf_mixnet'"):
         fill_model(build_model("MixNet_S", CLASSES), timm_weights("mixnet_s"), source)
 
 
@@ -224,7 +224,12 @@ def test_mixnet_weights_are_rejected_unless_their_name_shows_the_padding(source:
             "hf-hub:timm/swinv2_tiny_window16_256.ms_in1k",
             "expected windows of 8 tokens in pretraining and 8 after it, got 16 and 16",
         ),
-        ("EfficientNetV2_S", "tf_efficientnetv2_s", "efficientnetv2_s.pth", "use tf_efficientnetv2_"),
+        (
+            "EfficientNetV2_S",
+            "tf_efficientnetv2_s",
+            "efficientnetv2_s.pth",
+            "use weights of timm's tf_efficientnetv2_",
+        ),
     ],
 )
 def test_weights_of_a_network_with_equal_names_and_shapes_are_rejected(

@@ -135,7 +135,10 @@ def test_damaged_safetensors_are_named(tmp_path: Path, damaged: bytes) -> None:
 def test_read_type_unknown_to_numpy_is_an_error(tmp_path: Path, dtype: str, size: int) -> None:
     path = tmp_path / "a.safetensors"
     path.write_bytes(in_safetensors(dtype, size))
-    with pytest.raises(UserError, match=r"a\.safetensors: its dtype is not supported; save it as float"):
+    with pytest.raises(
+        UserError,
+        match=r"a\.safetensors: tensors of this dtype are not supported \(.+\); save them as float32",
+    ):
         read_weights(path)
 
 

@@ -55,4 +55,7 @@ def write_config(source: Path, target: Path, values: Mapping[str, Any]) -> None:
             yaml.dump(tree, file)
         if read_tree(temporary) != expected:
             settings = " ".join(f"{path}={value}" for path, value in values.items())
-            raise UserError(f"{source}: cannot be copied with its comments; use the file with -o {settings}")
+            raise UserError(
+                f"{source}: cannot write a copy with the new settings and the original comments; use "
+                f"{source} with -o {settings} instead"
+            )

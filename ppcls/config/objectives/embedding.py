@@ -123,7 +123,8 @@ class DCHLoss(HashLoss):
     gamma: Positive = 20.0
     """Scale parameter of the Cauchy distribution of distances."""
     quantization: NonNegative = 0.1
-    """Weight of the quantization loss: the distance of each number from -1 or 1."""
+    """Weight of the quantization loss, which grows with the angle between an embedding and the vector of
+    its signs."""
 
 
 class LCDSHLoss(HashLoss):

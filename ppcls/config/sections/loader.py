@@ -36,15 +36,16 @@ class Dali(Section):
     """Part of an image to decode: `window`: only the part that a random crop needs; `whole`: the whole image,
     which is then cropped on the device; `auto`: `whole` if the decoder caches images, else `window`."""
     decode_on: Literal["auto", "gpu", "cpu"] = "auto"
-    """Device that decodes images if the GPU transforms them. `cpu` reduces the load of the GPU, but needs
-    enough cores. `auto`: the CPU with 12 threads or more, else the GPU."""
+    """Device that decodes images if the GPU transforms them. `cpu` reduces the load on the GPU, but needs
+    enough cores. `auto`: `cpu` if each process has at least 12 threads (`num_threads`) and no option of the
+    GPU's decoder is set, otherwise `gpu`."""
     hw_decoder_load: Annotated[Fraction | None, _AUTO] = None
     """Share of the JPEGs that the GPU's hardware decoder decodes, 0 to 1; `auto`: 0.9."""
     device_memory_padding: Annotated[Index | None, _AUTO] = None
-    """Initial GPU memory of each decoding thread, in bytes; `auto`: DALI's default, 16 MiB."""
+    """Initial size, in bytes, of the GPU buffer of each decoding thread; `auto`: DALI's default, 16 MiB."""
     host_memory_padding: Annotated[Index | None, _AUTO] = None
-    """Initial pinned host memory of each decoding thread, in bytes, for two buffers; `auto`: DALI's default,
-    8 MiB."""
+    """Initial size, in bytes, of each of the two pinned host buffers of a decoding thread; `auto`: DALI's
+    default, 8 MiB."""
     preallocate_width_hint: Annotated[Count | None, _AUTO] = None
     """Width of the largest image in pixels, for which DALI allocates memory in advance; `auto`: allocate no
     memory in advance."""

@@ -161,9 +161,10 @@ class Global(Section):
     the first step is finished, and for other work such as checkpoints (docs/gpu.md). Tools that predict,
     export or measure have no limit."""
     eval_mode: Literal["classification", "retrieval"] = "classification"
-    """Kind of evaluation. `retrieval` needs Arch.name: RecModel. It searches all other images for the
-    identity of each image of DataLoader.Eval, or the Gallery for the identity of each Query image. Labels may
-    be any integers. The reported loss is the sum of the losses of embeddings in Loss.Eval."""
+    """Kind of evaluation. `retrieval` needs Arch.name: RecModel. For each image of DataLoader.Eval, it
+    searches all other images for the same identity. With Query and Gallery, it searches Gallery for the
+    identity of each Query image. Labels may be any integers. The reported loss is the sum of those losses in
+    Loss.Eval that use embeddings."""
     feature_normalize: bool = True
     """In retrieval, compare embeddings by cosine (True) or by inner product (False)."""
     feature_binarize: Annotated[Literal["sign", "round"] | None, _FALSE_IS_NONE] = None

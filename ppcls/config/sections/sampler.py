@@ -83,9 +83,10 @@ def check_sizes(specs: Sequence[Transform], sizes: Sequence[int]) -> None:
         except ChainError as error:
             raise ValueError(f"at size {size}: {error}") from None
         if result != (size, size):
+            actual = "x".join(map(str, result)) if result else "different sizes"
             raise ValueError(
-                f"transform_ops produces images of {list(result or ())} at size {size}: a transform after "
-                f"{specs[at].kind} has a fixed size; remove it"
+                f"expected transform_ops to produce images of {size}x{size} for input_size {size}, "
+                f"got {actual}: a transform after {specs[at].kind} sets the size; remove that transform"
             )
 
 

@@ -283,8 +283,8 @@ class ReduceOnPlateau(RatedSchedule):
     factor: Part = 0.1
     """Factor by which each change multiplies the learning rate."""
     patience: Index = 10
-    """Number of consecutive evaluations without an improvement that do not change the learning rate. The next
-    evaluation without an improvement lowers the learning rate."""
+    """Number of consecutive evaluations without an improvement to tolerate. The next evaluation without an
+    improvement lowers the learning rate."""
     threshold: NonNegative = 1e-4
     """Smallest change of the best value that counts as an improvement."""
     threshold_mode: Literal["rel", "abs"] = "rel"

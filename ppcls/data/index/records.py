@@ -90,7 +90,8 @@ def read_records(
         indexes = _expand_patterns(index_paths, indexes=True)
     if len(indexes) != len(shard_paths):
         raise UserError(
-            f"index_paths: expected {len(shard_paths)} files, one for each file of paths, got {len(indexes)}"
+            f"index_paths: expected {len(shard_paths)} files, one for each file in 'paths', "
+            f"got {len(indexes)}"
         )
     files = OpenFiles()
     with ThreadPoolExecutor(_PARALLEL_SHARDS) as pool:

@@ -271,9 +271,10 @@ class ModelDescription(Section):
                 raise UserError(f"{path}: cannot be read: {error.strerror}; export the model again") from None
             if actual != record:
                 raise UserError(
-                    f"{path}: damaged or from another export: {DESCRIPTION} lists {record.size} bytes of "
-                    f"SHA-256 {record.sha256}, found {actual.size} bytes of SHA-256 {actual.sha256}; export "
-                    "the model again, or remove Export.files if you changed the model yourself"
+                    f"{path}: damaged or from another export: {DESCRIPTION} lists {record.size} bytes with "
+                    f"SHA-256 {record.sha256}, found {actual.size} bytes with SHA-256 {actual.sha256}; "
+                    f"export the model again, or remove Export.files from {DESCRIPTION} if you changed the "
+                    "model yourself"
                 )
 
     def with_record(self, record: ExportRecord) -> ModelDescription:

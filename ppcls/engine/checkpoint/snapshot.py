@@ -165,7 +165,8 @@ def fill_optimizer(state: TrainState, arrays: Arrays, weights: Arrays, source: P
         )
     except ValueError as error:
         raise UserError(
-            f"{source}: {error}; check that Optimizer and its frozen parameters are the same"
+            f"{source}: {error}; check that Optimizer and its frozen parameters are the same as in the run "
+            "that saved this checkpoint"
         ) from None
 
 

@@ -138,7 +138,7 @@ def test_read_records_uses_index_paths(
     paths = (f"{tmp_path}/part-*{container.suffix}",)
     index = read(dataset, paths=paths, index_paths=(f"{tmp_path}/indexes/*.idx",))
     assert [index.read(i) for i in range(8)] == [b"%d" % i for i in range(8)]
-    with pytest.raises(UserError, match="index_paths: expected 3 files, one for each file of paths, got 1"):
+    with pytest.raises(UserError, match="index_paths: expected 3 files, one for each file in 'paths', got 1"):
         read(dataset, paths=paths, index_paths=(f"{tmp_path}/indexes/part-0.idx",))
     with pytest.raises(UserError, match=f"{tmp_path}/part-0.idx: no index file for"):
         read(dataset, paths=paths)

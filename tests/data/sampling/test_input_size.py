@@ -160,7 +160,8 @@ def test_resize_chain_changes_only_the_resizing_op() -> None:
         ),
         (
             [DecodeImage(), RandCropImage(size=(60, 60)), CropImage(size=(24, 24)), NormalizeImage()],
-            "produces images of .24, 24. at size 40: a transform after RandCropImage has a fixed size",
+            "produce images of 40x40 for input_size 40, got 24x24: a transform after RandCropImage "
+            "sets the size",
         ),
         (
             [DecodeImage(), RandCropImage(size=(60, 60)), CropImage(size=(50, 50)), NormalizeImage()],

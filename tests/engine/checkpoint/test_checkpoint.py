@@ -425,10 +425,10 @@ def test_damaged_file_error_names_file_and_digests(output: Path, checkpoints: Ch
     with pytest.raises(UserError) as caught:
         checkpoints.find(str(output / LATEST))
     assert str(caught.value) == (
-        f"{path}: damaged: expected {size} bytes of SHA-256 {before}, found {size} bytes of SHA-256 {after}; "
-        "restore the file, or use another checkpoint"
+        f"{path}: damaged: expected {size} bytes with SHA-256 {before}, found {size} bytes with "
+        f"SHA-256 {after}; restore the file, or use another checkpoint"
     )
-    with pytest.raises(UserError, match=f"expected {size} bytes of SHA-256 {before}, found"):
+    with pytest.raises(UserError, match=f"expected {size} bytes with SHA-256 {before}, found"):
         read_weights(output / LATEST)
 
 
