@@ -148,7 +148,7 @@ def add_commands(subcommands: Subcommands) -> None:
         "--shard-size",
         type=positive_int,
         default=1000,
-        help="maximum size of the images in a shard in MB (default: %(default)s)",
+        help="maximum total size of the images in one shard, in MB (default: %(default)s)",
     )
     convert.set_defaults(run=_convert, interrupted="run the same command again to continue")
 

@@ -260,7 +260,10 @@ def _set_pretrained(_tree: Tree, weights: str | bool) -> dict[str, Any]:
 
 
 def _set_output(tree: Tree, folder: str) -> dict[str, Any]:
-    """Returns the new output folder, and the new folder of exported models if it was in the output folder."""
+    """Returns the keys to change for a new output folder.
+
+    If the folder of exported models is in the old output folder, it moves to the new one.
+    """
     overrides = {"Global.output_dir": folder}
     before, exported = node_at(tree, "Global.output_dir"), node_at(tree, "Global.save_inference_dir")
     if isinstance(before, str) and isinstance(exported, str) and exported.startswith(f"{before}/"):
@@ -278,7 +281,7 @@ def _set_amp(_tree: Tree, level: str) -> dict[str, Any]:
 
 
 def _set_image_size(tree: Tree, side: int) -> dict[str, Any]:
-    """Returns all sizes in the transforms, scaled so that the model gets square images of ``side`` pixels."""
+    """Returns the keys of all sizes in the transforms, scaled for square images of ``side`` pixels."""
     for path in splits(tree):
         for key in ("sampler.scales", "input_size"):
             if node_at(tree, f"{path}.{key}") is not None:

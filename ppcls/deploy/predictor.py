@@ -180,8 +180,8 @@ class Predictor:
         if not np.isfinite(outputs).all():
             outputs_name = "embeddings" if self.embeds else "scores"
             raise UserError(
-                f"{self.source.file}: the model returns NaN or infinite {outputs_name}, because its weights "
-                "contain NaN or values overflow"
+                f"{self.source.file}: the model returns NaN or infinite {outputs_name}: either its weights "
+                "contain NaN, or a computation overflows"
             )
         return outputs
 

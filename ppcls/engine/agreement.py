@@ -108,8 +108,8 @@ def choose_checkpoint(
         writing: Whether the run will write to its output folder.
 
     Raises:
-        UserError: ``requested`` is not a checkpoint, is damaged, or is missing on a machine. Or the run will
-            write, and the output folder contains another run.
+        UserError: ``requested`` is not a checkpoint, is damaged, or is missing on a machine; or the output
+            folder of a run that will write contains another run.
     """
     folder = None
     with fail_together(runtime):

@@ -59,7 +59,7 @@ class Plateau:
         return self._lower()
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state as a dictionary of numbers and texts, for a checkpoint."""
+        """Returns the state as a dictionary of numbers and strings, for a checkpoint."""
         return {
             "share": self._share,
             "best": self._best,

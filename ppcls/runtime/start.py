@@ -100,9 +100,9 @@ def start(settings: Global, progress: Progress | None = None, embedded: bool = F
         embedded: See `Runtime`.
 
     Raises:
-        UserError: The requested GPU can't be used with the installed Paddle. Or the environment contradicts
-            ``deterministic``. Or the GPU memory can't be divided as requested. Or the run needs another value
-            of a setting that Paddle reads only at its import, and Paddle is already imported.
+        UserError: The requested GPU can't be used with the installed Paddle, the environment contradicts
+            ``deterministic``, the GPU memory can't be divided as requested, or the run needs a different
+            value of a setting that Paddle has already read at its import.
     """
     for text in ("No ccache found", "When training, we now always track global mean"):
         warnings.filterwarnings("ignore", message=text)

@@ -135,7 +135,7 @@ def _read_zip(file: Any, size: int, budget: ReadBudget) -> Any:
     with zipfile.ZipFile(file) as archive:
         members = {info.filename: info for info in archive.infolist()}
         if any(info.compress_type != zipfile.ZIP_STORED for info in members.values()):
-            raise RejectedFileError("it is compressed")
+            raise RejectedFileError("its ZIP archive is compressed, which torch.save never does")
         if sum(info.file_size for info in members.values()) > size:
             raise ValueError("its members overlap")
         pickle = next((name for name in members if name.endswith("/data.pkl")), None)

@@ -66,7 +66,7 @@ class Twins(nn.Layer):  # type: ignore[misc]
         heads: Number of heads of each block, per stage.
         ratios: Width within the `Mlp` divided by the width of a token, per stage.
         depths: Number of blocks per stage.
-        local: Whether every second block attends within windows. The first block is such a block.
+        local: Whether the first, third, fifth ... block of each stage attends within windows.
         drop_rate: Dropout rate of tokens and after each layer.
         attn_drop_rate: Dropout rate of the attention weights.
         drop_path_rate: Probability of skipping the last block. It decreases linearly to 0 for the first

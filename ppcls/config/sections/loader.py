@@ -26,8 +26,8 @@ class Dali(Section):
     """Number of CPU threads per process; `auto`: the number of cores that the process may use, divided by the
     processes that share them."""
     prefetch_queue_depth: Annotated[Count | None, _AUTO] = None
-    """Number of batches to prepare in advance; `auto`: 2 on a GPU; on a CPU 2 per thread, at least 4, and at
-    most 32 or as many as fit into 2 GiB."""
+    """Number of batches to prepare in advance; `auto`: 2 on a GPU; on a CPU 2 per thread, limited
+    to 32 and to the number that fits into 2 GiB, but at least 4."""
     exec_dynamic: bool = True
     """Use DALI's dynamic executor, which returns batches without copying them."""
     affinity: Annotated[bool | None, _AUTO] = None

@@ -92,8 +92,8 @@ class ReadBudget:
         self._bytes -= size
         if self._operations < 0:
             raise RejectedFileError(
-                f"the file has more than {_MAX_OPERATIONS} instructions and values; repeated values count "
-                "each time"
+                f"the pickle exceeds the limit of {_MAX_OPERATIONS} instructions and values; a value that is "
+                "repeated counts each time"
             )
         if self._bytes < 0:
             raise RejectedFileError("text and arrays in the file have more bytes than the file")

@@ -78,7 +78,7 @@ class Checkpoints:
             alone: Whether rank 0 saves without waiting for other ranks, because they may have failed.
 
         Raises:
-            UserError: This checkpoint can't be written, or the previous one, which a thread wrote. Or weights
+            UserError: This checkpoint or the previous one in the background can't be written, or weights
                 are NaN or infinite. Earlier checkpoints are unchanged.
         """
         if state.runtime.is_main:

@@ -156,7 +156,10 @@ def _point_operations(spec: Policy, *names: str) -> DaliSuite:
 
 @augmentation(mag_range=(0, 20))  # type: ignore[untyped-decorator]
 def _cutout(data: Node, _: Node, square: Node, fill_value: int) -> Node:
-    """Fills a square. ``square``, [4], is its start and size, which already depend on the magnitude."""
+    """Fills the rectangle ``square``, [4]: top, left, height and width.
+
+    The magnitude is not used here, because the rectangle was computed from it.
+    """
     return fn.erase(data, anchor=square[:2], shape=square[2:], axis_names="HW", fill_value=[fill_value])
 
 

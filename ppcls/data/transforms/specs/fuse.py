@@ -34,7 +34,7 @@ from ppcls.data.transforms.specs.decisions import (
 class FusedTransform(Transform):
     """Base class of transforms that combine several neighbouring transforms of a chain.
 
-    The random numbers of the parts follow each other, starting at the slot of the op.
+    The parts use consecutive random numbers, in the order of the parts.
     """
 
     @property
