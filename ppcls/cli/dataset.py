@@ -117,7 +117,7 @@ def _add_demo_commands(subcommands: Subcommands) -> None:
         "images", type=positive_int, nargs="?", default=800, help="number of images (default: %(default)s)"
     )
     cells.add_argument(
-        "--seed", type=non_negative_int, default=0, help="seed of the cells (default: %(default)s)"
+        "--seed", type=non_negative_int, default=0, help="random seed for the pictures (default: %(default)s)"
     )
     cells.set_defaults(run=_cells)
     for name, parser in (("digits", digits), ("photos", photos), ("cells", cells)):

@@ -1,4 +1,4 @@
-"""Checks of hosts, API keys and body lengths, which every request passes before the application."""
+"""Checks the host, the API key and the body length of each request before the application receives it."""
 
 from __future__ import annotations
 

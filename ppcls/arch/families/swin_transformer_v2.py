@@ -105,9 +105,9 @@ class SwinTransformerV2(SwinTransformer):
     """The Swin Transformer V2 network.
 
     Args:
-        side: Side of the images in the publication in pixels. For such images, no window is larger than the
-            feature map of its stage.
-        trained_windows: Side of the windows in pretraining per stage; 0 for the side of the stage's windows.
+        side: Image side of the publication, in pixels. For such images, no window is larger than the feature
+            map of its stage.
+        trained_windows: Window side of each stage in pretraining; 0 if it equals that of this network.
         options: Further arguments of `SwinTransformer`.
     """
 

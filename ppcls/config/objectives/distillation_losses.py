@@ -182,9 +182,9 @@ class DistillationDISTLoss(LogitPairLoss):
     """Correlation between the softmax probabilities of both models (DIST, Huang et al. 2022)."""
 
     beta: NonNegative = 1.0
-    """Weight of the correlation over the classes of each image."""
+    """Weight of the correlation over the classes, computed for each image."""
     gamma: NonNegative = 1.0
-    """Weight of the correlation over the images of each class."""
+    """Weight of the correlation over the images of a batch, computed for each class."""
 
 
 class DistillationTopkAcc(TopkAcc):

@@ -215,7 +215,7 @@ class CalibrationError(MetricSpec):
     lower_is_better: ClassVar[bool] = True
     whole_dataset: ClassVar[bool] = True
     bins: Annotated[int, Bound(gt=0, le=1000)] = 15
-    """Number of bins of the probability."""
+    """Number of bins into which the probabilities from 0 to 1 are divided."""
 
     @property
     def names(self) -> tuple[str, ...]:

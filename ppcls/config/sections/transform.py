@@ -167,7 +167,7 @@ class Transform(Spec):
         raise NotImplementedError(f"{self.kind} does not define its effect on an image")
 
     def resized(self, size: int) -> Transform | None:  # noqa: ARG002
-        """Returns a copy that produces square images of ``size`` pixels; None if it does not set the size."""
+        """Returns a copy that produces images of ``size`` x ``size`` pixels; None if no size is set."""
         return None
 
 

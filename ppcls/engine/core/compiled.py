@@ -60,8 +60,8 @@ def sum_gradients_in_convolutions(forward: Any) -> None:
 def merge_gradient_sums(block: Any) -> int:
     """Replaces sums of gradients in a block, in place, with convolutions that add to their output.
 
-    The last convolution of the block never adds. Paddle 2.6 stores ``use_addto`` per device until the next
-    ``conv2d_grad`` of a program runs, so the value would also affect convolutions outside of programs.
+    The last ``conv2d_grad`` of the block does not change. Paddle 2.6 keeps ``use_addto`` per device until the
+    next ``conv2d_grad`` of a program. So True would also affect convolutions that run outside of programs.
 
     Returns:
         Number of removed sums.

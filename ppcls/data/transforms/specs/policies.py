@@ -302,7 +302,7 @@ def parse_timm_config(text: str) -> TimmStrength:
     for part in parts:
         match = _TIMM_PART.fullmatch(part)
         if match is None:
-            raise ValueError(f"expected parts m, mstd, inc and n, each with a number, got '{part}'")
+            raise ValueError(f"expected m, mstd, inc or n, followed by a number, got '{part}'")
         values |= {name: number for name, number in match.groupdict().items() if number is not None}
     if "inc" not in values:
         raise ValueError(
