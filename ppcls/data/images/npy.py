@@ -59,8 +59,8 @@ def _check_array(spec: DecodeNumpy, shape: tuple[int, ...], fortran: bool, dtype
             "expected an array in C order, found Fortran order; convert it with numpy.ascontiguousarray"
         )
     if shape[0] * shape[1] > spec.max_pixels:
-        size = f"{shape[1]}x{shape[0]}"
-        raise DecodeError(f"expected at most {spec.max_pixels} pixels (DecodeNumpy.max_pixels), found {size}")
+        size = f"{shape[1]}x{shape[0]} pixels"
+        raise DecodeError(f"{size} are more than DecodeNumpy's max_pixels, {spec.max_pixels}")
     channels = shape[2] if len(shape) == 3 else 1
     if channels != spec.channels:
         raise DecodeError(f"expected [height, width, {spec.channels}], found {list(shape)}")

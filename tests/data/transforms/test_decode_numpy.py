@@ -112,7 +112,7 @@ def test_bad_array_is_rejected_with_reason(encoded: bytes, reason: str) -> None:
 
 
 def test_too_many_pixels_are_rejected() -> None:
-    with pytest.raises(DecodeError, match=r"expected at most 1199 pixels .*, found 40x30"):
+    with pytest.raises(DecodeError, match="40x30 pixels are more than DecodeNumpy's max_pixels, 1199"):
         read_npy(DecodeNumpy(channels=1, max_pixels=1199), saved(array(GREY)))
 
 
