@@ -90,12 +90,14 @@ def test_class_folder_with_another_name_is_reported(
 
     train("output")
     (pictures / "black cat").rename(pictures / "zcat")  # now all labels mean something else
-    told = "0 was 'black cat' and is now 'dog', 1 was 'dog' and is now 'emu', 2 was 'emu' and is now 'zcat'\n"
+    changes = (
+        "0 was 'black cat' and is now 'dog', 1 was 'dog' and is now 'emu', 2 was 'emu' and is now 'zcat'\n"
+    )
     best = tmp_path / "output" / "best_model"
     other = train("other", **{"Global.pretrained_model": best})
-    assert f"{best}: the classifier is used, although its classes had other names: {told}" in other
+    assert f"{best}: the classifier is used, although its classes had other names: {changes}" in other
     again = train("output", **{"Global.checkpoints": "auto", "Global.epochs": 3})
-    assert f"  changed: the class names: {told}" in again
+    assert f"  changed: the class names: {changes}" in again
 
 
 @pytest.mark.parametrize(

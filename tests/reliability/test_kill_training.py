@@ -100,7 +100,7 @@ class Life:
         return True
 
     def _look(self, notes: Path) -> None:
-        """Reads all that is there: each checkpoint is whole, none that was told of is lost."""
+        """Checks that each checkpoint is whole, and that no checkpoint that was reported as saved is lost."""
         if not self._output.exists():
             return
         saves = lines(notes, "saves")
@@ -110,16 +110,16 @@ class Life:
             for file in folder.glob("*.safetensors"):
                 read_arrays(file)
         self.readable += len(found)
-        told = [int(line.split()[0]) for line in saves if line.endswith("done")]
-        if told:
-            assert max(each.update for each in found) >= told[-1]
+        saved = [int(line.split()[0]) for line in saves if line.endswith("done")]
+        if saved:
+            assert max(each.update for each in found) >= saved[-1]
         for link in self._output.iterdir():
             if link.is_symlink():
                 verify(link)
         read_records(self._output / "metrics.jsonl")
 
 
-def told(output: Path) -> list[tuple[Any, ...]]:
+def recorded(output: Path) -> list[tuple[Any, ...]]:
     """Returns which steps a run's records tell, and all that its evaluations found."""
     return [
         (each.epoch, each.update, *(() if isinstance(each, StepRecord) else (each.loss, each.metrics)))
@@ -154,7 +154,7 @@ def test_run_killed_at_random_times_ends_with_the_same_bits(
         assert_same_files(straight / "best_model", output / "best_model")
         links = {path.name for path in straight.iterdir() if path.is_symlink()}
         assert links == {path.name for path in output.iterdir() if path.is_symlink()}
-        assert told(output) == told(straight)
+        assert recorded(output) == recorded(straight)
         assert not [path.name for path in (output / "checkpoints").iterdir() if path.name.startswith(".")]
         shutil.rmtree(output)
     assert within, "no kill hit a save"

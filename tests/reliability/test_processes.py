@@ -189,10 +189,10 @@ def test_real_runs_of_any_number_of_processes_agree(
         seen = [sample for update in range(first, first + 4) for sample in steps[1][update]]
         assert sorted(seen) == list(range(COUNT))
     assert all(found == steps[1] for found in steps.values())
-    told = ", ".join(f"{each:.0e}" for each in far.values())
+    rates = ", ".join(f"{each:.0e}" for each in far.values())
     figure(
         f"runs of 1, 2, 3 and 7 processes by gloo, {'dali' if use_dali else 'paddle.io'}: the same samples "
-        f"in each step, each once an epoch; weights differ by at most {told}"
+        f"in each step, each once an epoch; weights differ by at most {rates}"
     )
 
 

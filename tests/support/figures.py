@@ -26,8 +26,8 @@ def table(terminalreporter: Any) -> str:
     lines = []
     for file, found in sorted(files.items()):
         count = {kind: sum(each == kind for each, _ in found) for kind, _ in found}
-        told = ", ".join(f"{number} {kind}" for kind, number in count.items())
-        lines.append(f"{file}: {told}, {sum(report.duration for _, report in found):.0f} s")
+        counts = ", ".join(f"{number} {kind}" for kind, number in count.items())
+        lines.append(f"{file}: {counts}, {sum(report.duration for _, report in found):.0f} s")
         for kind, report in sorted(found, key=lambda each: each[1].nodeid):
             failed = "" if kind in ("passed", "skipped") else f"{kind.upper()}: "
             texts = [text for name, text in report.user_properties if name == "figure"]

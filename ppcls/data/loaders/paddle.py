@@ -9,8 +9,10 @@ import gc
 import json
 import multiprocessing
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple, cast
 
@@ -32,6 +34,8 @@ from ppcls.data.transforms.specs import Op, count_draws
 from ppcls.data.transforms.specs.fuse import resize_chain
 from ppcls.data.transforms.specs.rng import uniforms
 
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
+_NO_SWITCH = 60.0  # seconds
 Sample = tuple[NDArray[Any], Any]  # image; and its class id, or 0 or 1 for each class
 
 
@@ -173,15 +177,18 @@ def collect_before_fork() -> None:
 def exit_with_parent(_worker: int) -> None:
     """Starts a thread that ends this worker when the training process ends, even if that process is killed.
 
-    Without this, Paddle's workers would wait forever. The worker frees batches in shared memory that the
-    training process did not receive.
+    Without this, Paddle's workers would wait forever. The worker frees its batches in shared memory,
+    also those that a killed training process had received and not yet freed.
     """
 
     def wait_and_exit() -> None:
         parent = multiprocessing.parent_process()
         assert parent is not None
         parent.join()
+        sys.setswitchinterval(_NO_SWITCH)  # the main thread must not create further batches
         core._cleanup_mmap_fds()  # type: ignore[attr-defined]
+        for file in _SHARED_MEMORY.glob(f"paddle_{os.getpid()}_*"):
+            file.unlink(missing_ok=True)
         os._exit(1)
 
     Thread(target=wait_and_exit, daemon=True).start()

@@ -57,7 +57,7 @@ def test_label_is_the_turn_of_the_image(images: Path, tmp_path: Path, use_dali: 
                 seen.add(int(label))
                 epochs[-1].append(int(label))
     assert seen == {0, 1, 2, 3}
-    assert epochs[0] != epochs[1], "each epoch turns the images anew"
+    assert epochs[0] != epochs[1], "each epoch draws new rotations"
 
 
 def test_resumed_loader_draws_the_same_labels(images: Path, tmp_path: Path) -> None:

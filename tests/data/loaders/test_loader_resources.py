@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
@@ -20,7 +22,7 @@ from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
-from ppcls.data.loaders.paddle import PaddleLoader, PaddleSettings
+from ppcls.data.loaders.paddle import PaddleLoader, PaddleSettings, exit_with_parent
 from ppcls.data.sampling.order import Cursor, Order
 from ppcls.data.sampling.sampler import (
     SequentialSampler,
@@ -142,3 +144,40 @@ def test_interrupted_iteration_leaves_no_worker(index: Index) -> None:
         assert len(list(islice(loader, 1))) == 1
         gc.collect()
         assert multiprocessing.active_children() == []
+
+
+def start_worker_and_die(connection: Any) -> None:
+    """Starts a worker with a batch that was received, and ends as a killed training process does."""
+    worker = multiprocessing.get_context("fork").Process(target=wait_as_worker, args=[connection])
+    worker.start()
+    assert connection.recv() == "ready"
+    os._exit(9)
+
+
+def wait_as_worker(connection: Any) -> None:
+    exit_with_parent(0)
+    file = Path(f"/dev/shm/paddle_{os.getpid()}_0_1")
+    file.write_bytes(b"a batch")
+    connection.send(os.getpid())
+    time.sleep(300)
+
+
+def test_worker_of_a_killed_process_frees_batches_that_were_received() -> None:
+    here, there = multiprocessing.Pipe()
+    multiprocessing.get_context("fork").Process(target=start_worker_and_die, args=[there]).start()
+    worker = here.recv()
+    file = Path(f"/dev/shm/paddle_{worker}_0_1")
+    assert file.exists()
+    here.send("ready")
+    while Path(f"/proc/{worker}").exists() and "Z (" not in state(worker):
+        time.sleep(0.01)
+    assert not file.exists()
+
+
+def state(process: int) -> str:
+    """Returns the line with the state of a process; empty if it has ended."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return next(line for line in lines if line.startswith("State:"))

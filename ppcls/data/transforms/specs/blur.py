@@ -11,7 +11,7 @@ from pydantic import Field
 from ppcls.config.base.fields import Bound, Fraction
 from ppcls.config.sections.transform import ImageState, Transform
 from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decide, drawn_labels
-from ppcls.data.transforms.specs.fields import bernoulli, need_hwc
+from ppcls.data.transforms.specs.fields import bernoulli, need_hwc, need_not_float16
 
 _SMALLEST = 5  # minimum side of a kernel in pixels
 KernelBound = Annotated[int, Bound(ge=_SMALLEST + 1, le=64)]
@@ -39,8 +39,7 @@ class BlurImage(Transform):
     def after(self, state: ImageState) -> ImageState:
         """Checks the state, and returns it unchanged."""
         need_hwc(state)
-        if state.dtype == "float16":
-            raise ValueError("float16 images are not supported; put this transform before NormalizeImage")
+        need_not_float16(state)
         return state
 
 

@@ -88,6 +88,12 @@ def need_hwc(state: ImageState) -> None:
         raise ValueError("expected an HWC image, got CHW; put this transform before ToCHWImage")
 
 
+def need_not_float16(state: ImageState) -> None:
+    """Raises ValueError if the image is float16."""
+    if state.dtype == "float16":
+        raise ValueError("float16 images are not supported; put this transform before NormalizeImage")
+
+
 def need_unnormalized(state: ImageState) -> None:
     """Raises ValueError if the image is normalized."""
     if state.normalized:

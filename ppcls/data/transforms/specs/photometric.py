@@ -17,6 +17,7 @@ from ppcls.data.transforms.specs.fields import (
     Itself,
     bernoulli,
     need_hwc,
+    need_not_float16,
     need_rgb,
     uniform_between,
 )
@@ -166,8 +167,7 @@ class GaussianBlur(Transform):
     def after(self, state: ImageState) -> ImageState:
         """Checks the state, and returns it unchanged."""
         need_hwc(state)
-        if state.dtype == "float16":
-            raise ValueError("float16 images are not supported; put this transform before NormalizeImage")
+        need_not_float16(state)
         return state
 
 
