@@ -1,5 +1,5 @@
-// BatchNorm of NHWC images with an optional addition and ReLU, forward and backward, for training. This file is
-// appended to vector.cuh.
+// BatchNorm of NHWC images with an optional addition and ReLU: forward and backward for training, and forward with
+// running statistics for evaluation. This file is appended to vector.cuh.
 //
 // An image batch is a matrix [rows, channels] with one row per pixel. A thread handles the same 16 bytes (VECTOR
 // channels) of every stride-th row, so it keeps the channels' factors in registers. Blocks are two-dimensional:
@@ -119,15 +119,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 enum Tail { NONE, RELU, ADD_RELU };
 
 // Computes y = relu(x * scale + bias + z), without z or relu if TAIL excludes them. NaN stays NaN.
-// With a shortcut, `mask` receives one byte per vector. A bit is 1 if ReLU passes the gradient of that value.
+// With a shortcut, `mask` receives one byte per vector, unless it is null. A bit is 1 if ReLU passes the gradient of
+// that value.
 template <Tail TAIL>
 __device__ __forceinline__ void normalize(const uint4 *x, const uint4 *z, uint4 *y, unsigned char *mask,
-                                          const float *saved, int rows, int columns) {
-  const int column = blockIdx.x * blockDim.x + threadIdx.x, stride = gridDim.y * blockDim.y;
-  if (column >= columns) return;
-  float scale[VECTOR], bias[VECTOR];
-  load(saved, column, scale);
-  load(saved + columns * VECTOR, column, bias);
+                                          const float (&scale)[VECTOR], const float (&bias)[VECTOR], int column,
+                                          int rows, int columns) {
+  const int stride = gridDim.y * blockDim.y;
   for (int row = blockIdx.y * blockDim.y + threadIdx.y; row < rows; row += UNROLL * stride) {
     uint4 inputs[UNROLL], addends[UNROLL];
 #pragma unroll
@@ -155,9 +153,39 @@ __device__ __forceinline__ void normalize(const uint4 *x, const uint4 *z, uint4 
         }
       }
       y[index] = pack(value);
-      if (TAIL == ADD_RELU) mask[index] = bits;
+      if (TAIL == ADD_RELU && mask) mask[index] = bits;
     }
   }
+}
+
+template <Tail TAIL>
+__device__ __forceinline__ void normalize_batch(const uint4 *x, const uint4 *z, uint4 *y, unsigned char *mask,
+                                                const float *saved, int rows, int columns) {
+  const int column = blockIdx.x * blockDim.x + threadIdx.x;
+  if (column >= columns) return;
+  float scale[VECTOR], bias[VECTOR];
+  load(saved, column, scale);
+  load(saved + columns * VECTOR, column, bias);
+  normalize<TAIL>(x, z, y, mask, scale, bias, column, rows, columns);
+}
+
+template <Tail TAIL>
+__device__ __forceinline__ void normalize_running(const uint4 *x, const uint4 *z, uint4 *y, const float *gamma,
+                                                  const float *beta, const float *running_mean,
+                                                  const float *running_variance, float epsilon, int rows, int columns) {
+  const int column = blockIdx.x * blockDim.x + threadIdx.x;
+  if (column >= columns) return;
+  float scale[VECTOR], bias[VECTOR], mean[VECTOR], variance[VECTOR];
+  load(gamma, column, scale);
+  load(beta, column, bias);
+  load(running_mean, column, mean);
+  load(running_variance, column, variance);
+#pragma unroll
+  for (int j = 0; j < VECTOR; ++j) {
+    scale[j] *= rsqrtf(variance[j] + epsilon);
+    bias[j] -= mean[j] * scale[j];
+  }
+  normalize<TAIL>(x, z, y, nullptr, scale, bias, column, rows, columns);
 }
 
 // Computes the gradients of gamma and beta, and from these the factors of `input_gradient`. With a shortcut, `dz`
@@ -254,7 +282,13 @@ __device__ __forceinline__ void input_gradient(const uint4 *dy, const uint4 *x, 
   extern "C" __global__ void __launch_bounds__(THREADS, 1)                                                             \
       normalize_##tail(const uint4 *x, const uint4 *z, uint4 *y, unsigned char *mask, const float *saved, int rows,    \
                        int columns) {                                                                                  \
-    normalize<TAIL>(x, z, y, mask, saved, rows, columns);                                                              \
+    normalize_batch<TAIL>(x, z, y, mask, saved, rows, columns);                                                        \
+  }                                                                                                                    \
+  extern "C" __global__ void __launch_bounds__(THREADS, 1)                                                             \
+      normalize_running_##tail(const uint4 *x, const uint4 *z, uint4 *y, const float *gamma, const float *beta,        \
+                               const float *running_mean, const float *running_variance, float epsilon, int rows,      \
+                               int columns) {                                                                          \
+    normalize_running<TAIL>(x, z, y, gamma, beta, running_mean, running_variance, epsilon, rows, columns);             \
   }                                                                                                                    \
   extern "C" __global__ void __launch_bounds__(THREADS, 1)                                                             \
       parameter_gradients_##tail(const uint4 *dy, const uint4 *x, const unsigned char *mask, uint4 *dz,                \

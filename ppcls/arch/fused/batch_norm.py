@@ -46,6 +46,22 @@ def batch_norm(
     return output
 
 
+def normalize(
+    norm: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None = None, *, relu: bool = True
+) -> Tensor:
+    """Returns ``relu(norm(x) + shortcut)``, computed with the running statistics and without gradients.
+
+    Reads the images once. See `batch_norm` for the arguments.
+    """
+    x = contiguous(x)
+    shortcut = None if shortcut is None else contiguous(shortcut)
+    return _Launcher(x).normalize(x, norm, "none" if not relu else _tail(shortcut), shortcut)
+
+
+def _tail(shortcut: Tensor | None) -> Tail:
+    return "relu" if shortcut is None else "add_relu"
+
+
 class _BatchNorm(PyLayer):  # type: ignore[misc]
     """Differentiable BatchNorm, with an optional ReLU."""
 
@@ -117,6 +133,14 @@ class _Launcher:
         mask = None if shortcut is None else paddle.empty([x.size // vector_length(x.dtype)], "uint8")
         self._launch(f"normalize_{tail}", *map(address, (x, shortcut, output, mask, saved)))
         return output, saved, mask
+
+    def normalize(self, x: Tensor, norm: nn.BatchNorm2D, tail: Tail, shortcut: Tensor | None) -> Tensor:
+        """Returns the output with running statistics."""
+        output = paddle.empty_like(x)
+        statistics = norm.weight, norm.bias, norm._mean, norm._variance
+        epsilon = ctypes.c_float(norm._epsilon)
+        self._launch(f"normalize_running_{tail}", *map(address, (x, shortcut, output, *statistics)), epsilon)
+        return output
 
     def backward(
         self, gradient: Tensor, x: Tensor, saved: Tensor, tail: Tail, mask: Tensor | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
@@ -30,9 +31,9 @@ def check_available() -> None:
 def fuse(model: nn.Layer) -> int:
     """Makes the NHWC convolutions, batch norms and max poolings of a model use the fused kernels.
 
-    Batch norms use the kernels in training mode only. Frozen batch norms, which normalize with running
-    statistics, do not change. Subclasses of Paddle's layers, which may compute something else, do not change
-    either, except `ImageConv2D`.
+    Batch norms use the kernels in training mode, and in evaluation mode if gradients are disabled. Frozen
+    batch norms, which normalize with running statistics during training, do not change. Subclasses of
+    Paddle's layers, which may compute something else, do not change either, except `ImageConv2D`.
 
     Returns:
         Number of convolutions and batch norms that were fused.
@@ -117,20 +118,28 @@ def _fork(layer: nn.Conv2D, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _normalize(layer: nn.BatchNorm2D, x: Tensor) -> Tensor:
-    if not _fuses(layer, x):
+    if (kernel := find_kernel(layer, x)) is None:
         return nn.BatchNorm2D.forward(layer, x)
-    return batch_norm.batch_norm(layer, x, relu=False)
+    return kernel(layer, x, relu=False)
 
 
 def _norm_relu(layer: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None) -> Tensor:
-    if not _fuses(layer, x):
+    if (kernel := find_kernel(layer, x)) is None:
         x = nn.BatchNorm2D.forward(layer, x)
         return F.relu(x if shortcut is None else x + shortcut)
-    return batch_norm.batch_norm(layer, x, None if shortcut is None else _cast(shortcut, x.dtype))
+    return kernel(layer, x, None if shortcut is None else _cast(shortcut, x.dtype))
 
 
-def _fuses(layer: nn.BatchNorm2D, x: Tensor) -> bool:
-    return layer.training and fills_vectors(x.shape[-1], x.dtype)
+def find_kernel(layer: nn.BatchNorm2D, x: Tensor) -> Callable[..., Tensor] | None:
+    """Returns the fused function for a layer and its images; None if the layer must use Paddle's operators.
+
+    With gradients enabled, for example for heat maps, layers in evaluation mode use Paddle's operators.
+    """
+    if not fills_vectors(x.shape[-1], x.dtype) or layer.weight.dtype != paddle.float32:
+        return None
+    if layer.training:
+        return batch_norm.batch_norm
+    return None if paddle.is_grad_enabled() else batch_norm.normalize
 
 
 def _max_pool(layer: nn.MaxPool2D, x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.fused.batch_norm import batch_norm
+from ppcls.arch.fused.batch_norm import batch_norm, normalize
 from ppcls.arch.fused.convolution import Geometry, convolve, convolve_fork
 from ppcls.arch.fused.cuda import (
     CudaUnavailableError,
@@ -99,6 +99,29 @@ def test_batch_norm_matches_its_formulas(shape: tuple[int, ...], tail: str, dtyp
     _assert_close(norm._variance, 0.9 + 0.1 * variance, 1e-5)
     if tail == "add_relu":
         _assert_close(shortcut.grad, passed, tolerance)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tail", ["none", "relu", "add_relu"])
+@pytest.mark.parametrize("shape", [(8, 14, 14, 256), (4, 7, 7, 2048), (3, 5, 5, 24)])
+def test_normalize_uses_running_statistics_and_keeps_them(
+    shape: tuple[int, ...], tail: str, dtype: str
+) -> None:
+    norm = nn.BatchNorm2D(shape[-1], data_format="NHWC")
+    norm.eval()
+    parameters = norm.weight, norm.bias, norm._mean, norm._variance
+    for seed, parameter in enumerate(parameters):
+        parameter.set_value(_random((shape[-1],), "float32", seed, shift=1.0).abs() + 0.1)
+    gamma, beta, mean, variance = map(_exact, parameters)
+    x, shortcut = _random(shape, dtype, 5, shift=1.0), _random(shape, dtype, 6)
+    with paddle.no_grad():
+        y = normalize(norm, x, shortcut if tail == "add_relu" else None, relu=tail != "none")
+    expected = (_exact(x) - mean) / np.sqrt(variance + 1e-5) * gamma + beta
+    expected += _exact(shortcut) if tail == "add_relu" else 0.0
+    _assert_close(y, expected if tail == "none" else np.maximum(expected, 0), TOLERANCE[dtype])
+    assert (_exact(norm._mean) == mean).all()
+    assert (_exact(norm._variance) == variance).all()
 
 
 @pytest.mark.gpu

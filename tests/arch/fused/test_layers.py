@@ -9,12 +9,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+import paddle
 import pytest
 from paddle import nn
 from paths import ROOT, SUPPORT
 
 from ppcls.arch.build import build_model
-from ppcls.arch.fused.layers import fuse
+from ppcls.arch.fused.batch_norm import batch_norm, normalize
+from ppcls.arch.fused.layers import find_kernel, fuse
 from ppcls.config.schema import Config
 from ppcls.engine.core.build import build_state
 from ppcls.errors import UserError
@@ -58,6 +60,16 @@ def test_fuse_copy_of_a_model_uses_its_own_weights() -> None:
     for one, other in zip(model.sublayers(), twin.sublayers(), strict=True):
         if "forward" in vars(one):
             assert other.forward.__self__ is other
+
+
+def test_find_kernel_in_evaluation_needs_disabled_gradients() -> None:
+    norm, images = nn.BatchNorm2D(64, data_format="NHWC"), paddle.rand([2, 4, 4, 64])
+    assert find_kernel(norm, images) is batch_norm
+    norm.eval()
+    assert find_kernel(norm, images) is None
+    with paddle.no_grad():
+        assert find_kernel(norm, images) is normalize
+        assert find_kernel(norm, images[..., :3]) is None
 
 
 def test_build_state_fused_kernels_on_a_cpu_are_an_error(make_config: Callable[..., Config]) -> None:
