@@ -25,6 +25,7 @@ from ppcls.data.records.pickled import (
     PickleInterpreter,
     ReadBudget,
     RejectedFileError,
+    describe_value,
     expect_type,
     reading_weights,
 )
@@ -85,7 +86,7 @@ class _TorchInterpreter(PickleInterpreter):
         tag, constructor, key = expect_type(tuple, value)[:3]
         kind = expect_type(PickledConstructor, constructor).kind
         if tag != "storage" or kind not in _DTYPES:
-            raise RejectedFileError("it refers to an object that is not a storage")
+            raise RejectedFileError("a reference to an object that is not a storage")
         return self.storages.setdefault(expect_type(str, key), _Storage(kind, key))
 
     def construct(self, kind: str, arguments: tuple[Any, ...]) -> Any:
@@ -93,10 +94,17 @@ class _TorchInterpreter(PickleInterpreter):
         if kind == "tensor":
             storage, offset, shape, strides = arguments[:_TENSOR_ARGUMENTS]
             numbers = [offset, *expect_type(tuple, shape), *expect_type(tuple, strides)]
-            if not len(shape) == len(strides) <= MAX_DIMENSIONS or any(
-                type(number) is not int or not 0 <= number < MAX_INTEGER for number in numbers
-            ):
-                raise ValueError("a tensor has an invalid shape")
+            if not len(shape) == len(strides) <= MAX_DIMENSIONS:
+                raise ValueError(
+                    f"expected a tensor with at most {MAX_DIMENSIONS} dimensions and one stride for each, "
+                    f"found {len(shape)} dimensions and {len(strides)} strides"
+                )
+            for number in numbers:
+                if type(number) is not int or not 0 <= number < MAX_INTEGER:
+                    raise ValueError(
+                        "expected integers from 0 to 2**63 - 1 as offset, shape and strides of a tensor, "
+                        f"found {describe_value(number)}"
+                    )
             return _Tensor(expect_type(_Storage, storage), offset, shape, strides)
         if kind == "parameter":
             return expect_type(_Tensor, arguments[0])
@@ -135,12 +143,13 @@ def _read_zip(file: Any, size: int, budget: ReadBudget) -> Any:
     with zipfile.ZipFile(file) as archive:
         members = {info.filename: info for info in archive.infolist()}
         if any(info.compress_type != zipfile.ZIP_STORED for info in members.values()):
-            raise RejectedFileError("its ZIP archive is compressed, which torch.save never does")
-        if sum(info.file_size for info in members.values()) > size:
-            raise ValueError("its members overlap")
+            raise RejectedFileError("a compressed ZIP archive, which torch.save never writes")
+        total = sum(info.file_size for info in members.values())
+        if total > size:
+            raise ValueError(f"expected members of at most {size} bytes in total, found {total} bytes")
         pickle = next((name for name in members if name.endswith("/data.pkl")), None)
         if pickle is None:
-            raise ValueError("it has no data.pkl")
+            raise ValueError("expected a ZIP archive with the member data.pkl, found none")
         interpreter = _TorchInterpreter(budget)
         content = interpreter.run(archive.read(pickle))
         folder = pickle.removesuffix("data.pkl") + "data/"
@@ -152,7 +161,7 @@ def _read_zip(file: Any, size: int, budget: ReadBudget) -> Any:
 def _read_legacy(file: Any, budget: ReadBudget) -> Any:
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if PickleInterpreter(budget).run(data) != _MAGIC_NUMBER:
-            raise ValueError("the magic number is missing")
+            raise ValueError("expected the magic number of PyTorch's files at the start, found another value")
         for _ in ("protocol", "system"):
             PickleInterpreter(budget).run(data)
         interpreter = _TorchInterpreter(budget)
@@ -161,8 +170,11 @@ def _read_legacy(file: Any, budget: ReadBudget) -> Any:
             storage = interpreter.storages[key]
             (count,) = struct.unpack("<q", data.read(8))
             dtype = np.dtype(_DTYPES[storage.kind])
-            if not 0 <= count * dtype.itemsize <= len(data) - data.tell():
-                raise ValueError("a storage is larger than the file")
+            rest = len(data) - data.tell()
+            if not 0 <= count * dtype.itemsize <= rest:
+                raise ValueError(
+                    f"expected a storage of at most {rest} bytes, found {count * dtype.itemsize}"
+                )
             storage.values = np.frombuffer(data.read(count * dtype.itemsize), dtype)
     return content
 
@@ -171,12 +183,15 @@ def _view(tensor: _Tensor, budget: ReadBudget) -> NDArray[Any]:
     """Returns the values of a tensor after checking that its storage contains them."""
     values = tensor.storage.values
     if values is None:
-        raise ValueError("a storage is missing")
+        raise ValueError(f"expected the values of the storage {tensor.storage.key[:20]!r}, found none")
     count = int(np.prod(tensor.shape, dtype=object)) if tensor.shape else 1
     budget.charge(1, count * values.itemsize)
     reach = sum((side - 1) * stride for side, stride in zip(tensor.shape, tensor.strides, strict=True))
     if count and tensor.offset + reach >= len(values):
-        raise ValueError("a tensor is larger than its storage")
+        raise ValueError(
+            f"expected a tensor within the {len(values)} values of its storage, found the position "
+            f"{tensor.offset + reach}"
+        )
     strides = [stride * values.itemsize for stride in tensor.strides]
     view = np.lib.stride_tricks.as_strided(values[tensor.offset :], tensor.shape, strides, writeable=False)
     array = np.ascontiguousarray(view).reshape(tensor.shape)

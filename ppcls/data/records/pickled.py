@@ -65,7 +65,7 @@ DAMAGED_FILE_ERRORS = (
 
 
 class RejectedFileError(Exception):
-    """The file contains something that is not allowed, or is too expensive to read."""
+    """The file contains something that is not allowed, or is too expensive to read. The message names it."""
 
 
 class ReadBudget:
@@ -76,7 +76,7 @@ class ReadBudget:
     """
 
     def __init__(self, size: int) -> None:
-        self._operations, self._bytes = _MAX_OPERATIONS, 2 * size
+        self._operations, self._bytes, self._max_bytes = _MAX_OPERATIONS, 2 * size, 2 * size
 
     def charge(self, operations: int, size: int = 0) -> None:
         """Reduces the budget.
@@ -92,11 +92,10 @@ class ReadBudget:
         self._bytes -= size
         if self._operations < 0:
             raise RejectedFileError(
-                f"the pickle exceeds the limit of {_MAX_OPERATIONS} instructions and values; a value that is "
-                "repeated counts each time"
+                f"more than {_MAX_OPERATIONS} instructions and values; a repeated value counts each time"
             )
         if self._bytes < 0:
-            raise RejectedFileError("text and arrays in the file have more bytes than the file")
+            raise RejectedFileError(f"more than {self._max_bytes} bytes of text and arrays")
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,7 @@ class _Type:
         if self.code in _NUMBERS:
             return np.dtype(self.order + self.code)
         if self.code.startswith("O"):
-            raise RejectedFileError("the file has an array of Python objects")
+            raise RejectedFileError("an array of Python objects")
         return None
 
 
@@ -170,30 +169,41 @@ def unpickle_bytes(data: bytes, path: Path) -> Any:
     Raises:
         UserError: See `unpickle`.
     """
-    with reading_weights(path, "a dataset"):
+    with reading_weights(path, "a dataset", "download the dataset from its original source"):
         return PickleInterpreter(ReadBudget(len(data))).run(data)
 
 
 @contextmanager
-def reading_weights(path: Path, kind: str = "a file of weights") -> Iterator[None]:
+def reading_weights(
+    path: Path,
+    kind: str = "a file of weights",
+    fix: str = "save only the state dict of the model, or convert the file to .safetensors",
+) -> Iterator[None]:
     """Returns a context that converts errors while reading a file into `UserError`.
 
     Args:
         path: Path of the file, for messages.
         kind: Description of the file, for messages.
+        fix: Advice for a file with objects that are not allowed, for messages.
     """
     try:
         yield
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
+        raise UserError(f"{path}: no such file; expected {kind}; correct the path") from None
     except RejectedFileError as error:
-        raise UserError(f"{path}: rejected: {kind} must contain only arrays, but {error}") from None
-    except LookupError:  # the message of a LookupError would only be a key
         raise UserError(
-            f"{path}: damaged, or not a {path.suffix} file: the file uses a value that it does not define"
+            f"{path}: rejected: expected {kind} with only arrays, numbers and text, found {error}; {fix}"
         ) from None
     except DAMAGED_FILE_ERRORS as error:
-        raise UserError(f"{path}: damaged, or not a {path.suffix} file: {str(error)[:200]}") from None
+        # The message of a LookupError would only be a key.
+        reason = (
+            "expected only references to values of the file, found another one"
+            if isinstance(error, LookupError)
+            else str(error)[:200]
+        )
+        raise UserError(
+            f"{path}: damaged, or not a {path.suffix} file: {reason}; copy or download the file again"
+        ) from None
 
 
 class PickleInterpreter:
@@ -226,8 +236,8 @@ class PickleInterpreter:
             elif code.name in _INSTRUCTIONS:
                 _INSTRUCTIONS[code.name](self, argument)
             else:
-                raise RejectedFileError(f"the file has the pickle instruction {code.name}")
-        raise ValueError("the instruction STOP is missing")
+                raise RejectedFileError(f"the pickle instruction {code.name}")
+        raise ValueError("expected the pickle instruction STOP at the end, found none")
 
     def _finish(self, value: Any, depth: int) -> Any:
         """Returns a value with complete arrays. Copies shared containers, so no container contains itself."""
@@ -239,7 +249,7 @@ class PickleInterpreter:
         if not isinstance(value, dict | list | tuple):
             return value
         if not depth:
-            raise RejectedFileError(f"containers in the file are nested more than {_MAX_DEPTH} levels deep")
+            raise RejectedFileError(f"containers that are nested more than {_MAX_DEPTH} levels deep")
         if isinstance(value, dict):
             return {key: self._finish(entry, depth - 1) for key, entry in value.items()}
         return type(value)(self._finish(entry, depth - 1) for entry in value)
@@ -247,7 +257,7 @@ class PickleInterpreter:
     def pop(self) -> Any:
         """Removes and returns the top of the stack, which must be above the last mark."""
         if len(self._stack) <= (self._marks[-1] if self._marks else 0):
-            raise ValueError("an instruction has no operand")
+            raise ValueError("expected an operand for each pickle instruction, found none")
         return self._stack.pop()
 
     def top(self) -> Any:
@@ -308,7 +318,7 @@ class PickleInterpreter:
         else:
             module, name = argument.split(" ", 1)
         if (module, name) not in self.constructors:
-            raise RejectedFileError(f"the file refers to {module[:100]}.{name[:100]}")
+            raise RejectedFileError(f"a reference to {module[:100]}.{name[:100]}")
         self.push(PickledConstructor(self.constructors[module, name]))
 
     def reduce(self, _: None) -> None:
@@ -324,7 +334,7 @@ class PickleInterpreter:
         Raises:
             RejectedFileError: The id is not allowed.
         """
-        raise RejectedFileError("the file has the pickle instruction BINPERSID")
+        raise RejectedFileError("the pickle instruction BINPERSID")
 
     def build(self, _: None) -> None:
         """Sets the state of an array or dtype. On the stack, the state is above this object."""
@@ -337,9 +347,9 @@ class PickleInterpreter:
             numeric = expect_type(_Type, dtype).numpy()
             target.value = self._make_array(numeric, expect_type(tuple, shape), bool(fortran), raw)
         else:
-            order = state[1]
+            order = expect_type(str, state[1])
             if order not in ("<", ">", "|", "="):
-                raise ValueError("unknown byte order")
+                raise ValueError(f"expected the byte order '<', '>', '|' or '=', found {order[:20]!r}")
             expect_type(_Type, target).order = order
 
     def construct(self, kind: str, arguments: tuple[Any, ...]) -> Any:
@@ -358,7 +368,7 @@ class PickleInterpreter:
             name = expect_type(str, arguments[0])
             match = _TYPE_NAME.fullmatch(name) if len(name) <= _MAX_TYPE_NAME else None
             if not match:
-                raise ValueError("the name of a dtype is invalid")
+                raise ValueError(f"expected the name of a dtype, such as f4, found {name[:20]!r}")
             return _Type(match[2], match[1] or "=")
         if kind == "scalar":
             dtype, raw = arguments
@@ -378,7 +388,7 @@ class PickleInterpreter:
             return self._encode(expect_type(str, arguments[0]))
         if kind == "bytes" and not arguments:
             return b""
-        raise RejectedFileError(f"the file calls {kind} with unexpected arguments")
+        raise RejectedFileError(f"a call of {kind} with unexpected arguments")
 
     def _encode(self, text: str) -> bytes:
         self._budget.charge(1, len(text))
@@ -393,14 +403,16 @@ class PickleInterpreter:
         if isinstance(raw, str):  # written by Python 2
             raw = self._encode(raw)
         if len(shape) > MAX_DIMENSIONS:
-            raise ValueError(f"an array has {len(shape)} dimensions, expected at most {MAX_DIMENSIONS}")
+            raise ValueError(f"expected at most {MAX_DIMENSIONS} dimensions of an array, found {len(shape)}")
         size = dtype.itemsize
         for side in shape:
             if type(side) is not int or not 0 <= side < MAX_INTEGER:
-                raise ValueError("an array's shape has a value that is not a whole number >= 0")
+                raise ValueError(
+                    f"expected integers from 0 to 2**63 - 1 as an array's shape, found {describe_value(side)}"
+                )
             size *= side
         if len(expect_type(bytes, raw)) != size:
-            raise ValueError(f"an array has {len(raw)} bytes, but its shape needs {size} bytes")
+            raise ValueError(f"expected {size} bytes for an array of its shape, found {len(raw)}")
         self._budget.charge(1, size)
         flat = np.frombuffer(raw, dtype) if raw else np.empty(0, dtype)
         return flat.reshape(shape, order="F" if fortran else "C")
@@ -452,13 +464,26 @@ _INSTRUCTIONS: dict[str, Callable[[PickleInterpreter, Any], None]] = {
 def expect_type(kind: type, value: Any) -> Any:
     """Returns ``value``. Raises `ValueError` if its type is not ``kind``."""
     if not isinstance(value, kind):
-        raise ValueError(f"expected {kind.__name__.strip('_').lower()}, got {type(value).__name__}")
+        raise ValueError(f"expected {_type_name(kind)}, found {_type_name(type(value))}")
     return value
+
+
+def describe_value(value: Any) -> str:
+    """Returns a small integer in digits, or the kind of another value. Never formats a value of any size."""
+    if type(value) is not int:
+        return _type_name(type(value))
+    return str(value) if abs(value) < MAX_INTEGER else f"an integer of {value.bit_length()} bits"
+
+
+def _type_name(kind: type) -> str:
+    return kind.__name__.strip("_").lower()
 
 
 def _make_dict(keys: list[Any], values: list[Any]) -> dict[Any, Any]:
     """Returns a dict. Rejects keys that are not strings or small integers, such as nested tuples."""
     for key in keys:
         if not (isinstance(key, str) or (type(key) is int and abs(key) < MAX_INTEGER)):
-            raise RejectedFileError(f"the file has a dict with a {type(key).__name__} as a key")
+            raise RejectedFileError(
+                f"a dict with a key that is neither text nor a small integer: {describe_value(key)}"
+            )
     return dict(zip(keys, values, strict=True))

@@ -88,7 +88,8 @@ def test_code_in_a_file_is_not_run(folder: Path, tmp_path: Path) -> None:
 
     (folder / "test_batch").write_bytes(pickle.dumps(Attack()))
     with pytest.raises(
-        UserError, match="rejected: a dataset must contain only arrays, but the file refers to"
+        UserError,
+        match="rejected: expected a dataset with only arrays, numbers and text, found a reference to",
     ):
         read_index(Cifar10(data_file=str(folder), mode="test", transform_ops=CHAIN), 10)
     assert not (tmp_path / "attacked").exists()
