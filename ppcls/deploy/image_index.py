@@ -101,12 +101,15 @@ class ImageIndex:
         named = {file: {file, *file.parents}.intersection(paths) for file in self.files}
         if unknown := set(paths).difference(*named.values()):
             raise UserError(
-                f"{min(unknown)}: not in the index; expected a path under which an "
-                "image was added, or a folder of such paths"
+                f"{min(unknown)}: not in the index; expected a path under which an image was added, such as "
+                f"{self.files[0]}, or a folder of such paths"
             )
         kept = np.array([not matches for matches in named.values()])
         if not kept.any():
-            raise UserError("no image would remain; delete the file of the index instead")
+            raise UserError(
+                "expected an index with at least one image, found none after the removal; delete the file of "
+                "the index instead"
+            )
         files = tuple(file for file, keep in zip(self.files, kept, strict=True) if keep)
         return replace(self, files=files, vectors=self.vectors[kept], stored=None)
 
@@ -178,21 +181,27 @@ def load_index(file: Path) -> ImageIndex:
         with open_regular(file) as stream:
             arrays = np.load(stream, allow_pickle=False)
             if not isinstance(arrays, np.lib.npyio.NpzFile):
-                raise ValueError("the file contains one array instead of an archive")
+                raise ValueError("expected an archive, found one array")
             with arrays:
                 return _read_index(arrays)
     except FileNotFoundError:
         raise UserError(f"{file}: no such file; create an index with ppcls index build") from None
     except OSError as error:
-        raise UserError(f"{file}: cannot be read as an index: {error.strerror or error}") from None
+        raise UserError(
+            f"{file}: cannot be read as an index: {error.strerror or error}; expected a file written by "
+            "ppcls index build that you can read"
+        ) from None
     except _DAMAGED as error:
-        raise UserError(f"{file}: expected a file written by ppcls index: {error}") from None
+        raise UserError(
+            f"{file}: expected a file written by ppcls index: {error}; build the index again"
+        ) from None
 
 
 def _read_index(arrays: np.lib.npyio.NpzFile) -> ImageIndex:
     members = [] if arrays.zip is None else arrays.zip.infolist()
     if any(member.compress_type != zipfile.ZIP_STORED for member in members):
-        raise ValueError("the arrays are compressed")  # they could be much larger than the file
+        # Compressed arrays could be much larger than the file.
+        raise ValueError("expected uncompressed arrays, found compressed arrays")
     encoded, vectors, probe = (np.asarray(arrays[name]) for name in ("about", "vectors", "probe"))
     about = json.loads(encoded.tobytes())
     names, kind = about["files"], about["kind"]
@@ -222,7 +231,8 @@ def _read_index(arrays: np.lib.npyio.NpzFile) -> ImageIndex:
         stored = faiss.deserialize_index(content)
         if not isinstance(stored, faiss.IndexHNSWFlat) or (stored.ntotal, stored.d) != vectors.shape:
             raise ValueError(
-                f"FAISS index: {type(stored).__name__} does not match the vectors of shape {vectors.shape}"
+                f"FAISS index: expected IndexHNSWFlat with vectors of shape {vectors.shape}, got "
+                f"{type(stored).__name__} with {(stored.ntotal, stored.d)}"
             )
     return ImageIndex(
         tuple(map(_to_path, names)), vectors, kind, str(_to_path(about["model"])), probe, stored
@@ -231,7 +241,7 @@ def _read_index(arrays: np.lib.npyio.NpzFile) -> ImageIndex:
 
 def _to_path(name: str) -> Path:
     if b"\0" in os.fsencode(name):
-        raise ValueError(f"the path {name!r} contains a NUL character")
+        raise ValueError(f"expected paths without a NUL character, found {name!r}")
     return Path(name)
 
 
