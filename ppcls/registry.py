@@ -119,7 +119,9 @@ class Registry:
             ValueError: ``name`` is already registered.
         """
         if name in self._entries:
-            raise ValueError(f"{self.kind} {name!r} is registered twice")
+            raise ValueError(
+                f"{self.kind} {name!r} is registered twice; choose a name that no other {self.kind} has"
+            )
         self._entries[name] = entry
 
     def __contains__(self, name: str) -> bool:

@@ -66,7 +66,7 @@ def test_register_adds_an_entry_once() -> None:
     registered.register("three", 3)
     registered.register("path", "pathlib:Path")
     assert (registered["three"], registered["path"].__name__) == (3, "Path")
-    with pytest.raises(ValueError, match="fruit 'three' is registered twice"):
+    with pytest.raises(ValueError, match="fruit 'three' is registered twice; choose a name"):
         registered.register("three", 4)
     assert registered["three"] == 3
 

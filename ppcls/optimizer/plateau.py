@@ -78,7 +78,10 @@ class Plateau:
         bad, cooldown = int(state["bad"]), int(state["cooldown"])
         best = None if best is None else float(best)
         if not 0 <= share <= 1 or bad < 0 or cooldown < 0 or not math.isfinite(best or 0.0):
-            raise ValueError(f"invalid state of ReduceOnPlateau: {state}")
+            raise ValueError(
+                "expected share from 0 to 1, bad and cooldown >= 0, and a finite best, got "
+                f"{share}, {bad}, {cooldown} and {best}"
+            )
         if state.get("of", self.of) != self.of:
             best, bad = None, 0
         self._share, self._best, self._bad, self._cooldown = share, best, bad, cooldown

@@ -99,5 +99,7 @@ def test_plateau_rejects_damaged_state(change: dict[str, object]) -> None:
     plateau = Plateau(ReduceOnPlateau(learning_rate=0.5))
     with pytest.raises((KeyError, TypeError, ValueError)):
         plateau.load_state_dict({**plateau.state_dict(), **change})
+    with pytest.raises(ValueError, match=r"expected share from 0 to 1, .*, got 3\.0, 0, 0 and None"):
+        plateau.load_state_dict({**plateau.state_dict(), "share": 3.0})
     with pytest.raises(KeyError):
         plateau.load_state_dict({})

@@ -115,7 +115,9 @@ def restore(state: TrainState, folder: Path) -> SavedState:
         try:
             load(content)
         except (ArithmeticError, KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{folder / STATE}: damaged: {part}: {error!r}") from None
+            raise UserError(
+                f"{folder / STATE}: damaged: {part}: {error!r}; resume from another checkpoint"
+            ) from None
     if state.step >= max(1, len(state.loader)):
         raise UserError(
             f"{folder / STATE}: damaged: loader.step: expected less than {len(state.loader)} batches, "

@@ -132,7 +132,10 @@ class LossScale:
             return
         scale, good = float(state["scale"]), int(state["incr_count"])
         if not 1 <= scale < math.inf or not 0 <= good < GROWTH_INTERVAL:
-            raise ValueError(f"invalid loss scale: {state}")
+            raise ValueError(
+                f"expected a finite scale >= 1 and incr_count from 0 to {GROWTH_INTERVAL - 1}, got "
+                f"{scale} and {good}"
+            )
         self._set(scale, good)
 
     def _set(self, scale: float, good: int) -> None:
