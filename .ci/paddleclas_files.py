@@ -52,8 +52,8 @@ def describe(problem: str) -> str:
 
 
 def rank(problem: str) -> bool:
-    """Sorts a missing kind of model first: other keys of the file may belong to it."""
-    return "unknown architecture" not in problem and "RecModel is not supported" not in problem
+    """Sorts an unknown architecture first: other keys of the file may belong to it."""
+    return "unknown architecture" not in problem
 
 
 def main(source: Path, target: Path, commit: str) -> None:
