@@ -25,6 +25,11 @@ def map_outputs(outputs: Outputs, change: Callable[[Tensor], Tensor]) -> Outputs
     return change(outputs)
 
 
+def as_list(outputs: Outputs) -> list[Tensor]:
+    """Returns the tensors of ``outputs``."""
+    return list(outputs.values()) if isinstance(outputs, dict) else [outputs]
+
+
 def first_rows(outputs: Outputs, count: int) -> Outputs:
     """Returns the first ``count`` rows of each tensor."""
     return map_outputs(outputs, lambda tensor: tensor if len(tensor) == count else tensor[:count])
@@ -32,8 +37,7 @@ def first_rows(outputs: Outputs, count: int) -> Outputs:
 
 def zero_loss(outputs: Outputs) -> Tensor:
     """Returns a float32 scalar 0.0 that depends on all ``outputs`` and gives each a gradient of 0."""
-    tensors = outputs.values() if isinstance(outputs, dict) else (outputs,)
-    return sum(tensor.astype("float32").sum() * 0.0 for tensor in tensors)
+    return sum(tensor.astype("float32").sum() * 0.0 for tensor in as_list(outputs))
 
 
 def get_logits(outputs: Outputs) -> Tensor:

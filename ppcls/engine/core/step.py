@@ -1,8 +1,8 @@
 """One training step. Eager execution, compiled models and CUDA graphs use the same functions.
 
-`forward_backward` and `apply_update` only launch device work, so a CUDA graph can capture and replay them.
-The rest of `train_step` runs on the host and is the same in all modes: gradient accumulation, learning rate,
-loss scale, counters.
+`forward`, `collect_gradients` and `apply_update` only launch device work that is equal in each step, so CUDA
+graphs can capture and replay them. The rest of `train_step` is the same in all modes: losses and metrics of
+the valid samples, gradient accumulation, learning rate, loss scale, counters.
 """
 
 from __future__ import annotations
@@ -21,31 +21,16 @@ from ppcls.outputs import Outputs, first_rows, map_outputs, zero_loss
 Step = Callable[[TrainState, Batch, StepHooks], paddle.Tensor]
 
 
-def forward_backward(
-    state: TrainState, batch: Batch, hooks: StepHooks = NO_HOOKS, *, overlap: bool = True
-) -> paddle.Tensor:
-    """Adds the gradients of one batch to ``state.gradients``.
+def forward(state: TrainState, image: paddle.Tensor) -> Outputs:
+    """Returns the outputs of the network, with gradients."""
+    with state.precision.forward():
+        outputs: Outputs = state.network(state.precision.images(image, training=True))
+    return outputs
 
-    Args:
-        overlap: Whether `paddle.DataParallel` averages the gradients over the ranks during the backward pass
-            of the last step of an update.
 
-    Returns:
-        [1 + counts] float32 on the device: the sum of the losses of valid samples, then the counts of the
-        training metrics. Reading the values waits for the device.
-    """
-    network = state.network
-    exchanging = overlap and batch.update
-    parallel = isinstance(network, paddle.DataParallel)
-    with network.no_sync() if parallel and not exchanging else nullcontext():
-        with hooks("forward"):
-            with state.precision.forward():
-                outputs = network(state.precision.images(batch.image, training=True))
-            loss = _mean_loss(state, outputs, batch)
-        with hooks("backward"):
-            state.precision.backward(loss * (batch.weight * state.gradients.loss_factor))
-            state.gradients.collect()
-    return _sums(state, map_outputs(outputs, paddle.Tensor.detach), loss.detach(), batch)
+def collect_gradients(state: TrainState) -> None:
+    """Adds the gradients of the backward pass to ``state.gradients``."""
+    state.gradients.collect()
 
 
 @paddle.no_grad()  # type: ignore[untyped-decorator]
@@ -79,15 +64,49 @@ class StepFunctions:
     """Functions that launch the device work of a step.
 
     Attributes:
-        forward_backward: `forward_backward`, or a replay of its CUDA graph.
+        forward: `forward`, or a replay of its CUDA graph.
+        collect_gradients: `collect_gradients`. If the backward pass of the loss ends at the outputs of
+            ``forward``, a replay of the CUDA graph of the network's backward pass.
         apply_update: `apply_update`, or a replay of its CUDA graph.
     """
 
-    forward_backward: Callable[..., paddle.Tensor] = forward_backward
+    forward: Callable[[TrainState, paddle.Tensor], Outputs] = forward
+    collect_gradients: Callable[[TrainState], None] = collect_gradients
     apply_update: Callable[[TrainState], paddle.Tensor] = apply_update
 
 
 EAGER = StepFunctions()
+
+
+def forward_backward(
+    state: TrainState,
+    batch: Batch,
+    hooks: StepHooks = NO_HOOKS,
+    functions: StepFunctions = EAGER,
+    *,
+    overlap: bool = True,
+) -> paddle.Tensor:
+    """Adds the gradients of one batch to ``state.gradients``.
+
+    Args:
+        overlap: Whether `paddle.DataParallel` averages the gradients over the ranks during the backward pass
+            of the last step of an update.
+
+    Returns:
+        [1 + counts] float32 on the device: the sum of the losses of valid samples, then the counts of the
+        training metrics. Reading the values waits for the device.
+    """
+    network = state.network
+    exchanging = overlap and batch.update
+    parallel = isinstance(network, paddle.DataParallel)
+    with network.no_sync() if parallel and not exchanging else nullcontext():
+        with hooks("forward"):
+            outputs = functions.forward(state, batch.image)
+            loss = _mean_loss(state, outputs, batch)
+        with hooks("backward"):
+            state.precision.backward(loss * (batch.weight * state.gradients.loss_factor))
+            functions.collect_gradients(state)
+    return _sums(state, map_outputs(outputs, paddle.Tensor.detach), loss.detach(), batch)
 
 
 def train_step(
@@ -113,7 +132,7 @@ def train_step(
         The result of `forward_backward`.
     """
     state.precision.begin_step()
-    sums = functions.forward_backward(state, batch, hooks, overlap=overlap)
+    sums = forward_backward(state, batch, hooks, functions, overlap=overlap)
     if batch.update:
         overlapped = overlap and isinstance(state.network, paddle.DataParallel)
         if state.runtime.world_size > 1 and not overlapped:

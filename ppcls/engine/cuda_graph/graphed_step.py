@@ -1,12 +1,14 @@
 """Captures the device work of the training step as CUDA graphs, and replays them.
 
-The captured functions are `forward_backward` and `apply_update` with the state of the run. The host part of
-the step is `train_step`, as in eager execution, so the results equal those of eager steps.
+There are three graphs: the forward pass of the network, its backward pass, and the update. The network
+computes all rows of a batch, so these graphs fit partial batches too. Loss and metrics use only the valid
+rows. They run eagerly between the graphs, while the device is still busy with the forward pass. The host part
+of the step is `train_step`, as in eager execution, so the results equal those of eager steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import paddle
@@ -16,15 +18,17 @@ from ppcls.data.loaders.batch import Batch
 from ppcls.engine.core.hooks import NO_HOOKS, StepHooks
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import (
-    EAGER,
     StepFunctions,
     apply_update,
-    forward_backward,
+    collect_gradients,
+    forward,
     train_step,
     update_weights,
 )
 from ppcls.engine.cuda_graph.flat_gradients import FlatGradients
 from ppcls.engine.cuda_graph.graph import GraphCapture, Replayable
+from ppcls.optimizer.state import trained
+from ppcls.outputs import Outputs, as_list, map_outputs
 
 Capture = Callable[[Callable[[], None]], Replayable]
 
@@ -34,9 +38,7 @@ _CAPTURABLE = (optimizer.Momentum, optimizer.SGD)
 
 
 class GraphedStep:
-    """Executes `train_step` by replaying CUDA graphs.
-
-    The first updates, and updates with a partial batch, run eagerly.
+    """Executes `train_step` by replaying CUDA graphs. The first updates run eagerly.
 
     Args:
         state: State of the run. Its network must not be wrapped, because the exchange of DataParallel cannot
@@ -50,6 +52,7 @@ class GraphedStep:
     def __init__(self, state: TrainState, capture: Capture | None = None) -> None:
         self._state, self.capture = state, capture or GraphCapture()
         self._updates, self._within_update = 0, False
+        self._gradients: FlatGradients | None = None
         self._graphs: _StepGraphs | None = None
 
     @property
@@ -60,81 +63,136 @@ class GraphedStep:
     def __call__(self, state: TrainState, batch: Batch, hooks: StepHooks = NO_HOOKS) -> paddle.Tensor:
         """Trains on one batch. See `train_step` for the arguments and the result."""
         assert state.progress is self._state.progress  # the same run
-        full = self._is_full_batch(batch)
-        if self._graphs is None and full and not self._within_update and self._updates >= EAGER_UPDATES:
-            self._graphs = _StepGraphs(state, batch, self.capture)
+        if self._gradients is None and not self._within_update and self._updates >= EAGER_UPDATES:
+            # All ranks do this in the same step, because ranks exchange flat gradients only with each other.
+            self._gradients = FlatGradients(
+                state.optimizer,
+                state.precision.loss_scale,
+                state.loader.order.accumulate,
+                state.runtime.world_size,
+            )
         self._within_update = not batch.update
         self._updates += batch.update
-        if self._graphs is None:
+        if self._gradients is None:
             return train_step(state, batch, hooks)
-        flat = replace(state, gradients=self._graphs.gradients)
-        return train_step(flat, batch, hooks, self._graphs.functions if full else EAGER)
-
-    def _is_full_batch(self, batch: Batch) -> bool:
-        """Returns whether all batches of the update are full on every rank. Equal on all ranks."""
-        order = self._state.loader.order
-        return batch.valid == order.batch_size and batch.weight == 1 / order.accumulate
+        flat = replace(state, gradients=self._gradients)
+        if self._graphs is None and batch.valid:  # without valid rows, not each loss has a gradient
+            self._graphs = _StepGraphs(flat, batch.image, self.capture)
+        if self._graphs is None:
+            return train_step(flat, batch, hooks)
+        return train_step(flat, batch, hooks, self._graphs.functions)
 
 
 class _StepGraphs:
-    """Graphs of `forward_backward` and `apply_update`, which read batches from fixed memory.
+    """Graphs of the functions of a step. Each is captured when it is first used.
 
     Args:
-        state: State of the run.
-        batch: A full batch, which defines shapes and dtypes.
+        state: State of the run, with gradients whose addresses never change.
+        image: Images of a batch, which define shape and dtype.
         capture: Function that captures device work.
 
     Attributes:
-        gradients: Flat buffers, which the graphs read and write instead of the state's gradients.
         functions: Functions that replay the graphs.
     """
 
-    def __init__(self, state: TrainState, batch: Batch, capture: Capture) -> None:
-        self._batch = replace(batch, image=batch.image.clone(), label=batch.label.clone())
-        self._sums = paddle.zeros([1 + (0 if state.metrics is None else state.metrics.width)])
-        self._overflow = paddle.zeros([1], "bool")
-        loss_scale, order = state.precision.loss_scale, state.loader.order
-        # Must precede the captures, because it can move the weights.
-        self.gradients = FlatGradients(
-            state.optimizer, loss_scale, order.accumulate, state.runtime.world_size
-        )
-        state = replace(state, gradients=self.gradients)
-        state.precision.begin_step()  # host work, which must not be captured
-        self._forward_backward = capture(lambda: _copy(forward_backward(state, self._batch), self._sums))
+    def __init__(self, state: TrainState, image: paddle.Tensor, capture: Capture) -> None:
+        self._state = state
+        self._image = image.clone()
+        self._outputs: Outputs  # of the captured forward pass
+        # The current loss depends on these copies of the outputs, and on trained weights of the loss itself.
+        self._leaves: Outputs
+        self._loss_weights: list[paddle.Tensor] = []
+        self._gradients: list[paddle.Tensor | None] = []  # of leaves and weights, None without a gradient
+        self._overflow: paddle.Tensor
+        self._forward = _LazyGraph(self._run_forward, capture)
+        self._backward = _LazyGraph(self._run_backward, capture)
+        apply: Callable[[TrainState], paddle.Tensor] = apply_update
         if isinstance(state.optimizer, _CAPTURABLE) and state.optimizer._grad_clip is None:
-            self._apply_update = capture(lambda: _copy(apply_update(state), self._overflow))
-            apply: Callable[[TrainState], paddle.Tensor] = self._replay_update
+            self._update, apply = _LazyGraph(self._run_update, capture), self._replay_update
         elif state.ema is not None:
-            self._update_average = capture(state.ema.update)
-            apply = self._replay_average
-        else:
-            apply = apply_update
-        self.functions = StepFunctions(self._replay_forward_backward, apply)
+            self._update, apply = _LazyGraph(state.ema.update, capture), self._replay_average
+        self.functions = StepFunctions(self._replay_forward, self._replay_backward, apply)
 
-    def _replay_forward_backward(
-        self, _state: TrainState, batch: Batch, hooks: StepHooks = NO_HOOKS, *, overlap: bool = True
-    ) -> paddle.Tensor:
-        del overlap  # ranks exchange gradients after the replay
-        with hooks("forward"):
-            self._batch.image.copy_(batch.image, False)
-            self._batch.label.copy_(batch.label, False)
-        with hooks("backward"):
-            self._forward_backward.replay()
-        return self._sums.clone()
+    def _replay_forward(self, _state: TrainState, image: paddle.Tensor) -> Outputs:
+        """Returns the outputs as leaves, at which the backward pass of the loss ends."""
+        self._image.copy_(image, False)
+        self._forward.replay()
+        self._leaves = _as_leaves(self._outputs)
+        return self._leaves
+
+    def _run_forward(self) -> None:
+        self._outputs = forward(self._state, self._image)
+
+    def _replay_backward(self, state: TrainState) -> None:
+        """Starts the backward pass at the gradients of the loss."""
+        if not self._gradients:
+            self._loss_weights = [weight for weight in trained(state.optimizer) if weight.grad is not None]
+        self._keep_loss_gradients([*_distinct(self._leaves), *self._loss_weights])
+        for weight in self._loss_weights:
+            weight.clear_gradient(set_to_zero=False)
+        self._backward.replay()
+
+    @paddle.no_grad()  # type: ignore[untyped-decorator]
+    def _keep_loss_gradients(self, tensors: Sequence[paddle.Tensor]) -> None:
+        gradients = [tensor.grad for tensor in tensors]
+        if not self._gradients:
+            self._gradients = [None if gradient is None else gradient.clone() for gradient in gradients]
+        for gradient, memory in zip(gradients, self._gradients, strict=True):
+            if memory is not None and gradient is not None:
+                memory.copy_(gradient, False)
+            elif memory is not None:
+                memory.zero_()  # the batch has no valid rows
+
+    def _run_backward(self) -> None:
+        starts = [*_distinct(self._outputs), *self._loss_weights]
+        pairs = [pair for pair in zip(starts, self._gradients, strict=True) if pair[1] is not None]
+        paddle.autograd.backward(*(list(part) for part in zip(*pairs, strict=True)))
+        collect_gradients(self._state)
+        self._outputs = _as_leaves(self._outputs)  # frees what layers stored
 
     def _replay_update(self, _state: TrainState) -> paddle.Tensor:
-        self._apply_update.replay()
+        self._update.replay()
         return self._overflow.clone()
+
+    def _run_update(self) -> None:
+        self._overflow = apply_update(self._state)
 
     def _replay_average(self, state: TrainState) -> paddle.Tensor:
         overflow: paddle.Tensor = update_weights(state)
-        self._update_average.replay()
+        self._update.replay()
         return overflow
 
 
-@paddle.no_grad()  # type: ignore[untyped-decorator]
-def _copy(source: paddle.Tensor, target: paddle.Tensor) -> None:
-    target.copy_(source, False)
+def _as_leaves(outputs: Outputs) -> Outputs:
+    """Returns tensors with the memory of ``outputs``, at which a backward pass ends."""
+    leaves: dict[int, paddle.Tensor] = {}
+
+    def leaf(output: paddle.Tensor) -> paddle.Tensor:
+        if id(output) not in leaves:
+            leaves[id(output)] = output.detach()
+            leaves[id(output)].stop_gradient = output.stop_gradient
+        return leaves[id(output)]
+
+    return map_outputs(outputs, leaf)
+
+
+def _distinct(outputs: Outputs) -> list[paddle.Tensor]:
+    """Returns the tensors of ``outputs``, without repeating a tensor that has two names."""
+    return list({id(output): output for output in as_list(outputs)}.values())
+
+
+class _LazyGraph:
+    """A graph of ``work`` that is captured when it is first replayed."""
+
+    def __init__(self, work: Callable[[], None], capture: Capture) -> None:
+        self._work, self._capture = work, capture
+        self._graph: Replayable | None = None
+
+    def replay(self) -> None:
+        """Runs the work once."""
+        if self._graph is None:
+            self._graph = self._capture(self._work)
+        self._graph.replay()
 
 
 def draws_random_numbers(model: nn.Layer) -> bool:

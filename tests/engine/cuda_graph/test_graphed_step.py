@@ -10,11 +10,13 @@ import numpy as np
 import paddle
 import pytest
 from paddle import nn, optimizer
-from small_net import Flat, MemoryLoader, Net, assert_equal, content, make_state
+from small_net import CLASSES, Flat, MemoryLoader, Net, assert_equal, content, make_state
 
 from ppcls.config.schema import Config
 from ppcls.config.sections.run import AMP
 from ppcls.data.loaders.batch import Batch
+from ppcls.data.sampling.order import Order
+from ppcls.data.sampling.sampler import ShuffledSampler
 from ppcls.engine.core.ema import Ema
 from ppcls.engine.core.gradients import ParameterGradients
 from ppcls.engine.core.hooks import NO_HOOKS, ProfileWindow, ProgressHooks, StepHooks
@@ -25,6 +27,7 @@ from ppcls.engine.cuda_graph.graph import CudaGraph
 from ppcls.engine.cuda_graph.graphed_step import EAGER_UPDATES, GraphedStep, draws_random_numbers
 from ppcls.engine.profiling.profile import Profile
 from ppcls.engine.train import train as run
+from ppcls.loss.learned import CenterDistance
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.name_rules import factors, freeze
 from ppcls.optimizer.state import changed_by_step, master_weights
@@ -131,22 +134,79 @@ def test_graphed_step_with_config_optimizers_trains_the_same_weights(
     assert_equal(replayed.ema.state_dict(), eager.ema.state_dict())
 
 
-def test_graphed_step_captures_once_and_replays_only_full_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphed_step_captures_once_and_replays_full_and_partial_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Again, "made", 0)
     state = make_state(loader=MemoryLoader(size=20, batch_size=8))
-    eager = []
+    eager, replayed = [], []
 
     def noting(
         state: TrainState, batch: Batch, hooks: StepHooks, functions: StepFunctions = EAGER
     ) -> paddle.Tensor:
-        if functions is EAGER:
-            eager.append(batch.valid)
+        (eager if functions is EAGER else replayed).append(batch.valid)
         return train_step(state, batch, hooks, functions)
 
     monkeypatch.setattr("ppcls.engine.cuda_graph.graphed_step.train_step", noting)
     train(state, 3, captured=True)
-    assert Again.made == 2  # forward_backward; apply_update
-    assert eager == [8, 8, 4, 4, 4]  # the first three updates; the last batch of the other epochs
+    assert Again.made == 3  # forward pass; backward pass; update
+    assert eager == [8, 8, 4]
+    assert replayed == [8, 8, 4] * 2
+
+
+def test_graphed_step_of_a_rank_without_valid_rows_trains_the_same_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The graphs are due in the fourth step, the last one of the epoch, where the rank has no valid row."""
+    monkeypatch.setattr(Again, "made", 0)
+    runs = []
+    for captured in (False, True):
+        loader = MemoryLoader(size=64 * 3 + 4, batch_size=32)
+        loader.order = Order(ShuffledSampler(64 * 3 + 4), 32, rank=1, world=2, group=4)
+        state = make_state(loader=loader, precision=scaled())
+        runs.append((train(state, 2, captured=captured), content(state.model)))
+    np.testing.assert_array_equal(runs[0][0], runs[1][0])
+    assert [row[0] == 0 for row in runs[1][0]] == [False, False, False, True] * 2
+    assert_equal(runs[1][1], runs[0][1])
+    assert Again.made == 3
+
+
+class Named(nn.Layer):
+    """Outputs of several names, of which two are the same tensor and one is not in the loss; with centers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.fc, self.centers = (
+            nn.Linear(48, 6),
+            nn.Linear(6, CLASSES),
+            CenterDistance(CLASSES, 6, 0.5),
+        )
+
+    def forward(self, image: paddle.Tensor) -> dict[str, paddle.Tensor]:
+        features = self.body(image.flatten(1)) + self.centers.zeros(len(image)).unsqueeze(1)
+        unused = features * 2.0
+        return {"features": features, "logits": self.fc(features), "backbone": features, "unused": unused}
+
+    def loss(self, outputs: dict[str, paddle.Tensor], label: paddle.Tensor) -> paddle.Tensor:
+        entropy = nn.functional.cross_entropy(outputs["logits"], label)
+        return entropy + self.centers(outputs["features"], label) + outputs["backbone"].square().mean()
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_graphed_step_with_weights_in_the_loss_trains_the_same_weights(accumulate: int) -> None:
+    runs = []
+    for captured in (False, True):
+        loader = MemoryLoader(size=64 * 3 + 4, batch_size=32, accumulate=accumulate)
+        # In the last step of an epoch no row is valid.
+        loader.order = Order(ShuffledSampler(64 * 3 + 4), 32, rank=1, world=2, group=4, accumulate=accumulate)
+        paddle.seed(1)
+        model = Named()
+        state = replace(make_state(loader=loader, model=model), criterion=model.loss)
+        runs.append((train(state, 4, captured=captured), content(model)))
+    # The features have several gradients, which the graph adds in another order.
+    np.testing.assert_allclose(runs[0][0], runs[1][0], rtol=1e-5)
+    for name, weight in runs[0][1].items():
+        np.testing.assert_allclose(runs[1][1][name], weight, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 def test_whole_run_replays_its_steps(
@@ -162,8 +222,8 @@ def test_whole_run_replays_its_steps(
         "ppcls.engine.execution.choose_step", lambda _, state: (GraphedStep(state, Again), "steps: recorded")
     )
     assert_equal(content(run(make_config("recorded"), cpu, folders[1]).model), plain)
-    # Of each whole batch of the second epoch: forward and backward, and the update. Then two of evaluation.
-    assert Again.replays == 2 * 3 + 2
+    # Five batches after the eager updates: forward pass, backward pass, update. Then two of evaluation.
+    assert Again.replays == 3 * 5 + 2
 
 
 @pytest.mark.parametrize("kind", [optimizer.Momentum, optimizer.SGD])
@@ -187,7 +247,7 @@ def test_graphed_step_captured_tensors_never_move(
     step = GraphedStep(state, record)
     for batch in state.loader:
         step(state, batch)
-    assert len(places) == 2
+    assert len(places) == 3
     assert all(each == where() for each in places)
 
 
@@ -206,7 +266,7 @@ def test_profiled_step_is_eager_and_later_steps_are_replayed(
         replays.append(Again.replays)
     hooks.close()
     # Four profiled or earlier steps, three eager ones before the capture, three replayed ones.
-    assert replays == [0] * (4 + EAGER_UPDATES) + [2, 4, 6]
+    assert replays == [0] * (4 + EAGER_UPDATES) + [3, 6, 9]
 
 
 def test_graphed_step_overflow_changes_only_the_scale() -> None:
@@ -304,5 +364,60 @@ def test_whole_run_on_a_gpu_replays_its_steps(
     monkeypatch.setattr(CudaGraph, "replay", counted)
     config = make_config(Global__device="gpu", Global__cuda_graph=True)
     state = run(config, Runtime(device="gpu", device_id=0, cores=2), tmp_path)
-    assert len(replays) == 2 * 3 + 2  # and two batches of an evaluation
+    assert len(replays) == 3 * 5 + 2  # and two batches of an evaluation
     assert all(np.isfinite(each).all() for each in content(state.model).values())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("amp", [None, AMP(level="O1"), AMP(level="O2")], ids=["float32", "O1", "O2"])
+def test_cuda_graph_of_partial_batches_trains_the_weights_of_eager_steps(
+    amp: AMP | None, accumulate: int
+) -> None:
+    """Of the last batch of an epoch, another number of rows is valid in each run, down to a single one."""
+    for size in (8 * 7 + 4, 8 * 6 + 1):
+        runs = []
+        for captured in (False, True):
+            loader = MemoryLoader(size=size, batch_size=8, accumulate=accumulate)
+            state = make_state(decay=0.9, loader=loader, precision=build_precision(amp, "gpu"))
+            state.network.train()
+            step = GraphedStep(state) if captured else train_step
+            rows = [step(state, batch, NO_HOOKS) for _ in range(2) for batch in loader]
+            runs.append((np.stack([row.numpy() for row in rows]), content(state.model)))
+        (rows, eager), (others, replayed) = runs
+        tolerance = 1e-5 if amp is None else 2e-2  # float16 sums in another order
+        np.testing.assert_allclose(others, rows, rtol=tolerance, atol=tolerance)
+        for name, weight in eager.items():
+            np.testing.assert_allclose(replayed[name], weight, rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.gpu
+def test_cuda_graph_of_a_loss_with_weights_trains_the_weights_of_eager_steps() -> None:
+    runs = []
+    for captured in (False, True):
+        loader = MemoryLoader(size=8 * 7 + 4, batch_size=8)
+        paddle.seed(1)
+        model = Named()
+        state = replace(make_state(loader=loader, model=model), criterion=model.loss)
+        step = GraphedStep(state) if captured else train_step
+        rows = [step(state, batch, NO_HOOKS) for _ in range(2) for batch in loader]
+        runs.append((np.stack([row.numpy() for row in rows]), content(model)))
+    np.testing.assert_allclose(runs[1][0], runs[0][0], rtol=1e-4, atol=1e-4)
+    for name, weight in runs[0][1].items():
+        np.testing.assert_allclose(runs[1][1][name], weight, rtol=1e-4, atol=1e-4, err_msg=name)
+
+
+@pytest.mark.gpu
+def test_partial_batches_after_the_capture_need_no_further_memory() -> None:
+    """The eager step that they took before needed the memory of all activations again."""
+    loader = MemoryLoader(size=8 * 7 + 4, batch_size=8)
+    loader.images = np.tile(loader.images, (1, 1, 32, 32))  # 128 px: activations of 32 MiB
+    state = make_state(model=Net(width=64), loader=loader)
+    state.network.train()
+    step, reserved = GraphedStep(state), []
+    for _ in range(3):
+        for batch in loader:
+            step(state, batch, NO_HOOKS)
+            reserved.append(paddle.device.cuda.memory_reserved())
+    full = reserved[EAGER_UPDATES + 1]
+    assert max(reserved[EAGER_UPDATES + 1 :]) <= full * 1.1
