@@ -187,14 +187,15 @@ class Classifier:
         format: Literal["paddle", "onnx"] = "paddle",
         output: str | Path | None = None,
         *,
-        preprocess: bool = False,
+        preprocess: bool | Literal["all", "normalize"] = False,
     ) -> Path:
         """Exports the model for Paddle Inference or as ONNX, and returns the folder.
 
         Args:
             format: ``paddle`` or ``onnx``.
             output: New folder; by default ``inference`` or ``onnx`` in the output folder of the run.
-            preprocess: Whether the exported model contains the preprocessing of the images.
+            preprocess: Preprocessing that the exported model contains: True or ``all`` for all transforms,
+                ``normalize`` for NormalizeImage only, False for none.
 
         Raises:
             UserError: The model is not trained, is already exported, or the folder is not empty.
@@ -210,7 +211,8 @@ class Classifier:
         with session.embedded(source.run):
             from ppcls.deploy.export.export import export_model
 
-            export_model(source, folder, format, preprocess=preprocess)
+            contained = "all" if preprocess is True else preprocess or None
+            export_model(source, folder, format, preprocess=contained)
         return folder
 
     def serve(

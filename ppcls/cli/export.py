@@ -54,9 +54,12 @@ def export(argv: Arguments = None) -> None:
     )
     options.add_argument(
         "--preprocess",
-        action="store_true",
-        help="include Infer.transforms in the model, which then expects 8-bit RGB images [B, H, W, 3] of any "
-        "size",
+        nargs="?",
+        choices=["all", "normalize"],
+        const="all",
+        help="include transforms of Infer.transforms in the model, which then expects 8-bit RGB images "
+        "[B, H, W, 3]. all: all transforms, so images can have any size; normalize: only NormalizeImage, in "
+        "any precision (without a value: all)",
     )
     _add_precision(options)
     arguments = options.parse_args(argv)

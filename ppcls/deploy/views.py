@@ -39,9 +39,10 @@ def predictor_with_views(source: ModelSource, kind: ViewKind, runtime: Runtime |
         UserError: The model returns embeddings or prepares images itself, or its transforms are not suitable.
     """
     description = source.description
-    if description.postprocess is None or description.PreProcess.in_graph:
+    if description.postprocess is None or description.PreProcess.in_graph is True:
         raise UserError(
-            f"{source.file}: --tta needs a model that returns classes and was exported without --preprocess"
+            f"{source.file}: --tta needs a model that returns classes and was exported without "
+            "--preprocess all"
         )
     ops = transforms_for_views(kind, description.PreProcess.transform_ops)
     prepared = description.PreProcess.model_copy(update={"transform_ops": ops})

@@ -33,11 +33,12 @@ def find_models(paths: Sequence[Path], overrides: Sequence[str]) -> Models:
         UserError: A model is missing, or two models have the same name and engine.
     """
     sources = [(path, find_source(path, overrides)) for path in paths]
-    names = [(source.description.Global.model_name, _engine(source)) for _, source in sources]
-    for name, engine in names:
-        if names.count((name, engine)) > 1:
+    names = [(source.description.Global.model_name, _engine(source), _image(source)) for _, source in sources]
+    for name, engine, image in names:
+        if names.count((name, engine, image)) > 1:
             raise UserError(
-                f"--model: two models have the name {name} and the engine {engine}; measure them separately"
+                f"--model: two models have the name {name} and the engine {engine} for images {image}; "
+                "measure them separately"
             )
     return sources
 
@@ -47,6 +48,13 @@ def _engine(source: ModelSource) -> str:
         return "Paddle, as trained"
     engine, precision = _ENGINES[choose_engine(source)], source.description.precision
     return engine if precision == "float32" else f"{engine} {precision}"
+
+
+def _image(source: ModelSource) -> str:
+    """Returns the shape of the model's images, and their dtype if it is not float32."""
+    tensor = source.description.Input
+    shape = "x".join(map(str, tensor.shape[1:]))
+    return shape if tensor.dtype == "float32" else f"{shape} {tensor.dtype}"
 
 
 def inspect_machine(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
@@ -71,7 +79,7 @@ def make_candidates(
     for (path, source), threads, batch_size in product(models, *map(dict.fromkeys, axes)):
         labels: dict[str, Label] = {
             "model": source.description.Global.model_name,
-            "image": "x".join(map(str, source.description.Input.shape[1:])),
+            "image": _image(source),
             "run by": _engine(source),
             "device": device,
             "threads": threads,
@@ -79,6 +87,8 @@ def make_candidates(
         }
         plural = "s" if threads > 1 else ""
         name = f"{labels['model']} by {labels['run by']}, {device}, {threads} thread{plural}"
+        if source.description.Input.dtype == "uint8":
+            name += ", 8-bit images"
         task = {
             "model": str(path),
             "overrides": [*overrides, f"Global.device={device}", f"Global.cpu_threads={threads}"],

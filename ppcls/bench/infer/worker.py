@@ -59,8 +59,7 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
             f"{source.file}: expected a device that computes in {source.description.precision}, "
             f"found {predictor.model.engine}"
         )
-    shape = (task["batch_size"], *predictor.description.Input.shape[1:])
-    images = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
+    images = predictor.description.random_images(task["batch_size"], np.random.default_rng(0))
     for _ in range(task["warm_up"]):
         predictor.model.run(images)
     latencies: list[float] = []

@@ -16,7 +16,9 @@ from paddle import nn
 
 from ppcls.arch.embedding import EmbeddingNetwork
 from ppcls.config.schema import Config
-from ppcls.data.transforms.specs import Op
+from ppcls.config.sections.transform import Transform
+from ppcls.data.transforms.numpy_ops import run_on_pixels
+from ppcls.data.transforms.specs import Op, plan_chain, split_chain
 from ppcls.deploy.export.accuracy import check_accuracy, compare_accuracy
 from ppcls.deploy.export.formats import ExportFormat, check_format, load_exported
 from ppcls.deploy.export.in_graph import PreprocessingLayer
@@ -39,6 +41,7 @@ from ppcls.deploy.models.description import (
     ExportRecord,
     ModelDescription,
     Precision,
+    Preprocess,
     describe_model,
 )
 from ppcls.deploy.models.paddle_inference import capture_native_output
@@ -103,7 +106,7 @@ def export_model(
     folder: Path,
     kind: ExportFormat = "paddle",
     *,
-    preprocess: bool = False,
+    preprocess: Preprocess | None = None,
     settings: PrecisionSettings | None = None,
     runtime: Runtime | None = None,
 ) -> ExportResult:
@@ -122,8 +125,9 @@ def export_model(
             for OpenVINO, or ``inference.json`` and ``inference.pdiparams`` for Paddle Inference. With Paddle
             2.6, ``inference.pdmodel`` replaces ``inference.json``.
         kind: Format of the exported model.
-        preprocess: Whether the exported model prepares images itself. It then expects RGB pixels [B, H, W, 3]
-            uint8 of any size.
+        preprocess: Transforms that the exported model contains. It then expects RGB pixels [B, H, W, 3]
+            uint8. With ``all``, images can have any size. With ``normalize``, the model only normalizes them,
+            so they must have been resized and cropped before.
         settings: Precision; float32 by default.
         runtime: Device on which the exported model is compared with the trained model; a CPU by default.
 
@@ -134,10 +138,10 @@ def export_model(
     """
     settings, runtime = settings or PrecisionSettings(), runtime or Runtime()
     _check_empty(folder)
-    if preprocess and settings.precision != "float32":
+    if preprocess == "all" and settings.precision != "float32":
         raise UserError(
-            f"--preprocess needs --precision float32, got {settings.precision}: only float32 computes pixels "
-            "exactly; export without --preprocess"
+            f"--preprocess all needs --precision float32, got {settings.precision}: only float32 computes "
+            "pixels exactly; use --preprocess normalize"
         )
     check_format(kind, settings.precision, runtime)
     if source.config is None:
@@ -149,25 +153,30 @@ def export_model(
     description = describe_model(config, need_infer(config), source.description.names, temperature)
     ops = description.chain()
     calibration = _read_calibration(config, settings)
-    layers = [PreprocessingLayer([op.spec for op in ops])] if preprocess else []
     network = load_network(config, source.file)
     if isinstance(network, EmbeddingNetwork):
         description = description.with_width(network.size)
     trained = nn.Sequential(network, build_activation(description.Output.activation, temperature))
-    model = nn.Sequential(*layers, trained)
-    model.eval()
-    if preprocess:
-        description = description.with_pixel_input()
+    trained.eval()
+    model, finish = trained, None
+    if preprocess is not None:
+        specs: Sequence[Transform] = [op.spec for op in ops]
+        description = description.with_pixel_input(preprocess)
+        if preprocess == "normalize":
+            specs = split_chain(specs)[1]
+            ops, finish = description.chain(), plan_chain(specs, "CHW")
+        model = nn.Sequential(PreprocessingLayer(specs), trained)
+        model.eval()
     difference, quantized = None, None
     try:
         if folder.is_dir():
             folder.rmdir()  # _check_empty has checked that it is empty
         with new_folder(folder) as temporary:
             # A copy, because to_static of Paddle 2.6 replaces the forward functions by slow ones.
-            run_trained = partial(_run, copy.deepcopy(trained))
+            run_trained = partial(_run, copy.deepcopy(trained), finish)
             file = _write_model(model, description, temporary, kind)
             # On a GPU, the trained model may compute in TF32.
-            is_exact = kind != "paddle" or preprocess or runtime.device == "cpu"
+            is_exact = kind != "paddle" or preprocess == "all" or runtime.device == "cpu"
             if is_exact:
                 exported = load_exported(file, description, Runtime())
                 difference = compare(exported, description, ops, run_trained)
@@ -178,7 +187,7 @@ def export_model(
                 quantized, ranges = _quantize(file, description, ops, calibration, settings.calibration)
                 record = record.model_copy(update={"calibration": ranges})
             comparison, evaluation, reason = None, None, None
-            if not preprocess:
+            if preprocess != "all":
                 evaluation, reason = _read_evaluation(config, settings)
             if evaluation is not None or settings.precision != "float32" or not is_exact:
                 exported = load_exported(file, description.with_record(record), runtime)
@@ -276,8 +285,7 @@ def _compare(
         batches = evaluation.batches(ops, usable_cores(), "comparison")
         return compare_accuracy(exported, trained, description, batches, evaluation.source)
     random = np.random.default_rng(1)
-    shape = (BATCH, *description.Input.shape[1:])
-    images = [(random.standard_normal(shape, np.float32), None) for _ in range(_RANDOM_BATCHES)]
+    images = [(description.random_images(BATCH, random), None) for _ in range(_RANDOM_BATCHES)]
     return compare_accuracy(exported, trained, description, images, "random")
 
 
@@ -295,7 +303,10 @@ def _check_loss(
 
 
 @paddle.no_grad()  # type: ignore[untyped-decorator]
-def _run(model: nn.Layer, images: Array) -> Array:
+def _run(model: nn.Layer, finish: Sequence[Op] | None, images: Array) -> Array:
+    """Runs the trained model on images, which ``finish`` converts from pixels if it is not None."""
+    if finish is not None:
+        images = np.stack([run_on_pixels(finish, image) for image in images]).astype(np.float32)
     outputs: Array = model(paddle.to_tensor(images)).numpy()
     return outputs
 

@@ -46,9 +46,12 @@ class PreprocessingLayer(nn.Layer):  # type: ignore[misc]
         self._ops: list[GraphOp] = [] if decoder.to_rgb else [_reverse_channels]
         for position, spec in enumerate(specs[1:], start=1):
             try:
-                self._ops.append(graph_op(spec))
+                op = graph_op(spec)
             except NotImplementedError as error:
                 raise _not_supported(position, spec, str(error)) from None
+            self._ops.append(op)
+            if isinstance(op, nn.Layer):
+                self.add_sublayer(spec.kind, op)
 
     def forward(self, images: Tensor) -> Tensor:
         """Returns the prepared images, [N, C, H, W] or [N, H, W, C] float32."""
@@ -89,17 +92,25 @@ def transpose_in_graph(spec: ToCHWImage) -> GraphOp:  # noqa: ARG001 - only its 
 
 @graph_op.register
 def normalize_in_graph(spec: NormalizeImage) -> GraphOp:
-    """Returns a function that normalizes images. Each step computes in float32, as in `numpy_ops`."""
-    scale, mean, std = (np.asarray(value, np.float32) for value in (spec.scale, spec.mean, spec.std))
+    """Returns a layer that normalizes images."""
+    return _Normalization(spec)
 
-    def normalize(images: Tensor) -> Tensor:
-        pixels = images.astype("float32") * float(scale)
-        pixels = (pixels - paddle.to_tensor(mean)) / paddle.to_tensor(std)
-        if spec.channel_num == 4:
+
+class _Normalization(nn.Layer):  # type: ignore[misc]
+    """Normalizes images. Each step computes in float32, as in `numpy_ops`."""
+
+    def __init__(self, spec: NormalizeImage) -> None:
+        super().__init__()
+        self._scale, self._spec = float(np.float32(spec.scale)), spec
+        # Buffers are stored with the weights. A constant in forward would be copied to a GPU in each run.
+        self.register_buffer("_mean", paddle.to_tensor(np.asarray(spec.mean, np.float32)))
+        self.register_buffer("_std", paddle.to_tensor(np.asarray(spec.std, np.float32)))
+
+    def forward(self, images: Tensor) -> Tensor:
+        pixels = (images.astype("float32") * self._scale - self._mean) / self._std
+        if self._spec.channel_num == 4:
             pixels = paddle.concat([pixels, paddle.zeros_like(pixels[:, :, :, :1])], axis=-1)
-        return pixels.astype("float16").astype("float32") if spec.output_fp16 else pixels
-
-    return normalize
+        return pixels.astype("float16").astype("float32") if self._spec.output_fp16 else pixels
 
 
 @graph_op.register

@@ -17,6 +17,7 @@ from ppcls.errors import UserError
 
 _NO_TELEMETRY = "NNCF_CI"
 _INT8 = ("i8", "u8")
+_WEIGHTED = ("Convolution", "GroupConvolution", "MatMul")
 # Operators of a compiled model that only move, convert or describe values.
 _PASSIVE = (
     "Input",
@@ -65,7 +66,7 @@ def quantize_with_nncf(file: Path, name: str, batches: Sequence[Array]) -> Quant
     Args:
         file: The model in float32.
         name: Name of the architecture, for messages.
-        batches: Prepared images [B, C, H, W] float32, from which the ranges of activations are computed.
+        batches: Inputs of the model, from which the ranges of activations are computed.
 
     Returns:
         The operators of the int8 model.
@@ -87,6 +88,7 @@ def quantize_with_nncf(file: Path, name: str, batches: Sequence[Array]) -> Quant
                 preset=nncf.QuantizationPreset.PERFORMANCE,
                 subset_size=len(batches),
                 model_type=nncf.ModelType.TRANSFORMER if attention else None,
+                ignored_scope=nncf.IgnoredScope(names=_find_normalization(model)),
             )
     except (RuntimeError, ValueError, nncf.ValidationError, nncf.InternalError) as error:
         raise UserError(
@@ -101,6 +103,20 @@ def quantize_with_nncf(file: Path, name: str, batches: Sequence[Array]) -> Quant
         )
     _replace(quantized, file, compress=False)
     return operators
+
+
+def _find_normalization(model: Any) -> list[str]:
+    """Returns the names of the operators that normalize 8-bit images. They remain in float32."""
+    (image,) = model.get_parameters()
+    pending = [image] if image.get_element_type().get_type_name() == "u8" else []
+    names: list[str] = []
+    while pending:
+        for tensor in pending.pop().output(0).get_target_inputs():
+            node = tensor.get_node()
+            if node.get_type_name() not in _WEIGHTED and node.get_friendly_name() not in names:
+                names.append(node.get_friendly_name())
+                pending.append(node)
+    return names
 
 
 def _replace(model: Any, file: Path, *, compress: bool) -> None:

@@ -30,14 +30,15 @@ def compare(
 ) -> float:
     """Returns the largest relative difference between the outputs of an exported and the trained model.
 
-    If the exported model prepares images itself, the images for the trained model are prepared with ``ops``.
+    If the exported model prepares images of any size, the images for the trained model are prepared with
+    ``ops``.
 
     Args:
         model: Exported model.
         description: Description of the exported model.
         ops: Transforms that prepare the input of the trained model.
         expected: Function of the trained model, which maps prepared images to scores [B, class_num] or
-            embeddings [B, D].
+            embeddings [B, D]. For a model that only normalizes images, it maps the same images as the model.
 
     Returns:
         For scores, the largest difference of their logarithms, divided by the largest absolute logarithm, or
@@ -51,11 +52,11 @@ def compare(
     random = np.random.default_rng(0)
     worst = 0.0
     for count, size in zip(BATCHES, _SIZES, strict=True):
-        if description.PreProcess.in_graph:
+        if description.PreProcess.in_graph is True:
             images = random.integers(0, 256, (count, *size, 3), np.uint8)
             prepared = np.stack([run_on_pixels(ops, image) for image in images]).astype(np.float32)
         else:
-            images = prepared = random.standard_normal((count, *description.Input.shape[1:]), np.float32)
+            images = prepared = description.random_images(count, random)
         exported, trained = model.run(images), expected(prepared)
         difference = float("inf")
         if exported.shape == trained.shape:

@@ -26,6 +26,7 @@ FEWEST_CALIBRATION_IMAGES = 16
 # Packages that onnxruntime's conversion tools import.
 _PACKAGES = "'onnx>=1.16' 'ml_dtypes>=0.5'"
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+_WEIGHTED = ("Conv", "Gemm", "MatMul")
 _FLOAT_OUTPUT = ("Gemm", "MatMul")  # int8 operators that return float32
 
 
@@ -79,7 +80,7 @@ def quantize(
         file: The model in float32.
         name: Name of the architecture, for messages.
         input_name: Name of the model's input.
-        batches: Prepared images [B, C, H, W] float32, from which the ranges of activations are computed.
+        batches: Inputs of the model, from which the ranges of activations are computed.
         method: Method that chooses a range from the values of a tensor.
 
     Returns:
@@ -111,7 +112,7 @@ def quantize(
                     activation_type=quantization.QuantType.QUInt8,
                     weight_type=quantization.QuantType.QInt8,
                     calibrate_method=methods[method],
-                    nodes_to_exclude=_find_activations(onnx.load(fused).graph),
+                    nodes_to_exclude=_find_float_nodes(onnx.load(fused).graph),
                     extra_options={
                         # Number of batches whose activations the calibrator keeps in memory.
                         "CalibStridedMinMax": 1,
@@ -166,12 +167,25 @@ def hide_tool_output() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def _find_activations(graph: Any) -> list[str]:
-    """Returns the names of the nodes that remain in float32: all Softmax nodes, and the output node."""
+def _find_float_nodes(graph: Any) -> list[str]:
+    """Returns the names of the nodes that remain in float32.
+
+    These are all Softmax nodes, the output node, and the nodes that normalize 8-bit images.
+    """
+    import onnx
+
     outputs = {tensor.name for tensor in graph.output}
-    return [
-        node.name for node in graph.node if node.op_type == "Softmax" or not outputs.isdisjoint(node.output)
-    ]
+    (image,) = graph.input
+    unsigned = image.type.tensor_type.elem_type == onnx.TensorProto.UINT8
+    pixels = {image.name} if unsigned else set()
+    names = []
+    for node in graph.node:  # in topological order
+        if not pixels.isdisjoint(node.input) and node.op_type not in _WEIGHTED:
+            pixels |= set(node.output)
+            names.append(node.name)
+        elif node.op_type == "Softmax" or not outputs.isdisjoint(node.output):
+            names.append(node.name)
+    return names
 
 
 def _count_operators(graph: Any) -> QuantizedOperators:

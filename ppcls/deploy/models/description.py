@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 from typing_extensions import Self
 
@@ -23,7 +25,7 @@ from ppcls.config.sections.dataset import FixedChain
 from ppcls.config.sections.infer import Infer, MultiLabelThreshOutput, ScoreOutput, ThreshOutput, Topk
 from ppcls.config.sections.infer import PostProcess as PostprocessSpec
 from ppcls.config.sections.transform import check_chain
-from ppcls.data.transforms.specs import NormalizeImage, Op, plan_chain
+from ppcls.data.transforms.specs import NormalizeImage, Op, plan_chain, split_chain
 from ppcls.errors import UserError
 from ppcls.weights.manifest import FileName, FileRecord, read_record
 
@@ -34,6 +36,7 @@ _Length = Annotated[int, Bound(ge=-1, le=MAX_SIDE)]
 # Last function of the model; l2_norm is for embeddings.
 Activation = Literal["softmax", "sigmoid", "none", "l2_norm"]
 Precision = Literal["float32", "float16", "bfloat16", "int8"]
+Preprocess = Literal["all", "normalize"]  # transforms that an exported model contains
 
 
 class _ModelName(Section):
@@ -62,8 +65,10 @@ class _Preprocessing(Section):
     """Transforms that are applied to each image, in order."""
 
     transform_ops: FixedChain
-    in_graph: bool = Field(
-        False, description="whether the model contains all transforms except decoding and expects RGB pixels"
+    in_graph: bool | Literal["normalize"] = Field(
+        False,
+        description="transforms that the model contains: true for all except decoding, normalize for "
+        "NormalizeImage and the layout, false for none. The model expects RGB pixels unless it is false",
     )
 
 
@@ -157,11 +162,13 @@ class ModelDescription(Section):
 
     @model_validator(mode="after")
     def _check_input(self) -> Self:
-        if self.PreProcess.in_graph != (self.Input.dtype == "uint8"):
+        if bool(self.PreProcess.in_graph) != (self.Input.dtype == "uint8"):
             raise ValueError(
                 f"in_graph is {self.PreProcess.in_graph}, but the dtype of the input is {self.Input.dtype}; "
-                "expected uint8 if in_graph is True, otherwise float32"
+                "expected float32 if in_graph is False, otherwise uint8"
             )
+        if self.PreProcess.in_graph == "normalize":
+            split_chain(self.PreProcess.transform_ops)
         return self
 
     @model_validator(mode="after")
@@ -223,19 +230,54 @@ class ModelDescription(Section):
     def chain(self) -> tuple[Op, ...]:
         """Returns the operations that prepare the input of the model."""
         specs = self.PreProcess.transform_ops
-        if self.PreProcess.in_graph:
-            return plan_chain([specs[0].model_copy(update={"to_rgb": True})], "HWC")
+        match self.PreProcess.in_graph:
+            case "normalize":
+                return plan_chain(split_chain(specs)[0], "HWC")
+            case True:
+                return plan_chain([specs[0].model_copy(update={"to_rgb": True})], "HWC")
         return plan_chain(specs, "CHW" if self.Input.layout == "NCHW" else "HWC")
 
-    def with_pixel_input(self) -> ModelDescription:
-        """Returns a copy for a model that prepares images of any size itself."""
-        pixels = {"shape": (-1, -1, -1, 3), "dtype": "uint8", "layout": "NHWC"}
-        return self.model_copy(
-            update={
-                "Input": self.Input.model_copy(update=pixels),
-                "PreProcess": self.PreProcess.model_copy(update={"in_graph": True}),
-            }
-        )
+    def with_pixel_input(self, contained: Preprocess) -> ModelDescription:
+        """Returns a copy for a model that contains transforms and expects RGB pixels.
+
+        Args:
+            contained: ``all`` for a model that prepares images of any size; ``normalize`` for a model that
+                expects resized and cropped images.
+
+        Raises:
+            UserError: The transforms do not return 8-bit pixels before NormalizeImage.
+        """
+        height, width = self.Input.shape[2:] if self.Input.layout == "NCHW" else self.Input.shape[1:3]
+        if contained == "all":
+            height, width = -1, -1
+        pixels = {"shape": (-1, height, width, 3), "dtype": "uint8", "layout": "NHWC"}
+        in_graph: bool | str = True
+        if contained == "normalize":
+            in_graph = contained
+            try:
+                split_chain(self.PreProcess.transform_ops)
+            except ValueError as error:
+                raise UserError(
+                    f"--preprocess normalize: {error} in Infer.transforms; export without --preprocess"
+                ) from None
+        prepared = self.PreProcess.model_copy(update={"in_graph": in_graph})
+        return self.model_copy(update={"Input": self.Input.model_copy(update=pixels), "PreProcess": prepared})
+
+    def random_images(self, count: int, random: np.random.Generator) -> NDArray[Any]:
+        """Returns random inputs of the model, [count, ...].
+
+        Raises:
+            UserError: The images have no fixed size.
+        """
+        shape = (count, *self.Input.shape[1:])
+        if -1 in shape:
+            raise UserError(
+                f"{self.Global.model_name}: expected a model for images of a fixed size, got the input shape "
+                f"{list(self.Input.shape)}; export without --preprocess all"
+            )
+        if self.Input.dtype == "uint8":
+            return random.integers(0, 256, shape, np.uint8)
+        return random.standard_normal(shape, np.float32)
 
     def with_width(self, width: int) -> ModelDescription:
         """Returns a copy for a model with ``width`` outputs per image."""

@@ -42,6 +42,20 @@ def test_measure_real_requests(exported: dict[str, Path], kind: str, requests: i
     assert found["host_memory"] > 50
 
 
+def test_measure_model_of_pixels(exported: dict[str, Path]) -> None:
+    pixels = exported["onnx"].parent / "pixels"
+    config = str(exported["onnx"].parent / "config.yaml")
+    options = ["--format", "onnx", "--preprocess", "normalize", "-o", f"Global.save_inference_dir={pixels}"]
+    assert export_cli.export(["-c", config, *options]) == 0
+    models = find_models([pixels, exported["onnx"]], [])
+    candidates = make_candidates(models, "cpu", ([1], [2]), [], Effort())
+    assert [each.labels["image"] for each in candidates] == ["32x32x3 uint8", "3x32x32"]
+    assert candidates[0].name.endswith(", 1 thread, 8-bit images, batch 2")
+    task = {"model": str(pixels), "overrides": ["Global.device=cpu", "Global.cpu_threads=1"]}
+    found = measure({**task, "batch_size": 2, "warm_up": 1, "requests": 2, "seconds": 0.05})
+    assert found["requests"] == 2
+
+
 def test_make_candidates_combines_models_threads_and_batches(exported: dict[str, Path]) -> None:
     models = find_models(list(exported.values()), [])
     candidates = make_candidates(models, "cpu", ([1, 2, 1], [1, 4]), [], Effort())

@@ -20,7 +20,9 @@ from ppcls.data.transforms.specs import (
     ResizeImage,
     ToCHWImage,
     plan_chain,
+    split_chain,
 )
+from ppcls.data.transforms.specs.geometry import Pad
 from ppcls.deploy.export.in_graph import PreprocessingLayer
 from ppcls.deploy.infer import predict_files
 from ppcls.deploy.models.source import find_source
@@ -83,20 +85,33 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_weights(tmp_path_factory.mktemp("weights") / "model.safetensors")
 
 
-def export(folder: Path, tree: dict[str, Any], kind: str) -> int:
+def export(folder: Path, tree: dict[str, Any], kind: str, *preprocess: str) -> int:
     config = write_config(folder / "config.yaml", tree)
     options = ["-o", f"Global.save_inference_dir={folder / kind}"]
-    return export_cli.export(["-c", str(config), "--format", kind, "--preprocess", *options])
+    return export_cli.export(["-c", str(config), "--format", kind, "--preprocess", *preprocess, *options])
 
 
-@pytest.mark.parametrize("kind", ["paddle", "onnx"])
+@pytest.mark.parametrize(
+    ("kind", "contained", "shape"),
+    [
+        ("paddle", True, "[-1, -1, -1, 3]"),
+        ("onnx", True, "[-1, -1, -1, 3]"),
+        ("paddle", "normalize", "[-1, 32, 32, 3]"),
+        ("onnx", "normalize", "[-1, 32, 32, 3]"),
+    ],
+)
 def test_export_with_preprocessing_predicts_the_same(
-    tmp_path: Path, weights: Path, kind: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    weights: Path,
+    kind: str,
+    contained: bool | str,
+    shape: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     tree = config_tree(weights, write_names(tmp_path / "names.txt"), "NHWC")
-    assert export(tmp_path, tree, kind) == 0
+    assert export(tmp_path, tree, kind, *([] if contained is True else ["normalize"])) == 0
     said = capsys.readouterr().out
-    assert "input [-1, -1, -1, 3] uint8 NHWC, any batch size" in said
+    assert f"input {shape} uint8 NHWC, any batch size" in said
     assert (
         "[Export] checked: the relative difference between the logarithms of the scores of the exported and "
         in said
@@ -112,7 +127,7 @@ def test_export_with_preprocessing_predicts_the_same(
         [each.scores for each in results], [each.scores for each in expected], atol=1e-5
     )
     content = yaml.safe_load((tmp_path / kind / "inference.yml").read_text())
-    assert content["PreProcess"]["in_graph"] is True
+    assert content["PreProcess"]["in_graph"] == contained
     served = load(find_source(tmp_path / kind, ["Global.device=cpu"]), 4)
     assert [each.class_ids for each in served.predict(images)] == [each.class_ids for each in expected]
     by_dali = Predictor(tmp_path / kind, device="cpu", overrides=["Global.use_dali=True"])
@@ -131,3 +146,33 @@ def test_export_with_unsupported_transform_writes_nothing(
         "supported; export without --preprocess, and prepare the images as inference.yml describes\n"
     )
     assert [each.name for each in tmp_path.iterdir()] == ["config.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("position", "transform", "message"),
+    [
+        (4, {"Pad": {"padding": 2}}, "Pad after NormalizeImage is not supported"),
+        (0, {"DecodeImage": {"to_rgb": False}}, "Pad on BGR images is not supported"),
+        (0, {"DecodeImage": {"channels": 1}}, "expected images that DecodeImage decodes to 8-bit RGB or BGR"),
+    ],
+)
+def test_split_chain_unsupported_transform_is_an_error(
+    position: int, transform: dict[str, Any], message: str
+) -> None:
+    chain: list[Any] = [DecodeImage(), Pad(padding=2), NORMALIZE, ToCHWImage()]
+    (name, values), *_ = transform.items()
+    spec = {"Pad": Pad, "DecodeImage": DecodeImage}[name](**values)
+    chain[position : position + 1] = [spec]
+    with pytest.raises(ValueError, match=message):
+        split_chain(chain)
+
+
+def test_split_chain_converts_bgr_in_the_model() -> None:
+    chain = [DecodeImage(to_rgb=False), ResizeImage(size=(40, 23)), NORMALIZE, ToCHWImage()]
+    before, after = split_chain(chain)
+    assert before == (DecodeImage(to_rgb=True), chain[1])
+    assert after == (chain[0], NORMALIZE, ToCHWImage())
+    image = np.random.default_rng(0).integers(0, 256, (30, 50, 3)).astype(np.uint8)
+    pixels = run_on_pixels(plan_chain(before, "HWC"), image)
+    found = PreprocessingLayer(after)(paddle.to_tensor(pixels[None])).numpy()
+    np.testing.assert_array_equal(found[0], run_on_pixels(plan_chain(chain, "CHW"), image))

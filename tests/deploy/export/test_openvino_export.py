@@ -61,6 +61,26 @@ def exported_record(folder: Path) -> ExportRecord:
 
 
 @needs_openvino
+@pytest.mark.parametrize("precision", ["float32", pytest.param("int8", marks=needs_nncf)])
+def test_openvino_export_that_normalizes_is_compared_on_pixels(
+    tmp_path: Path, tree: dict[str, Any], precision: str
+) -> None:
+    import openvino
+
+    count = ["--calibration-images", str(IMAGES), "--max-accuracy-loss", "100"]
+    assert run_export(tmp_path, tree, "--precision", precision, "--preprocess", "normalize", *count) == 0
+    record = exported_record(tmp_path)
+    assert record.comparison is not None
+    assert record.comparison.largest_difference < 0.2
+    assert read_description(tmp_path / "model").Input.shape == (-1, 32, 32, 3)
+    model = openvino.Core().read_model(tmp_path / "model/inference.xml")
+    (image,) = model.get_parameters()
+    assert image.get_element_type().get_type_name() == "u8"
+    (first,) = (each.get_node() for each in image.output(0).get_target_inputs())
+    assert first.get_type_name() == "Convert", "the pixels are not quantized again"
+
+
+@needs_openvino
 @pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
 def test_openvino_export_is_compared_and_predicts(
     tmp_path: Path, tree: dict[str, Any], precision: str, capsys: pytest.CaptureFixture[str]

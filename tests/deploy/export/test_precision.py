@@ -105,6 +105,30 @@ def test_int8_export_records_calibration_and_comparison(quantized: Path, trained
     assert record.comparison.agreement > 0.5
 
 
+@pytest.mark.parametrize("precision", ["float16", "int8"])
+def test_export_that_normalizes_is_compared_on_pixels(
+    tmp_path: Path, trained: dict[str, Any], precision: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    count = ["--calibration-images", str(IMAGES), "--max-accuracy-loss", "100"]
+    assert run_export(tmp_path, trained, "--precision", precision, "--preprocess", "normalize", *count) == 0
+    printed = capsys.readouterr().out
+    assert "input [-1, 32, 32, 3] uint8 NHWC, any batch size" in printed
+    assert f"compared on {IMAGES} images of " in printed
+    record = read_description(tmp_path / "inference").Export
+    assert record is not None
+    assert record.comparison is not None
+    assert 0 < record.comparison.largest_difference < 0.2
+    graph = onnx.load(tmp_path / "inference/inference.onnx").graph
+    before_conv = []
+    for node in graph.node:
+        if node.op_type == "Conv":
+            break
+        before_conv.append(node.op_type)
+    normalization = {"Cast", "Mul", "Add", "Sub", "Div", "Transpose", "Constant", "Identity"}
+    assert set(before_conv) - {"QuantizeLinear", "DequantizeLinear"} <= normalization
+    assert before_conv.count("QuantizeLinear") == (1 if precision == "int8" else 0), "only the Conv's input"
+
+
 def test_int8_export_predicts_by_onnxruntime(quantized: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = write_image(quantized.parent / "photo.png", 5)
     settings = ["-o", "Global.device=cpu", "-o", "Infer.engine=onnxruntime"]
@@ -219,7 +243,7 @@ def test_export_without_evaluation_images_compares_random_ones(
             "list.txt: expected 64 calibration images, found 21; set --calibration-images 21, or add images",
         ),
         (["--calibration-data", "absent/"], "absent"),
-        (["--preprocess"], "--preprocess needs --precision float32, got int8"),
+        (["--preprocess"], "--preprocess all needs --precision float32, got int8"),
         (["--format", "paddle"], "--precision int8 needs --format onnx or openvino"),
         (["--precision", "bfloat16"], "--precision bfloat16 needs --format paddle or openvino"),
     ],

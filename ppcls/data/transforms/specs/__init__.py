@@ -14,7 +14,7 @@ from ppcls.data.transforms.specs.basic import (
     ResizeImage,
     ToCHWImage,
 )
-from ppcls.data.transforms.specs.chain import Op, count_draws, plan_chain
+from ppcls.data.transforms.specs.chain import Op, count_draws, plan_chain, split_chain
 
 __all__ = [
     "CropImage",
@@ -27,4 +27,5 @@ __all__ = [
     "ToCHWImage",
     "count_draws",
     "plan_chain",
+    "split_chain",
 ]

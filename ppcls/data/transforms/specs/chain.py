@@ -6,7 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ppcls.config.sections.transform import Layout, Transform
-from ppcls.data.transforms.specs.basic import ToCHWImage
+from ppcls.data.transforms.specs.basic import (
+    CropImage,
+    DecodeImage,
+    NormalizeImage,
+    ResizeImage,
+    ToCHWImage,
+)
 from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decide, sides_after
 
 
@@ -40,6 +46,38 @@ def plan_chain(specs: Sequence[Transform], layout: Layout) -> tuple[Op, ...]:
             ops.append(Op(spec, slot, (position,)))
             slot += spec.draws
     return (*ops, replace(to_chw, slot=slot)) if layout == "CHW" else tuple(ops)
+
+
+def split_chain(specs: Sequence[Transform]) -> tuple[tuple[Transform, ...], tuple[Transform, ...]]:
+    """Splits transforms for a model that normalizes 8-bit RGB images.
+
+    Args:
+        specs: Transforms of the trained model.
+
+    Returns:
+        The transforms that return pixels in RGB order, [H, W, 3] uint8; and the transforms of the model. The
+        latter start with the original DecodeImage, which specifies the order of the channels.
+
+    Raises:
+        ValueError: The transforms cannot be split in this way.
+    """
+    decoder = specs[0]
+    if not isinstance(decoder, DecodeImage) or (decoder.channels, decoder.dtype) != (3, "uint8"):
+        raise ValueError(f"expected images that DecodeImage decodes to 8-bit RGB or BGR, got {decoder.kind}")
+    kinds = [type(spec) for spec in specs]
+    if NormalizeImage not in kinds:
+        raise ValueError("expected NormalizeImage")
+    position = kinds.index(NormalizeImage)
+    before, after = specs[1:position], specs[position + 1 :]
+    for spec in after:
+        if not isinstance(spec, ToCHWImage):
+            raise ValueError(f"{spec.kind} after NormalizeImage is not supported")
+    for spec in before:
+        if isinstance(spec, ToCHWImage):
+            raise ValueError("ToCHWImage before NormalizeImage is not supported")
+        if not decoder.to_rgb and not isinstance(spec, (ResizeImage, CropImage)):
+            raise ValueError(f"{spec.kind} on BGR images is not supported")
+    return (decoder.model_copy(update={"to_rgb": True}), *before), (decoder, *specs[position:])
 
 
 def count_draws(ops: Sequence[Op]) -> int:
