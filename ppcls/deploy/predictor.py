@@ -291,4 +291,5 @@ def _load(source: ModelSource, runtime: Runtime | None) -> tuple[InferenceModel,
         return TrainedModel(source.config, source.description, source.file, runtime), runtime.cores
     from ppcls.deploy.models.paddle_inference import PaddleInferenceModel
 
-    return PaddleInferenceModel(source.file, source.description, runtime), runtime.cores
+    model = PaddleInferenceModel(source.file, source.description, runtime, cuda_graph=source.infer.cuda_graph)
+    return model, runtime.cores

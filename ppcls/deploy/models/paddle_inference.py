@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from paddle import inference
 
 from ppcls.deploy.models.description import ModelDescription, Precision
+from ppcls.deploy.models.inference_graph import STREAM_LOCK, PredictorGraphs
 from ppcls.errors import UserError
 from ppcls.runtime.start import Runtime
 
@@ -80,15 +81,19 @@ class PaddleInferenceModel:
         program: File of the program. The weights are in the same folder.
         description: Description of the model.
         runtime: Device to run on.
+        cuda_graph: Whether shapes that are requested repeatedly run as CUDA graphs on a GPU.
 
     Attributes:
         engine: Name of the engine, with its version, device and precision.
+        graphs: CUDA graphs; None on a CPU, or for a model that accepts images of any size.
 
     Raises:
         UserError: The files cannot be read, or were written by another version of Paddle.
     """
 
-    def __init__(self, program: Path, description: ModelDescription, runtime: Runtime) -> None:
+    def __init__(
+        self, program: Path, description: ModelDescription, runtime: Runtime, *, cuda_graph: bool = False
+    ) -> None:
         weights = program.with_suffix(".pdiparams")
         if not weights.is_file():
             raise UserError(f"{weights}: no such file; expected the weights in the folder of {program.name}")
@@ -125,13 +130,26 @@ class PaddleInferenceModel:
         self.engine = f"Paddle Inference {paddle.__version__} ({runtime.device.upper()}, {precision})"
         self._file, self._dtype = program, description.Input.dtype
         self._has_run = False
+        self.graphs: PredictorGraphs | None = None
+        if cuda_graph and runtime.device_id is not None and -1 not in description.Input.shape[1:]:
+            self.graphs = PredictorGraphs(str(program), self._predictor, self._run_plain)
 
     def run(self, images: Any) -> NDArray[Any]:
         """See `ppcls.deploy.predictor.InferenceModel`."""
         if isinstance(images, np.ndarray):
-            self._input.copy_from_cpu(np.ascontiguousarray(images, self._dtype))
+            images = np.ascontiguousarray(images, self._dtype)
         else:
-            self._shared = images.astype(self._dtype)  # keeps the memory alive; the handle does not
+            images = images.astype(self._dtype)
+        with nullcontext() if self._runtime.device_id is None else STREAM_LOCK:
+            outputs = None if self.graphs is None else self.graphs.run(images)
+            return self._run_plain(images) if outputs is None else outputs
+
+    def _run_plain(self, images: Any) -> NDArray[Any]:
+        """Runs the predictor without a CUDA graph, on images in the dtype of the model."""
+        if isinstance(images, np.ndarray):
+            self._input.copy_from_cpu(images)
+        else:
+            self._shared = images  # keeps the memory alive; the handle does not
             self._runtime.synchronize()  # Paddle Inference may use another stream
             self._input.share_external_data(self._shared)
         try:

@@ -22,6 +22,7 @@ from paddle.device.cuda.graphs import CUDAGraph
 
 from ppcls.errors import UserError
 
+_CAPTURE_THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 _SMALLEST_BLOCK = 256  # bytes; the allocation unit of Paddle's allocator
 
 
@@ -70,10 +71,13 @@ class Workspace:
     Args:
         size: Size in bytes, a multiple of 256; the largest workspace of a convolution.
         memory: Memory pool; None for Paddle's.
+
+    Attributes:
+        size: Size in bytes.
     """
 
     def __init__(self, size: int, memory: MemoryPool | None = None) -> None:
-        self._size, self._memory = size, memory or GpuMemoryPool()
+        self.size, self._memory = size, memory or GpuMemoryPool()
         self._block: object | None = None
 
     @contextmanager
@@ -87,8 +91,8 @@ class Workspace:
             UserError: The pool does not behave as expected, so the block cannot be reserved.
         """
         memory = self._memory
-        block = memory.take(self._size) if self._block is None else self._block
-        others = _take_all(memory, self._size)
+        block = memory.take(self.size) if self._block is None else self._block
+        others = _take_all(memory, self.size)
         memory.shrink()
         before = memory.reserved()
         others.append(memory.take(_SMALLEST_BLOCK))
@@ -97,7 +101,7 @@ class Workspace:
         del block
         yield
         before = memory.reserved()
-        self._block = memory.take(self._size)
+        self._block = memory.take(self.size)
         _check_pool(memory.reserved() == before)
 
 
@@ -129,10 +133,43 @@ def _check_pool(expected: bool) -> None:
         )
 
 
-def build_workspace() -> Workspace:
-    """Returns a workspace of the maximum size that Paddle allows for a convolution."""
+def build_workspace(smallest: int = 0) -> Workspace:
+    """Returns a workspace of the maximum size that Paddle allows for a convolution.
+
+    Args:
+        smallest: Minimum size in bytes, for operators that ignore Paddle's limit.
+    """
     name = "FLAGS_conv_workspace_size_limit"
-    return Workspace(int(paddle.get_flags(name)[name]) << 20)
+    size = max(int(paddle.get_flags(name)[name]) << 20, smallest)
+    return Workspace(-(-size // _SMALLEST_BLOCK) * _SMALLEST_BLOCK)
+
+
+def find_capture_error(work: Callable[[], None]) -> str:
+    """Tries to capture ``work`` with CUDA's driver, and returns the reason if this fails, else "".
+
+    The graph is discarded. After an error in a capture by Paddle, the process could not continue, because
+    Paddle would treat all later work as part of the capture.
+
+    Args:
+        work: Function to capture. Its temporary memory must be free in Paddle's pool, for example because it
+            ran before.
+    """
+    driver = ctypes.CDLL("libcuda.so.1")
+    stream = ctypes.c_void_p(paddle.device.cuda.current_stream().cuda_stream)
+    graph, reason = ctypes.c_void_p(), ""
+    paddle.device.cuda.synchronize()
+    if status := driver.cuStreamBeginCapture_v2(stream, _CAPTURE_THREAD_LOCAL):
+        return f"cuStreamBeginCapture failed with error {status}"
+    try:
+        work()
+    except (RuntimeError, OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[-1]
+    status = driver.cuStreamEndCapture(stream, ctypes.byref(graph))
+    if graph.value:
+        driver.cuGraphDestroy(graph)
+    if status and not reason:
+        reason = f"an operator waits for the GPU (CUDA error {status})"
+    return reason
 
 
 class GraphCapture:

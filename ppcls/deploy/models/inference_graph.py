@@ -1,0 +1,209 @@
+"""CUDA graphs of a Paddle Inference predictor, for input shapes that are requested repeatedly.
+
+Paddle Inference launches the kernels of a network one by one. For ResNet-50 and a single image, this takes
+several times as long as the kernels themselves. A CUDA graph launches all of them with one call.
+
+A graph reads and writes fixed addresses. Therefore each graph has its own clone of the predictor, which only
+runs with one shape: the clone shares the weights, but owns the tensors between the operators. Temporary
+memory comes from the private pool of the graph, and the workspace of convolutions from `Workspace`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+import paddle
+from numpy.typing import NDArray
+
+from ppcls.engine.cuda_graph.graph import CudaGraph, Workspace, build_workspace, find_capture_error
+from ppcls.errors import UserError
+
+Array = NDArray[Any]
+
+_PLAIN_REQUESTS = 2  # requests of a shape before its graph is captured
+_MAX_GRAPHS = 4
+_WARM_UP = 2  # runs of a clone before the capture, which allocate memory and choose kernels
+_COPY_THREADS = 4
+_COPY_BYTES = 1 << 21  # number of bytes from which several threads copy a batch
+# Bounds of the difference between the outputs of a graph and of a plain run, which uses the same kernels.
+_RTOL, _ATOL = 1e-3, 1e-4
+# All predictors use the same CUDA stream. A capture records everything that any thread launches on it.
+STREAM_LOCK = threading.RLock()
+
+
+class ShapeGraph(Protocol):
+    """Interface of a predictor that is captured for one shape of the input.
+
+    Attributes:
+        workspace: Workspace that other graphs can share.
+    """
+
+    workspace: Workspace
+
+    def run(self, images: Any) -> Array:
+        """Returns the outputs [B, ...] for a batch of the captured shape."""
+
+
+class PredictorGraphs:
+    """CUDA graphs of a predictor.
+
+    Args:
+        name: Name of the model, for messages.
+        predictor: Predictor on the current GPU.
+        run_plain: Function that runs the predictor without a graph, and returns the outputs [B, ...].
+        capture: Function that captures the predictor for the shape of a batch; None to capture CUDA graphs.
+            It also receives the workspace of an earlier graph.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        predictor: Any,
+        run_plain: Callable[[Any], Array],
+        capture: Callable[[Any, Any, Workspace | None], ShapeGraph] | None = None,
+    ) -> None:
+        self._name, self._predictor, self._run_plain = name, predictor, run_plain
+        self._capture = capture or CudaShapeGraph
+        self._requests: Counter[tuple[int, ...]] = Counter()
+        self._graphs: dict[tuple[int, ...], ShapeGraph] = {}
+        self._workspace: Workspace | None = None
+        self._failed = False
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Input shapes for which graphs exist."""
+        return list(self._graphs)
+
+    def run(self, images: Any) -> Array | None:
+        """Returns the outputs for a batch, or None if there is no graph for its shape.
+
+        Args:
+            images: Inputs [B, ...] in the dtype of the model, as a contiguous NumPy array or a Paddle tensor
+                on the GPU.
+        """
+        shape = tuple(images.shape)
+        if shape not in self._graphs:
+            self._requests[shape] += 1
+            is_rare = self._requests[shape] <= _PLAIN_REQUESTS
+            if self._failed or is_rare or len(self._graphs) >= _MAX_GRAPHS:
+                return None
+            self._add_graph(shape, images)
+        graph = self._graphs.get(shape)
+        return None if graph is None else graph.run(images)
+
+    def _add_graph(self, shape: tuple[int, ...], images: Any) -> None:
+        """Captures a graph and verifies its outputs. After a failure, reports the reason and stops trying."""
+        try:
+            graph = self._capture(self._predictor, images, self._workspace)
+            self._verify(graph, images)
+        except (UserError, RuntimeError, OSError, ValueError) as error:
+            self._failed = True
+            sys.stderr.write(
+                f"warning: {self._name}: runs without a CUDA graph, which would be faster for small batches: "
+                f"{error}; Infer.cuda_graph=False hides this message\n"
+            )
+            return
+        self._graphs[shape], self._workspace = graph, graph.workspace
+
+    def _verify(self, graph: ShapeGraph, images: Any) -> None:
+        """Compares a graph with plain runs on two batches.
+
+        Raises:
+            UserError: The outputs differ.
+        """
+        batch = images if isinstance(images, np.ndarray) else images.numpy()
+        for other in (batch, np.ascontiguousarray(batch[:, ::-1])):
+            expected = self._run_plain(other)
+            found = graph.run(other)
+            if not np.allclose(found, expected, _RTOL, _ATOL, equal_nan=True):
+                difference = float(np.abs(found - expected).max())
+                raise UserError(
+                    f"the outputs of the graph for the input shape {list(batch.shape)} differ by "
+                    f"{difference:.1e} from those of a plain run, expected at most {_ATOL:.0e}"
+                )
+
+
+class CudaShapeGraph:
+    """A CUDA graph of a predictor for one shape of the input.
+
+    Args:
+        predictor: Predictor, which is cloned.
+        images: A batch, as a NumPy array or a Paddle tensor on the GPU.
+        workspace: Workspace of another graph, to be shared if it is large enough.
+
+    Attributes:
+        workspace: Workspace of the convolutions.
+
+    Raises:
+        UserError: The run cannot be captured.
+    """
+
+    def __init__(self, predictor: Any, images: Any, workspace: Workspace | None) -> None:
+        self._clone = predictor.clone()
+        (name,) = self._clone.get_input_names()
+        shape = list(images.shape)
+        dtype = np.dtype(str(images.dtype).removeprefix("paddle."))
+        self._staging = _PinnedArray(shape, dtype)
+        self._images = paddle.zeros(shape, str(dtype))
+        self._clone.get_input_handle(name).share_external_data(self._images)
+        self._upload(images)
+        for _ in range(_WARM_UP):
+            self._clone.run()
+        self._output = self._clone.get_output_handle(self._clone.get_output_names()[0])
+        self._output.copy_to_cpu()  # waits for the runs
+        if reason := find_capture_error(self._clone.run):
+            raise UserError(f"it cannot be captured: {reason}")
+        self.workspace = _find_workspace(workspace)
+        self._graph = CudaGraph(self._clone.run, self.workspace)
+
+    def run(self, images: Any) -> Array:
+        """Returns the outputs for a batch of the graph's shape."""
+        self._upload(images)
+        self._graph.replay()
+        outputs: Array = self._output.copy_to_cpu()
+        return outputs
+
+    def _upload(self, images: Any) -> None:
+        if isinstance(images, np.ndarray):
+            self._staging.fill(images)
+            images = self._staging.tensor
+        self._images.copy_(images, False)
+
+
+def _find_workspace(shared: Workspace | None) -> Workspace:
+    """Returns a workspace that is large enough for a predictor that has just run."""
+    # All memory that a run allocates only temporarily, including workspaces, fits into the difference.
+    temporary = paddle.device.cuda.max_memory_allocated() - paddle.device.cuda.memory_allocated()
+    if shared is not None and shared.size >= temporary:
+        return shared
+    return build_workspace(temporary)
+
+
+class _PinnedArray:
+    """An array in page-locked host memory, from which a GPU copies faster than from normal memory.
+
+    Attributes:
+        tensor: Paddle tensor of the memory.
+    """
+
+    def __init__(self, shape: list[int], dtype: Any) -> None:
+        zeros = np.zeros(shape, dtype)
+        self.tensor = paddle.to_tensor(zeros, place=paddle.CUDAPinnedPlace())
+        memory = (ctypes.c_uint8 * zeros.nbytes).from_address(self.tensor.data_ptr())
+        self._array = np.ctypeslib.as_array(memory).view(dtype).reshape(shape)
+        self._threads = ThreadPoolExecutor(_COPY_THREADS) if zeros.nbytes >= _COPY_BYTES else None
+
+    def fill(self, images: Array) -> None:
+        """Copies a batch into the array. The previous upload must be complete."""
+        if self._threads is None:
+            np.copyto(self._array, images)
+            return
+        parts = (np.array_split(batch, _COPY_THREADS) for batch in (self._array, images))
+        list(self._threads.map(np.copyto, *parts))
