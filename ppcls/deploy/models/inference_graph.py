@@ -121,9 +121,9 @@ class PredictorGraphs:
         batch = images if isinstance(images, np.ndarray) else images.numpy()
         for other in (batch, np.ascontiguousarray(batch[:, ::-1])):
             expected = self._run_plain(other)
-            found = graph.run(other)
-            if not np.allclose(found, expected, _RTOL, _ATOL, equal_nan=True):
-                difference = float(np.abs(found - expected).max())
+            outputs = graph.run(other)
+            if not np.allclose(outputs, expected, _RTOL, _ATOL, equal_nan=True):
+                difference = float(np.abs(outputs - expected).max())
                 raise UserError(
                     f"the outputs of the graph for the input shape {list(batch.shape)} differ by "
                     f"{difference:.1e} from those of a plain run, expected at most {_ATOL:.0e}"
