@@ -52,6 +52,9 @@ $(READY): $(REQUIREMENTS) $(INPUTS)
 $(READY26): requirements.txt $(INPUTS)
 	$(call install,.venv-paddle26,requirements.txt)
 
+# The tests start hundreds of processes, which would otherwise compile the code again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # All tests of a file run in one process, because some of them start several ranks.
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
