@@ -231,7 +231,12 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def is_quick(example: Example) -> bool:
-    return all(re.match(QUICK, command) for command in example.commands)
+    return not needs_clone(example) and all(re.match(QUICK, command) for command in example.commands)
+
+
+def needs_clone(example: Example) -> bool:
+    """Whether the commands install packages, which takes minutes; ``.ci/run`` also runs ``make docs``."""
+    return example.network and any(command.startswith(("make ", "pip ")) for command in example.commands)
 
 
 @pytest.mark.timeout(3600)  # some documents have many commands
@@ -248,7 +253,7 @@ def test_printed_commands_succeed(example: Example, request: pytest.FixtureReque
         pytest.importorskip("optuna")  # an extra
     text = "\n".join(example.commands)
     variables, shorter = {}, SHORTER
-    if example.network and re.search(r"^(make|pip) ", text, re.MULTILINE):
+    if needs_clone(example):
         folder, shorter = request.getfixturevalue("clone"), SHORTER_IN_CLONE
         variables = {"PYTHONPATH": "", "PYTEST_ADDOPTS": "--collect-only -q"}
     else:
