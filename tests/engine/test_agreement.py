@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +13,7 @@ import numpy as np
 import paddle
 import pytest
 import yaml
+from launched_run import launch
 from paths import SUPPORT
 from small_tree import small_tree
 
@@ -27,21 +25,7 @@ from ppcls.errors import UserError
 from ppcls.runtime.collectives import all_gather_json, fail_together
 from ppcls.runtime.start import Runtime
 
-HERE = SUPPORT
 HOST = socket.gethostname()
-
-
-def launch(script: str, *arguments: str, logs: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "2"]
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("PADDLE_")}
-    return subprocess.run(
-        [*command, "--log_dir", str(logs), str(HERE / script), *arguments],
-        capture_output=True,
-        text=True,
-        cwd=logs.parent,
-        env={**clean, **environment},
-        check=False,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +44,8 @@ def run_cases(images: Path, scratch: Path, device: str) -> tuple[dict[str, Any],
     tree["Global"]["device"] = device
     config = scratch / "small.yaml"
     config.write_text(yaml.safe_dump(tree))
-    done = launch("agreement_run.py", str(config), str(scratch), logs=scratch / "log")
+    script = SUPPORT / "agreement_run.py"
+    done = launch([str(script), str(config), str(scratch)], ranks=2, logs=scratch / "log")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     one, other = (json.loads((scratch / f"{rank}.json").read_text()) for rank in (0, 1))
     return one, other
@@ -137,8 +122,9 @@ def test_rank_0_chooses_the_checkpoint(ended: tuple[dict[str, Any], ...], scratc
 def test_run_stops_if_one_rank_has_no_data(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
     """Which of them says so first is open; `test_failure_of_one_rank_ends_all` hears both."""
     config = make_yaml("run", Arch__name="Linear")
-    odd = "1:DataLoader.Train.dataset.image_root=/nowhere"
-    done = launch("cluster_run.py", "-c", str(config), logs=tmp_path / "log", ODD=odd)
+    odd = {"ODD": "1:DataLoader.Train.dataset.image_root=/nowhere"}
+    script = SUPPORT / "cluster_run.py"
+    done = launch([str(script), "-c", str(config)], ranks=2, logs=tmp_path / "log", variables=odd)
     assert done.returncode != 0
     assert "/nowhere: no such folder" in (tmp_path / "log" / "workerlog.1").read_text()
     assert "[Train]" not in (tmp_path / "log" / "workerlog.0").read_text()

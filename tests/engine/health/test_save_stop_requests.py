@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from launched_run import launch
 
 from ppcls.config.sections.run import Global
 from ppcls.engine.health import requests as module
@@ -115,17 +114,14 @@ print("printed", found, flush=True)
 def test_ranks_agree_at_the_same_call(tmp_path: Path) -> None:
     script = tmp_path / "rank.py"
     script.write_text(RANK)
-    launch = [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "4"]
-    subprocess.run(
-        [*launch, "--log_dir", str(tmp_path / "log"), str(script)], check=True, capture_output=True
-    )
+    assert launch([str(script)], ranks=3, logs=tmp_path / "log").returncode == 0
     printed = [
         next(
             line
             for line in (tmp_path / "log" / f"workerlog.{rank}").read_text().splitlines()
             if line.startswith("printed")
         )
-        for rank in range(4)
+        for rank in range(3)
     ]
     assert len(set(printed)) == 1
     calls = json.loads(printed[0][printed[0].index("[[") :])
