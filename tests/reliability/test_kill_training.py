@@ -128,6 +128,7 @@ def recorded(output: Path) -> list[tuple[Any, ...]]:
     ]
 
 
+@pytest.mark.timeout(4 * GUARD)  # a variant starts 30 processes, of which each ends or is ended after GUARD
 @pytest.mark.parametrize(
     ("variant", "kills"),
     [
