@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from running import free_port
+from runs import GUARD
 
 import ppcls
 from ppcls import Classifier
@@ -123,16 +125,18 @@ def test_serve_runs_until_it_is_terminated(
 
 @pytest.mark.slow
 def test_serve_without_waiting_answers_requests(trained: tuple[Classifier, TrainingRun]) -> None:
-    server = trained[0].serve(port=18765, wait=False)
+    port = free_port()
+    server = trained[0].serve(port=port, wait=False)
     try:
-        for _ in range(120):
+        status = 0
+        while not status:
             try:
-                with urllib.request.urlopen("http://127.0.0.1:18765/live", timeout=1) as answer:
-                    assert answer.status == 200
-                    break
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/live", timeout=GUARD) as answer:
+                    status = answer.status
             except OSError:
                 assert server.poll() is None
-                time.sleep(0.5)
+                time.sleep(0.1)
+        assert status == 200
     finally:
         server.terminate()
         assert server.wait() == 0

@@ -26,6 +26,7 @@ import pytest
 import yaml
 from documents import WRITTEN, Example, examples, read
 from paths import ROOT
+from running import free_port
 from weights_server import weights_server
 
 from ppcls.dataset_tools.digits import make_digits
@@ -123,12 +124,6 @@ def running(command: str, folder: Path, port: int, variables: dict[str, str]) ->
 def listens(port: int) -> bool:
     with closing(socket.socket()) as client:
         return client.connect_ex(("127.0.0.1", port)) == 0
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as server:
-        server.bind(("127.0.0.1", 0))
-        return int(server.getsockname()[1])
 
 
 def write_pictures(folder: Path, count: int, suffix: str = ".jpg") -> None:

@@ -15,6 +15,7 @@ import paddle
 import pytest
 from paddle import nn
 from paths import ROOT
+from runs import GUARD
 
 from ppcls.cli.eval import evaluate
 from ppcls.cli.train import train
@@ -331,7 +332,7 @@ def test_sigterm_ends_a_command_that_saves_nothing_quietly(
         [sys.executable, "-W", "ignore", "-c", INTERRUPTED_WHILE_BUILDING, *arguments],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=GUARD,
         cwd=ROOT,
     )
     assert (done.returncode, without_paddles_lines(done.stderr)) == (143, "interrupted\n")

@@ -11,12 +11,10 @@ import secrets
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,8 @@ import paddle
 import pytest
 import yaml
 from paths import ROOT, SUPPORT
+from running import free_port
+from runs import GUARD
 from small_tree import small_tree
 
 from ppcls.report.jsonlines import read_records
@@ -33,18 +33,11 @@ from ppcls.weights.files import read_arrays
 
 RUN = SUPPORT / "cluster_run.py"
 DOC = ROOT / "docs" / "cluster.md"
-GUARD = 900  # seconds after which a hang ends the test; nothing else depends on it
 FILES = ("model.safetensors", "ema.safetensors", "optimizer.safetensors")
 
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", DOC.read_text(), re.MULTILINE | re.DOTALL)
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 class Hosts:

@@ -15,6 +15,7 @@ import numpy as np
 import paddle
 import pytest
 from paths import SUPPORT
+from runs import GUARD
 
 from ppcls.weights.files import read_arrays
 from ppcls.weights.manifest import verify
@@ -52,7 +53,7 @@ class Running:
         os.kill(int(self.lines("pid", rank)[0]), number)
 
     def end(self) -> str:
-        said: str = self.process.communicate(timeout=600)[0]
+        said: str = self.process.communicate(timeout=GUARD)[0]
         return said
 
 

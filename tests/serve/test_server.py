@@ -295,7 +295,7 @@ def test_sigterm_answers_current_requests_of_exported_models(
         asks.join()
         for answer in answers:
             same(answer, expected[3:4])
-        said, complained = server.process.communicate(timeout=120)
+        said, complained = server.process.communicate(timeout=GUARD)
     assert server.process.returncode == 0
     assert said == "stopped: all requests were answered\n"
     assert not re.findall("Traceback|ERROR|now always track", complained), complained

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from running import Running, running
+from runs import GUARD
 from small_classifier import CLASSES, config_tree, write_config, write_names, write_weights
 
 from ppcls.cli import export as export_cli
@@ -110,7 +111,7 @@ def test_requests_need_an_api_key_and_are_logged_with_their_id(
         invented = client.get("/live", headers={"X-Request-ID": 'a b"c'}).headers["x-request-id"]
         assert len(invented) == 32
     protected.process.send_signal(signal.SIGTERM)
-    _, log = protected.process.communicate(timeout=60)
+    _, log = protected.process.communicate(timeout=GUARD)
     lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     by_path = {line["path"]: line for line in lines if "path" in line}
     found = by_path["/predict"]
@@ -164,9 +165,9 @@ def test_request_id_of_a_failure_is_in_its_log_line(tree: dict[str, Any], tmp_pa
     code = "from ppcls.serve import preparation\npreparation.run = lambda *_: 1 / 0"
     with running(tmp_path, "-c", config, before=code) as server:
         headers = {"X-Request-ID": "order-8", "Content-Type": "image/png"}
-        answer = httpx.post(f"{server.address}/predict", content=b"x", headers=headers, timeout=60)
+        answer = httpx.post(f"{server.address}/predict", content=b"x", headers=headers, timeout=GUARD)
         server.process.send_signal(signal.SIGTERM)
-        _, log = server.process.communicate(timeout=60)
+        _, log = server.process.communicate(timeout=GUARD)
     assert (answer.status_code, answer.headers.get("x-request-id")) == (500, "order-8")
     assert "ERROR: Exception in ASGI application" in log
     assert "ZeroDivisionError" in log

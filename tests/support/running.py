@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 from paths import ROOT
+from runs import GUARD
 
 TOOL = ROOT / "tools" / "serve.py"
+
+
+def free_port() -> int:
+    with closing(socket.socket()) as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
 
 
 @dataclass
@@ -22,7 +30,7 @@ class Running:
     address: str
 
     def client(self) -> httpx.Client:
-        return httpx.Client(base_url=self.address, timeout=120.0, verify=not self.address.startswith("https"))
+        return httpx.Client(base_url=self.address, timeout=GUARD, verify=not self.address.startswith("https"))
 
 
 @contextmanager

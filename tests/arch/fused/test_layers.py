@@ -13,6 +13,7 @@ import paddle
 import pytest
 from paddle import nn
 from paths import ROOT, SUPPORT
+from runs import GUARD
 
 from ppcls.arch.build import build_model
 from ppcls.arch.fused.batch_norm import batch_norm, normalize
@@ -82,7 +83,7 @@ def test_build_state_fused_kernels_on_a_cpu_are_an_error(make_config: Callable[.
 def test_fused_model_is_as_close_to_the_cpu_as_its_own_layers(name: str) -> None:
     command = [sys.executable, "-s", str(SUPPORT / "fused_model_run.py"), name]
     environment = os.environ | {"PYTHONPATH": python_path()}
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=GUARD, check=True)
     result = json.loads(run.stdout.splitlines()[-1])
     exact, *losses = result["losses"]
     assert losses == pytest.approx([exact, exact], rel=0.02), "TF32"
