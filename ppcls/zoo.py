@@ -199,6 +199,11 @@ def weights_folders() -> list[Path]:
     return [*([Path(home) / "weights"] if home else []), Path.home() / ".paddleclas" / "weights"]
 
 
+def cache_folder(name: str) -> Path:
+    """Returns a folder for files that ppcls can create again, in ``$PPCLS_HOME`` or ``~/.paddleclas``."""
+    return weights_folders()[0].parent / name
+
+
 def cached_file(name: str) -> Path:
     """Returns the path of a downloaded file, or the path where a download will be stored."""
     paths = [folder / name for folder in weights_folders()]

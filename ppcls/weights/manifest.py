@@ -63,15 +63,22 @@ class Manifest(BaseModel):
     files: dict[FileName, FileRecord]
 
 
-def write_file(path: Path, data: bytes) -> FileRecord:
-    """Writes a file, syncs it to disk, and returns the record of ``data``.
+def write_file(path: Path, *parts: bytes | memoryview) -> FileRecord:
+    """Writes a file, syncs it to disk, and returns the record of its content.
+
+    Args:
+        parts: Parts of the content. Each element is a byte.
 
     Raises:
         OSError: The file can't be written.
     """
+    digest, size = hashlib.sha256(), 0
     with atomic_write(path) as file:
-        file.write(data)
-    return FileRecord(size=len(data), sha256=hashlib.sha256(data).hexdigest())
+        for part in parts:
+            file.write(part)
+            digest.update(part)
+            size += len(part)
+    return FileRecord(size=size, sha256=digest.hexdigest())
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

@@ -32,8 +32,12 @@ class Store:
         """Returns the serial number of each checkpoint, or -1 if its manifest can't be read."""
         return {folder: _serial(folder) for folder in self.folder.glob("step_*")}
 
-    def write(self, files: Iterable[tuple[str, bytes]], manifest: Manifest) -> Path:
+    def write(self, files: Iterable[tuple[str, Iterable[bytes | memoryview]]], manifest: Manifest) -> Path:
         """Writes a checkpoint with the records of its files in the manifest, and returns its folder.
+
+        Args:
+            files: Name and content of each file; see `write_file`.
+            manifest: Manifest without the records of the files.
 
         Raises:
             OSError: The checkpoint can't be written. The incomplete folder is removed.
@@ -43,7 +47,7 @@ class Store:
             copy += 1
             folder = folder.with_name(f"step_{manifest.update:08d}_{copy}")
         with new_folder(folder, sync_each=True) as temporary:
-            records = {name: write_file(temporary / name, data) for name, data in files}
+            records = {name: write_file(temporary / name, *parts) for name, parts in files}
             write_manifest(temporary, manifest.model_copy(update={"files": records}))
         return folder
 

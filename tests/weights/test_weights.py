@@ -11,16 +11,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hypothesis.extra.numpy
 import numpy as np
 import paddle
 import pytest
 import safetensors.numpy
+from hypothesis import given
+from hypothesis import strategies as st
 from paddle import nn
 
 from ppcls.arch.build import build_model
 from ppcls.arch.families.vision_transformer import DistilledVisionTransformer
 from ppcls.engine.core.flat_buffers import FlatBuffers
 from ppcls.errors import UserError
+from ppcls.runtime.host_memory import HostMemory
 from ppcls.weights.files import (
     AVERAGE,
     WEIGHTS,
@@ -82,6 +86,27 @@ def test_safetensors_hold_every_dtype_and_shape_exactly(tmp_path: Path) -> None:
     }
 
 
+ARRAYS = st.one_of(
+    hypothesis.extra.numpy.arrays(dtype, hypothesis.extra.numpy.array_shapes(min_dims=0, min_side=0))
+    for dtype in ("float16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool")
+)
+
+
+@given(arrays=st.dictionaries(st.text(max_size=4), ARRAYS, max_size=4))
+def test_packed_arrays_equal_those_of_safetensors(arrays: dict[str, np.ndarray]) -> None:
+    assert b"".join(pack_arrays(arrays)) == safetensors.numpy.save(arrays)
+
+
+def test_copy_to_kept_memory_overwrites_it_if_the_size_is_equal() -> None:
+    memory = HostMemory()
+    first = copy_to_host({"a": paddle.full([2, 3], 1.0), "b": paddle.full([4], 2.0)}, memory)
+    second = copy_to_host({"a": paddle.full([2, 3], 3.0), "b": paddle.full([4], 4.0)}, memory)
+    assert [set(arrays.flat) for arrays in (first["a"], second["a"], second["b"])] == [{3}, {3}, {4}]
+    larger = copy_to_host({"a": paddle.full([9], 5.0)}, memory)
+    assert (larger["a"] == 5).all()
+    assert (second["a"] == 3).all()
+
+
 def test_write_view_of_a_buffer_copies_only_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = [paddle.full([2, 3], 1.0), paddle.full([5], 2.0)]
     flat, numpy = FlatBuffers(tensors), paddle.Tensor.numpy
@@ -92,7 +117,7 @@ def test_write_view_of_a_buffer_copies_only_its_numbers(monkeypatch: pytest.Monk
         return numpy(tensor)
 
     monkeypatch.setattr(paddle.Tensor, "numpy", watched)
-    packed = safetensors.numpy.load(pack_arrays(copy_to_host({"a": tensors[0], "b": tensors[1]})))
+    packed = safetensors.numpy.load(b"".join(pack_arrays(copy_to_host({"a": tensors[0], "b": tensors[1]}))))
     np.testing.assert_array_equal(packed["a"], np.full([2, 3], 1.0))
     np.testing.assert_array_equal(packed["b"], np.full([5], 2.0))
 
@@ -312,7 +337,7 @@ def checkpoint(folder: Path, **arrays: float) -> Path:
     """Writes a checkpoint folder: keywords name files, and give the value of their only array."""
     folder.mkdir()
     contents = {
-        f"{name}.safetensors": pack_arrays(copy_to_host({"a": paddle.full([1], value)}))
+        f"{name}.safetensors": b"".join(pack_arrays(copy_to_host({"a": paddle.full([1], value)})))
         for name, value in arrays.items()
     }
     contents |= {"config.yaml": b"Global: {}", "label_list.txt": b"0 cat\n1 dog\n"}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +14,11 @@ from typing import Any
 import paddle
 from paddle import Tensor
 
+from ppcls.files import atomic_write, read_regular
+from ppcls.zoo import cache_folder
+
 _MULTIPROCESSORS, _MAJOR, _MINOR = 16, 75, 76  # CUdevice_attribute of cuda.h
+_DIGEST = hashlib.sha256().digest_size  # bytes
 _ELEMENTS = {
     paddle.float32: (0, 4),
     paddle.float16: (1, 8),
@@ -118,7 +124,7 @@ class Kernels:
             raise CudaUnavailableError(
                 f"expected a GPU of compute capability 8.0 or later, got {major}.{minor}"
             )
-        binary = compile_source(source, [f"--gpu-architecture=sm_{major}{minor}", *options])
+        binary = load_binary(source, [f"--gpu-architecture=sm_{major}{minor}", *options])
         self._module = ctypes.c_void_p()
         self._check("cuModuleLoadData", ctypes.byref(self._module), binary)
         self._functions: dict[str, ctypes.c_void_p] = {}
@@ -147,13 +153,42 @@ class Kernels:
             raise CudaUnavailableError(f"{name} failed with error {status} of the CUDA driver")
 
 
+def load_binary(source: str, options: Sequence[str]) -> bytes:
+    """Returns the machine code of a CUDA source from a cache on disk, or compiles and caches it.
+
+    Compiling takes about a second. A cache that can't be read or written has no effect.
+
+    Raises:
+        CudaUnavailableError: See `compile_source`.
+    """
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    key = "\n".join((f"NVRTC {major.value}.{minor.value}", *options, source))
+    file = cache_folder("kernels") / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.cubin"
+    with suppress(OSError):
+        content = read_regular(file)
+        digest, binary = content[:_DIGEST], content[_DIGEST:]
+        if digest == hashlib.sha256(binary).digest():
+            return binary
+    binary = compile_source(source, options)
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(file) as stream:
+            stream.write(hashlib.sha256(binary).digest() + binary)
+    return binary
+
+
+def _nvrtc() -> ctypes.CDLL:
+    return load_library(["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"])
+
+
 def compile_source(source: str, options: Sequence[str]) -> bytes:
     """Compiles a CUDA source and returns the machine code. Does not need a GPU.
 
     Raises:
         CudaUnavailableError: NVRTC is missing, or the source does not compile.
     """
-    nvrtc = load_library(["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"])
+    nvrtc = _nvrtc()
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None)
     flags = [option.encode() for option in options]

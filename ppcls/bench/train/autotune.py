@@ -31,7 +31,7 @@ from ppcls.runtime.launch import local_processes, read_launch
 from ppcls.runtime.start import selected_card
 from ppcls.version import __version__
 from ppcls.weights.download import lock_file
-from ppcls.zoo import ZOO, weights_folders
+from ppcls.zoo import ZOO, cache_folder
 
 MIN_UPDATES = 2000  # updates of a run from which a measurement of about a minute is worthwhile
 _TIMEOUT = 180.0  # seconds per way
@@ -98,7 +98,7 @@ def autotune(config: Config) -> Config:
     card = _tuned_card(config)
     if card is None:
         return config
-    file = weights_folders()[0].parent / "autotune" / f"{_cache_key(config, card)}.json"
+    file = cache_folder("autotune") / f"{_cache_key(config, card)}.json"
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with lock_file(file.with_suffix(".lock")):  # of several ranks, the first one measures

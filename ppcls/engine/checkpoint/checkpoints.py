@@ -7,6 +7,7 @@ folders. Each link is replaced atomically. A folder without links is removed whe
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from ppcls.engine.checkpoint.snapshot import Content, snapshot_files
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
 from ppcls.files import print_error, retry_io
+from ppcls.runtime.host_memory import HostMemory
 from ppcls.version import __version__
 from ppcls.weights.files import pack_arrays
 from ppcls.weights.manifest import MANIFEST, DamagedError, Manifest, verify
@@ -52,6 +54,7 @@ class Checkpoints:
         self._store = self._stores[0]
         self.damaged: list[str] = []
         self.class_names: tuple[str, ...] = ()
+        self._memory: defaultdict[str, HostMemory] = defaultdict(HostMemory)  # for each file
         self._writing: tuple[ThreadPoolExecutor, Future[None]] | None = None
 
     def save(
@@ -245,7 +248,7 @@ class Checkpoints:
         """Yields the name and content of each file of a checkpoint, and reports the progress."""
         progress = state.runtime.progress
         progress.report("saving", slow=True)
-        for name, data in snapshot_files(state, self._config):
+        for name, data in snapshot_files(state, self._config, self._memory):
             progress.report(f"saving {name}", slow=True)
             yield name, data
         if self.class_names:
@@ -257,7 +260,7 @@ class Checkpoints:
     ) -> Path:
         serials = [serial for store in self._stores for serial in store.folders().values()]
         manifest = manifest.model_copy(update={"serial": 1 + max(serials, default=-1)})
-        files = ((name, data if isinstance(data, bytes) else pack_arrays(data)) for name, data in content)
+        files = ((name, [data] if isinstance(data, bytes) else pack_arrays(data)) for name, data in content)
         folder = store.write(files, manifest)
         for role in roles:
             if role != BEST:

@@ -7,6 +7,7 @@ generators are seeded for each batch from (seed, rank, epoch, step).
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
 from ppcls.files import read_regular
 from ppcls.optimizer.state import MASTER, load_optimizer_state, optimizer_state
+from ppcls.runtime.host_memory import HostMemory
 from ppcls.weights.files import AVERAGE, WEIGHTS, Arrays, copy_to_host, fill, read_arrays
 from ppcls.weights.manifest import MANIFEST, read_manifest
 
@@ -62,8 +64,13 @@ class SavedState(BaseModel):
     not_better: int = Field(0, ge=0)
 
 
-def snapshot_files(state: TrainState, config: Config) -> Iterator[tuple[str, Content]]:
+def snapshot_files(
+    state: TrainState, config: Config, memory: defaultdict[str, HostMemory]
+) -> Iterator[tuple[str, Content]]:
     """Yields the name and content of each file of a checkpoint.
+
+    Args:
+        memory: Memory for the arrays of each file. The next snapshot with the same memory overwrites them.
 
     Raises:
         UserError: A weight is NaN or infinite. Raised before the first file.
@@ -71,10 +78,10 @@ def snapshot_files(state: TrainState, config: Config) -> Iterator[tuple[str, Con
     optimizer = optimizer_state(state.optimizer, state.model)
     weights = _exact_weights(state, optimizer)
     _check_finite(weights, state.update)
-    yield WEIGHTS, copy_to_host(weights)
-    yield OPTIMIZER, copy_to_host(optimizer)
+    yield WEIGHTS, copy_to_host(weights, memory[WEIGHTS])
+    yield OPTIMIZER, copy_to_host(optimizer, memory[OPTIMIZER])
     if state.ema is not None:
-        yield AVERAGE, copy_to_host(_full_average(state))
+        yield AVERAGE, copy_to_host(_full_average(state), memory[AVERAGE])
     yield CONFIG, dump_config(config).encode()
     saved = SavedState(
         update=state.update,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ from numpy.typing import NDArray
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
+from ppcls.arch.fused import cuda
 from ppcls.arch.fused.batch_norm import batch_norm, normalize
 from ppcls.arch.fused.convolution import Geometry, convolve, convolve_fork
 from ppcls.arch.fused.cuda import (
@@ -39,6 +43,28 @@ def test_sources_compile_without_a_gpu(file: str, dtype: str, architecture: str)
         if "can be loaded" not in str(error):
             raise
         pytest.skip("NVRTC is not installed")
+
+
+def test_load_binary_compiles_once_and_again_if_the_cached_file_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+
+    def compile_source(source: str, options: Sequence[str]) -> bytes:
+        compiled.append(source)
+        return f"{source} {options}".encode()
+
+    library = SimpleNamespace(nvrtcVersion=lambda *_: 0)
+    monkeypatch.setattr(cuda, "load_library", lambda _: library)
+    monkeypatch.setattr(cuda, "compile_source", compile_source)
+    monkeypatch.setenv("PPCLS_HOME", str(tmp_path))
+    for source, option in [("a", "x"), ("a", "x"), ("a", "y"), ("b", "x")]:
+        assert cuda.load_binary(source, [option]) == f"{source} ['{option}']".encode()
+    assert compiled == ["a", "a", "b"]
+    for file in tmp_path.glob("kernels/*"):
+        file.write_bytes(file.read_bytes()[:-1])
+    assert cuda.load_binary("b", ["x"]) == b"b ['x']"
+    assert compiled == ["a", "a", "b", "b"]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
     names = "".join(f"{i} {name}\n" for i, name in enumerate(CLASSES))
     model = build_model("ResNet18", len(CLASSES))
     contents = {
-        "model.safetensors": pack_arrays(copy_to_host(model.state_dict())),
+        "model.safetensors": b"".join(pack_arrays(copy_to_host(model.state_dict()))),
         "config.yaml": yaml.safe_dump(tree).encode(),
         "label_list.txt": names.encode(),
     }
@@ -69,6 +69,6 @@ def test_load_network_warns_about_non_finite_weights(
     weights = build_model("ResNet18", len(CLASSES)).state_dict()
     name = next(name for name, tensor in weights.items() if tensor.is_floating_point())
     weights[name] = paddle.full(weights[name].shape, np.nan)
-    (folder.parent / "nan.safetensors").write_bytes(pack_arrays(copy_to_host(weights)))
+    (folder.parent / "nan.safetensors").write_bytes(b"".join(pack_arrays(copy_to_host(weights))))
     load_network(config, folder.parent / "nan.safetensors")
     assert f"NaN or infinite weights in {name};" in capsys.readouterr().err

@@ -19,6 +19,7 @@ from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.sampling.order import Order
 from ppcls.data.sampling.sampler import SequentialSampler
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage, plan_chain
+from ppcls.runtime.host_memory import share_array
 
 
 def test_ctrl_c_during_release_raises(photos: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +47,7 @@ def test_ctrl_c_during_release_raises(photos: dict[str, Path], monkeypatch: pyte
 
 def test_cpu_tensor_shares_memory_and_keeps_it() -> None:
     array = np.zeros(1 << 20, np.float32)
-    tensor = dali_loader.share_array(array)
+    tensor = share_array(array)
     array[0] = 3
     del array
     np.testing.assert_array_equal(tensor.numpy(), [3, *[0] * ((1 << 20) - 1)])
