@@ -14,60 +14,25 @@ from paddle import nn
 from paddle.vision import models
 
 from ppcls.arch.families.alexnet import AlexNet
-from ppcls.arch.families.darknet import DarkNet53
 from ppcls.arch.families.densenet import DenseNet
 from ppcls.arch.families.dpn import DPN
-from ppcls.arch.families.efficientnet import EfficientNet, TinyNet
+from ppcls.arch.families.efficientnet import EfficientNet
 from ppcls.arch.families.efficientnet_lite import EfficientNetLite
 from ppcls.arch.families.efficientnet_v2 import EfficientNetV2
-from ppcls.arch.families.ghostnet import GhostNet
 from ppcls.arch.families.hrnet import HRNet
 from ppcls.arch.families.inception_v3 import InceptionV3
 from ppcls.arch.families.inception_v4 import InceptionV4
-from ppcls.arch.families.levit import LeViT
 from ppcls.arch.families.mixnet import MixNet
-from ppcls.arch.families.mobilenet import MobileNetV1Net, MobileNetV2Net, MobileNetV3Net
-from ppcls.arch.families.mobilenet_v4 import MobileNetV4
-from ppcls.arch.families.pp_lcnet import PPLCNet
-from ppcls.arch.families.res2net import Res2Net
 from ppcls.arch.families.resnest import ResNeSt
-from ppcls.arch.families.resnet import BasicSEResNet, ResNet
-from ppcls.arch.families.squeezenet import SqueezeNet
+from ppcls.arch.families.resnet import ResNet
 from ppcls.arch.families.swin_transformer import SwinTransformer
 from ppcls.arch.families.swin_transformer_v2 import SwinTransformerV2
-from ppcls.arch.families.vgg import VGG
-from ppcls.arch.families.xception import Xception
 from ppcls.arch.families.xception_deeplab import XceptionDeepLab
 from ppcls.arch.layers.mobile import LateFeatures
 from ppcls.arch.layers.residual import NumberedResNet
 from ppcls.errors import UserError
-from ppcls.weights.timm_rules import apply_rules, timm_rules, torchvision_rules
+from ppcls.weights.timm_rules import apply_rules, family_entry, timm_rules, torchvision_rules
 
-_MOBILENET = "the first block of PaddleClas's {0} has one more convolution; set Arch.name: {1}"
-# Networks that differ from those of timm and torchvision, and the differences.
-_DIFFERENT: dict[type[nn.Layer], str] = {
-    VGG: "PaddleClas's VGG has no bias in its convolutions; set Arch.name: vgg11, vgg13, vgg16 or vgg19",
-    MobileNetV2Net: _MOBILENET.format("MobileNetV2", "mobilenet_v2"),
-    MobileNetV3Net: _MOBILENET.format("MobileNetV3", "mobilenet_v3_large or mobilenet_v3_small"),
-    SqueezeNet: "the max pooling of PaddleClas's SqueezeNet drops incomplete windows at the edge",
-    Xception: "a block of PaddleClas's Xception has two separable convolutions, a block of timm's has three",
-}
-# Networks that are equal to timm's networks only with `timm_variant`, and the differences without it.
-# `_check_file` checks further differences.
-_VARIANTS: dict[type[nn.Layer], str] = {
-    BasicSEResNet: "PaddleClas's SE-ResNet has other squeezed widths and a convolution in its first shortcut",
-    DarkNet53: "PaddleClas's DarkNet53 has ReLU instead of leaky ReLU",
-    GhostNet: "PaddleClas's GhostNet differs in squeeze-and-excitation and in the last convolution",
-    InceptionV4: "PaddleClas's InceptionV4 has its 1x7 and 7x1 convolutions in another order",
-    LeViT: "PaddleClas's LeViT has one classifier, timm's has two",
-    MobileNetV1Net: "PaddleClas's MobileNetV1 has ReLU instead of ReLU6",
-    MobileNetV4: "attention in PaddleClas's MobileNetV4 divides its scores by a larger number",
-    PPLCNet: "the last convolution of PaddleClas's PPLCNet has no bias",
-    TinyNet: "PaddleClas's TinyNet rounds its numbers of blocks up",
-    Res2Net: "PaddleClas's Res2Net does not count padding in average pooling, and has another first block",
-    ResNeSt: "PaddleClas's ResNeSt does not count padding in average pooling",
-    XceptionDeepLab: "the last block of PaddleClas's Xception_deeplab is dilated",
-}
 _VARIANT = "Arch.timm_variant: True"
 # Names of timm's networks whose weights have the same names and shapes as those of another network.
 _ANTIALIASED = re.compile(r"resne[xt]t?(aa|blur)\d|efficientnet_blur_|mobilenetv4_conv_(aa|blur)_")
@@ -216,11 +181,10 @@ def _check_family(model: nn.Layer, source: str, *, identical: bool) -> None:
     Raises:
         UserError: timm has no such network.
     """
-    kinds = () if identical else _DIFFERENT.items()
-    difference = next((text for kind, text in kinds if isinstance(model, kind)), "")
+    difference = None if identical else family_entry(model, "different")
     if not difference and not identical and not getattr(model, "timm_variant", True):
-        reason = next((text for kind, text in _VARIANTS.items() if isinstance(model, kind)), "")
-        difference = f"{reason}; set {_VARIANT}" if reason else ""
+        reason = family_entry(model, "variant")  # `_check_file` checks further differences
+        difference = f"{reason}; set {_VARIANT}" if reason else None
     if isinstance(model, SwinTransformer) and model.shifts_single_window:
         difference = (
             "PaddleClas's Swin shifts windows even if one window covers the whole feature map; set "
