@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING
 from ppcls.cli import dataset_files
 from ppcls.cli.command import Arguments, command, write_output
 from ppcls.cli.dataset_files import progress_bars
-from ppcls.cli.options import (
-    Subcommands,
-    add_examples,
-    add_override,
-    add_subcommand,
-    non_negative_int,
-    positive_int,
-)
+from ppcls.cli.options import build_parser
 from ppcls.errors import UserError
 
 if TYPE_CHECKING:  # imported by the subcommand that needs it
@@ -29,9 +22,10 @@ if TYPE_CHECKING:  # imported by the subcommand that needs it
 @command
 def main(argv: Arguments = None) -> None:
     """Creates, checks, describes, splits, shrinks or converts a data set."""
-    arguments = _parser().parse_args(argv)
+    commands = {"digits": _digits, "photos": _photos, "cells": _cells, "check": _check}
+    arguments = build_parser("dataset", types={"share": dataset_files.share_or_count}).parse_args(argv)
     try:
-        arguments.run(arguments)
+        (commands | dataset_files.COMMANDS)[arguments.command](arguments)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(arguments.interrupted) from None
     except OSError as error:
@@ -40,90 +34,6 @@ def main(argv: Arguments = None) -> None:
         place = error.filename or getattr(arguments, "out", None)  # the error of a full disk has no file name
         hint = f"; {arguments.interrupted}" if error.errno == errno.ENOSPC else ""
         raise UserError(f"{f'{place}: ' if place else ''}{error.strerror}{hint}") from None
-
-
-def _parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line.
-
-    The parsed arguments also have ``run``, the function of the subcommand, and ``interrupted``, a message
-    about the files that an interrupted command leaves.
-    """
-    parser = argparse.ArgumentParser(
-        description="Create a demo data set without a download, or check, describe, split, shrink or convert "
-        "a data set."
-    )
-    add_examples(
-        parser,
-        "ppcls dataset digits",
-        "ppcls dataset check pictures/",
-        "ppcls dataset stats pictures/ --out stats",
-    )
-    parser.set_defaults(interrupted="nothing was written")
-    subcommands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_demo_commands(subcommands)
-    check = add_subcommand(
-        subcommands,
-        "check",
-        "decode all images and list the bad ones; exit code 1 if there are any",
-        (
-            "ppcls dataset check pictures/",
-            "ppcls dataset check -c configs/ResNet50.yaml --out bad_images.txt",
-        ),
-    )
-    check.add_argument(
-        "paths", nargs="*", type=Path, help="files and folders to check, instead of the data sets of a config"
-    )
-    check.add_argument("-c", "--config", help="config with the data sets to check; its DecodeImage is used")
-    add_override(check, "set values of the config")
-    check.add_argument("--split", choices=["Train", "Eval"], help="check only this data set of the config")
-    check.add_argument(
-        "--out",
-        type=Path,
-        default=Path("bad_images.txt"),
-        help="file for the list of bad images (default: %(default)s)",
-    )
-    check.set_defaults(run=_check)
-    dataset_files.add_commands(subcommands)
-    return parser
-
-
-def _add_demo_commands(subcommands: Subcommands) -> None:
-    digits = add_subcommand(
-        subcommands,
-        "digits",
-        "create the 1,797 handwritten digits of the quick start",
-        ("ppcls dataset digits", "ppcls dataset digits --out data/digits"),
-    )
-    digits.set_defaults(run=_digits)
-    photos = add_subcommand(
-        subcommands,
-        "photos",
-        "create JPEG photographs similar to ImageNet's in size and decoding time, for benchmarks",
-        ("ppcls dataset photos 4096", "ppcls dataset photos 20000 --classes 32 --out data/photos"),
-    )
-    photos.add_argument("images", type=int, metavar="N", help="number of images")
-    photos.add_argument(
-        "--classes", type=int, default=8, help="number of classes, 2 to 32 (default: %(default)s)"
-    )
-    photos.add_argument("--seed", type=int, default=0, help="seed of the random crops (default: %(default)s)")
-    photos.set_defaults(run=_photos)
-    cells = add_subcommand(
-        subcommands,
-        "cells",
-        "create images of drawn cells: 16-bit TIFF files with five channels",
-        ("ppcls dataset cells", "ppcls dataset cells 200 --out data/cells"),
-    )
-    cells.add_argument(
-        "images", type=positive_int, nargs="?", default=800, help="number of images (default: %(default)s)"
-    )
-    cells.add_argument(
-        "--seed", type=non_negative_int, default=0, help="random seed for the pictures (default: %(default)s)"
-    )
-    cells.set_defaults(run=_cells)
-    for name, parser in (("digits", digits), ("photos", photos), ("cells", cells)):
-        parser.add_argument(
-            "--out", type=Path, default=Path("dataset", name), help="output folder (default: %(default)s)"
-        )
 
 
 def _digits(arguments: argparse.Namespace) -> None:

@@ -12,14 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ppcls.cli.command import write_output
-from ppcls.cli.options import (
-    Subcommands,
-    add_override,
-    add_subcommand,
-    non_negative_int,
-    positive_int,
-    within,
-)
 from ppcls.errors import UserError
 
 if TYPE_CHECKING:  # imported by the subcommand that needs it
@@ -32,151 +24,6 @@ if TYPE_CHECKING:  # imported by the subcommand that needs it
     from ppcls.dataset_tools.resize import ResizeJob, ResizeResult
 
 _CONTAINERS = ("webdataset", "tfrecord", "recordio", "lmdb")
-
-
-def add_commands(subcommands: Subcommands) -> None:
-    """Adds the subcommands to the parser of `ppcls.cli.dataset`."""
-    resize = add_subcommand(
-        subcommands,
-        "resize",
-        "copy a folder of images, and shrink the large images",
-        (
-            "ppcls dataset resize pictures/ --max-size 512 --out small/",
-            "ppcls dataset resize scans/ --max-size 1024 --quality 95 --out scans_1024/",
-        ),
-    )
-    resize.add_argument("source", type=Path, help="folder to copy; it is not changed")
-    resize.add_argument(
-        "--max-size",
-        type=positive_int,
-        required=True,
-        metavar="N",
-        help="maximum length of an image's short side in pixels",
-    )
-    resize.add_argument(
-        "--quality",
-        type=within(int, ge=1, le=100),
-        default=90,
-        help="quality of JPEG and WebP images, 1 to 100 (default: %(default)s)",
-    )
-    resize.add_argument("--out", type=Path, required=True, help="folder for the copy")
-    resize.add_argument(
-        "--follow-links",
-        action="store_true",
-        help="follow symbolic links that point outside the folder, and copy the files there",
-    )
-    resize.set_defaults(run=_resize, interrupted="run the same command again to continue")
-    split = add_subcommand(
-        subcommands,
-        "split",
-        "write list files for training and validation; both contain all classes if possible",
-        (
-            "ppcls dataset split pictures/ --out lists/",
-            "ppcls dataset split list.txt --image-root pictures/ --val 0.1 --out lists/",
-        ),
-    )
-    add_source(split)
-    split.add_argument(
-        "--val",
-        type=_share_or_count,
-        default=Fraction(1, 5),
-        help="share or number of images for validation, such as 0.1 or 5000 (default: 0.2)",
-    )
-    split.add_argument(
-        "--seed", type=non_negative_int, default=0, help="seed of the random split (default: %(default)s)"
-    )
-    split.add_argument("--out", type=Path, required=True, help="new folder for the lists")
-    split.set_defaults(run=_split)
-    stats = add_subcommand(
-        subcommands,
-        "stats",
-        "report classes, image sizes, mean and standard deviation, as JSON and PNG",
-        ("ppcls dataset stats pictures/", "ppcls dataset stats -c configs/ResNet50.yaml --split Eval"),
-    )
-    add_source(stats, nargs="?")
-    stats.add_argument("-c", "--config", help="config with the data set to describe; its DecodeImage is used")
-    add_override(stats, "set values of the config")
-    splits = ["Train", "Eval", "Eval.Query", "Eval.Gallery"]
-    stats.add_argument(
-        "--split",
-        choices=splits,
-        default="Train",
-        help="data set of the config to describe (default: %(default)s)",
-    )
-    stats.add_argument(
-        "--channels",
-        type=positive_int,
-        default=3,
-        help="number of channels of the images in source (default: %(default)s)",
-    )
-    stats.add_argument(
-        "--dtype",
-        choices=["uint8", "uint16"],
-        default="uint8",
-        help="dtype of the pixels of the images in source (default: %(default)s)",
-    )
-    stats.add_argument(
-        "--out", type=Path, default=Path("stats"), help="folder for the results (default: %(default)s)"
-    )
-    stats.set_defaults(run=_stats)
-    index = add_subcommand(
-        subcommands,
-        "index",
-        "write an index file for DALI next to each container",
-        ("ppcls dataset index shards/*.tar", "ppcls dataset index part-000 --format tfrecord"),
-    )
-    index.add_argument("files", type=Path, nargs="+", help="containers: .tar, .tfrecord or .rec files")
-    index.add_argument(
-        "--format", choices=_CONTAINERS, help="format of the containers (default: chosen by the file name)"
-    )
-    index.set_defaults(run=_index, interrupted="the index files listed above are complete")
-    convert = add_subcommand(
-        subcommands,
-        "convert",
-        "write image files into containers, or continue an interrupted conversion",
-        (
-            "ppcls dataset convert webdataset pictures/ --out shards/",
-            "ppcls dataset convert tfrecord list.txt --shard-size 200 --out shards/",
-        ),
-    )
-    convert.add_argument("format", choices=_CONTAINERS, help="format of the containers")
-    add_source(convert)
-    convert.add_argument("--out", type=Path, required=True, help="folder for the containers (shards)")
-    shards = convert.add_mutually_exclusive_group()
-    shards.add_argument("--shards", type=positive_int, help="number of shards")
-    shards.add_argument(
-        "--shard-size",
-        type=positive_int,
-        default=1000,
-        help="maximum total size of the images in one shard, in MB (default: %(default)s)",
-    )
-    convert.set_defaults(run=_convert, interrupted="run the same command again to continue")
-
-
-def add_source(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
-    """Adds the argument ``source``, labelled images, and its options. See `read_source`."""
-    parser.add_argument(
-        "source",
-        type=Path,
-        nargs=nargs,
-        help="folder with one subfolder per class, or list file with lines of 'path label'",
-    )
-    parser.add_argument(
-        "--image-root",
-        type=Path,
-        help="folder to which the paths in a list are relative (default: the list's folder)",
-    )
-    parser.add_argument(
-        "--follow-links",
-        action="store_true",
-        help="follow symbolic links that point outside the folder, and use the images there",
-    )
-    parser.add_argument(
-        "--delimiter", default=" ", help="separator of path and label in a list (default: a space)"
-    )
-    parser.add_argument(
-        "--names", type=Path, help="file with the names of a list's classes, one 'id name' per line"
-    )
 
 
 def read_source(arguments: argparse.Namespace) -> tuple[FileIndex, tuple[str, ...]]:
@@ -266,7 +113,8 @@ def _split(arguments: argparse.Namespace) -> None:
         write_output(f"classes without validation images: {', '.join(classes)}{more}\n")
 
 
-def _share_or_count(text: str) -> Fraction | int:
+def share_or_count(text: str) -> Fraction | int:
+    """Returns the value of ``--val``."""
     if text.isascii() and text.isdecimal() and int(text):
         return int(text)
     try:
@@ -402,3 +250,6 @@ def _record_format(name: str, index: FileIndex) -> RecordFormat:
             f"{index.source}: WebDataset needs file names with a suffix such as .jpg; rename files"
         )
     return WebDatasetFormat(tuple(sorted(suffixes)))
+
+
+COMMANDS = {"resize": _resize, "split": _split, "stats": _stats, "index": _index, "convert": _convert}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import os
@@ -18,7 +17,7 @@ from typing import Any, Literal
 
 import ppcls
 from ppcls.cli.command import Arguments, command, write_output
-from ppcls.cli.options import add_examples
+from ppcls.cli.options import build_parser
 from ppcls.deploy.models.engine import find_tensorrt
 from ppcls.errors import UserError
 from ppcls.runtime.device import PYPI_GPU_CAPABILITIES, has_pypi_kernels
@@ -89,13 +88,7 @@ class UnusableError(UserError):
 @command
 def doctor(argv: Arguments = None) -> None:
     """Checks the driver, GPUs, packages, cores, memory and disk. Fails if training is impossible."""
-    parser = argparse.ArgumentParser(
-        description="Check the driver, the GPUs, Paddle and the other packages, and print what to install. "
-        "Exit code 1: something that training needs is missing or unusable."
-    )
-    add_examples(parser, "ppcls doctor", "ppcls doctor --json")
-    parser.add_argument("--json", action="store_true", help="print the checks as JSON")
-    as_json = parser.parse_args(argv).json
+    as_json = build_parser("doctor").parse_args(argv).json
     checks = []
     for check in _checks():
         checks.append(check)

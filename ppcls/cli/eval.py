@@ -7,18 +7,8 @@ import math
 import sys
 from pathlib import Path
 
-from ppcls.cli.command import Arguments, CommandParser, command
-from ppcls.cli.options import (
-    EVAL_FLAGS,
-    TRAIN_FLAGS,
-    add_examples,
-    add_flags,
-    add_override,
-    add_tta,
-    config_parser,
-    flag_overrides,
-    read_config,
-)
+from ppcls.cli.command import Arguments, command
+from ppcls.cli.options import EVAL_FLAGS, TRAIN_FLAGS, config_parser, flag_overrides, read_config
 from ppcls.config.load import load_config, read_tree
 from ppcls.config.objectives.rec_model import RecModel
 from ppcls.errors import UserError
@@ -27,17 +17,8 @@ from ppcls.errors import UserError
 @command
 def evaluate(argv: Arguments = None) -> None:
     """Evaluates a model on ``DataLoader.Eval``."""
-    parser = config_parser(
-        "Evaluate an image classifier.",
-        ("ppcls eval --model runs/pets", "ppcls eval -c configs/ResNet50.yaml --confusion confusion.csv"),
-        model="output folder of a run, whose best model is used, or a checkpoint folder; needs no config",
-    )
-    add_flags(parser, EVAL_FLAGS)
+    parser = config_parser("eval")
     parser.elsewhere = {f"--{name}": "train" for name in TRAIN_FLAGS}
-    parser.add_argument(
-        "--confusion", type=Path, metavar="FILE", help="write the confusion matrix to FILE, as CSV"
-    )
-    add_tta(parser)
     arguments = parser.parse_args(argv)
     weights = []
     if arguments.model is not None:
@@ -79,24 +60,7 @@ def evaluate(argv: Arguments = None) -> None:
 @command
 def calibrate(argv: Arguments = None) -> None:
     """Fits the temperature of a checkpoint on ``DataLoader.Eval``, and stores it in the checkpoint."""
-    parser = CommandParser(
-        description="Find the temperature that makes the probabilities of a model match its accuracy on "
-        "DataLoader.Eval. The temperature divides the logits. It is stored in the checkpoint; infer, serve "
-        "and export use it. The predicted classes do not change.",
-    )
-    add_examples(
-        parser,
-        "ppcls calibrate --model runs/pets",
-        "ppcls calibrate --model runs/pets -o DataLoader.Eval.dataset.cls_label_path=held_out.txt",
-    )
-    parser.add_argument(
-        "--model",
-        metavar="PATH",
-        required=True,
-        help="output folder of a run, whose best model is used, or a checkpoint folder",
-    )
-    add_override(parser, "set values of the config, such as DataLoader.Eval.dataset.image_root=held_out")
-    arguments = parser.parse_args(argv)
+    arguments = config_parser("calibrate").parse_args(argv)
     checkpoint = find_checkpoint(Path(arguments.model))
     weights = f"Global.pretrained_model={json.dumps(str(checkpoint))}"
     config = load_config(checkpoint / "config.yaml", [weights, *arguments.override])

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ppcls.cli.command import Arguments, command
-from ppcls.cli.infer import MODEL_HELP, read_source
-from ppcls.cli.options import config_parser, positive_int, within
+from ppcls.cli.infer import read_source
+from ppcls.cli.options import config_parser
 from ppcls.config.load import load_config
 from ppcls.deploy.models.source import check_path, find_source, find_weights
 from ppcls.deploy.results import printable
@@ -24,45 +24,7 @@ if TYPE_CHECKING:  # it imports Paddle
 @command
 def export(argv: Arguments = None) -> None:
     """Exports a model for other programs to ``Global.save_inference_dir``."""
-    options = config_parser(
-        "Export a model for Paddle Inference, ONNX or OpenVINO, or its weights for PaddleClas or timm.",
-        (
-            "ppcls export --model runs/pets/best_model --format onnx -o Global.save_inference_dir=onnx",
-            "ppcls export --model runs/pets/best_model --pdparams pets.pdparams",
-            "ppcls export --model runs/pets/best_model --safetensors pets.safetensors",
-        ),
-        model=MODEL_HELP,
-    )
-    options.add_argument(
-        "--format",
-        choices=["paddle", "onnx", "openvino"],
-        default="paddle",
-        help="paddle: for Paddle Inference; onnx: for ONNX Runtime and other engines; openvino: for OpenVINO "
-        "on CPUs (default: %(default)s)",
-    )
-    weights_only = options.add_mutually_exclusive_group()
-    weights_only.add_argument(
-        "--pdparams",
-        metavar="FILE",
-        help="write only the weights, in PaddleClas's format, to a new file FILE that ends in .pdparams",
-    )
-    weights_only.add_argument(
-        "--safetensors",
-        metavar="FILE",
-        help="write only the weights, with timm's names and layouts, to a new file FILE that ends in "
-        ".safetensors",
-    )
-    options.add_argument(
-        "--preprocess",
-        nargs="?",
-        choices=["all", "normalize"],
-        const="all",
-        help="include transforms of Infer.transforms in the model, which then expects 8-bit RGB images "
-        "[B, H, W, 3]. all: all transforms, so images can have any size; normalize: only NormalizeImage, in "
-        "any precision (without a value: all)",
-    )
-    _add_precision(options)
-    arguments = options.parse_args(argv)
+    arguments = config_parser("export").parse_args(argv)
     if arguments.pdparams or arguments.safetensors:
         _export_weights(arguments)
         return
@@ -103,54 +65,6 @@ def export(argv: Arguments = None) -> None:
             f"trained model is at most {exported.difference:.1e}, for batches of {batches} random images\n"
         )
     sys.stdout.writelines(f"[Export] {line}\n" for line in _describe_precision(exported))
-
-
-def _add_precision(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--precision",
-        choices=["float32", "float16", "bfloat16", "int8"],
-        default="float32",
-        help="precision in which the exported model computes; docs/deploy.md lists the devices and formats "
-        "of each precision (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--calibration",
-        choices=["percentile", "entropy", "minmax"],
-        default="percentile",
-        help="for int8 in ONNX: method that chooses the range of each tensor's values (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--calibration-images",
-        type=within(int, ge=16, le=100_000),
-        default=256,
-        metavar="N",
-        help="for int8: number of training images from which the ranges are computed (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--calibration-data",
-        action="append",
-        type=Path,
-        default=[],
-        metavar="PATH",
-        help="for int8: folder, file or pattern of images to use instead of DataLoader.Train; can be "
-        "repeated",
-    )
-    parser.add_argument(
-        "--evaluation-images",
-        type=positive_int,
-        default=1000,
-        metavar="N",
-        help="number of images of DataLoader.Eval on which the exported model is compared with the trained "
-        "model (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--max-accuracy-loss",
-        type=within(float, ge=0, le=100),
-        default=0.5,
-        metavar="POINTS",
-        help="maximum loss of accuracy on these images, in percentage points; after a larger loss, nothing "
-        "is written (default: %(default)s)",
-    )
 
 
 def _describe_precision(exported: ExportResult) -> Iterator[str]:

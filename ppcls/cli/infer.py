@@ -10,17 +10,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ppcls.cli.command import Arguments, command, write_output
-from ppcls.cli.options import add_tta, config_parser, positive_int
+from ppcls.cli.options import config_parser
 from ppcls.config.load import dump_config, load_config
 from ppcls.data.images.paths import find_images, read_paths
 from ppcls.deploy.models.source import ModelSource, find_source, source_of_config
 from ppcls.errors import UserError
 from ppcls.runtime.launch import check_single_process
 
-MODEL_HELP = (
-    "output folder of a run; checkpoint folder; folder, .onnx or .xml file written by ppcls export; or "
-    "architecture with published weights. No config is needed"
-)
 _STDIN = "-"
 _NEAREST = 5
 
@@ -45,7 +41,9 @@ def read_source(arguments: argparse.Namespace) -> ModelSource | None:
 @command
 def infer(argv: Arguments = None) -> None:
     """Runs a model on image files. Fails at the end if there is no prediction for some files."""
-    arguments = _parser().parse_args(argv)
+    parser = config_parser("infer")
+    parser.other_tools = dict.fromkeys(("source", "data-dir", "infer-imgs"), "the path without an option")
+    arguments = parser.parse_args(argv)
     source = read_source(arguments)
     if source is None:
         return
@@ -97,58 +95,6 @@ def infer(argv: Arguments = None) -> None:
             f"{failed} of {len(gallery) + len(files)} images could not be predicted; "
             "their lines give the reasons (see --on-error)"
         )
-
-
-def _parser() -> argparse.ArgumentParser:
-    options = config_parser(
-        "Predict the classes or embeddings of images. Exit code 0: all images were predicted. Exit code 3: "
-        "some images could not be predicted; a line for each of them gives the reason. Exit code 1: another "
-        "error, such as a missing model.",
-        (
-            "ppcls infer --model runs/pets photo.jpg",
-            "ppcls infer --model EfficientNet_lite0 'photos/**/*.jpg' --out classes.jsonl",
-        ),
-        model=MODEL_HELP,
-    )
-    options.other_tools = dict.fromkeys(("source", "data-dir", "infer-imgs"), "the path without an option")
-    options.add_argument(
-        "images",
-        nargs="*",
-        help="image files, folders and patterns such as 'photos/**/*.jpg'; put them before -o; - reads one "
-        "path per line from standard input (default: Infer.infer_imgs)",
-    )
-    add_tta(options)
-    options.add_argument(
-        "--explain",
-        type=Path,
-        metavar="FOLDER",
-        help="write each image, with a heat map of the pixels that support its best class, to the new folder "
-        "FOLDER; needs a checkpoint",
-    )
-    options.add_argument("--json", action="store_true", help="print one line of JSON per image")
-    options.add_argument(
-        "--out", "--output", metavar="FILE", help="write one line of JSON per image to the new file FILE"
-    )
-    options.add_argument(
-        "--gallery",
-        action="append",
-        type=Path,
-        default=[],
-        metavar="PATH",
-        help="for each image, print the nearest images from this folder, file or pattern; needs an "
-        "embedding model; can be repeated",
-    )
-    options.add_argument(
-        "--nearest", type=positive_int, metavar="K", help=f"number of nearest images (default: {_NEAREST})"
-    )
-    options.add_argument(
-        "--on-error",
-        choices=["fail", "ignore", "stop"],
-        default="fail",
-        help="exit code after a broken image. fail: 3, at the end; stop: 3, without predicting the remaining "
-        "images; ignore: 0 (default: %(default)s)",
-    )
-    return options
 
 
 def _find_files(names: Sequence[str | None]) -> list[Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import warnings
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ppcls.cli.command import Arguments, command, exit_on_closed_pipe, write_output
-from ppcls.cli.options import add_examples, add_subcommand
+from ppcls.cli.options import build_parser
 from ppcls.errors import UserError
 from ppcls.registry import suggest
 from ppcls.runtime.start import start_on_cpu
@@ -22,56 +21,15 @@ from ppcls.zoo import ZOO, Architecture, published_file
 @command
 def main(argv: Arguments = None) -> None:
     """Lists or measures architectures, or downloads weights."""
-    parser = argparse.ArgumentParser(description="List or measure architectures, or download their weights.")
-    add_examples(parser, "ppcls models list 'ResNet*'", "ppcls models fetch ResNet50")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    listing = add_subcommand(
-        commands,
-        "list",
-        "print the name, parameters, multiply-adds, input size and published top-1 accuracy of architectures",
-        ("ppcls models list", "ppcls models list 'ResNet*' 'Swin*' --json"),
-    )
-    listing.set_defaults(rows=_list_rows)
-    measuring = add_subcommand(
-        commands,
-        "measure",
-        "build the models, and count their parameters and multiply-adds",
-        ("ppcls models measure ResNet50", "ppcls models measure 'MobileNet*' --json"),
-    )
-    measuring.set_defaults(rows=_measure_rows)
-    measuring.add_argument(
-        "--speed",
-        action="store_const",
-        const=_speed_rows,
-        dest="rows",
-        help="also measure how many images per second one CPU core predicts, with batches of one image in "
-        "float32",
-    )
-    fetching = add_subcommand(
-        commands,
-        "fetch",
-        "download published weights to ~/.paddleclas/weights, or to $PPCLS_HOME/weights",
-        ("ppcls models fetch ResNet50", "ppcls models fetch ResNet50_ssld MobileNetV3_small_x1_0"),
-    )
-    fetching.add_argument(
-        "names",
-        nargs="+",
-        metavar="NAME",
-        help="architecture, such as ResNet50, or variant of its weights, such as ResNet50_ssld",
-    )
-    for selecting in (listing, measuring):
-        selecting.add_argument(
-            "patterns",
-            nargs="*",
-            metavar="PATTERN",
-            help="architectures to select, such as 'ResNet*' (default: all)",
-        )
-        selecting.add_argument("--json", action="store_true", help="print the result as a JSON list")
-    arguments = parser.parse_args(argv)
-    if "names" in arguments:
+    arguments = build_parser("models").parse_args(argv)
+    if arguments.command == "fetch":
         _fetch(arguments.names)
         return
-    rows = arguments.rows(_select(arguments.patterns))
+    selected = _select(arguments.patterns)
+    if arguments.command == "list":
+        rows = _list_rows(selected)
+    else:
+        rows = _speed_rows(selected) if arguments.speed else _measure_rows(selected)
     if arguments.json:
         write_output(json.dumps(rows, indent=1) + "\n")
     else:

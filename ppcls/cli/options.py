@@ -1,4 +1,4 @@
-"""Options that several commands share: the config, short options for its keys, and numbers within bounds."""
+"""Builds the parsers of all commands from ``commands.yaml``, and applies short options to a config."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import yaml
 
 from ppcls.cli.command import CommandParser
 from ppcls.config.base.fields import Bound
@@ -19,8 +24,10 @@ from ppcls.zoo import architecture
 if TYPE_CHECKING:  # not needed for --help
     from ppcls.config.schema import Config
 
-Subcommands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+_BOUNDS = ("gt", "ge", "lt", "le")
+_FILE = Path(__file__).with_name("commands.yaml")
 Number = TypeVar("Number", int, float)
+_TYPES: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "Path": Path}
 
 
 class HelpFormatter(argparse.HelpFormatter):
@@ -34,84 +41,72 @@ class HelpFormatter(argparse.HelpFormatter):
         return "\n\n".join(paragraphs)
 
 
-def add_examples(parser: argparse.ArgumentParser, *examples: str) -> None:
-    """Adds examples, which are complete command lines, to the end of a parser's help."""
-    parser.formatter_class = HelpFormatter
-    lines = "\n  ".join(("examples:", *examples))
-    parser.epilog = f"{parser.epilog}\n\n{lines}" if parser.epilog else lines
-
-
-def add_subcommand(
-    subcommands: Subcommands, name: str, summary: str, examples: Sequence[str], description: str = ""
+def build_parser(
+    command: str, types: Mapping[str, Callable[[str], Any]] = MappingProxyType({})
 ) -> argparse.ArgumentParser:
-    """Adds a subcommand.
+    """Returns the parser of a command, as described in ``commands.yaml``.
 
     Args:
-        summary: Summary in the list of all subcommands.
-        examples: Command lines at the end of the subcommand's help.
-        description: Description in the subcommand's help; empty to use the summary.
+        command: Name of the command, such as ``dataset``.
+        types: Further types of arguments, by the names in the file.
     """
-    parser = subcommands.add_parser(
-        name, help=summary, description=description or f"{summary[0].upper()}{summary[1:]}."
-    )
-    add_examples(parser, *examples)
+    parser = argparse.ArgumentParser()
+    _describe(parser, _read_commands()[command], {**_TYPES, **types})
     return parser
 
 
-def config_parser(
-    description: str,
-    examples: Sequence[str],
-    model: str | None = None,
-    required: bool = True,
-    several: bool = False,
-) -> CommandParser:
-    """Returns a parser with the options of `add_config_options` and with examples at the end of its help."""
-    parser = CommandParser(
-        description=description, epilog="docs/config.md describes every key of the config."
-    )
-    add_examples(parser, *examples)
-    add_config_options(parser, model, required, several)
+def config_parser(command: str) -> CommandParser:
+    """Returns the parser of a command that reads a config, as described in ``commands.yaml``."""
+    parser = CommandParser()
+    _describe(parser, _read_commands()[command], _TYPES)
     return parser
 
 
-def add_config_options(
-    parser: argparse.ArgumentParser, model: str | None = None, required: bool = True, several: bool = False
+@cache
+def _read_commands() -> dict[str, Any]:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    commands: dict[str, Any] = yaml.load(_FILE.read_bytes(), loader)  # noqa: S506 (a safe loader)
+    return commands
+
+
+def _describe(parser: argparse.ArgumentParser, command: Mapping[str, Any], types: Mapping[str, Any]) -> None:
+    summary = command.get("summary", "")
+    parser.formatter_class = HelpFormatter
+    parser.description = command.get("description", f"{summary[:1].upper()}{summary[1:]}.")
+    examples = "\n  ".join(("examples:", *command["examples"]))
+    parser.epilog = "\n\n".join([*([command["epilog"]] if "epilog" in command else ()), examples])
+    parser.set_defaults(**command.get("defaults", {}))
+    _add_arguments(parser, command.get("arguments", ()), types)
+    if "commands" in command:
+        commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+        for name, described in command["commands"].items():
+            _describe(commands.add_parser(name, help=described["summary"]), described, types)
+
+
+def _add_arguments(
+    parser: argparse._ActionsContainer, groups: Sequence[Mapping[str, Any]], types: Mapping[str, Any]
 ) -> None:
-    """Adds ``-c``, ``-o`` and ``--print-config``, which `read_config` reads.
-
-    Args:
-        model: Help of ``--model``, which can be used instead of ``-c``; None for a command without
-            ``--model``.
-        required: Whether the command needs ``-c`` or ``--model``.
-        several: Whether ``--model`` can be repeated.
-    """
-    group = parser.add_mutually_exclusive_group(required=required) if model is not None else parser
-    group.add_argument("-c", "--config", required=required and model is None, help="config file (YAML)")
-    if model is not None:
-        group.add_argument("--model", metavar="PATH", help=model, action="append" if several else "store")
-    add_override(parser, "set values of the config, such as Global.epochs=10")
-    parser.add_argument(
-        "--print-config",
-        action="store_true",
-        help="print the complete config, with defaults and options, and exit",
-    )
+    for group in groups:
+        if "exclusive" in group:
+            exclusive = parser.add_mutually_exclusive_group(required=group.get("required", False))
+            _add_arguments(exclusive, group["exclusive"], types)
+        elif "group" in group:
+            _add_arguments(parser.add_argument_group(group["group"]), group["arguments"], types)
+        else:
+            for names, settings in group.items():
+                parser.add_argument(*names.split(), **_argument(settings, types))
 
 
-def add_override(parser: argparse.ArgumentParser, text: str) -> None:
-    """Adds ``-o KEY=VALUE …``, which can be repeated, with ``text`` as its help."""
-    parser.add_argument(
-        "-o", "--override", action="extend", nargs="+", default=[], metavar="KEY=VALUE", help=text
-    )
-
-
-def add_tta(parser: argparse.ArgumentParser) -> None:
-    """Adds ``--tta``, test-time augmentation."""
-    parser.add_argument(
-        "--tta",
-        choices=["flip", "five-crop"],
-        help="average the probabilities of several views of each image. flip: the image and its mirror "
-        "image; five-crop: its centre and its four corners (default: only the image)",
-    )
+def _argument(settings: Mapping[str, Any], types: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the keyword arguments of ``add_argument``."""
+    keywords = {name: value for name, value in settings.items() if name not in (*_BOUNDS, "key")}
+    bounds = {name: settings[name] for name in _BOUNDS if name in settings}
+    if "type" in settings:
+        kind = types[settings["type"]]
+        keywords["type"] = within(kind, **bounds) if bounds else kind
+    if "key" in settings:
+        keywords["help"] += f" ({settings['key']})"
+    return keywords
 
 
 def read_config(arguments: argparse.Namespace, overrides: Sequence[str] = ()) -> Config | None:
@@ -153,34 +148,18 @@ def within(kind: type[Number], **bounds: float) -> Callable[[str], Number]:
     return read
 
 
-positive_int = within(int, gt=0)
-non_negative_int = within(int, ge=0)
-positive_float = within(float, gt=0)
-
-
 @dataclass(frozen=True)
 class Flag:
     """A short option for one or more keys of the config, such as ``--epochs 20``.
 
     Attributes:
         key: Key, or pattern of several keys, that ``--help`` shows.
-        help: Meaning of the value.
-        options: Keyword arguments of ``add_argument``.
         overrides: Function that returns the keys to set and their values, given the config and the flag's
             value. None if the flag sets only ``key``.
     """
 
     key: str
-    help: str
-    options: Mapping[str, Any] = field(default_factory=dict)
     overrides: Callable[[Tree, Any], dict[str, Any]] | None = None
-
-
-def add_flags(parser: argparse.ArgumentParser, flags: Mapping[str, Flag]) -> None:
-    """Adds flags to a parser. The help of each flag shows the keys that it sets."""
-    group = parser.add_argument_group("short options for keys of the config")
-    for name, flag in flags.items():
-        group.add_argument(f"--{name}", help=f"{flag.help} ({flag.key})", **flag.options)
 
 
 def flag_overrides(flags: Mapping[str, Flag], arguments: argparse.Namespace, tree: Tree) -> list[str]:
@@ -315,86 +294,31 @@ def _sizes(path: str, transforms: Any) -> Iterator[tuple[str, tuple[int, int]]]:
                     yield f"{path}.{position}.{name}.{key}", (pair[0], pair[1])
 
 
-_ALL_SPLITS = "DataLoader.*"
-_DEVICE = Flag(
-    "Global.device",
-    "device that runs the model; auto: a GPU if there is one, otherwise the CPU",
-    {"choices": ["auto", "gpu", "cpu"]},
+def _read_flags(command: str, **overrides: Callable[[Tree, Any], dict[str, Any]]) -> dict[str, Flag]:
+    """Returns the short options of a command by name. The keywords are their `Flag.overrides`."""
+    groups = (group.get("arguments", ()) for group in _read_commands()[command]["arguments"])
+    options = {name: settings for group in groups for part in group for name, settings in part.items()}
+    return {
+        name[2:]: Flag(settings["key"], overrides.get(name[2:].replace("-", "_")))
+        for name, settings in options.items()
+    }
+
+
+TRAIN_FLAGS = _read_flags(
+    "train",
+    data=_set_train_data,
+    model=_set_model,
+    pretrained=_set_pretrained,
+    output=_set_output,
+    amp=_set_amp,
+    workers=_set_workers,
+    image_size=_set_image_size,
 )
-_AMP = Flag(
-    "AMP.level",
-    "train in mixed precision, at this level (without a value: O1)",
-    {"nargs": "?", "const": "O1", "choices": ["O1", "O2"]},
-    _set_amp,
+EVAL_FLAGS = _read_flags(
+    "eval",
+    data=_set_eval_splits("dataset.image_root"),
+    batch_size=_set_eval_splits("sampler.batch_size"),
+    amp=_set_amp,
+    workers=_set_workers,
+    image_size=_set_image_size,
 )
-_WORKERS = Flag(
-    f"{_ALL_SPLITS}.loader.num_workers and dali.num_threads",
-    "number of worker processes of paddle.io and of threads of DALI",
-    {"type": non_negative_int, "metavar": "N"},
-    _set_workers,
-)
-_IMAGE_SIZE = Flag(
-    "Global.image_shape, and every size in the transforms",
-    "side of the model's square input images in pixels; all crops and resizes are scaled accordingly",
-    {"type": positive_int, "metavar": "N"},
-    _set_image_size,
-)
-TRAIN_FLAGS = {
-    "data": Flag(
-        "DataLoader.Train.dataset.image_root",
-        "folder of the images; with the default config, one subfolder per class",
-        {"metavar": "FOLDER"},
-        _set_train_data,
-    ),
-    "model": Flag(
-        "Arch.name, NormalizeImage.mean and std, ResizeImage.interpolation",
-        "architecture, such as ResNet50, and the preprocessing of its published weights",
-        {"metavar": "NAME"},
-        _set_model,
-    ),
-    "pretrained": Flag(
-        "Global.pretrained_model; Arch.pretrained without a value",
-        "initial weights: a file or a checkpoint folder; without a value: the published weights. Without "
-        "this option, the default config uses the published weights for small data sets if they can be "
-        "downloaded; -o Arch.pretrained=False trains from scratch",
-        {"nargs": "?", "const": True, "metavar": "PATH"},
-        _set_pretrained,
-    ),
-    "epochs": Flag("Global.epochs", "number of epochs", {"type": positive_int, "metavar": "N"}),
-    "batch-size": Flag(
-        "DataLoader.Train.sampler.batch_size",
-        "number of images per training batch, on each process",
-        {"type": positive_int, "metavar": "N"},
-    ),
-    "lr": Flag("Optimizer.lr.learning_rate", "learning rate", {"type": positive_float, "metavar": "RATE"}),
-    "image-size": _IMAGE_SIZE,
-    "output": Flag("Global.output_dir", "output folder of the run", {"metavar": "FOLDER"}, _set_output),
-    "resume": Flag(
-        "Global.checkpoints",
-        "resume training from the checkpoint PATH; without a value: from the latest checkpoint in the output "
-        "folder, if there is one",
-        {"nargs": "?", "const": "auto", "metavar": "PATH"},
-    ),
-    "device": _DEVICE,
-    "amp": _AMP,
-    "workers": _WORKERS,
-    "seed": Flag("Global.seed", "seed of all random choices", {"type": non_negative_int, "metavar": "N"}),
-}
-EVAL_FLAGS = {
-    "data": Flag(
-        "DataLoader.Eval.dataset.image_root",
-        "folder of the images",
-        {"metavar": "FOLDER"},
-        _set_eval_splits("dataset.image_root"),
-    ),
-    "batch-size": Flag(
-        "DataLoader.Eval.sampler.batch_size",
-        "number of images per batch, on each process",
-        {"type": positive_int, "metavar": "N"},
-        _set_eval_splits("sampler.batch_size"),
-    ),
-    "image-size": _IMAGE_SIZE,
-    "device": _DEVICE,
-    "amp": replace(_AMP, help="evaluate in mixed precision, at this level (without a value: O1)"),
-    "workers": _WORKERS,
-}

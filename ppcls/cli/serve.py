@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ppcls.cli.command import Arguments, command, write_output
-from ppcls.cli.infer import MODEL_HELP, read_source
-from ppcls.cli.options import config_parser, within
+from ppcls.cli.infer import read_source
+from ppcls.cli.options import config_parser
 from ppcls.deploy.models.source import ModelSource
 from ppcls.errors import UserError
 
@@ -29,7 +29,7 @@ _NAMED = re.compile(r"([A-Za-z0-9][\w.-]*)=(.+)")  # NAME=PATH
 @command
 def serve(argv: Arguments = None) -> None:
     """Serves models over HTTP until Ctrl-C or SIGTERM."""
-    arguments = _parser().parse_args(argv)
+    arguments = config_parser("serve").parse_args(argv)
     if arguments.max_images > arguments.max_waiting:
         raise UserError(
             f"--max-images {arguments.max_images}: expected at most --max-waiting ({arguments.max_waiting}), "
@@ -172,89 +172,3 @@ def _load_index(
     index = load_index(arguments.index)
     worker.submit(index.check_model, predictor).result()
     return index
-
-
-def _parser() -> argparse.ArgumentParser:
-    options = config_parser(
-        "Serve models over HTTP. Open / in a browser to try a model, and /docs for the API: POST /predict, "
-        "/explain and /search, and GET /models, /live, /ready, /health and /metrics.",
-        (
-            "ppcls serve --model runs/pets",
-            "ppcls serve --model onnx/inference.onnx --host 0.0.0.0 --port 9000 --max-batch 32",
-            "ppcls serve --model cats=runs/cats --model dogs=runs/dogs --api-key-file keys.txt",
-        ),
-        model=f"{MODEL_HELP}. Repeat the option as --model NAME=PATH to serve several models; a request "
-        "chooses one with ?model=NAME (default: the first one)",
-        several=True,
-    )
-    options.add_argument(
-        "--host",
-        default="127.0.0.1",
-        help="address to listen on; 0.0.0.0 for all networks (default: %(default)s)",
-    )
-
-    options.add_argument(
-        "--allowed-hosts",
-        nargs="+",
-        default=[],
-        metavar="NAME",
-        help="host names by which clients may address this server, in addition to IP addresses, localhost "
-        "and the name of this machine; * allows any name",
-    )
-
-    def file(option: str, text: str, metavar: str = "FILE") -> None:
-        options.add_argument(option, type=Path, metavar=metavar, help=text)
-
-    keys = (
-        "file of API keys, one per line; requests then need a key in the header 'Authorization: Bearer KEY'"
-    )
-    file("--api-key-file", f"{keys} or 'X-API-Key: KEY'")
-    file("--tls-cert", "serve HTTPS with this certificate, in PEM format")
-    file(
-        "--tls-key",
-        "file with the private key of the certificate, in PEM format (default: the file of --tls-cert)",
-    )
-    further = (
-        "let clients load and unload the models in the subfolders of FOLDER, by PUT and DELETE /models/NAME"
-    )
-    file("--models-folder", f"{further}; needs --api-key-file", "FOLDER")
-    file(
-        "--index",
-        "index for POST /search, written by ppcls index build with the same model as the first --model",
-    )
-    options.add_argument("--access-log", action="store_true", help="log one line per request")
-    options.add_argument(
-        "--log-format",
-        choices=["text", "json"],
-        default="text",
-        help="format of log lines (default: %(default)s)",
-    )
-
-    def number(option: str, read: Callable[[str], float], default: float, text: str, unit: str = "N") -> None:
-        options.add_argument(
-            option, type=read, default=default, metavar=unit, help=f"{text} (default: %(default)s)"
-        )
-
-    number("--port", within(int, ge=0, le=65535), 8000, "port to listen on; 0 for any free port")
-    number("--max-batch", within(int, ge=1, le=4096), 16, "maximum number of images per batch")
-    processes = (
-        "number of processes, each with its own copy of the models and its share of the CPU cores; each "
-        "process applies the other limits separately"
-    )
-    number("--workers", within(int, ge=1, le=256), 1, processes)
-    waits = "maximum time in milliseconds that an image waits for further images of its batch to be decoded"
-    number("--max-wait", within(float, ge=0, le=1000), 5.0, waits, "MS")
-    opened = "maximum number of connections, at most half of them from one address; further ones are closed"
-    number("--max-connections", within(int, ge=1, le=100_000), 512, opened)
-    in_work = "maximum number of images that wait or are being predicted; further requests get status 503"
-    number("--max-waiting", within(int, ge=1, le=100_000), 256, in_work)
-    per_request = "maximum number of images per request; larger requests get status 413"
-    number("--max-images", within(int, ge=1, le=10_000), 32, per_request)
-    size = "maximum size of a request in MiB; larger requests get status 413"
-    number("--max-mib", within(float, ge=0.001, le=1024), 32.0, size, "MIB")
-    arrives = (
-        "time limit in seconds for receiving a request, and separately for answering it; late requests get "
-        "status 408 or 504"
-    )
-    number("--timeout", within(float, ge=0.1, le=3600), 30.0, arrives, "S")
-    return options

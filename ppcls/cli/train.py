@@ -11,15 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ppcls.cli.command import OTHER_TOOLS, Arguments, command, exit_on_closed_pipe, write_output
-from ppcls.cli.options import (
-    TRAIN_FLAGS,
-    add_flags,
-    config_parser,
-    flag_overrides,
-    read_config,
-    splits,
-    within,
-)
+from ppcls.cli.options import TRAIN_FLAGS, config_parser, flag_overrides, read_config, splits
 from ppcls.config.base.errors import ConfigError
 from ppcls.config.base.tree import Tree, node_at
 from ppcls.config.compat import translate_old_keys
@@ -34,52 +26,13 @@ if TYPE_CHECKING:  # not needed for --help
 
 _DEFAULT_CONFIG = str(Path(__file__).parents[1] / "configs" / "finetune.yaml")
 
-_EXAMPLES = (
-    "ppcls train pictures/ --model ResNet18 --epochs 20 --output runs/pets",
-    "ppcls train -c configs/ResNet50.yaml -o Global.use_dali=True --dry-run",
-    "ppcls train -c configs/ResNet50.yaml -o Global.checkpoints=auto",
-)
-
-
-_MODES = {
-    "--explain-data": "print how images are loaded and transformed, without training",
-    "--dry-run": "train for a few updates, and print the expected duration and memory of the whole run",
-    "--find-lr": "train for at most 100 updates with a rising learning rate, plot the loss, and suggest a "
-    "learning rate",
-    "--find-batch-size": "try batch sizes, and print the largest one that fits into memory and the matching "
-    "Global.update_freq",
-}
-
 
 @command
 def train(argv: Arguments = None) -> None:
     """Trains a model."""
-    parser = config_parser("Train an image classifier.", _EXAMPLES, required=False)
-    parser.add_argument(
-        "folder",
-        nargs="?",
-        metavar="DATA",
-        help="folder of the images, same as --data; put it before any -o",
-    )
-    add_flags(parser, TRAIN_FLAGS)
+    parser = config_parser("train")
     parser.other_tools = OTHER_TOOLS
     parser.elsewhere = {"--confusion": "eval"}
-    mode = parser.add_mutually_exclusive_group()
-    for name, text in _MODES.items():
-        mode.add_argument(name, action="store_true", help=text)
-    mode.add_argument(
-        "--folds",
-        type=within(int, ge=2, le=100),
-        metavar="K",
-        help="cross-validate: train K models, each on K - 1 parts of DataLoader.Train, and evaluate it on "
-        "the remaining part",
-    )
-    mode.add_argument(
-        "--profile",
-        metavar="START:STOP",
-        help="profile the updates from START to STOP - 1, counted from 0 at the start of this run, and "
-        "print the duration of each phase",
-    )
     arguments = parser.parse_args(argv)
     if arguments.folder is not None and "=" in arguments.folder and not Path(arguments.folder).exists():
         parser.error(f"{arguments.folder}: no such folder{parser.suggest_options([arguments.folder])}")
@@ -128,33 +81,7 @@ def train(argv: Arguments = None) -> None:
 @command
 def tune(argv: Arguments = None) -> None:
     """Searches for the best settings of a config."""
-    parser = config_parser(
-        "Search for the best settings with Optuna: each trial trains with different values of the searched "
-        "keys. To resume a search, run the same command again.",
-        (
-            "ppcls tune -c configs/quickstart.yaml --search Optimizer.lr.learning_rate=log:0.01..1",
-            "ppcls tune -c configs/quickstart.yaml --space examples/tune.yaml --trials 50",
-        ),
-    )
-    parser.add_argument(
-        "--search",
-        action="append",
-        default=[],
-        metavar="KEY=SPACE",
-        help="values to try for a key: LOW..HIGH, log:LOW..HIGH, or a list such as [AdamW, Lion]; can be "
-        "repeated",
-    )
-    parser.add_argument(
-        "--space", type=Path, metavar="FILE", help="YAML file with one line 'KEY: SPACE' per searched key"
-    )
-    parser.add_argument(
-        "--trials",
-        type=within(int, gt=0),
-        default=20,
-        metavar="N",
-        help="total number of trials (default: %(default)s)",
-    )
-    arguments = parser.parse_args(argv)
+    arguments = config_parser("tune").parse_args(argv)
     config = read_config(arguments)
     if config is None:
         return

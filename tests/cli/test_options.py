@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from paths import ROOT
 
 from ppcls.cli import dataset as dataset_cli
-from ppcls.cli.options import add_override, non_negative_int, positive_float, positive_int, within
+from ppcls.cli.options import build_parser, within
+
+positive_int, non_negative_int, positive_float = within(int, gt=0), within(int, ge=0), within(float, gt=0)
 
 
 @given(st.integers())
@@ -49,10 +51,9 @@ def test_infinity_is_rejected_as_a_positive_number() -> None:
 
 
 def test_repeated_override_options_are_joined() -> None:
-    parser = argparse.ArgumentParser()
-    add_override(parser, "")
-    assert parser.parse_args(["-o", "a=1", "b=2", "-o", "c=3"]).override == ["a=1", "b=2", "c=3"]
-    assert parser.parse_args([]).override == []
+    parser, config = build_parser("tune"), ["-c", "config.yaml"]
+    assert parser.parse_args([*config, "-o", "a=1", "b=2", "-o", "c=3"]).override == ["a=1", "b=2", "c=3"]
+    assert parser.parse_args(config).override == []
 
 
 @pytest.mark.parametrize("command", ["check", "stats"])

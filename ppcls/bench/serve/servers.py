@@ -18,7 +18,6 @@ from ppcls.bench.measure.runner import Candidate, Effort, MeasurementFailed
 from ppcls.bench.results.schema import Label
 from ppcls.bench.serve.load import measure_load
 
-EFFORT = Effort(warm_up=20, timeout=600.0)
 BATCHED, UNBATCHED, PLAIN = "ppcls serve", "ppcls serve, without batching", "plain FastAPI"
 _IMAGES, _SIZE = 16, (375, 500)  # number of generated images, and their height and width
 

@@ -1,57 +1,70 @@
-"""``ppcls benchmark``: subcommands that measure speed, and one that compares two results."""
+"""``ppcls benchmark``: subcommands that measure models and servers, or compare two results.
+
+`loader` and `train` contain further subcommands.
+"""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from ppcls.bench.results.schema import read_results
-from ppcls.cli.benchmark import infer, loader, serve, train
-from ppcls.cli.benchmark.common import terminal_width
+from ppcls.bench.results.schema import new_results, read_results
+from ppcls.cli.benchmark import loader, train
+from ppcls.cli.benchmark.common import check_out, measure_and_report, read_effort, report, terminal_width
 from ppcls.cli.command import Arguments, command, write_output
-from ppcls.cli.options import Subcommands, add_examples, add_subcommand
+from ppcls.cli.options import build_parser
 
 
 @command
 def main(argv: Arguments = None) -> None:
     """Measures speed on this machine, or compares two results."""
-    parser = argparse.ArgumentParser(description="Measure speed on this machine, or compare two results.")
-    add_examples(
-        parser,
-        "ppcls benchmark loader -c configs/ResNet50_photos.yaml --quick",
-        "ppcls benchmark train -c configs/ResNet50_photos.yaml --out tour",
-        "ppcls benchmark infer --model runs/pets/best_model",
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (
-        loader.add_loader,
-        loader.add_containers,
-        train.add_train,
-        train.add_run,
-        infer.add_infer,
-        serve.add_serve,
-        _add_compare,
-    ):
-        add(commands)
-    arguments = parser.parse_args(argv)
-    arguments.measure(arguments)
+    arguments = build_parser("benchmark").parse_args(argv)
+    commands = {
+        "loader": loader.measure_loader,
+        "containers": loader.measure_containers,
+        "train": train.measure_train,
+        "run": train.measure_run,
+        "infer": _infer,
+        "serve": _serve,
+        "compare": _compare,
+    }
+    commands[arguments.command](arguments)
 
 
-def _add_compare(commands: Subcommands) -> None:
-    parser = add_subcommand(
-        commands,
-        "compare",
-        "compare two results, and show which differences are within the noise",
-        (
-            "ppcls benchmark compare before after",
-            "ppcls benchmark compare before/results.json after/results.json",
-        ),
-        "Print the ratio B / A and its confidence interval for each row that is in both results.",
+def _infer(arguments: argparse.Namespace) -> None:
+    import yaml
+
+    from ppcls.bench.infer.requests import find_latencies, find_models, inspect_machine, make_candidates
+
+    models = find_models(arguments.model, arguments.override)
+    check_out(arguments)
+    machine = inspect_machine(arguments.model[0], arguments.override)
+    effort, axes = (
+        read_effort(arguments),
+        (arguments.threads or [machine["cores"]], arguments.batch_size),
     )
-    text = "results.json, or the folder that contains it"
-    parser.add_argument("first", type=Path, metavar="A", help=f"first result: {text}")
-    parser.add_argument("second", type=Path, metavar="B", help=f"second result: {text}")
-    parser.set_defaults(measure=_compare)
+    candidates = make_candidates(models, machine["device"], axes, arguments.override, effort)
+    device = machine["machine"]["Device"]
+    report(f"{device}: variants: {len(candidates)}, rounds: {effort.rounds}")
+    described = {str(path): source.description.model_dump(mode="json") for path, source in models}
+    config = yaml.safe_dump(described, sort_keys=False, allow_unicode=True)
+    empty = new_results("infer", config, machine["machine"], machine["versions"])
+    measure_and_report(arguments, empty, candidates, lambda: find_latencies(candidates))
+
+
+def _serve(arguments: argparse.Namespace) -> None:
+    from ppcls.bench.infer.requests import inspect_machine
+    from ppcls.bench.serve import servers
+    from ppcls.deploy.models.source import find_source
+
+    description = find_source(arguments.model).description
+    check_out(arguments)
+    machine = inspect_machine(arguments.model, ())
+    images, clients = servers.read_images(arguments.images), list(dict.fromkeys(arguments.clients))
+    empty = new_results("serve", description.as_yaml(), machine["machine"], machine["versions"])
+    with servers.RunningServers(servers.server_commands(arguments.model, clients)) as running:
+        name = description.Global.model_name
+        candidates = servers.make_candidates(running, name, clients, images, read_effort(arguments))
+        measure_and_report(arguments, empty, candidates, lambda: servers.compare_servers(candidates))
 
 
 def _compare(arguments: argparse.Namespace) -> None:

@@ -12,60 +12,14 @@ from typing import Any
 from ppcls.bench.measure.runner import Candidate, Effort, find_conclusions, run_rounds
 from ppcls.bench.results.schema import JSON, ResultRow, Results, write_results
 from ppcls.cli.command import write_output
-from ppcls.cli.options import positive_float, positive_int
 from ppcls.errors import UserError
 from ppcls.files import create_output_dir, write_text
-
-Kind = Callable[[str], float]
-
-
-def add_numbers(
-    parser: argparse._ActionsContainer,
-    option: str,
-    text: str,
-    default: Sequence[int] | None = None,
-    kind: Kind = positive_int,
-) -> None:
-    """Adds an option that takes one or more numbers."""
-    parser.add_argument(option, nargs="+", type=kind, default=default, metavar="N", help=text)
-
-
-def add_number(
-    parser: argparse.ArgumentParser, option: str, text: str, default: float, kind: Kind = positive_int
-) -> None:
-    """Adds an option that takes one number. Its help shows the default."""
-    parser.add_argument(option, type=kind, default=default, help=f"{text} (default: {default:g})")
-
-
-def add_effort(parser: argparse.ArgumentParser, counted: str, default: Effort) -> None:
-    """Adds the options for the number and duration of measurements.
-
-    Args:
-        counted: ``steps`` or ``requests``.
-    """
-    text = "number of rounds; each round measures every variant once"
-    add_number(parser, "--rounds", text, default.rounds)
-    text = f"number of {counted} before the measurement starts"
-    add_number(parser, "--warm-up", text, default.warm_up)
-    text = "duration of one measurement in seconds"
-    add_number(parser, "--seconds", text, default.seconds, positive_float)
-    text = "time limit of one measurement in seconds"
-    add_number(parser, "--timeout", text, default.timeout, positive_float)
-    text = f"number of {counted} in one measurement (default: as many as fit into --seconds)"
-    parser.add_argument(f"--{counted}", dest="counted", type=positive_int, metavar="N", help=text)
 
 
 def read_effort(arguments: argparse.Namespace) -> Effort:
     """Returns the values of the options that `add_effort` adds."""
     names = ("rounds", "warm_up", "counted", "seconds", "timeout")
     return Effort(**{name: getattr(arguments, name) for name in names})
-
-
-def add_out(parser: argparse.ArgumentParser, measure: Callable[[argparse.Namespace], None]) -> None:
-    """Adds the option ``--out``, and sets ``measure`` as the function that runs the command."""
-    text = "folder for results.txt, results.json, results.csv and charts (default: only print the results)"
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help=text)
-    parser.set_defaults(measure=measure)
 
 
 def check_out(arguments: argparse.Namespace) -> None:

@@ -22,61 +22,6 @@ _ROUNDS, _QUICK_ROUNDS = 3, 5
 _RUN_SECONDS = 1.0  # approximate time to start and end a loader
 
 
-def add_loader(commands: options.Subcommands) -> None:
-    """Adds the subcommand ``loader``."""
-    parser = options.add_subcommand(
-        commands,
-        "loader",
-        "measure the speed of DALI, paddle.io and a bare DALI pipeline as data loaders",
-        (
-            "ppcls benchmark loader -c configs/ResNet50_photos.yaml --quick",
-            "ppcls benchmark loader -c configs/ResNet50_photos.yaml --write-config best.yaml",
-        ),
-        "Measure data loaders with many settings, and report the bottleneck and the best setting.",
-    )
-    options.add_config_options(parser)
-    text = (
-        "only compare three loaders with the config's settings: ppcls's DALI loader, a bare DALI pipeline "
-        "and paddle.io"
-    )
-    parser.add_argument("--quick", action="store_true", help=text)
-    text = f"number of runs of each setting (default: {_ROUNDS}; with --quick: {_QUICK_ROUNDS})"
-    parser.add_argument("--rounds", type=options.positive_int, help=text)
-    _add_duration(parser)
-    powers = "powers of two up to the number of cores"
-    common.add_numbers(parser, "--threads", f"numbers of DALI threads (default: {powers})")
-    text = f"numbers of paddle.io workers (default: 0 and {powers}; with --quick: 2)"
-    common.add_numbers(parser, "--workers", text, kind=options.non_negative_int)
-    text = "with --quick: also measure ppcls's DALI loader with Mixup"
-    parser.add_argument("--mixup", action="store_true", help=text)
-    text = "write a copy of the config with the best setting to the new file FILE"
-    parser.add_argument("--write-config", type=Path, metavar="FILE", help=text)
-    common.add_out(parser, _loader)
-
-
-def add_containers(commands: options.Subcommands) -> None:
-    """Adds the subcommand ``containers``."""
-    parser = options.add_subcommand(
-        commands,
-        "containers",
-        "compare the speed of reading image files and containers (WebDataset, TFRecord, RecordIO, LMDB)",
-        (
-            "ppcls benchmark containers -c configs/ResNet50_photos.yaml",
-            "ppcls benchmark containers -c configs/ResNet50_photos.yaml --rounds 9 --out containers",
-        ),
-    )
-    options.add_config_options(parser)
-    common.add_number(parser, "--rounds", "number of runs of each reader", 5)
-    _add_duration(parser)
-    common.add_out(parser, _containers)
-
-
-def _add_duration(parser: argparse.ArgumentParser) -> None:
-    seconds = options.within(float, gt=0, le=3600)
-    common.add_number(parser, "--seconds", "duration of one run in seconds", 2.0, seconds)
-    common.add_number(parser, "--images", "maximum number of images to use", 8192)
-
-
 def _start(
     arguments: argparse.Namespace, benchmark: str
 ) -> tuple[LoaderWorkload, BatchTimer, Results] | None:
@@ -98,7 +43,8 @@ def _start(
     return workload, make_timer(workload, arguments.seconds), results
 
 
-def _loader(arguments: argparse.Namespace) -> None:
+def measure_loader(arguments: argparse.Namespace) -> None:
+    """Measures data loaders, and finds the bottleneck."""
     if arguments.mixup and not arguments.quick:
         raise UserError("--mixup needs --quick")
     for name in ("write_config", "threads") if arguments.quick else ():
@@ -171,7 +117,8 @@ def _sweep(
     common.report(f"wrote {target}: {arguments.config} with {setting.describe()}{overrides}")
 
 
-def _containers(arguments: argparse.Namespace) -> None:
+def measure_containers(arguments: argparse.Namespace) -> None:
+    """Measures the readers of containers."""
     if (started := _start(arguments, "containers")) is None:
         return
     from ppcls.bench.loader.containers import container_groups
