@@ -155,7 +155,7 @@ def find_capture_error(work: Callable[[], None]) -> str:
             ran before.
     """
     driver = ctypes.CDLL("libcuda.so.1")
-    stream = ctypes.c_void_p(paddle.device.cuda.current_stream().cuda_stream)
+    stream = ctypes.c_void_p(_raw_stream())
     graph, reason = ctypes.c_void_p(), ""
     paddle.device.cuda.synchronize()
     if status := driver.cuStreamBeginCapture_v2(stream, _CAPTURE_THREAD_LOCAL):
@@ -170,6 +170,12 @@ def find_capture_error(work: Callable[[], None]) -> str:
     if status and not reason:
         reason = f"an operator waits for the GPU (CUDA error {status})"
     return reason
+
+
+def _raw_stream() -> int:
+    """Returns the handle of the CUDA stream on which Paddle works."""
+    stream = paddle.device.cuda.current_stream()
+    return int(getattr(stream, "stream_base", stream).cuda_stream)  # Paddle 3 wraps the stream
 
 
 class GraphCapture:
