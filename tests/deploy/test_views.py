@@ -104,9 +104,13 @@ def test_infer_and_eval_average_the_same_probabilities(
     assert f"{IMAGES} images" in text
 
 
-def test_exported_model_averages_like_the_trained_one(trained: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("preprocess", [[], ["--preprocess", "normalize"]])
+def test_exported_model_averages_like_the_trained_one(
+    trained: Path, tmp_path: Path, preprocess: list[str]
+) -> None:
     config = ["-c", str(trained / "config.yaml")]
-    assert export([*config, "--format", "onnx", "-o", f"Global.save_inference_dir={tmp_path / 'onnx'}"]) == 0
+    place = ["-o", f"Global.save_inference_dir={tmp_path / 'onnx'}"]
+    assert export([*config, "--format", "onnx", *preprocess, *place]) == 0
     options = ["--tta", "five-crop"]
     exported = scores_of(trained, tmp_path / "a", "--model", str(tmp_path / "onnx"), *options)
     np.testing.assert_allclose(exported, scores_of(trained, tmp_path / "b", *config, *options), atol=1e-5)
