@@ -97,7 +97,7 @@ def build_run(
     agree(config, runtime, run.indexes)
     state, step, execution = connect(config, state)
     if isinstance(step, GraphedStep) and evaluator is not None:
-        evaluator = replace(evaluator, forward=GraphedForward(step))
+        evaluator = replace(evaluator, forward=GraphedForward(step.capture, lambda: step.captured))
     memory_report = _check_memory(config, runtime, notes)
     notes.append(execution)
     return replace(

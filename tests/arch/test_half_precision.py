@@ -74,4 +74,4 @@ def test_mixed_precision_on_a_gpu_is_close_to_float32(
 ) -> None:
     settings = AMP(level=level, dtype=dtype, scale_loss=1.0, use_dynamic_loss_scaling=False)
     exact = one_pass(build, None, "gpu")
-    assert_near(one_pass(build, settings, "gpu"), exact, 0.15 if dtype == "bfloat16" else 0.05)
+    assert_near(one_pass(build, settings, "gpu"), exact, 0.25 if dtype == "bfloat16" else 0.05)

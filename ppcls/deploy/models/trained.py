@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,23 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.embedding import FEATURES, EmbeddingNetwork
+from ppcls.arch.fused.layers import fuse
 from ppcls.arch.layers.reparameterize import reparameterize
 from ppcls.config.schema import Config
 from ppcls.deploy.models.description import Activation, ModelDescription
+from ppcls.engine.core.compiled import measured
 from ppcls.engine.core.networks import build_network, read_inferred
 from ppcls.engine.core.precision import build_precision
+from ppcls.engine.cuda_graph.graph import GraphCapture
+from ppcls.engine.cuda_graph.graphed_forward import GraphedForward
+from ppcls.engine.evaluation.forward import Forward, run_model
+from ppcls.errors import UserError
 from ppcls.outputs import Outputs, map_outputs
 from ppcls.runtime.start import Runtime
 from ppcls.weights.files import fill_model, non_finite_names
+
+# All models of a process use the same CUDA stream. A capture would record the work of other threads.
+_GPU_LOCK = threading.Lock()
 
 
 class L2Normalize(nn.Layer):  # type: ignore[misc]
@@ -113,13 +123,28 @@ class TrainedModel:
         self._precision.prepare(self._model, None)
         self._model.eval()
         self._activation = build_activation(description.Output.activation, description.Output.temperature)
+        self._weights = weights
+        self._forward: Forward = run_model
+        if runtime.device_id is not None:
+            if config.Global.fused_kernels is True:
+                fuse(self._model)
+            if config.Global.cuda_graph is not False and measured():
+                self._forward = GraphedForward(GraphCapture(tries=True))
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
     def run(self, images: Any) -> NDArray[Any]:
         """See `ppcls.deploy.predictor.InferenceModel`."""
-        with self._precision.evaluation():
+        with _GPU_LOCK, self._precision.evaluation():
             tensor = images if isinstance(images, paddle.Tensor) else paddle.to_tensor(images)
             tensor = self._precision.images(tensor, training=False)
-            outputs = map_outputs(self._model(tensor), lambda output: output.astype("float32"))
-        answers: NDArray[Any] = self._activation(outputs).numpy()
+            outputs = map_outputs(self._run(tensor), lambda output: output.astype("float32"))
+            answers: NDArray[Any] = self._activation(outputs).numpy()
         return answers
+
+    def _run(self, images: Tensor) -> Outputs:
+        try:
+            return self._forward(self._model, images)
+        except UserError as error:
+            sys.stderr.write(f"warning: {self._weights}: runs operator by operator: {error}\n")
+            self._forward = run_model
+            return run_model(self._model, images)

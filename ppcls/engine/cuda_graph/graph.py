@@ -33,6 +33,9 @@ class Replayable(Protocol):
         """Runs the work once. On a GPU, starts it without waiting."""
 
 
+Capture = Callable[[Callable[[], None]], Replayable]
+
+
 class MemoryPool(Protocol):
     """Interface of a memory pool.
 
@@ -179,13 +182,25 @@ def _raw_stream() -> int:
 
 
 class GraphCapture:
-    """Captures work on the current GPU as CUDA graphs that share one workspace."""
+    """Captures work on the current GPU as CUDA graphs that share one workspace.
 
-    def __init__(self) -> None:
+    Args:
+        tries: Whether to try each capture with CUDA's driver first. An error in a capture by Paddle would end
+            the process.
+    """
+
+    def __init__(self, tries: bool = False) -> None:
+        self._tries = tries
         self._workspace: Workspace | None = None
 
     def __call__(self, work: Callable[[], None]) -> Replayable:
-        """Captures ``work``; see `CudaGraph`."""
+        """Captures ``work``; see `CudaGraph`.
+
+        Raises:
+            UserError: The work cannot be captured.
+        """
+        if self._tries and (reason := find_capture_error(work)):
+            raise UserError(f"the work cannot be captured as a CUDA graph: {reason}")
         if self._workspace is None:
             self._workspace = build_workspace()
         return CudaGraph(work, self._workspace)

@@ -26,11 +26,9 @@ from ppcls.engine.core.step import (
     update_weights,
 )
 from ppcls.engine.cuda_graph.flat_gradients import FlatGradients
-from ppcls.engine.cuda_graph.graph import GraphCapture, Replayable
+from ppcls.engine.cuda_graph.graph import Capture, GraphCapture, Replayable
 from ppcls.optimizer.state import trained
 from ppcls.outputs import Outputs, as_list, map_outputs
-
-Capture = Callable[[Callable[[], None]], Replayable]
 
 EAGER_UPDATES = 3  # updates before the capture, in which cuDNN searches kernels and memory is allocated
 # Optimizers whose updates only launch kernels. Adam and its variants count updates on the host.

@@ -40,7 +40,7 @@ def test_graphed_forward_waits_for_the_captured_step_and_then_replays(
     monkeypatch.setattr(Again, "replays", 0)
     state = make_state(loader=MemoryLoader(size=40, batch_size=8))
     step = GraphedStep(state, Again)
-    forward = GraphedForward(step)
+    forward = GraphedForward(step.capture, lambda: step.captured)
     images = [batch.image for batch in MemoryLoader(size=40, batch_size=8, shuffle=False)]
 
     def evaluate() -> int:
@@ -60,18 +60,18 @@ def test_graphed_forward_waits_for_the_captured_step_and_then_replays(
     assert [evaluate(), evaluate()] == [5, 5]
 
 
-def test_graphed_forward_another_batch_size_is_captured_again() -> None:
-    state = make_state(loader=MemoryLoader(size=40, batch_size=8))
-    step = GraphedStep(state, Again)
-    for batch in state.loader:
-        step(state, batch)
-    forward = GraphedForward(step)
-    state.model.eval()
+def test_graphed_forward_keeps_the_graphs_of_the_first_four_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Again, "replays", 0)
+    model = make_state(loader=MemoryLoader(size=40, batch_size=8)).model
+    model.eval()
+    forward, replays = GraphedForward(Again), []
     with paddle.no_grad():
-        for rows in (8, 3):
-            for _ in range(4):
+        for _ in range(4):
+            for rows in (8, 3, 1, 2, 5):
                 image = paddle.randn([rows, 3, 4, 4])
-                np.testing.assert_array_equal(forward(state.model, image).numpy(), state.model(image).numpy())
+                np.testing.assert_array_equal(forward(model, image).numpy(), model(image).numpy())
+            replays.append(Again.replays)
+    assert replays == [0, 0, 4, 8], "two eager batches per shape; the fifth shape always runs eagerly"
 
 
 @pytest.mark.gpu
@@ -79,7 +79,7 @@ def test_graphed_forward_another_batch_size_is_captured_again() -> None:
 def test_graphed_forward_on_a_gpu_evaluates_as_eager(amp: AMP | None) -> None:
     state = make_state(loader=MemoryLoader(size=40, batch_size=8), precision=build_precision(amp, "gpu"))
     step = GraphedStep(state)
-    forward, results = GraphedForward(step), []
+    forward, results = GraphedForward(step.capture, lambda: step.captured), []
     for _ in range(3):
         state.network.train()
         for batch in state.loader:

@@ -1,0 +1,68 @@
+"""Trained models on a GPU, which run forward passes as CUDA graphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_classifier import config_tree, write_config, write_weights
+
+from ppcls.config.load import load_config
+from ppcls.deploy.models.description import describe_model
+from ppcls.deploy.models.source import need_infer
+from ppcls.deploy.models.trained import TrainedModel
+from ppcls.engine.evaluation.forward import run_model
+from ppcls.errors import UserError
+from ppcls.runtime.start import Runtime
+
+RANDOM = np.random.default_rng(0)
+
+
+def load(folder: Path, runtime: Runtime, *overrides: str) -> TrainedModel:
+    weights = folder / "model.safetensors"
+    if not weights.exists():
+        write_weights(weights)
+    config = load_config(write_config(folder / "config.yaml", config_tree(weights, None)), overrides)
+    return TrainedModel(config, describe_model(config, need_infer(config), None), weights, runtime)
+
+
+def test_trained_model_that_cannot_be_captured_runs_operator_by_operator(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = load(tmp_path, Runtime())
+    images = RANDOM.standard_normal((2, 3, 32, 32)).astype(np.float32)
+    expected = model.run(images)
+
+    def fail(*_: object) -> None:
+        raise UserError("reason")
+
+    model._forward = fail  # type: ignore[assignment]
+    np.testing.assert_array_equal(model.run(images), expected)
+    assert capsys.readouterr().err == (
+        f"warning: {tmp_path / 'model.safetensors'}: runs operator by operator: reason\n"
+    )
+    assert model._forward is run_model
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "overrides", [[], ["Global.fused_kernels=True", "Arch.data_format=NHWC"]], ids=["NCHW", "fused"]
+)
+def test_trained_model_on_a_gpu_replays_equal_outputs(
+    tmp_path: Path, overrides: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    import paddle
+
+    gpu, device = Runtime(device="gpu", device_id=0), "Global.device=gpu"
+    eager = load(tmp_path, gpu, device, "Global.cuda_graph=False", *overrides)
+    graphed = load(tmp_path, gpu, device, *overrides)
+    for round_number in range(6):
+        others = [paddle.randn([1 << 20 << round_number]) for _ in range(4)]  # could overwrite the graph
+        for size in (1, 7, 16, 3, 5):
+            images = RANDOM.standard_normal((size, 3, 32, 32)).astype(np.float32)
+            images = np.ascontiguousarray(images.transpose(0, 2, 3, 1)) if overrides else images
+            np.testing.assert_allclose(graphed.run(images), eager.run(images), rtol=1e-3, atol=1e-5)
+        del others
+    assert len(graphed._forward._graphs) == 4
+    assert "operator by operator" not in capsys.readouterr().err
