@@ -187,11 +187,26 @@ def exit_with_parent(_worker: int) -> None:
         parent.join()
         sys.setswitchinterval(_NO_SWITCH)  # the main thread must not create further batches
         core._cleanup_mmap_fds()  # type: ignore[attr-defined]
-        for file in _SHARED_MEMORY.glob(f"paddle_{os.getpid()}_*"):
-            file.unlink(missing_ok=True)
+        _free_batches(os.getpid())
         os._exit(1)
 
     Thread(target=wait_and_exit, daemon=True).start()
+
+
+def end_workers(batches: Any) -> None:
+    """Ends the workers of an iterator of ``paddle.io``, and frees the batches that it did not receive.
+
+    Paddle misses batches that a worker moves to shared memory while it exits.
+    """
+    batches._try_shutdown_all()
+    for worker in getattr(batches, "_workers", ()):  # missing in an iterator without workers
+        _free_batches(worker.pid)
+
+
+def _free_batches(worker: int) -> None:
+    """Deletes the files in shared memory of a worker with this process id."""
+    for file in _SHARED_MEMORY.glob(f"paddle_{worker}_*"):
+        file.unlink(missing_ok=True)
 
 
 class PaddleLoader(OrderedLoader):
@@ -237,7 +252,7 @@ class PaddleLoader(OrderedLoader):
             for image, label in batches:
                 yield self._advance(*self._without_bad(image, label))
         finally:
-            batches._try_shutdown_all()  # without this, the workers of an interrupted iteration keep running
+            end_workers(batches)  # without this, the workers of an interrupted iteration keep running
 
     def _without_bad(self, image: paddle.Tensor, label: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
         """Returns a batch without bad images.

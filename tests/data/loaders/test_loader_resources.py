@@ -146,6 +146,17 @@ def test_interrupted_iteration_leaves_no_worker(index: Index) -> None:
         assert multiprocessing.active_children() == []
 
 
+def test_interrupted_iteration_frees_batches_that_were_not_received(index: Index) -> None:
+    batches = iter(MAKERS["paddle-2"](index, ORDER, TRAIN))
+    next(batches)
+    workers = [worker.pid for worker in multiprocessing.active_children()]
+    assert len(workers) == 2
+    for worker in workers:  # a batch that it created while the iterator ended
+        Path(f"/dev/shm/paddle_{worker}_0_1").write_bytes(b"a batch")
+    batches.close()
+    assert not [file for worker in workers for file in Path("/dev/shm").glob(f"paddle_{worker}_*")]
+
+
 def start_worker_and_die(connection: Any) -> None:
     """Starts a worker with a batch that was received, and ends as a killed training process does."""
     worker = multiprocessing.get_context("fork").Process(target=wait_as_worker, args=[connection])
