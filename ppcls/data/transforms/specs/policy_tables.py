@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
 PolicyName = Literal["image_net", "reduced_image_net", "svhn", "reduced_cifar10"]
@@ -140,127 +142,19 @@ class SubPolicyStep(NamedTuple):
 SubPolicy = tuple[SubPolicyStep, ...]
 
 
-def _read(table: str) -> tuple[SubPolicy, ...]:
-    """Parses one sub-policy per line. Each operation has a name, a probability and optionally a bin."""
-
-    def read_step(text: str) -> SubPolicyStep:
-        name, probability, *bins = text.split()
-        return SubPolicyStep(name, float(probability), *map(int, bins))
-
-    return tuple(tuple(map(read_step, line.split(","))) for line in table.strip().splitlines())
+def _read_step(text: str) -> SubPolicyStep:
+    name, probability, *bins = text.split()
+    return SubPolicyStep(name, float(probability), *map(int, bins))
 
 
-# Cubuk et al. 2019, appendix.
-POLICIES: dict[PolicyName, tuple[SubPolicy, ...]] = {
-    "image_net": _read("""
-        equalize 0.8, shear_y 0.8 4
-        color 0.4 9, equalize 0.6
-        color 0.4 1, rotate 0.6 8
-        solarize 0.8 3, equalize 0.4
-        solarize 0.4 2, solarize 0.6 2
-        color 0.2 0, equalize 0.8
-        equalize 0.4, solarize_add 0.8 3
-        shear_x 0.2 9, rotate 0.6 8
-        color 0.6 1, equalize 1.0
-        invert 0.4, rotate 0.6 0
-        equalize 1.0, shear_y 0.6 3
-        color 0.4 7, equalize 0.6
-        posterize 0.4 6, auto_contrast 0.4
-        solarize 0.6 8, color 0.6 9
-        solarize 0.2 4, rotate 0.8 9
-        rotate 1.0 7, translate_y 0.8 9
-        solarize 0.8 4
-        shear_y 0.8 0, color 0.6 4
-        color 1.0 0, rotate 0.6 2
-        equalize 0.8
-        equalize 1.0, auto_contrast 0.6
-        shear_y 0.4 7, solarize_add 0.6 7
-        posterize 0.8 2, solarize 0.6 10
-        solarize 0.6 8, equalize 0.6
-        color 0.8 6, rotate 0.4 5
-    """),
-    "reduced_image_net": _read("""
-        posterize 0.4 8, rotate 0.6 9
-        solarize 0.6 5, auto_contrast 0.6
-        equalize 0.8, equalize 0.6
-        posterize 0.6 7, posterize 0.6 6
-        equalize 0.4, solarize 0.2 4
-        equalize 0.4, rotate 0.8 8
-        solarize 0.6 3, equalize 0.6
-        posterize 0.8 5, equalize 1.0
-        rotate 0.2 3, solarize 0.6 8
-        equalize 0.6, posterize 0.4 6
-        rotate 0.8 8, color 0.4 0
-        rotate 0.4 9, equalize 0.6
-        equalize 0.8
-        invert 0.6, equalize 1.0
-        color 0.6 4, contrast 1.0 8
-        rotate 0.8 8, color 1.0 2
-        color 0.8 8, solarize 0.8 7
-        sharpness 0.4 7, invert 0.6
-        shear_x 0.6 5, equalize 1.0
-        color 0.4 0, equalize 0.6
-        equalize 0.4, solarize 0.2 4
-        solarize 0.6 5, auto_contrast 0.6
-        invert 0.6, equalize 1.0
-        color 0.6 4, contrast 1.0 8
-        equalize 0.8, equalize 0.6
-    """),
-    "svhn": _read("""
-        shear_x 0.9 4, invert 0.2
-        shear_y 0.9 8, invert 0.7
-        equalize 0.6, solarize 0.6 6
-        invert 0.9, equalize 0.6
-        equalize 0.6, rotate 0.9 3
-        shear_x 0.9 4, auto_contrast 0.8
-        shear_y 0.9 8, invert 0.4
-        shear_y 0.9 5, solarize 0.2 6
-        invert 0.9, auto_contrast 0.8
-        equalize 0.6, rotate 0.9 3
-        shear_x 0.9 4, solarize 0.3 3
-        shear_y 0.8 8, invert 0.7
-        equalize 0.9, translate_y 0.6 6
-        invert 0.9, equalize 0.6
-        contrast 0.3 3, rotate 0.8 4
-        invert 0.8
-        shear_y 0.7 6, solarize 0.4 8
-        invert 0.6, rotate 0.8 4
-        shear_y 0.3 7, translate_x 0.9 3
-        shear_x 0.1 6, invert 0.6
-        solarize 0.7 2, translate_y 0.6 7
-        shear_y 0.8 4, invert 0.8
-        shear_x 0.7 9, translate_y 0.8 3
-        shear_y 0.8 5, auto_contrast 0.7
-        shear_x 0.7 2, invert 0.1
-    """),
-    "reduced_cifar10": _read("""
-        invert 0.1, contrast 0.2 6
-        rotate 0.7 2, translate_x 0.3 9
-        sharpness 0.8 1, sharpness 0.9 3
-        shear_y 0.5 8, translate_y 0.7 9
-        auto_contrast 0.5, equalize 0.9
-        shear_y 0.2 7, posterize 0.3 7
-        color 0.4 3, brightness 0.6 7
-        sharpness 0.3 9, brightness 0.7 9
-        equalize 0.6, equalize 0.5
-        contrast 0.6 7, sharpness 0.6 5
-        color 0.7 7, translate_x 0.5 8
-        equalize 0.3, auto_contrast 0.4
-        translate_y 0.4 3, sharpness 0.2 6
-        brightness 0.9 6, color 0.2 8
-        solarize 0.5 2
-        equalize 0.2, auto_contrast 0.6
-        equalize 0.2, equalize 0.6
-        color 0.9 9, equalize 0.6
-        auto_contrast 0.8, solarize 0.2 8
-        brightness 0.1 3, color 0.7 0
-        solarize 0.4 5, auto_contrast 0.9
-        translate_y 0.9 9, translate_y 0.7 9
-        auto_contrast 0.9, solarize 0.8 3
-        equalize 0.8, invert 0.1
-        translate_y 0.7 9, auto_contrast 0.9
-    """),
-}
+@cache
+def read_policies() -> dict[PolicyName, tuple[SubPolicy, ...]]:
+    """Returns AutoAugment's policies, which are lists of sub-policies."""
+    tables = yaml.safe_load(Path(__file__).with_name("autoaugment.yaml").read_text(encoding="utf-8"))
+    return {
+        name: tuple(tuple(map(_read_step, line.split(","))) for line in lines)
+        for name, lines in tables.items()
+    }
 
 
 class SubPolicyTable(NamedTuple):
@@ -283,7 +177,7 @@ class SubPolicyTable(NamedTuple):
 @cache
 def sub_policy_table(name: PolicyName) -> SubPolicyTable:
     """Returns the sub-policies of an AutoAugment policy as arrays."""
-    pairs = [(*steps, SubPolicyStep("identity", 0.0))[:2] for steps in POLICIES[name]]
+    pairs = [(*steps, SubPolicyStep("identity", 0.0))[:2] for steps in read_policies()[name]]
     names = [dict.fromkeys(step.name for step in steps) for steps in zip(*pairs, strict=True)]
     stages = tuple(
         (*(operation for operation in stage if operation != "identity"), "identity") for stage in names

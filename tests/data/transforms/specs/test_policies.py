@@ -49,14 +49,16 @@ from ppcls.data.transforms.specs.policies import (
 from ppcls.data.transforms.specs.policy_tables import (
     AUTO,
     BINS,
-    POLICIES,
     RAND,
     RAND_AS_AUTO,
     TRIVIAL_WIDE,
     PolicyName,
     Suite,
+    read_policies,
 )
 from ppcls.data.transforms.specs.rng import uniforms
+
+POLICIES = read_policies()
 
 SPECS: list[Policy] = [
     RandAugment(),
