@@ -1,7 +1,8 @@
 """Registries, which map names in YAML files to Python objects.
 
-An entry is a string ``module:attribute``, which is imported on first use. Therefore a registry can list its
-names, and suggest one for a misspelt name, without importing Paddle.
+``components.yaml`` lists the components. An entry is a string ``module:attribute``, which is imported on
+first use. Therefore a registry can list its names, and suggest one for a misspelt name, without importing
+Paddle.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from ppcls.errors import UserError
-from ppcls.zoo import ZOO
+from ppcls.zoo import ZOO, read_table
 
 _MAX_LISTED = 10
 
@@ -145,145 +146,30 @@ class Registry:
         return entry
 
 
-def _in(module: str, *names: str) -> dict[str, str]:
-    return {name: f"{module}:{name}" for name in names}
+def _read(kind: str) -> Registry:
+    """Returns the registry of a kind of components in ``components.yaml``."""
+    described, entries = _COMPONENTS[kind], {}
+    for module, names in (item for modules in described["modules"] for item in modules.items()):
+        for text in names.split():
+            name, _, attribute = text.partition("=")
+            entries[name] = f"{module}:{attribute or name}"
+    return Registry(kind, entries, described.get("hints"))
 
 
+_COMPONENTS = read_table(Path(__file__).with_name("components.yaml"))
 ARCHITECTURES = Registry(
     "architecture", {architecture.name: architecture.builder for architecture in ZOO.values()}
 )
-_SECTIONS, _OBJECTIVES = "ppcls.config.sections", "ppcls.config.objectives"
-_TRANSFORMS = "ppcls.data.transforms.specs"
-DATASETS = Registry(
-    "dataset",
-    _in(
-        f"{_SECTIONS}.dataset",
-        *(
-            "ImageNetDataset",
-            "MultiScaleDataset",
-            "VeriWild",
-            "Market1501",
-            "DukeMTMC",
-            "CompCars",
-            "ICartoonDataset",
-            "ImageFolderDataset",
-            "MultiLabelDataset",
-            "CustomLabelDataset",
-            "Cifar10",
-        ),
-        *("WebDataset", "TFRecordDataset", "RecordIODataset", "LMDBDataset", "PythonDataset"),
-    ),
-)
-INPUT_SIZES = Registry("image-size schedule", _in(f"{_SECTIONS}.sampler", "MultiScale", "Progressive"))
-SAMPLERS = Registry(
-    "sampler",
-    _in(
-        f"{_SECTIONS}.sampler",
-        *("DistributedBatchSampler", "BatchSampler", "ClassBalancedSampler", "WeightedSampler"),
-        *("RepeatedAugSampler", "MultiScaleSampler", "PKSampler"),
-    ),
-)
-TRANSFORMS = Registry(
-    "transform",
-    {
-        **_in(f"{_TRANSFORMS}.basic", "DecodeImage", "ResizeImage", "CropImage", "RandCropImage"),
-        **_in(f"{_TRANSFORMS}.basic", "DecodeNumpy", "RandFlipImage", "NormalizeImage", "ToCHWImage"),
-        **_in(f"{_TRANSFORMS}.geometry", "Pad", "RandomCropImage", "RandCropImageV2"),
-        **_in(f"{_TRANSFORMS}.geometry", "RandomRotation", "RandomRot90"),
-        **_in(f"{_TRANSFORMS}.policies", "AutoAugment", "RandAugment", "TrivialAugment", "TimmAutoAugment"),
-        **_in(f"{_TRANSFORMS}.policies", "RandAugmentV3"),
-        **_in(f"{_TRANSFORMS}.mixed_policies", "RandAugmentV4", "AugMix"),
-        **_in(f"{_TRANSFORMS}.photometric", "ColorJitter", "RandomGrayscale", "PCALighting", "GaussianBlur"),
-        **_in(f"{_TRANSFORMS}.blur", "BlurImage"),
-        **_in(f"{_TRANSFORMS}.erasing", "RandomErasing", "Cutout", "GridMask", "HideAndSeek"),
-    },
-)
-LOGGERS = Registry(
-    "logger",
-    {name.lower(): f"{_SECTIONS}.logger:{name}" for name in ("TensorBoard", "MLflow", "WandB")},
-    {"visualdl": "set Global.use_visualdl: True"},
-)
+DATASETS = _read("dataset")
+INPUT_SIZES = _read("image-size schedule")
+SAMPLERS = _read("sampler")
+TRANSFORMS = _read("transform")
+LOGGERS = _read("logger")
 SOURCES = Registry("Python source", {})  # the user's code adds entries
-BATCH_TRANSFORMS = Registry(
-    "batch transform", _in(f"{_SECTIONS}.transform", "MixupOperator", "CutmixOperator", "OpSampler")
-)
-LOSSES = Registry(
-    "loss",
-    {
-        **_in(f"{_SECTIONS}.objective", "CELoss", "GoogLeNetLoss", "BCELoss", "FocalLoss"),
-        **_in(f"{_OBJECTIVES}.multi_label", "MultiLabelLoss", "MultiLabelAsymmetricLoss"),
-        **_in(
-            f"{_OBJECTIVES}.distillation_losses",
-            *("DistillationGTCELoss", "DistillationMultiLabelLoss", "DistillationCELoss"),
-            *("DistillationKLDivLoss", "DistillationDMLLoss", "DistillationDKDLoss", "DistillationWSLLoss"),
-            *("DistillationSKDLoss", "DistillationDISTLoss"),
-        ),
-        **_in(f"{_OBJECTIVES}.layer_losses", "DistillationDistanceLoss", "DistillationRKDLoss"),
-        **_in(f"{_OBJECTIVES}.layer_losses", "DistillationPairLoss", "AFDLoss"),
-        **_in(f"{_OBJECTIVES}.embedding", "TripletLossV2", "TripletLoss", "SupConLoss", "CenterLoss"),
-        **_in(f"{_OBJECTIVES}.embedding", "DCHLoss", "LCDSHLoss", "DSHSDLoss", "PairwiseCosface"),
-    },
-    {
-        "MGDLoss": "write DistillationPairLoss with base_loss_name: MGDLoss",
-        "PEFDLoss": "write DistillationPairLoss with base_loss_name: PEFDLoss",
-        "MixCELoss": "write CELoss, which accepts mixed labels",
-    },
-)
-METRICS = Registry(
-    "metric",
-    {
-        **_in(f"{_SECTIONS}.objective", "TopkAcc"),
-        **_in(f"{_OBJECTIVES}.distillation_losses", "DistillationTopkAcc"),
-        **_in(f"{_SECTIONS}.objective", "PerClassRecall", "ConfusionMatrix"),
-        **_in(f"{_SECTIONS}.objective", "CalibrationError", "TprAtFpr"),
-        **_in(f"{_OBJECTIVES}.embedding", "Recallk", "Precisionk", "mAP"),
-        **_in(
-            f"{_OBJECTIVES}.multi_label",
-            *("AccuracyScore", "ATTRMetric", "HammingDistance", "MultiLabelMAP"),
-        ),
-    },
-    {"Topk": "write TopkAcc, with topk"},
-)
-HEADS = Registry(
-    "neck or head",
-    _in(
-        f"{_OBJECTIVES}.rec_model",
-        "FC",
-        "ArcMargin",
-        "CosMargin",
-        "CircleMargin",
-        "VehicleNeck",
-        "BNNeck",
-        "Tanh",
-    ),
-)
-POSTPROCESSES = Registry(
-    "post-processing method",
-    _in(
-        f"{_SECTIONS}.infer",
-        *("Topk", "ThreshOutput", "MultiLabelThreshOutput", "DistillationPostProcess", "ScoreOutput"),
-    ),
-)
-OPTIMIZERS = Registry(
-    "optimizer",
-    _in(
-        f"{_SECTIONS}.optimizer",
-        *("SGD", "Momentum", "Adam", "AdamW", "AdamWDL", "RMSProp", "Lamb", "LARS", "Lion"),
-    ),
-)
-SCHEDULES = Registry(
-    "learning-rate schedule",
-    {
-        **_in(
-            f"{_SECTIONS}.schedule",
-            "Constant",
-            "Piecewise",
-            "Cosine",
-            "CosineFixmatch",
-            "Linear",
-            "Polynomial",
-        ),
-        **_in(f"{_SECTIONS}.schedule", "MultiStepDecay", "Step", "Cyclic", "OneCycleLR", "ReduceOnPlateau"),
-        "MultiStep": f"{_SECTIONS}.schedule:MultiStepDecay",
-    },
-)
+BATCH_TRANSFORMS = _read("batch transform")
+LOSSES = _read("loss")
+METRICS = _read("metric")
+HEADS = _read("neck or head")
+POSTPROCESSES = _read("post-processing method")
+OPTIMIZERS = _read("optimizer")
+SCHEDULES = _read("learning-rate schedule")

@@ -239,9 +239,15 @@ def _file_name(name: str, kind: str) -> str:
     return f"{name}{'' if kind == 'plain' else f'_{kind}'}{_ENDING}"
 
 
-def _read() -> Iterator[Architecture]:
+def read_table(path: Path) -> dict[str, Any]:
+    """Returns the content of a YAML file that is part of ppcls."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    for family, settings in yaml.load(_FILE.read_bytes(), loader).items():  # noqa: S506 (a safe loader)
+    table: dict[str, Any] = yaml.load(path.read_bytes(), loader)  # noqa: S506 (a safe loader)
+    return table
+
+
+def _read() -> Iterator[Architecture]:
+    for family, settings in read_table(_FILE).items():
         shared: dict[str, Any] = {"family": family, **settings}
         rows, module = shared.pop("architectures"), shared.pop("module", "")
         packages, digests = shared.pop("packages", {}), shared.pop("sha256", {})

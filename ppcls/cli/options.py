@@ -12,14 +12,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import yaml
-
 from ppcls.cli.command import CommandParser
 from ppcls.config.base.fields import Bound
 from ppcls.config.base.tree import Tree, node_at
 from ppcls.config.load import set_value
 from ppcls.errors import UserError
-from ppcls.zoo import architecture
+from ppcls.zoo import architecture, read_table
 
 if TYPE_CHECKING:  # not needed for --help
     from ppcls.config.schema import Config
@@ -64,9 +62,7 @@ def config_parser(command: str) -> CommandParser:
 
 @cache
 def _read_commands() -> dict[str, Any]:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    commands: dict[str, Any] = yaml.load(_FILE.read_bytes(), loader)  # noqa: S506 (a safe loader)
-    return commands
+    return read_table(_FILE)
 
 
 def _describe(parser: argparse.ArgumentParser, command: Mapping[str, Any], types: Mapping[str, Any]) -> None:

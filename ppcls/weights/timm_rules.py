@@ -14,8 +14,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import yaml
 from paddle import nn
+
+from ppcls.zoo import read_table
 
 Replacement = str | Callable[[re.Match[str]], str]
 Rule = tuple[str, Replacement]
@@ -47,8 +48,7 @@ def family_entry(model: nn.Layer, key: str) -> Any:
 
 @cache
 def _read_families() -> dict[str, Any]:
-    families: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-    return families
+    return read_table(Path(__file__).with_suffix(".yaml"))
 
 
 def _kinds(model: nn.Layer) -> Iterator[str]:

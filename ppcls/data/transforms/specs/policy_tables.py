@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
+
+from ppcls.zoo import read_table
 
 PolicyName = Literal["image_net", "reduced_image_net", "svhn", "reduced_cifar10"]
 BINS = 11  # number of magnitudes in AutoAugment's sub-policies
@@ -150,10 +151,9 @@ def _read_step(text: str) -> SubPolicyStep:
 @cache
 def read_policies() -> dict[PolicyName, tuple[SubPolicy, ...]]:
     """Returns AutoAugment's policies, which are lists of sub-policies."""
-    tables = yaml.safe_load(Path(__file__).with_name("autoaugment.yaml").read_text(encoding="utf-8"))
     return {
-        name: tuple(tuple(map(_read_step, line.split(","))) for line in lines)
-        for name, lines in tables.items()
+        cast(PolicyName, name): tuple(tuple(map(_read_step, line.split(","))) for line in lines)
+        for name, lines in read_table(Path(__file__).with_name("autoaugment.yaml")).items()
     }
 
 
