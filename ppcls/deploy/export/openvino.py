@@ -47,10 +47,18 @@ def need_openvino(precision: Precision) -> None:
 
 
 def write_openvino(onnx: Path, file: Path) -> None:
-    """Writes an ONNX model in OpenVINO's format: ``file``, and a ``.bin`` file with float32 weights."""
-    import openvino
+    """Writes an ONNX model in OpenVINO's format: ``file``, and a ``.bin`` file with float32 weights.
 
-    _save(openvino.Core().read_model(onnx), file, compress=False)
+    Operators are fused first, as in ``openvino.convert_model``, which would also send telemetry. Otherwise,
+    NNCF quantizes the input of batch norm, and assigns the scales of depthwise weights to wrong axes. OpenVINO
+    then runs depthwise convolutions in float32.
+    """
+    import openvino
+    from openvino._offline_transformations import apply_moc_transformations
+
+    model = openvino.Core().read_model(onnx)
+    apply_moc_transformations(model, cf=True)  # cf: also folds constants
+    _save(model, file, compress=False)
 
 
 def store_weights_in_float16(file: Path) -> None:

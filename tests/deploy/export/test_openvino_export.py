@@ -134,6 +134,23 @@ def test_openvino_int8_export_is_calibrated_by_nncf(
     np.testing.assert_allclose(scores.sum(axis=1), 1, rtol=1e-5)
 
 
+@needs_nncf
+def test_openvino_int8_export_quantizes_depthwise_convolutions(
+    tmp_path: Path, tree: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "MobileNetV3_small_x0_35"
+    weights = write_weights(tmp_path / "weights.safetensors", name)
+    depthwise = {
+        **tree,
+        "Arch": {"name": name, "class_num": 3},
+        "Global": {**tree["Global"], "pretrained_model": str(weights)},
+    }
+    options = ["--precision", "int8", "--calibration-images", "20", "--max-accuracy-loss", "100"]
+    assert run_export(tmp_path, depthwise, *options) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "int8:" in line)
+    assert " Convolution" not in line.partition("float32:")[2]
+
+
 @needs_openvino
 def test_openvino_file_on_a_full_disk_is_an_error(tmp_path: Path) -> None:
     """The kernel cuts files at a limit, as a full disk does."""
