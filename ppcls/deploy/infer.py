@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,8 @@ from ppcls.data.images.paths import NOT_REGULAR, is_special_file
 from ppcls.data.index.files import list_files, read_image
 from ppcls.data.loaders.dali.settings import resolve_dali_settings
 from ppcls.deploy.image_index import ImageIndex
-from ppcls.deploy.predictor import Array, Predictor
+from ppcls.deploy.models.slices import SLICE, SlicedModel
+from ppcls.deploy.predictor import Array, InferenceModel, Predictor
 from ppcls.deploy.results import Classification, Embedding, NearestImages, Prediction, printable
 from ppcls.errors import UserError
 from ppcls.runtime.start import Runtime
@@ -62,9 +62,10 @@ class FailedFile:
         return json.dumps({"path": str(self.file), "error": self.reason})
 
 
-def predict_files(
-    predictor: Predictor, files: Sequence[Path], runtime: Runtime | None
-) -> Iterator[PredictedFile | FailedFile]:
+Result = PredictedFile | FailedFile
+
+
+def predict_files(predictor: Predictor, files: Sequence[Path], runtime: Runtime | None) -> Iterator[Result]:
     """Runs a model on image files in batches, and yields one result per file, in order.
 
     Args:
@@ -88,7 +89,7 @@ def predict_files(
 
 def search(
     predictor: Predictor, gallery: Sequence[Path], files: Sequence[Path], count: int, runtime: Runtime | None
-) -> Iterator[PredictedFile | FailedFile]:
+) -> Iterator[Result]:
     """Searches a gallery for the nearest images of each file.
 
     Yields the images of the gallery that cannot be read, then one result per file, in order.
@@ -145,9 +146,14 @@ def embed_files(
     return embeddings, failed
 
 
-def _predict_with_threads(
-    predictor: Predictor, files: Sequence[Path]
-) -> Iterator[PredictedFile | FailedFile]:
+def _predict_with_threads(predictor: Predictor, files: Sequence[Path]) -> Iterator[Result]:
+    """Prepares images in threads while the model runs.
+
+    A `SlicedModel` needs no batches: each thread prepares a few images, and runs the model on them.
+    """
+    model = predictor.model
+    per_core = model.per_core if isinstance(model, SlicedModel) else None
+    size = predictor.batch_size if per_core is None else min(SLICE, predictor.batch_size)
 
     def prepare(file: Path) -> Array | FailedFile:
         try:
@@ -155,32 +161,37 @@ def _predict_with_threads(
         except ValueError as error:
             return FailedFile(file, str(error))
 
-    batches: deque[list[tuple[Path, Future[Any]]]] = deque()
-    with ThreadPoolExecutor(predictor.cores) as pool:
-        for first in range(0, len(files), predictor.batch_size):
-            batch = files[first : first + predictor.batch_size]
-            batches.append([(file, pool.submit(prepare, file)) for file in batch])
-            if len(batches) > _PREFETCHED:
-                yield from _finish_batch(predictor, batches.popleft())
+    def submit(batch: Sequence[Path]) -> Callable[[], list[Result]]:
+        """Starts to process a batch, and returns a function that waits for its results."""
+        if per_core is not None:
+            return pool.submit(lambda: _run_batch(predictor, per_core, batch, map(prepare, batch))).result
+        prepared = [pool.submit(prepare, file) for file in batch]
+        return lambda: _run_batch(predictor, model, batch, (future.result() for future in prepared))
+
+    threads = model.cores if isinstance(model, SlicedModel) else predictor.cores
+    ahead = _PREFETCHED if per_core is None else _PREFETCHED + threads
+    batches: deque[Callable[[], list[Result]]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        for first in range(0, len(files), size):
+            batches.append(submit(files[first : first + size]))
+            if len(batches) > ahead:
+                yield from batches.popleft()()
         while batches:
-            yield from _finish_batch(predictor, batches.popleft())
+            yield from batches.popleft()()
 
 
-def _finish_batch(
-    predictor: Predictor, batch: list[tuple[Path, Future[Any]]]
-) -> Iterator[PredictedFile | FailedFile]:
-    prepared = [(file, future.result()) for file, future in batch]
-    outputs = iter(predictor.run([image for _, image in prepared if not isinstance(image, FailedFile)]))
-    for file, image in prepared:
-        if isinstance(image, FailedFile):
-            yield image
-        else:
-            yield PredictedFile(file, predictor.interpret(next(outputs)))
+def _run_batch(
+    predictor: Predictor, model: InferenceModel, files: Sequence[Path], prepared: Iterable[Array | FailedFile]
+) -> list[Result]:
+    images = list(prepared)
+    outputs = iter(predictor.run([image for image in images if not isinstance(image, FailedFile)], model))
+    return [
+        image if isinstance(image, FailedFile) else PredictedFile(file, predictor.interpret(next(outputs)))
+        for file, image in zip(files, images, strict=True)
+    ]
 
 
-def _predict_with_dali(
-    predictor: Predictor, files: Sequence[Path], runtime: Runtime
-) -> Iterator[PredictedFile | FailedFile]:
+def _predict_with_dali(predictor: Predictor, files: Sequence[Path], runtime: Runtime) -> Iterator[Result]:
     """Runs a model on image files that DALI loads and prepares in the same way as for evaluation."""
     from ppcls.data.build import build_file_loader
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +18,17 @@ from ppcls.config.schema import Config
 from ppcls.config.sections.infer import MultiLabelThreshOutput, ScoreOutput, ThreshOutput, Topk
 from ppcls.data.transforms.numpy_ops import run, run_on_pixels
 from ppcls.deploy.models.description import DESCRIPTION
-from ppcls.deploy.models.engine import choose_engine
+from ppcls.deploy.models.engine import Engine, choose_engine
 from ppcls.deploy.models.openvino import OpenVinoModel
+from ppcls.deploy.models.slices import SlicedModel
 from ppcls.deploy.models.source import ModelSource, find_source, source_of_config
 from ppcls.deploy.results import Classification, Embedding, Prediction, Scores
 from ppcls.errors import UserError
 from ppcls.runtime.hardware import usable_cores
 from ppcls.runtime.start import Runtime, start
+
+if TYPE_CHECKING:
+    from ppcls.deploy.models.onnx import OnnxModel
 
 Array = NDArray[Any]
 Image = bytes | memoryview | Array
@@ -156,8 +161,12 @@ class Predictor:
             )
         return run(self.chain, image, _NO_DRAWS)
 
-    def run(self, prepared: Sequence[Array]) -> list[Array]:
+    def run(self, prepared: Sequence[Array], model: InferenceModel | None = None) -> list[Array]:
         """Returns the outputs of the model for a batch, one row per prepared image.
+
+        Args:
+            prepared: Outputs of `prepare`.
+            model: Loaded model to use instead of ``self.model``.
 
         Raises:
             UserError: An output is not finite, or the model does not match its description.
@@ -166,7 +175,7 @@ class Predictor:
         shapes = [image.shape for image in prepared]
         for shape in dict.fromkeys(shapes):  # several shapes only for a model that prepares images itself
             rows = [row for row, other in enumerate(shapes) if other == shape]
-            batch = self.model.run(np.stack([prepared[row] for row in rows]))
+            batch = (model or self.model).run(np.stack([prepared[row] for row in rows]))
             outputs |= zip(rows, self.check_outputs(batch), strict=True)
         return [outputs[row] for row in range(len(prepared))]
 
@@ -278,12 +287,11 @@ def _load(source: ModelSource, runtime: Runtime | None) -> tuple[InferenceModel,
     if engine != "paddle":
         cores = usable_cores() if runtime is None else runtime.cores
         threads = source.run.cpu_threads or cores
-        if engine == "openvino":
-            return OpenVinoModel(source.file, source.description, threads), cores
-        from ppcls.deploy.models.onnx import OnnxModel
-
-        device = "tensorrt" if engine == "tensorrt" else source.run.device
-        return OnnxModel(source.file, source.description, device, threads), cores
+        exported = _load_exported(source, engine, threads)
+        if threads == 1 or not exported.on_cpu:
+            return exported, cores
+        per_core = partial(_load_exported, source, engine, threads, streams=threads)
+        return SlicedModel(exported, per_core, threads), cores
     runtime = runtime or start(source.run)
     if source.config is not None:
         from ppcls.deploy.models.trained import TrainedModel
@@ -293,3 +301,15 @@ def _load(source: ModelSource, runtime: Runtime | None) -> tuple[InferenceModel,
 
     model = PaddleInferenceModel(source.file, source.description, runtime, cuda_graph=source.infer.cuda_graph)
     return model, runtime.cores
+
+
+def _load_exported(
+    source: ModelSource, engine: Engine, threads: int, streams: int = 1
+) -> OnnxModel | OpenVinoModel:
+    """Loads a model whose `run` can be called by ``streams`` threads, which share ``threads`` CPU threads."""
+    if engine == "openvino":
+        return OpenVinoModel(source.file, source.description, threads, streams)
+    from ppcls.deploy.models.onnx import OnnxModel
+
+    device = "tensorrt" if engine == "tensorrt" else source.run.device
+    return OnnxModel(source.file, source.description, device, threads // streams)

@@ -50,8 +50,8 @@ def write_openvino(onnx: Path, file: Path) -> None:
     """Writes an ONNX model in OpenVINO's format: ``file``, and a ``.bin`` file with float32 weights.
 
     Operators are fused first, as in ``openvino.convert_model``, which would also send telemetry. Otherwise,
-    NNCF quantizes the input of batch norm, and assigns the scales of depthwise weights to wrong axes. OpenVINO
-    then runs depthwise convolutions in float32.
+    NNCF quantizes the input of batch norm, and assigns the scales of depthwise weights to wrong axes, so
+    OpenVINO runs depthwise convolutions in float32.
     """
     import openvino
     from openvino._offline_transformations import apply_moc_transformations

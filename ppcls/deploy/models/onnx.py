@@ -30,6 +30,7 @@ class OnnxModel:
 
     Attributes:
         engine: Name of the engine, with its version, device and precision.
+        on_cpu: Whether the model runs on the CPU.
 
     Raises:
         UserError: onnxruntime cannot load the model, TensorRT or CUDA.
@@ -57,6 +58,7 @@ class OnnxModel:
                 "remove Infer.engine=tensorrt"
             )
         self.engine = f"ONNX Runtime {onnxruntime.__version__} ({provider}, {description.precision})"
+        self.on_cpu = provider == "CPU"
         self._file, self._input, self._dtype = file, description.Input.name, description.Input.dtype
         inputs = [tensor.name for tensor in self._session.get_inputs()]
         if inputs != [self._input]:

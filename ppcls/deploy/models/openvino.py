@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import local
 from typing import Any
 
 import numpy as np
@@ -26,15 +27,19 @@ class OpenVinoModel:
         file: File of the model.
         description: Description of the model.
         threads: Number of CPU threads.
+        streams: Number of threads that can call `run` at the same time. They share the CPU threads.
 
     Attributes:
         engine: Name of the engine, with its version, device and precision.
+        on_cpu: Whether the model runs on the CPU.
 
     Raises:
         UserError: OpenVINO cannot load the model.
     """
 
-    def __init__(self, file: Path, description: ModelDescription, threads: int) -> None:
+    on_cpu = True
+
+    def __init__(self, file: Path, description: ModelDescription, threads: int, streams: int = 1) -> None:
         import openvino
 
         weights = file.with_suffix(".bin")
@@ -45,7 +50,7 @@ class OpenVinoModel:
             precision = "float32"
         settings = {
             "INFERENCE_NUM_THREADS": threads,
-            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": streams,
             "INFERENCE_PRECISION_HINT": "bf16" if precision == "bfloat16" else "f32",
         }
         try:
@@ -57,12 +62,15 @@ class OpenVinoModel:
             ) from None
         version = openvino.get_version().partition("-")[0]
         self.engine = f"OpenVINO {version} (CPU, {precision})"
-        self._file, self._dtype = file, description.Input.dtype
+        self._file, self._dtype, self._requests = file, description.Input.dtype, local()
 
     def run(self, images: Any) -> NDArray[Any]:
         """See `ppcls.deploy.predictor.InferenceModel`."""
         try:
-            results = self._model(np.ascontiguousarray(images, self._dtype), share_inputs=True)
+            if not hasattr(self._requests, "of_thread"):
+                self._requests.of_thread = self._model.create_infer_request()
+            images = np.ascontiguousarray(images, self._dtype)
+            results = self._requests.of_thread.infer(images, share_inputs=True)
         except RuntimeError as error:
             raise UserError(f"{self._file}: OpenVINO cannot run this model: {_last_line(error)}") from None
         return np.array(results[0])  # a copy, because the next call overwrites the result
