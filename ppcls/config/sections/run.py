@@ -189,11 +189,12 @@ class Global(Section):
     float16 and NHWC on a GPU with Paddle 2.6, else False."""
     cuda_graph: Literal["auto", True, False] = "auto"
     """Capture training steps as CUDA graphs and replay them, which saves the time to launch each kernel.
-    `auto`: the choice of `autotune`; without `autotune`, True on GPUs of one node with Paddle 2.6, if the
-    step can be captured."""
+    Evaluations of the run are captured, too. `auto`: the choice of `autotune`; without `autotune`, True on
+    GPUs of one node with Paddle 2.6, if the step can be captured. With Paddle 2.6, commands that predict
+    with a trained model capture the first four batch sizes that are used repeatedly, unless this is False."""
     fused_kernels: Literal["auto", True, False] = "auto"
-    """Train an NHWC model with the kernels of ppcls for BatchNorm, addition and ReLU, and with convolutions
-    in NHWC. Needs NVRTC and a GPU of compute capability 8.0 or later; `to_static` is then ignored. `auto`:
+    """Train and evaluate an NHWC model with the kernels of ppcls for BatchNorm, addition and ReLU, and with
+    convolutions in NHWC. Needs NVRTC and a GPU of compute capability 8.0 or later; `to_static` is then ignored. `auto`:
     the choice of `autotune`; without `autotune`, False."""
     autotune: bool = True
     """Before a run of at least 2,000 updates on a GPU, measure which values of `to_static`, `cuda_graph`,
