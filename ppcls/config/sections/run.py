@@ -194,8 +194,8 @@ class Global(Section):
     with a trained model capture the first four batch sizes that are used repeatedly, unless this is False."""
     fused_kernels: Literal["auto", True, False] = "auto"
     """Train and evaluate an NHWC model with the kernels of ppcls for BatchNorm, addition and ReLU, and with
-    convolutions in NHWC. Needs NVRTC and a GPU of compute capability 8.0 or later; `to_static` is then ignored. `auto`:
-    the choice of `autotune`; without `autotune`, False."""
+    convolutions in NHWC. Needs NVRTC and a GPU of compute capability 8.0 or later; `to_static` is then
+    ignored. `auto`: the choice of `autotune`; without `autotune`, False."""
     autotune: bool = True
     """Before a run of at least 2,000 updates on a GPU, measure which values of `to_static`, `cuda_graph`,
     `fused_kernels` and Arch.data_format are fastest. Values that change the losses of the first eight
