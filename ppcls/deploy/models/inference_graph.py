@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,8 @@ Array = NDArray[Any]
 
 _PLAIN_REQUESTS = 2  # requests of a shape before its graph is captured
 _MAX_GRAPHS = 4
+_LARGEST_BATCH = 64  # with larger batches, kernels run longer than their launch takes
+_TIMED_RUNS = 5
 _WARM_UP = 2  # runs of a clone before the capture, which allocate memory and choose kernels
 _COPY_THREADS = 4
 _COPY_BYTES = 1 << 21  # number of bytes from which several threads copy a batch
@@ -48,7 +51,10 @@ class ShapeGraph(Protocol):
     workspace: Workspace
 
     def run(self, images: Any) -> Array:
-        """Returns the outputs [B, ...] for a batch of the captured shape."""
+        """Returns the outputs [B, ...] for a batch of the captured shape, by a replay."""
+
+    def run_plain(self, images: Any) -> Array:
+        """Returns the outputs [B, ...] of the same kernels without a replay."""
 
 
 class PredictorGraphs:
@@ -57,7 +63,7 @@ class PredictorGraphs:
     Args:
         name: Name of the model, for messages.
         predictor: Predictor on the current GPU.
-        run_plain: Function that runs the predictor without a graph, and returns the outputs [B, ...].
+        run_plain: Function that runs the model without a graph, possibly with other kernels.
         capture: Function that captures the predictor for the shape of a batch; None to capture CUDA graphs.
             It also receives the workspace of an earlier graph.
     """
@@ -72,14 +78,14 @@ class PredictorGraphs:
         self._name, self._predictor, self._run_plain = name, predictor, run_plain
         self._capture = capture or CudaShapeGraph
         self._requests: Counter[tuple[int, ...]] = Counter()
-        self._graphs: dict[tuple[int, ...], ShapeGraph] = {}
+        self._graphs: dict[tuple[int, ...], ShapeGraph | None] = {}  # None if a plain run is faster
         self._workspace: Workspace | None = None
         self._failed = False
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Input shapes for which graphs exist."""
-        return list(self._graphs)
+        """Input shapes that run as graphs."""
+        return [shape for shape, graph in self._graphs.items() if graph is not None]
 
     def run(self, images: Any) -> Array | None:
         """Returns the outputs for a batch, or None if there is no graph for its shape.
@@ -90,19 +96,24 @@ class PredictorGraphs:
         """
         shape = tuple(images.shape)
         if shape not in self._graphs:
+            if self._failed or len(self._graphs) >= _MAX_GRAPHS or shape[0] > _LARGEST_BATCH:
+                return None
             self._requests[shape] += 1
-            is_rare = self._requests[shape] <= _PLAIN_REQUESTS
-            if self._failed or is_rare or len(self._graphs) >= _MAX_GRAPHS:
+            if self._requests[shape] <= _PLAIN_REQUESTS:
                 return None
             self._add_graph(shape, images)
         graph = self._graphs.get(shape)
         return None if graph is None else graph.run(images)
 
     def _add_graph(self, shape: tuple[int, ...], images: Any) -> None:
-        """Captures a graph and verifies its outputs. After a failure, reports the reason and stops trying."""
+        """Captures a graph, and keeps it if it is correct and faster than a plain run.
+
+        After a failure, reports the reason and captures no other shapes.
+        """
         try:
             graph = self._capture(self._predictor, images, self._workspace)
-            self._verify(graph, images)
+            self._workspace = graph.workspace
+            _verify(graph, images if isinstance(images, np.ndarray) else images.numpy())
         except (UserError, RuntimeError, OSError, ValueError) as error:
             self._failed = True
             sys.stderr.write(
@@ -110,24 +121,35 @@ class PredictorGraphs:
                 f"{error}; Infer.cuda_graph=False hides this message\n"
             )
             return
-        self._graphs[shape], self._workspace = graph, graph.workspace
+        graphed, plain = (_shortest_time(run, images) for run in (graph.run, self._run_plain))
+        self._graphs[shape] = graph if graphed < plain else None
 
-    def _verify(self, graph: ShapeGraph, images: Any) -> None:
-        """Compares a graph with plain runs on two batches.
 
-        Raises:
-            UserError: The outputs differ.
-        """
-        batch = images if isinstance(images, np.ndarray) else images.numpy()
-        for other in (batch, np.ascontiguousarray(batch[:, ::-1])):
-            expected = self._run_plain(other)
-            outputs = graph.run(other)
-            if not np.allclose(outputs, expected, _RTOL, _ATOL, equal_nan=True):
-                difference = float(np.abs(outputs - expected).max())
-                raise UserError(
-                    f"the outputs of the graph for the input shape {list(batch.shape)} differ by "
-                    f"{difference:.1e} from those of a plain run, expected at most {_ATOL:.0e}"
-                )
+def _verify(graph: ShapeGraph, batch: Array) -> None:
+    """Compares replays with plain runs on two batches.
+
+    Raises:
+        UserError: The outputs differ.
+    """
+    for images in (batch, np.ascontiguousarray(batch[:, ::-1])):
+        expected = graph.run_plain(images)
+        outputs = graph.run(images)
+        if not np.allclose(outputs, expected, _RTOL, _ATOL, equal_nan=True):
+            difference = float(np.abs(outputs - expected).max())
+            raise UserError(
+                f"the outputs of the graph for the input shape {list(batch.shape)} differ by "
+                f"{difference:.1e} from those of a plain run, expected at most {_ATOL:.0e}"
+            )
+
+
+def _shortest_time(run: Callable[[Any], Array], images: Any) -> float:
+    """Returns the shortest duration of a few runs in seconds."""
+    durations = []
+    for _ in range(_TIMED_RUNS):
+        start = time.perf_counter()
+        run(images)
+        durations.append(time.perf_counter() - start)
+    return min(durations)
 
 
 class CudaShapeGraph:
@@ -164,9 +186,16 @@ class CudaShapeGraph:
         self._graph = CudaGraph(self._clone.run, self.workspace)
 
     def run(self, images: Any) -> Array:
-        """Returns the outputs for a batch of the graph's shape."""
+        """See `ShapeGraph.run`."""
         self._upload(images)
         self._graph.replay()
+        outputs: Array = self._output.copy_to_cpu()
+        return outputs
+
+    def run_plain(self, images: Any) -> Array:
+        """See `ShapeGraph.run_plain`. The clone reads and writes the same memory as the graph."""
+        self._upload(images)
+        self._clone.run()
         outputs: Array = self._output.copy_to_cpu()
         return outputs
 

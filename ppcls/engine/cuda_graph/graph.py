@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Protocol
 
 import paddle
@@ -23,6 +24,7 @@ from paddle.device.cuda.graphs import CUDAGraph
 from ppcls.errors import UserError
 
 _CAPTURE_THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+_CLEARING_RUNS = 3
 _SMALLEST_BLOCK = 256  # bytes; the allocation unit of Paddle's allocator
 
 
@@ -72,7 +74,7 @@ class Workspace:
     """A block of GPU memory for captured convolutions, shared by all graphs of a run.
 
     Args:
-        size: Size in bytes, a multiple of 256; the largest workspace of a convolution.
+        size: Size in bytes, a power of two of at least 256; the largest workspace of a convolution.
         memory: Memory pool; None for Paddle's.
 
     Attributes:
@@ -137,14 +139,14 @@ def _check_pool(expected: bool) -> None:
 
 
 def build_workspace(smallest: int = 0) -> Workspace:
-    """Returns a workspace of the maximum size that Paddle allows for a convolution.
+    """Returns a workspace of the maximum size that Paddle allows for a convolution, or a little larger.
 
     Args:
         smallest: Minimum size in bytes, for operators that ignore Paddle's limit.
     """
     name = "FLAGS_conv_workspace_size_limit"
-    size = max(int(paddle.get_flags(name)[name]) << 20, smallest)
-    return Workspace(-(-size // _SMALLEST_BLOCK) * _SMALLEST_BLOCK)
+    size = max(int(paddle.get_flags(name)[name]) << 20, smallest, _SMALLEST_BLOCK)
+    return Workspace(1 << (size - 1).bit_length())
 
 
 def find_capture_error(work: Callable[[], None]) -> str:
@@ -172,7 +174,21 @@ def find_capture_error(work: Callable[[], None]) -> str:
         driver.cuGraphDestroy(graph)
     if status and not reason:
         reason = f"an operator waits for the GPU (CUDA error {status})"
+    if reason:
+        _clear_errors(work)
     return reason
+
+
+def _clear_errors(work: Callable[[], None]) -> None:
+    """Clears errors of a failed capture, which CUDA and cuDNN would report in their next calls."""
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8")
+    libraries = {line.split()[-1] for line in maps.splitlines() if "libcudart" in line}
+    for library in libraries:
+        ctypes.CDLL(library).cudaGetLastError()
+    for _ in range(_CLEARING_RUNS):
+        with suppress(RuntimeError, OSError):
+            work()
+            return
 
 
 def _raw_stream() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,11 @@ def double(images: Any) -> Any:
     return images.sum(axis=1, keepdims=True) * 2
 
 
+def double_slowly(images: Any) -> Any:
+    time.sleep(0.02)
+    return double(images)
+
+
 class Captured:
     """A graph of `double` with an additional error."""
 
@@ -35,6 +41,9 @@ class Captured:
         assert images.shape == self._shape
         return double(images) + self._error
 
+    def run_plain(self, images: Any) -> Any:
+        return double(images)
+
 
 def test_graphs_capture_repeated_shapes_up_to_the_limit() -> None:
     shared: list[Workspace | None] = []
@@ -43,7 +52,7 @@ def test_graphs_capture_repeated_shapes_up_to_the_limit() -> None:
         shared.append(workspace)
         return Captured(images)
 
-    graphs = PredictorGraphs("net", None, double, capture)
+    graphs = PredictorGraphs("net", None, double_slowly, capture)
     for size in range(1, 7):
         images = RANDOM.standard_normal((size, 3)).astype(np.float32)
         assert [graphs.run(images) is None for _ in range(2)] == [True, True]
@@ -54,6 +63,23 @@ def test_graphs_capture_repeated_shapes_up_to_the_limit() -> None:
     assert graphs.shapes == [(size, 3) for size in range(1, 5)]
     assert shared[0] is None
     assert len(set(map(id, shared[1:]))) == 3, "each graph receives the workspace of the previous one"
+
+
+def test_graphs_slower_than_plain_runs_are_not_used(capsys: pytest.CaptureFixture[str]) -> None:
+    class Slow(Captured):
+        def run(self, images: Any) -> Any:
+            return double_slowly(images)
+
+    graphs = PredictorGraphs("net", None, double, lambda _, images, __: Slow(images))
+    assert [graphs.run(np.ones((2, 3), np.float32)) for _ in range(4)] == [None] * 4
+    assert graphs.shapes == []
+    assert capsys.readouterr().err == ""
+
+
+def test_graphs_are_not_captured_for_large_batches() -> None:
+    graphs = PredictorGraphs("net", None, double_slowly, lambda _, images, __: Captured(images))
+    assert [graphs.run(np.ones((65, 3), np.float32)) for _ in range(4)] == [None] * 4
+    assert graphs.shapes == []
 
 
 def test_graphs_with_other_outputs_are_not_used(capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,11 +137,12 @@ def test_graphs_on_a_gpu_equal_plain_runs(
         for size in (1, 7, 16, 3, 5):
             images = description.random_images(size, RANDOM)
             plain, graphed = (model.run(images) for model in models)
-            np.testing.assert_allclose(graphed, plain, rtol=1e-3, atol=1e-5)
             on_gpu = models[1].run(paddle.to_tensor(images))
-            np.testing.assert_allclose(on_gpu, plain, rtol=1e-3, atol=1e-5)
+            tolerance = 2e-3 if precision == "float32" else 2e-2  # TF32 and float16, with other kernels
+            np.testing.assert_allclose(graphed, plain, atol=tolerance)
+            np.testing.assert_allclose(on_gpu, plain, atol=tolerance)
         del others
     assert models[0].graphs is None
     assert models[1].graphs is not None
-    assert [shape[0] for shape in models[1].graphs.shapes] == [1, 7, 16, 3]
+    assert 1 in [shape[0] for shape in models[1].graphs.shapes]
     assert "without a CUDA graph" not in capsys.readouterr().err

@@ -130,7 +130,8 @@ def test_build_workspace_has_the_largest_size_of_a_convolution() -> None:
     if not paddle.is_compiled_with_cuda():
         pytest.skip("a flag of GPUs")
     limit = paddle.get_flags("FLAGS_conv_workspace_size_limit")["FLAGS_conv_workspace_size_limit"]
-    assert build_workspace()._size == limit << 20
+    assert build_workspace().size == 1 << ((limit << 20) - 1).bit_length()
+    assert build_workspace((limit << 20) + 1).size == 2 * build_workspace().size
 
 
 @pytest.mark.gpu
@@ -138,6 +139,6 @@ def test_workspace_on_a_gpu_gets_its_block_back() -> None:
     workspace = build_workspace()
     for _ in range(2):
         with workspace.lent():
-            address = paddle.empty([workspace._size // 2], "uint8").data_ptr()
+            address = paddle.empty([workspace.size // 2], "uint8").data_ptr()
         begin = workspace._block.data_ptr()  # type: ignore[union-attr]
-        assert begin <= address < begin + workspace._size
+        assert begin <= address < begin + workspace.size
