@@ -8,7 +8,6 @@ import io
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from ppcls.deploy.predictor import Predictor
 from ppcls.deploy.results import Classification
 from ppcls.errors import UserError
 from ppcls.registry import suggest, suggest_architecture
+from ppcls.runtime.launch import ppcls_command
 from ppcls.zoo import ZOO
 
 Picture = str | os.PathLike[str] | bytes | Image.Image | NDArray[np.uint8]
@@ -230,10 +230,8 @@ class Classifier:
             UserError: The model is not trained.
         """
         self._require_model()
-        root = str(Path(__file__).parents[1])
-        code = f"import sys; sys.path.insert(0, {root!r}); from ppcls.cli.main import main; sys.exit(main())"
-        command = [sys.executable, "-c", code, "serve", "--model", self.model]
-        command += ["--port", str(port), "--host", host, "-o", f"Global.device={self._device}"]
+        where = ("--port", str(port), "--host", host, "-o", f"Global.device={self._device}")
+        command = ppcls_command("serve", "--model", self.model, *where)
         server = subprocess.Popen(command)  # noqa: S603
         if wait:
             try:

@@ -98,11 +98,7 @@ def infer(argv: Arguments = None) -> None:
 
 
 def _find_files(names: Sequence[str | None]) -> list[Path]:
-    """Returns the images, in order and without duplicates.
-
-    Raises:
-        UserError: There are no images, or a file does not exist.
-    """
+    """Returns the images, in order and without duplicates."""
     if names == [None]:
         raise UserError("nothing to predict: pass images or folders (before any -o), or set Infer.infer_imgs")
     files = dict.fromkeys(find_images([Path(name) for name in names if name and name != _STDIN]))
@@ -134,11 +130,7 @@ class _ResultsFile:
 
 @contextmanager
 def _open_results(name: str | None) -> Iterator[_ResultsFile]:
-    """Opens the file for the results, or /dev/null if ``name`` is None. At the end, deletes an empty file.
-
-    Raises:
-        UserError: The file exists, or cannot be created or written.
-    """
+    """Opens the file for the results, or /dev/null if ``name`` is None. At the end, deletes an empty file."""
     path = Path(name or "/dev/null")
     device = path.exists() and not path.is_file() and not path.is_dir()
     try:

@@ -50,11 +50,7 @@ def _fetch(names: Sequence[str]) -> None:
 
 
 def _select(patterns: Sequence[str]) -> list[Architecture]:
-    """Returns the architectures whose names match any of ``patterns``; without patterns, all architectures.
-
-    Raises:
-        UserError: A pattern matches no name.
-    """
+    """Returns the architectures whose names match any pattern; without patterns, all architectures."""
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in ZOO):
             hint = suggest(pattern, list(ZOO), "`list` without a pattern prints all names")

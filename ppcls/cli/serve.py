@@ -78,11 +78,7 @@ def _serve_shared(arguments: argparse.Namespace, port: int, on_ready: Callable[[
 
 
 def _check_files(arguments: argparse.Namespace) -> None:
-    """Checks the files of API keys and certificates before any model is loaded.
-
-    Raises:
-        UserError: A file cannot be used, or options contradict each other.
-    """
+    """Checks the files of API keys and certificates before any model is loaded."""
     from ppcls.serve.middleware import read_keys
     from ppcls.serve.server import TlsFiles
 
@@ -154,11 +150,7 @@ def _serve(
 def _load_index(
     arguments: argparse.Namespace, predictor: Predictor, worker: ThreadPoolExecutor
 ) -> ImageIndex | None:
-    """Returns the index of ``--index``, or None without this option.
-
-    Raises:
-        UserError: The index cannot be used with the model or with the other options.
-    """
+    """Returns the index of ``--index``, or None without this option."""
     if arguments.index is None:
         return None
     from ppcls.deploy.image_index import load_index

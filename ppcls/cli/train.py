@@ -179,11 +179,7 @@ def _find_lr(config: Config) -> None:
 
 
 def _check_output_dir(folder: Path) -> None:
-    """Checks, without creating anything, that an output folder can be created and written.
-
-    Raises:
-        UserError: The folder cannot be created or written.
-    """
+    """Checks, without creating anything, that an output folder can be created and written."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         reason = "can't be written" if existing.is_dir() else "is not a folder"
@@ -201,7 +197,7 @@ def _explain_data(config: Config) -> None:
         if not runtime.is_main:
             return
         from ppcls.explain.describe import describe
-        from ppcls.explain.table import print_descriptions
+        from ppcls.explain.description import print_descriptions
 
         with interruptible():
             descriptions = describe(config, runtime)

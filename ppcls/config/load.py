@@ -289,11 +289,7 @@ def validate(tree: dict[str, Any], source: Path | str, overrides: Mapping[str, s
 
 
 def _check_texts(tree: Any, source: Path | str, overrides: Mapping[str, str] | None) -> None:
-    """Checks all text for its length, and for characters that file names can't contain.
-
-    Raises:
-        ConfigError: Some text is too long, or contains such characters.
-    """
+    """Checks all text for its length, and for characters that file names can't contain."""
     problems = []
 
     def visit(node: Any, path: str) -> None:
@@ -358,11 +354,7 @@ def load_config(
 
 
 def _import_modules(tree: dict[str, Any]) -> None:
-    """Imports the modules of ``Global.import_modules``, which can register components.
-
-    Raises:
-        UserError: A module does not exist.
-    """
+    """Imports the modules of ``Global.import_modules``, which can register components."""
     names = node_at(tree, "Global.import_modules")
     for name in names if isinstance(names, list) else ():
         if isinstance(name, str) and MODULE_NAME.fullmatch(name):  # validation reports invalid names
@@ -370,11 +362,7 @@ def _import_modules(tree: dict[str, Any]) -> None:
 
 
 def _plain(value: Any, where: str, depth: int = 0) -> Any:
-    """Returns a copy with plain dicts, lists and strings instead of subclasses and similar types.
-
-    Raises:
-        ConfigError: A key is not text, or the nesting is too deep.
-    """
+    """Returns a copy with plain dicts, lists and strings instead of subclasses and similar types."""
     if depth > _MAX_DEPTH:
         raise ConfigError(where, [f"nested more than {_MAX_DEPTH} levels deep"])
     if isinstance(value, Mapping):

@@ -184,9 +184,6 @@ def _restore(run: Run) -> list[str]:
 
     Returns:
         Lines for the log about the checkpoint and about renamed classes.
-
-    Raises:
-        UserError: The classes of the checkpoint differ, or the checkpoint can't be restored.
     """
     source, checkpoints = run.resumed or run.settings.pretrained_model, run.checkpoints
     renamed = changed_class_names(Path(source) / LABEL_LIST, checkpoints.class_names) if source else ""
@@ -257,11 +254,7 @@ def _read_listed_classes(infer: Infer | None, classes: int) -> tuple[str, ...]:
 
 
 def _read_folder_classes(config: Config) -> tuple[str, ...]:
-    """Returns the names of the class folders in ascending order; an empty tuple without class folders.
-
-    Raises:
-        UserError: Training and evaluation have different class folders, so their labels would differ.
-    """
+    """Returns the names of the class folders in ascending order; an empty tuple without class folders."""
     roots = [
         find_class_root(Path(split.dataset.image_root), split.dataset.part)[0]
         for name, split in config.used_splits.items()
@@ -285,9 +278,6 @@ def _check_memory(config: Config, runtime: Runtime, notes: list[str]) -> Callabl
     Returns:
         Function that returns a line about DALI's actual memory use, to call during training; None if DALI
         uses no GPU memory.
-
-    Raises:
-        UserError: Not enough GPU memory is left for DALI.
     """
     budget = runtime.budget
     if budget is None:

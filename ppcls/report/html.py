@@ -15,11 +15,18 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from ppcls.errors import UserError
 from ppcls.files import write_text
 from ppcls.report.charts import COLOURS, build_charts, describe_gaps
-from ppcls.report.confusion import class_name, class_recalls, confused_pairs, describe_mistake, nonzero_cells
+from ppcls.report.confusion import (
+    class_name,
+    class_recalls,
+    confused_pairs,
+    describe_mistake,
+    expected_calibration_error,
+    nonzero_cells,
+    reliability_bins,
+)
 from ppcls.report.console import clock
 from ppcls.report.jsonlines import read_events
 from ppcls.report.record import EvalRecord, Histogram, Outcomes, Record, Reporter, StepRecord, TimeBudget
-from ppcls.report.reliability import expected_calibration_error, reliability_bins
 from ppcls.report.thumbnail import Picture, PictureSource, data_uri
 
 _MAX_EVENTS, _MAX_BAD_IMAGES = 1000, 200

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from ppcls.errors import UserError
 
+_PACKAGES = str(Path(__file__).resolve().parents[2])
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -86,3 +88,9 @@ def child_environment(changes: Mapping[str, str | None]) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PADDLE_")}
     changed: dict[str, str | None] = {**inherited, **changes}
     return {name: value for name, value in changed.items() if value is not None}
+
+
+def ppcls_command(*arguments: str) -> list[str]:
+    """Returns a command line that runs this copy of ppcls, even if another one is installed."""
+    code = f"import sys; sys.path.insert(0, {_PACKAGES!r}); from ppcls.cli.main import main; sys.exit(main())"
+    return [sys.executable, "-c", code, *arguments]

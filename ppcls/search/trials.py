@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +12,8 @@ from ppcls.config.schema import Config
 from ppcls.files import write_text
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import EvalRecord
-from ppcls.runtime.launch import child_environment
+from ppcls.runtime.launch import child_environment, ppcls_command
 
-_PACKAGES = str(Path(__file__).parents[2])
 _STOP_SECONDS = 60.0  # time for a stopped run to save its checkpoint
 
 
@@ -39,14 +36,12 @@ def start_training(
         options: Further options of ``ppcls train``.
     """
     changes = ["-o", *overrides] if overrides else []
-    environment = child_environment({})
-    path = os.pathsep.join(filter(None, [_PACKAGES, environment.get("PYTHONPATH")]))
     with log.open("wb") as output:
         process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", "ppcls", "train", "-c", str(config), *options, *changes],
+            ppcls_command("train", "-c", str(config), *options, *changes),
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**environment, "PYTHONPATH": path},
+            env=child_environment({}),
         )
     try:
         yield process

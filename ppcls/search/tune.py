@@ -125,12 +125,7 @@ def _restart_interrupted(study: Study) -> None:
 
 
 def _train(trial: Trial, values: dict[str, str], config: Path, name: str, output_dir: Path) -> float:
-    """Runs a trial and returns its score. Stops the trial early if Optuna's pruner suggests it.
-
-    Raises:
-        optuna.TrialPruned: The run was stopped early.
-        UserError: The run failed.
-    """
+    """Runs a trial and returns its score. Stops the trial early if Optuna's pruner suggests it."""
     import optuna
 
     trial.set_user_attr("values", values)

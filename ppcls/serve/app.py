@@ -266,11 +266,7 @@ def _results(service: InferenceService, answers: Sequence[Prediction | NearestIm
 
 
 def _read_count(name: str, values: list[str]) -> int | None:
-    """Returns the value of a parameter that is an integer > 0; None if it is not set.
-
-    Raises:
-        RequestError: The value is invalid, or there are several values.
-    """
+    """Returns the value of a parameter that is an integer > 0; None if it is not set."""
     if not values:
         return None
     (text, *more) = values
@@ -280,11 +276,7 @@ def _read_count(name: str, values: list[str]) -> int | None:
 
 
 def _read_topk(values: list[str], service: InferenceService) -> int | None:
-    """Returns the value of the parameter ``topk``; None if it is not set.
-
-    Raises:
-        RequestError: The value is invalid for the model.
-    """
+    """Returns the value of the parameter ``topk``; None if it is not set."""
     topk = _read_count("topk", values)
     if topk is None:
         return None
@@ -297,11 +289,7 @@ def _read_topk(values: list[str], service: InferenceService) -> int | None:
 
 
 def _read_class(values: list[str], service: InferenceService) -> int:
-    """Returns the value of the parameter ``class_id`` for a heat map.
-
-    Raises:
-        RequestError: The value is invalid, or the model does not support heat maps.
-    """
+    """Returns the value of the parameter ``class_id`` for a heat map."""
     if not service.explains:
         raise RequestError(
             422, "this model does not support heat maps; serve a checkpoint of a classifier instead"

@@ -98,11 +98,7 @@ class WorkerProcesses:
         return [worker.process.sentinel for worker in self._workers]
 
     def _becomes_ready(self, worker: _Worker, stop: int) -> bool:
-        """Waits until a process accepts requests, and returns True; returns False after a stop signal.
-
-        Raises:
-            UserError: The process ended before it accepted requests.
-        """
+        """Waits until a process accepts requests, and returns True; returns False after a stop signal."""
         ready = wait([stop, worker.channel])
         if stop in ready:
             return False
@@ -129,11 +125,7 @@ class WorkerProcesses:
         mark_process_dead(pid, metrics)  # type: ignore[no-untyped-call]
 
     def _restart(self, number: int, metrics: str, stop: int) -> bool:
-        """Starts a new process for one that has ended, and returns whether it accepts requests.
-
-        Raises:
-            UserError: The new process ended before it accepted requests, and no other process remains.
-        """
+        """Starts a new process for one that has ended, and returns whether it accepts requests."""
         worker = self._start(number, metrics)
         try:
             return self._becomes_ready(worker, stop)

@@ -177,9 +177,6 @@ def _check_family(model: nn.Layer, source: str, *, identical: bool) -> None:
         source: Path or name of the weights, for error messages.
         identical: Whether the weights have the names of the model, which is possible for weights of the
             network's authors.
-
-    Raises:
-        UserError: timm has no such network.
     """
     difference = None if identical else family_entry(model, "different")
     if not difference and not identical and not getattr(model, "timm_variant", True):
@@ -197,11 +194,7 @@ def _check_family(model: nn.Layer, source: str, *, identical: bool) -> None:
 
 
 def _check_file(model: nn.Layer, names: set[str], source: str) -> None:
-    """Checks from the names in a file and the name of the file that its network equals the model.
-
-    Raises:
-        UserError: The network of the file computes different numbers than the model.
-    """
+    """Checks from the names in a file and the name of the file that its network equals the model."""
     if isinstance(model, _EFFICIENTNET):
         is_tensorflow = "tf_efficientnet" in source
         if model.timm_variant and is_tensorflow:

@@ -8,7 +8,7 @@ import re
 import pytest
 from small_description import DESCRIBED
 
-from ppcls.explain.table import print_descriptions
+from ppcls.explain.description import print_descriptions
 
 
 class Terminal(io.StringIO):

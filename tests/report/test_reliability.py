@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from report_records import EVALUATION, STEP
 
+from ppcls.report.confusion import ReliabilityBin, expected_calibration_error, reliability_bins
 from ppcls.report.html import HtmlReport, RunInfo
 from ppcls.report.record import Outcomes
-from ppcls.report.reliability import ReliabilityBin, expected_calibration_error, reliability_bins
 
 
 def make_confidences() -> np.ndarray:

@@ -1,11 +1,19 @@
-"""Sweep over loader settings: finds the best setting, and compares it with the config's present setting."""
+"""Comparisons of loaders: a sweep that finds the best setting, and a quick comparison."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from ppcls.bench.loader.advice import advise, cheapest_good, find_bottleneck, own_backend, present_setting
+from ppcls.bench.loader.advice import (
+    advise,
+    cheapest_good,
+    dali_setting,
+    find_bottleneck,
+    own_backend,
+    present_setting,
+)
+from ppcls.bench.loader.bare import check_bare
 from ppcls.bench.loader.runners import BatchTimer, Loaders, loader_candidate
 from ppcls.bench.loader.settings import (
     AS_CONFIGURED,
@@ -21,6 +29,7 @@ from ppcls.bench.results.schema import Label
 from ppcls.data.transforms.specs import RandCropImage
 
 BEST, PRESENT = "best found", "present"
+_BARE, _OURS = "bare DALI pipeline", "ppcls, DALI"
 
 
 class LoaderSweep:
@@ -134,3 +143,35 @@ def best_of(measured: Iterable[Candidate[LoaderSetting]], backend: Backend) -> L
     }
     costs = sorted(speeds, key=lambda setting: (setting.workers, setting.prefetch or 0, bool(setting.dali)))
     return cheapest_good(speeds, costs) if speeds else None
+
+
+def quick_candidates(
+    workload: LoaderWorkload, workers: Sequence[int], timer: BatchTimer, *, mixup: bool = False
+) -> Loaders:
+    """Returns the bare pipeline, ppcls's DALI loader, and its paddle.io loader with each number of workers.
+
+    Raises:
+        UserError: The images or the transforms are not supported; see `check_bare`.
+    """
+    check_bare(workload)
+    dali = dali_setting(workload)
+    settings = {_BARE: replace(dali, backend="bare DALI"), _OURS: dali}
+    if mixup:
+        settings["ppcls, DALI + Mixup"] = replace(dali, mixup=True)
+    for count in workers:
+        settings[f"ppcls, paddle.io, {count} workers"] = LoaderSetting("paddle.io", count)
+    loaders = [
+        loader_candidate(setting, workload, timer, name, {"loader": name})
+        for name, setting in settings.items()
+    ]
+    for loader in loaders:
+        loader.base = (f"of {_BARE}", loaders[0])
+    return loaders
+
+
+def compare_loaders(loaders: Loaders) -> Iterator[str]:
+    """Yields sentences that compare the speed of ppcls's DALI loader with that of its other loaders."""
+    ours = next(each for each in loaders if each.name == _OURS)
+    for each in loaders[2:]:
+        if ours.samples and each.samples:
+            yield f"{_OURS} is {ours.ratio(each).median:.2f} times as fast as {each.name}"

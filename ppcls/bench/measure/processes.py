@@ -101,14 +101,6 @@ def worker_command(kind: str, processes: int = 1) -> list[str]:
     return [sys.executable, *several, str(_WORKER), kind]
 
 
-def ppcls_command(*arguments: str) -> list[str]:
-    """Returns a command line that runs this copy of ppcls, even if another one is installed."""
-    code = (
-        f"import sys; sys.path.insert(0, {str(_ROOT)!r}); from ppcls.cli.main import main; sys.exit(main())"
-    )
-    return [sys.executable, "-c", code, *arguments]
-
-
 def end_process(process: subprocess.Popen[Any]) -> None:
     """Ends a process and its descendants. A launcher has ten seconds to end its ranks itself."""
     descendants = psutil.Process(process.pid).children(recursive=True)

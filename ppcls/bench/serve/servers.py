@@ -13,10 +13,11 @@ from typing import Any
 import cv2
 import numpy as np
 
-from ppcls.bench.measure.processes import ppcls_command, started_process
+from ppcls.bench.measure.processes import started_process
 from ppcls.bench.measure.runner import Candidate, Effort, MeasurementFailed
 from ppcls.bench.results.schema import Label
 from ppcls.bench.serve.load import measure_load
+from ppcls.runtime.launch import ppcls_command
 
 BATCHED, UNBATCHED, PLAIN = "ppcls serve", "ppcls serve, without batching", "plain FastAPI"
 _IMAGES, _SIZE = 16, (375, 500)  # number of generated images, and their height and width

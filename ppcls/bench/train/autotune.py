@@ -118,11 +118,7 @@ def autotune(config: Config) -> Config:
 
 
 def _read_choice(file: Path) -> Execution:
-    """Returns the choice in a file of the cache.
-
-    Raises:
-        ValueError: The file is damaged.
-    """
+    """Returns the choice in a file of the cache."""
     try:
         return Execution(**json.loads(read_regular(file))["chosen"])
     except (KeyError, TypeError) as error:
@@ -178,11 +174,7 @@ def choose(config: Config, measure: Measure, memory: int) -> tuple[Execution, di
 
 
 def _check(sample: Sample, reference: list[float], tolerance: float, memory: int) -> None:
-    """Checks the sample of a way to execute steps.
-
-    Raises:
-        MeasurementFailed: The losses differ from the reference, or the steps need too much memory.
-    """
+    """Checks the sample of a way to execute steps."""
     for update, (loss, expected) in enumerate(zip(sample["losses"], reference, strict=True), start=1):
         if not math.isclose(loss, expected, rel_tol=tolerance):
             raise MeasurementFailed(f"the loss of update {update} is {loss:.4g}, expected {expected:.4g}")

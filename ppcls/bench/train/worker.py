@@ -25,6 +25,7 @@ from ppcls.engine.profiling.phase_timer import PhaseTimer
 from ppcls.errors import UserError
 from ppcls.report.environment import read_hardware, read_versions
 from ppcls.report.step_times import summarize
+from ppcls.runtime.collectives import all_gather
 from ppcls.runtime.start import Runtime, selected_card
 
 _MIN_STEPS = 2
@@ -166,10 +167,5 @@ def _time_phases(task: TrainTask, workload: Workload, runtime: Runtime) -> dict[
 
 def _gather(runtime: Runtime, **values: float) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
     """Waits for all ranks, and returns the values of all ranks by name, [world size] each."""
-    local = paddle.to_tensor(list(values.values()), dtype="float64")
-    gathered = [local]
-    if runtime.world_size > 1:
-        gathered = []
-        paddle.distributed.all_gather(gathered, local)
-    ranks = np.stack([np.asarray(tensor.numpy()) for tensor in gathered])
-    return dict(zip(values, ranks.T, strict=True))
+    ranks = all_gather(np.array([*values.values()], np.float64), runtime.world_size)
+    return dict(zip(values, np.stack(ranks).T, strict=True))

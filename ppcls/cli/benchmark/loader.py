@@ -62,7 +62,7 @@ def measure_loader(arguments: argparse.Namespace) -> None:
 def _quick(
     arguments: argparse.Namespace, workload: LoaderWorkload, timer: BatchTimer, empty: Results
 ) -> None:
-    from ppcls.bench.loader.quick import compare_loaders, quick_candidates
+    from ppcls.bench.loader.sweep import compare_loaders, quick_candidates
 
     candidates = quick_candidates(workload, arguments.workers or [2], timer, mixup=arguments.mixup)
     common.measure_and_report(arguments, empty, candidates, lambda: compare_loaders(candidates))

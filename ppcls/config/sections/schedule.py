@@ -15,11 +15,7 @@ Factor = Annotated[float, Bound(gt=0, le=1)]
 
 
 def _check_increasing(name: str, epochs: tuple[int, ...], warmup_epoch: float) -> None:
-    """Checks that ``epochs`` increase strictly and are not within the warm-up.
-
-    Raises:
-        ValueError: The epochs do not increase, or the first one is within the warm-up.
-    """
+    """Checks that ``epochs`` increase strictly and are not within the warm-up."""
     for before, after in pairwise(epochs):
         if after <= before:
             raise ValueError(f"{name} must increase, but {after} follows {before}")

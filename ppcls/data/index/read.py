@@ -87,11 +87,7 @@ def _labelling(
 
 
 def _relabel(index: FileIndex, class_num: int | None) -> FileIndex:
-    """Replaces the labels by consecutive numbers from 0, in the same order.
-
-    Raises:
-        UserError: There are more than ``class_num`` different labels.
-    """
+    """Replaces the labels by consecutive numbers from 0, in the same order."""
     classes, labels = np.unique(index.labels, return_inverse=True)
     if class_num is not None and len(classes) > class_num:
         raise UserError(

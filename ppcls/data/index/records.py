@@ -108,9 +108,6 @@ def _expand_patterns(patterns: Sequence[str], *, indexes: bool) -> list[Path]:
         patterns: Paths, or patterns such as ``train-*.tar``.
         indexes: Whether the patterns are for index files. If not, files with the suffix of index files are
             ignored.
-
-    Raises:
-        UserError: A pattern has no match, or a file occurs twice.
     """
     paths: list[Path] = []
     for pattern in patterns:

@@ -102,11 +102,7 @@ class _ImageDataset(paddle.io.Dataset):  # type: ignore[misc]
         return len(self._index)
 
     def chain_input(self, key: SampleKey) -> ChainInput:
-        """Reads a sample and draws its random numbers.
-
-        Raises:
-            DecodeError: The sample can't be read.
-        """
+        """Reads a sample and draws its random numbers."""
         positions, repeats = np.asarray([key.position]), np.asarray([key.repeat])
         draws = uniforms(self._seed, key.epoch, positions, self._draws, repeats)[0]
         ops = resize_chain(self._ops, key.size) if key.size else self._ops
@@ -258,9 +254,6 @@ class PaddleLoader(OrderedLoader):
         """Returns a batch without bad images.
 
         Adds bad images to the quarantine, and loads their batch again in this process.
-
-        Raises:
-            BadImageError: There is no quarantine, and the batch has bad images.
         """
         bad = _read_bad(image)
         if not bad:

@@ -113,9 +113,6 @@ def _list_nodes(page: bytes) -> tuple[int, list[tuple[int, int, int, int, int]]]
     Returns:
         Branch or leaf flag. For each node: low and high bits of the value's size, flags, size of the key in
         bytes, and position of the key in the page. Branch nodes use the first three words for a page number.
-
-    Raises:
-        PageError: The page is damaged.
     """
     _, _, flags, lower, _ = _HEADER.unpack_from(page)
     if flags not in (_BRANCH, _LEAF) or not _HEADER.size <= lower <= len(page):

@@ -141,11 +141,7 @@ def _record_end(file: ShardFile, offset: int) -> int:
 
 
 def _join_parts(record: bytes | memoryview) -> bytes | memoryview:
-    """Returns the content of a record, without a copy if the record has a single part.
-
-    Raises:
-        _PartError: A part is damaged.
-    """
+    """Returns the content of a record, without a copy if the record has a single part."""
     contents: list[bytes | memoryview] = []
     at = 0
     while True:

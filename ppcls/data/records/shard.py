@@ -248,11 +248,7 @@ def default_index_path(path: Path) -> Path:
 
 
 def _read_index_text(index_path: Path, path: Path) -> str:
-    """Returns the text of the index file of the shard ``path``.
-
-    Raises:
-        UserError: The index file is missing, can't be read, or is not UTF-8 text.
-    """
+    """Returns the text of the index file of the shard ``path``."""
     try:
         return read_regular(index_path).decode()
     except FileNotFoundError:

@@ -117,9 +117,6 @@ def _record_size(file: ShardFile, head: bytes, offset: int, end: int) -> int:
         head: First bytes of the record.
         offset: Position of the record in the file.
         end: Position that the record must not exceed.
-
-    Raises:
-        UserError: The record is truncated or damaged.
     """
     if len(head) < _HEAD:
         raise file.damaged(

@@ -93,11 +93,7 @@ class WebDatasetFormat(FileFormat):
         return record
 
     def _read_sample(self, file: ShardFile, sample: list[_Member]) -> tuple[int, int, int]:
-        """Returns the offset and size of a sample's image in bytes, and the label.
-
-        Raises:
-            _SampleError: The sample does not have one image and one valid label.
-        """
+        """Returns the offset and size of a sample's image in bytes, and the label."""
         images = [member for member in sample if f".{member.extension.lower()}" in self.extensions]
         labels = [member for member in sample if member.extension == _LABEL]
         if len(images) != 1 or len(labels) != 1:
@@ -122,11 +118,7 @@ def _split_name(name: str) -> tuple[str, str]:
 
 
 def _list_members(file: ShardFile) -> Iterator[tarfile.TarInfo]:
-    """Yields the files that can be part of a sample: regular, not hidden, and with an extension.
-
-    Raises:
-        UserError: The shard is not a tar file, or is compressed, damaged or truncated.
-    """
+    """Yields the files that can be part of a sample: regular, not hidden, and with an extension."""
     try:
         with file.path.open("rb") as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
             members = tar.getmembers()

@@ -139,10 +139,6 @@ def _changed(path: Path, config: Config, epochs: int) -> Iterator[str]:
         path: Config of the checkpoint.
         config: Config of the run.
         epochs: Number of epochs that the checkpoint has started.
-
-    Raises:
-        UserError: The config of the checkpoint can't be read, or its number of epochs is less than
-            ``epochs``.
     """
     before, now = dict(leaves(read_tree(path))), dict(leaves(config.model_dump(mode="json")))
     # Users may resume a run with another number of epochs. Only an unchanged number can show damage.

@@ -211,11 +211,7 @@ def _read_state(folder: Path) -> SavedState:
 
 
 def _check_position(saved: SavedState, path: Path) -> None:
-    """Checks that the saved position is plausible.
-
-    Raises:
-        UserError: The position contradicts the manifest, or the number of samples or updates.
-    """
+    """Checks that the saved position is plausible."""
     manifest, loader = read_manifest(path.parent), saved.loader
     actual = {"update": saved.update, "loader.epoch": loader.get("epoch"), "loader.step": loader.get("step")}
     expected = {"update": manifest.update, "loader.epoch": manifest.epoch, "loader.step": manifest.step}

@@ -121,11 +121,7 @@ def _training_network(model: nn.Layer, config: Config, runtime: Runtime) -> nn.L
 
 
 def _fuse(model: nn.Layer, config: Config, runtime: Runtime) -> None:
-    """Changes the layers of a model, in place, to use the fused kernels.
-
-    Raises:
-        UserError: The run uses a CPU, a library is missing, or no layer of the model has a fused kernel.
-    """
+    """Changes the layers of a model, in place, to use the fused kernels."""
     key, fix = "Global.fused_kernels", "set Global.fused_kernels=auto"
     if runtime.device == "cpu":
         raise UserError(f"{key}: needs an NVIDIA GPU, but this run uses the CPU; {fix}")
@@ -148,12 +144,7 @@ def rate_scale(settings: Global, order: Order) -> RateScale | None:
 
 
 def _check_half_update(spec: OptimizerSpec, precision: Precision) -> None:
-    """Updates one half-precision weight once, to report a missing kernel before training.
-
-    Raises:
-        UserError: The installed Paddle has no kernel for this optimizer and precision. For example, Momentum
-            of Paddle 2.6.2 does not support bfloat16.
-    """
+    """Updates one half-precision weight once, to report a missing kernel before training."""
     probe = nn.Linear(1, 1)
     optimizer = build_optimizer(spec, probe, precision.master_weights)
     precision.prepare(probe, optimizer)

@@ -63,12 +63,7 @@ def build_network(arch: AnyArch, pretrained: bool = False) -> nn.Layer:
 
 
 def _build_embedding(arch: RecModel, pretrained: bool) -> nn.Layer:
-    """Builds a backbone with its neck and head.
-
-    Raises:
-        UserError: The backbone's weights cannot be read or do not fit, or the config has a wrong input size
-            of neck or head.
-    """
+    """Builds a backbone with its neck and head."""
     backbone = build_arch(arch.Backbone)
     if pretrained and (source := arch.Backbone.weights):
         start_from(backbone, read_weights(Path(source)), source)

@@ -10,10 +10,9 @@ from benchmark_images import PHOTOS, write_images
 from finished_candidates import finished
 
 from ppcls.bench.loader import sweep
-from ppcls.bench.loader.quick import compare_loaders
 from ppcls.bench.loader.runners import Loaders
 from ppcls.bench.loader.settings import LoaderSetting
-from ppcls.bench.loader.sweep import LoaderSweep, best_of
+from ppcls.bench.loader.sweep import LoaderSweep, best_of, compare_loaders
 from ppcls.bench.loader.workload import LoaderWorkload, read_workload
 from ppcls.bench.measure.runner import Candidate, MeasurementFailed, Sample, run_rounds
 from ppcls.bench.results.schema import Label
