@@ -81,13 +81,18 @@ def _show(facts: Facts, name: str) -> str:
     return json.dumps(facts[name], ensure_ascii=False) if name in facts else "missing"
 
 
-def _software() -> dict[str, str]:
+def digest_package(package: Path) -> str:
+    """Returns a digest of a package's modules and tables. The configs in it are not part of the digest."""
     digest = hashlib.blake2b(digest_size=6)
-    package = Path(__file__).parents[1]
-    for file in sorted(package.rglob("*.py")):
+    tables = (file for file in package.rglob("*.yaml") if file.parent.name != "configs")
+    for file in sorted([*package.rglob("*.py"), *tables]):
         digest.update(file.relative_to(package).as_posix().encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _software() -> dict[str, str]:
     versions = {
-        "ppcls": f"{__version__} ({digest.hexdigest()})",
+        "ppcls": f"{__version__} ({digest_package(Path(__file__).parents[1])})",
         "Paddle": paddle.__version__,
         "OpenCV": cv2.__version__,
     }

@@ -20,7 +20,7 @@ from small_tree import small_tree
 from ppcls.config.schema import Config
 from ppcls.data.index.files import FileIndex
 from ppcls.data.index.protocol import describe_index
-from ppcls.engine.agreement import agree, compare, describe_unshared
+from ppcls.engine.agreement import agree, compare, describe_unshared, digest_package
 from ppcls.errors import UserError
 from ppcls.runtime.collectives import all_gather_json, fail_together
 from ppcls.runtime.start import Runtime
@@ -98,6 +98,15 @@ def test_another_config_or_other_data_is_named(ended: tuple[dict[str, Any], ...]
     for each in ended:
         assert f'{rank1}: DataLoader.Train.dataset is "11 samples (' in each["other data"]
         assert 'but "26 samples (' in each["other data"]
+
+
+def test_digest_changes_with_modules_and_tables_but_not_with_configs(tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    digests = set()
+    for file in ("module.py", "table.yaml", "configs/small.yaml"):
+        (tmp_path / file).write_text("a: 1\n")
+        digests.add(digest_package(tmp_path))
+    assert len(digests) == 2
 
 
 def test_agreement_reports_disk_that_is_not_shared(ended: tuple[dict[str, Any], ...], scratch: Path) -> None:
