@@ -10,19 +10,18 @@ memory comes from the private pool of the graph, and the workspace of convolutio
 
 from __future__ import annotations
 
-import ctypes
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import numpy as np
 import paddle
 from numpy.typing import NDArray
 
+from ppcls.deploy.models.pinned_memory import PinnedBuffer
 from ppcls.engine.cuda_graph.graph import CudaGraph, Workspace, build_workspace, find_capture_error
 from ppcls.errors import UserError
 
@@ -33,8 +32,6 @@ _MAX_GRAPHS = 4
 _LARGEST_BATCH = 64  # with larger batches, kernels run longer than their launch takes
 _TIMED_RUNS = 5
 _WARM_UP = 2  # runs of a clone before the capture, which allocate memory and choose kernels
-_COPY_THREADS = 4
-_COPY_BYTES = 1 << 21  # number of bytes from which several threads copy a batch
 # Bounds of the difference between the outputs of a graph and of a plain run, which uses the same kernels.
 _RTOL, _ATOL = 1e-3, 1e-4
 # All predictors use the same CUDA stream. A capture records everything that any thread launches on it.
@@ -172,9 +169,10 @@ class CudaShapeGraph:
         (name,) = self._clone.get_input_names()
         shape = list(images.shape)
         dtype = np.dtype(str(images.dtype).removeprefix("paddle."))
-        self._staging = _PinnedArray(shape, dtype)
+        self._buffer = PinnedBuffer()
         self._images = paddle.zeros(shape, str(dtype))
-        self._clone.get_input_handle(name).share_external_data(self._images)
+        self._input = self._clone.get_input_handle(name)
+        self._input.share_external_data(self._images)
         self._upload(images)
         for _ in range(_WARM_UP):
             self._clone.run()
@@ -200,10 +198,11 @@ class CudaShapeGraph:
         return outputs
 
     def _upload(self, images: Any) -> None:
+        """Copies a batch to the memory of the input, which has a fixed address."""
         if isinstance(images, np.ndarray):
-            self._staging.fill(images)
-            images = self._staging.tensor
-        self._images.copy_(images, False)
+            self._input.copy_from_cpu(self._buffer.fill(images))
+        else:
+            self._images.copy_(images, False)
 
 
 def _find_workspace(shared: Workspace | None) -> Workspace:
@@ -213,26 +212,3 @@ def _find_workspace(shared: Workspace | None) -> Workspace:
     if shared is not None and shared.size >= temporary:
         return shared
     return build_workspace(temporary)
-
-
-class _PinnedArray:
-    """An array in page-locked host memory, from which a GPU copies faster than from normal memory.
-
-    Attributes:
-        tensor: Paddle tensor of the memory.
-    """
-
-    def __init__(self, shape: list[int], dtype: Any) -> None:
-        zeros = np.zeros(shape, dtype)
-        self.tensor = paddle.to_tensor(zeros, place=paddle.CUDAPinnedPlace())
-        memory = (ctypes.c_uint8 * zeros.nbytes).from_address(self.tensor.data_ptr())
-        self._array = np.ctypeslib.as_array(memory).view(dtype).reshape(shape)
-        self._threads = ThreadPoolExecutor(_COPY_THREADS) if zeros.nbytes >= _COPY_BYTES else None
-
-    def fill(self, images: Array) -> None:
-        """Copies a batch into the array. The previous upload must be complete."""
-        if self._threads is None:
-            np.copyto(self._array, images)
-            return
-        parts = (np.array_split(batch, _COPY_THREADS) for batch in (self._array, images))
-        list(self._threads.map(np.copyto, *parts))

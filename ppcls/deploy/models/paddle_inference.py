@@ -17,6 +17,7 @@ from paddle import inference
 
 from ppcls.deploy.models.description import ModelDescription, Precision
 from ppcls.deploy.models.inference_graph import STREAM_LOCK, PredictorGraphs
+from ppcls.deploy.models.pinned_memory import PinnedBuffer
 from ppcls.errors import UserError
 from ppcls.runtime.start import Runtime
 
@@ -118,6 +119,7 @@ class PaddleInferenceModel:
         self.engine = f"Paddle Inference {paddle.__version__} ({runtime.device.upper()}, {precision})"
         self._file, self._dtype, self._precision = program, description.Input.dtype, precision
         self._has_run = False
+        self._buffer = None if runtime.device_id is None else PinnedBuffer()
         self.graphs: PredictorGraphs | None = None
         if cuda_graph and runtime.device_id is not None and -1 not in description.Input.shape[1:]:
             captured = self._predictor
@@ -141,7 +143,7 @@ class PaddleInferenceModel:
     def _run_plain(self, images: Any) -> NDArray[Any]:
         """Runs the predictor without a CUDA graph, on images in the dtype of the model."""
         if isinstance(images, np.ndarray):
-            self._input.copy_from_cpu(images)
+            self._input.copy_from_cpu(images if self._buffer is None else self._buffer.fill(images))
         else:
             self._shared = images  # keeps the memory alive; the handle does not
             self._runtime.synchronize()  # Paddle Inference may use another stream

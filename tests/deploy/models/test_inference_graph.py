@@ -14,6 +14,7 @@ from ppcls.cli.export import export
 from ppcls.deploy.models.description import read_description
 from ppcls.deploy.models.inference_graph import PredictorGraphs
 from ppcls.deploy.models.paddle_inference import PaddleInferenceModel
+from ppcls.deploy.models.pinned_memory import PinnedBuffer
 from ppcls.deploy.models.source import find_program
 from ppcls.engine.cuda_graph.graph import Workspace
 from ppcls.errors import UserError
@@ -114,6 +115,16 @@ def test_graphs_that_cannot_be_captured_print_the_reason(
 
 
 @pytest.mark.gpu
+def test_pinned_buffer_holds_batches_of_any_size() -> None:
+    buffer = PinnedBuffer()
+    for shape in ((2, 3), (4, 300, 300, 3), (1, 5), (7, 300, 300, 3)):
+        images = RANDOM.integers(0, 256, shape, np.uint8)
+        np.testing.assert_array_equal(buffer.fill(images), images)
+        floats = images.astype(np.float32)
+        np.testing.assert_array_equal(buffer.fill(floats), floats)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 @pytest.mark.parametrize("preprocess", [[], ["--preprocess", "normalize"]])
 def test_graphs_on_a_gpu_equal_plain_runs(
@@ -128,6 +139,9 @@ def test_graphs_on_a_gpu_equal_plain_runs(
     options = ["--precision", precision, *preprocess, "-o", f"Global.save_inference_dir={folder}"]
     assert export(["-c", str(config), *options]) == 0
     description, runtime = read_description(folder), Runtime(device="gpu", device_id=0)
+    assert description.Export is not None
+    assert description.Export.comparison is not None
+    assert description.Export.comparison.largest_difference < 0.02, "plain runs equal the trained model"
     models = [
         PaddleInferenceModel(find_program(folder), description, runtime, cuda_graph=used)
         for used in (False, True)
