@@ -61,6 +61,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Ends the processes that failed tests left behind, such as those that pytest-timeout ended."""
     if session.config.pluginmanager.hasplugin("dsession"):
         return  # the controller of xdist, whose workers end their own processes
+    gc.collect()  # Paddle raises an error if a worker of a loader that still exists is killed
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             child.kill()

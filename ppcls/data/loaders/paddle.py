@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple, cast
+from weakref import finalize
 
 import numpy as np
 import paddle
@@ -117,19 +118,17 @@ class _ImageDataset(paddle.io.Dataset):  # type: ignore[misc]
 
 
 class _StepSampler(paddle.io.BatchSampler):  # type: ignore[misc]
-    """Yields the keys of the samples in each remaining step of the epoch."""
+    """Yields the keys of the samples in each step from ``cursor`` on, epoch after epoch without end."""
 
     def __init__(self, plan: BatchOrder, sizes: InputSize | None) -> None:
         self._plan, self._sizes = plan, sizes
         self.cursor = Cursor()
 
     def __iter__(self) -> Iterator[list[SampleKey]]:
-        epoch = self.cursor.epoch
-        for step in range(self.cursor.step, len(self._plan)):
-            yield self.keys(Cursor(epoch, step))
-
-    def __len__(self) -> int:
-        return len(self._plan) - self.cursor.step
+        cursor = self.cursor
+        while True:
+            yield self.keys(cursor)
+            cursor = cursor.next(len(self._plan))
 
     def keys(self, cursor: Cursor) -> list[SampleKey]:
         """Returns the keys of the samples in a step."""
@@ -237,18 +236,33 @@ class PaddleLoader(OrderedLoader):
             return_list=True,
             worker_init_fn=exit_with_parent,
         )
+        self._batches: Any = None
+        self._ahead: Cursor | None = None  # position of the next batch of `_batches`
+        self._shut_down: finalize[..., Any] | None = None
 
     def __iter__(self) -> Iterator[Batch]:
         """Yields the batches from the current position to the end of the epoch."""
-        self._steps.cursor = self._cursor
-        if self._loader.num_workers:
-            collect_before_fork()
-        batches = iter(self._loader)
-        try:
-            for image, label in batches:
-                yield self._advance(*self._without_bad(image, label))
-        finally:
-            end_workers(batches)  # without this, the workers of an interrupted iteration keep running
+        epoch = self._cursor.epoch
+        while self._cursor.epoch == epoch:
+            yield self._advance(*self._without_bad(*self._take()))
+
+    def _take(self) -> tuple[paddle.Tensor, paddle.Tensor]:
+        """Returns the batch at the current position, in which images may be bad.
+
+        Workers load batches ahead, also those of the next epoch. If the position has changed, new workers
+        replace them.
+        """
+        if self._ahead != self._cursor:
+            self.release()
+            self._steps.cursor = self._cursor
+            if self._loader.num_workers:
+                collect_before_fork()
+            self._batches = iter(self._loader)
+            self._shut_down = finalize(self, end_workers, self._batches)
+        self._ahead = None  # after an error, the workers do not continue
+        image, label = next(self._batches)
+        self._ahead = self._cursor.next(len(self.order))
+        return image, label
 
     def _without_bad(self, image: paddle.Tensor, label: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
         """Returns a batch without bad images.
@@ -271,4 +285,7 @@ class PaddleLoader(OrderedLoader):
         return [self._images.chain_input(key) for key in self._steps.keys(Cursor())]
 
     def release(self) -> None:
-        """Does nothing, because workers end at the end of each iteration."""
+        """Ends the workers. The next iteration starts new ones."""
+        self._ahead = self._batches = None
+        if self._shut_down is not None:
+            self._shut_down()

@@ -138,12 +138,40 @@ def test_workers_do_not_inherit_dali_garbage(index: Index) -> None:
     assert_equal(found, take(MAKERS["paddle-0"](index, order, TRAIN)))
 
 
-def test_interrupted_iteration_leaves_no_worker(index: Index) -> None:
+def workers() -> set[int | None]:
+    gc.collect()  # ends the workers of the loaders of other tests
+    return {worker.pid for worker in multiprocessing.active_children()}
+
+
+def test_workers_stay_until_release(index: Index) -> None:
+    """Across an interrupted iteration and the end of an epoch, whose next batches they have loaded."""
     loader = MAKERS["paddle-2"](index, ORDER, TRAIN)
-    for _ in range(3):
-        assert len(list(islice(loader, 1))) == 1
-        gc.collect()
-        assert multiprocessing.active_children() == []
+    found = [arrays(batch) for batch in islice(loader, 1)]
+    started = workers()
+    assert len(started) == 2
+    found += take(loader, epochs=2)
+    assert workers() == started
+    assert_equal(found, take(MAKERS["paddle-0"](index, ORDER, TRAIN), epochs=2))
+    loader.release()
+    assert workers() == set()
+
+
+def test_workers_end_with_their_loader(index: Index) -> None:
+    loader = MAKERS["paddle-2"](index, ORDER, TRAIN)
+    assert len(list(islice(loader, 1))) == 1
+    del loader
+    assert workers() == set()
+
+
+def test_workers_restart_at_another_position(index: Index) -> None:
+    loader = MAKERS["paddle-2"](index, ORDER, TRAIN)
+    expected = take(loader)
+    loader.load_state_dict(ORDER.state_dict(Cursor(0, 1)))
+    before = workers()
+    assert_equal(take(loader), expected[1:])
+    assert len(workers()) == 2
+    assert not workers() & before
+    loader.release()
 
 
 def test_interrupted_iteration_frees_batches_that_were_not_received(index: Index) -> None:
