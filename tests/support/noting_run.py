@@ -2,7 +2,8 @@
 
 ``KILL=3:17`` kills the process with SIGKILL at the 17th file system call, counted from its third save on.
 ``DIE_AT=4`` kills rank 0 with SIGKILL after four updates. With ``REST=3,9``, the process waits in these
-epochs before it records its memory use.
+epochs before it records its memory use, and draws charts before the run. Otherwise matplotlib would be
+imported by the first drawing, one minute after the start, in any epoch.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from calls import CALLS
 
 from ppcls.cli.train import train
 from ppcls.registry import ARCHITECTURES
+from ppcls.report.charts import draw_charts
 
 NOTES = Path(os.environ["NOTES"])
 RANK = os.environ.get("PADDLE_TRAINER_ID", "0")
@@ -132,4 +134,6 @@ if __name__ == "__main__":
     note_saves()
     if os.environ.get("STEPS"):
         note_steps()
+    if os.environ.get("REST"):
+        draw_charts([], NOTES / "curves.png")
     sys.exit(train())
