@@ -95,5 +95,6 @@ def write_checkpoint(run: Path, files: dict[str, bytes]) -> Path:
     """Writes a complete checkpoint of ``files`` as the best model of a run, and returns its folder."""
     store = Store(run)
     manifest = Manifest(serial=1, update=1, epoch=1, step=0, versions={}, files={})
-    store.link("best_model", store.write(files.items(), manifest))
+    parts = ((name, (content,)) for name, content in files.items())
+    store.link("best_model", store.write(parts, manifest))
     return run / "best_model"
