@@ -63,7 +63,8 @@ def load(source: ModelSource, max_batch: int) -> Predictor:
     """Loads a model, runs it with batches of several sizes, and returns it.
 
     The first batch of each size is slow, and can fail. Batches of 1 and of ``max_batch`` images are always
-    run, the other sizes for up to ten seconds.
+    run. For up to ten seconds, they run twice more, because a CUDA graph is captured in the third run, and
+    then the other sizes run.
 
     Args:
         source: Model to load.
@@ -78,8 +79,8 @@ def load(source: ModelSource, max_batch: int) -> Predictor:
     expected = predictor.description.Input
     shape = [length if length > 0 else _ANY_LENGTH for length in expected.shape[1:]]
     first, end = (1, max_batch), time.perf_counter() + _WARM_UP_SECONDS
-    for count in dict.fromkeys([*first, *range(1, max_batch)]):
-        if count in first or time.perf_counter() < end:
+    for position, count in enumerate([*3 * first, *range(2, max_batch)]):
+        if position < len(first) or time.perf_counter() < end:
             predictor.check_shape(predictor.model.run(np.zeros((count, *shape), expected.dtype)))
     source.check_unchanged()
     return predictor
