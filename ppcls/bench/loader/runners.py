@@ -29,7 +29,13 @@ from ppcls.data.loaders.dali.loader import DaliLoader, PipelineInput
 from ppcls.data.loaders.dali.reader import build_reader, shut_down
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.loaders.mixing import MixedLoader
-from ppcls.data.loaders.paddle import PaddleLoader, PaddleSettings, collect_before_fork, exit_with_parent
+from ppcls.data.loaders.paddle import (
+    PaddleLoader,
+    PaddleSettings,
+    collect_before_fork,
+    end_workers,
+    exit_with_parent,
+)
 from ppcls.data.sampling.order import Order
 from ppcls.data.supported import check_dali, check_numpy
 from ppcls.data.transforms.numpy_ops import run
@@ -268,4 +274,4 @@ def _count_rows(loader: paddle.io.DataLoader, workers: int) -> Counts:
         for batch in batches:
             yield int(batch.shape[0])
     finally:
-        batches._try_shutdown_all()  # otherwise workers would keep running
+        end_workers(batches)  # otherwise workers would keep running
