@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import paddle
 from numpy.typing import NDArray
 from paddle import Tensor, nn
@@ -17,6 +18,7 @@ from ppcls.arch.fused.layers import fuse
 from ppcls.arch.layers.reparameterize import reparameterize
 from ppcls.config.schema import Config
 from ppcls.deploy.models.description import Activation, ModelDescription
+from ppcls.deploy.models.pinned_memory import PinnedBuffer
 from ppcls.engine.core.compiled import measured
 from ppcls.engine.core.networks import build_network, read_inferred
 from ppcls.engine.core.precision import build_precision
@@ -125,7 +127,9 @@ class TrainedModel:
         self._activation = build_activation(description.Output.activation, description.Output.temperature)
         self._weights = weights
         self._forward: Forward = run_model
+        self._buffer: PinnedBuffer | None = None
         if runtime.device_id is not None:
+            self._buffer = PinnedBuffer()
             if config.Global.fused_kernels is True:
                 fuse(self._model)
             if config.Global.cuda_graph is not False and measured():
@@ -135,6 +139,8 @@ class TrainedModel:
     def run(self, images: Any) -> NDArray[Any]:
         """See `ppcls.deploy.predictor.InferenceModel`."""
         with _GPU_LOCK, self._precision.evaluation():
+            if self._buffer is not None and isinstance(images, np.ndarray):
+                images = self._buffer.fill(np.ascontiguousarray(images))
             tensor = images if isinstance(images, paddle.Tensor) else paddle.to_tensor(images)
             tensor = self._precision.images(tensor, training=False)
             outputs = map_outputs(self._run(tensor), lambda output: output.astype("float32"))

@@ -239,17 +239,13 @@ class CudaGraph:
     def __init__(self, work: Callable[[], None], workspace: Workspace) -> None:
         paddle.device.cuda.synchronize()
         paddle.device.cuda.empty_cache()
-        # Needed by the executor of compiled models; Paddle 3 always works this way.
-        for name, value in (("new_executor_use_cuda_graph", True), ("sync_nccl_allreduce", False)):
-            if paddle.base.core.globals().is_public(f"FLAGS_{name}"):
-                paddle.set_flags({f"FLAGS_{name}": value})
         # Without an argument, CUDAGraph uses the GPU that Paddle's launcher sets in the environment.
         self._graph = CUDAGraph(paddle.framework._current_expected_place())
         # Paddle's executor keeps tensors in the graph's memory until the process ends. The process would
         # crash at exit if the graph were freed before these tensors.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._graph))
         self._workspace = workspace  # must exist as long as the graph can be replayed
-        with workspace.lent():
+        with _capture_flags(), workspace.lent():
             self._graph.capture_begin()
             try:
                 work()
@@ -263,3 +259,19 @@ class CudaGraph:
     def replay(self) -> None:
         """Starts the work on the GPU without waiting for it."""
         self._graph.replay()
+
+
+@contextmanager
+def _capture_flags() -> Iterator[None]:
+    """Returns a context with the flags that a capture of compiled models needs.
+
+    Paddle 3 has no such flags. With them, Paddle 2.6 can't run programs on the CPU, for example in an export.
+    """
+    needed = {"FLAGS_new_executor_use_cuda_graph": True, "FLAGS_sync_nccl_allreduce": False}
+    flags = [name for name in needed if paddle.base.core.globals().is_public(name)]
+    before = paddle.get_flags(flags)
+    paddle.set_flags({name: needed[name] for name in flags})
+    try:
+        yield
+    finally:
+        paddle.set_flags(before)

@@ -126,7 +126,7 @@ def test_log_states_estimated_and_measured_memory(make_yaml: Callable[..., Path]
     done = train_on_gpu(make_yaml())
     assert done.returncode == 0, done.stderr
     log = (tmp_path / "run" / "train.log").read_text()
-    share = re.search(r"share at most (\d+) MiB.* \(Global\.gpu_memory_fraction 0\.8, by default", log)
+    share = re.search(r"share at most (\d+) MiB.* \(Global\.gpu_memory_fraction 0\.8, the default", log)
     assert share is not None
     assert re.search(
         r"DALI needs about \d+ MiB of GPU memory \(train \d+, eval \d+, .*; \d+ MiB are left", log
