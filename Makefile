@@ -23,6 +23,7 @@ READY26 := .venv-paddle26/ready
 INPUTS := requirements-common.txt requirements-dev.txt requirements-reference.txt pyproject.toml
 
 # $(call install,VENV,REQUIREMENTS) creates a virtual environment with the requirements and ppcls itself.
+# compileall uses all cores, pip only one. It fails at files that are templates or for other Python versions.
 define install
 @"$(PYTHON)" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' 2>/dev/null || { \
 	echo "make: expected Python 3.10 to 3.12, but '$(PYTHON)' is $$("$(PYTHON)" --version 2>&1 | tail -1);" \
@@ -30,8 +31,9 @@ define install
 @echo "$(1): new virtual environment, $$("$(PYTHON)" --version)"
 @"$(PYTHON)" -m venv --clear $(1)
 @echo "$(1): installing $(2) and requirements-dev.txt (a few minutes the first time)"
-@$(1)/bin/python -m pip install --quiet --disable-pip-version-check -r $(2) -r requirements-dev.txt
+@$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -r $(2) -r requirements-dev.txt
 @$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-reference.txt
+@$(1)/bin/python -m compileall -qq -j 0 $(1)/lib || true
 @$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 @touch $@
 @echo "$(1): ready"
