@@ -20,6 +20,8 @@ from PIL import Image
 from skimage import data
 from small_config import cpu, images, make_config, make_yaml
 
+from ppcls.report.charts import CurvesPicture
+
 __all__ = ["cpu", "images", "make_config", "make_yaml"]  # fixtures
 
 settings.register_profile("ppcls", deadline=None, derandomize=True, database=None)
@@ -84,6 +86,18 @@ def _device(request: pytest.FixtureRequest) -> Iterator[None]:
     paddle.set_device("gpu:0")
     yield
     paddle.set_device(before)
+
+
+@pytest.fixture
+def drawn_curves() -> None:
+    """Tests with this fixture draw ``curves.png``."""
+
+
+@pytest.fixture(autouse=True)
+def _curves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Omits ``curves.png`` in the other tests that train, where it would take a third of their time."""
+    if "drawn_curves" not in request.fixturenames:
+        monkeypatch.setattr(CurvesPicture, "close", lambda self: None)
 
 
 @cache

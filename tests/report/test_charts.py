@@ -166,11 +166,13 @@ def test_draw_charts_marks_points_between_gaps_and_whole_epochs(tmp_path: Path, 
     assert axes.get_title("right") == "Gaps: no finite loss in 2 of 6 training records."
 
 
+@pytest.mark.usefixtures("drawn_curves")
 def test_curves_picture_without_records_writes_no_file(tmp_path: Path) -> None:
     CurvesPicture(tmp_path / "curves.png", make_records(1)).close()
     assert not (tmp_path / "curves.png").exists()
 
 
+@pytest.mark.usefixtures("drawn_curves")
 def test_curves_picture_is_drawn_once_per_minute_and_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

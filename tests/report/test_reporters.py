@@ -15,6 +15,7 @@ def report(reporter: Reporter, records: list[Record]) -> None:
         reporter.record(record)
 
 
+@pytest.mark.usefixtures("drawn_curves")
 def test_run_leaves_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "deep" / "output"
     reporters = build_reporters(out, use_visualdl=True, resumed_from=None)
