@@ -6,6 +6,8 @@ import importlib
 import json
 import os
 import re
+import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,11 +18,15 @@ import pytest
 from nbclient import NotebookClient
 from paths import ROOT
 
+from ppcls.cli.train import train
 from ppcls.dataset_tools.digits import make_digits
+from ppcls.registry import SOURCES
 
 
 @pytest.mark.parametrize("use_dali", [True, False])
-def test_python_source_example_trains(tmp_path: Path, use_dali: bool) -> None:
+def test_python_source_example_trains(
+    tmp_path: Path, use_dali: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     overrides = [
         f"Global.output_dir={tmp_path}",
         f"Global.use_dali={use_dali}",
@@ -28,24 +34,37 @@ def test_python_source_example_trains(tmp_path: Path, use_dali: bool) -> None:
         "Arch.name=ShuffleNetV2_x0_25",
         "DataLoader.Train.dataset.source=evaluation shapes",  # a quarter of the images
     ]
-    example = ROOT / "examples" / "python_source.py"
-    done = subprocess.run(
-        [sys.executable, example, "-o", *overrides], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "done: 1 epochs, 8 updates" in done.stdout
+    monkeypatch.setattr(SOURCES, "_entries", {})  # the program registers its sources
+    monkeypatch.setattr("sys.argv", ["python_source.py", "-o", *overrides])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(ROOT / "examples" / "python_source.py"), run_name="__main__")
+    said = capsys.readouterr()
+    assert ended.value.code == 0, said.err
+    assert "done: 1 epochs, 8 updates" in said.out
     assert (tmp_path / "best_model").exists()
 
 
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with 32 digits for training and 8 for evaluation."""
+    folder = tmp_path_factory.mktemp("few") / "digits"
+    make_digits(folder)
+    keep = set()
+    for name, count in (("train_list.txt", 32), ("val_list.txt", 8)):
+        lines = (folder / name).read_text().splitlines(keepends=True)[:count]
+        (folder / name).write_text("".join(lines))
+        keep |= {folder / line.split()[0] for line in lines}
+    for image in (folder / "images").rglob("*.*"):
+        if image not in keep:
+            image.unlink()
+    return folder
+
+
 @pytest.fixture
-def few_digits(tmp_path: Path) -> Path:
+def few_digits(digits: Path, tmp_path: Path) -> Path:
     """A folder to start in, as the repository's root, whose digits are few."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
-    folder = tmp_path / "dataset" / "digits"
-    make_digits(folder)
-    for name, count in (("train_list.txt", 32), ("val_list.txt", 8)):
-        lines = (folder / name).read_text().splitlines(keepends=True)
-        (folder / name).write_text("".join(lines[:count]))
+    shutil.copytree(digits, tmp_path / "dataset" / "digits")
     return tmp_path
 
 
@@ -78,20 +97,21 @@ def test_custom_parts_example_trains(few_digits: Path) -> None:
         ("embeddings", "recall1 .* recall5 .* mAP ", "latest"),
     ],
 )
-def test_example_config_trains(few_digits: Path, name: str, metrics: str, trained: str) -> None:
+def test_example_config_trains(
+    few_digits: Path,
+    name: str,
+    metrics: str,
+    trained: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(few_digits)
     digits = few_digits / "dataset" / "digits"
     (digits / "rare_list.txt").write_text((digits / "train_list.txt").read_text())
     backbone = "Arch.Backbone.name=ResNet18" if name == "embeddings" else "Arch.name=ShuffleNetV2_x0_25"
-    command = [sys.executable, ROOT / "tools" / "train.py", "-c", ROOT / "examples" / f"{name}.yaml"]
-    done = subprocess.run(
-        [*command, "-o", "Global.epochs=1", backbone],
-        cwd=few_digits,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert re.search(rf"\[Eval\] epoch 1 loss .*{metrics}", done.stdout)
+    config = str(ROOT / "examples" / f"{name}.yaml")
+    assert train(["-c", config, "-o", "Global.epochs=1", backbone]) == 0
+    assert re.search(rf"\[Eval\] epoch 1 loss .*{metrics}", capsys.readouterr().out)
     assert (few_digits / "output" / name / trained).exists()
 
 
@@ -110,6 +130,7 @@ def test_train_example_predicts(few_digits: Path) -> None:
     assert (few_digits / "output" / "example" / "report.html").exists()
 
 
+@pytest.mark.slow  # test_train_example_predicts makes the same calls outside a kernel
 def test_notebook_runs_in_a_kernel_without_errors(few_digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     notebook = nbformat.read(ROOT / "examples" / "train.ipynb", as_version=4)
