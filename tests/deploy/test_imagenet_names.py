@@ -30,7 +30,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for split in ("train", "val"):
         lines = "".join(f"{number}.png {100 * number}\n" for number in range(10))
         (tmp_path / "images" / f"{split}_list.txt").write_text(lines)
-    tree = plain("ShuffleNetV2_x0_25")
+    tree = plain("MobileNetV1_x0_25")
+    tree["Global"]["image_shape"] = [3, 32, 32]
+    for name, index in (("Train", 1), ("Eval", 2)):
+        data = tree["DataLoader"][name]
+        (transform,) = data["dataset"]["transform_ops"][index].values()
+        transform["size"] = 32
+        data["loader"]["num_workers"] = 0
+    tree["Infer"]["transforms"][2]["CropImage"]["size"] = 32
     tree["Infer"]["PostProcess"]["class_id_map_file"] = "ppcls/utils/imagenet1k_label_list.txt"
     (tmp_path / "imagenet.yaml").write_text(yaml.safe_dump(tree))
     return tmp_path
@@ -41,11 +48,11 @@ def test_file_with_the_class_list_of_imagenet_is_used_by_all_commands(
 ) -> None:
     names = read_class_names(IMAGENET_NAMES, 1000)
     assert main(["train", "-c", "imagenet.yaml", *RUN]) == 0
-    weights = "Global.pretrained_model=output/ShuffleNetV2_x0_25/best_model"
+    weights = "Global.pretrained_model=output/MobileNetV1_x0_25/best_model"
     assert main(["eval", "-c", "imagenet.yaml", *RUN, weights]) == 0
     assert main(["export", "-c", "imagenet.yaml", *RUN, weights, "Global.save_inference_dir=exported"]) == 0
     capsys.readouterr()
-    for model in ("output/ShuffleNetV2_x0_25", "exported"):
+    for model in ("output/MobileNetV1_x0_25", "exported"):
         assert main(["infer", "images/3.png", "--model", model, "--json"]) == 0
         (line,) = map(json.loads, capsys.readouterr().out.splitlines())
         assert line["names"] == [names[number] for number in line["class_ids"]]

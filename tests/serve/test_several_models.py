@@ -24,9 +24,9 @@ KEY = "0123456789abcdef-second"
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two exported models: ResNet18, and another one with other weights and image size."""
+    """A folder with two exported models: MobileNetV1, and another one with other weights and image size."""
     folder = tmp_path_factory.mktemp("models")
-    for name, kind in (("first", "ResNet18"), ("second", "MobileNetV3_small_x0_35")):
+    for name, kind in (("first", "MobileNetV1_x0_25"), ("second", "MobileNetV3_small_x0_35")):
         weights = write_weights(folder / f"{name}.safetensors", kind)
         tree = config_tree(weights, write_names(folder / "names.txt"))
         tree["Arch"]["name"] = kind
@@ -68,7 +68,7 @@ def test_models_are_chosen_loaded_replaced_and_unloaded(protected: Running, imag
     with protected.client() as client:
         client.headers["Authorization"] = f"Bearer {KEY}"
         assert [row["name"] for row in client.get("/models").json()["models"]] == ["first", "other"]
-        assert classes()[0] == classes(model="first")[0] == "ResNet18"
+        assert classes()[0] == classes(model="first")[0] == "MobileNetV1_x0_25"
         other = classes(model="other")
         assert other[0] == "MobileNetV3_small_x0_35"
         loaded = client.put("/models/second")
@@ -141,7 +141,10 @@ def test_requests_need_an_api_key_and_are_logged_with_their_id(
         (["--models-folder", "."], "--models-folder .: expected a folder, and --api-key-file to protect it"),
         (["--tls-key", "short"], "--tls-key needs --tls-cert, the certificate of this key"),
         (["--tls-cert", "short"], "--tls-cert short: expected a certificate and its private key without a"),
-        (["--model", "{first}"], "two models are named ResNet18; give each a name: --model NAME=PATH"),
+        (
+            ["--model", "{first}"],
+            "two models are named MobileNetV1_x0_25; give each a name: --model NAME=",
+        ),
     ],
 )
 def test_invalid_protection_is_an_error_before_models_load(

@@ -1,4 +1,4 @@
-"""Writes a ResNet18 with random weights, for 32 px images of three classes, as files that the tools read."""
+"""Writes a MobileNetV1 with random weights, for 32 px images of three classes, as files for the tools."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from ppcls.weights.files import write_arrays
 from ppcls.weights.manifest import Manifest
 from ppcls.weights.store import Store
 
+NAME = "MobileNetV1_x0_25"
 CLASSES = ("cat", "great white shark", "café")
 
 
-def write_weights(path: Path, name: str = "ResNet18", **options: str) -> Path:
+def write_weights(path: Path, name: str = NAME, **options: str) -> Path:
     """Writes weights that fit both layouts; batch norm's statistics are not the fresh ones either."""
     paddle.seed(7)
     model = build_model(name, len(CLASSES), **options)
@@ -70,7 +71,7 @@ def config_tree(weights: Path, names: Path | None, layout: str = "NCHW") -> dict
             "pretrained_model": str(weights),
             "image_shape": [3, 32, 32],
         },
-        "Arch": {"name": "ResNet18", "class_num": len(CLASSES), "data_format": layout},
+        "Arch": {"name": NAME, "class_num": len(CLASSES), "data_format": layout},
         "Optimizer": {"name": "Momentum", "lr": {"name": "Constant", "learning_rate": 0.1}},
         "Metric": {"Eval": [{"TopkAcc": {"topk": 1}}]},
         "Infer": {

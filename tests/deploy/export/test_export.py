@@ -14,7 +14,7 @@ import pytest
 import yaml
 from paths import ROOT
 from pydantic import TypeAdapter
-from small_classifier import CLASSES, config_tree, write_config, write_image, write_names, write_weights
+from small_classifier import CLASSES, NAME, config_tree, write_config, write_image, write_names, write_weights
 
 from ppcls.arch.cost import count_parameters
 from ppcls.arch.layers.reparameterize import reparameterize
@@ -136,7 +136,7 @@ def test_inference_yml_prepares_the_same_input(exported: tuple[Path, Config], tm
 
 def test_inference_yml_describes_the_output(exported: tuple[Path, Config]) -> None:
     content = read_yml(exported[0])
-    assert content["Global"] == {"model_name": "ResNet18"}
+    assert content["Global"] == {"model_name": NAME}
     assert content["PostProcess"] == {"Topk": {"topk": 2, "label_list": list(CLASSES)}}
     assert content["Output"] == {"shape": [-1, 3], "dtype": "float32", "activation": "softmax"}
 
