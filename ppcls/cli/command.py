@@ -15,34 +15,6 @@ from ppcls.errors import SignalExit, SignalInterrupt, UserError
 from ppcls.files import print_error
 from ppcls.registry import suggest
 
-# Maps options of PaddleClas, timm and Ultralytics to the option of ppcls to use instead.
-OTHER_TOOLS = {
-    **dict.fromkeys(("profiler-options", "p"), "--profile START:STOP"),
-    **dict.fromkeys(("imgsz", "img-size", "input-size", "size"), "--image-size"),
-    **dict.fromkeys(("b", "batch"), "--batch-size"),
-    **dict.fromkeys(("lr0", "learning-rate"), "--lr"),
-    **dict.fromkeys(("data-dir", "source", "image-root"), "--data"),
-    **dict.fromkeys(("project", "name", "output-dir", "save-dir", "experiment"), "--output"),
-    **dict.fromkeys(("j", "num-workers", "dali-num-threads"), "--workers"),
-    **dict.fromkeys(("weights", "initial-checkpoint", "finetune"), "--pretrained PATH"),
-    **dict.fromkeys(("arch", "a"), "--model"),
-    **dict.fromkeys(("dali", "use-dali"), "-o Global.use_dali=True"),
-    **dict.fromkeys(
-        ("gpus", "gpu", "nproc-per-node"), "python -m paddle.distributed.launch --gpus=0,1 tools/train.py"
-    ),
-    **dict.fromkeys(("opt", "optimizer"), "-o Optimizer.name=NAME"),
-    **dict.fromkeys(("num-classes", "nc"), "-o Arch.class_num=N; class folders are counted"),
-    "warmup-epochs": "-o Optimizer.lr.warmup_epoch=N",
-    "sched": "-o Optimizer.lr.name=NAME",
-    "weight-decay": "-o Optimizer.weight_decay=X",
-    "clip-grad": "-o Optimizer.clip_norm=X",
-    "log-interval": "-o Global.print_batch_step=N",
-    "smoothing": "-o Loss.Train.0.CELoss.epsilon=X",
-    "model-ema": "-o EMA.decay=0.9999",
-    "grad-accum-steps": "-o Global.update_freq=N",
-    "scale-loss": "-o AMP.scale_loss=X",
-}
-
 Arguments = Sequence[str] | None
 _INTERRUPTED = 130
 _CLOSED_PIPE = 141

@@ -41,9 +41,7 @@ def read_source(arguments: argparse.Namespace) -> ModelSource | None:
 @command
 def infer(argv: Arguments = None) -> None:
     """Runs a model on image files. Fails at the end if there is no prediction for some files."""
-    parser = config_parser("infer")
-    parser.other_tools = dict.fromkeys(("source", "data-dir", "infer-imgs"), "the path without an option")
-    arguments = parser.parse_args(argv)
+    arguments = config_parser("infer").parse_args(argv)
     source = read_source(arguments)
     if source is None:
         return

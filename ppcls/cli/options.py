@@ -55,8 +55,10 @@ def build_parser(
 
 def config_parser(command: str) -> CommandParser:
     """Returns the parser of a command that reads a config, as described in ``commands.yaml``."""
-    parser = CommandParser()
-    _describe(parser, _read_commands()[command], _TYPES)
+    parser, described = CommandParser(), _read_commands()[command]
+    _describe(parser, described, _TYPES)
+    others = described.get("other_tools", {})
+    parser.other_tools = {name: option for option, names in others.items() for name in names.split()}
     return parser
 
 

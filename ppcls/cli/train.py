@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ppcls.cli.command import OTHER_TOOLS, Arguments, command, exit_on_closed_pipe, write_output
+from ppcls.cli.command import Arguments, command, exit_on_closed_pipe, write_output
 from ppcls.cli.options import TRAIN_FLAGS, config_parser, flag_overrides, read_config, splits
 from ppcls.config.base.errors import ConfigError
 from ppcls.config.base.tree import Tree, node_at
@@ -31,7 +31,6 @@ _DEFAULT_CONFIG = str(Path(__file__).parents[1] / "configs" / "finetune.yaml")
 def train(argv: Arguments = None) -> None:
     """Trains a model."""
     parser = config_parser("train")
-    parser.other_tools = OTHER_TOOLS
     parser.elsewhere = {"--confusion": "eval"}
     arguments = parser.parse_args(argv)
     if arguments.folder is not None and "=" in arguments.folder and not Path(arguments.folder).exists():
