@@ -299,8 +299,7 @@ def _load(source: ModelSource, runtime: Runtime | None) -> tuple[InferenceModel,
         return TrainedModel(source.config, source.description, source.file, runtime), runtime.cores
     from ppcls.deploy.models.paddle_inference import PaddleInferenceModel
 
-    model = PaddleInferenceModel(source.file, source.description, runtime, cuda_graph=source.infer.cuda_graph)
-    return model, runtime.cores
+    return PaddleInferenceModel(source.file, source.description, runtime), runtime.cores
 
 
 def _load_exported(

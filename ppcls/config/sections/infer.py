@@ -80,10 +80,6 @@ class Infer(Section):
     """Engine that runs an exported `.onnx` file. `auto`: OpenVINO on a CPU if it is installed, else
     onnxruntime; `tensorrt`: TensorRT through onnxruntime. Files in the format `.xml` always run in
     OpenVINO."""
-    cuda_graph: bool = False
-    """Whether models for Paddle Inference run as CUDA graphs on a GPU: a batch size that is requested
-    repeatedly is captured, for at most four batch sizes. If this is not possible, a warning shows the
-    reason."""
     transforms: FixedChain
     """Transforms to apply to each image, in this order. Random transforms are not allowed."""
     PostProcess: Annotated[_AnyPostProcess, Tagged(POSTPROCESSES, default="Topk")] = Topk()

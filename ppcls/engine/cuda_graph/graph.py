@@ -138,14 +138,10 @@ def _check_pool(expected: bool) -> None:
         )
 
 
-def build_workspace(smallest: int = 0) -> Workspace:
-    """Returns a workspace of the maximum size that Paddle allows for a convolution, or a little larger.
-
-    Args:
-        smallest: Minimum size in bytes, for operators that ignore Paddle's limit.
-    """
+def build_workspace() -> Workspace:
+    """Returns a workspace of the maximum size that Paddle allows for a convolution, or a little larger."""
     name = "FLAGS_conv_workspace_size_limit"
-    size = max(int(paddle.get_flags(name)[name]) << 20, smallest, _SMALLEST_BLOCK)
+    size = max(int(paddle.get_flags(name)[name]) << 20, _SMALLEST_BLOCK)
     return Workspace(1 << (size - 1).bit_length())
 
 
