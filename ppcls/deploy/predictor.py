@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import islice
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
@@ -290,7 +289,7 @@ def _load(source: ModelSource, runtime: Runtime | None) -> tuple[InferenceModel,
         exported = _load_exported(source, engine, threads)
         if threads == 1 or not exported.on_cpu:
             return exported, cores
-        per_core = partial(_load_exported, source, engine, threads, streams=threads)
+        per_core = _load_exported(source, engine, threads, streams=threads)
         return SlicedModel(exported, per_core, threads), cores
     runtime = runtime or start(source.run)
     if source.config is not None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,26 +22,18 @@ class SlicedModel:
 
     Args:
         model: Model that divides each operator among the cores. It runs batches with fewer images than cores.
-        load_per_core: Function that loads the same model for calls by several threads at the same time. Each
-            call uses one core.
+        per_core: The same model, loaded for calls by several threads at the same time, each on one core.
         cores: Number of cores.
 
     Attributes:
         engine: Name of the engine that runs the model, with its version, device and precision.
+        per_core: See above.
         cores: Number of threads that should call ``per_core`` at the same time.
     """
 
-    def __init__(
-        self, model: InferenceModel, load_per_core: Callable[[], InferenceModel], cores: int
-    ) -> None:
-        self.engine, self.cores = model.engine, cores
-        self._model, self._load_per_core = model, load_per_core
-        self._pool = ThreadPoolExecutor(cores)
-
-    @cached_property
-    def per_core(self) -> InferenceModel:
-        """The model for calls by several threads at the same time, which is loaded at the first use."""
-        return self._load_per_core()
+    def __init__(self, model: InferenceModel, per_core: InferenceModel, cores: int) -> None:
+        self.engine, self.per_core, self.cores = model.engine, per_core, cores
+        self._model, self._pool = model, ThreadPoolExecutor(cores)
 
     def run(self, images: Any) -> NDArray[Any]:
         """See `ppcls.deploy.predictor.InferenceModel`."""
