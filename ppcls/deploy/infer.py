@@ -149,7 +149,7 @@ def embed_files(
 def _predict_with_threads(predictor: Predictor, files: Sequence[Path]) -> Iterator[Result]:
     """Prepares images in threads while the model runs.
 
-    A `SlicedModel` needs no batches: each thread prepares a few images, and runs the model on them.
+    A `SlicedModel` needs no batches: each thread prepares a slice, and runs the model on it.
     """
     model = predictor.model
     per_core = model.per_core if isinstance(model, SlicedModel) else None
@@ -183,11 +183,12 @@ def _predict_with_threads(predictor: Predictor, files: Sequence[Path]) -> Iterat
 def _run_batch(
     predictor: Predictor, model: InferenceModel, files: Sequence[Path], prepared: Iterable[Array | FailedFile]
 ) -> list[Result]:
-    images = list(prepared)
-    outputs = iter(predictor.run([image for image in images if not isinstance(image, FailedFile)], model))
+    results = list(prepared)
+    images = [result for result in results if not isinstance(result, FailedFile)]
+    outputs = iter(predictor.run(images, model if len(images) == SLICE else None))
     return [
-        image if isinstance(image, FailedFile) else PredictedFile(file, predictor.interpret(next(outputs)))
-        for file, image in zip(files, images, strict=True)
+        result if isinstance(result, FailedFile) else PredictedFile(file, predictor.interpret(next(outputs)))
+        for file, result in zip(files, results, strict=True)
     ]
 
 

@@ -19,7 +19,7 @@ from ppcls.data.transforms.numpy_ops import run, run_on_pixels
 from ppcls.deploy.models.description import DESCRIPTION
 from ppcls.deploy.models.engine import Engine, choose_engine
 from ppcls.deploy.models.openvino import OpenVinoModel
-from ppcls.deploy.models.slices import SlicedModel
+from ppcls.deploy.models.slices import SLICE, SlicedModel
 from ppcls.deploy.models.source import ModelSource, find_source, source_of_config
 from ppcls.deploy.results import Classification, Embedding, Prediction, Scores
 from ppcls.errors import UserError
@@ -306,7 +306,8 @@ def _load_exported(
 ) -> OnnxModel | OpenVinoModel:
     """Loads a model whose `run` can be called by ``streams`` threads, which share ``threads`` CPU threads."""
     if engine == "openvino":
-        return OpenVinoModel(source.file, source.description, threads, streams)
+        batch = -1 if streams == 1 else SLICE
+        return OpenVinoModel(source.file, source.description, threads, streams, batch)
     from ppcls.deploy.models.onnx import OnnxModel
 
     device = "tensorrt" if engine == "tensorrt" else source.run.device

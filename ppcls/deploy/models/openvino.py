@@ -28,6 +28,7 @@ class OpenVinoModel:
         description: Description of the model.
         threads: Number of CPU threads.
         streams: Number of threads that can call `run` at the same time. They share the CPU threads.
+        batch: Number of images of each batch, which OpenVINO uses to plan its memory; -1 for any number.
 
     Attributes:
         engine: Name of the engine, with its version, device and precision.
@@ -39,7 +40,9 @@ class OpenVinoModel:
 
     on_cpu = True
 
-    def __init__(self, file: Path, description: ModelDescription, threads: int, streams: int = 1) -> None:
+    def __init__(
+        self, file: Path, description: ModelDescription, threads: int, streams: int = 1, batch: int = -1
+    ) -> None:
         import openvino
 
         weights = file.with_suffix(".bin")
@@ -54,7 +57,10 @@ class OpenVinoModel:
             "INFERENCE_PRECISION_HINT": "bf16" if precision == "bfloat16" else "f32",
         }
         try:
-            self._model = core.compile_model(file, "CPU", settings)
+            model, shape = core.read_model(file), description.Input.shape[1:]
+            if batch > 0 and min(shape) > 0:
+                model.reshape([batch, *shape])
+            self._model = core.compile_model(model, "CPU", settings)
         except RuntimeError as error:
             raise UserError(
                 f"{file}: OpenVINO cannot load this model: {_last_line(error)}; export the model again, or "

@@ -21,8 +21,10 @@ class SlicedModel:
     operator.
 
     Args:
-        model: Model that divides each operator among the cores. It runs batches with fewer images than cores.
-        per_core: The same model, loaded for calls by several threads at the same time, each on one core.
+        model: Model that divides each operator among the cores. It runs the images that do not fill a slice
+            for each core.
+        per_core: The same model for batches of ``SLICE`` images. Several threads can call it at the same
+            time, and each call uses one core.
         cores: Number of cores.
 
     Attributes:
@@ -37,8 +39,9 @@ class SlicedModel:
 
     def run(self, images: Any) -> NDArray[Any]:
         """See `ppcls.deploy.predictor.InferenceModel`."""
-        if len(images) < self.cores:
-            return self._model.run(images)
-        rounds = -(-len(images) // (SLICE * self.cores))
-        slices = np.array_split(images, min(len(images), rounds * self.cores))
-        return np.concatenate(list(self._pool.map(self.per_core.run, slices)))
+        sliced = len(images) - len(images) % (SLICE * self.cores)
+        slices = [images[first : first + SLICE] for first in range(0, sliced, SLICE)]
+        outputs = list(self._pool.map(self.per_core.run, slices))
+        if sliced < len(images):
+            outputs.append(self._model.run(images[sliced:]))
+        return np.concatenate(outputs)
