@@ -23,7 +23,7 @@ def content(update: int) -> list[tuple[str, bytes]]:
 def save(store: Store, update: int) -> None:
     score = float(update % 5)
     manifest = Manifest(serial=update, update=update, epoch=0, step=0, score=score, versions={}, files={})
-    folder = store.write(content(update), manifest)
+    folder = store.write([(name, [data]) for name, data in content(update)], manifest)
     store.link(LATEST, folder)
     store.link_best(folder, manifest, 2, best=score == 4)
     store.remove_unlinked()

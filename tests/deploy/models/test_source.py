@@ -57,11 +57,11 @@ def test_find_source_run_means_the_newest_best_model_of_both_folders(
     config = validate(tree, "config")
     with pytest.raises(UserError, match=f"{run}/best_model does not exist"):
         find_weights(config.Global)
-    files = {"model.safetensors": b"", "config.yaml": (run / "config.yaml").read_bytes()}
+    files = [("model.safetensors", [b""]), ("config.yaml", [(run / "config.yaml").read_bytes()])]
     for serial, root in enumerate([other, own, other]):
         manifest = Manifest(serial=serial, update=serial, epoch=1, step=0, versions={}, files={})
         store = Store(root)
-        store.link("best_model", store.write(files.items(), manifest))
+        store.link("best_model", store.write(files, manifest))
         assert find_weights(config.Global) == find_source(run).file == root / "best_model"
 
 
