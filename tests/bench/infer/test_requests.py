@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from finished_candidates import finished
-from small_classifier import config_tree, write_config, write_names, write_weights
+from small_classifier import NAME, config_tree, write_config, write_names, write_weights
 
 from ppcls.bench.infer.requests import find_latencies, find_models, make_candidates
 from ppcls.bench.infer.worker import measure
@@ -61,16 +61,16 @@ def test_make_candidates_combines_models_threads_and_batches(exported: dict[str,
     candidates = make_candidates(models, "cpu", ([1, 2, 1], [1, 4]), [], Effort())
     assert len(candidates) == 2 * 2 * 2
     assert [each.labels["run by"] for each in candidates[::4]] == ["Paddle Inference", "onnxruntime"]
-    assert candidates[0].name == "ResNet18 by Paddle Inference, cpu, 1 thread, batch 1"
+    assert candidates[0].name == f"{NAME} by Paddle Inference, cpu, 1 thread, batch 1"
     assert candidates[3].labels == {
-        "model": "ResNet18",
+        "model": NAME,
         "image": "3x32x32",
         "run by": "Paddle Inference",
         "device": "cpu",
         "threads": 2,
         "batch size": 4,
     }
-    with pytest.raises(UserError, match="two models have the name ResNet18 and the engine onnxruntime"):
+    with pytest.raises(UserError, match=f"two models have the name {NAME} and the engine onnxruntime"):
         find_models([exported["onnx"], exported["onnx"] / "inference.onnx"], [])
 
 
@@ -99,7 +99,7 @@ def test_command_results_can_be_compared(
     assert benchmark.main(["infer", "--model", str(exported["onnx"]), *arguments, *where]) == 0
     (row,) = read_results(tmp_path / "out").rows
     assert row.labels == {
-        "model": "ResNet18",
+        "model": NAME,
         "image": "3x32x32",
         "run by": "onnxruntime",
         "device": "cpu",
