@@ -86,7 +86,7 @@ test: setup ## run the tests that need no GPU
 test-slow: setup ## run the slow tests, for example of several processes, kills and a lost machine
 	$(RUN) -m pytest -m "slow and not gpu" $(PARALLEL)
 
-test-models: setup ## compare all models with PaddleClas's table, and costly ones with its logits (three minutes)
+test-models: setup ## compare all models with PaddleClas's names, costs, initial states and logits (four minutes)
 	$(RUN) -m pytest -m "table" tests/arch tests/test_zoo.py
 
 RELIABILITY := tests/reliability tests/engine/test_stop.py tests/runtime/test_watchdog.py

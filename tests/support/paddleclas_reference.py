@@ -1,6 +1,6 @@
 """Builds PaddleClas's models and writes reference values for ours. It runs in a separate process.
 
-    python paddleclas_reference.py FILE.npz NAME ...     state and logits of these models
+    python paddleclas_reference.py FILE.npz NAME ...     initial state and logits of these models
     python paddleclas_reference.py FILE.npz layers       outputs of layers of some models
     python paddleclas_reference.py FILE.json [NAME ...]  names, parameters and FLOPs of these or all models
 
@@ -202,15 +202,16 @@ def write_values(path, names):
         for layer in model.sublayers():
             if hasattr(layer, "id_tensor"):  # float64, which Paddle 3 no longer adds to float32
                 layer.id_tensor = layer.id_tensor.astype("float32")
-        for key, tensor in state_of(model).items():
-            value = tensor.numpy()
-            written[f"{name}/shape/{key}"] = np.array(value.shape, int)
-            written[f"{name}/init/{key}"] = np.array([value.mean(), value.std(), np.abs(value).max()])
+        state = state_of(model)
+        values = (state[key].numpy() for key in sorted(state))
+        described = [(value.mean(), value.std(), np.abs(value).max()) for value in values]
+        written[f"{name}/names"] = np.array(digest(model))
+        written[f"{name}/init"] = np.array(described, np.float32)
         if name.startswith(BROKEN):
             continue
         for key, logits in run(model, name).items():
             written[f"{name}/{key}"] = logits
-    np.savez(path, **written)
+    np.savez_compressed(path, **written)
 
 
 def write_layers(path):
