@@ -5,11 +5,14 @@ The introductions of both pages are part of the pages. Only the lists that follo
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -86,12 +89,26 @@ def description(cls: type[Section], name: str) -> str:
     """Returns the description of a key, from the class or the nearest base class that has one."""
     for base in cls.__mro__:
         if issubclass(base, Section) and name in base.model_fields:
-            if text := base.model_fields[name].description:
+            if text := base.model_fields[name].description or _attribute_docs(base).get(name):
                 return " ".join((text[0].upper() + text[1:]).split())
             _, _, attributes = (inspect.getdoc(base) or "").partition("Attributes:\n")
             if match := re.search(rf"^    {name}: (.*(?:\n {{8}}.*)*)", attributes, re.MULTILINE):
                 return " ".join(match[1].split())
     return ""
+
+
+@cache
+def _attribute_docs(cls: type[Section]) -> dict[str, str]:
+    """Returns the strings below the fields of a class, by field. pydantic would read them at each import."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    assert isinstance(tree, ast.ClassDef)
+    return {
+        field.target.id: inspect.cleandoc(text.value.value)
+        for field, text in zip(tree.body, tree.body[1:], strict=False)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+        if isinstance(text.value.value, str)
+    }
 
 
 def _rows(cls: type[Section]) -> dict[str, str]:

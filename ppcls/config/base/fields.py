@@ -93,7 +93,7 @@ class Section(BaseModel):
         ignored: Keys that neither PaddleClas nor ppcls uses, each with the reason or the key to use instead.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     key_hints: ClassVar[Mapping[str, str]] = {}
     ignored: ClassVar[Mapping[str, str]] = {}
     _ignored_keys: tuple[str, ...] = PrivateAttr(())
