@@ -25,6 +25,8 @@ from ppcls.errors import UserError
 
 _CAPTURE_THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 _CLEARING_RUNS = 3
+# Runs that leave the memory of the work free in Paddle's pool. A run frees the results of the previous one.
+_RUNS_BEFORE_TRIAL = 2
 _SMALLEST_BLOCK = 256  # bytes; the allocation unit of Paddle's allocator
 
 
@@ -164,7 +166,8 @@ def find_capture_error(work: Callable[[], None]) -> str:
     try:
         work()
     except (RuntimeError, OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[-1]
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        reason = next((line for line in lines if "error(" in line), lines[-1]).strip()
     status = driver.cuStreamEndCapture(stream, ctypes.byref(graph))
     if graph.value:
         driver.cuGraphDestroy(graph)
@@ -211,8 +214,11 @@ class GraphCapture:
         Raises:
             UserError: The work cannot be captured.
         """
-        if self._tries and (reason := find_capture_error(work)):
-            raise UserError(f"the work cannot be captured as a CUDA graph: {reason}")
+        if self._tries:
+            for _ in range(_RUNS_BEFORE_TRIAL):
+                work()
+            if reason := find_capture_error(work):
+                raise UserError(f"the work cannot be captured as a CUDA graph: {reason}")
         if self._workspace is None:
             self._workspace = build_workspace()
         return CudaGraph(work, self._workspace)
