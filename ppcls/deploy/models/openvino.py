@@ -35,7 +35,7 @@ class OpenVinoModel:
         on_cpu: Whether the model runs on the CPU.
 
     Raises:
-        UserError: OpenVINO cannot load the model.
+        UserError: OpenVINO cannot load the model, or its input has another name.
     """
 
     on_cpu = True
@@ -66,6 +66,12 @@ class OpenVinoModel:
                 f"{file}: OpenVINO cannot load this model: {_last_line(error)}; export the model again, or "
                 "set Infer.engine=onnxruntime for an .onnx file"
             ) from None
+        names, expected = [each.any_name for each in model.inputs], description.Input.name
+        if names != [expected]:
+            raise UserError(
+                f"{file}: expected the input {expected} as in inference.yml, but the model has "
+                f"{', '.join(names)}; export the model again"
+            )
         version = openvino.get_version().partition("-")[0]
         self.engine = f"OpenVINO {version} (CPU, {precision})"
         self._file, self._dtype, self._requests = file, description.Input.dtype, local()
