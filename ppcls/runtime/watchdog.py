@@ -156,7 +156,7 @@ class Watchdog:
             # reported first.
             select.select(self._ended, [], [], self._poll)
             if os.getppid() != self._process:  # the process has ended
-                self._report_death(clock.progress)
+                self._report_death(read_progress(self._memory))  # newer than the last poll
             clock.update(time.monotonic(), read_progress(self._memory))
         self._report_hang(clock)
 
