@@ -236,6 +236,21 @@ def set_speed_flags(deterministic: bool) -> None:
     paddle.set_flags(flags)
 
 
+@contextlib.contextmanager
+def pause_cudnn_search() -> Iterator[None]:
+    """Returns a context without cuDNN's search. A flag that the user's environment sets is not changed."""
+    import paddle
+
+    if _SEARCH in os.environ or not paddle.get_flags(_SEARCH)[_SEARCH]:
+        yield
+        return
+    paddle.set_flags({_SEARCH: False})
+    try:
+        yield
+    finally:
+        paddle.set_flags({_SEARCH: True})
+
+
 def stop_cudnn_search() -> bool:
     """Disables cuDNN's search for the rest of the process if the environment does not set its flag.
 

@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from paddle import inference
 
 from ppcls.deploy.models.description import ModelDescription, Precision
 from ppcls.errors import UserError
+from ppcls.runtime.paddle_import import pause_cudnn_search
 from ppcls.runtime.start import Runtime
 
 _GPU_MEMORY = 100  # initial size of the memory pool in MB, which grows when necessary
@@ -28,7 +29,6 @@ _GPU_PRECISIONS = {
     "float16": inference.PrecisionType.Half,
     "bfloat16": inference.PrecisionType.Bfloat16,
 }
-_SEARCH = "FLAGS_cudnn_exhaustive_search"
 # The search of Paddle's fused convolutions finds kernels that need less time on the host. For large batches,
 # they need more time on the GPU. In float32, they do not use tensor cores.
 _LARGEST_SEARCHED_BATCH: dict[str, int] = {"float32": 4, "float16": 32, "bfloat16": 32}
@@ -153,21 +153,10 @@ class PaddleInferenceModel:
         answers: NDArray[Any] = self._output.copy_to_cpu()
         return answers
 
-    @contextmanager
-    def _kernel_search(self, batch_size: int) -> Iterator[None]:
-        """Disables cuDNN's search for the fastest kernels in this context if the batch is large.
-
-        A flag that the user sets in the environment is not changed.
-        """
+    def _kernel_search(self, batch_size: int) -> AbstractContextManager[None]:
+        """Returns a context without cuDNN's search for the fastest kernels if the batch is large."""
         on_cpu, is_small = self._runtime.device_id is None, batch_size <= self._largest_searched
-        if on_cpu or is_small or _SEARCH in os.environ or not paddle.get_flags(_SEARCH)[_SEARCH]:
-            yield
-            return
-        paddle.set_flags({_SEARCH: False})
-        try:
-            yield
-        finally:
-            paddle.set_flags({_SEARCH: True})
+        return nullcontext() if on_cpu or is_small else pause_cudnn_search()
 
 
 def _last_line(error: Exception) -> str:
