@@ -131,8 +131,8 @@ def test_save_with_any_failing_write_keeps_the_previous(
             checkpoints.save(two, [LATEST, BEST])
             assert verify(output / LATEST).update == two.update
     figure(
-        f"the first and last write of each file of a save, failed in {len(ways)} ways (ENOSPC or EIO at once, ENOSPC "
-        "halfway, half or nothing written without a word): each noticed, nothing lost"
+        f"the first and last write of each file of a save, failed in {len(ways)} ways (ENOSPC or EIO at "
+        "once, ENOSPC halfway, half or nothing written without a word): each noticed, nothing lost"
     )
 
 
