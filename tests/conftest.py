@@ -44,6 +44,18 @@ def pytest_configure() -> None:
             signal.signal(number, handler)
 
 
+# The longest files run first. At the end, one of them would keep only one of the processes busy.
+LONGEST = {
+    *("test_architectures.py", "test_distributed.py", "test_doc_commands.py", "test_examples.py"),
+    *("test_timm_names.py", "test_watchdog.py"),
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Moves the tests of the longest files to the front; others keep their order."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
 def pytest_collection_finish() -> None:
     """Exempts all imported modules and collected tests from garbage collection.
 
