@@ -58,7 +58,7 @@ $(READY26): requirements.txt $(INPUTS)
 unexport PYTHONDONTWRITEBYTECODE
 
 # All tests of a file run in one process, because some of them start several ranks.
-PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
+PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 
 QUICKSTART := output/quickstart
 BEST := -c configs/quickstart.yaml -o Global.pretrained_model=$(QUICKSTART)/best_model
