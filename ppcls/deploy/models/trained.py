@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.embedding import FEATURES, EmbeddingNetwork
-from ppcls.arch.fused.layers import fuse
+from ppcls.arch.fused.cuda import CudaUnavailableError
+from ppcls.arch.fused.layers import check_available, fuse
 from ppcls.arch.layers.reparameterize import reparameterize
 from ppcls.config.schema import Config
 from ppcls.deploy.models.description import Activation, ModelDescription
@@ -128,17 +130,18 @@ class TrainedModel:
         self._weights = weights
         self._forward: Forward = run_model
         self._buffer: PinnedBuffer | None = None
+        self._lock = nullcontext() if runtime.device_id is None else _GPU_LOCK
         if runtime.device_id is not None:
             self._buffer = PinnedBuffer()
             if config.Global.fused_kernels is True:
-                fuse(self._model)
+                self._fuse()
             if config.Global.cuda_graph is not False and measured():
                 self._forward = GraphedForward(GraphCapture(tries=True))
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
     def run(self, images: Any) -> NDArray[Any]:
         """See `ppcls.deploy.predictor.InferenceModel`."""
-        with _GPU_LOCK, self._precision.evaluation():
+        with self._lock, self._precision.evaluation():
             if self._buffer is not None and isinstance(images, np.ndarray):
                 images = self._buffer.fill(np.ascontiguousarray(images))
             tensor = images if isinstance(images, paddle.Tensor) else paddle.to_tensor(images)
@@ -146,6 +149,15 @@ class TrainedModel:
             outputs = map_outputs(self._run(tensor), lambda output: output.astype("float32"))
             answers: NDArray[Any] = self._activation(outputs).numpy()
         return answers
+
+    def _fuse(self) -> None:
+        """Uses the fused kernels of the training run, unless this machine does not support them."""
+        try:
+            check_available()
+        except CudaUnavailableError as error:
+            sys.stderr.write(f"warning: {self._weights}: runs without the fused kernels: {error}\n")
+        else:
+            fuse(self._model)
 
     def _run(self, images: Tensor) -> Outputs:
         try:

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from small_classifier import config_tree, write_config, write_weights
 
+from ppcls.arch.fused.cuda import CudaUnavailableError
 from ppcls.config.load import load_config
+from ppcls.deploy.models import trained
 from ppcls.deploy.models.description import describe_model
 from ppcls.deploy.models.source import need_infer
 from ppcls.deploy.models.trained import TrainedModel
@@ -43,6 +45,19 @@ def test_trained_model_that_cannot_be_captured_runs_operator_by_operator(
         f"warning: {tmp_path / 'model.safetensors'}: runs operator by operator: reason\n"
     )
     assert model._forward is run_model
+
+
+def test_trained_model_runs_without_fused_kernels_if_the_machine_lacks_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise CudaUnavailableError("reason")
+
+    monkeypatch.setattr(trained, "check_available", fail)
+    model = load(tmp_path, Runtime())
+    model._fuse()
+    assert "runs without the fused kernels: reason" in capsys.readouterr().err
+    assert not any("norm_relu" in vars(layer) for layer in model._model.sublayers())
 
 
 @pytest.mark.gpu
