@@ -140,6 +140,9 @@ class ExportRecord(Section):
     """Record of an export: precision, calibration, comparison with the trained model, and files."""
 
     precision: Precision
+    device: Literal["gpu"] | None = Field(
+        None, description="gpu for a program whose operators only exist on GPUs; otherwise null"
+    )
     calibration: Calibration | None = None
     comparison: Comparison | None = None
     files: dict[FileName, FileRecord] = Field({}, description="all files except inference.yml")
@@ -287,6 +290,11 @@ class ModelDescription(Section):
     def precision(self) -> Precision:
         """Precision for which the model was exported. Its input and output are always float32."""
         return "float32" if self.Export is None else self.Export.precision
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether the program contains operators that only exist on GPUs."""
+        return self.Export is not None and self.Export.device == "gpu"
 
     def check_files(self, program: Path) -> None:
         """Checks that the files of an exported model were exported together with this description.

@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from paddle import inference
 
 from ppcls.deploy.models.description import ModelDescription, Precision
+from ppcls.deploy.models.predictor_graphs import PredictorGraphs
+from ppcls.engine.core.compiled import measured
+from ppcls.engine.cuda_graph.graph import STREAM_LOCK
 from ppcls.errors import UserError
 from ppcls.runtime.paddle_import import pause_cudnn_search
 from ppcls.runtime.start import Runtime
@@ -89,13 +92,18 @@ class PaddleInferenceModel:
         engine: Name of the engine, with its version, device and precision.
 
     Raises:
-        UserError: The files cannot be read, or were written by another version of Paddle.
+        UserError: The files cannot be read, were written by another version of Paddle, or need a GPU.
     """
 
     def __init__(self, program: Path, description: ModelDescription, runtime: Runtime) -> None:
         weights = program.with_suffix(".pdiparams")
         if not weights.is_file():
             raise UserError(f"{weights}: no such file; expected the weights in the folder of {program.name}")
+        if description.needs_gpu and runtime.device_id is None:
+            raise UserError(
+                f"{program}: this {description.precision} model was exported for a GPU, but this run uses "
+                "the CPU; set Global.device=gpu, or export the model with --precision float32"
+            )
         precision = find_precision(description.precision, runtime)
         settings = inference.Config(str(program), str(weights))
         settings.disable_glog_info()
@@ -106,6 +114,9 @@ class PaddleInferenceModel:
             if precision == "bfloat16":
                 settings.enable_mkldnn()
                 settings.enable_mkldnn_bfloat16()
+        elif description.needs_gpu:  # the program has its final form, with float16 operators
+            settings.enable_use_gpu(_GPU_MEMORY, runtime.device_id)
+            settings.switch_ir_optim(False)
         else:
             settings.enable_use_gpu(_GPU_MEMORY, runtime.device_id, _GPU_PRECISIONS[precision])
         try:
@@ -128,23 +139,41 @@ class PaddleInferenceModel:
         self._runtime = runtime
         self.engine = f"Paddle Inference {paddle.__version__} ({runtime.device.upper()}, {precision})"
         self._file, self._dtype = program, description.Input.dtype
-        self._largest_searched = _LARGEST_SEARCHED_BATCH.get(precision, 0)
+        searched = {} if description.needs_gpu else _LARGEST_SEARCHED_BATCH
+        self._largest_searched = searched.get(precision, 0)
         self._has_run = False
+        self._graphs = PredictorGraphs(self._predictor) if description.needs_gpu and measured() else None
+        self._lock = nullcontext() if runtime.device_id is None else STREAM_LOCK
 
     def run(self, images: Any) -> NDArray[Any]:
         """See `ppcls.deploy.predictor.InferenceModel`."""
+        is_array = isinstance(images, np.ndarray)
+        with self._lock, self._kernel_search(len(images)):
+            images = np.ascontiguousarray(images, self._dtype) if is_array else images.astype(self._dtype)
+            answers = self._replay(images)
+            return self._run(images) if answers is None else answers
+
+    def _replay(self, images: Any) -> NDArray[Any] | None:
+        """Returns the outputs of a CUDA graph; None if there is no graph for the shape of the images."""
+        if self._graphs is None:
+            return None
+        try:
+            return self._graphs.run(images)
+        except UserError as error:
+            sys.stderr.write(f"warning: {self._file}: runs operator by operator: {error}\n")
+            self._graphs = None
+            return None
+
+    def _run(self, images: Any) -> NDArray[Any]:
         if isinstance(images, np.ndarray):
-            self._input.copy_from_cpu(np.ascontiguousarray(images, self._dtype))
+            self._input.copy_from_cpu(images)
         else:
-            self._shared = images.astype(self._dtype)  # keeps the memory alive; the handle does not
+            self._shared = images  # keeps the memory alive; the handle does not
             self._runtime.synchronize()  # Paddle Inference may use another stream
-            self._input.share_external_data(self._shared)
+            self._input.share_external_data(images)
         try:
             # The first run would print the choice of kernels to standard output, between the results.
-            with (
-                nullcontext() if self._has_run else capture_native_output(),
-                self._kernel_search(len(images)),
-            ):
+            with nullcontext() if self._has_run else capture_native_output():
                 self._predictor.run()
             self._has_run = True
         except (OSError, RuntimeError, ValueError) as error:  # an error of CUDA is an OSError

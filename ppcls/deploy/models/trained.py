@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -24,16 +23,13 @@ from ppcls.deploy.models.pinned_memory import PinnedBuffer
 from ppcls.engine.core.compiled import measured
 from ppcls.engine.core.networks import build_network, read_inferred
 from ppcls.engine.core.precision import build_precision
-from ppcls.engine.cuda_graph.graph import GraphCapture
+from ppcls.engine.cuda_graph.graph import STREAM_LOCK, GraphCapture
 from ppcls.engine.cuda_graph.graphed_forward import GraphedForward
 from ppcls.engine.evaluation.forward import Forward, run_model
 from ppcls.errors import UserError
 from ppcls.outputs import Outputs, map_outputs
 from ppcls.runtime.start import Runtime
 from ppcls.weights.files import fill_model, non_finite_names
-
-# All models of a process use the same CUDA stream. A capture would record the work of other threads.
-_GPU_LOCK = threading.Lock()
 
 
 class L2Normalize(nn.Layer):  # type: ignore[misc]
@@ -130,7 +126,7 @@ class TrainedModel:
         self._weights = weights
         self._forward: Forward = run_model
         self._buffer: PinnedBuffer | None = None
-        self._lock = nullcontext() if runtime.device_id is None else _GPU_LOCK
+        self._lock = nullcontext() if runtime.device_id is None else STREAM_LOCK
         if runtime.device_id is not None:
             self._buffer = PinnedBuffer()
             if config.Global.fused_kernels is True:

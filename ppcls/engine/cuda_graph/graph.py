@@ -13,6 +13,7 @@ stays reserved.
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,6 +29,8 @@ _CLEARING_RUNS = 3
 # Runs that leave the memory of the work free in Paddle's pool. A run frees the results of the previous one.
 _RUNS_BEFORE_TRIAL = 2
 _SMALLEST_BLOCK = 256  # bytes; the allocation unit of Paddle's allocator
+# All models of a process use the same CUDA stream. A capture would record the work of other threads.
+STREAM_LOCK = threading.Lock()
 
 
 class Replayable(Protocol):
@@ -253,8 +256,7 @@ class CudaGraph:
                 work()
             except (RuntimeError, OSError, ValueError) as error:
                 raise UserError(
-                    f"the training step cannot be captured as a CUDA graph: {error}; "
-                    "set Global.cuda_graph=False"
+                    f"this work cannot be captured as a CUDA graph: {error}; set Global.cuda_graph=False"
                 ) from error
             self._graph.capture_end()
 

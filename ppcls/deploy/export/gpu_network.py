@@ -1,0 +1,140 @@
+"""Converts networks to the form that Paddle Inference runs fastest on a GPU: NHWC, float16, no batch norm.
+
+Paddle Inference can also convert an NCHW program when it loads it. But then cuDNN adds biases and shortcuts
+in slow kernels, and images change their layout several times. In this form, Paddle uses neither these kernels
+nor other layouts, and 1x1 convolutions are matrix products with bias and ReLU in one kernel. All operators
+can be captured as a CUDA graph. docs/performance.md compares both.
+"""
+
+from __future__ import annotations
+
+from types import MethodType
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import Tensor, nn
+from paddle.incubate.nn.functional import fused_linear_activation
+from paddle.nn import functional as F
+
+from ppcls.arch.layers.conv_norm import ConvNorm, ImageConv2D
+from ppcls.arch.layers.reparameterize import fold, numbers
+from ppcls.outputs import Outputs, map_outputs
+
+_IMAGE_CHANNELS = 4  # in half precision, cuDNN is slow with 3 channels
+
+
+def has_gpu_form(network: nn.Layer) -> bool:
+    """Returns whether `GpuNetwork` supports a network.
+
+    The network must contain `ConvNorm` layers, and no other normalization. Grouped and depthwise convolutions
+    are not supported, because Paddle's kernels for NHWC images are slow.
+    """
+    layers = network.sublayers()
+    units = [layer for layer in layers if isinstance(layer, ConvNorm)]
+    parts = {id(getattr(unit, name)) for unit in units for name in unit.names}
+    others = [layer for layer in layers if id(layer) not in parts]
+    return (
+        bool(units)
+        and all(map(_is_foldable, units))
+        and not any(type(layer).__module__ == nn.BatchNorm2D.__module__ for layer in others)
+        and not any(isinstance(layer, nn.layer.conv._ConvNd) and layer._groups > 1 for layer in others)
+    )
+
+
+class GpuNetwork(nn.Layer):  # type: ignore[misc]
+    """A network in the form for GPUs. Its input and its outputs are float32.
+
+    Args:
+        network: NHWC network for which `has_gpu_form` is True. It is converted in place.
+        dtype: Data type in which the network computes.
+    """
+
+    def __init__(self, network: nn.Layer, dtype: str = "float16") -> None:
+        super().__init__()
+        self._dtype_inside = dtype
+        for layer in network.sublayers():
+            if isinstance(layer, ConvNorm):
+                _fold(layer)
+        self.network = network
+        self.network.to(dtype=dtype)
+        self.network.eval()
+
+    def forward(self, images: Tensor) -> Outputs:
+        """Maps images [B, H, W, C] float32 to the outputs of the network."""
+        outputs = self.network(images.astype(self._dtype_inside))
+        return map_outputs(outputs, lambda output: output.astype("float32"))
+
+
+def _is_foldable(unit: ConvNorm) -> bool:
+    conv, norm = (getattr(unit, name) for name in unit.names)
+    methods = ("forward", "fork", "add_relu", "_normalize")
+    return (
+        all(getattr(type(unit), name) is getattr(ConvNorm, name) for name in methods)
+        and type(conv) in (nn.Conv2D, ImageConv2D)
+        and conv._groups == 1
+        and conv._padding_mode == "zeros"
+        and type(norm) is nn.BatchNorm2D
+    )
+
+
+def _fold(unit: ConvNorm) -> None:
+    """Replaces the layers of a `ConvNorm` by a kernel and a bias."""
+    conv, norm = (getattr(unit, name) for name in unit.names)
+    kernel, bias = fold(numbers(conv.weight), norm)
+    outputs, channels, height, width = kernel.shape
+    if channels < _IMAGE_CHANNELS:
+        kernel = np.pad(kernel, ((0, 0), (0, _IMAGE_CHANNELS - channels), (0, 0), (0, 0)))
+    unit.pads = _IMAGE_CHANNELS - channels
+    unit.is_product = height == width == 1 and tuple(conv._stride) == (1, 1) and not _pads_border(conv)
+    if unit.is_product:
+        kernel = kernel.reshape(outputs, -1).T
+    for name in unit.names:
+        delattr(unit, name)
+    unit.kernel, unit.bias = _parameter(unit, kernel), _parameter(unit, bias)
+    unit.geometry = conv._stride, conv._updated_padding, conv._dilation
+    for function in (_convolve, _forward, _fork, _add_relu):
+        setattr(unit, function.__name__.removeprefix("_"), MethodType(function, unit))
+
+
+def _pads_border(conv: nn.Conv2D) -> bool:
+    return conv._padding_algorithm != "EXPLICIT" or bool(np.any(conv._updated_padding))
+
+
+def _parameter(layer: nn.Layer, value: Any) -> paddle.Tensor:
+    initial = nn.initializer.Assign(value.astype(np.float32))
+    return layer.create_parameter(list(value.shape), paddle.ParamAttr(initializer=initial), dtype="float32")
+
+
+def _forward(unit: Any, x: Tensor) -> Tensor:
+    relu = unit._act is F.relu
+    if unit.is_product:
+        y = _product(x, unit.kernel, unit.bias, relu)
+    else:
+        y = unit.convolve(x) + unit.bias
+        y = F.relu(y) if relu else y
+    return y if relu or unit._act is None else unit._act(y)
+
+
+def _fork(unit: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    return unit(x), x
+
+
+def _add_relu(unit: Any, x: Tensor, shortcut: Tensor) -> Tensor:
+    y = _product(x, unit.kernel, unit.bias, False) if unit.is_product else unit.convolve(x) + unit.bias
+    return F.relu(y + shortcut)
+
+
+def _convolve(unit: Any, x: Tensor) -> Tensor:
+    if unit.pads > 0:
+        x = paddle.concat([x, paddle.zeros_like(x[:, :, :, : unit.pads])], axis=3)
+    stride, padding, dilation = unit.geometry
+    return F.conv2d(x, unit.kernel, None, stride, padding, dilation, 1, "NHWC")
+
+
+def _product(x: Tensor, kernel: Tensor, bias: Tensor, relu: bool) -> Tensor:
+    """Returns ``x @ kernel + bias``, or its ReLU."""
+    if paddle.is_compiled_with_cuda():  # other builds do not have the operator
+        return fused_linear_activation(x, kernel, bias, activation="relu" if relu else None)
+    y = paddle.matmul(x, kernel) + bias
+    return F.relu(y) if relu else y
