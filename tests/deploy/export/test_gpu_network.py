@@ -1,0 +1,44 @@
+"""Networks in the form for GPUs."""
+
+from __future__ import annotations
+
+import paddle
+import pytest
+from paddle import nn
+
+from ppcls.arch.build import build_model
+from ppcls.deploy.export.gpu_network import GpuNetwork, has_gpu_form
+
+
+def build(name: str) -> nn.Layer:
+    """Returns a network in evaluation mode, with batch norm statistics of random images."""
+    paddle.seed(1)
+    network = build_model(name, 5, data_format="NHWC")
+    for layer in network.sublayers():
+        if isinstance(layer, nn.BatchNorm2D):
+            layer._momentum = 0.0
+    network.train()
+    with paddle.no_grad():
+        network(paddle.randn([4, 48, 48, 3]))
+    network.eval()
+    return network
+
+
+@pytest.mark.parametrize("name", ["ResNet50", "ResNet18_vd", "SE_ResNet18_vd", "DarkNet53"])
+def test_gpu_network_returns_the_outputs_of_the_network(name: str) -> None:
+    network, images = build(name), paddle.randn([2, 48, 48, 3])
+    assert has_gpu_form(network)
+    with paddle.no_grad():
+        expected = network(images)
+        converted = GpuNetwork(network, "float32")
+        converted.eval()
+        difference = (converted(images) - expected).abs().max() / expected.abs().max()
+    assert float(difference) < 1e-3
+    assert not any(isinstance(layer, nn.BatchNorm2D) for layer in converted.sublayers())
+
+
+@pytest.mark.parametrize(
+    "name", ["MobileNetV1_x0_25", "ResNeXt50_32x4d", "DeiT_tiny_patch16_224", "LeViT_128S"]
+)
+def test_networks_with_groups_or_other_norms_have_no_gpu_form(name: str) -> None:
+    assert not has_gpu_form(build_model(name, 5, data_format="NHWC"))
