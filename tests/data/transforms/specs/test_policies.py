@@ -39,10 +39,12 @@ from ppcls.data.transforms.numpy_ops import apply
 from ppcls.data.transforms.numpy_ops.policies import augment
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, Op, RandCropImage, plan_chain
 from ppcls.data.transforms.specs.decisions import Decisions, count_decisions, decide
+from ppcls.data.transforms.specs.mixed_policies import AugMix, RandAugmentV4
 from ppcls.data.transforms.specs.policies import (
     AutoAugment,
     Policy,
     RandAugment,
+    RandAugmentV3,
     TimmAutoAugment,
     TrivialAugment,
 )
@@ -142,11 +144,24 @@ def test_policies_have_the_documented_defaults() -> None:
     assert RandAugment.model_validate({"num_layers": 2, "magnitude": 5}) == RandAugment()
     assert AutoAugment.model_validate({}).policy == "reduced_image_net"
     assert RandAugment(num_layers=3).draws == 6
-    assert RandAugment().suite["translate_x"].high == 100 / 224
-    assert AutoAugment().suite["translate_y"].high == 150 / 331
     assert TrivialAugment().translation == (32, False)
     assert TrivialAugment(max_translate_rel=0.25).translation == (0.25, True)
     assert list(map(count_decisions, SPECS)) == [4, 3, 4, 3, 4, 4, 4, 3, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("spec", "share"),
+    [
+        (RandAugment(), 100 / 224),
+        (RandAugmentV3(), 150 / 331),
+        (RandAugmentV4(), 150 / 331),
+        (AutoAugment(), 150 / 331),
+        (AugMix(), 1 / 3),
+        (TimmAutoAugment(), 0.45),
+    ],
+)
+def test_policy_translates_by_the_share_of_its_source(spec: Policy, share: float) -> None:
+    assert spec.suite["translate_x"].high == spec.suite["translate_y"].high == share
 
 
 @pytest.mark.parametrize(
