@@ -97,6 +97,15 @@ def test_attention_model_becomes_its_backbone_with_attention_layers() -> None:
     assert student.attention.keys == student.return_patterns == tuple(f"blocks[{each}]" for each in range(8))
 
 
+def test_plain_model_beside_an_attention_model_is_trainable_by_default() -> None:
+    tree = attentive()
+    tree["Arch"]["models"][1] = {"Student": {"name": "ResNet18"}}
+    del tree["Loss"]["Train"][-1]  # AFDLoss, which needs the attention of both models
+    arch = load_config(tree).Arch
+    assert isinstance(arch, DistillationModel)
+    assert (arch.frozen, arch.student) == (("Teacher",), "Student")
+
+
 @pytest.mark.parametrize(
     "keys",
     [
