@@ -40,7 +40,7 @@ def class_hits(logits: Tensor, label: Tensor) -> Tensor:
     classes = logits.shape[-1]
     right = paddle.where(predicted == label, label, paddle.full_like(label, classes))
     return paddle.concat(
-        [paddle.bincount(labels, minlength=classes + 1)[:classes] for labels in (right, label)]
+        [paddle.bincount(labels, minlength=classes)[:classes] for labels in (right, label)]
     ).astype("int64")
 
 
@@ -54,7 +54,7 @@ def confusion(logits: Tensor, label: Tensor) -> Tensor:
     # Rows with non-finite logits may have no highest logit. They have no predicted class and are not counted.
     known = (predicted >= 0) & (predicted < classes)
     pair = paddle.where(known, label * classes + predicted, paddle.full_like(label, classes**2))
-    return paddle.bincount(pair, minlength=classes**2 + 1)[: classes**2].astype("int64")
+    return paddle.bincount(pair, minlength=classes**2)[: classes**2].astype("int64")
 
 
 def _classes(logits: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
