@@ -25,11 +25,10 @@ import numpy as np
 import pytest
 import yaml
 from documents import WRITTEN, Example, examples, read
+from few_digits import write_few_digits
 from paths import ROOT
 from running import free_port
 from weights_server import weights_server
-
-from ppcls.dataset_tools.digits import make_digits
 
 EXAMPLES = [example for document in WRITTEN for example in examples(document)]
 PLACEHOLDERS = {
@@ -163,23 +162,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_pictures(folder / "catalogue" / "old", 2)
     shutil.copy(folder / "samples" / "0.jpg", folder / "catalogue" / "17.jpg")
     (folder / "keys.txt").write_text(KEY + "\n")
-    write_digits(folder / "dataset" / "digits")
+    write_few_digits(folder / "dataset" / "digits", train=64, evaluation=16)
     options = "--model ShuffleNetV2_x0_25 --image-size 32 --batch-size 4 --epochs 1 --output output/mine"
     run(f"ppcls train mine {options} --print-config > mine.yaml", folder)
     return folder
-
-
-def write_digits(folder: Path) -> None:
-    """Writes 64 of the digits, and 16 for evaluation."""
-    make_digits(folder)
-    keep = set()
-    for name, count in (("train_list.txt", 64), ("val_list.txt", 16)):
-        lines = (folder / name).read_text().splitlines(keepends=True)[:count]
-        (folder / name).write_text("".join(lines))
-        keep |= {folder / line.split()[0] for line in lines}
-    for image in (folder / "images").rglob("*.*"):
-        if image not in keep:
-            image.unlink()
 
 
 @pytest.fixture(scope="session")

@@ -15,11 +15,11 @@ from types import ModuleType
 
 import nbformat
 import pytest
+from few_digits import write_few_digits
 from nbclient import NotebookClient
 from paths import ROOT
 
 from ppcls.cli.train import train
-from ppcls.dataset_tools.digits import make_digits
 from ppcls.registry import SOURCES
 
 
@@ -48,15 +48,7 @@ def test_python_source_example_trains(
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with 32 digits for training and 8 for evaluation."""
     folder = tmp_path_factory.mktemp("few") / "digits"
-    make_digits(folder)
-    keep = set()
-    for name, count in (("train_list.txt", 32), ("val_list.txt", 8)):
-        lines = (folder / name).read_text().splitlines(keepends=True)[:count]
-        (folder / name).write_text("".join(lines))
-        keep |= {folder / line.split()[0] for line in lines}
-    for image in (folder / "images").rglob("*.*"):
-        if image not in keep:
-            image.unlink()
+    write_few_digits(folder, train=32, evaluation=8)
     return folder
 
 
