@@ -16,9 +16,8 @@ import psutil
 import pytest
 from running import Running, running
 from runs import GUARD
-from small_classifier import config_tree, forget_files, write_config, write_names, write_weights
+from small_classifier import export_model, forget_files
 
-from ppcls.cli.export import export
 from ppcls.cli.serve import serve
 
 WORKERS = 2
@@ -26,12 +25,7 @@ WORKERS = 2
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    weights = write_weights(folder / "model.safetensors")
-    config = write_config(folder / "config.yaml", config_tree(weights, write_names(folder / "names.txt")))
-    out = f"Global.save_inference_dir={folder / 'onnx'}"
-    assert export(["-c", str(config), "--format", "onnx", "-o", out]) == 0
-    return folder / "onnx"
+    return export_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

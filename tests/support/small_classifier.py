@@ -13,6 +13,7 @@ import paddle
 import yaml
 
 from ppcls.arch.build import build_model
+from ppcls.cli.export import export
 from ppcls.weights.files import write_arrays
 from ppcls.weights.manifest import Manifest
 from ppcls.weights.store import Store
@@ -90,6 +91,16 @@ def config_tree(weights: Path, names: Path | None, layout: str = "NCHW") -> dict
 def write_config(path: Path, tree: dict[str, Any]) -> Path:
     path.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
     return path
+
+
+def export_model(folder: Path, kind: str = "onnx", name: str = NAME) -> Path:
+    """Exports a classifier in the format ``kind``, and returns the folder of the export, ``folder/kind``."""
+    tree = config_tree(write_weights(folder / "model.safetensors", name), write_names(folder / "names.txt"))
+    tree["Arch"]["name"] = name
+    config = str(write_config(folder / "config.yaml", tree))
+    out = f"Global.save_inference_dir={folder / kind}"
+    assert export(["-c", config, "--format", kind, "-o", out]) == 0
+    return folder / kind
 
 
 def write_checkpoint(run: Path, files: dict[str, bytes]) -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from finished_candidates import finished
-from small_classifier import NAME, config_tree, write_config, write_names, write_weights
+from small_classifier import NAME, export_model
 
 from ppcls.bench.infer.requests import find_latencies, find_models, make_candidates
 from ppcls.bench.infer.worker import measure
@@ -23,12 +23,7 @@ from ppcls.errors import UserError
 def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One model, for Paddle Inference and as ONNX."""
     folder = tmp_path_factory.mktemp("model")
-    tree = config_tree(write_weights(folder / "model.safetensors"), write_names(folder / "names.txt"))
-    config = str(write_config(folder / "config.yaml", tree))
-    for name in ("paddle", "onnx"):
-        out = f"Global.save_inference_dir={folder / name}"
-        assert export_cli.export(["-c", config, "--format", name, "-o", out]) == 0
-    return {name: folder / name for name in ("paddle", "onnx")}
+    return {kind: export_model(folder, kind) for kind in ("paddle", "onnx")}
 
 
 @pytest.mark.parametrize("kind", ["paddle", "onnx"])

@@ -12,26 +12,22 @@ import cv2
 import numpy as np
 import pytest
 from finished_candidates import finished
-from small_classifier import config_tree, write_config, write_image, write_names, write_weights
+from small_classifier import export_model, write_image
 
 from ppcls.bench.measure.runner import MeasurementFailed
 from ppcls.bench.results.schema import read_results
 from ppcls.bench.serve.load import measure_load
 from ppcls.bench.serve.servers import BATCHED, PLAIN, UNBATCHED, compare_servers, read_images
-from ppcls.cli import export as export_cli
 from ppcls.cli.benchmark import command as benchmark
 
 
 def test_benchmark_serve_measures_all_servers_with_each_number_of_clients(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    tree = config_tree(write_weights(tmp_path / "model.safetensors"), write_names(tmp_path / "names.txt"))
-    config = str(write_config(tmp_path / "config.yaml", tree))
-    out = f"Global.save_inference_dir={tmp_path / 'onnx'}"
-    assert export_cli.export(["-c", config, "--format", "onnx", "-o", out]) == 0
+    model = export_model(tmp_path)
     image = write_image(tmp_path / "image.png", 0)
     options = ["--clients", "1", "3", "--rounds", "1", "--requests", "6", "--warm-up", "1"]
-    command = ["serve", "--model", str(tmp_path / "onnx"), "--images", str(image), *options]
+    command = ["serve", "--model", str(model), "--images", str(image), *options]
     assert benchmark.main([*command, "--out", str(tmp_path / "out")]) == 0
     rows = read_results(tmp_path / "out").rows
     found = [(row.labels["server"], row.labels["clients"]) for row in rows]

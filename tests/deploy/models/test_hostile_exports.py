@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
-from small_classifier import config_tree, forget_files, write_config, write_image, write_names, write_weights
+from small_classifier import export_model, forget_files, write_config, write_image
 
-from ppcls.cli.export import export
 from ppcls.deploy.models.source import find_source
 from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
@@ -26,14 +25,7 @@ TWO_CLASSES: dict[str, Any] = {
 
 @pytest.fixture(scope="module", params=["onnx", "paddle"])
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    weights = write_weights(folder / "model.safetensors", "MobileNetV3_small_x0_35")
-    tree = config_tree(weights, write_names(folder / "names.txt"))
-    tree["Arch"]["name"] = "MobileNetV3_small_x0_35"
-    config = str(write_config(folder / "config.yaml", tree))
-    out = f"Global.save_inference_dir={folder / 'exported'}"
-    assert export(["-c", config, "--format", request.param, "-o", out]) == 0
-    return folder / "exported"
+    return export_model(tmp_path_factory.mktemp("model"), request.param, "MobileNetV3_small_x0_35")
 
 
 def changed(exported: Path, folder: Path, sections: dict[str, Any]) -> Path:

@@ -7,27 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_classifier import config_tree, forget_files, write_config, write_image, write_names, write_weights
+from small_classifier import export_model, forget_files, write_image
 
-from ppcls.cli.export import export
 from ppcls.cli.infer import infer
 from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
 
-needs_openvino = pytest.mark.skipif(find_spec("openvino") is None, reason="needs the package openvino")
+pytestmark = pytest.mark.skipif(find_spec("openvino") is None, reason="needs the package openvino")
 
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    tree = config_tree(write_weights(folder / "model.safetensors"), write_names(folder / "names.txt"))
-    config = str(write_config(folder / "config.yaml", tree))
-    out = f"Global.save_inference_dir={folder / 'onnx'}"
-    assert export(["-c", config, "--format", "onnx", "-o", out]) == 0
-    return folder / "onnx"
+    return export_model(tmp_path_factory.mktemp("model"))
 
 
-@needs_openvino
 def test_openvino_returns_the_scores_of_onnxruntime(
     exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -41,7 +34,6 @@ def test_openvino_returns_the_scores_of_onnxruntime(
     assert "[Infer] MobileNetV1_x0_25 by OpenVINO 20" in capsys.readouterr().err
 
 
-@needs_openvino
 def test_damaged_model_is_an_error(exported: Path, tmp_path: Path) -> None:
     for name in ("inference.onnx", "inference.yml"):
         (tmp_path / name).write_bytes((exported / name).read_bytes())
@@ -51,7 +43,6 @@ def test_damaged_model_is_an_error(exported: Path, tmp_path: Path) -> None:
         Predictor(tmp_path)
 
 
-@needs_openvino
 def test_openvino_file_without_its_weights_is_an_error(exported: Path, tmp_path: Path) -> None:
     (tmp_path / "inference.yml").write_bytes((exported / "inference.yml").read_bytes())
     forget_files(tmp_path)

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_classifier import config_tree, write_config, write_image, write_names, write_weights
+from small_classifier import export_model, write_image
 
-from ppcls.cli.export import export
 from ppcls.cli.infer import infer
 from ppcls.deploy.models.slices import SLICE, SlicedModel
 from ppcls.deploy.predictor import Predictor
@@ -21,12 +20,7 @@ engines = pytest.mark.parametrize("engine", ["onnxruntime", pytest.param("openvi
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    tree = config_tree(write_weights(folder / "model.safetensors"), write_names(folder / "names.txt"))
-    config = str(write_config(folder / "config.yaml", tree))
-    out = f"Global.save_inference_dir={folder / 'onnx'}"
-    assert export(["-c", config, "--format", "onnx", "-o", out]) == 0
-    return folder / "onnx"
+    return export_model(tmp_path_factory.mktemp("model"))
 
 
 def load(exported: Path, engine: str, threads: int) -> Predictor:
