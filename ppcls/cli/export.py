@@ -80,6 +80,8 @@ def _describe_precision(exported: ExportResult) -> Iterator[str]:
             f"{printable(Path(record.calibration.source))}"
         )
     if record is None or record.comparison is None:
+        if exported.no_evaluation is not None:
+            yield f"not compared on evaluation images: there are none ({exported.no_evaluation})"
         return
     comparison, images = record.comparison, f"{record.comparison.images:,}"
     where = f"{images} images of {printable(Path(comparison.source))}"

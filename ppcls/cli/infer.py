@@ -70,9 +70,8 @@ def infer(argv: Arguments = None) -> None:
             from ppcls.deploy.heat_map import HeatMapWriter
 
             explain = HeatMapWriter(source, arguments.explain)
-        if source.config is None:
-            name = predictor.description.Global.model_name
-            sys.stderr.write(f"[Infer] {name} by {predictor.model.engine}\n")
+        name = predictor.description.Global.model_name
+        sys.stderr.write(f"[Infer] {name} by {predictor.model.engine}\n")
         results = (
             search(predictor, gallery, files, arguments.nearest or _NEAREST, run)
             if gallery

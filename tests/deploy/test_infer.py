@@ -14,6 +14,7 @@ import pytest
 from paths import ROOT
 from small_classifier import (
     CLASSES,
+    NAME,
     config_tree,
     write_checkpoint,
     write_config,
@@ -151,7 +152,8 @@ def test_infer_bad_image_has_a_line_and_an_exit_code(
     assert said.out.splitlines()[1] == f"{images / 'aa.jpg'}: error: the file is empty"
     assert written[1] == {"path": str(images / "aa.jpg"), "error": "the file is empty"}
     failed = 1 if wanted == "stop" else 2
-    assert said.err == (
+    engine = f"[Infer] {NAME} by Paddle {paddle.__version__} (CPU, float32)\n"
+    assert said.err == engine + (
         f"error: {failed} of 7 images could not be predicted; their lines give the reasons (see --on-error)\n"
         if code
         else ""

@@ -58,6 +58,7 @@ def measure_and_report(
 
     Raises:
         KeyboardInterrupt: The measurement was interrupted. The results so far are printed and written first.
+        UserError: Nothing could be measured. The results with the reasons are printed and written first.
     """
 
     def make_results() -> Results:
@@ -66,6 +67,8 @@ def measure_and_report(
 
     interrupt = run_rounds(candidates, arguments.rounds, report, lambda: keep(arguments, make_results()))
     finish(arguments, make_results(), interrupt)
+    if not any(candidate.samples for candidate in candidates):
+        raise UserError("there are no measurements; the table above gives the reason for each row")
 
 
 def report(line: str) -> None:

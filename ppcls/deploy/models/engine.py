@@ -48,7 +48,12 @@ def choose_engine(source: ModelSource) -> Engine:
             _need_tensorrt(device)
         case "auto":
             on_cpu = device == "cpu" or (device == "auto" and _CUDA not in onnxruntime_providers())
-            return "openvino" if on_cpu and find_spec("openvino") is not None else "onnxruntime"
+            selected = "openvino" if on_cpu and find_spec("openvino") is not None else "onnxruntime"
+    if selected == "onnxruntime" and find_spec("onnxruntime") is None:
+        raise UserError(
+            f"{file}: ONNX Runtime is not installed; pip install 'onnxruntime>=1.20,<2', or, for a faster "
+            "engine on CPUs, 'openvino>=2025'"
+        )
     return selected
 
 

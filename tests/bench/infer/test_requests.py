@@ -129,6 +129,19 @@ def test_command_interrupted_writes_results(
     assert row.note == "rounds measured: 1; interrupted"
 
 
+def test_command_that_measures_nothing_fails_with_the_reason(
+    exported: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--batch-size", "2", "--threads", "1", "--rounds", "1", "--timeout", "0.001"]
+    where = ["-o", "Global.device=cpu", "--out", str(tmp_path / "out")]
+    assert benchmark.main(["infer", "--model", str(exported["onnx"]), *arguments, *where]) == 1
+    printed = capsys.readouterr()
+    assert "not finished after 0.001 s" in printed.out
+    assert printed.err == "error: there are no measurements; the table above gives the reason for each row\n"
+    (row,) = read_results(tmp_path / "out").rows
+    assert row.note == "not finished after 0.001 s"
+
+
 def test_command_missing_model_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert benchmark.main(["infer", "--model", str(tmp_path / "none")]) == 1
     assert "none: no such file or folder" in capsys.readouterr().err

@@ -174,7 +174,7 @@ def test_export_tool_prints_only_its_result(tmp_path: Path, weights: Path) -> No
     files = sorted(each.name for each in folder.iterdir())
     assert {"inference.pdiparams", "inference.yml", program(folder).name} <= set(files)
     size = sum(each.stat().st_size for each in folder.iterdir()) / 1e6
-    first, second = done.stdout.splitlines()
+    first, second, third = done.stdout.splitlines()
     assert first == (
         f"[Export] {weights} -> {folder}: {', '.join(files)}, {size:.1f} MB; "
         "input [-1, 3, 32, 32] float32 NCHW, any batch size"
@@ -182,6 +182,8 @@ def test_export_tool_prints_only_its_result(tmp_path: Path, weights: Path) -> No
     assert second.startswith(
         "[Export] checked: the relative difference between the logarithms of the scores of the exported and "
     )
+    reason = "the config has no DataLoader.Eval"
+    assert third == f"[Export] not compared on evaluation images: there are none ({reason})"
     assert list(folder.parent.iterdir()) == [folder]
     if not paddle.is_compiled_with_cuda():  # a GPU build says on its own that there is no GPU
         assert done.stderr == ""

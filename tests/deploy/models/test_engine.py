@@ -51,7 +51,8 @@ def choose(
     packages: tuple[str, ...] = (),
     providers: tuple[str, ...] = CPU,
 ) -> engine.Engine:
-    monkeypatch.setattr(engine, "find_spec", lambda name: object() if name in packages else None)
+    installed = (*packages, "onnxruntime") if providers else packages
+    monkeypatch.setattr(engine, "find_spec", lambda name: object() if name in installed else None)
     monkeypatch.setattr(engine, "onnxruntime_providers", lambda: providers)
     return engine.choose_engine(find_source(write_model(folder, file), overrides))
 
@@ -95,6 +96,14 @@ def test_choose_engine_returns_the_selected_or_the_fastest_installed_one(
             ("openvino",),
             CUDA,
             "Infer.engine=openvino: OpenVINO runs on CPUs only; set Global.device=cpu",
+        ),
+        ("inference.onnx", [], (), (), r"inference\.onnx: ONNX Runtime is not installed; pip install"),
+        (
+            "inference.onnx",
+            ["Infer.engine=onnxruntime"],
+            ("openvino",),
+            (),
+            r"inference\.onnx: ONNX Runtime is not installed; pip install",
         ),
         ("inference.xml", [], (), CPU, r"inference\.xml: OpenVINO is not installed; pip install"),
         (
