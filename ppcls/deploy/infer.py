@@ -79,10 +79,10 @@ def predict_files(predictor: Predictor, files: Sequence[Path], runtime: Runtime 
     if not predictor.source.by_dali:
         return _predict_with_threads(predictor, files)
     assert runtime is not None
-    if predictor.description.PreProcess.in_graph:
+    if predictor.description.PreProcess.in_graph is True:
         raise UserError(
-            f"{predictor.source.file}: DALI cannot prepare images for a model that prepares them itself; "
-            "set Global.use_dali=False, or export without --preprocess"
+            f"{predictor.source.file}: DALI cannot load images for a model that resizes them itself; set "
+            "Global.use_dali=False, or export with --preprocess normalize"
         )
     return _predict_with_dali(predictor, files, runtime)
 

@@ -354,14 +354,18 @@ def test_infer_with_dali_predicts_the_same(
         np.testing.assert_allclose(by_dali["scores"], own["scores"], atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["paddle", "onnx"])
+@pytest.mark.parametrize("exported", [["paddle"], ["onnx"], ["paddle", "--preprocess", "normalize"]])
 def test_infer_with_dali_runs_exported_models(
-    tmp_path: Path, tree: dict[str, Any], images: Path, kind: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    tree: dict[str, Any],
+    images: Path,
+    exported: list[str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert infer(tmp_path, tree, images, "--json") == 0
     expected = json_lines(capsys.readouterr().out)
     config, options = str(tmp_path / "config.yaml"), ["-o", f"Global.save_inference_dir={tmp_path / 'out'}"]
-    assert export_cli.export(["-c", config, "--format", kind, *options]) == 0
+    assert export_cli.export(["-c", config, "--format", *exported, *options]) == 0
     capsys.readouterr()
     options = ["-o", "Global.device=cpu", "Global.use_dali=True", "Infer.batch_size=2"]
     assert infer_cli.infer([str(images), "--model", str(tmp_path / "out"), "--json", *options]) == 0
@@ -476,17 +480,21 @@ def test_infer_writes_each_result_at_once(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("preprocess", [False, True])
+@pytest.mark.parametrize("preprocess", [[], ["--preprocess", "normalize"], ["--preprocess", "all"]])
 def test_infer_exported_model_on_a_gpu_predicts_the_same(
-    tmp_path: Path, tree: dict[str, Any], images: Path, preprocess: bool, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    tree: dict[str, Any],
+    images: Path,
+    preprocess: list[str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Fed by threads, and by DALI where it is not the model that prepares images; TF32 rounds products."""
+    """Fed by threads, and by DALI unless the model resizes images; TF32 rounds products."""
     assert infer(tmp_path, tree, images, "--json") == 0
     expected = json_lines(capsys.readouterr().out)
-    folder, options = str(tmp_path / "out"), ["--preprocess"] if preprocess else []
+    folder = str(tmp_path / "out")
     settings = ["-o", f"Global.save_inference_dir={folder}"]
-    assert export_cli.export(["-c", str(tmp_path / "config.yaml"), *options, *settings]) == 0
-    for use_dali in [False] if preprocess else [False, True]:
+    assert export_cli.export(["-c", str(tmp_path / "config.yaml"), *preprocess, *settings]) == 0
+    for use_dali in [False] if "all" in preprocess else [False, True]:
         capsys.readouterr()
         settings = ["-o", "Global.device=gpu", f"Global.use_dali={use_dali}", "Infer.batch_size=2"]
         assert infer_cli.infer([str(images), "--model", folder, "--json", *settings]) == 0
