@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.data.records.pickled import (
+from ppcls.data.records.pickle_interpreter import (
     MAX_DIMENSIONS,
     MAX_INTEGER,
     PickledConstructor,
@@ -27,8 +27,8 @@ from ppcls.data.records.pickled import (
     RejectedFileError,
     describe_value,
     expect_type,
-    reading_weights,
 )
+from ppcls.data.records.pickled import reading_weights
 from ppcls.files import open_regular
 
 TORCH_ENDINGS = (".pth", ".pt")
