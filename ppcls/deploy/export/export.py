@@ -18,7 +18,7 @@ from ppcls.arch.embedding import EmbeddingNetwork
 from ppcls.config.schema import Config
 from ppcls.config.sections.transform import Transform
 from ppcls.data.transforms.numpy_ops import run_on_pixels
-from ppcls.data.transforms.specs import Op, plan_chain, split_chain
+from ppcls.data.transforms.specs import Op, ToCHWImage, plan_chain, split_chain
 from ppcls.deploy.export.accuracy import check_accuracy, compare_accuracy
 from ppcls.deploy.export.formats import ExportFormat, check_format, load_exported
 from ppcls.deploy.export.gpu_network import GpuNetwork, has_gpu_form
@@ -115,10 +115,9 @@ def export_model(
 
     The outputs of the exported model are probabilities (softmax or sigmoid) or embeddings of length 1.
 
-    Parallel branches that are equivalent to one convolution, as in RepVGG, are merged. The layout is NCHW,
-    because onnxruntime computes in this layout, and because the CPU operators of Paddle Inference fail on
-    NHWC models that add, split or concatenate channels. Only float16 models for Paddle Inference, which run
-    on GPUs, are NHWC if `GpuNetwork` supports them.
+    Parallel branches that are equivalent to one convolution, as in RepVGG, are merged. The layout is always
+    NCHW, because onnxruntime computes in this layout, and because the CPU operators of Paddle Inference fail
+    on NHWC models that add, split or concatenate channels. Only inside a `GpuNetwork`, it is NHWC.
 
     Args:
         source: Trained model.
@@ -150,27 +149,32 @@ def export_model(
         raise UserError(
             f"{source.file}: this model is already exported; expected a checkpoint folder or a config"
         )
-    config, network, for_gpu = _load_network(source.config, source.file, kind, settings.precision)
+    config = source.config.model_copy(update={"Arch": source.config.Arch.with_data_format("NCHW")})
     temperature = source.description.Output.temperature
     description = describe_model(config, need_infer(config), source.description.names, temperature)
     ops = description.chain()
     calibration = _read_calibration(config, settings)
+    network = load_network(config, source.file)
     if isinstance(network, EmbeddingNetwork):
         description = description.with_width(network.size)
     activation = build_activation(description.Output.activation, temperature)
     trained = nn.Sequential(network, activation)
     trained.eval()
-    # A copy, because the network is converted below, and because to_static of Paddle 2.6 replaces the forward
-    # functions by slow ones.
-    reference = copy.deepcopy(trained)
-    model = nn.Sequential(GpuNetwork(network), activation) if for_gpu else trained
-    finish = None
+    model, finish = trained, None
+    # `check_format` has checked that float16 models for Paddle run on a GPU.
+    for_gpu = kind == "paddle" and settings.precision == "float16" and has_gpu_form(network)
+    if for_gpu:
+        model = nn.Sequential(
+            _load_gpu_network(config, source.file, transpose=preprocess is None), activation
+        )
     if preprocess is not None:
         specs: Sequence[Transform] = [op.spec for op in ops]
         description = description.with_pixel_input(preprocess)
         if preprocess == "normalize":
             specs = split_chain(specs)[1]
-            ops, finish = description.chain(), plan_chain(specs, "HWC" if for_gpu else "CHW")
+            ops, finish = description.chain(), plan_chain(specs, "CHW")
+        if for_gpu:
+            specs = [spec for spec in specs if not isinstance(spec, ToCHWImage)]
         model = nn.Sequential(PreprocessingLayer(specs), model)
     model.eval()
     difference, quantized = None, None
@@ -178,7 +182,8 @@ def export_model(
         if folder.is_dir():
             folder.rmdir()  # _check_empty has checked that it is empty
         with new_folder(folder) as temporary:
-            run_trained = partial(_run, reference, finish)
+            # A copy, because to_static of Paddle 2.6 replaces the forward functions by slow ones.
+            run_trained = partial(_run, copy.deepcopy(trained), finish)
             file = _write_model(model, description, temporary, kind)
             # On a GPU, the trained model may compute in TF32.
             is_exact = kind != "paddle" or preprocess == "all" or runtime.device == "cpu"
@@ -211,17 +216,9 @@ def export_model(
     return ExportResult(files, description, difference, quantized, reason)
 
 
-def _load_network(
-    config: Config, weights: Path, kind: ExportFormat, precision: Precision
-) -> tuple[Config, nn.Layer, bool]:
-    """Returns the network in the layout of the exported model, its config, and whether it has a GPU form."""
-    if kind == "paddle" and precision == "float16":  # `check_format` allows this only on a GPU
-        channels_last = config.model_copy(update={"Arch": config.Arch.with_data_format("NHWC")})
-        network = load_network(channels_last, weights)
-        if has_gpu_form(network):
-            return channels_last, network, True
-    config = config.model_copy(update={"Arch": config.Arch.with_data_format("NCHW")})
-    return config, load_network(config, weights), False
+def _load_gpu_network(config: Config, weights: Path, *, transpose: bool) -> GpuNetwork:
+    channels_last = config.model_copy(update={"Arch": config.Arch.with_data_format("NHWC")})
+    return GpuNetwork(load_network(channels_last, weights), transpose=transpose)
 
 
 def _read_calibration(config: Config, settings: PrecisionSettings) -> ImageSamples | None:

@@ -48,11 +48,12 @@ class GpuNetwork(nn.Layer):  # type: ignore[misc]
     Args:
         network: NHWC network for which `has_gpu_form` is True. It is converted in place.
         dtype: Data type in which the network computes.
+        transpose: Whether the input is NCHW, so that this layer must transpose it.
     """
 
-    def __init__(self, network: nn.Layer, dtype: str = "float16") -> None:
+    def __init__(self, network: nn.Layer, dtype: str = "float16", *, transpose: bool = False) -> None:
         super().__init__()
-        self._dtype_inside = dtype
+        self._computed, self._transpose = dtype, transpose
         for layer in network.sublayers():
             if isinstance(layer, ConvNorm):
                 _fold(layer)
@@ -61,8 +62,9 @@ class GpuNetwork(nn.Layer):  # type: ignore[misc]
         self.network.eval()
 
     def forward(self, images: Tensor) -> Outputs:
-        """Maps images [B, H, W, C] float32 to the outputs of the network."""
-        outputs = self.network(images.astype(self._dtype_inside))
+        """Maps images [B, H, W, C] (or NCHW) float32 to the outputs of the network."""
+        images = images.astype(self._computed)
+        outputs = self.network(images.transpose([0, 2, 3, 1]) if self._transpose else images)
         return map_outputs(outputs, lambda output: output.astype("float32"))
 
 

@@ -40,7 +40,7 @@ def test_onnx_export_predicts_the_same_as_paddle(
     assert export(tmp_path, tree) == 0
     said = capsys.readouterr()
     assert said.err == ""
-    first, second = said.out.splitlines()
+    first, second, _ = said.out.splitlines()  # the last line says that there are no evaluation images
     folder = tmp_path / "inference"
     assert first.startswith(f"[Export] {weights} -> {folder}: inference.onnx, inference.yml, ")
     assert first.endswith("input [-1, 3, 32, 32] float32 NCHW, any batch size")

@@ -21,9 +21,9 @@ from ppcls.runtime.start import Runtime
 NAME = "ResNet18"
 
 
-def export_model(folder: Path, device: str, *options: str) -> Path:
-    tree = config_tree(write_weights(folder / "model.safetensors", NAME), None)
-    tree["Arch"]["name"], tree["Global"]["device"] = NAME, device
+def export_model(folder: Path, device: str, *options: str, name: str = NAME) -> Path:
+    tree = config_tree(write_weights(folder / "model.safetensors", name), None)
+    tree["Arch"]["name"], tree["Global"]["device"] = name, device
     exported = folder / "inference"
     config = str(write_config(folder / "config.yaml", tree))
     assert export(["-c", config, *options, "-o", f"Global.save_inference_dir={exported}"]) == 0
@@ -37,14 +37,23 @@ def load(folder: Path) -> PaddleInferenceModel:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("options", [(), ("--preprocess", "normalize")], ids=["float32", "uint8"])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("ResNet18", []),
+        ("ResNet18", ["--preprocess", "normalize"]),
+        ("Res2Net50_26w_4s", []),
+        ("DarkNet53", []),
+        ("HRNet_W18_C", []),
+    ],
+)
 def test_graphs_of_an_export_return_the_outputs_of_plain_runs(
-    tmp_path: Path, options: tuple[str, ...]
+    tmp_path: Path, name: str, options: list[str]
 ) -> None:
-    folder = export_model(tmp_path, "gpu", "--precision", "float16", *options)
+    folder = export_model(tmp_path, "gpu", "--precision", "float16", *options, name=name)
     description, random = read_description(folder), np.random.default_rng(0)
     assert description.needs_gpu
-    assert description.Input.layout == "NHWC"
+    assert description.Input.layout == ("NHWC" if options else "NCHW")
     model, plain = load(folder), load(folder)
     plain._graphs = None
     for count in (3, 1, 3, 1, 3, 1, 3, 1, 3):  # the first two runs of a shape are plain ones
