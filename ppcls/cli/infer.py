@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -110,18 +110,22 @@ class _ResultsFile:
     """File to which each result is written at once, so that a later failure does not lose it."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
-        self._path, self._file, self.lines = path, file, 0
+        self._path, self._file, self.lines, self._size = path, file, 0, 0
 
     def __call__(self, line: str) -> None:
         data = line.encode()
+        size = self._size + len(data)
         try:
             while data:
                 data = data[self._file.write(data) :]
         except OSError as error:
+            with suppress(OSError):  # a device has no size
+                self._file.truncate(self._size)
             raise UserError(
                 f"{self._path}: cannot be written: {error.strerror}; it contains the first {self.lines} "
                 "results"
             ) from None
+        self._size = size
         self.lines += 1
 
 

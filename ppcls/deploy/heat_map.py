@@ -54,9 +54,18 @@ class HeatMapWriter:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if any(folder.iterdir()):
-                raise UserError(f"--explain {folder}: expected a new or empty folder, found files in it")
+                raise UserError(
+                    f"--explain {folder}: expected a new or empty folder, found files in it; "
+                    "choose another folder"
+                )
+        except FileExistsError:
+            raise UserError(
+                f"--explain {folder}: expected a folder, found a file; choose another folder"
+            ) from None
         except OSError as error:
-            raise UserError(f"--explain {folder}: cannot be written: {error.strerror}") from None
+            raise UserError(
+                f"--explain {folder}: cannot be written: {error.strerror}; choose another folder"
+            ) from None
 
     def write(self, file: Path, class_id: int) -> Path:
         """Writes an image, cropped as for the model and overlaid with the heat map of one class.

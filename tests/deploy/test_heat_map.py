@@ -147,3 +147,18 @@ def test_unusable_folder_or_model_is_an_error(
         else "heat maps need a checkpoint of a model that returns classes"
     )
     assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("file", "expected a folder, found a file"), ("file/heat", "cannot be written: Not a directory")],
+)
+def test_infer_explain_to_a_file_is_an_error_with_a_fix(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, reason: str
+) -> None:
+    weights = write_weights(tmp_path / "model.safetensors")
+    config = write_config(tmp_path / "config.yaml", config_tree(weights, write_names(tmp_path / "names.txt")))
+    image, folder = write_image(tmp_path / "image.png", 1), tmp_path / name
+    (tmp_path / "file").touch()
+    assert infer(["-c", str(config), "--explain", str(folder), str(image)]) == 1
+    assert capsys.readouterr().err == f"error: --explain {folder}: {reason}; choose another folder\n"

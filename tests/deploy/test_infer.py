@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -247,6 +248,28 @@ def test_infer_uses_the_best_model_by_default(
     write_checkpoint(tmp_path / "run", {"model.safetensors": weights.read_bytes()})
     assert infer(tmp_path, tree, images) == 0
     assert capsys.readouterr().out == lines
+
+
+def test_infer_out_on_a_full_disk_contains_complete_lines(
+    tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The kernel cuts the file at a limit, as a full disk does."""
+    assert infer(tmp_path, tree, images, "--out", tmp_path / "all.jsonl") == 0
+    lines = (tmp_path / "all.jsonl").read_bytes().splitlines(keepends=True)
+    limit = len(lines[0]) + len(lines[1]) + 7  # a part of the third line
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+        code = infer_cli.infer(
+            ["-c", str(tmp_path / "config.yaml"), str(images), "--out", str(tmp_path / "out")]
+        )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert code == 1
+    assert f"{tmp_path / 'out'}: cannot be written: File too large; it contains the first 2 results" in (
+        capsys.readouterr().err
+    )
+    assert (tmp_path / "out").read_bytes() == b"".join(lines[:2])
 
 
 def test_infer_accepts_pdparams(
