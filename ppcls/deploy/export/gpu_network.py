@@ -27,15 +27,15 @@ _IMAGE_CHANNELS = 4  # in half precision, cuDNN is slow with 3 channels
 def has_gpu_form(network: nn.Layer) -> bool:
     """Returns whether `GpuNetwork` supports a network.
 
-    The network must contain `ConvNorm` layers, and no other normalization. Grouped and depthwise convolutions
-    are not supported, because Paddle's kernels for NHWC images are slow.
+    The network must contain convolutions, and no normalization except that of `ConvNorm`. Grouped and
+    depthwise convolutions are not supported, because Paddle's kernels for NHWC images are slow.
     """
     layers = network.sublayers()
     units = [layer for layer in layers if isinstance(layer, ConvNorm)]
     parts = {id(getattr(unit, name)) for unit in units for name in unit.names}
     others = [layer for layer in layers if id(layer) not in parts]
     return (
-        bool(units)
+        any(isinstance(layer, nn.Conv2D) for layer in layers)
         and all(map(_is_foldable, units))
         and not any(type(layer).__module__ == nn.BatchNorm2D.__module__ for layer in others)
         and not any(isinstance(layer, nn.layer.conv._ConvNd) and layer._groups > 1 for layer in others)

@@ -45,6 +45,7 @@ def load(folder: Path) -> PaddleInferenceModel:
         ("Res2Net50_26w_4s", []),
         ("DarkNet53", []),
         ("HRNet_W18_C", []),
+        ("RepVGG_A0", []),
     ],
 )
 def test_graphs_of_an_export_return_the_outputs_of_plain_runs(
