@@ -23,7 +23,8 @@ class SignalExit(Exception):  # noqa: N818 - not an error: the user asked for it
     """Raised when a signal has stopped a run and the state of the run has been saved."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(number).name}; resume with -o Global.checkpoints=auto")
+        name = signal.Signals(number).name
+        super().__init__(f"stopped by {name}; resume with --resume (Global.checkpoints=auto)")
         self.code = 128 + number
 
 

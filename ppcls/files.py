@@ -54,6 +54,11 @@ def retry_io(act: Callable[[], _T], delays: Sequence[float] | None = None) -> _T
     return act()
 
 
+def expand_home(text: str) -> str:
+    """Expands a leading ``~/``, which the shell does not do after an equals sign."""
+    return str(Path(text).expanduser()) if text.startswith("~/") else text
+
+
 @contextmanager
 def open_regular(path: Path) -> Iterator[BinaryIO]:
     """Opens a regular file for reading. Rejects a pipe immediately instead of waiting for its writer.

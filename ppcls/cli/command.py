@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from ppcls.errors import SignalExit, SignalInterrupt, UserError
-from ppcls.files import print_error
+from ppcls.files import expand_home, print_error
 from ppcls.registry import suggest
 
 Arguments = Sequence[str] | None
@@ -66,11 +66,15 @@ class CommandParser(argparse.ArgumentParser):
     ) -> tuple[argparse.Namespace, list[str]]:
         """Returns the parsed and the unknown arguments.
 
-        If any argument is unknown, a positional argument such as ``model=PATH`` is also returned as unknown.
+        The home folder in ``--option=~/…`` is expanded. If any argument is unknown, a positional argument
+        such as ``model=PATH`` is also returned as unknown.
         """
-        words = list(sys.argv[1:] if args is None else args)
+        words = [
+            re.sub(r"^(--[\w-]+=)(~/.*)", lambda found: found[1] + expand_home(found[2]), word)
+            for word in (sys.argv[1:] if args is None else args)
+        ]
         self._settings = [text for text in words if re.match(r"[\w-]+=", text)]
-        parsed, unknown = super().parse_known_args(args, namespace)
+        parsed, unknown = super().parse_known_args(words, namespace)
         values = (getattr(parsed, action.dest, None) for action in self._get_positional_actions())
         first = [text for text in values if text in self._settings] if unknown else []
         return parsed, sorted([*first, *unknown], key=words.index)

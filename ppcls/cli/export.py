@@ -10,28 +10,30 @@ from typing import TYPE_CHECKING
 
 from ppcls.cli.command import Arguments, command
 from ppcls.cli.infer import read_source
-from ppcls.cli.options import config_parser
+from ppcls.cli.options import parse_model_arguments
 from ppcls.config.load import load_config
 from ppcls.deploy.models.source import check_path, find_source, find_weights
 from ppcls.deploy.results import printable
 from ppcls.errors import UserError
 from ppcls.runtime.launch import check_single_process
+from ppcls.weights.store import BEST
 
-if TYPE_CHECKING:  # it imports Paddle
+if TYPE_CHECKING:  # export imports Paddle
+    from ppcls.config.sections.run import Global
     from ppcls.deploy.export.export import ExportResult
 
 
 @command
 def export(argv: Arguments = None) -> None:
     """Exports a model for other programs to ``Global.save_inference_dir``."""
-    arguments = config_parser("export").parse_args(argv)
+    arguments = parse_model_arguments("export", argv)
     if arguments.pdparams or arguments.safetensors:
         _export_weights(arguments)
         return
     source = read_source(arguments)
     if source is None:
         return
-    folder = check_path("Global.save_inference_dir", source.run.save_inference_dir)
+    folder = check_path("Global.save_inference_dir", _find_folder(arguments, source.run))
     from ppcls.runtime import start as runtime
 
     check_single_process("ppcls export")
@@ -65,6 +67,17 @@ def export(argv: Arguments = None) -> None:
             f"trained model is at most {exported.difference:.1e}, for batches of {batches} random images\n"
         )
     sys.stdout.writelines(f"[Export] {line}\n" for line in _describe_precision(exported))
+
+
+def _find_folder(arguments: argparse.Namespace, settings: Global) -> str:
+    """Returns the folder to write. By default it is in the folder of the run, even if the run was moved."""
+    folder, output = settings.save_inference_dir, settings.output_dir
+    chosen = any(override.startswith("Global.save_inference_dir=") for override in arguments.override)
+    if arguments.model is None or chosen or not folder.startswith(f"{output}/"):
+        return folder
+    model = Path(arguments.model)
+    run = next((place for place in (model, model.parent) if (place / BEST).is_symlink()), None)
+    return folder if run is None else f"{run}{folder.removeprefix(output)}"
 
 
 def _describe_precision(exported: ExportResult) -> Iterator[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ppcls.cli.command import Arguments, command, write_output
-from ppcls.cli.options import config_parser
+from ppcls.cli.options import parse_model_arguments
 from ppcls.config.load import dump_config, load_config
 from ppcls.data.images.paths import find_images, read_paths
 from ppcls.deploy.models.source import ModelSource, find_source, source_of_config
@@ -41,7 +41,7 @@ def read_source(arguments: argparse.Namespace) -> ModelSource | None:
 @command
 def infer(argv: Arguments = None) -> None:
     """Runs a model on image files. Fails at the end if there is no prediction for some files."""
-    arguments = config_parser("infer").parse_args(argv)
+    arguments = parse_model_arguments("infer", argv)
     source = read_source(arguments)
     if source is None:
         return

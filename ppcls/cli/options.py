@@ -62,6 +62,16 @@ def config_parser(command: str) -> CommandParser:
     return parser
 
 
+def parse_model_arguments(command: str, argv: Sequence[str] | None) -> argparse.Namespace:
+    """Returns the arguments of a command that accepts models. Short options become overrides of ``-o``."""
+    arguments = config_parser(command).parse_args(argv)
+    flags = _read_flags(command)
+    values = {flag.key: getattr(arguments, name.replace("-", "_")) for name, flag in flags.items()}
+    short = [f"{key}={json.dumps(value)}" for key, value in values.items() if value is not None]
+    arguments.override = [*short, *arguments.override]
+    return arguments
+
+
 @cache
 def _read_commands() -> dict[str, Any]:
     return read_table(_FILE)

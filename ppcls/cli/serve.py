@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ppcls.cli.command import Arguments, command, write_output
 from ppcls.cli.infer import read_source
-from ppcls.cli.options import config_parser
+from ppcls.cli.options import parse_model_arguments
 from ppcls.deploy.models.source import ModelSource
 from ppcls.errors import UserError
 
@@ -29,7 +29,7 @@ _NAMED = re.compile(r"([A-Za-z0-9][\w.-]*)=(.+)")  # NAME=PATH
 @command
 def serve(argv: Arguments = None) -> None:
     """Serves models over HTTP until Ctrl-C or SIGTERM."""
-    arguments = config_parser("serve").parse_args(argv)
+    arguments = parse_model_arguments("serve", argv)
     if arguments.max_images > arguments.max_waiting:
         raise UserError(
             f"--max-images {arguments.max_images}: expected at most --max-waiting ({arguments.max_waiting}), "

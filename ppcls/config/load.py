@@ -20,7 +20,7 @@ from ppcls.config.paddleclas import describe_other_file, translate_paddleclas
 from ppcls.config.schema import Config
 from ppcls.config.sections.run import MODULE_NAME
 from ppcls.errors import UserError
-from ppcls.files import open_regular
+from ppcls.files import expand_home, open_regular
 from ppcls.registry import import_user_module, suggest
 
 _MAX_BYTES = 1 << 20
@@ -28,7 +28,7 @@ _MAX_VALUES = 100_000
 _MAX_LENGTH = 10_000  # characters of one value
 _MAX_DEPTH = 50  # nested mappings and lists
 _SHOWN_LENGTH = 100  # characters of an override in messages
-_FORM = "expected path=value, such as Global.epochs=10"
+_FORM = "expected path=value, such as Global.epochs=10; put images before -o"
 _TOO_LONG = f"expected a value of at most {_MAX_LENGTH:,} characters, found more"
 _INSTALLED = Path(__file__).parents[1] / "configs"  # in a checkout, this is a link to configs/
 _UNUSABLE = re.compile("[\0\ud800-\udfff]")  # characters that file names can't contain
@@ -107,13 +107,8 @@ class _Dumper(yaml.SafeDumper):
     """Writes YAML, and quotes text that `_Loader` would read as a number."""
 
 
-def _expand_home(text: str) -> str:
-    """Expands a leading ``~/``, which the shell does not do in ``-o KEY=~/…``."""
-    return str(Path(text).expanduser()) if text.startswith("~/") else text
-
-
 def _text(loader: _Loader, node: yaml.ScalarNode) -> str:
-    return _expand_home(str(loader.construct_scalar(node)))
+    return expand_home(str(loader.construct_scalar(node)))
 
 
 _TIME = "tag:yaml.org,2002:timestamp"
@@ -372,7 +367,7 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
         return {str(key): _plain(item, where, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item, where, depth + 1) for item in value]
-    return _expand_home(str(value)) if isinstance(value, (str, PurePath)) else value
+    return expand_home(str(value)) if isinstance(value, (str, PurePath)) else value
 
 
 def dump_config(config: Config) -> str:

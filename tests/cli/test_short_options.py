@@ -10,6 +10,7 @@ import yaml
 from paths import ROOT
 
 from ppcls.cli.eval import evaluate
+from ppcls.cli.export import export
 from ppcls.cli.infer import infer
 from ppcls.cli.options import EVAL_FLAGS, TRAIN_FLAGS
 from ppcls.cli.train import train
@@ -178,6 +179,33 @@ def test_eval_flag_sets_its_keys(
 ) -> None:
     config = print_config(capsys, "-c", RESNET50, *arguments, command=evaluate)
     assert {key: value_at(config, key) for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "expected"),
+    [
+        (infer, ["--topk", "5"], {"Infer.PostProcess.topk": 5}),
+        (infer, ["--batch-size", "8"], {"Infer.batch_size": 8}),
+        (infer, ["--device", "cpu"], {"Global.device": "cpu"}),
+        (infer, ["--device", "cpu", "-o", "Global.device=auto"], {"Global.device": "auto"}),
+        (export, ["--output", "onnx"], {"Global.save_inference_dir": "onnx"}),
+    ],
+)
+def test_model_flag_sets_its_key(
+    command: Any, arguments: list[str], expected: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = print_config(capsys, "-c", RESNET50, *arguments, command=command)
+    assert {key: value_at(config, key) for key in expected} == expected
+
+
+def test_home_folder_is_expanded_after_an_equals_sign(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(pictures.parent))
+    config = print_config(capsys, "--data=~/pictures")
+    assert value_at(config, "DataLoader.Train.dataset.image_root") == str(pictures)
+    assert train(["--data=~/pictures", "--output=~/run", "--epochs", "1", "--model=Wrong"]) == 1
+    assert "no such folder" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("command", "flags"), [(train, TRAIN_FLAGS), (evaluate, EVAL_FLAGS)])

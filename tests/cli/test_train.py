@@ -45,7 +45,7 @@ def test_missing_config_error_lists_existing_configs(fails: Fails, tmp_path: Pat
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("Global.epochs", "expected path=value, such as Global.epochs=10"),
+        ("Global.epochs", "expected path=value, such as Global.epochs=10; put images before -o"),
         ("Global.epoch=2", "Global.epoch: unknown key; did you mean 'epochs'?"),
         ("Global.epochs=two", "Global.epochs: expected an integer > 0, got 'two'"),
         (f"{DATA}.transform_ops[3]=1", "is a list: expected a number from 0 to 2, got '3'"),

@@ -118,9 +118,9 @@ def test_override_never_runs_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "text"),
     [
-        ("Global.epochs", "expected path=value, such as Global.epochs=10"),
-        ("=5", "expected path=value, such as Global.epochs=10"),
-        ("Global..epochs=5", "expected path=value, such as Global.epochs=10"),
+        ("Global.epochs", "expected path=value, such as Global.epochs=10; put images before -o"),
+        ("=5", "expected path=value, such as Global.epochs=10; put images before -o"),
+        ("Global..epochs=5", "expected path=value, such as Global.epochs=10; put images before -o"),
         ("Global.epochs.x=1", "Global.epochs is 8, so it has no 'x'"),
         ("Metric.Eval[1]=1", "Metric.Eval is a list: expected a number from 0 to 0, got '1'"),
         ("Metric.Eval.-1=1", "Metric.Eval is a list: expected a number from 0 to 0, got '-1'"),

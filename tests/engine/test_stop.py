@@ -91,7 +91,7 @@ def test_killed_and_stopped_run_ends_like_undisturbed_run(
         assert run.process.returncode == (143 if number == signal.SIGTERM else -number), said
         for folder in (tmp_path / "broken" / "checkpoints").glob("step_*"):
             verify(folder)
-    assert "stopped by SIGTERM; resume with -o Global.checkpoints=auto" in said
+    assert "stopped by SIGTERM; resume with --resume (Global.checkpoints=auto)" in said
     updates = [int(line.split()[0]) for line in run.lines("saved")]
     assert len(set(updates)) == len(updates), "one checkpoint for the signal"
     assert verify(tmp_path / "broken" / "latest").update == updates[-1]

@@ -29,6 +29,8 @@ from ppcls.data.transforms.specs import ToCHWImage, plan_chain
 from ppcls.deploy.models.description import describe_model
 from ppcls.engine.core.networks import build_network
 from ppcls.weights.files import fill_model, read_weights
+from ppcls.weights.manifest import Manifest
+from ppcls.weights.store import Store
 
 TOOL = ROOT / "tools" / "export.py"
 NO_DRAWS = np.zeros(0, np.float32)
@@ -190,6 +192,24 @@ def test_export_tool_prints_only_its_result(tmp_path: Path, weights: Path) -> No
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert again.returncode == 1
     assert f"{folder}: exists already and is not overwritten" in again.stderr
+
+
+def test_export_of_a_moved_run_writes_into_the_folder_of_the_run(
+    tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = config_tree(weights, None)
+    tree["Global"] |= {"output_dir": "runs/pets", "save_inference_dir": "runs/pets/inference"}
+    config = write_config(tmp_path / "config.yaml", tree).read_bytes()
+    store = Store(tmp_path / "moved")
+    manifest = Manifest(serial=1, update=1, epoch=1, step=0, versions={}, files={})
+    files = [("model.safetensors", [weights.read_bytes()]), ("config.yaml", [config])]
+    store.link("best_model", store.write(files, manifest))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert export_cli.export(["--model", "../moved"]) == 0
+    assert (tmp_path / "moved" / "inference" / "inference.yml").is_file()
+    assert export_cli.export(["--model", "../moved/best_model", "--output", "chosen"]) == 0
+    assert [path.name for path in Path().iterdir()] == ["chosen"]
 
 
 def test_export_does_not_change_a_filled_folder(
