@@ -134,7 +134,7 @@ def dry_run(config: Config, runtime: Runtime) -> str:
                 + ("" if run.evaluator is None else ", and two batches of an evaluation"),
                 *_short_epochs(run.state),
                 *describe(measured),
-                f"memory        at most {peak_memory(runtime).describe()}",
+                f"memory        peak: {peak_memory(runtime).describe()}",
                 *([run.memory_report()] if run.memory_report is not None else []),
                 f"advice        {advise(_loading_speed(split, feed, run.state, measured))}",
                 _describe_written(run),

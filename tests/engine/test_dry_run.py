@@ -61,7 +61,7 @@ def test_dry_run_prints_figures_and_writes_nothing(
     found = figures(said)
     assert "dry run: 3 updates after 2 to warm up, 3 that repeat one batch, " in said
     assert re.search(r" \(h:mm:ss\) for 120 updates and 8 evaluations of \d", found["whole run"])
-    assert re.search(r"at most this process \d+ MiB$", found["memory"])
+    assert re.search(r"peak: this process \d+ MiB$", found["memory"])
     assert said.endswith("nothing was written\n")
     assert files(tmp_path) == before
     assert not (tmp_path / "run").exists()
@@ -180,6 +180,6 @@ def test_dry_run_on_gpu_prints_memory(make_yaml: Callable[..., Path], tmp_path: 
     done = train_on_gpu(make_yaml(), "Global.epochs=2", "--dry-run")
     assert done.returncode == 0, done.stderr
     found = figures(done.stdout)
-    assert re.search(r"at most Paddle \d+ MiB of GPU memory, \d+ of it in tensors; ", found["memory"])
+    assert re.search(r"peak: Paddle \d+ MiB of GPU memory \(\d+ MiB in tensors\), this process ", found["memory"])
     assert "\nGPU memory in use: Paddle " in done.stdout
     assert not (tmp_path / "run").exists()
