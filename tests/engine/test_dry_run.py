@@ -180,6 +180,6 @@ def test_dry_run_on_gpu_prints_memory(make_yaml: Callable[..., Path], tmp_path: 
     done = train_on_gpu(make_yaml(), "Global.epochs=2", "--dry-run")
     assert done.returncode == 0, done.stderr
     found = figures(done.stdout)
-    assert re.search(r"peak: Paddle \d+ MiB of GPU memory \(\d+ MiB in tensors\), this process ", found["memory"])
+    assert re.search(r"peak: Paddle \d+ MiB of GPU memory \(\d+ MiB in tensors\), ", found["memory"])
     assert "\nGPU memory in use: Paddle " in done.stdout
     assert not (tmp_path / "run").exists()
