@@ -22,8 +22,8 @@ from ppcls.arch.layers.windows import WindowAttention, add_constant
 
 _HIDDEN = 512  # width of the hidden layer in the network that computes position biases
 _MAX_BIAS, _MAX_SCALE = 16.0, 100.0
-# Added to the norms of queries and keys. With a smaller value, the gradients of padding overflow in float16.
-_EPSILON = 1e-4
+# Minimum norm of queries and keys. With a smaller value, the gradients of padding overflow in float16.
+_MIN_NORM = 1e-4
 
 
 class CosineAttention(WindowAttention):
@@ -70,7 +70,8 @@ def _normalize(x: Tensor) -> Tensor:
     """Returns vectors scaled to length 1, computed in float32. Zero vectors stay zero."""
     exact = x.astype("float32")
     squares = exact.square().sum(axis=-1, keepdim=True)
-    return (exact * (squares + _EPSILON**2).rsqrt()).astype(x.dtype)
+    # Paddle2ONNX 1.3 omits the addition of a number below 1e-6, so zero vectors would become NaN.
+    return (exact * squares.clip(min=_MIN_NORM**2).rsqrt()).astype(x.dtype)
 
 
 def log_distances(window: int, trained_window: int) -> NDArray[np.float32]:
