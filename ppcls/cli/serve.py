@@ -47,8 +47,10 @@ def serve(argv: Arguments = None) -> None:
         served = f"{', '.join(sources)} {'is' if len(sources) == 1 else 'are'} served on {address}"
         end = "until Ctrl-C or SIGTERM\n"
         if shared:
+            from ppcls.serve.request_log import configure_log
             from ppcls.serve.workers import WorkerProcesses
 
+            configure_log(arguments.log_format, arguments.access_log)
             port = bound.getsockname()[1]
             workers = WorkerProcesses(_serve_shared, (arguments, port), arguments.workers, arguments.timeout)
             workers.run(lambda: write_output(f"{served} by {arguments.workers} workers {end}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -19,6 +20,7 @@ from typing import Any
 from ppcls.errors import UserError
 
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # folder in which prometheus_client stores metrics per process
+_LOG = logging.getLogger("ppcls.serve.workers")
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _EXTRA_SECONDS = 10.0  # additional seconds within which a worker must end after its last requests
 _RETRY_SECONDS = 10.0  # seconds between two attempts to restart a worker
@@ -116,8 +118,7 @@ class WorkerProcesses:
         """Removes a process that has ended, and logs its exit code."""
         worker.process.join()
         code, pid = worker.process.exitcode, worker.process.pid
-        sys.stderr.write(f"warning: worker process {pid} ended with exit code {code}; restarting it\n")
-        sys.stderr.flush()
+        _LOG.warning("worker process %s ended with exit code %s; restarting it", pid, code)
         worker.channel.close()
         self._workers.remove(worker)
         from prometheus_client.multiprocess import mark_process_dead
@@ -133,11 +134,13 @@ class WorkerProcesses:
             self._workers.remove(worker)
             if not self._workers:
                 raise
-            sys.stderr.write(
-                f"warning: {error}. {len(self._workers)} of {self._count} workers serve; "
-                f"trying again in {_RETRY_SECONDS:g} s\n"
+            _LOG.warning(
+                "%s. %s of %s workers serve; trying again in %g s",
+                error,
+                len(self._workers),
+                self._count,
+                _RETRY_SECONDS,
             )
-            sys.stderr.flush()
             return False
 
     def _stop_all(self) -> None:

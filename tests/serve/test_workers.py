@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -30,7 +31,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def server(model: Path, tmp_path: Path) -> Iterator[Running]:
-    with running(tmp_path, "--model", model, "--workers", str(WORKERS), "--max-batch", "2") as started:
+    options = ["--workers", str(WORKERS), "--max-batch", "2", "--log-format", "json"]
+    with running(tmp_path, "--model", model, *options) as started:
         yield started
 
 
@@ -66,8 +68,10 @@ def test_workers_share_the_port_and_one_that_is_killed_is_replaced(
     killed = min(before)
     os.kill(killed, signal.SIGKILL)
     assert server.process.stderr is not None
-    warning = f"warning: worker process {killed} ended with exit code -9"
-    assert any(warning in line for line in server.process.stderr), "the runtime may write lines of its own"
+    text = f"worker process {killed} ended with exit code -9; restarting it"
+    # The runtime may write lines of its own.
+    warning = json.loads(next(line for line in server.process.stderr if text in line))
+    assert (warning["level"], warning["message"]) == ("warning", text)
     end = time.monotonic() + GUARD
     while len(worker_processes(server)) < WORKERS and time.monotonic() < end:
         time.sleep(0.05)
