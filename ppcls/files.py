@@ -54,6 +54,11 @@ def retry_io(act: Callable[[], _T], delays: Sequence[float] | None = None) -> _T
     return act()
 
 
+def is_image_name(name: str, extensions: tuple[str, ...]) -> bool:
+    """Returns whether a file has one of the extensions and is not hidden, such as macOS's ``._1.jpg``."""
+    return name.lower().endswith(extensions) and not name.startswith(".")
+
+
 def expand_home(text: str) -> str:
     """Expands a leading ``~/``, which the shell does not do after an equals sign."""
     return str(Path(text).expanduser()) if text.startswith("~/") else text

@@ -13,10 +13,11 @@ from ppcls.errors import UserError, raise_line_errors
 from ppcls.files import read_regular
 
 LABEL_LIST = "label_list.txt"
-_PARTS = ("train", "val")
+_PARTS = {"train": ("train",), "val": ("val", "valid", "validation")}  # names of the folders of each part
 # Keys that DataLoader.Eval copies from DataLoader.Train if both are parts of one folder.
 _SHARED = ("image_root", "val_share", "split_seed", "extensions", "follow_links")
 _FOLDER = "ImageFolderDataset"
+_MAC_METADATA = "__MACOSX"  # folder that macOS adds to ZIP archives
 _ASSUMED_CLASSES = 1000  # number of classes for the validation of other keys if they can't be counted
 # Control characters, line breaks, and bytes that are not UTF-8: label_list.txt has one UTF-8 line per class.
 _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -29,7 +30,9 @@ def list_class_folders(root: Path) -> tuple[str, ...]:
         UserError: A name contains characters that ``label_list.txt`` does not support.
     """
     names = sorted(
-        entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith(".")
+        entry.name
+        for entry in os.scandir(root)
+        if entry.is_dir() and not entry.name.startswith(".") and entry.name != _MAC_METADATA
     )
     raise_line_errors(
         [
@@ -45,8 +48,8 @@ def list_class_folders(root: Path) -> tuple[str, ...]:
 def find_class_root(root: Path, part: Literal["train", "val"] | None) -> tuple[Path, bool]:
     """Finds the class folders of a part of an image folder.
 
-    If ``root`` has subfolders ``train`` and ``val`` with class folders, these are the parts. Otherwise the
-    images are split at random.
+    If ``root`` has subfolders ``train`` and ``val`` with class folders, these are the parts. ``valid`` and
+    ``validation`` are other names of ``val``. Otherwise the images are split at random.
 
     Args:
         root: Image folder.
@@ -60,7 +63,12 @@ def find_class_root(root: Path, part: Literal["train", "val"] | None) -> tuple[P
     """
     if part is None or not root.is_dir():
         return root, part is None
-    parts = [name for name in _PARTS if (root / name).is_dir() and list_class_folders(root / name)]
+    parts = {
+        name: folder
+        for name, folders in _PARTS.items()
+        for folder in reversed(folders)
+        if (root / folder).is_dir() and list_class_folders(root / folder)
+    }
     if not parts and (
         near := [folder for folder in list_class_folders(root) if _is_misnamed_part(root / folder)]
     ):
@@ -69,18 +77,19 @@ def find_class_root(root: Path, part: Literal["train", "val"] | None) -> tuple[P
             f"lower case, or set image_root to {root / near[0]} to split its images at random"
         )
     if len(parts) == 1:
-        missing = next(name for name in _PARTS if name not in parts)
+        missing, (present,) = next(name for name in _PARTS if name not in parts), parts.values()
         raise UserError(
-            f"{root}: contains a folder {parts[0]} with class folders, but no folder {missing}; rename the "
-            f"folder with the remaining images to {missing}, or set image_root to {root / parts[0]} to split "
+            f"{root}: contains a folder {present} with class folders, but no folder {missing}; rename the "
+            f"folder with the remaining images to {missing}, or set image_root to {root / present} to split "
             "its images at random"
         )
-    return (root / part, True) if parts else (root, False)
+    return (root / parts[part], True) if parts else (root, False)
 
 
 def _is_misnamed_part(folder: Path) -> bool:
     """Returns whether a folder with a name such as ``Train`` contains class folders, so it is not a class."""
-    return folder.name.lower() in _PARTS and len(list_class_folders(folder)) > 0
+    is_part = any(folder.name.lower() in names for names in _PARTS.values())
+    return is_part and len(list_class_folders(folder)) > 0
 
 
 def fill_from_class_folders(tree: dict[str, Any]) -> None:

@@ -219,9 +219,11 @@ def _build_order(
         size = str(order.global_batch)
         if order.global_batch_size is None:
             size = f"{order.batch_size} x {world} processes" if world > 1 else str(order.batch_size)
+        key = spec.batch_setting[0]
+        option = " (--batch-size)" if key == "batch_size" else ""
         raise UserError(
             f"{index.source}: {order.size} images{per_epoch} are fewer than one batch of {size}; "
-            f"decrease DataLoader.Train.sampler.{spec.batch_setting[0]}"
+            f"decrease DataLoader.Train.sampler.{key}{option}"
         )
     return order
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -99,7 +99,8 @@ def build_run(
     if isinstance(step, GraphedStep) and evaluator is not None:
         evaluator = replace(evaluator, forward=GraphedForward(step.capture, lambda: step.captured))
     memory_report = _check_memory(config, runtime, notes)
-    notes.append(execution)
+    if runtime.device == "gpu":  # on a CPU there is nothing to choose
+        notes.append(execution)
     return replace(
         run, state=state, step=step, evaluator=evaluator, memory_report=memory_report, notes=tuple(notes)
     )
@@ -204,12 +205,8 @@ def _restore(run: Run) -> list[str]:
 def _describe_model(config: Config, state: TrainState) -> list[str]:
     world = state.runtime.world_size
     notes = [f"{config.Arch.name}, {state.precision.name}, {len(state.loader)} batches per epoch"]
-    if state.runtime.device == "cpu" and (flops := architecture(config.Arch.name).flops) >= _LARGE_FLOPS:
-        small = architecture(_SMALL)
-        notes.append(
-            f"{config.Arch.name} is slow on a CPU; {_SMALL} needs about 1/{flops / small.flops:.0f} of its "
-            f"operations (--model {_SMALL})"
-        )
+    if state.runtime.device == "cpu":
+        notes += suggest_small_model(config.Arch.name, config.Global.image_shape)
     if isinstance(config.Arch, (DistillationModel, RecModel)):
         notes.append(config.Arch.describe())
     if (scale := rate_scale(config.Global, state.loader.order)) is not None:
@@ -220,6 +217,17 @@ def _describe_model(config: Config, state: TrainState) -> list[str]:
         alone = "one process: Global.sync_bn has no effect"
         notes.append(f"BatchNorm over the batches of {f'all {world} processes' if world > 1 else alone}")
     return notes
+
+
+def suggest_small_model(name: str, image_shape: Sequence[int]) -> list[str]:
+    """Returns a log line if an architecture is slow on a CPU with images of this shape [C, H, W]."""
+    arch, small = architecture(name), architecture(_SMALL)
+    if arch.flops * image_shape[1] * image_shape[2] < _LARGE_FLOPS * arch.side**2:
+        return []
+    return [
+        f"{name} is slow on a CPU; {_SMALL} needs about 1/{arch.flops / small.flops:.0f} of its operations "
+        f"(--model {_SMALL})"
+    ]
 
 
 def _describe_data(config: Config, run: Run) -> list[str]:

@@ -68,7 +68,7 @@ class Runtime:
         processes = f"{self.world_size} process{'es' if self.world_size > 1 else ''}"
         return (
             f"Paddle {paddle.__version__} on {device}, {processes}; {self.cores} cores per process: "
-            f"Paddle {self.threads} threads{note}, DALI {self.cores} unless set"
+            f"Paddle uses {self.threads} threads{note}"
         )
 
     def synchronize(self) -> None:

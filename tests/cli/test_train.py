@@ -148,7 +148,7 @@ def test_empty_list_is_rejected(fails: Fails, images: Path) -> None:
 def test_batch_larger_than_the_data_set_is_rejected(fails: Fails, images: Path) -> None:
     message = fails(train, "DataLoader.Train.sampler.batch_size=10")
     assert message.startswith(f"{images}/list.txt: 9 images are fewer than one batch of 10; ")
-    assert message.endswith(" DataLoader.Train.sampler.batch_size\n")
+    assert message.endswith(" DataLoader.Train.sampler.batch_size (--batch-size)\n")
 
 
 DAMAGES: dict[str, tuple[Callable[[bytes], bytes] | None, str]] = {

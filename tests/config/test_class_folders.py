@@ -43,6 +43,19 @@ def test_find_class_root_uses_folders_train_and_val(tmp_path: Path) -> None:
     assert find_class_root(root, None) == (root, True)
 
 
+@pytest.mark.parametrize("name", ["valid", "validation"])
+def test_find_class_root_accepts_other_names_of_val(tmp_path: Path, name: str) -> None:
+    root = make_folders(tmp_path, "train/a", "train/b", f"{name}/a", f"{name}/b", "test/x")
+    assert find_class_root(root, "val") == (root / name, True)
+    make_folders(root, "val/a", "val/b")
+    assert find_class_root(root, "val") == (root / "val", True)
+
+
+def test_fill_does_not_count_metadata_of_macos(tmp_path: Path) -> None:
+    root = make_folders(tmp_path, "cat", "dog", "__MACOSX/cat")
+    assert load_config(FINETUNE, [f"{KEY}={root}"]).Arch.class_num == 2
+
+
 def test_find_class_root_accepts_classes_named_train_and_val(tmp_path: Path) -> None:
     root = make_folders(tmp_path, "train", "val", "bus")
     assert find_class_root(root, "train") == (root, False)

@@ -75,7 +75,7 @@ def test_build_loader_rejects_epoch_smaller_than_batch(
     with pytest.raises(UserError) as caught:
         loader_of(config, **sampler)
     listing = config.DataLoader.Train.dataset.cls_label_path  # type: ignore[union-attr]
-    name = "global_batch_size" if "global_batch_size" in sampler else "batch_size"
+    name = "global_batch_size" if "global_batch_size" in sampler else "batch_size (--batch-size)"
     assert str(caught.value) == f"{listing}: {text}decrease DataLoader.Train.sampler.{name}"
 
 

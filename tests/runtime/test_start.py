@@ -35,8 +35,7 @@ def test_describe_names_device_processes_and_threads() -> None:
     assert Runtime().is_main
     assert not Runtime(rank=1, world_size=2).is_main
     assert Runtime(rank=1, world_size=2, cores=3, threads=2).describe() == (
-        f"Paddle {paddle.__version__} on CPU, 2 processes; "
-        "3 cores per process: Paddle 2 threads, DALI 3 unless set"
+        f"Paddle {paddle.__version__} on CPU, 2 processes; 3 cores per process: Paddle uses 2 threads"
     )
     assert "on GPU 1, 1 process; " in Runtime(device="gpu", device_id=1).describe()
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ppcls.data.images.header import check_size
 from ppcls.errors import UserError
-from ppcls.files import IMAGE_EXTENSIONS
+from ppcls.files import IMAGE_EXTENSIONS, is_image_name
 
 NOT_REGULAR = "not a regular file"
 
@@ -69,7 +69,7 @@ def _list_folder(root: Path) -> list[Path]:
         Path(folder) / file
         for folder, _, files in os.walk(root, onerror=fail)
         for file in files
-        if file.lower().endswith(IMAGE_EXTENSIONS)
+        if is_image_name(file, IMAGE_EXTENSIONS)
     )
 
 

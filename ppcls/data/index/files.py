@@ -17,7 +17,7 @@ from ppcls.data.images.header import DecodeError
 from ppcls.data.images.paths import NOT_REGULAR, find_unsafe_paths, read_regular_file
 from ppcls.data.index.class_names import list_class_folders
 from ppcls.errors import UserError, raise_line_errors
-from ppcls.files import read_regular, retry_io
+from ppcls.files import is_image_name, read_regular, retry_io
 
 _MAX_DIGITS = 18  # maximum number of digits of a label; Python does not parse thousands of digits
 _MAX_CAMERA = 10**9 - 1
@@ -287,7 +287,7 @@ def read_folder(
         for folder, folders, files in os.walk(root / name):
             folders.sort()
             relative = Path(folder).relative_to(root)
-            images = sorted(file for file in files if file.lower().endswith(extensions))
+            images = sorted(file for file in files if is_image_name(file, extensions))
             if len(images) < len(files):
                 skipped.update(count_skipped(files, extensions))
             paths += [os.fsencode(relative / file) for file in images]
@@ -364,8 +364,8 @@ def _path_problem(path: str, separator: str, delimiter: str, *, labelled: bool =
 
 def _label_problem(label: str, class_num: int | None) -> str | None:
     if not re.fullmatch("-?[0-9]+", label):
-        hint = "; for several labels use MultiLabelDataset" if "," in label else ""
-        return f"expected a whole number as label, got {label[:_SHOWN]!r}{hint}"
+        hint = "for several labels use MultiLabelDataset" if "," in label else "number the classes from 0"
+        return f"expected a whole number as label, got {label[:_SHOWN]!r}; {hint}"
     if len(label) <= _MAX_DIGITS and int(label) >= 0 and (class_num is None or int(label) < class_num):
         return None
     if class_num is None:

@@ -18,6 +18,7 @@ from ppcls.data.index.class_names import join_first
 from ppcls.data.index.files import FileIndex, read_folder
 from ppcls.data.index.split import choose_validation
 from ppcls.errors import UserError
+from ppcls.files import is_image_name
 
 _UNBALANCED = 10  # ratio of the largest to the smallest class
 _ENDS = 5  # number of the largest classes, and of the smallest classes, that are listed
@@ -64,8 +65,10 @@ def describe_folders(
     empty = _classes_without_images(classes, train)
     if dataset.part is None:
         return [f"{dataset.image_root}: classes without training images: {empty}"] if empty else []
-    _, has_part_folders = find_class_root(Path(dataset.image_root), dataset.part)
-    source = "its folders train and val" if has_part_folders else f"val_share {dataset.val_share:g}"
+    folder, has_part_folders = find_class_root(Path(dataset.image_root), "val")
+    source = (
+        f"its folders train and {folder.name}" if has_part_folders else f"val_share {dataset.val_share:g}"
+    )
     validation = "" if val is None else f", {len(val)} validation images ({source})"
     counts = f"{len(classes)} classes ({join_first(classes)}); {len(train)} training images{validation}"
     lines = [f"{dataset.image_root}: {counts}"]
@@ -84,7 +87,7 @@ def describe_unclassified_images(dataset: Dataset) -> list[str]:
         images = sorted(
             entry.name
             for entry in os.scandir(folder)
-            if entry.name.lower().endswith(dataset.extensions) and entry.is_file()
+            if is_image_name(entry.name, dataset.extensions) and entry.is_file()
         )
         if images:
             count = "1 image" if len(images) == 1 else f"{len(images)} images"

@@ -136,9 +136,11 @@ def test_describe_unclassified_images_names_both_folders(tmp_path: Path) -> None
 
 def test_read_folder_counts_skipped_files_by_ending(tmp_path: Path) -> None:
     (tmp_path / "cats").mkdir()
-    for name in ("1.jpg", "2.GIF", "3.gif", "4.heic", ".hidden", "notes"):
+    for name in ("1.jpg", "2.GIF", "3.gif", "4.heic", ".hidden", "._1.jpg", "notes"):
         (tmp_path / "cats" / name).touch()
-    assert read_folder(tmp_path, (".jpg",)).skipped == {".gif": 2, ".heic": 1, "without an ending": 1}
+    index = read_folder(tmp_path, (".jpg",))
+    assert index.skipped == {".gif": 2, ".heic": 1, "without an ending": 1}
+    assert index.paths.tolist() == [b"cats/1.jpg"]
 
 
 def test_describe_imbalance_names_the_images_per_class() -> None:
