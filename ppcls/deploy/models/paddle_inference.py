@@ -117,6 +117,7 @@ class PaddleInferenceModel:
         elif description.needs_gpu:  # the program has its final form, with float16 operators
             settings.enable_use_gpu(_GPU_MEMORY, runtime.device_id)
             settings.switch_ir_optim(False)
+            settings.enable_memory_optim()  # operators share the memory of their outputs
         else:
             settings.enable_use_gpu(_GPU_MEMORY, runtime.device_id, _GPU_PRECISIONS[precision])
         try:
