@@ -126,6 +126,13 @@ def test_calibration_error_of_any_batches_equals_formula(seed, rows, classes, si
     assert math.isfinite(metrics.values(counts.astype("float64"), 1)["ece"])
 
 
+def test_calibration_error_does_not_cancel_errors_of_low_and_high_probabilities():
+    logits = paddle.to_tensor([[0.4, 0.3, 0.3], [0.1, 0.8, 0.1]]).log()
+    metrics = build_metrics((CalibrationError(bins=2),), 3)
+    counts = metrics.counts(logits, paddle.to_tensor([0, 2])).numpy().astype("float64")
+    assert metrics.values(counts, 2)["ece"] == pytest.approx((0.6 + 0.8) / 2)
+
+
 def test_confusion_is_label_first_and_uses_largest_share():
     logits = paddle.to_tensor([[2.0, 1.0, 0.0], [0.0, 1.0, 0.5], [0.0, 1.0, 3.0]])
     want = confusion_matrix([1, 1, 0], [0, 1, 2], labels=[0, 1, 2])

@@ -11,7 +11,14 @@ from ppcls.arch.build import build_model
 from ppcls.config.sections.optimizer import AdamW, Momentum
 from ppcls.errors import UserError
 from ppcls.optimizer.build import build_optimizer
-from ppcls.optimizer.name_rules import Factors, describe_frozen, factors, freeze, layer_rates
+from ppcls.optimizer.name_rules import (
+    Factors,
+    classifier_layers,
+    describe_frozen,
+    factors,
+    freeze,
+    layer_rates,
+)
 from ppcls.optimizer.state import optimizer_state
 
 LR = {"name": "Constant", "learning_rate": 0.1}
@@ -210,3 +217,7 @@ def test_pattern_classifier_matches_the_last_layer_of_each_architecture(
     trained = {name for name, parameter in model.named_parameters() if not parameter.stop_gradient}
     frozen = freeze(make_spec(train_only="classifier"), model)
     assert trained - frozen == {f"{layer}.{kind}" for layer in expected for kind in ("weight", "bias")}
+
+
+def test_linear_layer_before_other_layers_is_no_classifier() -> None:
+    assert classifier_layers(nn.Sequential(nn.Linear(4, 7), nn.BatchNorm1D(7), nn.Linear(7, 7))) == ["2"]

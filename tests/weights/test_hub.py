@@ -102,6 +102,11 @@ def test_preprocessing_unlike_that_of_the_hub_is_a_warning(hub: ThreadingHTTPSer
     assert compare_preprocessing(same, str(MODEL)) == []
 
 
+def test_weights_of_another_architecture_expect_its_preprocessing() -> None:
+    (warning,) = compare_preprocessing(load_config("ResNet50"), "EfficientNet_lite0")
+    assert "EfficientNet_lite0 expects other images: DataLoader.Train: NormalizeImage with mean" in warning
+
+
 def test_model_of_the_hub_without_settings_gives_no_warning(hub: ThreadingHTTPServer) -> None:
     assert compare_preprocessing(load_config("ResNet50"), "hf-hub:timm/resnet18.a1_in1k") == []
 

@@ -90,6 +90,7 @@ def test_choose_validation_changes_little_for_added_image() -> None:
 def test_validation_size_checks_its_limits() -> None:
     assert validation_size(Fraction("0.2"), 1797, 10) == 359
     assert validation_size(500, 1797, 10) == 500
+    assert validation_size(1, 3, 2) == 1
     for wrong in (Fraction("0.001"), 91, Fraction("0.95")):
         with pytest.raises(UserError, match=r"--val: .*expected 1 to 90"):
             validation_size(wrong, 100, 10)
