@@ -74,7 +74,7 @@ quickstart: setup ## train on 1,797 real digits, evaluate and predict (a few min
 	@printf '\n%-12s %s\n' 'Report' '$(QUICKSTART)/report.html' 'Log' '$(QUICKSTART)/train.log' 'Curves' '$(QUICKSTART)/curves.png' \
 		'Records' '$(QUICKSTART)/metrics.jsonl' \
 		'VisualDL' 'make visualdl' \
-		'Checkpoints' '$(QUICKSTART)/' | sed '/^$$/d'
+		'Checkpoints' '$(QUICKSTART)/' 'Activate' 'source .venv/bin/activate   # before the ppcls commands above' | sed '/^$$/d'
 
 visualdl: setup ## show the run of the quick start in VisualDL on http://localhost:8040
 	@[ -d $(QUICKSTART)/visualdl ] || { echo "make: $(QUICKSTART) has no run yet; run 'make quickstart' first" >&2; exit 1; }
