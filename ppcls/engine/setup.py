@@ -99,7 +99,7 @@ def build_run(
     if isinstance(step, GraphedStep) and evaluator is not None:
         evaluator = replace(evaluator, forward=GraphedForward(step.capture, lambda: step.captured))
     memory_report = _check_memory(config, runtime, notes)
-    if runtime.device == "gpu":  # on a CPU there is nothing to choose
+    if runtime.device == "gpu" or isinstance(step, GraphedStep):  # a CPU offers no choice
         notes.append(execution)
     return replace(
         run, state=state, step=step, evaluator=evaluator, memory_report=memory_report, notes=tuple(notes)

@@ -211,8 +211,9 @@ class ImageFolderDataset(FileDataset):
     """File extensions of the images, in lower case. Other files are ignored."""
     part: Literal["train", "val"] | None = None
     """Part of the images to use; default: all images. If `image_root` has the subfolders `train` and `val`
-    (or `valid`), the part is the subfolder of this name. Otherwise the images are split at random (see `val_share`).
-    DataLoader.Eval with a part uses the image_root of DataLoader.Train unless it sets its own."""
+    (or `valid`), the part is the subfolder of this name. Otherwise the images are split at random (see
+    `val_share`). DataLoader.Eval with a part uses the image_root of DataLoader.Train unless it sets its
+    own."""
     val_share: Part = 0.2
     """Share of the images of each class in part `val` of a random split. All other images are in part
     `train`."""
