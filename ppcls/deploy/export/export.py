@@ -262,7 +262,8 @@ def _quantize(
     if count < FEWEST_CALIBRATION_IMAGES:
         raise UserError(
             f"{samples.source}: only {count} of {len(samples)} calibration images can be decoded, expected "
-            f"at least {FEWEST_CALIBRATION_IMAGES}; nothing was written"
+            f"at least {FEWEST_CALIBRATION_IMAGES}; nothing was written. Replace the damaged images, or "
+            "set a larger --calibration-images"
         )
     name = description.Global.model_name
     if file.suffix == ".xml":
@@ -345,7 +346,7 @@ def _write_model(model: nn.Layer, description: ModelDescription, folder: Path, k
     if kind == "paddle":
         _save_program(model, description, folder / _STEM)
         return find_program(folder)
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:  # the hint of a full disk names this folder
         _save_program(model, description, Path(temporary) / _STEM)
         with capture_native_output():
             converted = convert(find_program(Path(temporary)), description.Global.model_name)

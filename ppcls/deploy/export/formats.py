@@ -58,7 +58,9 @@ def check_format(kind: ExportFormat, precision: Precision, runtime: Runtime) -> 
 
 def _check_paddle(precision: Precision, runtime: Runtime) -> None:
     if precision == "int8":
-        raise UserError("--precision int8 needs --format onnx or openvino")
+        raise UserError(
+            "--precision int8 needs --format onnx or openvino, got paddle, which has no usable int8"
+        )
     if precision == "float32" or find_precision(precision, runtime) == precision:
         return
     raise UserError(

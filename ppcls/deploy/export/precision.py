@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -90,6 +91,7 @@ def quantize(
         UserError: onnxruntime cannot quantize the model, or none of its operators supports int8.
     """
     import onnx
+    from google.protobuf.message import DecodeError
     from onnxruntime import quantization
 
     methods = {
@@ -120,6 +122,16 @@ def quantize(
                         "OpTypesToExcludeOutputQuantization": list(_FLOAT_OUTPUT),
                     },
                 )
+        except (
+            DecodeError,
+            OSError,
+        ) as error:  # onnxruntime does not notice that it writes an incomplete file
+            place = tempfile.gettempdir()
+            raise UserError(
+                f"onnxruntime cannot quantize {name}: {type(error).__name__}: {error}; its temporary "
+                f"files in {place} ({shutil.disk_usage(place).free / 1e6:.0f} MB are free) may not fit; "
+                "set TMPDIR to a folder on another disk"
+            ) from None
         except (ValueError, RuntimeError, TypeError, KeyError, IndexError, AttributeError) as error:
             raise UserError(
                 f"onnxruntime cannot quantize {name}: {type(error).__name__}: {error}; "

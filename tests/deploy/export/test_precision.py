@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -244,7 +245,7 @@ def test_export_without_evaluation_images_compares_random_ones(
         ),
         (["--calibration-data", "absent/"], "absent"),
         (["--preprocess"], "--preprocess all needs --precision float32, got int8"),
-        (["--format", "paddle"], "--precision int8 needs --format onnx or openvino"),
+        (["--format", "paddle"], "--precision int8 needs --format onnx or openvino, got paddle"),
         (["--precision", "bfloat16"], "--precision bfloat16 needs --format paddle or openvino"),
     ],
 )
@@ -258,6 +259,35 @@ def test_int8_export_unusable_option_is_an_error(
     assert run_export(tmp_path, trained, "--precision", "int8", *options) == 1
     assert message in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+
+
+def test_int8_export_of_damaged_calibration_images_is_an_error_with_a_fix(
+    tmp_path: Path, trained: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(16):
+        (tmp_path / f"{number}.png").write_bytes(b"no image")
+    options = ["--calibration-data", str(tmp_path), "--calibration-images", "16"]
+    assert run_export(tmp_path, trained, "--precision", "int8", *options) == 1
+    error = capsys.readouterr().err
+    assert f"{tmp_path}: only 0 of 16 calibration images can be decoded, expected at least 16" in error
+    assert "Replace the damaged images, or set a larger --calibration-images" in error
+    assert not (tmp_path / "inference").exists()
+
+
+def test_quantize_with_a_full_temporary_folder_is_an_error(tmp_path: Path, trained: dict[str, Any]) -> None:
+    """The kernel cuts files at a limit, as a full disk does. ONNX Runtime does not notice it."""
+    assert run_export(tmp_path, trained) == 0
+    file = tmp_path / "inference/inference.onnx"
+    model = file.read_bytes()
+    images = [np.zeros((1, 3, 32, 32), np.float32)]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(model) // 2, before[1]))
+        with pytest.raises(UserError, match=r"may not fit; set TMPDIR to a folder on another disk"):
+            quantize(file, "PPLCNet_x0_25", "x", images, "minmax")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert file.read_bytes() == model
 
 
 def test_int8_export_without_training_images_is_an_error(
