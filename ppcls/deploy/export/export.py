@@ -144,6 +144,7 @@ def export_model(
             f"--preprocess all needs --precision float32, got {settings.precision}: only float32 computes "
             "pixels exactly; use --preprocess normalize"
         )
+    _check_calibration(kind, settings)
     check_format(kind, settings.precision, runtime)
     if source.config is None:
         raise UserError(
@@ -214,6 +215,23 @@ def export_model(
         ) from None
     files = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
     return ExportResult(files, description, difference, quantized, reason)
+
+
+def _check_calibration(kind: ExportFormat, settings: PrecisionSettings) -> None:
+    """Checks that the export uses the given calibration settings.
+
+    Raises:
+        UserError: It does not use them.
+    """
+    if settings.calibration_data and settings.precision != "int8":
+        raise UserError(
+            f"--calibration-data needs --precision int8, got {settings.precision}; remove it, or export int8"
+        )
+    if kind == "openvino" and settings.calibration != "percentile":
+        raise UserError(
+            f"--calibration {settings.calibration} needs --format onnx, got openvino, for which NNCF chooses "
+            "the ranges; remove it"
+        )
 
 
 def _load_gpu_network(config: Config, weights: Path, *, transpose: bool) -> GpuNetwork:

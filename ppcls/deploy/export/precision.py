@@ -53,8 +53,10 @@ def need_precision_tools(precision: Precision) -> None:
     try:
         if precision == "int8":
             import onnxruntime.quantization
+
+            onnxruntime.disable_telemetry_events()
         if precision == "float16":
-            import onnxruntime.transformers.float16  # noqa: F401
+            import onnxruntime.transformers.float16
     except ImportError as error:
         raise UserError(f"--precision {precision}: {error}; pip install {_PACKAGES}") from None
 
@@ -122,10 +124,8 @@ def quantize(
                         "OpTypesToExcludeOutputQuantization": list(_FLOAT_OUTPUT),
                     },
                 )
-        except (
-            DecodeError,
-            OSError,
-        ) as error:  # onnxruntime does not notice that it writes an incomplete file
+        except (DecodeError, OSError) as error:
+            # onnxruntime does not notice when it writes an incomplete file, and cannot decode it later.
             place = tempfile.gettempdir()
             raise UserError(
                 f"onnxruntime cannot quantize {name}: {type(error).__name__}: {error}; its temporary "

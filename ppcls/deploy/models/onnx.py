@@ -18,6 +18,9 @@ _RUN_ERRORS = (native.Fail, native.RuntimeException, native.InvalidArgument)
 _LOAD_ERRORS = (*_RUN_ERRORS, native.InvalidGraph, native.InvalidProtobuf, native.NotImplemented)
 
 
+onnxruntime.disable_telemetry_events()
+
+
 class OnnxModel:
     """An `InferenceModel` that runs an ``.onnx`` file.
 

@@ -247,6 +247,8 @@ def test_export_without_evaluation_images_compares_random_ones(
         (["--preprocess"], "--preprocess all needs --precision float32, got int8"),
         (["--format", "paddle"], "--precision int8 needs --format onnx or openvino, got paddle"),
         (["--precision", "bfloat16"], "--precision bfloat16 needs --format paddle or openvino"),
+        (["--precision", "float16", "--calibration-data", "."], "--calibration-data needs --precision int8"),
+        (["--format", "openvino", "--calibration", "entropy"], "--calibration entropy needs --format onnx"),
     ],
 )
 def test_int8_export_unusable_option_is_an_error(
