@@ -355,7 +355,7 @@ def _check_empty(folder: Path) -> None:
     if os.path.lexists(folder) and not empty:
         raise UserError(
             f"{folder}: exists already and is not overwritten; "
-            "delete it, or set Global.save_inference_dir to another folder"
+            "delete it, or choose another folder (--output, Global.save_inference_dir)"
         )
 
 

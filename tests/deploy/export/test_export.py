@@ -220,7 +220,7 @@ def test_export_does_not_change_a_filled_folder(
     assert export(tmp_path, config_tree(weights, None)) == 1
     assert capsys.readouterr().err == (
         f"error: {tmp_path / 'inference'}: exists already and is not overwritten; "
-        "delete it, or set Global.save_inference_dir to another folder\n"
+        "delete it, or choose another folder (--output, Global.save_inference_dir)\n"
     )
     assert [each.name for each in (tmp_path / "inference").iterdir()] == ["mine"]
 
