@@ -54,6 +54,7 @@ from ppcls.files import new_folder, write_text
 from ppcls.runtime.hardware import usable_cores
 from ppcls.runtime.start import Runtime
 from ppcls.weights.manifest import read_record
+from ppcls.zoo import ZOO
 
 _STEM = "inference"
 _PROBE_BYTES = 1 << 16  # size of a test file, which does not fit on a full disk
@@ -162,19 +163,18 @@ def export_model(
     trained = nn.Sequential(network, activation)
     trained.eval()
     model, finish = trained, None
-    # `check_format` has checked that float16 models for Paddle run on a GPU.
-    for_gpu = kind == "paddle" and settings.precision == "float16" and has_gpu_form(network)
-    if for_gpu:
-        model = nn.Sequential(
-            _load_gpu_network(config, source.file, transpose=preprocess is None), activation
-        )
+    gpu_network = None
+    if kind == "paddle" and settings.precision == "float16":  # `check_format` allows this only on a GPU
+        gpu_network = _load_gpu_network(config, source.file, transpose=preprocess is None)
+    if gpu_network is not None:
+        model = nn.Sequential(gpu_network, activation)
     if preprocess is not None:
         specs: Sequence[Transform] = [op.spec for op in ops]
         description = description.with_pixel_input(preprocess)
         if preprocess == "normalize":
             specs = split_chain(specs)[1]
             ops, finish = description.chain(), plan_chain(specs, "CHW")
-        if for_gpu:
+        if gpu_network is not None:
             specs = [spec for spec in specs if not isinstance(spec, ToCHWImage)]
         model = nn.Sequential(PreprocessingLayer(specs), model)
     model.eval()
@@ -191,7 +191,9 @@ def export_model(
             if is_exact:
                 exported = load_exported(file, description, Runtime())
                 difference = compare(exported, description, ops, run_trained)
-            record = ExportRecord(precision=settings.precision, device="gpu" if for_gpu else None)
+            record = ExportRecord(
+                precision=settings.precision, device="gpu" if gpu_network is not None else None
+            )
             if settings.precision == "float16":
                 _convert_to_float16(file)
             if calibration is not None:
@@ -234,9 +236,14 @@ def _check_calibration(kind: ExportFormat, settings: PrecisionSettings) -> None:
         )
 
 
-def _load_gpu_network(config: Config, weights: Path, *, transpose: bool) -> GpuNetwork:
+def _load_gpu_network(config: Config, weights: Path, *, transpose: bool) -> GpuNetwork | None:
+    """Returns the network in the form for GPUs; None if it has no such form."""
+    entry = ZOO.get(config.Arch.exported.name)
+    if entry is None or entry.fixed_input:  # the user's own architectures may not support NHWC
+        return None
     channels_last = config.model_copy(update={"Arch": config.Arch.with_data_format("NHWC")})
-    return GpuNetwork(load_network(channels_last, weights), transpose=transpose)
+    network = load_network(channels_last, weights)
+    return GpuNetwork(network, transpose=transpose) if has_gpu_form(network) else None
 
 
 def _read_calibration(config: Config, settings: PrecisionSettings) -> ImageSamples | None:
@@ -292,7 +299,10 @@ def _quantize(
 
 
 def _convert_to_float16(file: Path) -> None:
-    """Converts an ONNX or OpenVINO model in place. Paddle Inference converts programs when it loads them."""
+    """Converts an ONNX or OpenVINO model in place.
+
+    Programs of Paddle contain float16 already, or Paddle Inference converts them when it loads them.
+    """
     if file.suffix == ".onnx":
         file.write_bytes(to_float16(file.read_bytes()))
     elif file.suffix == ".xml":

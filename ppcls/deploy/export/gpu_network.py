@@ -27,18 +27,19 @@ _IMAGE_CHANNELS = 4  # in half precision, cuDNN is slow with 3 channels
 def has_gpu_form(network: nn.Layer) -> bool:
     """Returns whether `GpuNetwork` supports a network.
 
-    The network must contain convolutions, and no normalization except that of `ConvNorm`. Grouped and
+    The network must contain NHWC convolutions, and no normalization except that of `ConvNorm`. Grouped and
     depthwise convolutions are not supported, because Paddle's kernels for NHWC images are slow.
     """
     layers = network.sublayers()
     units = [layer for layer in layers if isinstance(layer, ConvNorm)]
     parts = {id(getattr(unit, name)) for unit in units for name in unit.names}
     others = [layer for layer in layers if id(layer) not in parts]
+    convolutions = [layer for layer in layers if isinstance(layer, nn.layer.conv._ConvNd)]
     return (
-        any(isinstance(layer, nn.Conv2D) for layer in layers)
+        bool(convolutions)
+        and all(layer._data_format == "NHWC" and layer._groups == 1 for layer in convolutions)
         and all(map(_is_foldable, units))
         and not any(type(layer).__module__ == nn.BatchNorm2D.__module__ for layer in others)
-        and not any(isinstance(layer, nn.layer.conv._ConvNd) and layer._groups > 1 for layer in others)
     )
 
 
@@ -53,7 +54,7 @@ class GpuNetwork(nn.Layer):  # type: ignore[misc]
 
     def __init__(self, network: nn.Layer, dtype: str = "float16", *, transpose: bool = False) -> None:
         super().__init__()
-        self._computed, self._transpose = dtype, transpose
+        self._inner_dtype, self._transpose = dtype, transpose
         for layer in network.sublayers():
             if isinstance(layer, ConvNorm):
                 _fold(layer)
@@ -63,7 +64,7 @@ class GpuNetwork(nn.Layer):  # type: ignore[misc]
 
     def forward(self, images: Tensor) -> Outputs:
         """Maps images [B, H, W, C] (or NCHW) float32 to the outputs of the network."""
-        images = images.astype(self._computed)
+        images = images.astype(self._inner_dtype)
         outputs = self.network(images.transpose([0, 2, 3, 1]) if self._transpose else images)
         return map_outputs(outputs, lambda output: output.astype("float32"))
 
@@ -74,13 +75,12 @@ def _is_foldable(unit: ConvNorm) -> bool:
     return (
         all(getattr(type(unit), name) is getattr(ConvNorm, name) for name in methods)
         and type(conv) in (nn.Conv2D, ImageConv2D)
-        and conv._groups == 1
         and conv._padding_mode == "zeros"
         and type(norm) is nn.BatchNorm2D
     )
 
 
-def _fold(unit: ConvNorm) -> None:
+def _fold(unit: Any) -> None:
     """Replaces the layers of a `ConvNorm` by a kernel and a bias."""
     conv, norm = (getattr(unit, name) for name in unit.names)
     kernel, bias = fold(numbers(conv.weight), norm)
@@ -95,8 +95,8 @@ def _fold(unit: ConvNorm) -> None:
         delattr(unit, name)
     unit.kernel, unit.bias = _parameter(unit, kernel), _parameter(unit, bias)
     unit.geometry = conv._stride, conv._updated_padding, conv._dilation
-    for function in (_convolve, _forward, _fork, _add_relu):
-        setattr(unit, function.__name__.removeprefix("_"), MethodType(function, unit))
+    unit.forward, unit.fork = MethodType(_forward, unit), MethodType(_fork, unit)
+    unit.add_relu = MethodType(_add_relu, unit)
 
 
 def _pads_border(conv: nn.Conv2D) -> bool:
@@ -109,13 +109,10 @@ def _parameter(layer: nn.Layer, value: Any) -> paddle.Tensor:
 
 
 def _forward(unit: Any, x: Tensor) -> Tensor:
-    relu = unit._act is F.relu
-    if unit.is_product:
-        y = _product(x, unit.kernel, unit.bias, relu)
-    else:
-        y = unit.convolve(x) + unit.bias
-        y = F.relu(y) if relu else y
-    return y if relu or unit._act is None else unit._act(y)
+    if unit._act is F.relu:
+        return _convolve(unit, x, relu=True)
+    y = _convolve(unit, x, relu=False)
+    return y if unit._act is None else unit._act(y)
 
 
 def _fork(unit: Any, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -123,20 +120,19 @@ def _fork(unit: Any, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _add_relu(unit: Any, x: Tensor, shortcut: Tensor) -> Tensor:
-    y = _product(x, unit.kernel, unit.bias, False) if unit.is_product else unit.convolve(x) + unit.bias
-    return F.relu(y + shortcut)
+    return F.relu(_convolve(unit, x, relu=False) + shortcut)
 
 
-def _convolve(unit: Any, x: Tensor) -> Tensor:
+def _convolve(unit: Any, x: Tensor, *, relu: bool) -> Tensor:
+    """Returns the convolution with bias, or its ReLU."""
     if unit.pads > 0:
         x = paddle.concat([x, paddle.zeros_like(x[:, :, :, : unit.pads])], axis=3)
-    stride, padding, dilation = unit.geometry
-    return F.conv2d(x, unit.kernel, None, stride, padding, dilation, 1, "NHWC")
-
-
-def _product(x: Tensor, kernel: Tensor, bias: Tensor, relu: bool) -> Tensor:
-    """Returns ``x @ kernel + bias``, or its ReLU."""
-    if paddle.is_compiled_with_cuda():  # other builds do not have the operator
-        return fused_linear_activation(x, kernel, bias, activation="relu" if relu else None)
-    y = paddle.matmul(x, kernel) + bias
+    if unit.is_product and paddle.is_compiled_with_cuda():  # other builds do not have the fused operator
+        return fused_linear_activation(x, unit.kernel, unit.bias, activation="relu" if relu else None)
+    if unit.is_product:
+        y = paddle.matmul(x, unit.kernel)
+    else:
+        stride, padding, dilation = unit.geometry
+        y = F.conv2d(x, unit.kernel, None, stride, padding, dilation, 1, "NHWC")
+    y = y + unit.bias
     return F.relu(y) if relu else y

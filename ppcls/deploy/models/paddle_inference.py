@@ -41,8 +41,9 @@ _BFLOAT16_CAPABILITY = (8, 0)  # minimum compute capability of GPUs
 def find_precision(requested: Precision, runtime: Runtime) -> Precision:
     """Returns the precision in which Paddle Inference runs a model on a device.
 
-    Programs contain float32 weights. When Paddle loads a program, it converts weights and operators to the
-    requested precision if the device has kernels for it. Otherwise, it computes in float32.
+    Programs contain float32 weights, except those for GPUs. When Paddle loads a program, it converts weights
+    and operators to the requested precision if the device has kernels for it. Otherwise, it computes in
+    float32.
 
     Args:
         requested: Precision for which the model was exported.

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import paddle
 import pytest
 from paddle import nn
 
 from ppcls.arch.build import build_model
+from ppcls.arch.layers.conv_norm import ConvNorm
+from ppcls.config.load import load_config
+from ppcls.deploy.export.export import _load_gpu_network
 from ppcls.deploy.export.gpu_network import GpuNetwork, has_gpu_form
+
+CONFIG = Path(__file__).parents[3] / "configs" / "ResNet50.yaml"
 
 
 def build(name: str) -> nn.Layer:
@@ -41,3 +49,22 @@ def test_gpu_network_returns_the_outputs_of_the_network(name: str) -> None:
 )
 def test_networks_with_groups_or_other_norms_have_no_gpu_form(name: str) -> None:
     assert not has_gpu_form(build_model(name, 5, data_format="NHWC"))
+
+
+def test_network_that_ignores_the_layout_has_no_gpu_form() -> None:
+    assert not has_gpu_form(build_model("ResNet18", 5, data_format="NCHW"))
+
+
+def test_architecture_with_a_fixed_layout_has_no_gpu_network() -> None:
+    config = load_config(CONFIG, ["Arch.name=resnet18", "Arch.pretrained=False"])
+    assert _load_gpu_network(config, Path("model.safetensors"), transpose=True) is None
+
+
+def test_pointwise_convolution_of_images_pads_their_channels() -> None:
+    unit = ConvNorm(3, 8, 1, data_format="NHWC")
+    unit.eval()
+    images = paddle.randn([2, 4, 4, 3])
+    with paddle.no_grad():
+        expected = unit(images)
+        converted = GpuNetwork(nn.Sequential(unit), "float32")
+        np.testing.assert_allclose(converted(images).numpy(), expected.numpy(), rtol=1e-4, atol=1e-5)
