@@ -69,7 +69,8 @@ def main() -> int:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     differing = []
     for name in FILES:
-        text, path = render(project, name), ROOT / name
+        text = render(project, name)
+        path = ROOT / name
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             differing.append(name)
             if not check:

@@ -28,9 +28,11 @@ from ppcls.data.transforms.specs.geometry import RandomCropImage
 from ppcls.data.transforms.specs.photometric import ColorJitter
 from ppcls.runtime import start as runtime
 
-TRAIN, TEST = ("astronaut", "coffee", "rocket", "immunohistochemistry"), ("chelsea",)
+TRAIN = ("astronaut", "coffee", "rocket", "immunohistochemistry")
+TEST = ("chelsea",)
 COPIES = 16  # crops of each photograph per epoch
-DECODE, TO_ONE = DecodeImage(), NormalizeImage(mean=(0.0,), std=(1.0,))  # pixels 0..1
+DECODE = DecodeImage()
+TO_ONE = NormalizeImage(mean=(0.0,), std=(1.0,))  # pixels 0..1
 TRAIN_CHAIN = (
     DECODE,
     RandomCropImage(size=(48, 48)),

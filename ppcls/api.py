@@ -189,7 +189,8 @@ def _evaluate_weights(
     from ppcls.weights.files import fill_model
 
     runtime.progress.mark_first_step()  # only the first training step needs the longer timeout
-    model, precision = build_network(config.Arch), build_precision(config.AMP, runtime.device)
+    model = build_network(config.Arch)
+    precision = build_precision(config.AMP, runtime.device)
     fill_model(model, read_inferred(config, weights), weights)
     reparameterize(model)
     precision.prepare(model, None)

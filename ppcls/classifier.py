@@ -59,7 +59,9 @@ class Classifier:
         pretrained: bool | str | Path = "auto",
         device: Literal["auto", "gpu", "cpu"] = "auto",
     ) -> None:
-        self.model, self._pretrained, self._device = str(model), pretrained, device
+        self.model = str(model)
+        self._pretrained = pretrained
+        self._device = device
         self._architecture = None if Path(model).exists() else self.model
         self._predictor: Predictor | None = None
         if self._architecture is not None and self._architecture not in ZOO:

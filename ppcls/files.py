@@ -125,7 +125,8 @@ def _errors_name(path: Path, temporary: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno is not None and error.filename in (None, str(temporary)):
-            error.filename, error.filename2 = str(path), None
+            error.filename = str(path)
+            error.filename2 = None
         raise
 
 
@@ -285,8 +286,11 @@ class _LossyStream(io.TextIOBase):
     """
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream, self._descriptor, self._reopened = stream, stream.fileno(), False
-        self._timeout, self._failed = _WRITE_TIMEOUT, False
+        self._stream = stream
+        self._descriptor = stream.fileno()
+        self._reopened = False
+        self._timeout = _WRITE_TIMEOUT
+        self._failed = False
         mode = os.fstat(self._descriptor).st_mode
         if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
             with suppress(OSError):  # reopen: O_NONBLOCK would apply to all processes that share the stream

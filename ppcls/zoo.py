@@ -249,8 +249,10 @@ def read_table(path: Path) -> dict[str, Any]:
 def _read() -> Iterator[Architecture]:
     for family, settings in read_table(_FILE).items():
         shared: dict[str, Any] = {"family": family, **settings}
-        rows, module = shared.pop("architectures"), shared.pop("module", "")
-        packages, digests = shared.pop("packages", {}), shared.pop("sha256", {})
+        rows = shared.pop("architectures")
+        module = shared.pop("module", "")
+        packages = shared.pop("packages", {})
+        digests = shared.pop("sha256", {})
         builder = shared.pop("builder", "")
         shared.update({key: tuple(shared[key]) for key in ("options", "mean", "std") if key in shared})
         for name, row in rows.items():

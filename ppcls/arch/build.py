@@ -35,7 +35,8 @@ def build_model(
         UnknownNameError: There is no architecture of this name.
         ValueError: The architecture does not support this layout or number of channels.
     """
-    builder, entry = ARCHITECTURES[name], architecture(name)
+    builder = ARCHITECTURES[name]
+    entry = architecture(name)
     if not entry.fixed_input:
         return builder(
             class_num=class_num, data_format=data_format, input_image_channel=input_image_channel, **options

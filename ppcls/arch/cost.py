@@ -59,7 +59,8 @@ def measure_speed(model: nn.Layer, shape: Sequence[int], seconds: float = 2.0) -
             image for warm-up.
     """
     model.eval()
-    image, durations = paddle.ones([1, *shape]), list[float]()
+    image = paddle.ones([1, *shape])
+    durations = list[float]()
     model(image)
     while len(durations) < 3 or sum(durations) < seconds:
         start = time.process_time()

@@ -42,12 +42,14 @@ class DistillationNetwork(nn.Layer):  # type: ignore[misc]
         teaching: Mapping[str, Callable[[], AbstractContextManager[Any]]] | None = None,
     ) -> None:
         super().__init__()
-        self.student, self._losses = student, tuple(losses)
+        self.student = student
+        self._losses = tuple(losses)
         self._learners = {model: extractors[model] for model in (name, *peers)}
         self._teachers = {
             other: extractor for other, extractor in extractors.items() if other not in self._learners
         }
-        self._name, self._teaching = name, teaching or {}
+        self._name = name
+        self._teaching = teaching or {}
         for teacher in self._teachers.values():
             teacher.model.eval()
             for parameter in teacher.model.parameters():

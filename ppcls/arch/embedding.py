@@ -11,7 +11,8 @@ from paddle.nn.initializer import XavierNormal
 
 from ppcls.outputs import LOGITS
 
-FEATURES, BACKBONE = "features", "backbone"
+FEATURES = "features"
+BACKBONE = "backbone"
 
 
 class EmbeddingLinear(nn.Layer):  # type: ignore[misc]
@@ -88,7 +89,9 @@ class EmbeddingNetwork(nn.Layer):  # type: ignore[misc]
     def __init__(self, backbone: nn.Layer, neck: nn.Layer | None, head: nn.Layer | None, size: int) -> None:
         super().__init__()
         self.size = size
-        self.backbone, self.neck, self.head = backbone, neck, head
+        self.backbone = backbone
+        self.neck = neck
+        self.head = head
 
     def forward(self, image: Tensor) -> dict[str, Tensor]:
         """Maps images to a dictionary of tensors.

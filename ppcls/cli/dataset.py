@@ -73,7 +73,8 @@ def _check(arguments: argparse.Namespace) -> None:
     if out.is_dir():
         raise UserError(f"--out {out}: expected a file for the list, found a folder")
     check_writable(out)
-    checked, bad = 0, list[BadImage]()
+    checked = 0
+    bad = list[BadImage]()
     notes = [line for path in arguments.paths if path.is_dir() for line in describe_unused(path)]
     try:
         with progress_bars() as bars:
@@ -83,7 +84,8 @@ def _check(arguments: argparse.Namespace) -> None:
                 task = bars.add_task(name, total=len(index))
                 for bad_images in find_bad_images(index, decoder, usable_cores()):
                     bars.advance(task)
-                    checked, bad = checked + 1, bad + bad_images
+                    checked = checked + 1
+                    bad = bad + bad_images
     except KeyboardInterrupt:
         if bad and not out.exists():  # an existing list may be complete
             write_bad_images(out, bad)
@@ -121,5 +123,6 @@ def _splits_to_check(arguments: argparse.Namespace) -> Iterator[tuple[str, Index
     if arguments.split and not chosen:
         raise UserError(f"{arguments.config}: DataLoader.{arguments.split} is not set; nothing to check")
     for name in chosen:
-        dataset, classes = splits[name].dataset, config.class_count(training=name == "Train")
+        dataset = splits[name].dataset
+        classes = config.class_count(training=name == "Train")
         yield name, read_index(dataset, classes), dataset.transform_ops[0]

@@ -65,7 +65,8 @@ def _resize(arguments: argparse.Namespace) -> None:
     from ppcls.dataset_tools.resize import plan_resize, resize_tree
     from ppcls.runtime.hardware import usable_cores
 
-    source, out = arguments.source, arguments.out
+    source = arguments.source
+    out = arguments.out
     job = plan_resize(source, out, arguments.max_size, arguments.quality, follow_links=arguments.follow_links)
     with progress_bars() as bars:
         task = bars.add_task(f"{out}", total=len(job.files))
@@ -90,7 +91,8 @@ def _report_resize(job: ResizeJob, results: dict[Path, ResizeResult]) -> None:
     if not images:
         return
     before, after = (sum(getattr(results[path], side) for path in images) for side in ("before", "after"))
-    before, after = before / 1e6, after / 1e6
+    before = before / 1e6
+    after = after / 1e6
     write_output(
         f"images: {before:.1f} MB before, {after:.1f} MB after, {before / after:.2f} times smaller\n"
     )
@@ -202,7 +204,8 @@ def _index(arguments: argparse.Namespace) -> None:
 
     for path in arguments.files:
         container = detect_format(path, arguments.format)
-        text, index_path = container.build_index(path), default_index_path(path)
+        text = container.build_index(path)
+        index_path = default_index_path(path)
         if text is None:
             raise UserError(f"{path}: {container.name} needs no index file")
         if not index_path.exists():

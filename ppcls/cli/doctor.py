@@ -32,7 +32,8 @@ _EXTRAS = {
     "serve": ("fastapi", "uvicorn"),
     "loggers": ("visualdl", "tensorboardX"),
 }
-_MIN_DISK, _MIN_SHARED = 5 << 30, 1 << 30
+_MIN_DISK = 5 << 30
+_MIN_SHARED = 1 << 30
 _PROBE_SECONDS = 180
 # Runs in a separate process, because a build of Paddle that does not suit the machine can crash at import.
 _PROBE = """
@@ -121,7 +122,8 @@ def _checks() -> Iterator[Check]:
 
 def check_package() -> Check:
     """Checks that no other distribution installs a package named ``ppcls``."""
-    name, place = "ppcls", Path(ppcls.__file__ or ".").parent
+    name = "ppcls"
+    place = Path(ppcls.__file__ or ".").parent
     if conflict := find_conflict():
         return Check(name, "error", conflict, CONFLICT_FIX)
     return Check(name, "ok", f"{ppcls.__version__}, {place}")
@@ -154,7 +156,8 @@ def check_dependencies() -> Check:
     """Checks the versions of all packages that ppcls needs besides Paddle and DALI."""
     from packaging.requirements import Requirement
 
-    problems, count = [], 0
+    problems = []
+    count = 0
     try:
         requirements = [Requirement(text) for text in metadata.requires("ppcls") or []]
     except metadata.PackageNotFoundError:
@@ -164,7 +167,8 @@ def check_dependencies() -> Check:
             continue
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
-        version, count = _version(requirement.name), count + 1
+        version = _version(requirement.name)
+        count = count + 1
         if not version:
             problems.append(f"{requirement.name} is missing")
         elif not requirement.specifier.contains(version, prereleases=True):

@@ -93,7 +93,8 @@ def find_checkpoint(folder: Path) -> Path:
     """
     from ppcls.weights.store import BEST, newest
 
-    weights, config = "model.safetensors", "config.yaml"
+    weights = "model.safetensors"
+    config = "config.yaml"
     checkpoint = folder if (folder / weights).is_file() else newest(BEST, folder, None)
     if checkpoint is None or not (checkpoint / config).is_file():
         raise UserError(

@@ -52,7 +52,8 @@ def export(argv: Arguments = None) -> None:
     exported = export_model(
         source, folder, arguments.format, preprocess=arguments.preprocess, settings=settings, runtime=run
     )
-    tensor, files = exported.description.Input, exported.files
+    tensor = exported.description.Input
+    files = exported.files
     size = sum(files.values()) / 1e6
     sys.stdout.write(
         f"[Export] {printable(source.file)} -> {folder}: {', '.join(files)}, {size:.1f} MB; "
@@ -71,7 +72,8 @@ def export(argv: Arguments = None) -> None:
 
 def _find_folder(arguments: argparse.Namespace, settings: Global) -> str:
     """Returns the folder to write. By default it is in the folder of the run, even if the run was moved."""
-    folder, output = settings.save_inference_dir, settings.output_dir
+    folder = settings.save_inference_dir
+    output = settings.output_dir
     chosen = any(override.startswith("Global.save_inference_dir=") for override in arguments.override)
     if arguments.model is None or chosen or not folder.startswith(f"{output}/"):
         return folder
@@ -96,11 +98,14 @@ def _describe_precision(exported: ExportResult) -> Iterator[str]:
         if exported.no_evaluation is not None:
             yield f"not compared on evaluation images: there are none ({exported.no_evaluation})"
         return
-    comparison, images = record.comparison, f"{record.comparison.images:,}"
+    comparison = record.comparison
+    images = f"{record.comparison.images:,}"
     where = f"{images} images of {printable(Path(comparison.source))}"
     if exported.no_evaluation is not None:
         where = f"{images} random images, because there are no evaluation images ({exported.no_evaluation})"
-    accuracy, before, after = "", comparison.trained_accuracy, comparison.exported_accuracy
+    accuracy = ""
+    before = comparison.trained_accuracy
+    after = comparison.exported_accuracy
     if before is not None and after is not None:
         accuracy = f"accuracy {before:.4f} trained, {after:.4f} exported, "
     yield (
@@ -120,7 +125,8 @@ def _export_weights(arguments: argparse.Namespace) -> None:
             raise UserError(
                 f"{arguments.model}: this model is already exported; expected a checkpoint folder"
             )
-        weights, config = source.file, source.config
+        weights = source.file
+        config = source.config
     else:
         config = load_config(arguments.config, arguments.override)
         weights = find_weights(config.Global)

@@ -38,7 +38,8 @@ def _build(arguments: argparse.Namespace) -> None:
     predictor, embeddings, failed = _embed(arguments, arguments.model)
     if not embeddings:
         raise UserError("no image could be read; the lines above give the reasons")
-    model, probe = str(Path(arguments.model).absolute()), probe_embedding(predictor)
+    model = str(Path(arguments.model).absolute())
+    probe = probe_embedding(predictor)
     vectors = np.stack(list(embeddings.values()))
     index = ImageIndex(tuple(embeddings), vectors, arguments.kind, model, probe)
     _save(index, arguments.index)
@@ -85,7 +86,8 @@ def _embed(
     from ppcls.deploy.models.source import find_source
     from ppcls.deploy.predictor import Predictor
 
-    files, source = find_images(arguments.images), find_source(Path(model), arguments.override)
+    files = find_images(arguments.images)
+    source = find_source(Path(model), arguments.override)
     run: Runtime | None = None
     if source.needs_paddle or source.by_dali:
         from ppcls.runtime import start as runtime

@@ -65,7 +65,8 @@ def infer(argv: Arguments = None) -> None:
             from ppcls.deploy.views import predictor_with_views
 
             predictor = predictor_with_views(source, arguments.tta, run)
-        failed, explain = 0, None
+        failed = 0
+        explain = None
         if arguments.explain is not None:
             from ppcls.deploy.heat_map import HeatMapWriter
 
@@ -110,7 +111,10 @@ class _ResultsFile:
     """File to which each result is written at once, so that a later failure does not lose it."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
-        self._path, self._file, self.lines, self._size = path, file, 0, 0
+        self._path = path
+        self._file = file
+        self.lines = 0
+        self._size = 0
 
     def __call__(self, line: str) -> None:
         data = line.encode()

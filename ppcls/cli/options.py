@@ -55,7 +55,8 @@ def build_parser(
 
 def config_parser(command: str) -> CommandParser:
     """Returns the parser of a command that reads a config, as described in ``commands.yaml``."""
-    parser, described = CommandParser(), _read_commands()[command]
+    parser = CommandParser()
+    described = _read_commands()[command]
     _describe(parser, described, _TYPES)
     others = described.get("other_tools", {})
     parser.other_tools = {name: option for option, names in others.items() for name in names.split()}
@@ -211,14 +212,13 @@ def _set_model(tree: Tree, model: str) -> dict[str, Any]:
     config's architecture.
     """
     overrides: dict[str, Any] = {"Arch.name": model}
-    before, after = architecture(str(node_at(tree, "Arch.name"))), architecture(model)
+    before = architecture(str(node_at(tree, "Arch.name")))
+    after = architecture(model)
     for path in _transform_lists(tree):
         for position, transform in enumerate(node_at(tree, path) or []):
             for kind, parameters in transform.items() if isinstance(transform, dict) else ():
-                settings, key = (
-                    parameters if isinstance(parameters, dict) else {},
-                    f"{path}.{position}.{kind}",
-                )
+                settings = parameters if isinstance(parameters, dict) else {}
+                key = f"{path}.{position}.{kind}"
                 for name in ("mean", "std") if kind == "NormalizeImage" else ():
                     if settings.get(name) == list(getattr(before, name)) != list(getattr(after, name)):
                         overrides[f"{key}.{name}"] = list(getattr(after, name))
@@ -252,7 +252,8 @@ def _set_output(tree: Tree, folder: str) -> dict[str, Any]:
     If the folder of exported models is in the old output folder, it moves to the new one.
     """
     overrides = {"Global.output_dir": folder}
-    before, exported = node_at(tree, "Global.output_dir"), node_at(tree, "Global.save_inference_dir")
+    before = node_at(tree, "Global.output_dir")
+    exported = node_at(tree, "Global.save_inference_dir")
     if isinstance(before, str) and isinstance(exported, str) and exported.startswith(f"{before}/"):
         overrides["Global.save_inference_dir"] = folder + exported.removeprefix(before)
     return overrides

@@ -128,7 +128,8 @@ def _find_problems(arguments: argparse.Namespace, tree: Tree) -> list[str]:
 
 def _missing_data(tree: Tree) -> Iterator[str]:
     """Yields one line per missing image folder or list file that training reads."""
-    reported, evaluates = set(), node_at(tree, "Global.eval_during_train") is not False
+    reported = set()
+    evaluates = node_at(tree, "Global.eval_during_train") is not False
     kinds = {"image_root": "folder", "cls_label_path": "list file; expected lines of 'path label'"}
     for key, kind in kinds.items():
         for split in splits(tree) if evaluates else ("DataLoader.Train",):

@@ -210,7 +210,8 @@ def post_process_problems(infer: Infer | None, data: DataLoader, arch: Model) ->
     """Checks that post-processing fits labels and classes. Ignores a RecModel, which returns embeddings."""
     if infer is None or isinstance(arch.inferred, RecModel):
         return
-    post, where = infer.PostProcess, ("Infer", "PostProcess")
+    post = infer.PostProcess
+    where = ("Infer", "PostProcess")
     if isinstance(post, Topk) and post.topk > arch.class_num:
         yield problem(f"expected at most Arch.class_num ({arch.class_num}), got {post.topk}", *where, "topk")
     if isinstance(post, ThreshOutput) and arch.class_num != 2:
@@ -292,7 +293,8 @@ def drawn_label_problems(data: DataLoader, loss: Loss, arch: Model) -> Problems:
     for place, split in data.splits.items():
         if not isinstance(split.dataset, CustomLabelDataset):
             continue
-        transform, where = split.dataset.labelling, (*_split_loc(place), "dataset", "label_key")
+        transform = split.dataset.labelling
+        where = (*_split_loc(place), "dataset", "label_key")
         if arch.class_num != transform.label_count:
             text = (
                 f"{transform.kind} has {transform.label_count} labels, so Arch.class_num must be "
@@ -344,7 +346,8 @@ def sampler_problems(data: DataLoader, settings: Global, class_num: int) -> Prob
     """Checks that the training sampler and its image sizes fit the run and the classes."""
     if data.Train is None:
         return
-    sampler, sizes = data.Train.sampler, data.Train.input_size
+    sampler = data.Train.sampler
+    sizes = data.Train.input_size
     if isinstance(sampler, MultiScaleSampler) and settings.auto_scale_lr:
         text = "expected False: batches of MultiScaleSampler have different sizes"
         yield problem(text, "Global", "auto_scale_lr")
@@ -391,7 +394,8 @@ def mixing_problems(train: Split | None) -> Problems:
             yield problem(text, "DataLoader", "Train", "sampler", "shuffle")
         name, size = sampler.batch_setting
         if isinstance(sampler, PKSampler):
-            name, size = "sample_per_id", sampler.sample_per_id
+            name = "sample_per_id"
+            size = sampler.sample_per_id
         if size % 2:
             text = f"expected an even number, because {spec.kind} mixes pairs of neighbours, got {size}"
             yield problem(text, "DataLoader", "Train", "sampler", name)

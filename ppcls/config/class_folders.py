@@ -121,7 +121,8 @@ def fill_from_class_folders(tree: dict[str, Any]) -> None:
 
 
 def _count_classes(tree: dict[str, Any], train: dict[Any, Any]) -> int:
-    root, part = train.get("image_root"), train.get("part")
+    root = train.get("image_root")
+    part = train.get("part")
     if train.get("name") != _FOLDER or root is None:
         raise UserError(
             "Arch.class_num: auto counts class folders, so it needs an ImageFolderDataset with an image_root "

@@ -25,7 +25,8 @@ def config_warnings(config: Config) -> list[str]:
 
 def _overridden_keys(config: Config) -> Iterator[str]:
     """Yields keys that another key overrides or limits."""
-    spec, epochs = config.Optimizer, config.Global.epochs
+    spec = config.Optimizer
+    epochs = config.Global.epochs
     warmup = spec.lr.warmup_epoch
     if warmup and warmup >= epochs:
         yield (
@@ -38,7 +39,8 @@ def _overridden_keys(config: Config) -> Iterator[str]:
         yield f"Global.to_static has no effect; {config.Arch.name} is never compiled"
     if config.Infer is not None:
         state = check_chain(config.Infer.transforms)
-        shape, stated = [state.channels, *(state.size or ())], list(config.Global.image_shape)
+        shape = [state.channels, *(state.size or ())]
+        stated = list(config.Global.image_shape)
         if shape != stated:
             yield (
                 f"Global.image_shape ({stated}) has no effect on prediction and export; Infer.transforms "

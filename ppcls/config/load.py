@@ -320,9 +320,11 @@ def load_config(
         ConfigError: The YAML, an override or the config is invalid.
     """
     if isinstance(source, Mapping):
-        tree, name = _plain(source, "the config"), "the config"
+        tree = _plain(source, "the config")
+        name = "the config"
     else:
-        tree, name = read_tree(Path(source)), str(source)
+        tree = read_tree(Path(source))
+        name = str(source)
     applied: dict[str, str] = {}
     if isinstance(overrides, Mapping):
         for path, value in overrides.items():

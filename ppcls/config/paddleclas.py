@@ -19,8 +19,13 @@ _OTHER_FILES = {
     "IndexProcess": "this file is for PaddleClas's retrieval system, not for a training run",
 }
 
-_PERSON_ATTRIBUTES, _GLASSES, _HOLD = 26, 1, 18  # classes of PA100K
-_COLORS, _TYPES = 10, 9  # classes of VeRi's attributes
+# classes of PA100K
+_PERSON_ATTRIBUTES = 26
+_GLASSES = 1
+_HOLD = 18
+# classes of VeRi's attributes
+_COLORS = 10
+_TYPES = 9
 _TABLE_KEYS = ("source", "number", "color", "clarity", "obstruction", "angle")
 _DECODING_DATASETS = ("Market1501", "DukeMTMC", "CompCars")  # PaddleClas decodes them without DecodeImage
 _CIFAR_SIDE = 32  # pixels
@@ -43,7 +48,8 @@ def translate_paddleclas(tree: Tree) -> None:
     Args:
         tree: The YAML, which may be invalid.
     """
-    settings, arch = mapping_at(tree, "Global"), tree.get("Arch")
+    settings = mapping_at(tree, "Global")
+    arch = tree.get("Arch")
     for model in model_sections(tree):
         _translate_model(model)
     if isinstance(arch, dict):
@@ -128,16 +134,15 @@ def _translate_optimizers(tree: Tree) -> None:
     A second optimizer must be SGD with a constant learning rate for CenterLoss. This learning rate becomes a
     key of the loss.
     """
-    entries, losses = tree.get("Optimizer"), mapping_at(tree, "Loss").get("Train")
+    entries = tree.get("Optimizer")
+    losses = mapping_at(tree, "Loss").get("Train")
     if not isinstance(entries, list) or not isinstance(losses, list):
         return
     named = [(name, keys) for entry in entries if isinstance(entry, dict) for name, keys in entry.items()]
     scoped = {keys.get("scope"): (name, keys) for name, keys in named if isinstance(keys, dict)}
     name, keys = scoped.pop("CenterLoss", ("SGD", {}))
-    rate, centers = (
-        mapping_at(keys, "lr"),
-        [center for loss in losses if (center := mapping_at(loss, "CenterLoss"))],
-    )
+    rate = mapping_at(keys, "lr")
+    centers = [center for loss in losses if (center := mapping_at(loss, "CenterLoss"))]
     plain = name == "SGD" and keys.keys() <= {"scope", "lr"} and rate.get("name", "ConstLR") == "ConstLR"
     if len(scoped) != 1 or not plain:
         return
@@ -152,7 +157,8 @@ def _translate_schedule(optimizer: Any) -> None:
     lr = optimizer.get("lr") if isinstance(optimizer, dict) else None
     if not isinstance(lr, dict) or lr.get("name") != "Piecewise":
         return
-    epochs, values = lr.get("decay_epochs"), lr.get("values")
+    epochs = lr.get("decay_epochs")
+    values = lr.get("values")
     if isinstance(epochs, list) and isinstance(values, list) and len(epochs) == len(values) > 0:
         lr["decay_epochs"] = epochs[:-1]
 
@@ -191,7 +197,8 @@ def _translate_model(model: Tree) -> None:
 
 def _trained_model(arch: Tree) -> Tree:
     """Returns the section of the model that is trained. For a DistillationModel, this is the student."""
-    models, name = arch.get("models"), str(arch.get("infer_model_name", STUDENT))
+    models = arch.get("models")
+    name = str(arch.get("infer_model_name", STUDENT))
     named = [mapping_at(item, name) for item in models] if isinstance(models, list) else []
     return next(filter(None, named), arch)
 
@@ -242,7 +249,8 @@ def _translate_padding(chain: list[Any]) -> None:
         ((name, settings),) = transform.items()
         settings = settings if isinstance(settings, dict) else {}
         if name == "Padv2" and size is not None:
-            padded, mode = _pair(settings.get("size")), settings.get("pad_mode", 0)
+            padded = _pair(settings.get("size"))
+            mode = settings.get("pad_mode", 0)
             if padded is None or set(settings) - {"size", "pad_mode", "fill_value"} or mode not in (0, 1, 2):
                 return
             margins = padded[0] - size[0], padded[1] - size[1]
@@ -275,7 +283,8 @@ def _pair(size: Any) -> tuple[int, int] | None:
 
 def _translate_attributes(spec: Tree) -> None:
     """Replaces post-processing of attributes with MultiLabelThreshOutput, with one threshold per class."""
-    name, keys = spec.get("name"), set(spec) - {"name"}
+    name = spec.get("name")
+    keys = set(spec) - {"name"}
     if name == "PersonAttribute" and keys <= {"threshold", "glasses_threshold", "hold_threshold"}:
         thresholds = [spec.get("threshold", 0.5)] * _PERSON_ATTRIBUTES
         thresholds[_GLASSES] = spec.get("glasses_threshold", 0.3)

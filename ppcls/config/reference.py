@@ -37,7 +37,8 @@ def type_name(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
             return item.describe(annotation).removeprefix("an ").removeprefix("a ")
         if isinstance(item, (Keyed, Tagged)):
             return f"[{item.registry.kind}](#{_anchor(_title(item.registry.kind))})"
-    origin, arguments = get_origin(annotation), get_args(annotation)
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
     if hasattr(annotation, "__metadata__"):
         return type_name(annotation.__origin__, annotation.__metadata__)
     if origin is Literal:
@@ -172,16 +173,20 @@ def render() -> str:
     chapters: dict[type[Section] | Registry, None] = {}
     _collect(Config, chapters)
     documented: set[type[Section]] = {chapter for chapter in chapters if not isinstance(chapter, Registry)}
-    contents, body = [], []
+    contents = []
+    body = []
     for chapter in chapters:
         if isinstance(chapter, Registry):
-            title, level = _title(chapter.kind), "###"
+            title = _title(chapter.kind)
+            level = "###"
             classes: list[type[Section]] = [*_common_bases(chapter), *(chapter[name] for name in chapter)]
             documented.update(classes)
             links = ", ".join(f"[{name}](#{_anchor(chapter[name].__name__)})" for name in chapter)
             body += [f"## {title}", "", f"The choices are {links}.", ""]
         else:
-            title, level, classes = chapter.__name__, "##", [chapter]
+            title = chapter.__name__
+            level = "##"
+            classes = [chapter]
         contents.append(f"- {_link(title)}")
         for cls in dict.fromkeys(classes):
             parent = next((base for base in cls.__mro__[1:] if base in documented), None)

@@ -71,7 +71,9 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _check_sections(self) -> Self:
-        settings, data, arch = self.Global, self.DataLoader, self.Arch
+        settings = self.Global
+        data = self.DataLoader
+        arch = self.Arch
         retrieval = settings.eval_mode == "retrieval"
         problems = [
             *checks.schedule_problems(self.Optimizer.lr, settings),
@@ -99,7 +101,8 @@ class Config(Section):
     @property
     def used_splits(self) -> dict[str, loader.Split]:
         """Data sets that a training run reads, by their keys in ``DataLoader``."""
-        splits, evaluates = self.DataLoader.splits, self.Global.eval_during_train
+        splits = self.DataLoader.splits
+        evaluates = self.Global.eval_during_train
         return {place: split for place, split in splits.items() if evaluates or place == "Train"}
 
     def class_count(self, *, training: bool) -> int | None:

@@ -201,7 +201,9 @@ def _layout(arch: ModelInput) -> Layout:
 def _build_order(
     split: Split, index: Index, runtime: Runtime, run: Global, *, training: bool, group: int
 ) -> Order:
-    spec, sizes, world = split.sampler, split.sampler.input_size, runtime.world_size
+    spec = split.sampler
+    sizes = split.sampler.input_size
+    world = runtime.world_size
     kind = Order if sizes is None else partial(EqualPixelsOrder, sizes=sizes.grouped(group))
     order = kind(
         sampler=build_sampler(spec, index, world) if training else SequentialSampler(len(index)),

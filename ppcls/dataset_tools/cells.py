@@ -68,7 +68,8 @@ def draw_cell(label: int, rng: np.random.Generator) -> NDArray[np.uint16]:
     angle = rng.uniform(0, np.pi)
     body = _distance(centre, axes, angle)
     core = _distance(centre + rng.uniform(-4, 4, 2), axes * rng.uniform(0.35, 0.5), angle)
-    nucleus, cell = _soft(1 - core), _soft(1 - body)
+    nucleus = _soft(1 - core)
+    cell = _soft(1 - body)
     cytoplasm = cell * (1 - nucleus)
     membrane = np.exp(-(((body - 1) * 8) ** 2))
     organelles, spots = (_spots(cytoplasm, rng) for _ in range(2))
@@ -83,11 +84,10 @@ def draw_cell(label: int, rng: np.random.Generator) -> NDArray[np.uint16]:
 def _distance(centre: Image, axes: Image, angle: float) -> Image:
     """Returns the distance of each pixel from the centre of an ellipse, [50, 50]; 1 on the ellipse."""
     rows, columns = np.mgrid[:SIZE, :SIZE]
-    down, right = rows - centre[0], columns - centre[1]
-    along, across = (
-        right * np.cos(angle) + down * np.sin(angle),
-        down * np.cos(angle) - right * np.sin(angle),
-    )
+    down = rows - centre[0]
+    right = columns - centre[1]
+    along = right * np.cos(angle) + down * np.sin(angle)
+    across = down * np.cos(angle) - right * np.sin(angle)
     distance: Image = np.hypot(along / axes[0], across / axes[1])
     return distance
 

@@ -23,7 +23,8 @@ def describe_unused(folder: Path) -> list[str]:
     Args:
         folder: Folder to search, including its subfolders.
     """
-    skipped, empty = Counter[str](), []
+    skipped = Counter[str]()
+    empty = []
     for place, folders, files in os.walk(folder):
         others = count_skipped(files, IMAGE_EXTENSIONS)
         skipped += others

@@ -48,7 +48,8 @@ class Conversion:
     @property
     def shards(self) -> list[tuple[Path, range]]:
         """Path of each shard, and positions of its images."""
-        count, begins = len(self.ends), (0, *self.ends)
+        count = len(self.ends)
+        begins = (0, *self.ends)
         return [
             (self.folder / f"shard-{number:05d}-of-{count:05d}{self.container.suffix}", range(begin, end))
             for number, (begin, end) in enumerate(zip(begins, self.ends, strict=False))
@@ -81,7 +82,8 @@ def split_by_size(sizes: NDArray[np.int64], most: int) -> tuple[int, ...]:
     Returns:
         Position after the last image of each shard, [S].
     """
-    ends, filled = [], 0
+    ends = []
+    filled = 0
     for position, size in enumerate(sizes.tolist()):
         if filled and filled + size > most:
             ends.append(position)

@@ -33,7 +33,9 @@ SOURCES = (
     "retina.jpg",
     "rocket.jpg",
 )
-LONG, SHORT = 500, 375  # pixels
+# pixels
+LONG = 500
+SHORT = 375
 QUALITY = 92
 PORTRAITS = 0.25  # share of images in portrait format
 _GRAIN = (12.0, 27.0)  # range of the standard deviation of noise in grey levels; determines the file size

@@ -127,7 +127,8 @@ def _is_image(path: Path) -> bool:
 
 
 def _resize_file(job: ResizeJob, path: Path) -> ResizeResult:
-    source, target = job.source / path, job.target / path
+    source = job.source / path
+    target = job.target / path
     if not _is_image(path):
         return _copy_file(source, target)
     try:

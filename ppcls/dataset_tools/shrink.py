@@ -148,7 +148,8 @@ def _shrink_tiff(encoded: bytes, header: Header, short_side: int, quality: int) 
         if photometric not in _PLAIN_TIFF:  # for example a palette or YCbCr
             return _shrink_with_pillow(encoded, "TIFF", short_side, quality)
         pixels = page.asarray(maxworkers=1)
-        compressed, extra = page.compression != 1, [int(sample) for sample in page.extrasamples]
+        compressed = page.compression != 1
+        extra = [int(sample) for sample in page.extrasamples]
     small = turn_upright(_resize(pixels, short_side), header.orientation)
     file = io.BytesIO()
     tifffile.imwrite(

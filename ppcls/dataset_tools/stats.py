@@ -46,7 +46,8 @@ class DatasetStats:
 
     def as_dict(self) -> dict[str, Any]:
         """Returns all statistics as a dict of JSON values."""
-        sides, sizes = self.pixels.sides, self.pixels.sizes
+        sides = self.pixels.sides
+        sizes = self.pixels.sizes
         return {
             "source": self.name,
             "images": len(sides),
@@ -69,7 +70,8 @@ class DatasetStats:
     def describe(self) -> str:
         """Returns the main statistics as text, including NormalizeImage in YAML."""
         values = self.as_dict()
-        least, most = int(self.counts.min()), int(self.counts.max())
+        least = int(self.counts.min())
+        most = int(self.counts.max())
         megabytes = values["bytes"] / 1e6
         lines = [
             f"{self.name}: {values['images']} images of {len(self.names)} classes, {megabytes:.1f} MB",

@@ -15,7 +15,8 @@ from ppcls.files import atomic_path
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_BLUE, _RED = "#2166ac", "#d6604d"
+_BLUE = "#2166ac"
+_RED = "#d6604d"
 # Fonts that contain Chinese and Japanese characters.
 _CJK_FONTS = (
     "Noto Sans CJK SC",

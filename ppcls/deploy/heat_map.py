@@ -50,7 +50,8 @@ class HeatMapWriter:
     """
 
     def __init__(self, source: ModelSource, folder: Path) -> None:
-        self.maps, self._folder = load_heat_maps(source), folder
+        self.maps = load_heat_maps(source)
+        self._folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if any(folder.iterdir()):
@@ -81,9 +82,11 @@ class HeatMapWriter:
             UserError: The model has no suitable layer, or the file cannot be written.
         """
         overlaid = self.maps.overlay(file.read_bytes(), class_id)
-        path, number = self._folder / f"{file.stem}.png", 1
+        path = self._folder / f"{file.stem}.png"
+        number = 1
         while path.exists():
-            path, number = self._folder / f"{file.stem}_{number + 1}.png", number + 1
+            path = self._folder / f"{file.stem}_{number + 1}.png"
+            number = number + 1
         try:
             path.write_bytes(encode_png(overlaid))
         except OSError as error:

@@ -25,7 +25,9 @@ from ppcls.metric.reranking import reranked_similarities
 Kind = Literal["flat", "hnsw"]
 Floats = NDArray[np.float32]
 _RERANKED = 100  # number of nearest images that are re-ranked
-_LINKS, _SEARCHED = 32, 128  # parameters of HNSW: links per image, and candidates per search
+# parameters of HNSW: links per image, and candidates per search
+_LINKS = 32
+_SEARCHED = 128
 _SAME_MODEL = 0.9  # minimum similarity of two models' embeddings of the test image
 # Errors that NumPy, zipfile, json and FAISS raise for invalid files.
 _DAMAGED = (
@@ -78,11 +80,13 @@ class ImageIndex:
         results = []
         for query, row, similarity in zip(queries, rows, similarities, strict=True):
             valid = row >= 0  # HNSW may find fewer images; it then returns -1
-            row, similarity = row[valid], similarity[valid]
+            row = row[valid]
+            similarity = similarity[valid]
             if rerank:
                 unit = np.concatenate([query[None], self.vectors[row]])
                 order = np.argsort(-reranked_similarities(unit, 1)[0], kind="stable")
-                row, similarity = row[order], similarity[order]
+                row = row[order]
+                similarity = similarity[order]
             names = tuple(self.files[index] for index in row[:count])
             results.append(NearestImages(names, tuple(similarity[:count].tolist())))
         return results
@@ -119,7 +123,8 @@ class ImageIndex:
         Raises:
             UserError: The length of its embeddings or its embedding of the test image differs.
         """
-        probe, width = probe_embedding(predictor), predictor.description.width
+        probe = probe_embedding(predictor)
+        width = predictor.description.width
         if len(probe) or width != -1:
             self._check_width(len(probe) or width, f"{predictor.source.file}: ")
         if len(probe) == len(self.probe) > 0 and (similarity := float(probe @ self.probe)) < _SAME_MODEL:
@@ -204,7 +209,8 @@ def _read_index(arrays: np.lib.npyio.NpzFile) -> ImageIndex:
         raise ValueError("expected uncompressed arrays, found compressed arrays")
     encoded, vectors, probe = (np.asarray(arrays[name]) for name in ("about", "vectors", "probe"))
     about = json.loads(encoded.tobytes())
-    names, kind = about["files"], about["kind"]
+    names = about["files"]
+    kind = about["kind"]
     if kind not in get_args(Kind) or not isinstance(names, list):
         raise ValueError(
             f"expected kind flat or hnsw and a list of files, got kind {kind!r}, files {type(names).__name__}"

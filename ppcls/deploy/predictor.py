@@ -98,7 +98,8 @@ class Predictor:
         }
         arguments = [f"{key}={value}" for key, value in settings.items() if value is not None]
         self.source = _find_source(model, [*overrides, *arguments])
-        self.description, self.batch_size = self.source.description, self.source.infer.batch_size
+        self.description = self.source.description
+        self.batch_size = self.source.infer.batch_size
         if self.embeds and topk is not None:
             raise UserError(f"{self.source.file}: the model returns embeddings, not classes; remove topk")
         self.model, self.cores = _load(self.source, runtime)
@@ -214,7 +215,8 @@ class Predictor:
             topk: Number of classes; None for the model's number. If the model chooses several classes by a
                 threshold, this is the maximum number.
         """
-        postprocess, names = self.description.postprocess, self.names
+        postprocess = self.description.postprocess
+        names = self.names
         if postprocess is None:
             return Embedding(output)
         if isinstance(postprocess, ScoreOutput):

@@ -24,7 +24,9 @@ class AveragedModel:
     """
 
     def __init__(self, model: InferenceModel, views: ImageViews) -> None:
-        self.engine, self._model, self._views = model.engine, model, views
+        self.engine = model.engine
+        self._model = model
+        self._views = views
 
     def run(self, images: Any) -> NDArray[Any]:
         """See `ppcls.deploy.predictor.InferenceModel`."""
@@ -47,7 +49,8 @@ def predictor_with_views(source: ModelSource, kind: ViewKind, runtime: Runtime |
     ops = transforms_for_views(kind, description.PreProcess.transform_ops)
     prepared = description.PreProcess.model_copy(update={"transform_ops": ops})
     source = replace(source, description=description.model_copy(update={"PreProcess": prepared}))
-    predictor, tensor = Predictor(source, runtime=runtime), description.Input
+    predictor = Predictor(source, runtime=runtime)
+    tensor = description.Input
     sides = tensor.shape[2:] if tensor.layout == "NCHW" else tensor.shape[1:3]
     predictor.model = AveragedModel(predictor.model, ImageViews(kind, sides, tensor.layout))
     return predictor

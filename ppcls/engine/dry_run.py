@@ -106,9 +106,12 @@ def _seconds(seconds: float) -> str:
 UPDATES = 3
 # Number of first updates, without and with CUDA graphs. They are not measured, because they build kernels and
 # capture graphs.
-WARM_UP, WARM_UP_CAPTURE = 2, EAGER_UPDATES + 2
+WARM_UP = 2
+WARM_UP_CAPTURE = EAGER_UPDATES + 2
 _REFILL = 1  # updates that are not measured after the loader was timed, while it prefetches again
-_LOADER_SECONDS, _LOADER_BATCHES = 1.0, 3  # the loader is timed for at least this long and this many batches
+# the loader is timed for at least this long and this many batches
+_LOADER_SECONDS = 1.0
+_LOADER_BATCHES = 3
 _PICTURES = 32  # number of stored images whose size is read
 
 
@@ -147,8 +150,10 @@ def dry_run(config: Config, runtime: Runtime) -> str:
 
 def _measure(run: Run, prefetched: int) -> tuple[DryRunFigures, int]:
     """Returns the measurements, and the number of batches for which the loader was timed."""
-    state, settings = run.state, run.settings
-    done, order = state.epoch, state.loader.order
+    state = run.state
+    settings = run.settings
+    done = state.epoch
+    order = state.loader.order
     left = settings.epochs - done
     updates = left * state.updates_per_epoch - state.updates_of_epoch
     batches_left = left * len(state.loader) - state.step
@@ -222,7 +227,9 @@ def _time_fed(run: Run, batches: Iterator[Batch]) -> tuple[float, float, float]:
     Returns:
         The number of images, the elapsed seconds, and the seconds spent waiting for data.
     """
-    images, wait, start = 0, build_data_wait(run.state.runtime), time.perf_counter()
+    images = 0
+    wait = build_data_wait(run.state.runtime)
+    start = time.perf_counter()
     for update in _updates(run.state, UPDATES):
         with wait.waiting():
             batch = next(batches)
@@ -250,7 +257,9 @@ def _time_loader(runtime: Runtime, batches: Iterator[Batch], prefetched: int) ->
     for _ in islice(batches, prefetched):
         pass
     runtime.synchronize()
-    images, counted, start = 0, 0, time.perf_counter()
+    images = 0
+    counted = 0
+    start = time.perf_counter()
     while counted < _LOADER_BATCHES or time.perf_counter() - start < _LOADER_SECONDS:
         images += next(batches).valid
         counted += 1
@@ -265,7 +274,8 @@ def _time_evaluation(state: TrainState, evaluator: Evaluator, loader: float) -> 
     training loader, ``loader`` in images per second, is an upper limit of the estimated speed.
     """
     loaders = evaluator.loaders.values()
-    rest, batches = sum(map(len, loaders)) - 1, chain.from_iterable(loaders)
+    rest = sum(map(len, loaders)) - 1
+    batches = chain.from_iterable(loaders)
     with state.ema.applied() if state.ema is not None else nullcontext():
         first: float = evaluator.evaluate(state.model, islice(batches, 1)).seconds
         one: float = evaluator.evaluate(state.model, islice(batches, 1)).seconds if rest else 0.0

@@ -23,7 +23,8 @@ from ppcls.runtime.collectives import all_reduce
 from ppcls.runtime.start import Runtime
 
 UPDATES = 100
-FIRST, LAST = 1e-6, 10.0
+FIRST = 1e-6
+LAST = 10.0
 _SMOOTHING = 0.9  # weight of the previous average when a loss is added
 _DIVERGED = 4.0  # ratio of the smoothed loss to its minimum at which the test ends
 _WARM_UP = 10  # smallest number of updates before the test may end
@@ -45,7 +46,8 @@ class LearningRateTest:
     @property
     def smoothed(self) -> NDArray[np.float64]:
         """Exponential moving average of the losses, corrected for its start at 0, [N]."""
-        average, averages = 0.0, []
+        average = 0.0
+        averages = []
         for number, loss in enumerate(self.losses, start=1):
             average = _SMOOTHING * average + (1.0 - _SMOOTHING) * loss
             averages.append(average / (1.0 - _SMOOTHING**number))
@@ -96,7 +98,9 @@ def _measure(run: Run) -> LearningRateTest:
         run.state, schedule=lambda update: FIRST * (LAST / FIRST) ** ((update - begin) / (UPDATES - 1))
     )
     state.network.train()
-    rates, losses, lowest = [], [], math.inf
+    rates = []
+    losses = []
+    lowest = math.inf
     sums = paddle.zeros([2], "float64")  # loss and images of the update, on this rank
     for batch in endless(state.loader):
         rate = state.learning_rate(state.update)

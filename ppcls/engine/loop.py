@@ -102,10 +102,13 @@ class Run:
 
 def fit(run: Run) -> None:
     """Trains a run until its last epoch, or until it stops early."""
-    state, settings = run.state, run.settings
-    output_dir, last_good = Path(settings.output_dir), run.checkpoints.newest_intact
+    state = run.state
+    settings = run.settings
+    output_dir = Path(settings.output_dir)
+    last_good = run.checkpoints.newest_intact
     monitor = NonFiniteMonitor(state, settings.max_bad_steps, output_dir, last_good)
-    world, embedded = state.runtime.world_size, state.runtime.embedded
+    world = state.runtime.world_size
+    embedded = state.runtime.embedded
     with handle_signals(world, embedded) as signals, run.checkpoints.finished():
         requests = SaveStopRequests(settings, state.runtime, signals)
         while state.progress.closing or not _is_finished(state, settings):
@@ -136,10 +139,12 @@ def train_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonitor)
         UserError: A loss or gradient fails `NonFiniteMonitor.check`, or a checkpoint can't be written.
         SignalExit: A signal stopped the run; the state is saved.
     """
-    state, settings = run.state, run.settings
+    state = run.state
+    settings = run.settings
     state.network.train()
     epoch = state.epoch + 1
-    done, updates_per_epoch = state.updates_of_epoch, state.updates_per_epoch
+    done = state.updates_of_epoch
+    updates_per_epoch = state.updates_per_epoch
     meter = Meter(state, settings.epochs, monitor)
     for batch in _batches(state, meter, run.hooks):
         seed_batch(state.loader.order.seed, state.runtime.rank, state.epoch, state.step)
@@ -173,7 +178,9 @@ def _is_finished(state: TrainState, settings: Global) -> bool:
 
 def _batches(state: TrainState, meter: Meter, hooks: StepHooks) -> Iterator[Batch]:
     """Yields the remaining batches of the epoch, measures each wait for data, and calls the hooks."""
-    batches, epoch, number = iter(state.loader), state.epoch + 1, state.step
+    batches = iter(state.loader)
+    epoch = state.epoch + 1
+    number = state.step
     while True:
         number = min(number + 1, len(state.loader))
         state.runtime.progress.set_position(epoch, number, state.update)
@@ -191,9 +198,13 @@ def _close_epoch(run: Run, requests: SaveStopRequests) -> None:
 
     After a stop signal it only saves; the resumed run then evaluates first.
     """
-    state, settings, checkpoints = run.state, run.settings, run.checkpoints
-    epoch, last = state.epoch, state.epoch == settings.epochs
-    roles, score = [LATEST], None
+    state = run.state
+    settings = run.settings
+    checkpoints = run.checkpoints
+    epoch = state.epoch
+    last = state.epoch == settings.epochs
+    roles = [LATEST]
+    score = None
     try:
         requests.raise_if_stopped()
         if run.evaluator is not None and settings.evaluates_after(epoch):
@@ -222,7 +233,9 @@ def _evaluate(run: Run, evaluator: Evaluator, requests: SaveStopRequests) -> tup
     Returns:
         The score, or None if score or loss is non-finite; and whether the score is the best so far.
     """
-    state, progress, done = run.state, run.state.progress, count(1)
+    state = run.state
+    progress = run.state.progress
+    done = count(1)
 
     def after_batch() -> None:
         run.reporter.advance_evaluation(next(done), evaluator.batches)
@@ -267,5 +280,6 @@ def _evaluate(run: Run, evaluator: Evaluator, requests: SaveStopRequests) -> tup
 def _describe_non_finite(result: EvalResult, epoch: int) -> str:
     name, value = next(iter(result.metrics.items()))
     if math.isfinite(value):
-        name, value = "loss", result.loss
+        name = "loss"
+        value = result.loss
     return f"epoch {epoch}: the evaluation's {name} is {value}, so this model can't become best_model"

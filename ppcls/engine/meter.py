@@ -24,7 +24,9 @@ class Meter:
     """Collects losses, metrics and times of training. Only `check` and `record` wait for the device."""
 
     def __init__(self, state: TrainState, epochs: int, monitor: NonFiniteMonitor) -> None:
-        self._state, self._epochs, self._monitor = state, epochs, monitor
+        self._state = state
+        self._epochs = epochs
+        self._monitor = monitor
         self._wait = build_data_wait(state.runtime)
         state.precision.outcomes()  # discards the outcomes of earlier updates
         self._clear_unchecked()
@@ -34,14 +36,17 @@ class Meter:
         """Starts a new log interval."""
         width = self._state.metrics.width if self._state.metrics is not None else 0
         self._totals = np.zeros(2 + width)  # loss, counts of the metrics, images with a finite loss
-        self._images, self._wait.seconds = 0, 0.0
-        self._start, self._first_update = time.perf_counter(), self._state.update
+        self._images = 0
+        self._wait.seconds = 0.0
+        self._start = time.perf_counter()
+        self._first_update = self._state.update
 
     def _clear_unchecked(self) -> None:
         self._sums: list[paddle.Tensor] = []  # [1 + counts] each; the first may be many batches concatenated
         self._valid: list[int] = []
         self._ends: list[bool] = []
-        self._step, self._update = self._state.step, self._state.update
+        self._step = self._state.step
+        self._update = self._state.update
 
     def waiting(self) -> AbstractContextManager[None]:
         """Returns a context whose duration counts as waiting for data."""
@@ -97,9 +102,11 @@ class Meter:
             UserError: See `NonFiniteMonitor.check`.
         """
         self.check(epoch)
-        images, metrics = float(self._totals[-1]), self._state.metrics
+        images = float(self._totals[-1])
+        metrics = self._state.metrics
         seconds = time.perf_counter() - self._start
-        update, per_epoch = self._state.update, self._state.updates_per_epoch
+        update = self._state.update
+        per_epoch = self._state.updates_per_epoch
         remaining = (self._epochs - epoch + 1) * per_epoch - step
         record = StepRecord(
             epoch=epoch,

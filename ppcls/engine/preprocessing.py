@@ -57,7 +57,8 @@ def _expected_preprocessing(name: str, source: str) -> Preprocessing | None:
     """Returns the preprocessing that weights expect; None if it is unknown."""
     if source.startswith(PREFIX):
         return _read_hub(source)
-    entry, path = architecture(source if source in ZOO else name), Path(source)
+    entry = architecture(source if source in ZOO else name)
+    path = Path(source)
     published = (
         source in ZOO or path.parent in weights_folders() or (entry.package and path == entry.weights_file())
     )

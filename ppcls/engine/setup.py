@@ -122,7 +122,8 @@ def load_pretrained(config: Config, model: nn.Layer, images: int, resumed: Path 
     """
     if resumed is not None:
         return []
-    arch, source = config.Arch, config.Global.pretrained_model
+    arch = config.Arch
+    source = config.Global.pretrained_model
     if not source and isinstance(arch, Arch) and arch.pretrained == AUTO:
         return _load_automatically(config, arch, model, images)
     if not source and isinstance(arch, DistillationModel):
@@ -186,7 +187,8 @@ def _restore(run: Run) -> list[str]:
     Returns:
         Lines for the log about the checkpoint and about renamed classes.
     """
-    source, checkpoints = run.resumed or run.settings.pretrained_model, run.checkpoints
+    source = run.resumed or run.settings.pretrained_model
+    checkpoints = run.checkpoints
     renamed = changed_class_names(Path(source) / LABEL_LIST, checkpoints.class_names) if source else ""
     if run.resumed is None:
         note = f"{source}: the classifier is used, although its classes had other names: {renamed}"
@@ -221,7 +223,8 @@ def _describe_model(config: Config, state: TrainState) -> list[str]:
 
 def suggest_small_model(name: str, image_shape: Sequence[int]) -> list[str]:
     """Returns a log line if an architecture is slow on a CPU with images of this shape [C, H, W]."""
-    arch, small = architecture(name), architecture(_SMALL)
+    arch = architecture(name)
+    small = architecture(_SMALL)
     if arch.flops * image_shape[1] * image_shape[2] < _LARGE_FLOPS * arch.side**2:
         return []
     return [
@@ -231,7 +234,8 @@ def suggest_small_model(name: str, image_shape: Sequence[int]) -> list[str]:
 
 
 def _describe_data(config: Config, run: Run) -> list[str]:
-    train, labels = config.DataLoader.need_train(), None
+    train = config.DataLoader.need_train()
+    labels = None
     if run.evaluator is not None:
         labels = np.concatenate([loader.index.labels for loader in run.evaluator.loaders.values()])
     notes = describe_folders(train.dataset, run.folder_classes, run.state.loader.index.labels, labels)

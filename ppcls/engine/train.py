@@ -76,7 +76,8 @@ def train(
             run.run_hooks = (*load_hooks(config.Global.hooks), *hooks)
         if profiled is not None:
             profile = build_profile(profiled, run.state, config.Global.epochs, output_dir, run.log)
-            run.hooks, run.step = profile, profile.wrap(run.step)
+            run.hooks = profile
+            run.step = profile.wrap(run.step)
         if runtime.is_main:
             _write_reports(config, run, output_dir)
         _train(run, output_dir)
@@ -103,7 +104,8 @@ def _lock(output_dir: Path, runtime: Runtime) -> Iterator[str]:
 
 def _write_reports(config: Config, run: Run, output_dir: Path) -> None:
     """Writes the config and the class names to the output folder, and sets the reporter of the run."""
-    layout, names = config.Arch.data_format, run.checkpoints.class_names
+    layout = config.Arch.data_format
+    names = run.checkpoints.class_names
     heat_maps = partial(_load_heat_maps, config, output_dir)
     pictures = ReportImages(config.DataLoader, layout, run.indexes.get("DataLoader.Eval"), names, heat_maps)
     run.step = pictures.watch(run.step)
@@ -202,7 +204,8 @@ def warn_of_one_class(confusion: NDArray[np.int64], names: Sequence[str]) -> Ite
 
 
 def _train(run: Run, output_dir: Path) -> None:
-    state, runtime = run.state, run.state.runtime
+    state = run.state
+    runtime = run.state.runtime
     stopped: SignalExit | None = None
     failure: BaseException | None = None
     start = time.monotonic()

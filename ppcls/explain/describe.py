@@ -31,7 +31,9 @@ def _describe(config: Config, runtime: Runtime, name: str, split: Split) -> Pipe
     loader = build_loader(split, name, runtime, config.Global, config.Arch, classes)
     batch = next(iter(loader))  # a bad image raises the loader's error
     device = "the CPU" if runtime.device_id is None else f"GPU {runtime.device_id}"
-    layout, shape, dataset = config.Arch.data_format, list(batch.image.shape), split.dataset
+    layout = config.Arch.data_format
+    shape = list(batch.image.shape)
+    dataset = split.dataset
     reader: Any = loader.loader if isinstance(loader, MixedLoader) else loader
     by_paddle = isinstance(reader, PaddleLoader)
     stages = trace_numpy(reader) if by_paddle else trace_dali(reader)

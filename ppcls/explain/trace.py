@@ -39,7 +39,8 @@ def trace_numpy(loader: PaddleLoader) -> list[PipelineStage]:
             with _recorded_calls() as calls:
                 outputs.append(next(steps))
             names.update(calls)
-    stages, layout = [PipelineStage(("read",), (StageOperator("read", "cpu", _ENCODED),))], "HWC"
+    stages = [PipelineStage(("read",), (StageOperator("read", "cpu", _ENCODED),))]
+    layout = "HWC"
     for op, outputs, names, vary in zip(ops, images, functions, _sizes_vary(ops), strict=True):
         layout = layout if op.spec.kind != "ToCHWImage" else "CHW"
         output = describe_arrays([array.shape for array in outputs], layout, outputs[0].dtype.name, vary)

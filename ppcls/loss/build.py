@@ -181,7 +181,8 @@ def _term(spec: LossSpec, images: ClassStatistics) -> Criterion:
                 factor * embedding.supervised_contrast(outputs[spec.feature_from], label, spec.temperature)
             )
     if isinstance(spec, LogitPairLoss):
-        pairs, pair_loss = spec.model_name_pairs, _pair_loss(spec, images.share)
+        pairs = spec.model_name_pairs
+        pair_loss = _pair_loss(spec, images.share)
         return lambda outputs, label: sum(
             pair_loss(outputs[one], outputs[other], label) for one, other in pairs
         )

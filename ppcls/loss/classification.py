@@ -72,7 +72,8 @@ def binary_cross_entropy(
         weights: Weights of the positives of each class, [C] float32.
     """
     with paddle.amp.auto_cast(enable=False):
-        z, target = logits.astype("float32"), _many_hot(label, logits.shape[-1])
+        z = logits.astype("float32")
+        target = _many_hot(label, logits.shape[-1])
         smooth = _smoothed(target, smoothing)
         cost = F.binary_cross_entropy_with_logits(z, smooth, reduction="none")
         if weights is not None:
@@ -130,7 +131,8 @@ def sigmoid_focal_loss(
         positive = y if weights is None else y * weights
         negative = 1.0 - y
         if alpha is not None:
-            positive, negative = alpha * positive, (1.0 - alpha) * negative
+            positive = alpha * positive
+            negative = (1.0 - alpha) * negative
         return (focus * (positive * F.softplus(-z) + negative * F.softplus(z))).mean()
 
 
@@ -207,7 +209,8 @@ def asymmetric_loss(
         mean: Whether to average over classes. If False, the loss is summed over classes.
     """
     with paddle.amp.auto_cast(enable=False):
-        z, y = logits.astype("float32"), _many_hot(label, logits.shape[-1])
+        z = logits.astype("float32")
+        y = _many_hot(label, logits.shape[-1])
         right = y * F.sigmoid(z) + (1.0 - y) * (F.sigmoid(-z) + focus.clip).clip(max=1.0)
         # The minimum is not 0, because in Paddle 2.6 the gradient of 0 to the power of 0 is NaN.
         wrong = (1.0 - (right.detach() if focus.constant else right)).clip(min=1e-8)

@@ -58,7 +58,8 @@ def mutual_divergence(
     """
     with paddle.amp.auto_cast(enable=False):
         log = _log_softmax if act == "softmax" else F.log_sigmoid
-        p, q = log(logits.astype("float32")), log(other.astype("float32"))
+        p = log(logits.astype("float32"))
+        q = log(other.astype("float32"))
         cost = (p.exp() - q.exp()) * (p - q) / 2.0
         cost = cost if weights is None else cost * weights
         return cost.sum(axis=-1).mean() * (cost.shape[-1] if times_classes else 1)
@@ -106,7 +107,8 @@ def weighted_soft_labels(logits: Tensor, other: Tensor, label: Tensor, temperatu
     the loss is multiplied by its square.
     """
     with paddle.amp.auto_cast(enable=False):
-        student, other = logits.astype("float32"), other.detach().astype("float32")
+        student = logits.astype("float32")
+        other = other.detach().astype("float32")
         is_label = _one_hot(label, student.shape[-1])
         costs = [-(is_label * _log_softmax(output)).sum(axis=-1) for output in (student.detach(), other)]
         weight = 1.0 - (-costs[0] / (costs[1] + 1e-7)).exp()

@@ -97,7 +97,8 @@ def pairwise_cosines(features: Tensor, label: Tensor, margin: float, gamma: floa
         z = F.normalize(features.astype("float32"), axis=1)
         cosine = z @ z.t()
         same = (label.unsqueeze(1) == label.unsqueeze(0)).astype("float32")
-        positive, negative = same - paddle.eye(z.shape[0]), 1.0 - same
+        positive = same - paddle.eye(z.shape[0])
+        negative = 1.0 - same
         far = -1e8
         near = paddle.logsumexp(-gamma * cosine * positive + far * (1.0 - positive), axis=1)
         other = paddle.logsumexp(gamma * (cosine + margin) * negative + far * (1.0 - negative), axis=1)

@@ -33,7 +33,8 @@ def distance(
     """
     measure = {"l1": F.l1_loss, "l2": F.mse_loss, "smooth_l1": F.smooth_l1_loss}[mode]
     with paddle.amp.auto_cast(enable=False):
-        student, other = student.astype("float32"), other.astype("float32")
+        student = student.astype("float32")
+        other = other.astype("float32")
         return measure(student, other) if act is None else measure(_ACTS[act](student), _ACTS[act](other))
 
 

@@ -27,7 +27,8 @@ def cauchy_hashing(features: Tensor, label: Tensor, gamma: float, quantization: 
         Float32 scalar, the mean over all pairs.
     """
     with paddle.amp.auto_cast(enable=False):
-        z, same = features.astype("float32"), _same_identity(label)
+        z = features.astype("float32")
+        same = _same_identity(label)
         share = same.mean()  # at least 1 / B
         weight = same / share + (1.0 - same) / (1.0 - share).clip(min=1e-6)
         weight = paddle.where(share < 1.0, weight, paddle.ones_like(weight))
@@ -80,7 +81,8 @@ def stable_distribution(features: Tensor, logits: Tensor, label: Tensor, alpha: 
         different classes.
     """
     with paddle.amp.auto_cast(enable=False):
-        z, same = features.astype("float32"), _same_identity(label)
+        z = features.astype("float32")
+        same = _same_identity(label)
         distance = (z.unsqueeze(1) - z.unsqueeze(0)).square().sum(axis=2)
         pairs = same * distance + (1.0 - same) * F.relu(2.0 * z.shape[1] - distance)
         return F.cross_entropy(logits.astype("float32"), label) + alpha * 0.5 * pairs.mean()

@@ -116,7 +116,8 @@ class FeaturePairLoss(nn.Layer):  # type: ignore[misc]
 
     def __init__(self, pairs: Sequence[tuple[str, str]], channels: int, other_channels: int) -> None:
         super().__init__()
-        self._pairs, self._channels = tuple(pairs), (channels, other_channels)
+        self._pairs = tuple(pairs)
+        self._channels = (channels, other_channels)
 
     def forward(self, outputs: Mapping[str, Tensor]) -> Tensor:
         """Returns the cost per image, [B] float32.
@@ -130,7 +131,8 @@ class FeaturePairLoss(nn.Layer):  # type: ignore[misc]
         """
         total: Tensor | float = 0.0
         for one, other in self._pairs:
-            student, target = outputs[one], outputs[other].detach()
+            student = outputs[one]
+            target = outputs[other].detach()
             for name, feature, channels in zip((one, other), (student, target), self._channels, strict=True):
                 _check_shape(name, feature, [channels, *target.shape[2:]])
             total = total + self.cost(student, target)
@@ -164,9 +166,11 @@ class MaskedGeneration(FeaturePairLoss):
         factor: float,
     ) -> None:
         super().__init__(pairs, channels, other_channels)
-        self._masked, self._factor = masked, factor
+        self._masked = masked
+        self._factor = factor
         self.align = nn.Identity() if channels == other_channels else _conv(channels, other_channels, 1)
-        first, second = _conv(other_channels, other_channels, 3), _conv(other_channels, other_channels, 3)
+        first = _conv(other_channels, other_channels, 3)
+        second = _conv(other_channels, other_channels, 3)
         self.generation = nn.Sequential(first, nn.ReLU(), second)
 
     def cost(self, student: Tensor, other: Tensor) -> Tensor:
@@ -208,7 +212,8 @@ class ProjectorEnsemble(FeaturePairLoss):
         """Returns the cost per image. See `FeaturePairLoss.cost`."""
         projected = sum(F.relu(project(student)) for project in self.projectors) / len(self.projectors)
         with paddle.amp.auto_cast(enable=False):
-            one, two = projected.astype("float32").flatten(1), other.astype("float32").flatten(1)
+            one = projected.astype("float32").flatten(1)
+            two = other.astype("float32").flatten(1)
             return 1.0 - F.cosine_similarity(one, two, axis=1)
 
 
@@ -217,7 +222,8 @@ class LinearNorm(nn.Layer):  # type: ignore[misc]
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.linear, self.bn = nn.Linear(inputs, outputs), nn.BatchNorm1D(outputs)
+        self.linear = nn.Linear(inputs, outputs)
+        self.bn = nn.BatchNorm1D(outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, inputs] to [B, outputs]."""
@@ -249,7 +255,8 @@ class AttentionTransfer(nn.Layer):  # type: ignore[misc]
         size: int,
     ) -> None:
         super().__init__()
-        self._student, self._teacher = tuple(student), tuple(teacher)
+        self._student = tuple(student)
+        self._teacher = tuple(teacher)
         names = (*student, *teacher)
         self._shapes = dict(zip(names, (*student_shapes, *teacher_shapes), strict=True))
         self._sides = [(height, width) for _, height, width in teacher_shapes]

@@ -28,7 +28,8 @@ def with_pseudo_labels(criterion: Criterion, spec: SSL) -> Criterion:
     """
 
     def semi_supervised(outputs: Outputs, label: Tensor) -> Tensor:
-        loss, count = criterion(first_rows(outputs, len(label)), label), len(label)
+        loss = criterion(first_rows(outputs, len(label)), label)
+        count = len(label)
         logits = get_logits(outputs)
         if len(logits) == count:  # no unlabelled images, for example when speed is measured
             return loss

@@ -145,7 +145,8 @@ class Metrics:
                 assert rows is not None
                 values += part.values(rows[part.output])
                 continue
-            part_counts, counts = counts[: part.width], counts[part.width :]
+            part_counts = counts[: part.width]
+            counts = counts[part.width :]
             values += part.values(part_counts, images) if images else [float("nan")] * len(part.names)
         return dict(zip(self.names, values, strict=True))
 

@@ -88,7 +88,8 @@ def attribute_measures(
         return [float("nan")] * 5
     from scipy.special import expit  # slow to import
 
-    true, predicted = labels > 0.5, expit(scores.astype(np.float64)) > threshold
+    true = labels > 0.5
+    predicted = expit(scores.astype(np.float64)) > threshold
     recalls = [_shares((predicted == true) & kind, kind, axis=0) for kind in (true, ~true)]
     accuracy, precision, recall = (
         float(_shares(predicted & true, of, axis=1).mean()) for of in (predicted | true, predicted, true)
@@ -99,6 +100,7 @@ def attribute_measures(
 
 def _shares(part: NDArray[np.bool_], whole: NDArray[np.bool_], axis: int) -> NDArray[np.float64]:
     """Returns the size of ``part`` divided by that of ``whole`` along an axis; 0 if ``whole`` is empty."""
-    parts, wholes = part.sum(axis=axis), whole.sum(axis=axis)
+    parts = part.sum(axis=axis)
+    wholes = whole.sum(axis=axis)
     shares: NDArray[np.float64] = np.divide(parts, wholes, out=np.zeros(len(parts)), where=wholes > 0)
     return shares

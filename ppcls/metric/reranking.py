@@ -8,7 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-_K1, _K2, _WEIGHT = 20, 6, 0.3  # k1, k2 and lambda in the paper; also the values of PaddleClas
+# k1, k2 and lambda in the paper; also the values of PaddleClas
+_K1 = 20
+_K2 = 6
+_WEIGHT = 0.3
 _BLOCK = 256  # number of rows that are processed together
 Floats = NDArray[np.float32]
 
@@ -30,7 +33,8 @@ def reranked_similarities(unit: Floats, queries: int | None = None) -> Floats:
     """
     count, first = (len(unit), 0) if queries is None else (queries, queries)
     nearest, farthest = _neighbors(unit)
-    near, half = _reciprocal(nearest, _K1 + 1), _reciprocal(nearest, _K1 // 2 + 1)
+    near = _reciprocal(nearest, _K1 + 1)
+    half = _reciprocal(nearest, _K1 // 2 + 1)
     # If most neighbors of a neighbor are also neighbors of the image, all of them are added to the image's
     # neighbors.
     shared = (near @ half.T).multiply(near)
@@ -58,7 +62,8 @@ def _neighbors(unit: Floats) -> tuple[NDArray[np.intp], Floats]:
 
     The nearest row is the row itself.
     """
-    nearest, farthest = [], []
+    nearest = []
+    farthest = []
     for begin in range(0, len(unit), _BLOCK):
         distances = 2 - 2 * unit[begin : begin + _BLOCK] @ unit.T
         farthest.append(np.maximum(distances.max(axis=1), 1e-12))

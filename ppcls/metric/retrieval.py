@@ -102,7 +102,8 @@ def mean_average_precision(
     """
 
     def precision(matches: NDArray[np.float32], others: NDArray[np.float32]) -> float:
-        matches, others = np.sort(matches), np.sort(others)
+        matches = np.sort(matches)
+        others = np.sort(others)
         hits = len(matches) - np.searchsorted(matches, matches, side="left")
         return float(np.mean(hits / (hits + len(others) - np.searchsorted(others, matches, side="left"))))
 

@@ -107,7 +107,9 @@ def _class_shares(counts: Floats) -> tuple[list[Floats], NDArray[np.bool_]]:
     """Returns precision, recall and F1 of each class, and True for classes that occur or are predicted."""
     classes = round(len(counts) ** 0.5)
     matrix = counts.reshape(classes, classes)
-    right, images, predictions = matrix.diagonal(), matrix.sum(axis=1), matrix.sum(axis=0)
+    right = matrix.diagonal()
+    images = matrix.sum(axis=1)
+    predictions = matrix.sum(axis=0)
     shares = [(right, predictions), (right, images), (2 * right, images + predictions)]
     return [_quotient(above, below) for above, below in shares], images + predictions > 0
 

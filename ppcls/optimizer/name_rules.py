@@ -142,7 +142,8 @@ def describe_frozen(frozen: frozenset[str], model: nn.Layer) -> str:
 
 
 def _matching(key: str, patterns: Iterable[str], names: Iterable[str], model: nn.Layer) -> set[str]:
-    known, matched = list(names), set[str]()
+    known = list(names)
+    matched = set[str]()
     for pattern in patterns:
         if pattern == CLASSIFIER:
             layers = {f"{layer}.{kind}" for layer in classifier_layers(model) for kind in ("weight", "bias")}

@@ -77,7 +77,8 @@ class FormulaOptimizer(optimizer.Optimizer):  # type: ignore[misc]
 
     def __init__(self, decay: Mapping[str, float], **common: Any) -> None:
         super().__init__(**common)
-        self._decay, self._multi_precision = decay, False
+        self._decay = decay
+        self._multi_precision = False
         self._master_weights: dict[str, Tensor] = {}
 
     def change(self, weight: Tensor, gradient: Tensor, rate: Tensor, decay: float, *stored: Tensor) -> None:
@@ -133,7 +134,9 @@ class LarsOptimizer(FormulaOptimizer):
 
     def __init__(self, momentum: float, trust: float, epsilon: float, **common: Any) -> None:
         super().__init__(**common)
-        self._momentum, self._trust, self._epsilon = momentum, trust, epsilon
+        self._momentum = momentum
+        self._trust = trust
+        self._epsilon = epsilon
 
     def change(self, weight: Tensor, gradient: Tensor, rate: Tensor, decay: float, *stored: Tensor) -> None:
         """Computes ``v = momentum * v + local_rate * (g + decay * p)`` and ``p -= v``.
@@ -143,7 +146,8 @@ class LarsOptimizer(FormulaOptimizer):
         """
         (velocity,) = stored
         if decay:
-            p, g = weight.square().sum().sqrt(), gradient.square().sum().sqrt()
+            p = weight.square().sum().sqrt()
+            g = gradient.square().sum().sqrt()
             ratio = self._trust * p / (g + decay * p + self._epsilon)
             rate = rate * paddle.where((p > 0) & (g > 0), ratio, paddle.ones_like(ratio))
             gradient = gradient + decay * weight
@@ -164,7 +168,8 @@ class LionOptimizer(FormulaOptimizer):
 
     def __init__(self, beta1: float, beta2: float, **common: Any) -> None:
         super().__init__(**common)
-        self._beta1, self._beta2 = beta1, beta2
+        self._beta1 = beta1
+        self._beta2 = beta2
 
     def change(self, weight: Tensor, gradient: Tensor, rate: Tensor, decay: float, *stored: Tensor) -> None:
         """Computes ``p -= rate * (sign(beta1 * m + (1 - beta1) * g) + decay * p)``.

@@ -50,12 +50,14 @@ class Plateau:
             return None
         value = loss if spec.mode == "min" else metric
         if self._is_better(value):
-            self._best, self._bad = value, 0
+            self._best = value
+            self._bad = 0
             return None
         self._bad += 1
         if self._bad <= spec.patience:
             return None
-        self._bad, self._cooldown = 0, spec.cooldown
+        self._bad = 0
+        self._cooldown = spec.cooldown
         return self._lower()
 
     def state_dict(self) -> dict[str, Any]:
@@ -74,8 +76,10 @@ class Plateau:
         Raises:
             KeyError, TypeError, ValueError: ``state`` is invalid.
         """
-        share, best = float(state["share"]), state["best"]
-        bad, cooldown = int(state["bad"]), int(state["cooldown"])
+        share = float(state["share"])
+        best = state["best"]
+        bad = int(state["bad"])
+        cooldown = int(state["cooldown"])
         best = None if best is None else float(best)
         if not 0 <= share <= 1 or bad < 0 or cooldown < 0 or not math.isfinite(best or 0.0):
             raise ValueError(
@@ -83,11 +87,16 @@ class Plateau:
                 f"{share}, {bad}, {cooldown} and {best}"
             )
         if state.get("of", self.of) != self.of:
-            best, bad = None, 0
-        self._share, self._best, self._bad, self._cooldown = share, best, bad, cooldown
+            best = None
+            bad = 0
+        self._share = share
+        self._best = best
+        self._bad = bad
+        self._cooldown = cooldown
 
     def _is_better(self, value: float) -> bool:
-        spec, best = self._spec, self._best
+        spec = self._spec
+        best = self._best
         if not math.isfinite(value):
             return False
         if best is None:

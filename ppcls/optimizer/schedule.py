@@ -61,7 +61,9 @@ def build_schedule(spec: Schedule, epochs: int, updates_per_epoch: int) -> Learn
         A function of the index of an update, counted from 0. After the end of the run, its result is
         constant.
     """
-    warmup, start, peak = spec.warmup_within(epochs), spec.warmup_start_lr, spec.peak
+    warmup = spec.warmup_within(epochs)
+    start = spec.warmup_start_lr
+    peak = spec.peak
 
     def learning_rate(update: int) -> float:
         epoch = update // updates_per_epoch if spec.by_epoch else update / updates_per_epoch
@@ -106,7 +108,8 @@ def decayed(spec: Schedule, now: ScheduleTime) -> float:
 
 
 def _cyclic(spec: Cyclic, tick: float) -> float:
-    up, down = spec.step_size_up, spec.step_size_down or spec.step_size_up
+    up = spec.step_size_up
+    down = spec.step_size_down or spec.step_size_up
     cycle, position = divmod(tick, up + down)
     height = position / up if position <= up else (up + down - position) / down
     scale = {

@@ -78,7 +78,8 @@ def changed_by_step(optimizer: Optimizer) -> list[Tensor]:
     Each of these groups has the order of `trained`.
     """
     _create_state(optimizer)
-    weights, masters = trained(optimizer), optimizer._master_weights
+    weights = trained(optimizer)
+    masters = optimizer._master_weights
     order = {}
     for number, weight in enumerate(weights):
         order[weight.name] = order[masters.get(weight.name, weight).name] = number

@@ -21,7 +21,8 @@ COLOURS = {"train": "#3182bd", "eval": "#d6604d", "best": "#e08214"}
 _GREY = "#666666"
 _LARGEST = 1e300
 # Losses above this quantile are hidden if they enlarge the range of all others by more than this factor.
-_USUAL, _FLAT = 0.98, 10
+_USUAL = 0.98
+_FLAT = 10
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,8 @@ def describe_gaps(records: Iterable[Record]) -> str:
 
     A record covers several steps. Its loss is finite if the loss of one of the steps is finite.
     """
-    records, lost = list(records), []
+    records = list(records)
+    lost = []
     for kind, name in ((StepRecord, "training records"), (EvalRecord, "evaluations")):
         losses = [record.loss for record in records if isinstance(record, kind)]
         if count := sum(not math.isfinite(loss) for loss in losses):
@@ -161,7 +163,8 @@ def thin(
     if len(x) > max_points:
         stretches = np.array_split(np.arange(len(x)), max_points // (3 if np.isnan(y).any() else 2))
         indices = np.unique([index for stretch in stretches for index in _extremes(stretch, y)])
-        x, y = x[indices], y[indices]
+        x = x[indices]
+        y = y[indices]
     return x.round(6).tolist(), y.tolist()
 
 
@@ -232,8 +235,10 @@ class CurvesPicture(Reporter):
     """
 
     def __init__(self, path: Path, earlier: Iterable[Record] = ()) -> None:
-        self._path, self._records = path, list(earlier)
-        self._stale, self._drawn = False, time.monotonic()
+        self._path = path
+        self._records = list(earlier)
+        self._stale = False
+        self._drawn = time.monotonic()
 
     def record(self, record: Record) -> None:
         """Stores the record. Draws the charts after an evaluation if the picture is a minute old."""
@@ -252,4 +257,5 @@ class CurvesPicture(Reporter):
 
     def _draw(self) -> None:
         draw_charts(self._records, self._path)
-        self._stale, self._drawn = False, time.monotonic()
+        self._stale = False
+        self._drawn = time.monotonic()

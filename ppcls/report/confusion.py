@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from ppcls.report.record import Mistake
 
-MAX_CELLS, MAX_PAIRS = 20_000, 20
+MAX_CELLS = 20_000
+MAX_PAIRS = 20
 _BINS = 10  # bins of the reliability diagram, which shows the accuracy against the confidence
 
 
@@ -60,7 +61,8 @@ def class_name(names: Sequence[str], label: int) -> str:
 
 def describe_mistake(mistake: Mistake, names: Sequence[str]) -> str:
     """Returns a mistake as text, such as ``cat, predicted as dog (98%), loss 4.1``."""
-    label, predicted = class_name(names, mistake.label), class_name(names, mistake.predicted)
+    label = class_name(names, mistake.label)
+    predicted = class_name(names, mistake.predicted)
     return f"{label}, predicted as {predicted} ({mistake.confidence:.0%}), loss {mistake.loss:.3g}"
 
 

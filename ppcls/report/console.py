@@ -17,7 +17,9 @@ from ppcls.report.record import EvalRecord, Record, Reporter, StepPosition, Step
 if TYPE_CHECKING:
     from rich.console import Console
 
-_PLAIN_SECONDS, _LIVE_SECONDS = 15.0, 0.25  # time between two texts about steps: plain lines, live bar
+# time between two texts about steps: plain lines, live bar
+_PLAIN_SECONDS = 15.0
+_LIVE_SECONDS = 0.25
 _FIRST = " (loss and metrics follow)"
 
 
@@ -69,12 +71,15 @@ class StepClock:
     """
 
     def __init__(self, seconds: float) -> None:
-        self._interval, self._shown = seconds, time.monotonic()
+        self._interval = seconds
+        self._shown = time.monotonic()
         self.reset()
 
     def reset(self) -> None:
         """Restarts the measurement, after a record or an evaluation."""
-        self._start, self._images, self._steps = time.monotonic(), 0, 0
+        self._start = time.monotonic()
+        self._images = 0
+        self._steps = 0
         self._shown = self._start
 
     def is_due(self) -> bool:
@@ -90,7 +95,8 @@ class StepClock:
         Returns:
             The speed and the remaining time as text if it is time to show them, else None.
         """
-        self._images, self._steps = self._images + position.images, self._steps + 1
+        self._images = self._images + position.images
+        self._steps = self._steps + 1
         if not self.is_due():
             return None
         seconds = self._shown - self._start
@@ -124,7 +130,8 @@ class PlainConsole(Reporter):
     """Writes one line per message or record, and flushes it. For pipes, files and batch systems."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream, self._clock = stream, StepClock(_PLAIN_SECONDS)
+        self._stream = stream
+        self._clock = StepClock(_PLAIN_SECONDS)
 
     def message(self, text: str, update: int | None = None) -> None:  # noqa: ARG002
         """Writes ``text`` as a line, and flushes it."""
@@ -249,7 +256,8 @@ def count_batches(text: str, batches: int) -> Iterator[Callable[[], None]]:
             task = bar.add_task("", total=batches)
             yield lambda: bar.advance(task)
         return
-    lines, done = StepClock(_PLAIN_SECONDS), count(1)
+    lines = StepClock(_PLAIN_SECONDS)
+    done = count(1)
 
     def write_line() -> None:
         batch = next(done)

@@ -29,10 +29,12 @@ from ppcls.report.jsonlines import read_events
 from ppcls.report.record import EvalRecord, Histogram, Outcomes, Record, Reporter, StepRecord, TimeBudget
 from ppcls.report.thumbnail import Picture, PictureSource, data_uri
 
-_MAX_EVENTS, _MAX_BAD_IMAGES = 1000, 200
+_MAX_EVENTS = 1000
+_MAX_BAD_IMAGES = 200
 _INTERVAL = 60.0  # seconds between two updates of the file within an epoch
 # Time for heat maps: minimum and maximum in seconds, and the share of the duration of the run.
-_HEAT_MAP_SECONDS, _HEAT_MAP_SHARE = (1.0, 20.0), 0.02
+_HEAT_MAP_SECONDS = (1.0, 20.0)
+_HEAT_MAP_SHARE = 0.02
 
 
 @dataclass(frozen=True)
@@ -93,11 +95,15 @@ class HtmlReport(Reporter):
     """
 
     def __init__(self, path: Path, events: Path, info: RunInfo, earlier: Iterable[Record] = ()) -> None:
-        self._path, self._events, self._info = path, events, info
+        self._path = path
+        self._events = events
+        self._info = info
         self._records = list(earlier)
-        self._resumed, self._start = bool(self._records), time.monotonic()
+        self._resumed = bool(self._records)
+        self._start = time.monotonic()
         self._evaluation: _ShownEvaluation | None = None
-        self._budget, self._written = TimeBudget(), float("-inf")
+        self._budget = TimeBudget()
+        self._written = float("-inf")
         self._closed = self._stale = False
         self._update = 0  # number of updates at the latest message
 
@@ -112,7 +118,8 @@ class HtmlReport(Reporter):
         """Stores a record. Writes the report after an evaluation or an epoch, or if it is one minute old."""
         self._stale = True
         if isinstance(record, EvalRecord):
-            shown, outcomes = self._evaluation, record.outcomes
+            shown = self._evaluation
+            outcomes = record.outcomes
             if outcomes is not None and (record.best or shown is None or not shown.best):
                 self._evaluation = _ShownEvaluation(record.epoch, record.best, outcomes)
             record = replace(record, outcomes=None)
@@ -133,7 +140,8 @@ class HtmlReport(Reporter):
         evaluation = self._evaluation
         if evaluation is None or not evaluation.best or not self._worst():
             return
-        self._stale, now = True, time.monotonic()
+        self._stale = True
+        now = time.monotonic()
         end = now + float(np.clip(_HEAT_MAP_SHARE * (now - self._start), *_HEAT_MAP_SECONDS))
         assert evaluation.worst is not None
         try:
@@ -161,13 +169,17 @@ class HtmlReport(Reporter):
 
     def render(self) -> str:
         """Returns the HTML text of the report."""
-        info, evaluation = self._info, self._evaluation
+        info = self._info
+        evaluation = self._evaluation
         confusion = evaluation.outcomes.confusion if evaluation is not None else None
-        matrix, pairs, recalls = None, [], []
+        matrix = None
+        pairs = []
+        recalls = []
         if confusion is not None:
             names = [class_name(info.classes, label) for label in range(len(confusion))]
             matrix = {"names": names, "cells": nonzero_cells(confusion)}
-            pairs, recalls = confused_pairs(confusion, names), class_recalls(confusion, names)
+            pairs = confused_pairs(confusion, names)
+            recalls = class_recalls(confusion, names)
         reliability = reliability_bins(evaluation.outcomes.confidences) if evaluation is not None else []
         tiles = summarize_run(self._records, ended=self._closed, update=self._update)
         duration = "Duration since the resume" if self._resumed else "Duration"
@@ -205,7 +217,8 @@ class HtmlReport(Reporter):
 
         Reading the images takes seconds, so they are read only once per evaluation.
         """
-        evaluation, info = self._evaluation, self._info
+        evaluation = self._evaluation
+        info = self._info
         if evaluation is None:
             return []
         if evaluation.worst is None:
@@ -254,7 +267,8 @@ def summarize_run(records: Iterable[Record], *, ended: bool = False, update: int
         if isinstance(record, StepRecord):
             step = record
         else:
-            evaluation, best = record, record if record.best else best
+            evaluation = record
+            best = record if record.best else best
     tiles = {}
     if step is not None:
         finished = step.epoch - (step.step < step.steps_per_epoch)

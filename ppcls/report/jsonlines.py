@@ -157,7 +157,8 @@ class EventsFile(Reporter):
     """
 
     def __init__(self, path: Path, update: int = 0) -> None:
-        self._file, self._update = path.open("a+", encoding="utf-8"), update
+        self._file = path.open("a+", encoding="utf-8")
+        self._update = update
         if (content := path.read_bytes()) and not content.endswith(b"\n"):
             self._file.write("\n")  # ends an incomplete line that a crash left
 

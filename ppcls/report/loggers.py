@@ -30,7 +30,9 @@ from ppcls.report.visualdl import scalars
 RUN_IDS = "loggers.json"
 _MAX_WAITING = 10_000  # maximum number of records in the queue; further records are dropped
 _CLOSE_SECONDS = 60.0
-_MAX_PARAMETERS, _MAX_LENGTH = 100, 500  # parameters per request to MLflow; characters per value
+# parameters per request to MLflow; characters per value
+_MAX_PARAMETERS = 100
+_MAX_LENGTH = 500
 _LIBRARIES = {
     TensorBoard: ("tensorboardX", "loggers"),
     MLflow: ("mlflow", "mlflow"),
@@ -83,7 +85,8 @@ class BackgroundLogger(Reporter):
     """
 
     def __init__(self, name: str, start: Callable[[], Tracker]) -> None:
-        self._name, self._start = name, start
+        self._name = name
+        self._start = start
         self._queue: queue.Queue[Record | bool] = queue.Queue(_MAX_WAITING)
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=f"logger {name}", daemon=True)
@@ -166,7 +169,8 @@ class MLflowTracker:
         from mlflow import MlflowClient
         from mlflow.entities import Metric, Param
 
-        self._client, self._metric = MlflowClient(tracking_uri=spec.tracking_uri), Metric
+        self._client = MlflowClient(tracking_uri=spec.tracking_uri)
+        self._metric = Metric
         ids = RunIds(run)
         known = ids.read(spec.kind)
         if known is not None:
@@ -238,7 +242,8 @@ class RunIds:
     _lock = threading.Lock()  # one thread per tracker
 
     def __init__(self, run: TrackedRun) -> None:
-        self._path, self._resumed = run.output_dir / RUN_IDS, run.resumed_from is not None
+        self._path = run.output_dir / RUN_IDS
+        self._resumed = run.resumed_from is not None
 
     def read(self, kind: str) -> str | None:
         """Returns the id of the run in a tracker; None if the run is new or has no id."""

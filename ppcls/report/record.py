@@ -11,7 +11,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-_BUDGET_SHARE, _BUDGET_SECONDS = 0.01, 1.0  # share of the elapsed time, and additional seconds
+# share of the elapsed time, and additional seconds
+_BUDGET_SHARE = 0.01
+_BUDGET_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,8 @@ class TimeBudget:
     """
 
     def __init__(self) -> None:
-        self._start, self._spent = time.monotonic(), 0.0
+        self._start = time.monotonic()
+        self._spent = 0.0
 
     @property
     def left(self) -> bool:

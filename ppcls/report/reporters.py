@@ -16,7 +16,8 @@ from ppcls.report.loggers import TrackedRun, start_loggers
 from ppcls.report.record import Record, Reporter, StepPosition, StepRecord
 from ppcls.report.visualdl import VisualDLWriter
 
-_LOG, _EVENTS = "train.log", "events.jsonl"
+_LOG = "train.log"
+_EVENTS = "events.jsonl"
 
 
 class Reporters(Reporter):
@@ -29,7 +30,8 @@ class Reporters(Reporter):
     """
 
     def __init__(self, reporters: Sequence[Reporter] = (), forgiving: bool = False) -> None:
-        self._reporters, self._forgiving = tuple(reporters), forgiving
+        self._reporters = tuple(reporters)
+        self._forgiving = forgiving
         self._failed: set[Reporter] = set()
 
     def message(self, text: str, update: int | None = None) -> None:
@@ -89,7 +91,9 @@ class MemoryReporter(Reporter):
     """
 
     def __init__(self, measure: Callable[[], str], evaluates: bool, target: Reporter) -> None:
-        self._measure, self._evaluates, self._target = measure, evaluates, target
+        self._measure = measure
+        self._evaluates = evaluates
+        self._target = target
         self._sent = False
 
     def record(self, record: Record) -> None:

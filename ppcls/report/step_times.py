@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 COLUMNS = ("data wait", "forward", "backward", "all-reduce", "optimizer", "host")
-_BACKWARD, _ALL_REDUCE = COLUMNS.index("backward"), COLUMNS.index("all-reduce")
+_BACKWARD = COLUMNS.index("backward")
+_ALL_REDUCE = COLUMNS.index("all-reduce")
 
 
 @dataclass(frozen=True)

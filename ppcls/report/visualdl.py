@@ -19,7 +19,8 @@ _MAX_IMAGES = 8
 
 def scalars(record: Record) -> dict[str, float]:
     """Returns the finite values of a record, keyed by tag, such as ``train/loss``."""
-    section, values = "eval", {"loss": record.loss, **record.metrics}
+    section = "eval"
+    values = {"loss": record.loss, **record.metrics}
     if isinstance(record, StepRecord):
         section = "train"
         values |= {
@@ -40,7 +41,8 @@ def pr_curve(confidences: NDArray[np.int64]) -> dict[str, list[float]]:
         Lists of length [bins] for VisualDL: ``tp``, ``fp``, ``tn``, ``fn``, ``precision`` and ``recall``.
     """
     fp, tp = confidences[:, ::-1].cumsum(axis=1)[:, ::-1]
-    tn, fn = fp[0] - fp, tp[0] - tp
+    tn = fp[0] - fp
+    fn = tp[0] - tp
     rates = {"precision": tp / np.maximum(1, tp + fp), "recall": tp / np.maximum(1, tp[0])}
     counts = {"tp": tp, "fp": fp, "tn": tn, "fn": fn}
     return {name: values.tolist() for name, values in {**counts, **rates}.items()}
@@ -72,7 +74,9 @@ class VisualDLWriter(Reporter):
         from visualdl import LogWriter
 
         self._writer = LogWriter(logdir=str(folder))
-        self._pictures, self._weights, self._budget = pictures or PictureSource(), weights, TimeBudget()
+        self._pictures = pictures or PictureSource()
+        self._weights = weights
+        self._budget = TimeBudget()
         for record in earlier:
             self._write_scalars(record)
 
@@ -103,7 +107,8 @@ class VisualDLWriter(Reporter):
         from visualdl.component.base_component import histogram
 
         for name, weight in self._weights().items():
-            counts, edges = weight.counts.tolist(), weight.edges.tolist()
+            counts = weight.counts.tolist()
+            edges = weight.edges.tolist()
             self._add(histogram(f"weights/{name}", counts, edges, step=epoch, walltime=_milliseconds()))
 
     def _add(self, record: Any) -> None:

@@ -40,7 +40,9 @@ class RequestExchange:
         self._runtime = runtime
         self._group = _gloo_group() if runtime.world_size > 1 else None
         self._pending = [0] * kinds
-        self._calls_left, self._calls_between, self._last = 1, 1, time.monotonic()
+        self._calls_left = 1
+        self._calls_between = 1
+        self._last = time.monotonic()
 
     def any_rank(self, requests: Sequence[int]) -> list[int]:
         """Returns, for each kind, the maximum over all ranks of the requests since the last exchange.
@@ -70,7 +72,8 @@ class RequestExchange:
         if not self._runtime.is_main:
             return 0
         now = time.monotonic()
-        per_call, self._last = (now - self._last) / self._calls_between, now
+        per_call = (now - self._last) / self._calls_between
+        self._last = now
         return max(1, min(_MAX_CALLS, int(_INTERVAL / max(per_call, 1e-6))))
 
 

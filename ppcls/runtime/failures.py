@@ -32,7 +32,8 @@ class FailureReports:
     """
 
     def __init__(self, output_dir: Path, launch: Launch) -> None:
-        self.output_dir, self.launch = output_dir, launch
+        self.output_dir = output_dir
+        self.launch = launch
         self.folder = output_dir / "failures" / launch.name
         self.hang_marker = self.folder / "hang"  # this file exists if a rank is stuck
         self._first = self.folder / "first.txt"

@@ -157,7 +157,9 @@ def read_driver() -> Driver | None:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
             memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-            name, total, free = pynvml.nvmlDeviceGetName(handle), int(memory.total), int(memory.free)
+            name = pynvml.nvmlDeviceGetName(handle)
+            total = int(memory.total)
+            free = int(memory.free)
             cards.append(InstalledCard(str(name), (major, minor), total // _MIB, free // _MIB))
         version = str(pynvml.nvmlSystemGetDriverVersion())
     except pynvml.NVMLError:
@@ -190,7 +192,8 @@ def find_card(number: int, visible: str | None, order: str | None) -> Card | Non
         handle = chosen[number]
         by_number = visible is None or visible.strip()[:1].isdecimal()
         models = {pynvml.nvmlDeviceGetName(handle) for handle in handles}
-        uuid, total = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetMemoryInfo(handle).total
+        uuid = pynvml.nvmlDeviceGetUUID(handle)
+        total = pynvml.nvmlDeviceGetMemoryInfo(handle).total
     except pynvml.NVMLError:
         return None
     # By default, CUDA sorts cards by speed, and the driver sorts them by slot.

@@ -131,7 +131,8 @@ def import_paddle() -> None:
     """
     if sys.stderr.isatty():
         sys.stderr.write("loading Paddle ...\n")
-    stderr, handler = io.StringIO(), signal.getsignal(signal.SIGTERM)
+    stderr = io.StringIO()
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         with contextlib.redirect_stderr(stderr), _without_collections():
             import paddle  # noqa: F401

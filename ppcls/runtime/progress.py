@@ -54,7 +54,9 @@ class Progress:
 
     def __init__(self, memory: int | None = None) -> None:
         self._memory = mmap.mmap(-1 if memory is None else memory, SIZE)
-        self._count, self._position, self._stepped = 0, (0, 0, 0), False
+        self._count = 0
+        self._position = (0, 0, 0)
+        self._stepped = False
         self.evaluated = False
         self._current = ("", False)
         self.report("starting")

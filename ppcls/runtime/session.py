@@ -66,7 +66,8 @@ def _restored_paddle() -> Iterator[None]:
     """Restores Paddle's device, flags and random state after the block."""
     import paddle
 
-    device, random_state = paddle.device.get_device(), paddle.get_rng_state()
+    device = paddle.device.get_device()
+    random_state = paddle.get_rng_state()
     flags = paddle.get_flags(list(SPEED_FLAGS)) if paddle.is_compiled_with_cuda() else {}
     try:
         yield

@@ -73,11 +73,14 @@ class SignalRequests:
     def __init__(self, grace: float = 1.0, embedded: bool = False) -> None:
         self.stop = 0
         self._save = False
-        self._grace, self._last, self._embedded = grace, 0.0, embedded
+        self._grace = grace
+        self._last = 0.0
+        self._embedded = embedded
 
     def take_save(self) -> bool:
         """Returns whether the process received SIGUSR1 since the last call."""
-        requested, self._save = self._save, False
+        requested = self._save
+        self._save = False
         return requested
 
     def receive(self, number: int) -> None:
@@ -86,12 +89,14 @@ class SignalRequests:
         Raises:
             KeyboardInterrupt: This is a second Ctrl-C, and the run is embedded.
         """
-        name, now = signal.Signals(number).name, time.monotonic()
+        name = signal.Signals(number).name
+        now = time.monotonic()
         if number == signal.SIGUSR1:
             self._save = True
             print_error(f"{name}: saving after this update")
         elif not self.stop:
-            self.stop, self._last = number, now
+            self.stop = number
+            self._last = now
             print_error(f"{name}: saving after this update, then stopping; a second signal stops immediately")
         elif now - self._last > self._grace:
             print_error(f"{name}: stopping immediately, without saving")

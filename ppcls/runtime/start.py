@@ -106,7 +106,8 @@ def start(settings: Global, progress: Progress | None = None, embedded: bool = F
     """
     for text in ("No ccache found", "When training, we now always track global mean"):
         warnings.filterwarnings("ignore", message=text)
-    progress, launch = progress or Progress(), read_launch()
+    progress = progress or Progress()
+    launch = read_launch()
     cores = max(1, usable_cores() // local_processes())
     if settings.deterministic:
         paddle_import.check_deterministic()
@@ -143,7 +144,8 @@ def selected_card() -> Card | None:
     Raises:
         UserError: See `ppcls.runtime.hardware.find_card`.
     """
-    visible, order = os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("CUDA_DEVICE_ORDER")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    order = os.environ.get("CUDA_DEVICE_ORDER")
     return find_card(selected_gpu(), visible, order)
 
 

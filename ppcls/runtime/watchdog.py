@@ -51,7 +51,8 @@ def watch_for_hangs(timeout: float | None, failures: FailureReports, log: Path |
     if timeout is None:
         yield Progress()
         return
-    memory, stacks = os.memfd_create("progress"), os.memfd_create("stacks")
+    memory = os.memfd_create("progress")
+    stacks = os.memfd_create("stacks")
     os.ftruncate(memory, SIZE)
     progress = Progress(memory)
     with os.fdopen(stacks, "w") as file:
@@ -100,14 +101,17 @@ class StallClock:
     """
 
     def __init__(self, longest: float, now: float, progress: ProgressSnapshot) -> None:
-        self._longest, self._now, self.progress = longest, now, progress
+        self._longest = longest
+        self._now = now
+        self.progress = progress
         self.seconds = 0.0
 
     def update(self, now: float, progress: ProgressSnapshot) -> None:
         """Adds the time until ``now``, or restarts at 0 if there was progress."""
         elapsed = min(now - self._now, self._longest)
         self.seconds = self.seconds + elapsed if progress.count == self.progress.count else 0.0
-        self._now, self.progress = now, progress
+        self._now = now
+        self.progress = progress
 
     def expired(self, timeout: float, reserve: float) -> bool:
         """Returns whether at most ``reserve`` seconds of the timeout are left.
@@ -129,7 +133,8 @@ class Watchdog:
     """
 
     def __init__(self, failures: FailureReports, settings: dict[str, Any]) -> None:
-        self._failures, self._launch = failures, failures.launch
+        self._failures = failures
+        self._launch = failures.launch
         self._log: str | None = settings["log"]
         self._timeout: float = settings["timeout"]
         self._process: int = settings["process"]

@@ -31,7 +31,8 @@ def find_batch_size(config: Config, report: Callable[[str], None]) -> str:
     """
     check_single_process("--find-batch-size")
     key, size = config.DataLoader.need_train().sampler.batch_setting
-    name, total = f"DataLoader.Train.sampler.{key}", size * config.Global.update_freq
+    name = f"DataLoader.Train.sampler.{key}"
+    total = size * config.Global.update_freq
     sizes = [
         batch
         for batch in range(total, 0, -1)

@@ -25,7 +25,8 @@ from ppcls.runtime.launch import check_single_process
 from ppcls.search.page import render_page
 from ppcls.search.trials import last_lines, read_evaluations, start_training, write_config
 
-PAGE, TABLE = "folds.html", "folds.json"
+PAGE = "folds.html"
+TABLE = "folds.json"
 _CHAIN_KEYS = ("transform_ops", "batch_transform_ops", "on_error", "max_errors", "bad_images", "follow_links")
 
 
@@ -70,7 +71,8 @@ def write_folds(config: Config, folds: int, output_dir: Path) -> list[Path]:
     Raises:
         UserError: The images are not separate files, or a class has fewer images than there are folds.
     """
-    train, evaluation = config.DataLoader.Train, config.DataLoader.evaluated.get("Eval")
+    train = config.DataLoader.Train
+    evaluation = config.DataLoader.evaluated.get("Eval")
     if train is None or evaluation is None or config.Global.eval_mode == "retrieval":
         raise UserError(
             "--folds needs DataLoader.Train, DataLoader.Eval and Global.eval_mode: classification; set them "

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from optuna import Study, Trial
     from optuna.trial import FrozenTrial
 
-PAGE, STORAGE = "tune.html", "tune.log"
+PAGE = "tune.html"
+STORAGE = "tune.log"
 _POLL_SECONDS = 0.5
 
 
@@ -78,7 +79,8 @@ def tune(
         load_if_exists=True,
     )
     _restart_interrupted(study)
-    file, name = write_config(config, output_dir / "config.yaml"), metric.names[0]
+    file = write_config(config, output_dir / "config.yaml")
+    name = metric.names[0]
 
     def objective(trial: Trial) -> float:
         values = {key: dimension.suggest(trial, key) for key, dimension in space.items()}
@@ -131,7 +133,8 @@ def _train(trial: Trial, values: dict[str, str], config: Path, name: str, output
     trial.set_user_attr("values", values)
     folder = output_dir / f"trial_{trial.number:04d}"
     folder.mkdir(exist_ok=True)
-    log, seen = folder / "output.log", 0
+    log = folder / "output.log"
+    seen = 0
     overrides = [*(f"{key}={value}" for key, value in values.items())]
     overrides.append(f"Global.output_dir={json.dumps(str(folder))}")
     with start_training(config, overrides, log) as process:

@@ -98,7 +98,8 @@ def build_app(models: ServedModels, limits: RequestLimits, index: ImageIndex | N
     }
 
     async def measure(answer: Answer) -> Response:
-        start, status = time.perf_counter(), 500
+        start = time.perf_counter()
+        status = 500
         try:
             response = await _respond(answer, limits.timeout)
             status = response.status_code
@@ -313,7 +314,8 @@ def _as_json(answer: Prediction | NearestImages) -> dict[str, Any]:
 
 
 def _describe(service: InferenceService) -> dict[str, Any]:
-    description, embeds = service.predictor.description, service.predictor.embeds
+    description = service.predictor.description
+    embeds = service.predictor.embeds
     return {
         "model": description.Global.model_name,
         "embedding_size" if embeds else "classes": description.width if description.width > 0 else None,

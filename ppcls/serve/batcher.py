@@ -41,7 +41,9 @@ class Batcher(Generic[_Item, _Result]):
         max_batch: int,
         max_wait: float,
     ) -> None:
-        self._process, self._max_batch, self._max_wait = process, max_batch, max_wait
+        self._process = process
+        self._max_batch = max_batch
+        self._max_wait = max_wait
         self._pending: deque[_PendingItem[_Item, _Result]] = deque()
         self._expected = 0
         self._processing = False

@@ -28,7 +28,9 @@ class OpenConnections:
     """
 
     def __init__(self, limit: int, header_timeout: float, response_timeout: float) -> None:
-        self.limit, self.header_timeout, self.response_timeout = limit, header_timeout, response_timeout
+        self.limit = limit
+        self.header_timeout = header_timeout
+        self.response_timeout = response_timeout
         self._by_address = Counter[str]()
         self._logged: dict[str, float] = {}
 

@@ -22,7 +22,9 @@ class RequestError(Exception):
 
     def __init__(self, status: int, reason: str, images: dict[int, str] | None = None) -> None:
         super().__init__(reason)
-        self.status, self.reason, self.images = status, reason, images or {}
+        self.status = status
+        self.reason = reason
+        self.images = images or {}
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,9 @@ class AdmissionLimit:
     """
 
     def __init__(self, size: int, unit: str) -> None:
-        self.size, self._unit, self.used = size, unit, 0
+        self.size = size
+        self._unit = unit
+        self.used = 0
 
     @contextmanager
     def acquire(self, count: int) -> Iterator[None]:

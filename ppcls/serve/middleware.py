@@ -72,7 +72,8 @@ class AllowedHosts:
     """
 
     def __init__(self, app: ASGIApp, names: Iterable[str]) -> None:
-        self._app, self._names = app, {name.lower() for name in names}
+        self._app = app
+        self._names = {name.lower() for name in names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes a request to the application, or responds with status 400."""
@@ -107,7 +108,8 @@ class ApiKeys:
     """
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
-        self._app, self._digests = app, [_digest(key) for key in keys]
+        self._app = app
+        self._digests = [_digest(key) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes a request to the application, or responds with status 401."""

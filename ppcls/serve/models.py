@@ -43,7 +43,9 @@ class ServedModels:
         folder: Path | None = None,
     ) -> None:
         self.metrics = ServerMetrics()
-        self._worker, self._batching, self._folder = worker, batching, folder
+        self._worker = worker
+        self._batching = batching
+        self._folder = folder
         self._changing = asyncio.Lock()
         self.services = {name: self._make_service(name, predictor) for name, predictor in predictors.items()}
 

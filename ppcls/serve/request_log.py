@@ -43,7 +43,8 @@ class RequestLog:
         requested = Headers(scope=scope).get(_HEADER, "")
         identifier = requested if _VALID.fullmatch(requested) else uuid.uuid4().hex
         _request_id.set(identifier)  # each request has its own task, and so its own context
-        start, status = time.perf_counter(), 500
+        start = time.perf_counter()
+        status = 500
 
         async def send_with_identifier(message: Message) -> None:
             nonlocal status
@@ -103,5 +104,6 @@ def configure_log(kind: LogFormat, requests: bool) -> None:
     handler.setFormatter(_JsonFormatter() if kind == "json" else _TextFormatter())
     for name in ("uvicorn", "ppcls.serve", "asyncio"):
         logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
+        logger.handlers = [handler]
+        logger.propagate = False
     _ACCESS.setLevel(logging.INFO if requests else logging.WARNING)

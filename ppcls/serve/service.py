@@ -78,7 +78,8 @@ def load(source: ModelSource, max_batch: int) -> Predictor:
     predictor = Predictor(source)
     expected = predictor.description.Input
     shape = [length if length > 0 else _ANY_LENGTH for length in expected.shape[1:]]
-    first, end = (1, max_batch), time.perf_counter() + _WARM_UP_SECONDS
+    first = (1, max_batch)
+    end = time.perf_counter() + _WARM_UP_SECONDS
     for position, count in enumerate([*3 * first, *range(2, max_batch)]):
         if position < len(first) or time.perf_counter() < end:
             predictor.check_shape(predictor.model.run(np.zeros((count, *shape), expected.dtype)))
@@ -109,9 +110,11 @@ class InferenceService:
         batching: BatchingOptions,
         metrics: ServerMetrics,
     ) -> None:
-        self.name, self.predictor = name, predictor
+        self.name = name
+        self.predictor = predictor
         self._images = AdmissionLimit(batching.max_waiting, "images")
-        self._metrics, self._worker = metrics, worker
+        self._metrics = metrics
+        self._worker = worker
         self._preparation = Preparation(predictor.chain, predictor.cores)
         self._heat_maps: HeatMaps | None = None  # loaded at the first request for a heat map
         self._batcher = Batcher[_Item, Array | ValueError | None](
@@ -235,7 +238,8 @@ class InferenceService:
 
     def _run_now(self, batch: list[_Item]) -> Sequence[Array | ValueError | None]:
         """Returns one item per image: its output, an error, or None for a large image, which is skipped."""
-        metrics, started = self._metrics, time.perf_counter()
+        metrics = self._metrics
+        started = time.perf_counter()
         prepared = [
             item.image if isinstance(item.image, np.ndarray) else self._prepare_small(item.image)
             for item in batch

@@ -10,7 +10,9 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 
 from ppcls.serve.limits import RequestError, RequestLimits
 
-_FORM, _BYTES, _IMAGE = "multipart/form-data", "application/octet-stream", "image/"
+_FORM = "multipart/form-data"
+_BYTES = "application/octet-stream"
+_IMAGE = "image/"
 _SHOWN = 80  # maximum number of characters of a quoted value
 
 

@@ -47,7 +47,10 @@ class WorkerProcesses:
     """
 
     def __init__(self, serve: Serve, arguments: Sequence[Any], count: int, grace: float) -> None:
-        self._serve, self._arguments, self._count, self._grace = serve, arguments, count, grace
+        self._serve = serve
+        self._arguments = arguments
+        self._count = count
+        self._grace = grace
         self._workers: list[_Worker] = []
         self._codes: list[int | None] = []
 
@@ -117,7 +120,8 @@ class WorkerProcesses:
     def _remove(self, worker: _Worker, metrics: str) -> None:
         """Removes a process that has ended, and logs its exit code."""
         worker.process.join()
-        code, pid = worker.process.exitcode, worker.process.pid
+        code = worker.process.exitcode
+        pid = worker.process.pid
         _LOG.warning("worker process %s ended with exit code %s; restarting it", pid, code)
         worker.channel.close()
         self._workers.remove(worker)

@@ -127,7 +127,8 @@ class _Download:
     """The download of one file."""
 
     def __init__(self, path: Path, url: str) -> None:
-        self._path, self._url = path, url
+        self._path = path
+        self._url = url
         self._part = path.with_name(f".{path.name}.part")
         self._version_file = path.with_name(f".{path.name}.part.etag")
 
@@ -162,7 +163,8 @@ class _Download:
         except UserError as error:
             text = str(error).replace(str(self._part), self._url)
             raise UserError(text.replace(self._part.suffix, self._path.suffix)) from None
-        digest, expected = read_record(self._part).sha256, _read_digest(self._path)
+        digest = read_record(self._part).sha256
+        expected = _read_digest(self._path)
         if not expected:
             write_text(_digest_file(self._path), f"{digest}  {self._path.name}\n")
         elif digest != expected:
@@ -179,7 +181,8 @@ class _Download:
         )
         columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-            task, attempt = bar.add_task(self._path.name), 0
+            task = bar.add_task(self._path.name)
+            attempt = 0
             while True:
                 before = self._size()
                 try:
@@ -194,7 +197,8 @@ class _Download:
 
     def _request(self, report: Callable[[int, int | None], None]) -> None:
         """Requests the missing part of the file and appends it to the partial file."""
-        headers, offset = {"Accept-Encoding": "identity"}, self._size()
+        headers = {"Accept-Encoding": "identity"}
+        offset = self._size()
         version = self._version_file.read_text(encoding="utf-8") if self._version_file.is_file() else ""
         if offset and version:  # without a version, the partial file may be part of another version
             headers.update({"Range": f"bytes={offset}-", "If-Range": version})

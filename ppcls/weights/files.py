@@ -80,9 +80,11 @@ def pack_arrays(arrays: Arrays) -> Iterator[bytes | memoryview]:
     0.8: by dtype, then by name. Format: https://huggingface.co/docs/safetensors#format.
     """
     names = sorted(arrays, key=lambda name: (-_DTYPE_NAMES.index(_dtype_name(arrays[name])), name))
-    header, end = {}, 0
+    header = {}
+    end = 0
     for name in names:
-        start, end = end, end + arrays[name].nbytes
+        start = end
+        end = end + arrays[name].nbytes
         array = arrays[name]
         header[name] = {
             "dtype": _dtype_name(array),
@@ -154,7 +156,8 @@ def arrays_in(content: Mapping[Any, Any]) -> Arrays:
 
     An array that occurs several times is converted only once.
     """
-    arrays, converted = {}, dict[int, NDArray[Any]]()
+    arrays = {}
+    converted = dict[int, NDArray[Any]]()
     for key, entry in content.items():
         value = entry[1] if isinstance(entry, tuple) and len(entry) == 2 else entry
         if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiub":

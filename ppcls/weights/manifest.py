@@ -72,7 +72,8 @@ def write_file(path: Path, *parts: bytes | memoryview) -> FileRecord:
     Raises:
         OSError: The file can't be written.
     """
-    digest, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    size = 0
     with atomic_write(path) as file:
         for part in parts:
             file.write(part)
@@ -116,7 +117,8 @@ def read_manifest(folder: Path) -> Manifest:
         raise DamagedError(f"{path}: damaged: expected a JSON object, got {type(tree).__name__}")
     if isinstance(tree.get("format"), int) and tree["format"] != FORMAT:
         raise DamagedError(f"{path}: format {tree['format']} is not supported; this ppcls reads {FORMAT}")
-    expected, digest = tree.pop(_SELF, None), _digest(tree)
+    expected = tree.pop(_SELF, None)
+    digest = _digest(tree)
     if expected != digest:
         raise DamagedError(f"{path}: damaged: expected SHA-256 {expected}, found {digest}")
     try:
@@ -168,7 +170,8 @@ def read_record(path: Path) -> FileRecord:
     Raises:
         OSError: The file can't be read.
     """
-    digest, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    size = 0
     with open_regular(path) as file:
         while block := file.read(_BLOCK):
             digest.update(block)

@@ -24,7 +24,8 @@ class Store:
     """
 
     def __init__(self, root: Path) -> None:
-        self.root, self.folder = root, root / "checkpoints"
+        self.root = root
+        self.folder = root / "checkpoints"
         # Temporary folders that exist now and still exist at the first save were left by killed runs.
         self._leftovers = list(self.folder.glob(".????????.step_*"))
 
@@ -42,7 +43,8 @@ class Store:
         Raises:
             OSError: The checkpoint can't be written. The incomplete folder is removed.
         """
-        folder, copy = self.folder / f"step_{manifest.update:08d}", 1
+        folder = self.folder / f"step_{manifest.update:08d}"
+        copy = 1
         while folder.exists():
             copy += 1
             folder = folder.with_name(f"step_{manifest.update:08d}_{copy}")
@@ -71,7 +73,8 @@ class Store:
         """
         links = [BEST, *(f"{BEST}_{rank}" for rank in range(2, keep + 1))]
         rank = 0 if best else len(links)
-        score, judge = manifest.score, manifest.judge
+        score = manifest.score
+        judge = manifest.judge
         if not best and score is not None:
             worse = (i for i in range(1, len(links)) if self._score(links[i], judge) < score)
             rank = next(worse, len(links))

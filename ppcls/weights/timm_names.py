@@ -41,7 +41,9 @@ _EVEN_V2 = re.compile(r"(?<!tf_)efficientnetv2")
 _EFFICIENTNET = (EfficientNet, EfficientNetLite)
 _MOBILENET_V3 = (models.MobileNetV3Large, models.MobileNetV3Small)
 _TORCHVISION_B5 = 2048  # features of EfficientNetB5; torchvision has the same epsilon from B5 on
-_EPSILON, _INCEPTION_EPSILON = 1e-5, 1e-3  # epsilons of BatchNorm in timm or torchvision
+# epsilons of BatchNorm in timm or torchvision
+_EPSILON = 1e-5
+_INCEPTION_EPSILON = 1e-3
 
 
 class Translation(NamedTuple):
@@ -74,7 +76,8 @@ def read_names(model: nn.Layer, names: Iterable[str], source: str) -> Translatio
     Raises:
         UserError: The network differs from the network with the same name in timm.
     """
-    file_names, own = set(names), model.state_dict().keys()
+    file_names = set(names)
+    own = model.state_dict().keys()
     derived = tuple(f".{name}" for name in getattr(model, "derived", ()))
     identical = file_names >= {name for name in own if not name.endswith(derived)}
     if _ANTIALIASED.search(source):
@@ -114,7 +117,8 @@ def write_names(model: nn.Layer, architecture: str) -> Translation:
     Raises:
         UserError: timm has no network that computes the same numbers.
     """
-    rules, names = timm_rules(model), model.state_dict()
+    rules = timm_rules(model)
+    names = model.state_dict()
     _check_family(model, architecture, identical=False)
     if rules is None or architecture.startswith(("ViT_small", "ResNeSt50_fast")):
         raise UserError(f"{architecture}: timm has no network that computes the same numbers")

@@ -115,7 +115,8 @@ def _mixnet(model: nn.Layer) -> list[Rule]:
     halving = model.depths[-1] // 2  # timm splits the last stage into two stages
 
     def start(match: re.Match[str]) -> str:
-        stage, i = int(match[1]), int(match[2]) - 1
+        stage = int(match[1])
+        i = int(match[2]) - 1
         later = stage == len(model.depths) and i >= halving
         return f"blocks.{stage + later}.{i - later * halving}."
 
@@ -128,7 +129,8 @@ def _levit(model: nn.Layer) -> list[Rule]:
         starts += [f"stages.{stage}.downsample."] + [f"stages.{stage}.blocks.{i}." for i in range(depth)]
 
     def start(match: re.Match[str]) -> str:
-        block, is_mlp = starts[int(match[1]) // 2], int(match[1]) % 2
+        block = starts[int(match[1]) // 2]
+        is_mlp = int(match[1]) % 2
         return block + ("mlp." if is_mlp else "attn_downsample." if "down" in block else "attn.")
 
     return [(r"^blocks\.(\d+)\.(?:m\.)?", start)]
@@ -141,7 +143,8 @@ def _xception(model: nn.Layer) -> list[Rule]:
 
 
 def _torchvision_mobilenet_v3(model: nn.Layer) -> list[Rule]:
-    names, order = model.state_dict(), ("expand_conv", "bottleneck_conv", "mid_se", "linear_conv")
+    names = model.state_dict()
+    order = ("expand_conv", "bottleneck_conv", "mid_se", "linear_conv")
 
     def rename(match: re.Match[str]) -> str:
         block = match[1]

@@ -76,7 +76,8 @@ def from_torch(
     linear = _linear_weights(model)
     converted = {}
     for name, renamed in statistics.items():
-        key, array = translation.names.get(renamed, renamed), arrays[name]
+        key = translation.names.get(renamed, renamed)
+        array = arrays[name]
         if key in linear and array.ndim >= 2:
             array = array.reshape(len(array), -1).T  # a linear layer that is a convolution in timm
         elif name == _PIXEL_POSITIONS and array.ndim == 4:
@@ -107,7 +108,8 @@ def to_timm(
     """
     translation = write_names(model, architecture)
     arrays = _change_epsilon(model, arrays, translation.epsilon, to_file=True)
-    linear, derived = _linear_weights(model), tuple(getattr(model, "derived", ()))
+    linear = _linear_weights(model)
+    derived = tuple(getattr(model, "derived", ()))
     kernels = _AS_CONVOLUTIONS | ({".classifier.": 1} if isinstance(model, DPN) else {})
     converted = {bias: np.zeros_like(arrays[mean]) for bias, mean in translation.biases.items()}
     for name, key in translation.names.items():

@@ -16,7 +16,8 @@ _CONVOLUTIONS = (
     ("_conv4", 256, 3, 1, 1, False),
     ("_conv5", 256, 3, 1, 1, True),
 )
-_SIDE, _HIDDEN = 6, 4096
+_SIDE = 6
+_HIDDEN = 4096
 
 
 def _uniform(fan_in: int) -> paddle.ParamAttr:

@@ -15,7 +15,8 @@ from ppcls.arch.layers.drop_path import DropPath, drop_paths
 from ppcls.arch.layers.transformer import DEVIATION, linear, normal
 
 _EPSILON = 1e-6
-_TO_LAST, _TO_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
+_TO_LAST = [0, 2, 3, 1]
+_TO_FIRST = [0, 3, 1, 2]
 
 
 class ChannelNorm(nn.LayerNorm):  # type: ignore[misc]
@@ -45,7 +46,8 @@ class ConvNeXtBlock(nn.Layer):  # type: ignore[misc]
         super().__init__()
         self.dwconv = _convolution(channels, channels, 7, data_format, padding=3, groups=channels)
         self.norm = nn.LayerNorm(channels, _EPSILON)
-        self.pwconv1, self.pwconv2 = linear(channels, 4 * channels), linear(4 * channels, channels)
+        self.pwconv1 = linear(channels, 4 * channels)
+        self.pwconv2 = linear(4 * channels, channels)
         self.gamma = None
         if scale:
             constant = nn.initializer.Constant(scale)
@@ -89,7 +91,8 @@ class ConvNeXt(nn.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         rates = iter(drop_paths(drop_path_rate, sum(depths)))
-        self.downsample_layers, self.stages = nn.LayerList(), nn.LayerList()
+        self.downsample_layers = nn.LayerList()
+        self.stages = nn.LayerList()
         channels = input_image_channel
         for i, (depth, width) in enumerate(zip(depths, widths, strict=True)):
             side = 2 if i else 4

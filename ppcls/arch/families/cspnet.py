@@ -17,7 +17,8 @@ class CspBlock(nn.Layer):  # type: ignore[misc]
 
     def __init__(self, channels: int, width: int, conv: partial[ConvNorm]) -> None:
         super().__init__()
-        self.conv1, self.conv2 = conv(channels, width, 1), conv(width, channels, 3)
+        self.conv1 = conv(channels, width, 1)
+        self.conv2 = conv(width, channels, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to the same shape."""
@@ -76,7 +77,8 @@ class CSPDarkNet(nn.Layer):  # type: ignore[misc]
         super().__init__()
         conv = ConvNorm(input_image_channel, _STEM, 3, act=leaky_relu, data_format=data_format)
         self.stem = nn.Sequential(("conv1", conv))
-        stages, channels = [], _STEM
+        stages = []
+        channels = _STEM
         for i, depth in enumerate(depths):
             out = 2 * channels
             width = out if i else 2 * out

@@ -35,7 +35,8 @@ class StripeAttention(nn.Layer):  # type: ignore[misc]
     def __init__(self, width: int, heads: int, drop_rate: float, data_format: DataFormat) -> None:
         super().__init__()
         self.get_v = nn.Conv2D(width, width, 3, padding=1, groups=width, data_format=data_format)
-        self.attention, self._data_format = DotProductAttention(heads, drop_rate=drop_rate), data_format
+        self.attention = DotProductAttention(heads, drop_rate=drop_rate)
+        self._data_format = data_format
 
     def forward(self, parts: Sequence[Tensor], window: tuple[int, int]) -> Tensor:
         """Maps queries, keys and values, each [B, H, W, width], to the same shape.
@@ -71,13 +72,16 @@ class CrossBlock(nn.Layer):  # type: ignore[misc]
         data_format: DataFormat,
     ) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.proj = linear(width, 3 * width), linear(width, width)
+        self.norm1 = nn.LayerNorm(width)
+        self.norm2 = nn.LayerNorm(width)
+        self.qkv = linear(width, 3 * width)
+        self.proj = linear(width, width)
         count = 2 if stripe else 1
         attention = partial(StripeAttention, width // count, heads // count, rates[1], data_format)
         self.attns = nn.LayerList([attention() for _ in range(count)])
         self.mlp = Mlp(width, _RATIO * width, rates[0])
-        self.drop_path, self._stripe = DropPath(drop_path), stripe
+        self.drop_path = DropPath(drop_path)
+        self._stripe = stripe
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps tokens [B, H, W, width] to the same shape."""
@@ -128,7 +132,8 @@ class CSWinTransformer(nn.Layer):  # type: ignore[misc]
         conv = partial(nn.Conv2D, data_format=data_format)
         first = conv(input_image_channel, width, 7, 4, padding=2)
         self.patch_embedding = PatchNorm(first, data_format, "patch_embed")
-        rates, drops = iter(drop_paths(drop_path_rate, sum(depths))), (drop_rate, attn_drop_rate)
+        rates = iter(drop_paths(drop_path_rate, sum(depths)))
+        drops = (drop_rate, attn_drop_rate)
         self.stages = nn.LayerList()
         for i, (depth, split) in enumerate(zip(depths, (1, 2, stripe, 0), strict=True)):
             block = partial(CrossBlock, width, heads[i], split, drops, data_format=data_format)

@@ -34,11 +34,14 @@ class ConvAttention(nn.Layer):  # type: ignore[misc]
     def __init__(self, width: int, heads: int, rates: tuple[float, float], data_format: DataFormat) -> None:
         super().__init__()
         conv = partial(ConvNorm, width, width, 3, groups=width, data_format=data_format)
-        self.conv_proj_q, self.conv_proj_k, self.conv_proj_v = conv(), conv(stride=2), conv(stride=2)
+        self.conv_proj_q = conv()
+        self.conv_proj_k = conv(stride=2)
+        self.conv_proj_v = conv(stride=2)
         self.proj_q, self.proj_k, self.proj_v, self.proj = (linear(width, width) for _ in range(4))
         # As in the authors' code, the scale depends on the full width instead of the width of a head.
         self.attention = DotProductAttention(heads, width**-0.5, rates[1])
-        self.proj_drop, self._data_format = dropout(rates[0]), data_format
+        self.proj_drop = dropout(rates[0])
+        self._data_format = data_format
 
     def forward(self, x: Tensor, size: tuple[int, int]) -> Tensor:
         """Maps tokens [B, N, width] to the same shape. The last tokens form an image of ``size``."""
@@ -48,7 +51,8 @@ class ConvAttention(nn.Layer):  # type: ignore[misc]
         image = pixels.reshape([-1, height, width, x.shape[2]])
         parts = []
         for name in "qkv":
-            conv, project = getattr(self, f"conv_proj_{name}"), getattr(self, f"proj_{name}")
+            conv = getattr(self, f"conv_proj_{name}")
+            project = getattr(self, f"proj_{name}")
             tokens = apply_to_tokens(conv, image, self._data_format).flatten(1, 2)
             parts.append(project(tokens if others is None else paddle.concat([others, tokens], axis=1)))
         return self.proj_drop(self.proj(self.attention(*parts)))
@@ -85,7 +89,8 @@ class CvTStage(nn.Layer):  # type: ignore[misc]
         block = partial(TransformerBlock, mlp=_RATIO * width, drop_rate=rates[0], act=quick_gelu)
         attention = partial(ConvAttention, width, heads, rates, data_format)
         self.blocks = nn.LayerList([block(width, attention(), drop_path=rate) for rate in drop_paths])
-        self._last, self._data_format = last, data_format
+        self._last = last
+        self._data_format = data_format
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to features in the same layout. The last stage returns [B, width]."""
@@ -129,9 +134,11 @@ class CvT(nn.Layer):  # type: ignore[misc]
         attn_drop_rate: float = 0.0,
     ) -> None:
         super().__init__()
-        channels, drops = input_image_channel, (drop_rate, attn_drop_rate)
+        channels = input_image_channel
+        drops = (drop_rate, attn_drop_rate)
         for i, (width, depth) in enumerate(zip(widths, depths, strict=True)):
-            first, last = i == 0, i == len(widths) - 1
+            first = i == 0
+            last = i == len(widths) - 1
             rates = drop_paths(drop_path_rate if last else 0.0, depth)
             stage = CvTStage(channels, width, heads[i], first, last, rates, drops, data_format)
             self.add_sublayer(f"stage{i}", stage)

@@ -69,20 +69,24 @@ class AggregationTree(nn.Layer):  # type: ignore[misc]
         data_format: DataFormat = "NCHW",
     ) -> None:
         super().__init__()
-        self._levels, self._level_root, self._residual = levels, level_root, residual
+        self._levels = levels
+        self._level_root = level_root
+        self._residual = residual
         self._axis = 1 if data_format == "NCHW" else 3
         earlier += in_channels if level_root else 0
         pool = partial(nn.MaxPool2D, stride, stride, ceil_mode=True, data_format=data_format)
         self.downsample = pool() if stride > 1 else nn.Identity()
         self.project = nn.Identity()
         if levels == 1:
-            self.tree1, self.tree2 = block(in_channels, out, stride), block(out, out, 1)
+            self.tree1 = block(in_channels, out, stride)
+            self.tree2 = block(out, out, 1)
             self.root = _CONV(2 * out + earlier, out, 1, data_format=data_format)
             if in_channels != out:
                 self.project = nn.Sequential(*_CONV(in_channels, out, 1, data_format=data_format).children())
         else:
             tree = partial(AggregationTree, levels - 1, block, residual=residual, data_format=data_format)
-            self.tree1, self.tree2 = tree(in_channels, out, stride), tree(out, out, earlier=earlier + out)
+            self.tree1 = tree(in_channels, out, stride)
+            self.tree2 = tree(out, out, earlier=earlier + out)
 
     def forward(self, x: Tensor, earlier: Sequence[Tensor] = ()) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
@@ -137,7 +141,8 @@ class DLA(nn.Layer):  # type: ignore[misc]
         return self.fc(self.global_pool(x)).flatten(1)
 
 
-_COMPACT, _WIDE = (16, 32, 64, 64, 128, 256), (16, 32, 128, 256, 512, 1024)
+_COMPACT = (16, 32, 64, 64, 128, 256)
+_WIDE = (16, 32, 128, 256, 512, 1024)
 DLA34 = partial(DLA, (1, 2, 2, 1), (16, 32, 64, 128, 256, 512), None)
 DLA46_c = partial(DLA, (1, 2, 2, 1), _COMPACT)
 DLA46x_c = partial(DLA, (1, 2, 2, 1), _COMPACT, (32, 4))

@@ -66,14 +66,16 @@ class DualPathBlock(nn.Layer):  # type: ignore[misc]
         data_format: DataFormat,
     ) -> None:
         super().__init__()
-        self._projects, stride = stride > 0, stride or 1
+        self._projects = stride > 0
+        stride = stride or 1
         conv = partial(NormConvolution, data_format=data_format)
         if self._projects:
             self.c1x1_w_func = conv(in_channels, residual + 2 * growth, 1, stride=stride)
         self.c1x1_a_func = conv(in_channels, inner, 1)
         self.c3x3_b_func = conv(inner, inner, 3, stride=stride, groups=groups)
         self.c1x1_c_func = conv(inner, residual + growth, 1)
-        self._residual, self._axis = residual, 1 if data_format == "NCHW" else 3
+        self._residual = residual
+        self._axis = 1 if data_format == "NCHW" else 3
 
     def forward(self, paths: Sequence[Tensor]) -> list[Tensor]:
         """Maps the residual path and the dense path, or one tensor, to the new residual and dense path."""
@@ -117,7 +119,8 @@ class DPN(nn.Layer):  # type: ignore[misc]
         conv = UnderscoredConvNorm(input_image_channel, stem, kernel, 2, act=F.relu, data_format=data_format)
         self.conv1_x_1_func = conv
         self.pool2d_max = nn.MaxPool2D(3, 2, 1, data_format=data_format)
-        channels, self._count = stem, sum(depths)
+        channels = stem
+        self._count = sum(depths)
         number = 0
         for stage, (depth, growth) in enumerate(zip(depths, growths, strict=True)):
             width = residual << stage

@@ -18,7 +18,9 @@ from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
 from ppcls.arch.layers.tokens import PixelMlp, to_image, to_tokens
 from ppcls.arch.layers.transformer import DotProductAttention
 
-_WIDTHS, _HEADS = (64, 128, 320, 512), (1, 2, 5, 8)  # per stage
+# per stage
+_WIDTHS = (64, 128, 320, 512)
+_HEADS = (1, 2, 5, 8)
 _REDUCTIONS = (8, 4, 2, 2)  # factor by which the sides are reduced for attention, per stage
 _RATIO = 4
 
@@ -44,20 +46,29 @@ class DualStreamBlock(nn.Layer):  # type: ignore[misc]
         data_format: DataFormat,
     ) -> None:
         super().__init__()
-        half, conv = channels // 2, partial(nn.Conv2D, data_format=data_format)
+        half = channels // 2
+        conv = partial(nn.Conv2D, data_format=data_format)
         self.pos_embed = conv(channels, channels, 3, padding=1, groups=channels)
-        self.norm1, self.norm2 = batch_norm(channels, data_format), batch_norm(channels, data_format)
-        self.conv1, self.conv2 = conv(channels, channels, 1), conv(channels, channels, 1)
-        self.norm_conv1, self.norm_conv2 = batch_norm(half, data_format), batch_norm(half, data_format)
-        self.norm_sa1, self.norm_sa2 = nn.LayerNorm(half), nn.LayerNorm(half)
+        self.norm1 = batch_norm(channels, data_format)
+        self.norm2 = batch_norm(channels, data_format)
+        self.conv1 = conv(channels, channels, 1)
+        self.conv2 = conv(channels, channels, 1)
+        self.norm_conv1 = batch_norm(half, data_format)
+        self.norm_conv2 = batch_norm(half, data_format)
+        self.norm_sa1 = nn.LayerNorm(half)
+        self.norm_sa2 = nn.LayerNorm(half)
         self.conv = conv(half, half, 3, padding=1, groups=half)
-        self.channel_up, self.cross_channel_up_sa = nn.Linear(half, 3 * half), nn.Linear(half, 3 * half)
+        self.channel_up = nn.Linear(half, 3 * half)
+        self.cross_channel_up_sa = nn.Linear(half, 3 * half)
         self.cross_channel_up_conv = conv(half, 3 * half, 1)
-        self.fuse_channel_conv, self.fuse_channel_sa = nn.Linear(half, half), nn.Linear(half, half)
+        self.fuse_channel_conv = nn.Linear(half, half)
+        self.fuse_channel_sa = nn.Linear(half, half)
         self.attention = DotProductAttention(heads, drop_rate=rates[1])
-        self.proj_drop, self.drop_path = dropout(rates[0]), DropPath(drop_path)
+        self.proj_drop = dropout(rates[0])
+        self.drop_path = DropPath(drop_path)
         self.mlp = PixelMlp(channels, _RATIO * channels, rates[0], data_format)
-        self._reduction, self._data_format = reduction, data_format
+        self._reduction = reduction
+        self._data_format = data_format
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to the same shape."""
@@ -114,13 +125,15 @@ class DSNet(nn.Layer):  # type: ignore[misc]
         drop_path_rate: float = 0.1,
     ) -> None:
         super().__init__()
-        channels, rates = input_image_channel, drop_paths(drop_path_rate, sum(depths))
+        channels = input_image_channel
+        rates = drop_paths(drop_path_rate, sum(depths))
         self.pos_drop = dropout(drop_rate)
         for i, (width, depth) in enumerate(zip(_WIDTHS, depths, strict=True)):
             patch = 2 if i else 4
             embed = nn.Conv2D(channels, width, patch, patch, data_format=data_format)
             self.add_sublayer(f"patch_embed{i + 1}", nn.Sequential(("proj", embed)))
-            shape, drops = (width, _HEADS[i], _REDUCTIONS[i]), (drop_rate, attn_drop_rate)
+            shape = (width, _HEADS[i], _REDUCTIONS[i])
+            drops = (drop_rate, attn_drop_rate)
             blocks = [DualStreamBlock(*shape, drops, rate, data_format) for rate in rates[:depth]]
             self.add_sublayer(f"blocks{i + 1}", nn.Sequential(*blocks))
             channels = width

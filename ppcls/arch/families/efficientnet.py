@@ -30,7 +30,8 @@ STAGES = (
     (4, 5, 2, 6, 192),
     (1, 3, 1, 6, 320),
 )
-_STEM, _FEATURES = 32, 1280
+_STEM = 32
+_FEATURES = 1280
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,8 @@ class EfficientNetFeatures(nn.Layer):  # type: ignore[misc]
                 )
                 name = f"block.{number}." if i else f"_blocks.{number}."
                 self._blocks.append(self.add_sublayer(name, block))
-                channels, side = out, math.ceil(side / stride)
+                channels = out
+                side = math.ceil(side / stride)
         self.out_channels = channels
 
     def forward(self, x: Tensor) -> Tensor:

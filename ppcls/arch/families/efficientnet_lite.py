@@ -17,7 +17,8 @@ from ppcls.arch.families.efficientnet import STAGES
 from ppcls.arch.layers.conv_norm import DataFormat, batch_norm, round_channels
 from ppcls.arch.layers.drop_path import DropPath
 
-_STEM, _HEAD = 32, 1280
+_STEM = 32
+_HEAD = 1280
 _DROP_PATH = 0.2  # probability of skipping the last block; proportional to the depth for earlier blocks
 
 
@@ -129,7 +130,9 @@ class EfficientNetLite(nn.Layer):  # type: ignore[misc]
             for stage, (blocks, *_) in enumerate(STAGES)
         ]
         self._positions = [(stage, i) for stage, blocks in enumerate(repeats) for i in range(blocks)]
-        channels, number, stages = _STEM, 0, []
+        channels = _STEM
+        number = 0
+        stages = []
         for blocks, (_, kernel, first_stride, expansion, out_channels) in zip(repeats, STAGES, strict=True):
             out_channels = round_channels(out_channels * width)
             stage = []
@@ -138,7 +141,9 @@ class EfficientNetLite(nn.Layer):  # type: ignore[misc]
                 rate = _DROP_PATH * number / sum(repeats)
                 sides = (channels, out_channels)
                 stage.append(LiteBlock(sides, expansion, kernel, stride, side, rate, data_format))
-                channels, number, side = out_channels, number + 1, math.ceil(side / stride)
+                channels = out_channels
+                number = number + 1
+                side = math.ceil(side / stride)
             stages.append(nn.Sequential(*stage))
         self.blocks = nn.Sequential(*stages)
         self.conv_head = conv(channels, _HEAD, 1)

@@ -20,7 +20,8 @@ from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
 
 # Stride of the first block, and expansion, per stage (table 4). Blocks of the first three stages are fused.
 _STAGES = ((1, 1), (2, 4), (2, 4), (2, 4), (1, 6), (2, 6), (1, 6))
-_FUSED, _FEATURES = 3, 1280
+_FUSED = 3
+_FEATURES = 1280
 _DROP = 0.2  # probability of skipping the last block
 
 
@@ -33,7 +34,8 @@ def _conv(
     groups: int = 1,
     kind: type[ConvNorm] = EfficientNetConvNorm,
 ) -> ConvNorm:
-    padding, normal = None if stride == 1 else [0, 2, 0, 2], FanOutNormal(depthwise=True)
+    padding = None if stride == 1 else [0, 2, 0, 2]
+    normal = FanOutNormal(depthwise=True)
     conv = partial(kind, epsilon=1e-3, padding=padding, initializer=normal, decay=False)
     return conv(in_channels, out_channels, kernel, stride, groups, data_format=data_format)
 
@@ -66,7 +68,8 @@ def make_block(
         fused: Whether a 3x3 convolution replaces the 1x1 and the depthwise convolution.
         drop: Probability of skipping the block for an image in training.
     """
-    conv, width = partial(_conv, data_format=data_format), in_channels * expansion
+    conv = partial(_conv, data_format=data_format)
+    width = in_channels * expansion
     if expansion == 1:
         layers = named("_project_conv", "_norm1", conv(in_channels, out_channels, 3, stride), nn.Swish())
     else:
@@ -102,7 +105,8 @@ class EfficientNetV2(nn.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.depths = depths
-        channels, blocks = widths[0], list[nn.Layer]()
+        channels = widths[0]
+        blocks = list[nn.Layer]()
         stem = _conv(input_image_channel, channels, 3, 2, data_format)
         self._stem = ResidualSequence(named("_conv_stem", "_norm", stem, nn.Swish()), shortcut=False)
         for stage, (depth, width) in enumerate(zip(depths, widths, strict=True)):
@@ -126,7 +130,8 @@ class EfficientNetV2(nn.Layer):  # type: ignore[misc]
         return self._fc(self._drop(self._pool(self._head(self._blocks(self._stem(x))))).flatten(1))
 
 
-_M, _L = (24, 48, 80, 160, 176, 304, 512), (32, 64, 96, 192, 224, 384, 640)
+_M = (24, 48, 80, 160, 176, 304, 512)
+_L = (32, 64, 96, 192, 224, 384, 640)
 EfficientNetV2_S = partial(EfficientNetV2, (2, 4, 4, 6, 9, 15), (24, 48, 64, 128, 160, 256), 0.1)
 EfficientNetV2_M = partial(EfficientNetV2, (3, 5, 5, 7, 14, 18, 5), _M, 0.3)
 EfficientNetV2_L = partial(EfficientNetV2, (4, 7, 7, 10, 19, 25, 7), _L, 0.4)

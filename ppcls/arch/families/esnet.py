@@ -13,8 +13,10 @@ from ppcls.arch.layers.mobile import LateFeatures
 from ppcls.arch.layers.shuffle import interleave
 from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
 
-_DEPTHS, _WIDTHS = (3, 7, 3), (116, 232, 464)
-_STEM, _LAST = 24, 1024
+_DEPTHS = (3, 7, 3)
+_WIDTHS = (116, 232, 464)
+_STEM = 24
+_LAST = 1024
 
 
 class EnhancedShuffleUnit(nn.Layer):  # type: ignore[misc]
@@ -22,12 +24,14 @@ class EnhancedShuffleUnit(nn.Layer):  # type: ignore[misc]
 
     def __init__(self, channels: int, data_format: DataFormat) -> None:
         super().__init__()
-        half, conv = channels // 2, kaiming_conv(data_format)
+        half = channels // 2
+        conv = kaiming_conv(data_format)
         self.pw_1_1 = conv(half, half, 1, act=F.hardswish)
         self.dw_1 = conv(half, half, 3, 1, half)
         self.se = SqueezeExcitation(channels, channels // 4, data_format=data_format)
         self.pw_1_2 = conv(channels, half, 1, act=F.hardswish)
-        self._layout, self._axis = data_format, 1 if data_format == "NCHW" else 3
+        self._layout = data_format
+        self._axis = 1 if data_format == "NCHW" else 3
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to the same shape."""
@@ -42,7 +46,8 @@ class EnhancedDownsamplingUnit(nn.Layer):  # type: ignore[misc]
 
     def __init__(self, in_channels: int, out_channels: int, data_format: DataFormat) -> None:
         super().__init__()
-        half, conv = out_channels // 2, kaiming_conv(data_format)
+        half = out_channels // 2
+        conv = kaiming_conv(data_format)
         self.dw_1 = conv(in_channels, in_channels, 3, 2, in_channels)
         self.pw_1 = conv(in_channels, half, 1, act=F.hardswish)
         self.pw_2_1 = conv(in_channels, half, 1, act=F.hardswish)

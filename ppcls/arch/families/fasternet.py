@@ -37,7 +37,8 @@ class PartialConvolution(nn.Layer):  # type: ignore[misc]
         self.partial_conv3 = nn.Conv2D(
             part, part, 3, padding=1, weight_attr=normal(), bias_attr=False, data_format=data_format
         )
-        self._parts, self._axis = [part, channels - part], 1 if data_format == "NCHW" else 3
+        self._parts = [part, channels - part]
+        self._axis = 1 if data_format == "NCHW" else 3
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to the same shape."""
@@ -114,7 +115,8 @@ class FasterNet(nn.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.patch_embed = NormalizedReduction("proj", input_image_channel, width, 4, 0.1, data_format)
-        rates, stages = iter(drop_paths(drop_path_rate, sum(depths))), []
+        rates = iter(drop_paths(drop_path_rate, sum(depths)))
+        stages = []
         for i, depth in enumerate(depths):
             if i:
                 stages.append(NormalizedReduction("reduction", width, 2 * width, 2, 0.9, data_format))
@@ -132,7 +134,8 @@ class FasterNet(nn.Layer):  # type: ignore[misc]
         return self.head(self.avgpool_pre_head(self.stages(self.patch_embed(x))).flatten(1))
 
 
-_SHALLOW, _DEEP = (1, 2, 8, 2), (3, 4, 18, 3)
+_SHALLOW = (1, 2, 8, 2)
+_DEEP = (3, 4, 18, 3)
 FasterNet_T0 = partial(FasterNet, 40, _SHALLOW, 0.0, nn.GELU)
 FasterNet_T1 = partial(FasterNet, 64, _SHALLOW, 0.02, nn.GELU)
 FasterNet_T2 = partial(FasterNet, 96, _SHALLOW, 0.05)

@@ -37,7 +37,8 @@ _ROWS = (
     (5, 960, 160, False, 1),
     (5, 960, 160, True, 1),
 )
-_LAST, _FEATURES = 960, 1280
+_LAST = 960
+_FEATURES = 1280
 _DIVISOR = 4  # all numbers of channels are multiples of this number
 _GATE = partial(paddle.clip, min=0.0, max=1.0)
 
@@ -52,7 +53,8 @@ class GhostModule(nn.Layer):  # type: ignore[misc]
         self, in_channels: int, out_channels: int, act: Activation | None, data_format: DataFormat
     ) -> None:
         super().__init__()
-        half, conv = out_channels // 2, _conv(data_format)
+        half = out_channels // 2
+        conv = _conv(data_format)
         self.primary_conv = conv(in_channels, half, 1, act=act)
         self.cheap_operation = conv(half, half, 3, 1, half, act)
         self._channels = 1 if data_format == "NCHW" else 3
@@ -130,7 +132,8 @@ class GhostNet(nn.Layer):  # type: ignore[misc]
         self.conv1 = conv(input_image_channel, channels, 3, 2)
         self._blocks = []
         for i, (kernel, middle, out, use_se, stride) in enumerate(_ROWS):
-            width, out = round_channels(middle * scale, _DIVISOR), round_channels(out * scale, _DIVISOR)
+            width = round_channels(middle * scale, _DIVISOR)
+            out = round_channels(out * scale, _DIVISOR)
             sizes = (channels, width, out, kernel, stride)
             block = GhostBottleneck(*sizes, use_se, data_format, timm_variant)
             self._blocks.append(self.add_sublayer(f"_ghostbottleneck_{i}", block))

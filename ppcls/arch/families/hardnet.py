@@ -52,7 +52,8 @@ class HarmonicBlock(nn.Layer):  # type: ignore[misc]
         self, channels: int, growth: int, factor: float, depth: int, separable: bool, data_format: DataFormat
     ) -> None:
         super().__init__()
-        conv, widths = partial(HarmonicConv, act=F.relu6, data_format=data_format), [channels]
+        conv = partial(HarmonicConv, act=F.relu6, data_format=data_format)
+        widths = [channels]
         self.layers = nn.LayerList()
         for i in range(1, depth + 1):
             sources = links(i)

@@ -67,7 +67,8 @@ class ResolutionFusion(nn.Layer):  # type: ignore[misc]
 
     def forward(self, features: Sequence[Tensor]) -> list[Tensor]:
         """Maps features of decreasing resolution to the same shapes."""
-        layers, fused = iter(self.residual_func_list), []
+        layers = iter(self.residual_func_list)
+        fused = []
         for to, total in enumerate(features):
             for source, feature in enumerate(features):
                 if source > to:
@@ -111,10 +112,12 @@ class HRNet(nn.Layer):  # type: ignore[misc]
         super().__init__()
         conv = partial(ConvNorm, act=F.relu, data_format=data_format)
         widths = [width << i for i in range(4)]
-        self.conv_layer1_1, self.conv_layer1_2 = conv(input_image_channel, 64, 3, 2), conv(64, 64, 3, 2)
+        self.conv_layer1_1 = conv(input_image_channel, 64, 3, 2)
+        self.conv_layer1_2 = conv(64, 64, 3, 2)
         block = partial(HighResolutionBlock, bottleneck=True, data_format=data_format)
         self.layer1 = nn.Sequential(*(block(256 if i else 64, 64, project=i == 0) for i in range(_DEPTH)))
-        self.conv_tr1_1, self.conv_tr1_2 = conv(256, widths[0], 3), conv(256, widths[1], 3, 2)
+        self.conv_tr1_1 = conv(256, widths[0], 3)
+        self.conv_tr1_2 = conv(256, widths[1], 3, 2)
         self.conv_tr2, self.conv_tr3 = (conv(widths[i], widths[i + 1], 3, 2) for i in (1, 2))
         for number, depth in ((2, 1), (3, 4), (4, 3)):
             modules = [ResolutionModule(widths[:number], data_format) for _ in range(depth)]

@@ -51,7 +51,9 @@ class DistanceAttention(nn.Layer):  # type: ignore[misc]
         super().__init__()
         value = key * (_HALVING_RATIO if halves else _RATIO)
         self._widths = [key, value] if halves else [key, key, value]
-        self._projection, self._heads, self._side = "kv" if halves else "qkv", heads, side
+        self._projection = "kv" if halves else "qkv"
+        self._heads = heads
+        self._side = side
         self.add_sublayer(self._projection, _linear_norm(inputs, heads * sum(self._widths)))
         if halves:
             self.q = nn.LayerDict({"1": _linear_norm(inputs, heads * key)})
@@ -105,14 +107,18 @@ class LeViT(nn.Layer):  # type: ignore[misc]
         timm_variant: bool = False,
     ) -> None:
         super().__init__()
-        self.depths, self.timm_variant = depths, timm_variant
-        self._side, self._data_format = img_size or 224, data_format
-        layers, channels = list[nn.Layer](), input_image_channel
+        self.depths = depths
+        self.timm_variant = timm_variant
+        self._side = img_size or 224
+        self._data_format = data_format
+        layers = list[nn.Layer]()
+        channels = input_image_channel
         for out in (widths[0] >> 3, widths[0] >> 2, widths[0] >> 1, widths[0]):
             layers += [ShortConvNorm(channels, out, 3, 2, data_format=data_format), nn.Hardswish()]
             channels = out
         self.patch_embed = nn.Sequential(*layers[:-1])
-        side, blocks = self._side // _PATCH, list[nn.Layer]()
+        side = self._side // _PATCH
+        blocks = list[nn.Layer]()
         residual = partial(ResidualSequence, shortcut=True, drop=drop_path_rate)
         for i, width in enumerate(widths):
             if i:

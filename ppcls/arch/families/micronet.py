@@ -72,12 +72,10 @@ class MicroNet(nn.Layer):  # type: ignore[misc]
         input_image_channel: int = 3,
     ) -> None:
         super().__init__()
-        self._expansion, self._halving, self._third, self._data_format = (
-            expansion,
-            halving,
-            third,
-            data_format,
-        )
+        self._expansion = expansion
+        self._halving = halving
+        self._third = third
+        self._data_format = data_format
         channels = stem[0] * stem[1]
         convs = _separable((input_image_channel, stem[0], channels), (1, stem[0]), 3, 2, data_format)
         first = nn.Sequential(_conv([*convs, ShuffledGroups(stem[0], data_format)]), nn.ReLU6())
@@ -96,7 +94,8 @@ class MicroNet(nn.Layer):  # type: ignore[misc]
         self, i: int, channels: int, out: int, stride: int, kernel: int, groups: int, last_groups: int = 0
     ) -> list[nn.Layer]:
         """Returns the layers of block ``i``, counted from 0 (figure 4)."""
-        third, data_format = self._third, self._data_format
+        third = self._third
+        data_format = self._data_format
         width = channels * (4 if i < _LITE else self._expansion)
         reduction = _REDUCTION * (1 if i < self._halving else 2)
         shuffle = partial(ShuffledGroups, data_format=data_format)
@@ -109,7 +108,8 @@ class MicroNet(nn.Layer):  # type: ignore[misc]
         if not last_groups:
             return [_pointwise(channels, width, groups, data_format), end(width, groups, reduction)]
         if i < _LITE:
-            middle, mixes = 2 * channels, third or i > 0
+            middle = 2 * channels
+            mixes = third or i > 0
             convs = _separable((channels, middle, width), (channels, middle), kernel, stride, data_format)
             layers = [_conv(convs), inner(width, groups) if mixes else nn.ReLU6(), shuffle(groups)]
             layers.append(shuffle(width // 2) if mixes else nn.Identity())

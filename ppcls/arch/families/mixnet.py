@@ -62,7 +62,8 @@ class MixedConvNorm(nn.Layer):  # type: ignore[misc]
             convs.append(conv(inputs, out, kernel, stride, data_format=data_format))
         self.conv = convs if len(kernels) > 1 else convs[0]
         self.bn = batch_norm(out_channels, data_format)
-        self._act, self._axis = act, 1 if data_format == "NCHW" else 3
+        self._act = act
+        self._axis = 1 if data_format == "NCHW" else 3
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
@@ -88,7 +89,8 @@ class MixedBlock(nn.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         out, expand, kernels, reduce, expansion = block
-        width, conv = inputs * expansion, partial(MixedConvNorm, data_format=data_format)
+        width = inputs * expansion
+        conv = partial(MixedConvNorm, data_format=data_format)
         self.exp_conv = conv(inputs, width, [1] * expand, act=act) if expansion > 1 else nn.Identity()
         self.conv1 = conv(width, width, [3, 5, 7, 9, 11][:kernels], stride, depthwise=True, act=act)
         excitation = partial(SqueezeExcitation, act=act, gate=F.sigmoid, data_format=data_format)
@@ -121,7 +123,8 @@ class MixNet(nn.Layer):  # type: ignore[misc]
         input_image_channel: int = 3,
     ) -> None:
         super().__init__()
-        self.depths, channels = [len(blocks) for blocks in stages], round_channels(stem * scale)
+        self.depths = [len(blocks) for blocks in stages]
+        channels = round_channels(stem * scale)
         conv = partial(MixedConvNorm, act=F.relu, data_format=data_format)
         first = MixedBlock(channels, (channels, 1, 1, 1, 1), 1, 0, F.relu, data_format)
         start = conv(input_image_channel, channels, [3], 2)
@@ -131,7 +134,8 @@ class MixNet(nn.Layer):  # type: ignore[misc]
             halving = len(blocks) // 2 if i == len(stages) else 0
             for j, (out, expand, kernels, reduce, expansion) in enumerate(blocks):
                 block = round_channels(out * scale), expand, kernels, reduce, expansion
-                stride, act = 2 if j == halving else 1, F.swish if i > 1 else F.relu
+                stride = 2 if j == halving else 1
+                act = F.swish if i > 1 else F.relu
                 unit = MixedBlock(channels, block, stride, squeeze, act, data_format)
                 stage.add_sublayer(f"unit{j + 1}", unit)
                 channels = block[0]

@@ -243,7 +243,8 @@ class MobileNetV3Net(LateFeatures):
         self.conv = conv(input_image_channel, channels, 3, 2)
         blocks = []
         for kernel, middle, out, use_se, act, stride in rows:
-            mid, out = round_channels(middle * scale), round_channels(out * scale)
+            mid = round_channels(middle * scale)
+            out = round_channels(out * scale)
             se = SqueezeExcitation(mid, mid // 4, gate=_GATE, data_format=data_format) if use_se else None
             blocks.append(
                 InvertedResidual(channels, mid, out, kernel, stride, act, se, data_format, decay=False)

@@ -37,7 +37,8 @@ _LARGE = (
     "192: 384/3/5 768/3/3*3 768/3/5 768/5/3*5 768/3/0",
     "512: 768/5/5 2048/5/5*3 2048/5/0 2048/5/3 2048/5/0*2 2048/5/3 2048/5/5 2048/5/0*3",
 )
-_A, _B = "attention/64/4/2", "attention/64/4/1"
+_A = "attention/64/4/2"
+_B = "attention/64/4/1"
 _HYBRID_MEDIUM = (
     *_MEDIUM[:2],
     f"160: 480/3/5 320/0/0 640/3/3 640/3/5 {_A} 640/3/3 {_A} 640/3/0 {_A} 640/3/3 {_A} 640/3/0",
@@ -52,7 +53,8 @@ _HYBRID_LARGE = (
     "512: 768/5/5 2048/5/5*3 2048/5/0 2048/5/3 2048/5/0*2 2048/5/3 2048/5/5"
     + 4 * " attention/64/8/1 2048/5/0",
 )
-_LAST, _FEATURES = 960, 1280
+_LAST = 960
+_FEATURES = 1280
 
 
 def _blocks(stage: str) -> list[tuple[int, int, str]]:
@@ -110,7 +112,8 @@ class MobileNetV4(nn.Layer):  # type: ignore[misc]
         self.conv_stem = conv(input_image_channel, stem, 3, 2, act=act)
         self.blocks, channels, count = nn.Sequential(), stem, sum(self.depths)
         for i, (out, stride, spec) in enumerate(block for stage in stages for block in _blocks(stage)):
-            kind, sizes = spec.partition("/")[0], [int(part) for part in spec.split("/") if part.isdigit()]
+            kind = spec.partition("/")[0]
+            sizes = [int(part) for part in spec.split("/") if part.isdigit()]
             drop = drop_path_rate * i / count
             if kind == "conv":
                 block = conv(channels, sizes[0], sizes[1], stride, act=act)

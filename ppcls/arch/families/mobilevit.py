@@ -29,7 +29,8 @@ class EncoderLayer(nn.Layer):  # type: ignore[misc]
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.attn_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attn_norm = nn.LayerNorm(width)
+        self.mlp_norm = nn.LayerNorm(width)
         self.attn = SelfAttention(width, _HEADS, drop_rate=_DROP)
         self.mlp = Mlp(width, 2 * width, _DROP, F.silu)
 
@@ -57,7 +58,8 @@ class MobileViTBlock(nn.Layer):  # type: ignore[misc]
         self.conv2 = nn.Conv2D(channels, width, 1, bias_attr=False, data_format=data_format)
         layers = nn.LayerList([EncoderLayer(width) for _ in range(depth)])
         self.transformer = nn.LayerDict({"layers": layers, "norm": nn.LayerNorm(width, 1e-6)})
-        self.conv3, self.conv4 = conv(width, channels, 1), conv(2 * channels, channels, 3)
+        self.conv3 = conv(width, channels, 1)
+        self.conv4 = conv(2 * channels, channels, 3)
         self._data_format = data_format
 
     def forward(self, x: Tensor) -> Tensor:

@@ -33,7 +33,8 @@ def transformer(width: int, depth: int, drop_rate: float) -> nn.Sequential:
     blocks = []
     for _ in range(depth):
         attention = nn.LayerNorm(width), MobileViTAttention(width, _HEADS), dropout(drop_rate)
-        first, last = linear(width, 2 * width), linear(2 * width, width)
+        first = linear(width, 2 * width)
+        last = linear(2 * width, width)
         layers = nn.LayerNorm(width), first, nn.Silu(), nn.Identity(), last, dropout(drop_rate)
         blocks.append(transformer_block("pre_norm_mha", attention, layers))
     return nn.Sequential(*blocks, nn.LayerNorm(width))
@@ -66,11 +67,13 @@ class MobileViTV3Block(nn.Layer):  # type: ignore[misc]
         self.global_rep = transformer(width, depth, drop_rate)
         self.conv_proj = conv(width, channels, 1, act=F.silu)
         self.fusion = conv(width + channels, channels, 1, act=F.silu)
-        self._data_format, self._channel = data_format, 3 if data_format == "NHWC" else 1
+        self._data_format = data_format
+        self._channel = 3 if data_format == "NHWC" else 1
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to the same shape. The transformer gets images with even sides."""
-        local, size = self.local_rep(x), sides(x, self._data_format)
+        local = self.local_rep(x)
+        size = sides(x, self._data_format)
         y = resize(local, even(size), self._data_format)
         y = over_patches(lambda x: self.global_rep(x.flatten(0, 1)), y, self._data_format, "NHWC")
         y = self.conv_proj(resize(y, size, self._data_format))
@@ -137,9 +140,12 @@ _XS = partial(from_mobilevit, (16, 32, 48, 96, 160, 160), (96, 120, 144))
 _XXS = partial(from_mobilevit, (16, 16, 24, 64, 80, 128), (64, 80, 96), expansion=2)
 _SHORT = (2, 2, 3)
 
-MobileViTV3_S, MobileViTV3_S_L2 = _S, partial(_S, depths=_SHORT)
-MobileViTV3_XS, MobileViTV3_XS_L2 = _XS, partial(_XS, depths=_SHORT)
-MobileViTV3_XXS, MobileViTV3_XXS_L2 = _XXS, partial(_XXS, depths=_SHORT)
+MobileViTV3_S = _S
+MobileViTV3_S_L2 = partial(_S, depths=_SHORT)
+MobileViTV3_XS = _XS
+MobileViTV3_XS_L2 = partial(_XS, depths=_SHORT)
+MobileViTV3_XXS = _XXS
+MobileViTV3_XXS_L2 = partial(_XXS, depths=_SHORT)
 MobileViTV3_x0_5 = partial(from_mobilevit_v2, 0.5)
 MobileViTV3_x0_75 = partial(from_mobilevit_v2, 0.75)
 MobileViTV3_x1_0 = partial(from_mobilevit_v2, 1.0)

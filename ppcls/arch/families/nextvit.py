@@ -65,18 +65,22 @@ class NextBlock(nn.Layer):  # type: ignore[misc]
         self, channels: int, out: int, stride: int, reduction: int, rates: Rates, data_format: DataFormat
     ) -> None:
         super().__init__()
-        self._data_format, self._attends, drop = data_format, reduction > 0, rates[2]
+        self._data_format = data_format
+        self._attends = reduction > 0
+        drop = rates[2]
         width = round_channels(out * _SHARE, 32) if reduction else out
         self.patch_embed = _embed(channels, width, stride, data_format)
         if reduction:
-            self.norm1, self.mhsa_drop = batch_norm(width, data_format), DropPath(drop * _SHARE)
+            self.norm1 = batch_norm(width, data_format)
+            self.mhsa_drop = DropPath(drop * _SHARE)
             self.e_mhsa = AveragedAttention(width, width // _HEAD, reduction**2, rates[:2])
             self.projection = _embed(width, out - width, 1, data_format)
         self.add_sublayer("norm2" if reduction else "norm", batch_norm(out, data_format))
         self.mhca = GroupedConvAttention(out - width if reduction else out, data_format)
         hidden = round_channels(out * (2 if reduction else 3), 32)
         self.mlp = ReluMlp(out, hidden, rates[0], data_format, F.relu, normal())
-        self.mhca_drop, self.drop_path = DropPath(drop * (1 - _SHARE if reduction else 1)), DropPath(drop)
+        self.mhca_drop = DropPath(drop * (1 - _SHARE if reduction else 1))
+        self.drop_path = DropPath(drop)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to [B, C', ceil(H/stride), ceil(W/stride)]."""
@@ -120,18 +124,22 @@ class NextViT(nn.Layer):  # type: ignore[misc]
         attn_drop_rate: float = 0.0,
     ) -> None:
         super().__init__()
-        channels, stem = input_image_channel, list[nn.Layer]()
+        channels = input_image_channel
+        stem = list[nn.Layer]()
         for out, stride in _STEM:
             stem.append(NextConvNorm(channels, out, 3, stride, 1, F.relu, data_format, initializer=_INIT))
             channels = out
         self.stem = nn.Sequential(*stem)
         self.depths = depths = 3, 4, depth, 3
-        blocks, paths = list[nn.Layer](), iter(drop_paths(drop_path_rate, sum(depths)))
+        blocks = list[nn.Layer]()
+        paths = iter(drop_paths(drop_path_rate, sum(depths)))
         for stage, count in enumerate(depths):
             period = _GROUP if stage == 2 else count  # distance between blocks with attention
             for i in range(count):
-                stride, attends = 2 if stage and not i else 1, stage > 0 and (i + 1) % period == 0
-                out, reduction = _WIDTHS[stage][attends], _REDUCTIONS[stage] if attends else 0
+                stride = 2 if stage and not i else 1
+                attends = stage > 0 and (i + 1) % period == 0
+                out = _WIDTHS[stage][attends]
+                reduction = _REDUCTIONS[stage] if attends else 0
                 rates = drop_rate, attn_drop_rate, next(paths)
                 blocks.append(NextBlock(channels, out, stride, reduction, rates, data_format))
                 channels = out

@@ -11,7 +11,8 @@ from paddle.nn import functional as F
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, FanOutNormal
 from ppcls.arch.layers.transformer import linear
 
-_STEM, _GROWTH = 32, 32
+_STEM = 32
+_GROWTH = 32
 _BLOCKS = ((3, 1), (4, 2), (8, 4), (6, 4))  # number of layers, and factor for the width of 1x1 convolutions
 _DROP = 0.05
 
@@ -81,7 +82,8 @@ class PeleeNet(nn.Layer):  # type: ignore[misc]
         input_image_channel: int = 3,
     ) -> None:
         super().__init__()
-        self.features, channels = nn.Sequential(), _STEM
+        self.features = nn.Sequential()
+        channels = _STEM
         self.features.add_sublayer("stemblock", TwoWayStem(input_image_channel, data_format))
         for i, (depth, ratio) in enumerate(_BLOCKS, 1):
             block = nn.Sequential()
@@ -97,7 +99,8 @@ class PeleeNet(nn.Layer):  # type: ignore[misc]
             if i < len(_BLOCKS):
                 halve = nn.AvgPool2D(2, 2, data_format=data_format)
                 self.features.add_sublayer(f"transition{i}_pool", halve)
-        self.pool, self.dropout = nn.AdaptiveAvgPool2D(1, data_format=data_format), nn.Dropout(_DROP)
+        self.pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        self.dropout = nn.Dropout(_DROP)
         self.classifier = linear(channels, class_num, deviation=0.01)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -301,7 +301,8 @@ class PPHGNetV2(nn.Layer):  # type: ignore[misc]
         return self.fc(x.flatten(1))
 
 
-_SMALL, _BASE = (64, 256, 512, 1024), (128, 512, 1024, 2048)
+_SMALL = (64, 256, 512, 1024)
+_BASE = (128, 512, 1024, 2048)
 
 PPHGNetV2_B0 = partial(PPHGNetV2, (16, 16), (16, 32, 64, 128), _SMALL, (1, 1, 2, 1), 3, True)
 PPHGNetV2_B1 = partial(PPHGNetV2, (24, 32), (32, 48, 96, 192), _SMALL, (1, 1, 2, 1), 3, True)

@@ -163,14 +163,13 @@ class PPLCNetV2(LateFeatures):
     ) -> None:
         super().__init__()
         conv = partial(kaiming_conv(data_format), act=F.relu)
-        first, channels = round_channels(32 * scale), round_channels(64 * scale)
+        first = round_channels(32 * scale)
+        channels = round_channels(64 * scale)
         self.stem = nn.Sequential(
             conv(input_image_channel, first, 3, 2), DepthwiseSeparable(first, channels, 3, 1, conv)
         )
-        early, late = (
-            partial(DepthwiseSeparable, conv=conv),
-            partial(LateBlock, conv=conv, data_format=data_format),
-        )
+        early = partial(DepthwiseSeparable, conv=conv)
+        late = partial(LateBlock, conv=conv, data_format=data_format)
         kinds: tuple[tuple[partial[nn.Layer], int, int], ...] = (
             (early, 3, 128),
             (early, 3, 256),

@@ -30,10 +30,12 @@ class DepthwiseMlp(nn.Layer):  # type: ignore[misc]
         self, width: int, hidden: int, drop_rate: float, relu: bool, data_format: DataFormat
     ) -> None:
         super().__init__()
-        self.fc1, self.fc2 = linear(width, hidden), linear(hidden, width)
+        self.fc1 = linear(width, hidden)
+        self.fc2 = linear(hidden, width)
         conv = nn.Conv2D(hidden, hidden, 3, padding=1, groups=hidden, data_format=data_format)
         self.dwconv = TokenConvolution("dwconv", conv, data_format)
-        self.drop, self._relu = dropout(drop_rate), relu
+        self.drop = dropout(drop_rate)
+        self._relu = relu
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps tokens [B, H, W, C] to the same shape."""
@@ -72,7 +74,8 @@ class PyramidVisionTransformerV2(nn.Layer):  # type: ignore[misc]
         drop_path_rate: float = 0.0,
     ) -> None:
         super().__init__()
-        rates, channels = iter(drop_paths(drop_path_rate, sum(depths))), input_image_channel
+        rates = iter(drop_paths(drop_path_rate, sum(depths)))
+        channels = input_image_channel
         drops = drop_rate, attn_drop_rate
         for i, (heads, reduction) in enumerate(((1, 8), (2, 4), (5, 2), (8, 1))):
             width = widths[i]

@@ -12,7 +12,9 @@ from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat, batch_norm
 
-_REDUCTION, _GROUP = 4, 16  # an involution's reduction between its convolutions, and channels per group
+# an involution's reduction between its convolutions, and channels per group
+_REDUCTION = 4
+_GROUP = 16
 _WIDTHS = (64, 128, 256, 512)
 
 
@@ -44,16 +46,20 @@ class Involution(nn.Layer):  # type: ignore[misc]
         self.conv2 = nn.Sequential(("conv", weights))
         pool = nn.AvgPool2D(stride, stride, ceil_mode=True, data_format=data_format)
         self.avgpool = pool if stride > 1 else nn.Identity()
-        self._channels, self._kernel, self._stride = channels, kernel, stride
+        self._channels = channels
+        self._kernel = kernel
+        self._stride = stride
         self._last = data_format == "NHWC"
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to [B, C, H/stride, W/stride]."""
         weight = self.conv2(self.conv1(self.avgpool(x)))
         if self._last:
-            weight, x = weight.transpose([0, 3, 1, 2]), x.transpose([0, 3, 1, 2])
+            weight = weight.transpose([0, 3, 1, 2])
+            x = x.transpose([0, 3, 1, 2])
         height, width = weight.shape[2:]
-        groups, area = self._channels // _GROUP, self._kernel**2
+        groups = self._channels // _GROUP
+        area = self._kernel**2
         weight = weight.reshape([-1, groups, 1, area, height, width])
         x = F.unfold(x, self._kernel, self._stride, self._kernel // 2)
         x = (weight * x.reshape([-1, groups, _GROUP, area, height, width])).sum(3)
@@ -68,10 +74,14 @@ class InvolutionBlock(nn.Layer):  # type: ignore[misc]
         self, in_channels: int, width: int, stride: int, project: bool, data_format: DataFormat
     ) -> None:
         super().__init__()
-        out, norm = 4 * width, partial(batch_norm, data_format=data_format)
-        self.conv1, self.bn1 = _conv(in_channels, width, 1, 1, data_format), norm(width)
-        self.conv2, self.bn2 = Involution(width, 7, stride, data_format), norm(width)
-        self.conv3, self.bn3 = _conv(width, out, 1, 1, data_format), norm(out)
+        out = 4 * width
+        norm = partial(batch_norm, data_format=data_format)
+        self.conv1 = _conv(in_channels, width, 1, 1, data_format)
+        self.bn1 = norm(width)
+        self.conv2 = Involution(width, 7, stride, data_format)
+        self.bn2 = norm(width)
+        self.conv3 = _conv(width, out, 1, 1, data_format)
+        self.bn3 = norm(out)
         shortcut = nn.Sequential(_conv(in_channels, out, 1, stride, data_format), norm(out))
         self.downsample = shortcut if project else nn.Identity()
 

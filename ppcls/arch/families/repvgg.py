@@ -105,7 +105,9 @@ class RepVGG(nn.Layer):  # type: ignore[misc]
         return self.linear(self.avg_pool(x).flatten(1))
 
 
-_A, _B, _D = (2, 4, 14, 1), (4, 6, 16, 1), (8, 14, 24, 1)
+_A = (2, 4, 14, 1)
+_B = (4, 6, 16, 1)
+_D = (8, 14, 24, 1)
 
 # The numbers are from table 2 and section 4.1 of the paper.
 RepVGG_A0 = partial(RepVGG, _A, 0.75, 2.5)

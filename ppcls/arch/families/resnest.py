@@ -15,7 +15,9 @@ from ppcls.arch.layers.conv_norm import DataFormat, UnderscoredConvNorm, batch_n
 from ppcls.arch.layers.residual import RESNET_WIDTHS
 
 _EXPANSION = 4
-_REDUCTION, _LEAST = 4, 32  # reduction and minimum number of channels between the layers for the attention
+# reduction and minimum number of channels between the layers for the attention
+_REDUCTION = 4
+_LEAST = 32
 _conv = partial(nn.Conv2D, weight_attr=nn.initializer.KaimingNormal())
 
 
@@ -35,7 +37,8 @@ class SplitAttention(nn.Layer):  # type: ignore[misc]
         self.avg_pool2d = nn.AdaptiveAvgPool2D(1, data_format=data_format)
         self.conv2 = conv(channels, squeezed, 1)
         self.conv3 = _conv(squeezed, channels * branches, 1, data_format=data_format)
-        self._branches, self._axis = branches, 1 if data_format == "NCHW" else 3
+        self._branches = branches
+        self._axis = 1 if data_format == "NCHW" else 3
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to the same shape."""
@@ -121,7 +124,8 @@ class ResNeSt(nn.Layer):  # type: ignore[misc]
             ("conv3", conv(stem, 2 * stem, 3)),
         )
         self.max_pool2d = nn.MaxPool2D(3, 2, padding=1, data_format=data_format)
-        channels, self._stages = 2 * stem, []
+        channels = 2 * stem
+        self._stages = []
         for stage, (width, depth) in enumerate(zip(RESNET_WIDTHS, depths, strict=True), 1):
             blocks = nn.Sequential()
             for i in range(depth):

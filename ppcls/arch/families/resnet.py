@@ -93,7 +93,9 @@ class BasicSEResNet(NumberedResNet):
         self.timm_variant = timm_variant
 
 
-_VD, _SENET = (32, 32, 64), (64, 64, 128)  # number of channels of the first three convolutions
+# number of channels of the first three convolutions
+_VD = (32, 32, 64)
+_SENET = (64, 64, 128)
 
 ResNet50_vc = _numbered(BottleneckBlock, (3, 4, 6, 3), stem=_VD)
 

@@ -16,7 +16,9 @@ from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat
 
 _GROUPS = 32
 _DEPTHS = (3, 4, 23, 3)
-_STEM, _FIRST = 64, 256  # output channels of the stem and of the first stage
+# output channels of the stem and of the first stage
+_STEM = 64
+_FIRST = 256
 
 
 class ShortUnderscoredConvNorm(ConvNorm):

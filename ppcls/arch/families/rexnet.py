@@ -9,7 +9,11 @@ from paddle import Tensor, nn
 
 from ppcls.arch.layers.conv_norm import DataFormat, batch_norm, conv_norm_layers
 
-_STEM, _FIRST, _GROWTH, _LAST = 32, 16, 180, 1280  # numbers of channels at scale 1
+# numbers of channels at scale 1
+_STEM = 32
+_FIRST = 16
+_GROWTH = 180
+_LAST = 1280
 _BLOCKS = 16
 _EXPANSION = 6
 _HALVING = (1, 3, 5, 11)  # numbers of the blocks with stride 2
@@ -60,7 +64,8 @@ class PartialShortcutBlock(nn.Layer):  # type: ignore[misc]
         layers += [nn.ReLU6(), *layer(width, out, 1)]
         self.out = nn.Sequential(*layers)
         self._shortcut = stride == 1 and in_channels <= out
-        self._parts, self._axis = [in_channels, out - in_channels], 1 if data_format == "NCHW" else 3
+        self._parts = [in_channels, out - in_channels]
+        self._axis = 1 if data_format == "NCHW" else 3
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
@@ -94,7 +99,8 @@ class ReXNet(nn.Layer):  # type: ignore[misc]
         width: float = _FIRST
         for i in range(_BLOCKS):
             out = round(width * scale)
-            expansion, stride = _EXPANSION if i else 1, 2 if i in _HALVING else 1
+            expansion = _EXPANSION if i else 1
+            stride = 2 if i in _HALVING else 1
             layers.append(PartialShortcutBlock(channels, out, expansion, stride, i >= _EXCITED, data_format))
             channels = out
             width += _GROWTH / _BLOCKS

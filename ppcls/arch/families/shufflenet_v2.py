@@ -23,7 +23,8 @@ class ShuffleUnit(nn.Layer):  # type: ignore[misc]
 
     def __init__(self, channels: int, act: Activation, data_format: DataFormat) -> None:
         super().__init__()
-        half, conv = channels // 2, _conv(data_format)
+        half = channels // 2
+        conv = _conv(data_format)
         self._conv_pw = conv(half, half, 1, act=act)
         self._conv_dw = conv(half, half, 3, 1, half)
         self._conv_linear = conv(half, half, 1, act=act)
@@ -40,7 +41,8 @@ class DownsamplingUnit(nn.Layer):  # type: ignore[misc]
 
     def __init__(self, in_channels: int, out_channels: int, act: Activation, data_format: DataFormat) -> None:
         super().__init__()
-        half, conv = out_channels // 2, _conv(data_format)
+        half = out_channels // 2
+        conv = _conv(data_format)
         self._conv_dw_1 = conv(in_channels, in_channels, 3, 2, in_channels)
         self._conv_linear_1 = conv(in_channels, half, 1, act=act)
         self._conv_pw_2 = conv(in_channels, half, 1, act=act)

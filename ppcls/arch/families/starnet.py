@@ -10,7 +10,8 @@ from paddle.nn import functional as F
 from ppcls.arch.layers.conv_norm import DataFormat, batch_norm
 from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
 
-_STEM, _RATIO = 32, 4
+_STEM = 32
+_RATIO = 4
 
 
 def _conv(
@@ -35,9 +36,11 @@ class StarBlock(nn.Layer):  # type: ignore[misc]
 
     def __init__(self, channels: int, drop_path: float, data_format: DataFormat) -> None:
         super().__init__()
-        hidden, conv = _RATIO * channels, partial(_conv, data_format=data_format)
+        hidden = _RATIO * channels
+        conv = partial(_conv, data_format=data_format)
         self.dwconv = conv(channels, channels, 7, groups=channels)
-        self.f1, self.f2 = conv(channels, hidden, 1, norm=False), conv(channels, hidden, 1, norm=False)
+        self.f1 = conv(channels, hidden, 1, norm=False)
+        self.f2 = conv(channels, hidden, 1, norm=False)
         self.g = conv(hidden, channels, 1)
         self.dwconv2 = conv(channels, channels, 7, groups=channels, norm=False)
         self.drop_path = DropPath(drop_path) if drop_path else nn.Identity()
@@ -72,15 +75,18 @@ class StarNet(nn.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.stem = nn.Sequential(_conv(input_image_channel, _STEM, 3, data_format, 2), nn.ReLU6())
-        rates, channels = iter(drop_paths(drop_path_rate, sum(depths))), _STEM
+        rates = iter(drop_paths(drop_path_rate, sum(depths)))
+        channels = _STEM
         self.stages = nn.LayerList()
         for i, depth in enumerate(depths):
-            down, channels = _conv(channels, width << i, 3, data_format, 2), width << i
+            down = _conv(channels, width << i, 3, data_format, 2)
+            channels = width << i
             blocks = [StarBlock(channels, next(rates), data_format) for _ in range(depth)]
             self.stages.append(nn.Sequential(down, *blocks))
         self.norm = batch_norm(channels, data_format)
         self.avgpool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
-        self.drop, self.head = dropout(drop_rate), nn.Linear(channels, class_num)
+        self.drop = dropout(drop_rate)
+        self.head = nn.Linear(channels, class_num)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""

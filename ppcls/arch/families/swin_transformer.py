@@ -95,8 +95,10 @@ class SwinStage(nn.Layer):  # type: ignore[misc]
 
     def __init__(self, blocks: list[nn.Layer], downsample: nn.Layer, window: int, shift_single: bool) -> None:
         super().__init__()
-        self.blocks, self.downsample = nn.LayerList(blocks), downsample
-        self._window, self._shift_single = window, shift_single
+        self.blocks = nn.LayerList(blocks)
+        self.downsample = downsample
+        self._window = window
+        self._shift_single = shift_single
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, H, W, C] to [B, ceil(H / 2), ceil(W / 2), 2 * C]. The last stage keeps the shape."""
@@ -156,7 +158,8 @@ class SwinTransformer(nn.Layer):  # type: ignore[misc]
         self.layers = nn.LayerList()
         stages = stages or [(window, SwinAttention)] * len(depths)
         for i, (depth, (side, attention)) in enumerate(zip(depths, stages, strict=True)):
-            size, hidden = (width << i, heads << i, side), _MLP_RATIO * width << i
+            size = (width << i, heads << i, side)
+            hidden = _MLP_RATIO * width << i
             shifts = (side // 2 if j % 2 else 0 for j in range(depth))
             blocks: list[nn.Layer] = []
             for attn in (attention(*size, shift, drop_rate, attn_drop_rate) for shift in shifts):

@@ -21,7 +21,8 @@ from ppcls.arch.layers.transformer import TransformerBlock, linear
 from ppcls.arch.layers.windows import WindowAttention, add_constant
 
 _HIDDEN = 512  # width of the hidden layer in the network that computes position biases
-_MAX_BIAS, _MAX_SCALE = 16.0, 100.0
+_MAX_BIAS = 16.0
+_MAX_SCALE = 100.0
 # Minimum norm of queries and keys. With a smaller value, the gradients of padding overflow in float16.
 _MIN_NORM = 1e-4
 

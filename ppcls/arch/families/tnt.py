@@ -17,7 +17,9 @@ from ppcls.arch.layers.tokens import TokenConvolution, to_tokens
 from ppcls.arch.layers.transformer import DotProductAttention, Mlp, check_side, linear, normal
 from ppcls.arch.layers.windows import to_windows
 
-_PATCH, _STRIDE = 16, 4  # sides of a patch, and of the part of a patch that the paper calls a pixel
+# sides of a patch, and of the part of a patch that the paper calls a pixel
+_PATCH = 16
+_STRIDE = 4
 _PIXELS = (_PATCH // _STRIDE) ** 2  # number of such pixels per patch
 _PIXEL_HEADS = 4
 _RATIO = 4  # width within `Mlp` divided by the width of a token
@@ -35,7 +37,8 @@ class SplitSelfAttention(nn.Layer):  # type: ignore[misc]
 
     def __init__(self, width: int, heads: int, drop_rate: float, attn_drop_rate: float) -> None:
         super().__init__()
-        self.qk, self.v = linear(width, 2 * width, bias=False), linear(width, width, bias=False)
+        self.qk = linear(width, 2 * width, bias=False)
+        self.v = linear(width, width, bias=False)
         self.proj = linear(width, width)
         self.attention = DotProductAttention(heads, drop_rate=attn_drop_rate)
         self.proj_drop = dropout(drop_rate)
@@ -64,12 +67,15 @@ class NestedBlock(nn.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         joined = pixel_width * _PIXELS
-        self.norm_in, self.norm_mlp_in = nn.LayerNorm(pixel_width), nn.LayerNorm(pixel_width)
+        self.norm_in = nn.LayerNorm(pixel_width)
+        self.norm_mlp_in = nn.LayerNorm(pixel_width)
         self.attn_in = SplitSelfAttention(pixel_width, _PIXEL_HEADS, *rates)
         self.mlp_in = Mlp(pixel_width, _RATIO * pixel_width, rates[0])
-        self.norm1_proj, self.norm2_proj = nn.LayerNorm(joined), nn.LayerNorm(width)
+        self.norm1_proj = nn.LayerNorm(joined)
+        self.norm2_proj = nn.LayerNorm(width)
         self.proj = linear(joined, width, bias=False)
-        self.norm_out, self.norm_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.norm_out = nn.LayerNorm(width)
+        self.norm_mlp = nn.LayerNorm(width)
         self.attn_out = SplitSelfAttention(width, heads, *rates)
         self.mlp = Mlp(width, _RATIO * width, rates[0])
         self.drop_path = DropPath(drop_path)
@@ -116,11 +122,14 @@ class TNT(nn.Layer):  # type: ignore[misc]
         drop_path_rate: float = 0.0,
     ) -> None:
         super().__init__()
-        self._side, self._data_format = img_size or 224, data_format
-        count, joined = (self._side // _PATCH) ** 2, pixel_width * _PIXELS
+        self._side = img_size or 224
+        self._data_format = data_format
+        count = (self._side // _PATCH) ** 2
+        joined = pixel_width * _PIXELS
         conv = nn.Conv2D(input_image_channel, pixel_width, 7, _STRIDE, padding=3, data_format=data_format)
         self.pixel_embed = TokenConvolution("proj", conv, data_format)
-        self.norm1_proj, self.norm2_proj = nn.LayerNorm(joined), nn.LayerNorm(width)
+        self.norm1_proj = nn.LayerNorm(joined)
+        self.norm2_proj = nn.LayerNorm(width)
         self.proj = linear(joined, width)
         self.cls_token = self.create_parameter([1, 1, width], attr=normal())
         self.patch_pos = self.create_parameter([1, count + 1, width], attr=normal())

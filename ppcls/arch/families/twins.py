@@ -90,11 +90,14 @@ class Twins(nn.Layer):  # type: ignore[misc]
         drop_path_rate: float = 0.0,
     ) -> None:
         super().__init__()
-        rates, channels = iter(drop_paths(drop_path_rate, sum(depths))), input_image_channel
+        rates = iter(drop_paths(drop_path_rate, sum(depths)))
+        channels = input_image_channel
         window = partial(LocalAttention, drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
         block = partial(TransformerBlock, epsilon=_EPSILON, drop_rate=drop_rate)
         drops = drop_rate, attn_drop_rate
-        self.patch_embeds, self.blocks, self.pos_block = nn.LayerList(), nn.LayerList(), nn.LayerList()
+        self.patch_embeds = nn.LayerList()
+        self.blocks = nn.LayerList()
+        self.pos_block = nn.LayerList()
         for i, (width, reduction) in enumerate(zip(widths, _REDUCTIONS, strict=True)):
             blocks = nn.LayerList()
             for j in range(depths[i]):

@@ -29,7 +29,8 @@ class LocalBlock(nn.Layer):  # type: ignore[misc]
         conv = partial(nn.Conv2D, channels, channels, data_format=data_format)
         self.pos_embed = conv(3, padding=1, groups=channels)
         self.norm1, self.norm2 = (batch_norm(channels, data_format) for _ in range(2))
-        self.conv1, self.conv2 = conv(1), conv(1)
+        self.conv1 = conv(1)
+        self.conv2 = conv(1)
         self.attn = conv(5, padding=2, groups=channels)
         self.mlp = ConvMlp(channels, _RATIO * channels, drop_rate, data_format)
         self.drop_path = DropPath(drop_path)
@@ -56,7 +57,8 @@ class GlobalBlock(TransformerBlock):
     ) -> None:
         super().__init__(width, attn, _RATIO * width, epsilon=1e-6, drop_rate=drops[0], drop_path=drops[1])
         self.pos_embed = nn.Conv2D(width, width, 3, padding=1, groups=width, data_format=data_format)
-        self._scaled, self._data_format = scaled, data_format
+        self._scaled = scaled
+        self._data_format = data_format
         if scaled:
             scale = nn.initializer.Constant(1e-6)
             self.gamma_1, self.gamma_2 = (self.create_parameter([width], attr=scale) for _ in range(2))
@@ -110,7 +112,8 @@ class UniFormer(nn.Layer):  # type: ignore[misc]
         attn_drop_rate: float = 0.0,
     ) -> None:
         super().__init__()
-        channels, rates = input_image_channel, iter(drop_paths(drop_path_rate, sum(depths)))
+        channels = input_image_channel
+        rates = iter(drop_paths(drop_path_rate, sum(depths)))
         attention = partial(SelfAttention, drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
         self.pos_drop = dropout(drop_rate)
         for i, (width, depth) in enumerate(zip(_WIDTHS, depths, strict=True), 1):

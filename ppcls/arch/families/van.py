@@ -71,7 +71,8 @@ class VisualAttentionBlock(nn.Layer):  # type: ignore[misc]
         self, channels: int, ratio: int, drop_rate: float, drop_path: float, data_format: DataFormat
     ) -> None:
         super().__init__()
-        self.norm1, self.norm2 = batch_norm(channels, data_format), batch_norm(channels, data_format)
+        self.norm1 = batch_norm(channels, data_format)
+        self.norm2 = batch_norm(channels, data_format)
         self.attn = GatedAttention(channels, data_format)
         self.mlp = ConvolutionalMlp(channels, ratio * channels, drop_rate, data_format)
         self.drop_path = DropPath(drop_path) if drop_path else nn.Identity()
@@ -83,7 +84,8 @@ class VisualAttentionBlock(nn.Layer):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to the same shape."""
-        first, second = self.layer_scale_1.reshape(self._shape), self.layer_scale_2.reshape(self._shape)
+        first = self.layer_scale_1.reshape(self._shape)
+        second = self.layer_scale_2.reshape(self._shape)
         x = x + self.drop_path(first * self.attn(self.norm1(x)))
         return x + self.drop_path(second * self.mlp(self.norm2(x)))
 
@@ -110,7 +112,8 @@ class VAN(nn.Layer):  # type: ignore[misc]
         drop_path_rate: float = 0.0,
     ) -> None:
         super().__init__()
-        rates, channels = iter(drop_paths(drop_path_rate, sum(depths))), input_image_channel
+        rates = iter(drop_paths(drop_path_rate, sum(depths)))
+        channels = input_image_channel
         for i, (width, depth, ratio) in enumerate(zip(widths, depths, (8, 8, 4, 4), strict=True), start=1):
             kernel, stride = (3, 2) if i > 1 else (7, 4)
             conv = _conv(data_format)(channels, width, kernel, stride, padding=kernel // 2)

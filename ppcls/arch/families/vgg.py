@@ -14,7 +14,8 @@ from paddle.nn import functional as F
 from ppcls.arch.layers.conv_norm import DataFormat
 
 _WIDTHS = (64, 128, 256, 512, 512)
-_SIDE, _HIDDEN = 7, 4096
+_SIDE = 7
+_HIDDEN = 4096
 
 
 class ConvBlock(nn.Layer):  # type: ignore[misc]

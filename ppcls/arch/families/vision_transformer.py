@@ -25,7 +25,8 @@ class PatchEmbed(nn.Layer):  # type: ignore[misc]
         super().__init__()
         self.proj = nn.Conv2D(channels, width, patch, patch, data_format=data_format)
         self.count = (side // patch) ** 2
-        self._side, self._data_format = side, data_format
+        self._side = side
+        self._data_format = data_format
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, side, side] (or NHWC) to tokens [B, count, width], row by row.
@@ -142,7 +143,10 @@ class DistilledVisionTransformer(VisionTransformer):
         return (self.head(x[:, 0]) + self.head_dist(x[:, 1])) / 2
 
 
-_TINY, _DEIT_SMALL, _DEIT_BASE = (192, 12, 3), (384, 12, 6), (768, 12, 12)  # width, depth, heads
+# width, depth, heads
+_TINY = (192, 12, 3)
+_DEIT_SMALL = (384, 12, 6)
+_DEIT_BASE = (768, 12, 12)
 
 DeiT_tiny_patch16_224 = partial(VisionTransformer, 224, 16, *_TINY)
 DeiT_small_patch16_224 = partial(VisionTransformer, 224, 16, *_DEIT_SMALL)

@@ -13,7 +13,9 @@ from paddle import Tensor, nn
 from ppcls.arch.layers.conv_norm import DataFormat, batch_norm, leaky_relu
 from ppcls.arch.layers.drop_path import dropout
 
-_SLOPE, _MOMENTUM, _EPSILON = 0.1, 0.999, 1e-5
+_SLOPE = 0.1
+_MOMENTUM = 0.999
+_EPSILON = 1e-5
 _STEM = 16  # number of channels of the first convolution
 
 
@@ -46,7 +48,8 @@ class WideBlock(nn.Layer):  # type: ignore[misc]
         self.bn1 = batch_norm(inputs, data_format, _EPSILON, _MOMENTUM)
         self.conv1 = conv(inputs, outputs, 3, stride, padding=1)
         self.bn2 = batch_norm(outputs, data_format, _EPSILON, _MOMENTUM)
-        self.drop, self.conv2 = dropout(drop_rate), conv(outputs, outputs, 3, padding=1)
+        self.drop = dropout(drop_rate)
+        self.conv2 = conv(outputs, outputs, 3, padding=1)
         self._projected = inputs != outputs
         if self._projected:
             self.add_sublayer("convShortcut", conv(inputs, outputs, 1, stride))  # the name in PaddleClas

@@ -50,7 +50,8 @@ class SeparableBlock(nn.Layer):  # type: ignore[misc]
         data_format: DataFormat,
     ) -> None:
         super().__init__()
-        self._names, self._relu_first = names, relu_first
+        self._names = names
+        self._relu_first = relu_first
         self._short = self._pool = nn.Identity()
         if stride is not None:
             self._short = nn.Conv2D(
@@ -79,7 +80,8 @@ class EntryFlow(nn.Layer):  # type: ignore[misc]
         conv = partial(UnderscoredConvNorm, act=F.relu, data_format=data_format)
         self._conv1 = conv(input_image_channel, 32, 3, 2)
         self._conv2 = conv(32, 64, 3)
-        self._blocks, channels = [], 64
+        self._blocks = []
+        channels = 64
         for i, (width, stride) in enumerate(blocks):
             widths = (channels, width, width)
             block = SeparableBlock(widths, ("_conv1", "_conv2"), stride, i > 0, data_format)

@@ -16,7 +16,9 @@ from paddle.nn import functional as F
 from ppcls.arch.layers.conv_norm import DataFormat, batch_norm
 
 _norm = partial(batch_norm, epsilon=1e-3, momentum=0.99)
-_ENTRY, _MIDDLE = (128, 256, 728), 728  # number of channels of each block; blocks of _ENTRY have stride 2
+# number of channels of each block; blocks of _ENTRY have stride 2
+_ENTRY = (128, 256, 728)
+_MIDDLE = 728
 _EXIT = ((728, 1024, 1024), (1536, 1536, 2048))
 
 
@@ -27,7 +29,8 @@ class NormalizedConv(nn.Layer):  # type: ignore[misc]
         self, in_channels: int, out_channels: int, kernel: int, stride: int, data_format: DataFormat
     ) -> None:
         super().__init__()
-        shape, padding = (in_channels, out_channels, kernel, stride), kernel // 2
+        shape = (in_channels, out_channels, kernel, stride)
+        padding = kernel // 2
         self._conv = nn.Conv2D(*shape, padding=padding, bias_attr=False, data_format=data_format)
         self._bn = _norm(out_channels, data_format)
 
@@ -90,7 +93,8 @@ class StridedBlock(nn.Layer):  # type: ignore[misc]
         for i in range(3):
             shape = widths[i], widths[i + 1], stride if i == 2 else 1, dilation
             self.add_sublayer(f"_conv{i + 1}", DepthwiseFirst(*shape, last, data_format))
-        self._last, self._short = last, nn.Identity()
+        self._last = last
+        self._short = nn.Identity()
         if not last and (stride > 1 or widths[0] != widths[-1]):
             self._short = NormalizedConv(widths[0], widths[-1], 1, stride, data_format)
 
@@ -124,7 +128,8 @@ class XceptionDeepLab(nn.Layer):  # type: ignore[misc]
         self.timm_variant = timm_variant
         self._conv1 = NormalizedConv(input_image_channel, 32, 3, 2, data_format)
         self._conv2 = NormalizedConv(32, 64, 3, 1, data_format)
-        self._blocks, channels = [], 64
+        self._blocks = []
+        channels = 64
         for flow, widths, stride in (("entry_flow", _ENTRY, 2), ("middle_flow", (_MIDDLE,) * depth, 1)):
             for i, width in enumerate(widths, 1):
                 block = StridedBlock((channels, width, width, width), stride, data_format)

@@ -117,14 +117,16 @@ class _Launcher:
         height = _THREADS // width
         across = -(-columns // width)
         down = max(1, min(self._kernels.multiprocessors // across, -(-self._rows // height)))
-        self._grid, self._block = (across, down), (width, height)
+        self._grid = (across, down)
+        self._block = (width, height)
         self._shape = ctypes.c_int(self._rows), ctypes.c_int(columns)
 
     def forward(
         self, x: Tensor, norm: nn.BatchNorm2D, tail: Tail, shortcut: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Returns the output, the statistics for `backward`, and ReLU's bit mask if there is a shortcut."""
-        saved, sums = paddle.empty([4 * self._channels]), self._sums()
+        saved = paddle.empty([4 * self._channels])
+        sums = self._sums()
         parameters = x, norm.weight, norm.bias, norm._mean, norm._variance
         rates = ctypes.c_float(norm._momentum), ctypes.c_float(norm._epsilon)
         results = saved, sums, _block_counters()
@@ -146,7 +148,8 @@ class _Launcher:
         self, gradient: Tensor, x: Tensor, saved: Tensor, tail: Tail, mask: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Returns the gradients of the input, gamma, beta and the shortcut."""
-        dgamma, dbeta = paddle.empty([self._channels]), paddle.empty([self._channels])
+        dgamma = paddle.empty([self._channels])
+        dbeta = paddle.empty([self._channels])
         factors = paddle.empty([2 * self._channels])
         passed = None if mask is None else paddle.empty_like(x)
         gradient = contiguous(gradient)

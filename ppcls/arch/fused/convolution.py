@@ -17,8 +17,13 @@ from paddle.autograd import PyLayer
 
 from ppcls.arch.fused.cuda import CudaUnavailableError, contiguous, current_stream, load_library
 
-_NHWC, _CROSS_CORRELATION, _FLOAT = 1, 1, 0  # values of enumerations in cudnn.h
-_DEFAULT_MATH, _TENSOR_CORES = 0, 1  # default math is TF32 for float32 unless NVIDIA_TF32_OVERRIDE=0
+# values of enumerations in cudnn.h
+_NHWC = 1
+_CROSS_CORRELATION = 1
+_FLOAT = 0
+# default math is TF32 for float32 unless NVIDIA_TF32_OVERRIDE=0
+_DEFAULT_MATH = 0
+_TENSOR_CORES = 1
 _ELEMENTS = {paddle.float32: 0, paddle.float16: 2, paddle.bfloat16: 9}  # cudnnDataType_t
 _ALGORITHMS = 8  # number of candidates to request; cuDNN has at most 8 algorithms per direction
 _DETERMINISTIC = "FLAGS_cudnn_deterministic"
@@ -70,7 +75,8 @@ class _Convolution(PyLayer):  # type: ignore[misc]
     @staticmethod
     def forward(context: Any, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
         context.plan = _plan(tuple(x.shape), tuple(weight.shape), x.dtype, geometry)
-        context.input_needed, context.weight_needed = not x.stop_gradient, not weight.stop_gradient
+        context.input_needed = not x.stop_gradient
+        context.weight_needed = not weight.stop_gradient
         kernel = _channels_last(weight)
         context.save_for_backward(x, kernel)
         output: Tensor = context.plan.forward(x, kernel)
@@ -141,9 +147,11 @@ class _Plan:
         outputs, _, kernel_y, kernel_x = weight
         rows = (height + 2 * pad_y - dilate_y * (kernel_y - 1) - 1) // stride_y + 1
         columns = (width + 2 * pad_x - dilate_x * (kernel_x - 1) - 1) // stride_x + 1
-        self._input, self._output = list(image), [batch, rows, columns, outputs]
+        self._input = list(image)
+        self._output = [batch, rows, columns, outputs]
         self._kernel = [outputs, kernel_y, kernel_x, channels // groups]
-        element, make = _ELEMENTS[dtype], self._cudnn.descriptor
+        element = _ELEMENTS[dtype]
+        make = self._cudnn.descriptor
         self._x = make("Tensor", "Tensor4d", _NHWC, element, batch, channels, height, width)
         self._y = make("Tensor", "Tensor4d", _NHWC, element, batch, outputs, rows, columns)
         self._w = make("Filter", "Filter4d", element, _NHWC, outputs, channels // groups, kernel_y, kernel_x)
@@ -228,7 +236,8 @@ class Cudnn:
     def __init__(self) -> None:
         self._library = load_library(["libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"])
         self._library.cudnnGetErrorString.restype = ctypes.c_char_p
-        self._handle, self._stream = ctypes.c_void_p(), 0
+        self._handle = ctypes.c_void_p()
+        self._stream = 0
         self.call("cudnnCreate", ctypes.byref(self._handle))
         self._workspaces = [paddle.empty([1 << 20], "uint8")]  # all stay allocated: CUDA graphs may use them
 
@@ -273,7 +282,8 @@ class Cudnn:
         cuDNN can also time all algorithms, but this search finds no faster ones (docs/performance.md).
         """
         first, second, result = operands
-        candidates, count = (_Performance * _ALGORITHMS)(), ctypes.c_int()
+        candidates = (_Performance * _ALGORITHMS)()
+        count = ctypes.c_int()
         name = f"cudnnGetConvolution{direction}Algorithm_v7"
         operation = first, second, convolution, result
         self.call(name, self.handle(), *operation, _ALGORITHMS, ctypes.byref(count), candidates)

@@ -17,7 +17,10 @@ from paddle import Tensor
 from ppcls.files import atomic_write, read_regular
 from ppcls.zoo import cache_folder
 
-_MULTIPROCESSORS, _MAJOR, _MINOR = 16, 75, 76  # CUdevice_attribute of cuda.h
+# CUdevice_attribute of cuda.h
+_MULTIPROCESSORS = 16
+_MAJOR = 75
+_MINOR = 76
 _DIGEST = hashlib.sha256().digest_size  # bytes
 _ELEMENTS = {
     paddle.float32: (0, 4),
@@ -113,7 +116,8 @@ class Kernels:
 
     def __init__(self, source: str, options: Sequence[str]) -> None:
         self._driver = load_library(["libcuda.so.1"])
-        device, value = ctypes.c_int(), ctypes.c_int()
+        device = ctypes.c_int()
+        value = ctypes.c_int()
         self._check("cuCtxGetDevice", ctypes.byref(device))
         attributes = []
         for attribute in (_MULTIPROCESSORS, _MAJOR, _MINOR):
@@ -161,13 +165,15 @@ def load_binary(source: str, options: Sequence[str]) -> bytes:
     Raises:
         CudaUnavailableError: See `compile_source`.
     """
-    major, minor = ctypes.c_int(), ctypes.c_int()
+    major = ctypes.c_int()
+    minor = ctypes.c_int()
     _nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     key = "\n".join((f"NVRTC {major.value}.{minor.value}", *options, source))
     file = cache_folder("kernels") / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.cubin"
     with suppress(OSError):
         content = read_regular(file)
-        digest, binary = content[:_DIGEST], content[_DIGEST:]
+        digest = content[:_DIGEST]
+        binary = content[_DIGEST:]
         if digest == hashlib.sha256(binary).digest():
             return binary
     binary = compile_source(source, options)
@@ -189,7 +195,8 @@ def compile_source(source: str, options: Sequence[str]) -> bytes:
         CudaUnavailableError: NVRTC is missing, or the source does not compile.
     """
     nvrtc = _nvrtc()
-    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    program = ctypes.c_void_p()
+    size = ctypes.c_size_t()
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None)
     flags = [option.encode() for option in options]
     status = nvrtc.nvrtcCompileProgram(program, len(flags), (ctypes.c_char_p * len(flags))(*flags))

@@ -41,10 +41,12 @@ def fuse(model: nn.Layer) -> int:
     count = 0
     for layer in model.sublayers(include_self=True):
         if type(layer) in (nn.Conv2D, ImageConv2D) and _is_plain_convolution(layer):
-            layer.forward, layer.fork = MethodType(_convolve, layer), MethodType(_fork, layer)
+            layer.forward = MethodType(_convolve, layer)
+            layer.fork = MethodType(_fork, layer)
             count += 1
         elif type(layer) is nn.BatchNorm2D and _is_plain_norm(layer):
-            layer.forward, layer.norm_relu = MethodType(_normalize, layer), MethodType(_norm_relu, layer)
+            layer.forward = MethodType(_normalize, layer)
+            layer.norm_relu = MethodType(_norm_relu, layer)
             count += 1
         elif type(layer) is nn.MaxPool2D and _is_plain_pooling(layer):
             layer.forward = MethodType(_max_pool, layer)
@@ -75,10 +77,12 @@ def _is_plain_pooling(layer: nn.MaxPool2D) -> bool:
 
 def _operands(layer: nn.Conv2D, x: Tensor) -> tuple[Tensor, Tensor, Geometry]:
     """Returns the arguments of `convolution.convolve`, cast to the dtype of AMP if AMP is active."""
-    weight, dtype = layer.weight, _amp_dtype() or x.dtype
+    weight = layer.weight
+    dtype = _amp_dtype() or x.dtype
     missing = _CHANNELS - x.shape[-1]
     if missing > 0 and layer._groups == 1 and dtype != paddle.float32:
-        x, weight = _with_zeros(x, 3, missing), _with_zeros(weight, 1, missing)
+        x = _with_zeros(x, 3, missing)
+        weight = _with_zeros(weight, 1, missing)
     padding, stride, dilation = map(_pair, (layer._updated_padding, layer._stride, layer._dilation))
     return _cast(x, dtype), _cast(weight, dtype), Geometry(padding, stride, dilation, layer._groups)
 

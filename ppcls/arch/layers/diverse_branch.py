@@ -149,7 +149,8 @@ class PaddedNorm(nn.Layer):  # type: ignore[misc]
         super().__init__()
         # The padding uses the running statistics. With PaddleClas's momentum, they follow the batch closely.
         self.bn = batch_norm(channels, data_format, momentum=0.1)
-        self._width, self._data_format = width, data_format
+        self._width = width
+        self._data_format = data_format
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to [B, C, H + 2 width, W + 2 width]."""

@@ -33,7 +33,9 @@ class FeatureExtractor:
     def __init__(
         self, model: nn.Layer, layers: Sequence[str], data_format: Literal["NCHW", "NHWC"] = "NCHW"
     ) -> None:
-        self.model, self._layers, self._nhwc = model, tuple(layers), data_format == "NHWC"
+        self.model = model
+        self._layers = tuple(layers)
+        self._nhwc = data_format == "NHWC"
         self._features: dict[str, Tensor] | None = None  # outputs of the current call; None between calls
         known = dict(model.named_sublayers())
         for layer in self._layers:
@@ -54,7 +56,8 @@ class FeatureExtractor:
         """
         self._features = {}
         try:
-            outputs, features = self.model(image), self._features
+            outputs = self.model(image)
+            features = self._features
         finally:
             self._features = None
         for layer in self._layers:

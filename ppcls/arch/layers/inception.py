@@ -24,8 +24,11 @@ Kernel = int | tuple[int, int]
 Row = tuple[str, str, int, Kernel, str]
 Table = tuple[tuple[Row, ...], str]  # rows, and names of the results that the module returns
 _POOLED = re.compile(r"(max|avg)\((.*)\)")
-ROW, COLUMN = (1, 7), (7, 1)  # kernels (height, width)
-SHORT_ROW, SHORT_COLUMN = (1, 3), (3, 1)
+# kernels (height, width)
+ROW = (1, 7)
+COLUMN = (7, 1)
+SHORT_ROW = (1, 3)
+SHORT_COLUMN = (3, 1)
 
 
 def chain(name: str, source: str, *layers: Sequence[Any]) -> tuple[Row, ...]:

@@ -48,7 +48,9 @@ class MLDecoderHead(nn.Layer):  # type: ignore[misc]
         data_format: Literal["NCHW", "NHWC"] = "NCHW",
     ) -> None:
         super().__init__()
-        self._channels, self._classes, self._data_format = channels, class_num, data_format
+        self._channels = channels
+        self._classes = class_num
+        self._data_format = data_format
         queries = min(queries, class_num)
         self.input_proj = nn.Conv2D(channels, width, 1)
         self.query_pos_embed = nn.Embedding(queries, width, weight_attr=Normal())

@@ -126,13 +126,19 @@ class MultiQueryAttention(nn.Layer):  # type: ignore[misc]
         super().__init__()
         conv = partial(nn.Conv2D, kernel_size=1, bias_attr=False, data_format=data_format)
         self.norm = batch_norm(channels, data_format, decay=False)
-        self.query_proj, self.proj = conv(channels, width * heads), conv(width * heads, channels)
-        self.key_proj, self.value_proj = conv(channels, width), conv(channels, width)
+        self.query_proj = conv(channels, width * heads)
+        self.proj = conv(width * heads, channels)
+        self.key_proj = conv(channels, width)
+        self.value_proj = conv(channels, width)
         down = partial(ConvNorm, channels, channels, 3, stride, channels, None, data_format, decay=False)
         self.key_down_proj, self.value_down_proj = (down() if stride > 1 else nn.Identity() for _ in range(2))
-        self.scores, self.mixed = MatrixProduct(transposed=True), MatrixProduct()
-        self.layer_scale, self.drop_path = LayerScale(channels, scale, data_format), DropPath(drop)
-        self._width, self._factor, self._channels_last = width, factor, data_format == "NHWC"
+        self.scores = MatrixProduct(transposed=True)
+        self.mixed = MatrixProduct()
+        self.layer_scale = LayerScale(channels, scale, data_format)
+        self.drop_path = DropPath(drop)
+        self._width = width
+        self._factor = factor
+        self._channels_last = data_format == "NHWC"
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to the same shape."""

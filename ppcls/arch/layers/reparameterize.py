@@ -82,9 +82,12 @@ def numbers(tensor: Any) -> Array:
 
 def _merged(branches: Sequence[nn.Layer]) -> nn.Conv2D:
     largest = _convolution(branches[0])
-    side, groups = largest.weight.shape[-1], largest._groups
-    out_channels, in_channels = largest.weight.shape[0], largest.weight.shape[1] * groups
-    kernel, bias = np.zeros(largest.weight.shape), np.zeros(out_channels)
+    side = largest.weight.shape[-1]
+    groups = largest._groups
+    out_channels = largest.weight.shape[0]
+    in_channels = largest.weight.shape[1] * groups
+    kernel = np.zeros(largest.weight.shape)
+    bias = np.zeros(out_channels)
     for branch in branches:
         own_kernel, own_bias = _folded(branch, in_channels, groups)
         edge = (side - own_kernel.shape[-1]) // 2

@@ -24,7 +24,8 @@ class ShuffledGroups(nn.Layer):  # type: ignore[misc]
 
     def __init__(self, groups: int, data_format: DataFormat) -> None:
         super().__init__()
-        self._groups, self._first = groups, data_format == "NCHW"
+        self._groups = groups
+        self._first = data_format == "NCHW"
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to the same shape."""
@@ -66,7 +67,8 @@ class ShiftMax(nn.Layer):  # type: ignore[misc]
         self.fc = nn.Sequential(reduce, nn.ReLU(), expand, nn.Hardsigmoid())
         order = np.arange(channels).reshape([groups, channels // groups])
         add_constant(self, "_order", np.roll(order, (-1, -1), (0, 1)).flatten(), stored=False)
-        self._starts, self._axis = starts, 1 if data_format == "NCHW" else 3
+        self._starts = starts
+        self._axis = 1 if data_format == "NCHW" else 3
         self._spatial = [2, 3] if data_format == "NCHW" else [1, 2]
 
     def forward(self, x: Tensor) -> Tensor:

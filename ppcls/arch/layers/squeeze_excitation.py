@@ -35,7 +35,8 @@ class SqueezeExcitation(nn.Layer):  # type: ignore[misc]
         self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
         self.add_sublayer(reduce, self.convolution(channels, squeezed, data_format))
         self.add_sublayer(expand, self.convolution(squeezed, channels, data_format))
-        self._act, self._gate = act, gate
+        self._act = act
+        self._gate = gate
 
     @staticmethod
     def convolution(in_channels: int, out_channels: int, data_format: DataFormat) -> nn.Layer:

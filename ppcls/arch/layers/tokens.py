@@ -55,7 +55,8 @@ class TokenConvolution(nn.Layer):  # type: ignore[misc]
 
     def __init__(self, name: str, layer: nn.Layer, data_format: DataFormat) -> None:
         super().__init__()
-        self._name, self._data_format = name, data_format
+        self._name = name
+        self._data_format = data_format
         self.add_sublayer(name, layer)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -91,7 +92,10 @@ class PatchNorm(nn.Layer):  # type: ignore[misc]
         outputs: Form = "tokens",
     ) -> None:
         super().__init__()
-        self._name, self._data_format, self._inputs, self._outputs = name, data_format, inputs, outputs
+        self._name = name
+        self._data_format = data_format
+        self._inputs = inputs
+        self._outputs = outputs
         self.add_sublayer(name, conv)
         self.norm = nn.LayerNorm(conv.weight.shape[0])
 
@@ -128,7 +132,8 @@ class PixelMlp(nn.Layer):  # type: ignore[misc]
         conv = partial(nn.Conv2D, kernel_size=1, weight_attr=attr, data_format=data_format)
         self.add_sublayer(self.names[0], conv(channels, hidden))
         self.add_sublayer(self.names[1], conv(hidden, channels))
-        self.drop, self._act = dropout(drop_rate), act
+        self.drop = dropout(drop_rate)
+        self._act = act
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to the same shape."""
@@ -158,9 +163,13 @@ class ReducedAttention(nn.Layer):  # type: ignore[misc]
         data_format: DataFormat,
     ) -> None:
         super().__init__()
-        self.q, self.kv, self.proj = linear(width, width), linear(width, 2 * width), linear(width, width)
+        self.q = linear(width, width)
+        self.kv = linear(width, 2 * width)
+        self.proj = linear(width, width)
         self.attention = DotProductAttention(heads, drop_rate=rates[1])
-        self.proj_drop, self._linear, self._data_format = dropout(rates[0]), linear_cost, data_format
+        self.proj_drop = dropout(rates[0])
+        self._linear = linear_cost
+        self._data_format = data_format
         self._reduces = linear_cost or reduction > 1
         self.pool = nn.AdaptiveAvgPool2D(_POOLED, data_format=data_format) if linear_cost else nn.Identity()
         if self._reduces:
@@ -194,8 +203,10 @@ class AveragedAttention(nn.Layer):  # type: ignore[misc]
     def __init__(self, width: int, heads: int, count: int, rates: tuple[float, float]) -> None:
         super().__init__()
         self.q, self.k, self.v, self.proj = (linear(width, width) for _ in range(4))
-        self.attention, self.proj_drop = DotProductAttention(heads, drop_rate=rates[1]), dropout(rates[0])
-        self._count, self._width = count, width
+        self.attention = DotProductAttention(heads, drop_rate=rates[1])
+        self.proj_drop = dropout(rates[0])
+        self._count = count
+        self._width = width
         if count > 1:
             self.norm = TokenBatchNorm(width)
 
@@ -221,7 +232,8 @@ class LinearAttention(nn.Layer):  # type: ignore[misc]
         super().__init__()
         self.qkv_proj = pointwise(width, 1 + 2 * width, data_format)
         self.out_proj = pointwise(width, width, data_format)
-        self._width, self._channels_last = width, data_format == "NHWC"
+        self._width = width
+        self._channels_last = data_format == "NHWC"
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps tokens [B, C, P, N] (or [B, P, N, C] for NHWC) to the same shape."""
@@ -248,7 +260,8 @@ def pointwise(
 
 def linear_transformer(width: int, depth: int, data_format: DataFormat) -> nn.Sequential:
     """Returns ``depth`` blocks of `LinearAttention` and two 1x1 convolutions, and a final normalization."""
-    norm, hidden = partial(nn.GroupNorm, 1, width, data_format=data_format), 2 * width // 16 * 16
+    norm = partial(nn.GroupNorm, 1, width, data_format=data_format)
+    hidden = 2 * width // 16 * 16
     conv = partial(pointwise, data_format=data_format)
     blocks = []
     for _ in range(depth):

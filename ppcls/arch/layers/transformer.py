@@ -51,8 +51,11 @@ class DotProductAttention(nn.Layer):  # type: ignore[misc]
 
     def __init__(self, heads: int, scale: float | None = None, drop_rate: float = 0.0) -> None:
         super().__init__()
-        self.scores, self.mixed = MatrixProduct(transposed=True), MatrixProduct()
-        self.attn_drop, self._heads, self._scale = dropout(drop_rate), heads, scale
+        self.scores = MatrixProduct(transposed=True)
+        self.mixed = MatrixProduct()
+        self.attn_drop = dropout(drop_rate)
+        self._heads = heads
+        self._scale = scale
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:
         """Maps queries [B, N, C], keys [B, M, C] and values [B, M, D] to tokens [B, N, D].
@@ -95,9 +98,12 @@ class SelfAttention(nn.Layer):  # type: ignore[misc]
         super().__init__()
         self.add_sublayer(self.names[0], linear(width, 3 * width, bias=bias))
         self.add_sublayer(self.names[1], linear(width, width))
-        self.scores, self.mixed = MatrixProduct(transposed=True), MatrixProduct()
-        self.attn_drop, self.proj_drop = dropout(attn_drop_rate), dropout(drop_rate)
-        self._heads, self._scale = heads, scale or (width // heads) ** -0.5
+        self.scores = MatrixProduct(transposed=True)
+        self.mixed = MatrixProduct()
+        self.attn_drop = dropout(attn_drop_rate)
+        self.proj_drop = dropout(drop_rate)
+        self._heads = heads
+        self._scale = scale or (width // heads) ** -0.5
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps tokens [B, N, width] to the same shape."""
@@ -141,7 +147,8 @@ class Mlp(nn.Layer):  # type: ignore[misc]
     def __init__(self, width: int, hidden: int, drop_rate: float = 0.0, act: Activation = F.gelu) -> None:
         super().__init__()
         self._act = act
-        self.fc1, self.fc2 = linear(width, hidden), linear(hidden, width)
+        self.fc1 = linear(width, hidden)
+        self.fc2 = linear(hidden, width)
         self.drop = dropout(drop_rate)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -174,7 +181,8 @@ class TransformerBlock(nn.Layer):  # type: ignore[misc]
         act: Activation = F.gelu,
     ) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(width, epsilon), nn.LayerNorm(width, epsilon)
+        self.norm1 = nn.LayerNorm(width, epsilon)
+        self.norm2 = nn.LayerNorm(width, epsilon)
         self.attn = attention
         self.mlp = Mlp(width, mlp, drop_rate, act) if isinstance(mlp, int) else mlp
         self.drop_path = DropPath(drop_path) if drop_path else nn.Identity()

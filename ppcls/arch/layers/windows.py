@@ -39,7 +39,8 @@ class WindowAttention(SelfAttention):
     ) -> None:
         super().__init__(width, heads, bias=bias, drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
         add_constant(self, "relative_position_index", relative_positions(window))
-        self._window, self._shift = window, shift
+        self._window = window
+        self._shift = shift
 
     def table(self) -> Tensor:
         """Returns the biases of all relative positions, [(2 * window - 1) ** 2, heads]."""
@@ -123,7 +124,8 @@ def shift_mask(height: int, width: int, window: int) -> Tensor:
 
 def pad_to_multiple(x: Tensor, side: int) -> Tensor:
     """Pads tokens [B, H, W, C] with zeros, so that height and width are multiples of ``side``."""
-    below, right = -x.shape[1] % side, -x.shape[2] % side
+    below = -x.shape[1] % side
+    right = -x.shape[2] % side
     return F.pad(x, [0, 0, 0, below, 0, right, 0, 0]) if below or right else x
 
 

@@ -46,7 +46,8 @@ def find_models(paths: Sequence[Path], overrides: Sequence[str]) -> Models:
 def _engine(source: ModelSource) -> str:
     if source.config is not None:
         return "Paddle, as trained"
-    engine, precision = _ENGINES[choose_engine(source)], source.description.precision
+    engine = _ENGINES[choose_engine(source)]
+    precision = source.description.precision
     return engine if precision == "float32" else f"{engine} {precision}"
 
 

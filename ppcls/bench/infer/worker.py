@@ -72,7 +72,8 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
         sent = time.perf_counter()
         predictor.model.run(images)
         latencies.append(time.perf_counter() - sent)
-    wall, usage = time.perf_counter() - began, meter.stop()
+    wall = time.perf_counter() - began
+    usage = meter.stop()
     return latency_sample(latencies, wall, task["batch_size"], (50, 90, 99)) | {
         "cpu_cores": usage["cpu_seconds"] / wall,
         "host_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,

@@ -45,7 +45,8 @@ def find_bottleneck(
     if setting.backend == "DALI GPU" and slowest in ("decode", "transform"):
         limit = f"{slowest} on the GPU"
         if gpu_load is not None and gpu_load >= _BUSY:
-            bottleneck, limit = "GPU", f"the GPU, which is busy {gpu_load:.0%} of the time with {slowest}"
+            bottleneck = "GPU"
+            limit = f"the GPU, which is busy {gpu_load:.0%} of the time with {slowest}"
     steps = ", ".join(f"{stage} {number(rates[stage])}" for stage in STAGES)
     share = added[slowest] / sum(added.values())
     return (

@@ -37,7 +37,8 @@ def check_bare(workload: LoaderWorkload) -> None:
 
 def read_files(workload: LoaderWorkload, *, shuffled: bool = True) -> Callable[[], Any]:
     """Returns a function that adds DALI's file reader for the workload to a pipeline; see `check_bare`."""
-    index, positions = workload.index, workload.positions if shuffled else np.sort(workload.positions)
+    index = workload.index
+    positions = workload.positions if shuffled else np.sort(workload.positions)
     assert isinstance(index, FileIndex)  # as check_bare ensures
     several = index.labels.ndim == 2  # the reader does not support several labels per image
     labels = None if several else index.labels[positions].tolist()

@@ -82,7 +82,8 @@ def container_groups(workload: LoaderWorkload, timer: BatchTimer) -> Iterator[Lo
     check_bare(workload)
     files = replace(workload, reader=read_files(workload, shuffled=False))
     yield _candidates("files", files, timer)
-    index, split = workload.index, workload.split
+    index = workload.index
+    split = workload.split
     assert isinstance(index, FileIndex)  # as check_bare ensures
     for name, (dataset, reader) in _FORMATS.items():
         with tempfile.TemporaryDirectory() as folder:

@@ -75,7 +75,8 @@ class BatchTimer:
             next(batches, None)
         self.finish()
         self.meter.start()
-        began, images = self.clock(), 0
+        began = self.clock()
+        images = 0
         try:
             for number, count in enumerate(batches, start=1):
                 images += count
@@ -192,7 +193,8 @@ def _touch_pages(images: Any) -> int:
 
 
 def _load_by_dali(setting: LoaderSetting, workload: LoaderWorkload, order: Order) -> Counts:
-    settings, ops = workload.dali_settings(setting), workload.ops
+    settings = workload.dali_settings(setting)
+    ops = workload.ops
     if setting.stage == "disk":
         return _read_by_dali(workload, order, settings)
     if setting.stage == "decode":
@@ -252,7 +254,8 @@ class _ImageSizes(paddle.io.Dataset):  # type: ignore[misc]
 
     def __init__(self, workload: LoaderWorkload, ops: tuple[Op, ...]) -> None:
         super().__init__()
-        self._workload, self._ops = workload, ops
+        self._workload = workload
+        self._ops = ops
 
     def __getitem__(self, number: int) -> NDArray[np.int64]:
         positions = self._workload.positions

@@ -28,8 +28,10 @@ from ppcls.bench.measure.runner import Candidate
 from ppcls.bench.results.schema import Label
 from ppcls.data.transforms.specs import RandCropImage
 
-BEST, PRESENT = "best found", "present"
-_BARE, _OURS = "bare DALI pipeline", "ppcls, DALI"
+BEST = "best found"
+PRESENT = "present"
+_BARE = "bare DALI pipeline"
+_OURS = "ppcls, DALI"
 
 
 class LoaderSweep:
@@ -42,7 +44,9 @@ class LoaderSweep:
     def __init__(
         self, workload: LoaderWorkload, timer: BatchTimer, measure: Callable[[Loaders], None]
     ) -> None:
-        self._workload, self._timer, self._measure_rounds = workload, timer, measure
+        self._workload = workload
+        self._timer = timer
+        self._measure_rounds = measure
         self.candidates: Loaders = []
 
     def run(self, threads: Sequence[int], workers: Sequence[int]) -> tuple[LoaderSetting | None, list[str]]:

@@ -94,7 +94,8 @@ class LoaderWorkload:
 
     def draws(self, position: int) -> NDArray[np.float32]:
         """Returns the random numbers for the transforms of an image in the first epoch."""
-        seed, count = self.config.Global.seed, count_draws(self.ops)
+        seed = self.config.Global.seed
+        count = count_draws(self.ops)
         draws = uniforms(seed, 0, np.asarray([position]), count, np.zeros(1, np.int64))
         return np.asarray(draws[0], np.float32)
 

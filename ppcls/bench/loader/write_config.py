@@ -40,7 +40,8 @@ def write_config(source: Path, target: Path, values: Mapping[str, Any]) -> None:
     yaml.width = _WIDTH
     yaml.boolean_representation = ["False", "True"]
     yaml.indent(mapping=2, sequence=4, offset=2)
-    tree, expected = yaml.load(source.read_text(encoding="utf-8")), read_tree(source)
+    tree = yaml.load(source.read_text(encoding="utf-8"))
+    expected = read_tree(source)
     for path, value in values.items():
         *parents, name = path.split(".")
         section = tree

@@ -23,7 +23,8 @@ class UsageMeter:
     def __init__(self, card: Card | None = None) -> None:
         self._card = card
         self._process = psutil.Process()
-        self._began, self._children = 0.0, dict[int, float]()
+        self._began = 0.0
+        self._children = dict[int, float]()
         self._loads: list[CardLoad] = []
         self._stop = Event()
         self._thread: Thread | None = None
@@ -31,10 +32,12 @@ class UsageMeter:
     def start(self) -> None:
         """Starts measuring."""
         if self._card is not None:
-            self._loads, self._stop = [], Event()
+            self._loads = []
+            self._stop = Event()
             self._thread = Thread(target=self._query, args=(self._card, self._stop), daemon=True)
             self._thread.start()
-        self._children, self._began = self._children_seconds(), time.process_time()
+        self._children = self._children_seconds()
+        self._began = time.process_time()
 
     def stop(self) -> dict[str, float]:
         """Returns the usage since `start`.

@@ -18,7 +18,9 @@ from ppcls.bench.results.schema import Quantity, ResultRow, Results, kinds_of_ro
 from ppcls.files import atomic_write
 
 _DRAWN = ("images/s", "p50", "p99", "efficiency", "time")  # metrics with charts
-_WIDTH, _NARROW = 84, 10  # width of the whole x axis, and minimum width of one label on it, in characters
+# width of the whole x axis, and minimum width of one label on it, in characters
+_WIDTH = 84
+_NARROW = 10
 _LOG_FROM = 30  # the y axis is logarithmic if the largest median is over 30 times the smallest
 
 
@@ -112,7 +114,8 @@ def to_png(chart: MetricChart) -> bytes:
     quantities = [metric for points in chart.series.values() for metric in points.values()]
     axes.set_xlabel(chart.x, parse_math=False)
     axes.set_ylabel(with_unit(chart.metric, quantities[0].unit), parse_math=False)
-    lowest, medians = min(each.low for each in quantities), [each.median for each in quantities]
+    lowest = min(each.low for each in quantities)
+    medians = [each.median for each in quantities]
     if lowest > 0 and max(medians) > _LOG_FROM * min(medians):
         axes.set_yscale("log")
         axes.set_ylim(bottom=10.0 ** math.floor(math.log10(lowest)))

@@ -48,7 +48,8 @@ def find_ratio(first: Sequence[float], second: Sequence[float]) -> Ratio | None:
     """Returns the ratio of ``second`` to ``first``, or None if a value is 0 or less."""
     if min(*first, *second) <= 0:
         return None
-    one, other = np.log(first), np.log(second)
+    one = np.log(first)
+    other = np.log(second)
     ratio = math.exp(other.mean() - one.mean())
     if min(len(one), len(other)) < 2:
         return Ratio(ratio, 0.0, math.inf)

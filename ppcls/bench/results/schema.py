@@ -21,7 +21,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from ppcls.errors import UserError
 from ppcls.files import write_text
 
-JSON, CSV = "results.json", "results.csv"
+JSON = "results.json"
+CSV = "results.csv"
 _EXACT = ConfigDict(extra="forbid", strict=True)
 
 Label: TypeAlias = str | int | float | bool

@@ -15,7 +15,9 @@ from ppcls.bench.results.charts import with_unit
 from ppcls.bench.results.compare import CONFIDENCE, MetricComparison, ResultsComparison
 from ppcls.bench.results.schema import Quantity, ResultRow, Results, kinds_of_rows, label_text, varied_labels
 
-_NO_TERMINAL, _WIDEST = 200, 10_000  # columns
+# columns
+_NO_TERMINAL = 200
+_WIDEST = 10_000
 LEGEND = "Values are medians over the rounds; ± is half of their range, relative to the median."
 
 

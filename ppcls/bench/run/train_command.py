@@ -60,7 +60,9 @@ def split_time(
     if len(times) != len(records) or not records:
         raise ValueError(f"expected one printed line per record, got {len(times)} for {len(records)} records")
     parts = dict.fromkeys(PARTS, 0.0)
-    position, update, before = 0.0, 0, "start-up"
+    position = 0.0
+    update = 0
+    before = "start-up"
     for seconds, record in zip(times, records, strict=True):
         if isinstance(record, StepRecord):
             duration = _duration(record, record.update - update, images_per_update)
@@ -68,7 +70,8 @@ def split_time(
             parts[before] += began - position
             parts["data wait"] += (seconds - began) * record.data_wait
             parts["training"] += (seconds - began) * (1 - record.data_wait)
-            update, before = record.update, "checkpoints" if record.step == record.steps_per_epoch else "rest"
+            update = record.update
+            before = "checkpoints" if record.step == record.steps_per_epoch else "rest"
         else:
             parts["evaluation"] += seconds - position
             before = "checkpoints"

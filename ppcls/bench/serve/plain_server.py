@@ -23,7 +23,8 @@ def main(model: str) -> None:
     from ppcls.deploy.predictor import Predictor
 
     source = find_source(Path(model))
-    predictor, app = Predictor(source), FastAPI()
+    predictor = Predictor(source)
+    app = FastAPI()
     # Several threads may call onnxruntime at the same time, but not Paddle.
     turn = Lock() if source.needs_paddle else nullcontext()
 

@@ -19,8 +19,12 @@ from ppcls.bench.results.schema import Label
 from ppcls.bench.serve.load import measure_load
 from ppcls.runtime.launch import ppcls_command
 
-BATCHED, UNBATCHED, PLAIN = "ppcls serve", "ppcls serve, without batching", "plain FastAPI"
-_IMAGES, _SIZE = 16, (375, 500)  # number of generated images, and their height and width
+BATCHED = "ppcls serve"
+UNBATCHED = "ppcls serve, without batching"
+PLAIN = "plain FastAPI"
+# number of generated images, and their height and width
+_IMAGES = 16
+_SIZE = (375, 500)
 
 
 class RunningServers(ExitStack):

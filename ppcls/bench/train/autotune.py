@@ -185,7 +185,8 @@ def _check(sample: Sample, reference: list[float], tolerance: float, memory: int
 
 def _tuned_card(config: Config) -> Card | None:
     """Returns the GPU to measure on, or None if the config is not autotuned."""
-    settings, launch = config.Global, read_launch()
+    settings = config.Global
+    launch = read_launch()
     if not settings.autotune or settings.deterministic or settings.device == "cpu":
         return None
     if not isinstance(config.Arch, Arch) or config.DataLoader.Train is None:
@@ -206,7 +207,8 @@ def _count_updates(config: Config) -> int:
 
 
 def _open_settings(config: Config) -> Iterator[str]:
-    settings, launched = config.Global, read_launch().world_size > 1
+    settings = config.Global
+    launched = read_launch().world_size > 1
     if settings.cuda_graph == "auto" and not (settings.sync_bn and launched):
         yield "cuda_graph"
     entry = ZOO.get(config.Arch.name)  # the user's own architectures may not support NHWC

@@ -14,7 +14,8 @@ from ppcls.config.schema import Config
 from ppcls.config.sections.transform import check_chain
 from ppcls.errors import UserError
 
-EAGER, COMPILED = "PyTorch", "PyTorch, compiled"
+EAGER = "PyTorch"
+COMPILED = "PyTorch, compiled"
 _WORKER = str(Path(__file__).with_name("pytorch_worker.py"))
 _IMPORT_SECONDS = 300.0  # timeout of importing PyTorch
 

@@ -100,7 +100,8 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
     steps = task["steps"] or max(_MIN_STEPS, round(task["seconds"] / last))
     _run(step, device, round(task["settle"] / last))
     _reduce(device, 0.0)  # barrier, so that all ranks start together
-    computed, began = time.process_time(), time.perf_counter()
+    computed = time.process_time()
+    began = time.perf_counter()
     seconds = _run(step, device, steps)
     used = (time.process_time() - computed) / (time.perf_counter() - began)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10

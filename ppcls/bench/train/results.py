@@ -19,9 +19,12 @@ def make_rows(measured: Sequence[MeasuredVariant], inspection: Inspection) -> li
     """Returns one row per variant, followed by one row per variant with the durations of its phases."""
     single = {variant.key: variant for variant in measured if variant.key.processes == 1}
     executions = _common_executions(measured)
-    whole, phases = [], []
+    whole = []
+    phases = []
     for variant in measured:
-        row, samples, processes = variant.row(), variant.samples, variant.key.processes
+        row = variant.row()
+        samples = variant.samples
+        processes = variant.key.processes
         metrics = dict(row.metrics)
         peak = _peak_rate(variant.key, inspection)
         if samples and isinstance(peak, float) and inspection.multiply_adds is not None:

@@ -40,10 +40,12 @@ def inspect(config: Config, runtime: Runtime) -> dict[str, Any]:
     split = config.DataLoader.need_train()
     gpu: dict[str, Any] = {}
     if runtime.device == "gpu":
-        cuda, number = paddle.device.cuda, runtime.device_id
+        cuda = paddle.device.cuda
+        number = runtime.device_id
         gpu = {"gpus": cuda.device_count(), "card": cuda.get_device_name(number)}
         gpu["capability"] = cuda.get_device_capability(number)
-    arch, shape = config.Arch.exported, image_shape(config.Arch.data_format, split)
+    arch = config.Arch.exported
+    shape = image_shape(config.Arch.data_format, split)
     cost = rgb = measure_cost(lambda: build_network(config.Arch), shape)
     if arch.input_image_channel != 3:
         three = tuple(3 if side == arch.input_image_channel else side for side in shape)
@@ -99,7 +101,8 @@ def _time_updates(task: TrainTask, workload: Workload, runtime: Runtime) -> dict
     _gather(runtime, barrier=0.0)  # all ranks start together
     duration = _run(workload, runtime, steps)
     metered = time.perf_counter() - metered
-    usage, peak = meter.stop(), peak_memory(runtime)
+    usage = meter.stop()
+    peak = peak_memory(runtime)
     ranks = _gather(
         runtime,
         duration=duration,

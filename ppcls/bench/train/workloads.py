@@ -69,7 +69,9 @@ def our_workload(config: Config, runtime: Runtime, source: str) -> Workload:
     state = replace(state, schedule=lambda update: _CHECKED_RATE if update < CHECKED_UPDATES else 0.0)
     state, step, execution = connect(config, state)
     state.network.train()
-    batches, wait, order = _endless(state.loader), build_data_wait(runtime), state.loader.order
+    batches = _endless(state.loader)
+    wait = build_data_wait(runtime)
+    order = state.loader.order
 
     losses: list[paddle.Tensor] = []
 
@@ -88,7 +90,8 @@ def our_workload(config: Config, runtime: Runtime, source: str) -> Workload:
             phases.end_batch(last)
 
     def take_wait() -> float:
-        seconds, wait.seconds = wait.seconds, 0.0
+        seconds = wait.seconds
+        wait.seconds = 0.0
         return seconds
 
     images = order.batch_size * order.accumulate
@@ -106,7 +109,8 @@ def bare_workload(config: Config, runtime: Runtime) -> Workload:
     Raises:
         UserError: The loop does not support a setting of the config.
     """
-    split, amp = config.DataLoader.need_train(), config.AMP
+    split = config.DataLoader.need_train()
+    amp = config.AMP
     if isinstance(split.dataset, MultiLabelDataset):
         raise UserError("the bare loop supports only images with one label")
     if config.Global.update_freq > 1:
@@ -121,7 +125,8 @@ def bare_workload(config: Config, runtime: Runtime) -> Workload:
 
 def _bare_step(config: Config, batch: Batch, world: int) -> Callable[[], None]:
     """Returns a function that runs one training step in the config's precision."""
-    model, amp = build_network(config.Arch), config.AMP
+    model = build_network(config.Arch)
+    amp = config.AMP
     half = amp is not None and amp.use_amp
     level, dtype = (amp.level, amp.dtype) if amp is not None else ("O1", "float16")
     freeze(config.Optimizer, model)
@@ -191,8 +196,10 @@ class SyntheticLoader(OrderedLoader):
     """
 
     def __init__(self, config: Config, runtime: Runtime) -> None:
-        split, classes = config.DataLoader.need_train(), config.Arch.class_num
-        rank, world = runtime.rank, runtime.world_size
+        split = config.DataLoader.need_train()
+        classes = config.Arch.class_num
+        rank = runtime.rank
+        world = runtime.world_size
         rows = split.sampler.rows(world)
         count = rows * world * _EPOCH_STEPS
         labels: NDArray[Any] = np.arange(count, dtype=np.int64) % classes

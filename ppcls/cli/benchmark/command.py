@@ -38,10 +38,8 @@ def _infer(arguments: argparse.Namespace) -> None:
     models = find_models(arguments.model, arguments.override)
     check_out(arguments)
     machine = inspect_machine(arguments.model[0], arguments.override)
-    effort, axes = (
-        read_effort(arguments),
-        (arguments.threads or [machine["cores"]], arguments.batch_size),
-    )
+    effort = read_effort(arguments)
+    axes = (arguments.threads or [machine["cores"]], arguments.batch_size)
     candidates = make_candidates(models, machine["device"], axes, arguments.override, effort)
     device = machine["machine"]["Device"]
     report(f"{device}: variants: {len(candidates)}, rounds: {effort.rounds}")
@@ -59,7 +57,8 @@ def _serve(arguments: argparse.Namespace) -> None:
     description = find_source(arguments.model).description
     check_out(arguments)
     machine = inspect_machine(arguments.model, ())
-    images, clients = servers.read_images(arguments.images), list(dict.fromkeys(arguments.clients))
+    images = servers.read_images(arguments.images)
+    clients = list(dict.fromkeys(arguments.clients))
     empty = new_results("serve", description.as_yaml(), machine["machine"], machine["versions"])
     with servers.RunningServers(servers.server_commands(arguments.model, clients)) as running:
         name = description.Global.model_name

@@ -18,7 +18,8 @@ if TYPE_CHECKING:  # they import Paddle and DALI
     from ppcls.bench.loader.runners import BatchTimer, Loaders
     from ppcls.bench.loader.workload import LoaderWorkload
 
-_ROUNDS, _QUICK_ROUNDS = 3, 5
+_ROUNDS = 3
+_QUICK_ROUNDS = 5
 _RUN_SECONDS = 1.0  # approximate time to start and end a loader
 
 
@@ -75,7 +76,8 @@ def _sweep(
     from ppcls.bench.loader.sweep import LoaderSweep
     from ppcls.bench.loader.write_config import write_config
 
-    counts, rounds = powers_of_two(workload.runtime.cores), arguments.rounds
+    counts = powers_of_two(workload.runtime.cores)
+    rounds = arguments.rounds
     threads = sorted(set(arguments.threads or counts))
     workers = sorted({0, *counts} if arguments.workers is None else set(arguments.workers))
     kinds = len(workers) + len(threads) * (2 if workload.on_gpu else 1) + 12  # approximately
@@ -95,7 +97,9 @@ def _sweep(
         if interrupt is not None:
             raise interrupt
 
-    sweep, setting, interrupt = LoaderSweep(workload, timer, measure), None, None
+    sweep = LoaderSweep(workload, timer, measure)
+    setting = None
+    interrupt = None
     try:
         setting, findings = sweep.run(threads, workers)
     except KeyboardInterrupt as interrupted:
@@ -124,7 +128,8 @@ def measure_containers(arguments: argparse.Namespace) -> None:
     from ppcls.bench.loader.containers import container_groups
 
     workload, timer, results = started
-    rows, interrupt = list[ResultRow](), None
+    rows = list[ResultRow]()
+    interrupt = None
     for candidates in container_groups(workload, timer):
         interrupt = run_rounds(candidates, arguments.rounds, common.report)
         rows += [each.row() for each in candidates]

@@ -61,7 +61,8 @@ def measure_train(arguments: argparse.Namespace) -> None:
     axes = {name: getattr(arguments, name) for name in _AXES}
     variants = find_variants(config, inspection, arguments.source, axes)
     effort = common.read_effort(arguments)
-    overrides, phases = arguments.override, arguments.phase_steps
+    overrides = arguments.override
+    phases = arguments.phase_steps
     task = TrainTask(config=arguments.config, overrides=overrides, phase_steps=phases, **asdict(effort))
     candidates = make_candidates(variants, task, inspection, config)
     if arguments.torch:

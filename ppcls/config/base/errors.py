@@ -61,7 +61,9 @@ def place(tree: Any, loc: Sequence[int | str]) -> str:
             {size: 224}``, which pydantic's location does not contain.
         loc: Location of an error in pydantic's form.
     """
-    text, node, in_list = "", tree, False
+    text = ""
+    node = tree
+    in_list = False
     for element in loc:
         if in_list and isinstance(node, dict) and len(node) == 1 and element not in node:
             ((name, node),) = node.items()

@@ -54,7 +54,8 @@ def error_at(text: str, *loc: int | str) -> ValidationError:
 
 def explain(error: ErrorDetails) -> str:
     """Returns pydantic's error as a message with the terms of YAML: the expected and the actual value."""
-    context, got = error.get("ctx", {}), show(error["input"])
+    context = error.get("ctx", {})
+    got = show(error["input"])
     match error["type"]:
         case "missing":
             return "missing; it has no default"
@@ -101,7 +102,8 @@ class Section(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _explain_errors(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        known, problems = data, []
+        known = data
+        problems = []
         if isinstance(data, dict):
             known = {key: value for key, value in data.items() if key in cls.model_fields}
             problems = [

@@ -34,7 +34,8 @@ def plain_members(data: dict[str, Any]) -> dict[str, Any]:
     Returns:
         The changed section, or ``data`` itself if it has no ``AttentionModel``.
     """
-    models, flags = [], list(data.get("freeze_params_list") or [False] * len(data["models"]))
+    models = []
+    flags = list(data.get("freeze_params_list") or [False] * len(data["models"]))
     for position, model in enumerate(data["models"]):
         plain = _plain_member(model)
         models.append(plain or model)
@@ -46,7 +47,8 @@ def plain_members(data: dict[str, Any]) -> dict[str, Any]:
 
 def _rec_keys(model: dict[str, Any]) -> dict[str, Any]:
     """Returns the keys that all embedding models share, from the head and the backbone of one model."""
-    head, backbone = mapping_at(model, "Head"), mapping_at(model, "Backbone")
+    head = mapping_at(model, "Head")
+    backbone = mapping_at(model, "Backbone")
     return {key: part[key] for key in _SHARED for part in (backbone, head) if key in part}
 
 

@@ -54,7 +54,8 @@ class DistillationRKDLoss(ModelPairLoss):
 
     @model_validator(mode="after")
     def _check_keys(self) -> Self:
-        student_layers, teacher_layers = len(self.student_keepkeys), len(self.teacher_keepkeys)
+        student_layers = len(self.student_keepkeys)
+        teacher_layers = len(self.teacher_keepkeys)
         if student_layers != teacher_layers:
             text = f"expected {student_layers} layers, as many as in student_keepkeys, got {teacher_layers}"
             raise error_at(text, "teacher_keepkeys")
@@ -107,7 +108,8 @@ class DistillationPairLoss(ModelPairLoss):
     @property
     def keys(self) -> tuple[str, str]:
         """Names of the layers of the learner and of the teacher."""
-        one, other = self.s_key or (self.s_keys or ("",))[0], self.t_key or (self.t_keys or ("",))[0]
+        one = self.s_key or (self.s_keys or ("",))[0]
+        other = self.t_key or (self.t_keys or ("",))[0]
         return one, other
 
     @property

@@ -209,7 +209,8 @@ class RecModel(Section):
 
     @model_validator(mode="after")
     def _check_embedding_size(self) -> Self:
-        neck, head = self.Neck, self.Head
+        neck = self.Neck
+        head = self.Head
         if isinstance(neck, Tanh) or neck is None:
             return self
         if head is not None and head.embedding_size != neck.class_num:

@@ -181,7 +181,8 @@ def _with_batch_size(split: Any, train: Split | None) -> Any:
         return split
     name, size = train.sampler.batch_setting
     if name != "global_batch_size":
-        name, size = "batch_size", min(2 * size, max(size, _EVALUATED))
+        name = "batch_size"
+        size = min(2 * size, max(size, _EVALUATED))
     return {**split, "sampler": {**sampler, name: size}}
 
 

@@ -247,7 +247,8 @@ class Arch(Section):
     @field_validator(*ALL_OPTIONS)
     @classmethod
     def _check_option(cls, value: Any, info: ValidationInfo) -> Any:
-        name, option = info.data.get("name"), info.field_name
+        name = info.data.get("name")
+        option = info.field_name
         assert option is not None
         if name is None or value == cls.model_fields[option].default:
             return value

@@ -39,7 +39,9 @@ class Quarantine:
     """
 
     def __init__(self, index: Index, file: Path, limit: int | None = None) -> None:
-        self._index, self.file, self._limit = index, file, limit
+        self._index = index
+        self.file = file
+        self._limit = limit
         self._positions: set[int] = set()
 
     def __contains__(self, position: int) -> bool:
@@ -114,7 +116,8 @@ class Quarantine:
         share = len(valid) / step.valid if step.valid else 1.0
         if len(replacements):
             chosen = replacements[np.arange(len(bad)) % len(replacements)]
-            indices, repeats = step.indices[chosen], step.repeats[chosen]
+            indices = step.indices[chosen]
+            repeats = step.repeats[chosen]
         else:
             good = next((position for position in spare.tolist() if position not in self._positions), None)
             if good is None:
@@ -122,7 +125,8 @@ class Quarantine:
                     f"{self._index.source}: all images are bad; {self.file} lists the bad ones; check the "
                     "files and the first transform"
                 )
-            indices, repeats = np.full_like(step.indices, good), np.zeros_like(step.repeats)
+            indices = np.full_like(step.indices, good)
+            repeats = np.zeros_like(step.repeats)
         return replace(step, indices=indices, repeats=repeats, valid=len(valid), weight=step.weight * share)
 
 
@@ -155,7 +159,8 @@ class RejectedImages(Quarantine):
     """
 
     def __init__(self, index: Index) -> None:
-        self.index, self.reasons = index, dict[int, str]()
+        self.index = index
+        self.reasons = dict[int, str]()
         self._positions = set()
 
     def add(self, reasons: Mapping[int, str]) -> None:

@@ -28,9 +28,18 @@ _CHANNELS = {"P": 3, "PA": 4, "CMYK": 3}
 _ORIENTATION = 0x0112  # EXIF 2.32, 4.6.4; TIFF has the same tag
 
 # TIFF 6.0 tags
-_WIDTH, _HEIGHT, _BITS, _COMPRESSION, _PHOTOMETRIC = 256, 257, 258, 259, 262
-_SAMPLES_PER_PIXEL, _PLANAR, _PREDICTOR, _SAMPLE_FORMAT = 277, 284, 317, 339
-_PALETTE, _SEPARATE_PLANES, _UNSIGNED = 3, 2, 1
+_WIDTH = 256
+_HEIGHT = 257
+_BITS = 258
+_COMPRESSION = 259
+_PHOTOMETRIC = 262
+_SAMPLES_PER_PIXEL = 277
+_PLANAR = 284
+_PREDICTOR = 317
+_SAMPLE_FORMAT = 339
+_PALETTE = 3
+_SEPARATE_PLANES = 2
+_UNSIGNED = 1
 _MAX_TAGS = 1 << 16
 _COLOURS = (2, 6)  # photometric interpretations RGB and YCbCr
 _PACK_BITS = 32773
@@ -46,7 +55,9 @@ MAX_SCANS = 32
 MIN_SCAN_BYTES = 10  # size of the shortest header of a scan
 MAX_IMAGE_BYTES = 1 << 30  # maximum size of an encoded image
 _JPEG = ("JPEG", "MPO")  # Pillow's names; an MPO file has several images, and only the first is read
-_SCAN, _END = 0xDA, 0xD9  # JPEG markers SOS and EOI, which follow a byte 0xFF
+# JPEG markers SOS and EOI, which follow a byte 0xFF
+_SCAN = 0xDA
+_END = 0xD9
 # Matches the next marker, after any fill bytes. Stuffed bytes and restart markers don't match (ITU T.81,
 # B.1.1).
 _MARKER = re.compile(rb"\xff+([^\x00\xd0-\xd7\xff])")
@@ -149,7 +160,9 @@ def count_scans(encoded: Any) -> int:
     bound = sum(int(np.count_nonzero(pair == _SCAN << 8 | 0xFF)) for pair in pairs)
     if bound <= MAX_SCANS:
         return bound
-    data, scans, at = bytes(encoded), 0, 2  # 2: starts after the SOI marker
+    data = bytes(encoded)
+    scans = 0
+    at = 2  # after the SOI marker
     while (marker := _MARKER.search(data, at)) and (kind := marker[1][0]) != _END:
         scans += kind == _SCAN
         length = int.from_bytes(data[marker.end() : marker.end() + 2], "big")
@@ -185,7 +198,8 @@ def _read_tiff_header(file: io.BytesIO) -> Header:
         raise DecodeError(
             "expected a TIFF with one page, found several; save one image per file, with interleaved channels"
         )
-    bits, formats = set(tags.get(_BITS, (1,))), set(tags.get(_SAMPLE_FORMAT, (_UNSIGNED,)))
+    bits = set(tags.get(_BITS, (1,)))
+    formats = set(tags.get(_SAMPLE_FORMAT, (_UNSIGNED,)))
     if formats != {_UNSIGNED} or not (bits == {8} or bits == {16}):
         kind = "float" if 3 in formats else "signed" if 2 in formats else "unsigned"
         sample_type = f"{'/'.join(map(str, sorted(bits)))}-bit {kind}"
@@ -194,7 +208,8 @@ def _read_tiff_header(file: io.BytesIO) -> Header:
         raise DecodeError(
             "a TIFF with PackBits compression and a predictor is not supported; save it without a predictor"
         )
-    samples, photometric = int(tags.get(_SAMPLES_PER_PIXEL, 1)), tags.get(_PHOTOMETRIC)
+    samples = int(tags.get(_SAMPLES_PER_PIXEL, 1))
+    photometric = tags.get(_PHOTOMETRIC)
     return Header(
         "TIFF",
         height=int(tags[_HEIGHT]),
@@ -212,7 +227,8 @@ def _check_unique_tags(file: io.BytesIO, head: bytes, start: int) -> None:
 
     If a TIFF has for example two widths, some readers use the first one and others the last one.
     """
-    order, big = "<" if head[:1] == b"I" else ">", _BIG_TIFF in head[2:4]
+    order = "<" if head[:1] == b"I" else ">"
+    big = _BIG_TIFF in head[2:4]
     count, size = (8, 20) if big else (2, 12)  # bytes of the number of entries, and bytes of an entry
     file.seek(start)
     entries = file.read(count + size * _MAX_TAGS)

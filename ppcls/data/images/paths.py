@@ -95,7 +95,8 @@ def find_unsafe_paths(root: Path, paths: Iterable[bytes], *, follow_links: bool 
         paths: Paths relative to ``root``.
         follow_links: Whether to allow links that lead out of ``root``.
     """
-    inside, base = os.path.realpath(os.fsencode(root)), os.fsencode(root)
+    inside = os.path.realpath(os.fsencode(root))
+    base = os.fsencode(root)
     known: dict[bytes, tuple[Collection[bytes] | None, Collection[bytes]]] = {}
     unsafe = UnsafePaths([], [])
     for position, path in enumerate(paths):
@@ -145,7 +146,8 @@ def _scan_folder(folder: bytes, inside: bytes | None) -> tuple[Collection[bytes]
     """
     if inside is not None and not _is_within(folder, inside):
         return None, ()
-    links, special = set(), set()
+    links = set()
+    special = set()
     try:
         with os.scandir(folder) as entries:
             for entry in entries:

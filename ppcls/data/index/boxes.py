@@ -84,7 +84,8 @@ def crop_to_boxes(files: FileIndex, label_root: Path) -> CroppedIndex:
     Raises:
         UserError: A ``.txt`` file is missing, or its last line is not a box.
     """
-    boxes, problems = [], []
+    boxes = []
+    problems = []
     for position, path in enumerate(_box_files(files, label_root)):
         try:
             lines = read_regular(path).decode("utf-8", "replace").split("\n")

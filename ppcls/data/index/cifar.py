@@ -21,7 +21,8 @@ from ppcls.files import read_regular
 
 _FOLDER = "cifar-10-batches-py"
 _FILES = {"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)}
-_SIDE, _CHANNELS = 32, 3
+_SIDE = 32
+_CHANNELS = 3
 _MAX_BYTES = 1 << 26  # maximum size of a file; the published files have 31 MB
 
 
@@ -35,7 +36,9 @@ class CifarIndex:
     """
 
     def __init__(self, source: Path, pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> None:
-        self.source, self.labels, self._pixels = source, labels, pixels
+        self.source = source
+        self.labels = labels
+        self._pixels = pixels
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -74,7 +77,8 @@ def read_cifar(dataset: Cifar10, class_num: int | None) -> CifarIndex:
         chosen = np.tile(
             _sample(labels, dataset.sample_per_label, dataset.sample_seed, source), dataset.expand_labels
         )
-        pixels, labels = pixels[chosen], labels[chosen]
+        pixels = pixels[chosen]
+        labels = labels[chosen]
     index = CifarIndex(source, pixels, labels)
     check_labels(index.labels, lambda at: f"{index.name(at)}, {index.where(at)}", class_num)
     return index
@@ -109,7 +113,8 @@ def _read_member(tar: tarfile.TarFile, name: str) -> bytes:
 def _read_batch(data: bytes, path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     content: Any = unpickle_bytes(data, path)
     content = content if isinstance(content, dict) else {}
-    pixels, labels = content.get("data"), content.get("labels")
+    pixels = content.get("data")
+    labels = content.get("labels")
     shape = (len(labels), _CHANNELS * _SIDE**2) if isinstance(labels, list) else None
     is_valid = isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.shape == shape
     if not is_valid or not all(type(label) is int and abs(label) < 1 << 31 for label in labels):
@@ -122,7 +127,8 @@ def _read_batch(data: bytes, path: Path) -> tuple[NDArray[np.uint8], NDArray[np.
 
 def _sample(labels: NDArray[np.int64], count: int, seed: int, source: Path) -> NDArray[np.int64]:
     """Returns the positions of ``count`` random images per class, sorted by class."""
-    rng, chosen = np.random.default_rng(seed), []
+    rng = np.random.default_rng(seed)
+    chosen = []
     for label in np.unique(labels):
         positions = np.flatnonzero(labels == label)
         if len(positions) < count:

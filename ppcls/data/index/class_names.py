@@ -128,7 +128,8 @@ def changed_class_names(path: Path, names: Sequence[str]) -> str:
     """
     if not path.is_file():
         return ""
-    old_lines, new_lines = _read(path).splitlines(), format_label_list(names).splitlines()
+    old_lines = _read(path).splitlines()
+    new_lines = format_label_list(names).splitlines()
     if len(old_lines) != len(new_lines):
         return ""
     old_names, new_names = ([line.partition(" ")[2] for line in lines] for lines in (old_lines, new_lines))
@@ -156,7 +157,8 @@ def describe_other_classes(path: Path, names: Sequence[str]) -> str:
     old = [line.partition(" ")[2] for line in _read(path).splitlines()]
     if len(old) == len(names):
         return ""
-    added, removed = sorted(set(names) - set(old)), sorted(set(old) - set(names))
+    added = sorted(set(names) - set(old))
+    removed = sorted(set(old) - set(names))
     changes = [
         f"{verb} {join_first(changed)}"
         for verb, changed in (("added", added), ("removed", removed))

@@ -130,7 +130,8 @@ def read_list(
         if labelled == "with cameras":
             line, camera = _split_camera(line, delimiter)
         path, separator, label = line.rstrip().rpartition(delimiter)
-        path, label = path.strip(), label.strip()
+        path = path.strip()
+        label = label.strip()
         problem = _path_problem(path, separator, delimiter) or label_problem(label, class_num)
         if camera is not None and camera > _MAX_CAMERA:
             problem = problem or f"camera {camera}: expected at most {_MAX_CAMERA}"
@@ -185,7 +186,8 @@ def read_paths(root: Path, listing: Path, delimiter: str | None, *, follow_links
     raise_line_errors([f"{listing}, line {number}: {text}" for number, text in problems.items() if text])
     paths = [os.fsencode(path) for path in lines.values()]
     _check_length(listing, paths, [*lines], "path")
-    labels, numbers = np.zeros(len(paths), np.int64), np.array([*lines], np.int64)
+    labels = np.zeros(len(paths), np.int64)
+    numbers = np.array([*lines], np.int64)
     index = FileIndex(root, np.array(paths), labels, listing, numbers)
     _check_paths(index, follow_links)
     return index

@@ -61,7 +61,9 @@ class PythonIndex:
     """
 
     def __init__(self, name: str, samples: PythonSource, labels: NDArray[np.int64]) -> None:
-        self.source, self.labels, self._samples = Path(name), labels, samples
+        self.source = Path(name)
+        self.labels = labels
+        self._samples = samples
 
     def __len__(self) -> int:
         return len(self.labels)

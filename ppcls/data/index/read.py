@@ -60,7 +60,8 @@ def read_index(dataset: Dataset, class_num: int | None) -> Index:
                 return crop_to_boxes(index, Path(dataset.label_root or ""))
             return index
         case CustomLabelDataset():
-            root, listing = Path(dataset.image_root), Path(dataset.sample_list_path)
+            root = Path(dataset.image_root)
+            listing = Path(dataset.sample_list_path)
             return read_paths(root, listing, dataset.delimiter, follow_links=dataset.follow_links)
         case Market1501() | DukeMTMC():
             folder = Path(dataset.image_root) / dataset.folder / dataset.cls_label_path

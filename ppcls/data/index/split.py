@@ -16,7 +16,8 @@ from ppcls.data.index.files import FileIndex
 from ppcls.errors import UserError, raise_line_errors
 from ppcls.files import new_folder
 
-TRAIN_LIST, VAL_LIST = "train_list.txt", "val_list.txt"
+TRAIN_LIST = "train_list.txt"
+VAL_LIST = "val_list.txt"
 
 
 def allocate_validation(counts: Sequence[int], total: int) -> list[int]:

@@ -59,7 +59,9 @@ class OrderedLoader:
     """
 
     def __init__(self, index: Index, order: Order, quarantine: Quarantine | None) -> None:
-        self.index, self.order, self.quarantine = index, order, quarantine
+        self.index = index
+        self.order = order
+        self.quarantine = quarantine
         self._plan: BatchOrder = order if quarantine is None else CleanOrder(order, quarantine)
         self._cursor = Cursor()
         self.labels: DrawnLabels | None = None  # None if the index has the labels

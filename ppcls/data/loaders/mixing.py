@@ -110,7 +110,8 @@ def decide_cutmix(spec: CutmixOperator, draws: Draws, size: Size) -> Mix:
 @_decide.register
 def decide_one_of(spec: OpSampler, draws: Draws, size: Size) -> Mix:
     """Chooses Mixup, CutMix, or no mixing, with the probabilities of ``spec``."""
-    mixup, cutmix = spec.MixupOperator, spec.CutmixOperator
+    mixup = spec.MixupOperator
+    cutmix = spec.CutmixOperator
     if draws[_CHOICE] < mixup.prob:
         return _decide(MixupOperator(alpha=mixup.alpha), draws, size)
     if draws[_CHOICE] < mixup.prob + cutmix.prob:
@@ -149,8 +150,13 @@ class MixedLoader:
     def __init__(self, loader: Loader, spec: BatchTransform, classes: int, layout: Layout) -> None:
         if loader.order.group % 2:
             raise ValueError(f"expected an order with an even group, got group {loader.order.group}")
-        self.loader, self._spec, self._classes, self._layout = loader, spec, classes, layout
-        self.index, self.order, self.quarantine = loader.index, loader.order, loader.quarantine
+        self.loader = loader
+        self._spec = spec
+        self._classes = classes
+        self._layout = layout
+        self.index = loader.index
+        self.order = loader.order
+        self.quarantine = loader.quarantine
 
     def __len__(self) -> int:
         """Returns the number of batches per epoch."""

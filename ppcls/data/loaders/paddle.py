@@ -96,7 +96,9 @@ class _ImageDataset(paddle.io.Dataset):  # type: ignore[misc]
 
     def __init__(self, index: Index, ops: Sequence[Op], seed: int) -> None:
         super().__init__()
-        self._index, self._ops, self._seed = index, tuple(ops), seed
+        self._index = index
+        self._ops = tuple(ops)
+        self._seed = seed
         self._draws = count_draws(ops)
 
     def __len__(self) -> int:
@@ -104,7 +106,8 @@ class _ImageDataset(paddle.io.Dataset):  # type: ignore[misc]
 
     def chain_input(self, key: SampleKey) -> ChainInput:
         """Reads a sample and draws its random numbers."""
-        positions, repeats = np.asarray([key.position]), np.asarray([key.repeat])
+        positions = np.asarray([key.position])
+        repeats = np.asarray([key.repeat])
         draws = uniforms(self._seed, key.epoch, positions, self._draws, repeats)[0]
         ops = resize_chain(self._ops, key.size) if key.size else self._ops
         return ChainInput(ops, self._index.read(key.position), draws)
@@ -121,7 +124,8 @@ class _StepSampler(paddle.io.BatchSampler):  # type: ignore[misc]
     """Yields the keys of the samples in each step from ``cursor`` on, epoch after epoch without end."""
 
     def __init__(self, plan: BatchOrder, sizes: InputSize | None) -> None:
-        self._plan, self._sizes = plan, sizes
+        self._plan = plan
+        self._sizes = sizes
         self.cursor = Cursor()
 
     def __iter__(self) -> Iterator[list[SampleKey]]:
@@ -226,7 +230,8 @@ class PaddleLoader(OrderedLoader):
         quarantine: Quarantine | None = None,
     ) -> None:
         super().__init__(index, order, quarantine)
-        self._steps, self._images = _StepSampler(self._plan, sizes), _ImageDataset(index, ops, order.seed)
+        self._steps = _StepSampler(self._plan, sizes)
+        self._images = _ImageDataset(index, ops, order.seed)
         self._loader = paddle.io.DataLoader(
             self._images,
             batch_sampler=self._steps,

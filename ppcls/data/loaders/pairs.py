@@ -41,7 +41,8 @@ class PairLoader:
     def __init__(self, first: Loader, second: Loader) -> None:
         if first.order != second.order:
             raise ValueError("expected two loaders with equal orders, got different orders")
-        self._first, self._second = first, second
+        self._first = first
+        self._second = second
         self.order = first.order
 
     def __len__(self) -> int:
@@ -94,7 +95,8 @@ def read_pairs(root: Path, listing: Path, delimiter: str = " ") -> tuple[FileInd
     raise_line_errors(problems)
     if not pairs:
         raise UserError(f"{listing}: the list is empty; expected lines of 'first{delimiter}second'")
-    labels, numbers = np.zeros(len(pairs), np.int64), np.array(list(pairs), np.int64)
+    labels = np.zeros(len(pairs), np.int64)
+    numbers = np.array(list(pairs), np.int64)
     first, second = (
         FileIndex(root, np.array([os.fsencode(path) for path in paths]), labels, listing, numbers)
         for paths in zip(*pairs.values(), strict=True)

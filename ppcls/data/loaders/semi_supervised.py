@@ -27,9 +27,12 @@ class SemiSupervisedLoader:
     """
 
     def __init__(self, labelled: Loader, weak: Loader, strong: Loader) -> None:
-        self._labelled, self._views = labelled, PairLoader(weak, strong)
+        self._labelled = labelled
+        self._views = PairLoader(weak, strong)
         self._unlabelled = (weak, strong)
-        self.index, self.order, self.quarantine = labelled.index, labelled.order, labelled.quarantine
+        self.index = labelled.index
+        self.order = labelled.order
+        self.quarantine = labelled.quarantine
 
     def __len__(self) -> int:
         """Returns the number of batches per epoch of the labelled images."""
@@ -65,7 +68,8 @@ class SemiSupervisedLoader:
 
     def _seek(self) -> None:
         """Moves the loaders of unlabelled images to the batch to combine with the next labelled batch."""
-        state, order = self._labelled.state_dict(), self._unlabelled[0].order
+        state = self._labelled.state_dict()
+        order = self._unlabelled[0].order
         batches = state["epoch"] * len(self._labelled) + state["step"]
         self._views.load_state_dict(order.state_dict(Cursor().next(len(order), batches)))
 

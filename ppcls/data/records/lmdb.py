@@ -29,8 +29,12 @@ from ppcls.data.records.shard import (
 from ppcls.errors import UserError
 
 DATA = "data.mdb"
-_INT32, _STRING = 2, 4  # Caffe2's TensorProto.DataType
-_DATA_TYPE, _STRING_DATA = 2, 6  # field numbers of TensorProto
+# Caffe2's TensorProto.DataType
+_INT32 = 2
+_STRING = 4
+# field numbers of TensorProto
+_DATA_TYPE = 2
+_STRING_DATA = 6
 _PAGE = 4096  # bytes; a value occupies whole pages
 _SPARE = 1 << 24  # initial size of a shard in bytes
 _LABEL_END = 1 << 31
@@ -78,7 +82,8 @@ class LMDBFormat(RecordFormat):
 
     def write(self, path: Path, records: Iterable[ImageRecord]) -> None:
         """Writes a new shard. The keys are the numbers of the records. See `RecordFormat`."""
-        used, size = 0, _SPARE
+        used = 0
+        size = _SPARE
         with lmdb.open(str(path), map_size=size, lock=False, sync=False) as environment:
             for number, record in enumerate(records):
                 if record.label >= _LABEL_END:
@@ -100,7 +105,10 @@ class LMDBFormat(RecordFormat):
 
     def open(self, path: Path, index_path: Path, files: OpenFiles) -> LMDBShard:
         """Reads the keys and labels of a shard. See `RecordFormat`."""
-        keys, ends, values, labels = bytearray(), list[int](), list[tuple[int, int]](), list[int]()
+        keys = bytearray()
+        ends = list[int]()
+        values = list[tuple[int, int]]()
+        labels = list[int]()
         if not (path / DATA).exists():
             actual = "no such folder"
             if path.is_dir():

@@ -18,12 +18,17 @@ from typing import NamedTuple
 from ppcls.data.records.shard import ShardFile
 
 _HEADER = struct.Struct("<QHHHH")  # page number, padding, flags, end of the pointers, start of the nodes
-_BRANCH, _LEAF, _OVERFLOW, _META = 1, 2, 4, 8  # flags of pages
+# flags of pages
+_BRANCH = 1
+_LEAF = 2
+_OVERFLOW = 4
+_META = 8
 _META_PAGE = struct.Struct("<II16x")  # magic number, version
 _DATABASE = struct.Struct("<IHHQQQQQ")  # page size, flags, depth, three counts of pages, entries, root
 _LAST = struct.Struct("<QQ")  # number of the last page, number of the transaction
 _NODE = struct.Struct("<HHHH")  # low and high bits of the value's size, flags, size of the key in bytes
-_MAGIC, _VERSION = 0xBEEFC0DE, 1
+_MAGIC = 0xBEEFC0DE
+_VERSION = 1
 _NO_PAGE = 2**64 - 1
 _BIG = 1  # flag of a node whose value is on overflow pages
 _PAGE_SIZES = (4096, 8192, 16384, 32768, 65536)
@@ -54,7 +59,8 @@ def list_entries(file: ShardFile) -> Iterator[Entry]:
     stack = [] if root == _NO_PAGE else [root]
     left = last + 1  # each page may occur only once in the tree
     while stack:
-        number, left = stack.pop(), left - 1
+        number = stack.pop()
+        left = left - 1
         if number > last or left < 0:
             raise PageError(
                 f"damaged: the tree refers to page {number}, but the file has {last + 1} pages; or the tree "
@@ -66,12 +72,16 @@ def list_entries(file: ShardFile) -> Iterator[Entry]:
             stack += [low | high << 16 | flags << 32 for low, high, flags, _, _ in reversed(nodes)]
             continue
         for low, high, flags, key_size, at in nodes:
-            key, begin, size = page[at : at + key_size], at + key_size, low | high << 16
+            key = page[at : at + key_size]
+            begin = at + key_size
+            size = low | high << 16
             if flags == _BIG and begin + 8 <= page_size:
                 first = int.from_bytes(page[begin : begin + 8], "little")
-                offset, end = first * page_size + _HEADER.size, file.size
+                offset = first * page_size + _HEADER.size
+                end = file.size
             elif flags == 0:
-                offset, end = number * page_size + begin, (number + 1) * page_size
+                offset = number * page_size + begin
+                end = (number + 1) * page_size
             else:
                 raise PageError(
                     f"expected one value per key, found flags {flags} (several values or a nested database)"

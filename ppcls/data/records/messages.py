@@ -75,9 +75,11 @@ def _create_messages(package: str, messages: dict[str, list[tuple[str, int, str]
 
 
 _EXAMPLES = _create_messages("ppcls.example", _EXAMPLE)
-Example, Feature = _EXAMPLES["Example"], _EXAMPLES["Feature"]
+Example = _EXAMPLES["Example"]
+Feature = _EXAMPLES["Feature"]
 _TENSOR_MESSAGES = _create_messages("ppcls.caffe2", _TENSORS)
-TensorProto, TensorProtos = _TENSOR_MESSAGES["TensorProto"], _TENSOR_MESSAGES["TensorProtos"]
+TensorProto = _TENSOR_MESSAGES["TensorProto"]
+TensorProtos = _TENSOR_MESSAGES["TensorProtos"]
 
 __all__ = ["Bytes", "Example", "Feature", "ProtobufError", "TensorProto", "TensorProtos", "fields"]
 

@@ -58,7 +58,9 @@ class ReadBudget:
     """
 
     def __init__(self, size: int) -> None:
-        self._operations, self._bytes, self._max_bytes = _MAX_OPERATIONS, 2 * size, 2 * size
+        self._operations = _MAX_OPERATIONS
+        self._bytes = 2 * size
+        self._max_bytes = 2 * size
 
     def charge(self, operations: int, size: int = 0) -> None:
         """Reduces the budget.
@@ -231,7 +233,8 @@ class PickleInterpreter:
                 stack.
         """
         if argument is None:
-            name, module = expect_type(str, self.pop()), expect_type(str, self.pop())
+            name = expect_type(str, self.pop())
+            module = expect_type(str, self.pop())
         else:
             module, name = argument.split(" ", 1)
         if (module, name) not in self.constructors:
@@ -255,7 +258,8 @@ class PickleInterpreter:
 
     def build(self, _: None) -> None:
         """Sets the state of an array or dtype. On the stack, the state is above this object."""
-        state, target = self.pop(), self.top()
+        state = self.pop()
+        target = self.top()
         if isinstance(target, dict):
             return  # ignores attributes of a dict, such as PyTorch's versions of layers
         state = expect_type(tuple, state)

@@ -59,7 +59,8 @@ class RecordIOFormat(FileFormat):
         offset = number = 0
         while offset < file.size:
             yield f"{number}\t{offset}\n"
-            offset, number = _record_end(file, offset), number + 1
+            offset = _record_end(file, offset)
+            number = number + 1
 
     def read_samples(self, file: ShardFile, index: IndexFile) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Returns offsets, sizes and labels of the records, in the order of the file. See `FileFormat`."""
@@ -94,7 +95,8 @@ def _split_parts(content: bytes) -> Iterator[bytes]:
         if at % 4 == 0:
             cuts.append(at)
         at = content.find(_MAGIC, at + (4 if at % 4 == 0 else 1))
-    begins, ends = [0, *(at + 4 for at in cuts)], [*cuts, len(content)]
+    begins = [0, *(at + 4 for at in cuts)]
+    ends = [*cuts, len(content)]
     for number, (begin, end) in enumerate(zip(begins, ends, strict=True)):
         kind = _MIDDLE
         if number == 0:
@@ -135,7 +137,8 @@ def _record_end(file: ShardFile, offset: int) -> int:
         if offset + size > file.size:
             actual = f"only {file.size - offset} bytes"
             raise file.damaged(offset, f"a part of {size} bytes", actual)
-        offset, first = offset + size, False
+        offset = offset + size
+        first = False
         if kind in (_WHOLE, _LAST):
             return offset
 

@@ -175,7 +175,9 @@ class BlockReader:
     """Reads the bytes of a file in blocks, so that most of an image in front of a label is not read."""
 
     def __init__(self, file: ShardFile) -> None:
-        self._file, self._begin, self._block = file, 0, b""
+        self._file = file
+        self._begin = 0
+        self._block = b""
 
     def __getitem__(self, part: slice) -> bytes:
         if not self._begin <= part.start <= part.stop <= self._begin + len(self._block):

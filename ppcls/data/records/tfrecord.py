@@ -19,8 +19,11 @@ from ppcls.data.images.header import DecodeError
 from ppcls.data.records.messages import Bytes, Example, Feature, ProtobufError, fields
 from ppcls.data.records.shard import BlockReader, FileFormat, ImageRecord, IndexFile, Int64Array, ShardFile
 
-_HEAD, _TAIL = 12, 4  # number of bytes before and after the message
-_IMAGE, _LABEL = "image/encoded", "image/class/label"
+# number of bytes before and after the message
+_HEAD = 12
+_TAIL = 4
+_IMAGE = "image/encoded"
+_LABEL = "image/class/label"
 _BYTES_LIST = 1  # field number in Feature
 _LABEL_END = 1 << 62
 _MAX_LABEL_BYTES = 1024  # maximum size of the feature of a label

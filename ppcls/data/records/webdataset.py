@@ -154,7 +154,8 @@ def _parse_index(index: IndexFile) -> list[list[_Member]]:
 
 def _parse_sample(line: str, where: str) -> list[_Member]:
     words = line.split()
-    offsets, sizes = words[1::4], words[2::4]
+    offsets = words[1::4]
+    sizes = words[2::4]
     if not words or len(words) % 4 or not all(map(NUMBER.fullmatch, (*offsets, *sizes))):
         raise UserError(
             f"{where}: expected 'extension offset size name' for each file of the sample, found {line[:80]!r}"

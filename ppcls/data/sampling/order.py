@@ -126,9 +126,11 @@ class Order:
     global_batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        name, size = "batch_size", self.batch_size
+        name = "batch_size"
+        size = self.batch_size
         if self.global_batch_size is not None:
-            name, size = "global_batch_size", self.global_batch_size
+            name = "global_batch_size"
+            size = self.global_batch_size
         if size % self.group or self.batch_size % self.group:
             raise UserError(
                 f"a batch of {size} can't be divided into groups of {self.group} samples that stay together; "

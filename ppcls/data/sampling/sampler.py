@@ -138,7 +138,8 @@ class WeightedRandomSampler:
     def __init__(self, weights: NDArray[np.float64], samples: int) -> None:
         cumulative = np.cumsum(weights / weights.max(), dtype=np.float64)
         self._upper = cumulative / cumulative[-1]  # sample i is drawn for fractions below upper[i]
-        self._digest, self._samples = _digest(self._upper), samples
+        self._digest = _digest(self._upper)
+        self._samples = samples
 
     def __len__(self) -> int:
         return self._samples
@@ -199,7 +200,8 @@ class IdentitySampler:
     def __init__(self, labels: NDArray[np.int64], images: int, identities: int) -> None:
         self._classes = _ClassSamples(labels)
         self._groups = -(-len(labels) // images)
-        self._images, self._identities = images, identities
+        self._images = images
+        self._identities = identities
 
     def __len__(self) -> int:
         return self._groups * self._images

@@ -40,7 +40,8 @@ class ImageViews:
             return [images, images[:, :, :, ::-1] if nchw else images[:, :, ::-1]]
         height, width = self.size
         down, right = ((images.shape[2:] if nchw else images.shape[1:3])[side] for side in (0, 1))
-        down, right = down - height, right - width
+        down = down - height
+        right = right - width
         corners = [(0, 0), (0, right), (down, 0), (down, right), (down // 2, right // 2)]
         windows = [(slice(top, top + height), slice(left, left + width)) for top, left in corners]
         return [

@@ -52,7 +52,8 @@ def compare_accuracy(
         )
     labels = None if outputs[0][2] is None else np.concatenate([batch[2] for batch in outputs])
     decide = _decisions(description)
-    ours, theirs = decide(exported, labels), decide(expected, labels)
+    ours = decide(exported, labels)
+    theirs = decide(expected, labels)
     accuracies: list[float | None] = [None, None]
     if labels is not None:
         accuracies = [float(np.mean(decisions == labels)) for decisions in (theirs, ours)]
@@ -78,7 +79,8 @@ def check_accuracy(comparison: Comparison, model: str, limit: float, advice: str
     Raises:
         UserError: The exported model loses more than ``limit``.
     """
-    before, after = comparison.trained_accuracy, comparison.exported_accuracy
+    before = comparison.trained_accuracy
+    after = comparison.exported_accuracy
     if before is None or after is None or 100 * (before - after) <= limit:
         return
     raise UserError(

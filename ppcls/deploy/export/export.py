@@ -138,7 +138,8 @@ def export_model(
             another model; the model or a transform cannot be converted; the device does not support the
             precision; there are too few calibration images; or outputs or accuracy differ too much.
     """
-    settings, runtime = settings or PrecisionSettings(), runtime or Runtime()
+    settings = settings or PrecisionSettings()
+    runtime = runtime or Runtime()
     _check_empty(folder)
     if preprocess == "all" and settings.precision != "float32":
         raise UserError(
@@ -162,7 +163,8 @@ def export_model(
     activation = build_activation(description.Output.activation, temperature)
     trained = nn.Sequential(network, activation)
     trained.eval()
-    model, finish = trained, None
+    model = trained
+    finish = None
     gpu_network = None
     if kind == "paddle" and settings.precision == "float16":  # `check_format` allows this only on a GPU
         gpu_network = _load_gpu_network(config, source.file, transpose=preprocess is None)
@@ -173,12 +175,14 @@ def export_model(
         description = description.with_pixel_input(preprocess)
         if preprocess == "normalize":
             specs = split_chain(specs)[1]
-            ops, finish = description.chain(), plan_chain(specs, "CHW")
+            ops = description.chain()
+            finish = plan_chain(specs, "CHW")
         if gpu_network is not None:
             specs = [spec for spec in specs if not isinstance(spec, ToCHWImage)]
         model = nn.Sequential(PreprocessingLayer(specs), model)
     model.eval()
-    difference, quantized = None, None
+    difference = None
+    quantized = None
     try:
         if folder.is_dir():
             folder.rmdir()  # _check_empty has checked that it is empty
@@ -199,7 +203,9 @@ def export_model(
             if calibration is not None:
                 quantized, ranges = _quantize(file, description, ops, calibration, settings.calibration)
                 record = record.model_copy(update={"calibration": ranges})
-            comparison, evaluation, reason = None, None, None
+            comparison = None
+            evaluation = None
+            reason = None
             if preprocess != "all":
                 evaluation, reason = _read_evaluation(config, settings)
             if evaluation is not None or settings.precision != "float32" or not is_exact:

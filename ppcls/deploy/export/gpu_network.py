@@ -54,7 +54,8 @@ class GpuNetwork(nn.Layer):  # type: ignore[misc]
 
     def __init__(self, network: nn.Layer, dtype: str = "float16", *, transpose: bool = False) -> None:
         super().__init__()
-        self._inner_dtype, self._transpose = dtype, transpose
+        self._inner_dtype = dtype
+        self._transpose = transpose
         for layer in network.sublayers():
             if isinstance(layer, ConvNorm):
                 _fold(layer)
@@ -93,9 +94,11 @@ def _fold(unit: Any) -> None:
         kernel = kernel.reshape(outputs, -1).T
     for name in unit.names:
         delattr(unit, name)
-    unit.kernel, unit.bias = _parameter(unit, kernel), _parameter(unit, bias)
+    unit.kernel = _parameter(unit, kernel)
+    unit.bias = _parameter(unit, bias)
     unit.geometry = conv._stride, conv._updated_padding, conv._dilation
-    unit.forward, unit.fork = MethodType(_forward, unit), MethodType(_fork, unit)
+    unit.forward = MethodType(_forward, unit)
+    unit.fork = MethodType(_fork, unit)
     unit.add_relu = MethodType(_add_relu, unit)
 
 

@@ -23,7 +23,9 @@ from ppcls.errors import UserError
 Tensor = Any  # in a graph under construction
 GraphOp = Callable[[Tensor], Tensor]
 
-_HEIGHT, _WIDTH = 1, 2  # axes of [N, H, W, C]
+# axes of [N, H, W, C]
+_HEIGHT = 1
+_WIDTH = 2
 _ONE = 2.0**11  # scale of OpenCV's weights
 
 
@@ -101,7 +103,8 @@ class _Normalization(nn.Layer):  # type: ignore[misc]
 
     def __init__(self, spec: NormalizeImage) -> None:
         super().__init__()
-        self._scale, self._spec = float(np.float32(spec.scale)), spec
+        self._scale = float(np.float32(spec.scale))
+        self._spec = spec
         # Buffers are stored with the weights. A constant in forward would be copied to a GPU in each run.
         self.register_buffer("_mean", paddle.to_tensor(np.asarray(spec.mean, np.float32)))
         self.register_buffer("_std", paddle.to_tensor(np.asarray(spec.std, np.float32)))
@@ -165,7 +168,8 @@ def _float64(number: float) -> Tensor:
 
 def _target_size(spec: ResizeImage, images: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the new height and width; see `ppcls.data.transforms.specs.basic.scale_to_short_side`."""
-    height, width = _length(images, _HEIGHT), _length(images, _WIDTH)
+    height = _length(images, _HEIGHT)
+    width = _length(images, _WIDTH)
     if spec.size is not None:
         zero = height - height  # prevents constant folding, which is wrong in Paddle Inference 3.3 on a CPU
         return zero + _int64(spec.size[1])[0], zero + _int64(spec.size[0])[0]
@@ -209,7 +213,8 @@ def _clip_index(index: Tensor, length: Tensor) -> Tensor:
 
 def _interpolate(images: Tensor, height: Tensor, width: Tensor) -> Tensor:
     """Resizes images like OpenCV's INTER_LINEAR for 8-bit images."""
-    rows, columns = _length(images, _HEIGHT), _length(images, _WIDTH)
+    rows = _length(images, _HEIGHT)
+    columns = _length(images, _WIDTH)
     top, down = _neighbours(rows, height)
     left, right = _neighbours(columns, width)
     inside = paddle.logical_and(left >= _int64(0), left < columns - _int64(1)).astype("float32")

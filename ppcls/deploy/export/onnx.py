@@ -59,7 +59,8 @@ def convert(program: Path, name: str) -> bytes:
     """
     import paddle2onnx
 
-    reason, model = "", b""
+    reason = ""
+    model = b""
     try:
         # No output file is passed: with one, 2.x would install further packages and modify the model.
         model = paddle2onnx.export(

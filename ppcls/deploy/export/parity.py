@@ -48,7 +48,8 @@ def compare(
     Raises:
         UserError: The difference exceeds `TOLERANCE`.
     """
-    embeds, raw = description.postprocess is None, description.Output.activation in ("l2_norm", "none")
+    embeds = description.postprocess is None
+    raw = description.Output.activation in ("l2_norm", "none")
     random = np.random.default_rng(0)
     worst = 0.0
     for count, size in zip(BATCHES, _SIZES, strict=True):
@@ -57,7 +58,8 @@ def compare(
             prepared = np.stack([run_on_pixels(ops, image) for image in images]).astype(np.float32)
         else:
             images = prepared = description.random_images(count, random)
-        exported, trained = model.run(images), expected(prepared)
+        exported = model.run(images)
+        trained = expected(prepared)
         difference = float("inf")
         if exported.shape == trained.shape:
             difference = (_embedding_difference if raw else _score_difference)(exported, trained)

@@ -26,7 +26,8 @@ CALIBRATION_METHODS: tuple[CalibrationMethod, ...] = get_args(CalibrationMethod)
 FEWEST_CALIBRATION_IMAGES = 16
 # Packages that onnxruntime's conversion tools import.
 _PACKAGES = "'onnx>=1.16' 'ml_dtypes>=0.5'"
-_QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+_QUANTIZE = "QuantizeLinear"
+_DEQUANTIZE = "DequantizeLinear"
 _WEIGHTED = ("Conv", "Gemm", "MatMul")
 _FLOAT_OUTPUT = ("Gemm", "MatMul")  # int8 operators that return float32
 
@@ -152,7 +153,8 @@ class _CalibrationBatches:
     """A ``CalibrationDataReader`` of onnxruntime, which returns one batch after another."""
 
     def __init__(self, name: str, batches: Sequence[Array]) -> None:
-        self._name, self._batches = name, batches
+        self._name = name
+        self._batches = batches
         self._range = iter(batches)
 
     def __len__(self) -> int:

@@ -176,7 +176,9 @@ class ModelDescription(Section):
 
     @model_validator(mode="after")
     def _check_output(self) -> Self:
-        names, postprocess, width = self.names, self.postprocess, self.width
+        names = self.names
+        postprocess = self.postprocess
+        width = self.width
         if names is not None and len(names) != width:
             raise ValueError(f"label_list has {len(names)} names, expected {width}, one per class")
         if postprocess is None:
@@ -191,7 +193,8 @@ class ModelDescription(Section):
         if isinstance(postprocess, ThreshOutput) and width != 2:
             raise ValueError(f"ThreshOutput needs two classes, but the model has {width}")
         if postprocess.activation != self.Output.activation:
-            needed, actual = postprocess.activation, self.Output.activation
+            needed = postprocess.activation
+            actual = self.Output.activation
             raise ValueError(f"{postprocess.kind} needs {needed}, but the model ends in {actual}")
         return self
 
@@ -252,7 +255,8 @@ class ModelDescription(Section):
         """
         height, width = self.Input.shape[2:] if self.Input.layout == "NCHW" else self.Input.shape[1:3]
         if contained == "all":
-            height, width = -1, -1
+            height = -1
+            width = -1
         pixels = {"shape": (-1, height, width, 3), "dtype": "uint8", "layout": "NHWC"}
         in_graph: bool | str = True
         if contained == "normalize":
@@ -354,7 +358,8 @@ def describe_model(
         names: Names of the classes, [class_num]; None if they are unknown.
         temperature: Divisor of the logits of a calibrated model.
     """
-    arch, layout = config.Arch, config.Arch.data_format
+    arch = config.Arch
+    layout = config.Arch.data_format
     chain = [op.spec for op in plan_chain(settings.transforms, "CHW" if layout == "NCHW" else "HWC")]
     ops = [
         spec.model_copy(update={"order": ""}) if isinstance(spec, NormalizeImage) else spec for spec in chain

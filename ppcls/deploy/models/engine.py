@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 Engine = Literal["paddle", "onnxruntime", "openvino", "tensorrt"]
 
-_CUDA, _TENSORRT = "CUDAExecutionProvider", "TensorrtExecutionProvider"
+_CUDA = "CUDAExecutionProvider"
+_TENSORRT = "TensorrtExecutionProvider"
 
 
 def choose_engine(source: ModelSource) -> Engine:
@@ -25,7 +26,9 @@ def choose_engine(source: ModelSource) -> Engine:
     Raises:
         UserError: The selected engine is not installed, cannot run the model, or does not support the device.
     """
-    selected, device, file = source.infer.engine, source.run.device, source.file
+    selected = source.infer.engine
+    device = source.run.device
+    file = source.file
     if source.needs_paddle:
         if selected != "auto":
             raise UserError(

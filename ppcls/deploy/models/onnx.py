@@ -62,7 +62,9 @@ class OnnxModel:
             )
         self.engine = f"ONNX Runtime {onnxruntime.__version__} ({provider}, {description.precision})"
         self.on_cpu = provider == "CPU"
-        self._file, self._input, self._dtype = file, description.Input.name, description.Input.dtype
+        self._file = file
+        self._input = description.Input.name
+        self._dtype = description.Input.dtype
         inputs = [tensor.name for tensor in self._session.get_inputs()]
         if inputs != [self._input]:
             names = ", ".join(inputs)

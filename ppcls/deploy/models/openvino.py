@@ -48,7 +48,8 @@ class OpenVinoModel:
         weights = file.with_suffix(".bin")
         if file.suffix == ".xml" and not weights.is_file():
             raise UserError(f"{weights}: no such file; expected the weights in the folder of {file.name}")
-        core, precision = openvino.Core(), description.precision
+        core = openvino.Core()
+        precision = description.precision
         if precision == "bfloat16" and not supports_bfloat16():
             precision = "float32"
         settings = {
@@ -57,7 +58,8 @@ class OpenVinoModel:
             "INFERENCE_PRECISION_HINT": "bf16" if precision == "bfloat16" else "f32",
         }
         try:
-            model, shape = core.read_model(file), description.Input.shape[1:]
+            model = core.read_model(file)
+            shape = description.Input.shape[1:]
             if batch > 0 and min(shape) > 0:
                 model.reshape([batch, *shape])
             self._model = core.compile_model(model, "CPU", settings)
@@ -66,7 +68,8 @@ class OpenVinoModel:
                 f"{file}: OpenVINO cannot load this model: {_last_line(error)}; export the model again, or "
                 "set Infer.engine=onnxruntime for an .onnx file"
             ) from None
-        names, expected = [each.any_name for each in model.inputs], description.Input.name
+        names = [each.any_name for each in model.inputs]
+        expected = description.Input.name
         if names != [expected]:
             raise UserError(
                 f"{file}: expected the input {expected} as in inference.yml, but the model has "
@@ -74,7 +77,9 @@ class OpenVinoModel:
             )
         version = openvino.get_version().partition("-")[0]
         self.engine = f"OpenVINO {version} (CPU, {precision})"
-        self._file, self._dtype, self._requests = file, description.Input.dtype, local()
+        self._file = file
+        self._dtype = description.Input.dtype
+        self._requests = local()
 
     def run(self, images: Any) -> NDArray[Any]:
         """See `ppcls.deploy.predictor.InferenceModel`."""

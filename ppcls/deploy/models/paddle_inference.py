@@ -140,7 +140,8 @@ class PaddleInferenceModel:
         self._output = self._predictor.get_output_handle(self._predictor.get_output_names()[0])
         self._runtime = runtime
         self.engine = f"Paddle Inference {paddle.__version__} ({runtime.device.upper()}, {precision})"
-        self._file, self._dtype = program, description.Input.dtype
+        self._file = program
+        self._dtype = description.Input.dtype
         searched = {} if description.needs_gpu else _LARGEST_SEARCHED_BATCH
         self._largest_searched = searched.get(precision, 0)
         self._has_run = False
@@ -186,7 +187,8 @@ class PaddleInferenceModel:
 
     def _kernel_search(self, batch_size: int) -> AbstractContextManager[None]:
         """Returns a context without cuDNN's search for the fastest kernels if the batch is large."""
-        on_cpu, is_small = self._runtime.device_id is None, batch_size <= self._largest_searched
+        on_cpu = self._runtime.device_id is None
+        is_small = batch_size <= self._largest_searched
         return nullcontext() if on_cpu or is_small else pause_cudnn_search()
 
 

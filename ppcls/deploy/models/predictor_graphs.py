@@ -31,7 +31,8 @@ class PredictorGraphs:
 
     def __init__(self, predictor: Any) -> None:
         self._predictor = predictor
-        self._capture, self._buffer = GraphCapture(tries=True), PinnedBuffer()
+        self._capture = GraphCapture(tries=True)
+        self._buffer = PinnedBuffer()
         self._runs: Counter[tuple[int, ...]] = Counter()
         self._graphs: dict[tuple[int, ...], _ShapeGraph] = {}
 

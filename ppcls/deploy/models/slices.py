@@ -34,8 +34,11 @@ class SlicedModel:
     """
 
     def __init__(self, model: InferenceModel, per_core: InferenceModel, cores: int) -> None:
-        self.engine, self.per_core, self.cores = model.engine, per_core, cores
-        self._model, self._pool = model, ThreadPoolExecutor(cores)
+        self.engine = model.engine
+        self.per_core = per_core
+        self.cores = cores
+        self._model = model
+        self._pool = ThreadPoolExecutor(cores)
 
     def run(self, images: Any) -> NDArray[Any]:
         """See `ppcls.deploy.predictor.InferenceModel`."""

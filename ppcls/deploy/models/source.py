@@ -159,7 +159,8 @@ def source_of_config(config: Config) -> ModelSource:
         UserError: The config has no section ``Infer``, there are no weights, or the file of class names is
             invalid.
     """
-    weights, settings = find_weights(config.Global), need_infer(config)
+    weights = find_weights(config.Global)
+    settings = need_infer(config)
     run = Path(config.Global.output_dir)
     return _trained_source(config, weights, settings.PostProcess.class_id_map_file, [weights, run])
 
@@ -215,9 +216,11 @@ def _find_checkpoint(folder: Path, overrides: Sequence[str]) -> ModelSource:
     machine.
     """
     real = folder.resolve()  # a link could change while the files are read
-    files, file = _file_states(real, folder), real / _CONFIG
+    files = _file_states(real, folder)
+    file = real / _CONFIG
     manifest = verify(real, (_CONFIG,)) if (real / MANIFEST).is_file() else None
-    stored, config = need_infer(load_config(file)), load_config(file, overrides)
+    stored = need_infer(load_config(file))
+    config = load_config(file, overrides)
     names_file = need_infer(config).PostProcess.class_id_map_file
     overridden = names_file if names_file != stored.PostProcess.class_id_map_file else None
     run = real.parent.parent  # also contains the class names
@@ -260,7 +263,8 @@ def _trained_source(
     reason = "no such file"
     if file is not None and file.name == IMAGENET_NAMES.name and config.Arch.class_num != _IMAGENET_CLASSES:
         # Configs of PaddleClas contain this file even for other data sets.
-        file, reason = None, f"has ImageNet's classes, but the model has {config.Arch.class_num} classes"
+        file = None
+        reason = f"has ImageNet's classes, but the model has {config.Arch.class_num} classes"
     if names_file and file is None:
         print(  # noqa: T201
             f"warning: {names_file}: {reason}; results contain class numbers instead of names. "
@@ -271,7 +275,8 @@ def _trained_source(
         file = next((path for folder in folders if (path := _find_names(folder))), None)
     embeds = isinstance(config.Arch.inferred, RecModel)
     names = read_class_names(file, config.Arch.class_num) if file is not None and not embeds else None
-    settings, split = need_infer(config), next(iter(config.DataLoader.evaluated.values()), None)
+    settings = need_infer(config)
+    split = next(iter(config.DataLoader.evaluated.values()), None)
     description = describe_model(config, settings, names, read_temperature(weights))
     dali = split.loader.dali if split is not None else Dali()
     return ModelSource(weights, description, config.Global, settings, dali, config)
@@ -279,7 +284,8 @@ def _trained_source(
 
 def _find_exported(file: Path, overrides: Sequence[str]) -> ModelSource:
     folder = file.parent.resolve()  # a link could change while the files are read
-    files, description = _file_states(folder, file), read_description(folder)
+    files = _file_states(folder, file)
+    description = read_description(folder)
     description.check_files(folder / file.name)
     postprocess = description.postprocess
     transforms = description.model_dump(mode="json")["PreProcess"]["transform_ops"]

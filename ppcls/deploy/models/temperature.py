@@ -74,7 +74,8 @@ def negative_log_likelihood(logits: NDArray[Any], labels: NDArray[Any]) -> float
 def expected_calibration_error(logits: NDArray[Any], labels: NDArray[Any]) -> float:
     """Returns the expected calibration error of the predicted classes, or of all labels [N, C]."""
     if labels.ndim == 2:
-        confidence, right = 1.0 / (1.0 + np.exp(-logits)).ravel(), labels.ravel() > 0.5
+        confidence = 1.0 / (1.0 + np.exp(-logits)).ravel()
+        right = labels.ravel() > 0.5
     else:
         shares = np.exp(logits - logits.max(axis=1, keepdims=True))
         confidence = 1.0 / shares.sum(axis=1)

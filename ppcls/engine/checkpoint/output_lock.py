@@ -37,7 +37,8 @@ class OutputLock:
     """
 
     def __init__(self, folder: Path, timeout: float = _TIMEOUT) -> None:
-        self._folder, self.note = folder, ""
+        self._folder = folder
+        self.note = ""
         self._file: int | None = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         with ExitStack() as failure:
             failure.callback(self.release)

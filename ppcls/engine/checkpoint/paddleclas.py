@@ -55,7 +55,8 @@ def restore_paddleclas(state: TrainState, prefix: Path) -> None:
     if state.ema is not None:
         fill_average(state, read_pdparams(params), params)
     state.loader.load_state_dict({**state.loader.state_dict(), "epoch": epoch, "step": 0})
-    state.progress.update, state.progress.best = epoch * state.updates_per_epoch, best
+    state.progress.update = epoch * state.updates_per_epoch
+    state.progress.best = best
     align_schedule(state)
 
 

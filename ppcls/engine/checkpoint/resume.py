@@ -47,12 +47,15 @@ def resume(state: TrainState, source: Path, *, best_score: float = math.inf) -> 
             epoch whose remaining samples can't be reproduced.
     """
     initial_scale = state.precision.state_dict()
-    saved, average, world = None, False, state.runtime.world_size
+    saved = None
+    average = False
+    world = state.runtime.world_size
     if is_paddleclas(source):
         restore_paddleclas(state, source)
         lines = ["reset: the loss scale and random states, which PaddleClas does not save"]
     else:
-        saved, average = restore(state, source), has_average(source)
+        saved = restore(state, source)
+        average = has_average(source)
         lines = list(_lost(state, saved, initial_scale, average))
     if state.progress.best is not None and state.progress.best > best_score:
         state.progress.best = best_score if math.isfinite(best_score) else None
@@ -95,7 +98,9 @@ def _lost(
     state: TrainState, saved: SavedState, initial_scale: dict[str, Any], average: bool
 ) -> Iterator[str]:
     """Yields the differences to a run that was not interrupted, with their reasons."""
-    before, now, order = saved.loader, state.loader.state_dict(), state.loader.order
+    before = saved.loader
+    now = state.loader.state_dict()
+    order = state.loader.order
     if changes := order.changes(before):
         yield f"changed from here on: {'; '.join(changes.values())}{order.resume_hint(before)}"
     repeated = before["step"] * before.get("global_batch", 0) - now["step"] * now["global_batch"]
@@ -140,7 +145,8 @@ def _changed(path: Path, config: Config, epochs: int) -> Iterator[str]:
         config: Config of the run.
         epochs: Number of epochs that the checkpoint has started.
     """
-    before, now = dict(leaves(read_tree(path))), dict(leaves(config.model_dump(mode="json")))
+    before = dict(leaves(read_tree(path)))
+    now = dict(leaves(config.model_dump(mode="json")))
     # Users may resume a run with another number of epochs. Only an unchanged number can show damage.
     if before.get(_EPOCHS) == now[_EPOCHS] < epochs:
         raise UserError(

@@ -137,7 +137,8 @@ def restore(state: TrainState, folder: Path) -> SavedState:
         source = folder / (AVERAGE if has_average(folder) else WEIGHTS)
         fill_average(state, read_arrays(source), source)
     progress = state.progress
-    progress.update, progress.closing = saved.update, saved.closing
+    progress.update = saved.update
+    progress.closing = saved.closing
     # Scores of different metrics can't be compared, so the next evaluation becomes the best so far.
     same = saved.judge in (state.judge, None)
     progress.best, progress.not_better = (saved.best, saved.not_better) if same else (None, 0)
@@ -212,7 +213,8 @@ def _read_state(folder: Path) -> SavedState:
 
 def _check_position(saved: SavedState, path: Path) -> None:
     """Checks that the saved position is plausible."""
-    manifest, loader = read_manifest(path.parent), saved.loader
+    manifest = read_manifest(path.parent)
+    loader = saved.loader
     actual = {"update": saved.update, "loader.epoch": loader.get("epoch"), "loader.step": loader.get("step")}
     expected = {"update": manifest.update, "loader.epoch": manifest.epoch, "loader.step": manifest.step}
     problems = [

@@ -76,7 +76,8 @@ def build_state(
         _fuse(model, config, runtime)
     optimizer = build_optimizer(config.Optimizer, model, precision.master_weights, rates)
     precision.prepare(model, optimizer)
-    rate, order = config.Optimizer.lr, loader.order
+    rate = config.Optimizer.lr
+    order = loader.order
     schedule = build_schedule(rate, config.Global.epochs, order.updates_per_epoch)
     if (scale := rate_scale(config.Global, order)) is not None:
         schedule = scale.applied(schedule)
@@ -122,7 +123,8 @@ def _training_network(model: nn.Layer, config: Config, runtime: Runtime) -> nn.L
 
 def _fuse(model: nn.Layer, config: Config, runtime: Runtime) -> None:
     """Changes the layers of a model, in place, to use the fused kernels."""
-    key, fix = "Global.fused_kernels", "set Global.fused_kernels=auto"
+    key = "Global.fused_kernels"
+    fix = "set Global.fused_kernels=auto"
     if runtime.device == "cpu":
         raise UserError(f"{key}: needs an NVIDIA GPU, but this run uses the CPU; {fix}")
     try:

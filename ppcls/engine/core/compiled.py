@@ -47,7 +47,8 @@ def sum_gradients_in_convolutions(forward: Any) -> None:
     Args:
         forward: Method of a model that `paddle.jit.to_static` of Paddle 2.6 compiles, not yet called.
     """
-    get_program, hook = forward.get_concrete_program, _ProgramHook()
+    get_program = forward.get_concrete_program
+    hook = _ProgramHook()
 
     def get_hooked_program(*args: Any, **options: Any) -> tuple[Any, Any]:
         traced, layer = get_program(*args, **options)
@@ -69,7 +70,8 @@ def merge_gradient_sums(block: Any) -> int:
     removed = 0
     last = next((op for op in reversed(block.ops) if op.type == "conv2d_grad"), None)
     for addition in [op for op in block.ops if op.type == "sum"]:
-        writers, readers = defaultdict(list), defaultdict(list)
+        writers = defaultdict(list)
+        readers = defaultdict(list)
         for op in block.ops:
             for name in op.output_arg_names:
                 writers[name].append(op)

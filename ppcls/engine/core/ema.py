@@ -35,7 +35,8 @@ class Ema:
         warmup: bool = False,
         frozen: Container[str] = (),
     ) -> None:
-        self._decay, self._warmup = decay, warmup
+        self._decay = decay
+        self._warmup = warmup
         self._current_decay = paddle.full([], decay, "float32")  # a tensor, because CUDA graphs read it
         self._live = {key: value for key, value in model.state_dict().items() if value.is_floating_point()}
         self._exact = {**self._live, **(masters or {})}
@@ -59,7 +60,8 @@ class Ema:
     def update(self) -> None:
         """Adds the model's current weights to the average. Does not wait for the device."""
         for key in self._averaged:
-            average, exact = self._average[key], self._exact[key].astype("float32")
+            average = self._average[key]
+            exact = self._exact[key].astype("float32")
             if self._warmup:
                 average.multiply_(self._current_decay).add_(exact * (1.0 - self._current_decay))
             else:

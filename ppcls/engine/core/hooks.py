@@ -143,7 +143,8 @@ class ProgressHooks(StepHooks):
     """
 
     def __init__(self, hooks: StepHooks, progress: Progress, world: int) -> None:
-        self._hooks, self._progress = hooks, progress
+        self._hooks = hooks
+        self._progress = progress
         self._descriptions = {"data wait": "waiting for data"}
         if world > 1:
             self._descriptions["backward"] = "backward and all-reduce"

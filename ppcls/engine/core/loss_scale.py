@@ -19,7 +19,9 @@ from ppcls.engine.core.gradients import GradientStore, NonFiniteFlags, UpdateOut
 from ppcls.optimizer.state import changed_by_step
 
 # The defaults of paddle.amp.GradScaler, except that a single overflow shrinks the scale.
-GROWTH_FACTOR, SHRINK_FACTOR, GROWTH_INTERVAL = 2.0, 0.5, 2000
+GROWTH_FACTOR = 2.0
+SHRINK_FACTOR = 0.5
+GROWTH_INTERVAL = 2000
 
 
 class LossScale:
@@ -36,7 +38,8 @@ class LossScale:
     """
 
     def __init__(self, scale: float, *, dynamic: bool, minimum: float = 1.0) -> None:
-        self.dynamic, self._minimum = dynamic, minimum
+        self.dynamic = dynamic
+        self._minimum = minimum
         self._snapshot: UpdateSnapshot | None = None
         self._model: nn.Layer | None = None
         self._statistics: UpdateSnapshot | None = None
@@ -51,7 +54,9 @@ class LossScale:
         An infinity from an overflow in the forward pass would otherwise stay in the statistics forever. After
         this call, `begin_step` must be called before each step.
         """
-        self._model, self._statistics, self._saved_statistics = model, None, False
+        self._model = model
+        self._statistics = None
+        self._saved_statistics = False
 
     def begin_step(self) -> None:
         """Saves BatchNorm's statistics before the first step of each update."""
@@ -107,7 +112,8 @@ class LossScale:
 
     def read(self) -> UpdateOutcomes:
         """Returns the outcomes of the updates since the last call; waits for the device if there are any."""
-        nonfinite, scales = self._flags.read(), []
+        nonfinite = self._flags.read()
+        scales = []
         for overflow in nonfinite.tolist():
             if self.dynamic:
                 self._host_state = _next_state(*self._host_state, overflow=overflow)
@@ -130,7 +136,8 @@ class LossScale:
         """
         if not self.dynamic:
             return
-        scale, good = float(state["scale"]), int(state["incr_count"])
+        scale = float(state["scale"])
+        good = int(state["incr_count"])
         if not 1 <= scale < math.inf or not 0 <= good < GROWTH_INTERVAL:
             raise ValueError(
                 f"expected a finite scale >= 1 and incr_count from 0 to {GROWTH_INTERVAL - 1}, got "
@@ -140,7 +147,8 @@ class LossScale:
 
     def _set(self, scale: float, good: int) -> None:
         self._scale = paddle.full([1], scale, "float32")
-        self._good, self._bad = paddle.full([1], good, "int32"), paddle.zeros([1], "int32")
+        self._good = paddle.full([1], good, "int32")
+        self._bad = paddle.zeros([1], "int32")
         self._unused = paddle.zeros([1])  # Paddle's operator requires at least one gradient to clear
         self._host_state = (scale, good)
 

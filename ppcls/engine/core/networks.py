@@ -79,7 +79,8 @@ def _build_embedding(arch: RecModel, pretrained: bool) -> nn.Layer:
     if isinstance(arch.Neck, Tanh):
         neck = nn.Tanh()
     elif arch.Neck is not None:
-        neck, size = _build_head("Neck", arch.Neck, size), arch.Neck.class_num
+        neck = _build_head("Neck", arch.Neck, size)
+        size = arch.Neck.class_num
     if arch.Head is not None:
         head = _build_head("Head", arch.Head, size)
     return embedding.EmbeddingNetwork(backbone, neck, head, size)
@@ -123,7 +124,8 @@ def join_beside(student: nn.Layer, arch: AnyArch, losses: Losses) -> None:
     beside: dict[str, nn.Layer] = {}
     if isinstance(arch, DistillationModel):
         for name in arch.peers:
-            peer, source = build_network(arch.members[name], pretrained=True), arch.initial_weights(name)
+            peer = build_network(arch.members[name], pretrained=True)
+            source = arch.initial_weights(name)
             if source is not None:
                 start_from(peer, read_weights(Path(source)), source)
             beside[name] = peer

@@ -136,8 +136,11 @@ class FusedMomentum:
         self._groups: list[tuple[Tensor, tuple[Tensor | None, ...], tuple[Any, ...]]] = []
         for _, group in groupby(range(len(weights)), lambda place: treatment(weights[place])):
             places = list(group)
-            first, last, like = places[0], places[-1], weights[places[0]]
-            master, velocity = None, len(weights) + len(halves)
+            first = places[0]
+            last = places[-1]
+            like = weights[places[0]]
+            master = None
+            velocity = len(weights) + len(halves)
             if first in halves:
                 masters = len(weights) + halves.index(first)
                 master = state(masters, masters + last - first)

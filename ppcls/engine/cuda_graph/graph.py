@@ -87,7 +87,8 @@ class Workspace:
     """
 
     def __init__(self, size: int, memory: MemoryPool | None = None) -> None:
-        self.size, self._memory = size, memory or GpuMemoryPool()
+        self.size = size
+        self._memory = memory or GpuMemoryPool()
         self._block: object | None = None
 
     @contextmanager
@@ -122,7 +123,8 @@ def _take_all(memory: MemoryPool, largest: int) -> list[object]:
         The blocks that were free before. Blocks for which the pool grew are freed at the end, because the
         next allocation would reuse them if they were freed earlier.
     """
-    blocks, grown = [], []
+    blocks = []
+    grown = []
     size = largest
     while size >= _SMALLEST_BLOCK:
         before = memory.reserved()
@@ -162,7 +164,8 @@ def find_capture_error(work: Callable[[], None]) -> str:
     """
     driver = ctypes.CDLL("libcuda.so.1")
     stream = ctypes.c_void_p(_raw_stream())
-    graph, reason = ctypes.c_void_p(), ""
+    graph = ctypes.c_void_p()
+    reason = ""
     paddle.device.cuda.synchronize()
     if status := driver.cuStreamBeginCapture_v2(stream, _CAPTURE_THREAD_LOCAL):
         return f"cuStreamBeginCapture failed with error {status}"

@@ -27,7 +27,8 @@ class GraphedForward:
     """
 
     def __init__(self, capture: Capture, ready: Callable[[], bool] = lambda: True) -> None:
-        self._capture, self._ready = capture, ready
+        self._capture = capture
+        self._ready = ready
         self._eager: Counter[tuple[object, ...]] = Counter()
         self._graphs: dict[tuple[object, ...], _ForwardGraph] = {}
 
@@ -48,7 +49,8 @@ class _ForwardGraph:
     """A CUDA graph of a model for one shape and dtype of its input."""
 
     def __init__(self, model: nn.Layer, image: paddle.Tensor, capture: Capture) -> None:
-        self._model, self._image = model, image.clone()
+        self._model = model
+        self._image = image.clone()
         self._outputs: Outputs
         self._graph = capture(self._run)
 

@@ -48,8 +48,10 @@ class GraphedStep:
     """
 
     def __init__(self, state: TrainState, capture: Capture | None = None) -> None:
-        self._state, self.capture = state, capture or GraphCapture()
-        self._updates, self._within_update = 0, False
+        self._state = state
+        self.capture = capture or GraphCapture()
+        self._updates = 0
+        self._within_update = False
         self._gradients: FlatGradients | None = None
         self._graphs: _StepGraphs | None = None
 
@@ -106,9 +108,11 @@ class _StepGraphs:
         self._backward = _LazyGraph(self._run_backward, capture)
         apply: Callable[[TrainState], paddle.Tensor] = apply_update
         if isinstance(state.optimizer, _CAPTURABLE) and state.optimizer._grad_clip is None:
-            self._update, apply = _LazyGraph(self._run_update, capture), self._replay_update
+            self._update = _LazyGraph(self._run_update, capture)
+            apply = self._replay_update
         elif state.ema is not None:
-            self._update, apply = _LazyGraph(state.ema.update, capture), self._replay_average
+            self._update = _LazyGraph(state.ema.update, capture)
+            apply = self._replay_average
         self.functions = StepFunctions(self._replay_forward, self._replay_backward, apply)
 
     def _replay_forward(self, _state: TrainState, image: paddle.Tensor) -> Outputs:
@@ -183,7 +187,8 @@ class _LazyGraph:
     """A graph of ``work`` that is captured when it is first replayed."""
 
     def __init__(self, work: Callable[[], None], capture: Capture) -> None:
-        self._work, self._capture = work, capture
+        self._work = work
+        self._capture = capture
         self._graph: Replayable | None = None
 
     def replay(self) -> None:

@@ -133,7 +133,9 @@ class Evaluator:
                 gallery.
             cameras: Camera of each image, in order of position, [N] int64; None if unknown.
         """
-        progress, start, training = self.progress, time.perf_counter(), model.training
+        progress = self.progress
+        start = time.perf_counter()
+        training = model.training
         model.eval()
         totals = _EvalTotals(self.metrics, queries, cameras)
         collector = OutcomeCollector(self.classes) if self.classes is not None else None
@@ -190,7 +192,8 @@ def build_evaluator(
         )
         for name, split in config.DataLoader.evaluated.items()
     }
-    index, losses = next(iter(loaders.values())).index, config.Loss.Eval
+    index = next(iter(loaders.values())).index
+    losses = config.Loss.Eval
     if config.Global.eval_mode == "classification":
         criterion = build_criterion(losses, positive_rates(index), config.Arch.margins)
         single_label = index.labels.ndim == 1
@@ -235,7 +238,9 @@ class _EvalTotals:
     def __init__(
         self, metrics: Metrics, queries: int | None, cameras: NDArray[np.int64] | None = None
     ) -> None:
-        self._metrics, self._queries, self._cameras = metrics, queries, cameras
+        self._metrics = metrics
+        self._queries = queries
+        self._cameras = cameras
         self._sums = paddle.zeros([2 + metrics.width], "float64")  # loss, images, counts
         self._rows: dict[str, list[Tensor]] = {name: [] for name in metrics.gathered}
         self._labels: list[Tensor] = []

@@ -37,7 +37,9 @@ class EvalForward:
     """
 
     def __init__(self, model: nn.Layer, precision: Precision, forward: Forward = run_model) -> None:
-        self._model, self._precision, self._forward = model, precision, forward
+        self._model = model
+        self._precision = precision
+        self._forward = forward
         self._exact: nn.Layer | None = None
         self.recomputed = 0
 

@@ -52,7 +52,8 @@ class HeatMaps:
         self._spatial = [1, 2] if channels_last else [2, 3]
         self._chain = plan_chain(transforms, "CHW" if layout == "NCHW" else "HWC")
         shown = [spec for spec in transforms if not isinstance(spec, NormalizeImage)]
-        self._pixels, self._state = plan_chain(shown, "HWC"), ImageState()
+        self._pixels = plan_chain(shown, "HWC")
+        self._state = ImageState()
         for spec in shown:
             self._state = spec.after(self._state)
 

@@ -50,14 +50,16 @@ class OutcomeCollector:
 
     def outcomes(self, world: int) -> Outcomes:
         """Returns the results over all ranks. They are equal on all ranks."""
-        rows, positions = np.zeros((0, 4)), np.zeros(0, np.int64)
+        rows = np.zeros((0, 4))
+        positions = np.zeros(0, np.int64)
         if self._rows:
             rows = paddle.concat(self._rows).numpy().astype(np.float64)
             positions = np.concatenate(self._positions)
         classes = self._classes if self._classes <= MAX_CONFUSION_CLASSES else 0
         counts = np.concatenate([_count_confusion(rows, classes), _count_confidences(rows)])
         worst = _find_worst(rows, positions)
-        counts, gathered = all_reduce(counts, world), np.concatenate(gather_rows(worst, world))
+        counts = all_reduce(counts, world)
+        gathered = np.concatenate(gather_rows(worst, world))
         worst = _find_worst(gathered[:, :4], gathered[:, 4].astype(np.int64))
         size = classes * classes
         return Outcomes(

@@ -56,7 +56,9 @@ class ReportImages(PictureSource):
         evaluation = splits.evaluated.get("Eval")
         self._chain = splits.Train.dataset.transform_ops
         self._decoder = evaluation.dataset.transform_ops[0] if evaluation is not None else None
-        self._layout, self._index, self._names = layout, evaluated, names
+        self._layout = layout
+        self._index = evaluated
+        self._names = names
         self._heat_maps = cache(heat_maps)
         self._epoch: int | None = None
         self._kept: tuple[Tensor, Tensor] | None = None
@@ -67,7 +69,8 @@ class ReportImages(PictureSource):
 
         def watched(state: TrainState, batch: Batch, hooks: StepHooks) -> Tensor:
             if state.epoch != self._epoch and batch.valid:
-                self._epoch, rows = state.epoch, min(SHOWN, batch.valid)
+                self._epoch = state.epoch
+                rows = min(SHOWN, batch.valid)
                 # The images are copied, because the loader and a CUDA graph reuse the memory of a batch.
                 self._kept = batch.image[:rows].clone(), batch.label[:rows].clone()
             return step(state, batch, hooks)
@@ -141,11 +144,13 @@ def unnormalize(image: NDArray[Any], chain: Sequence[Transform]) -> NDArray[np.u
     Returns:
         [H, W, C] uint8, RGB if there are three or more channels.
     """
-    state, image = ImageState(), image.astype(np.float32)
+    state = ImageState()
+    image = image.astype(np.float32)
     dtype: str = "float32"
     for spec in chain:
         if isinstance(spec, NormalizeImage):
-            dtype, channels = state.dtype, state.channels
+            dtype = state.dtype
+            channels = state.channels
             mean, std = (np.array(values, np.float32) for values in (spec.mean, spec.std))
             image = (image[:, :, :channels] * std + mean) / spec.scale
         state = spec.after(state)
@@ -166,7 +171,8 @@ def to_uint8(pixels: NDArray[Any], dtype: str, rgb: bool) -> NDArray[np.uint8]:
     if dtype == "uint16":
         values = values / 257
     elif dtype == "float32":
-        low, high = float(values.min()), float(values.max())
+        low = float(values.min())
+        high = float(values.max())
         values = (values - low) * (255.0 / (high - low) if high > low else 0.0)
     shown: NDArray[np.uint8] = np.clip(np.rint(values), 0, 255).astype(np.uint8)
     return shown if rgb or shown.shape[2] < 3 else shown[:, :, 2::-1]
@@ -187,7 +193,8 @@ def weight_histograms(model: nn.Layer) -> dict[str, Histogram]:
         if not math.isfinite(total):  # min() and max() of Paddle 2.6 ignore NaN
             continue
         if low == high:
-            low, high = low - 0.5, high + 0.5
+            low = low - 0.5
+            high = high + 0.5
         bins = ((values - low) * (_BINS / (high - low))).clip(0, _BINS)  # Paddle 2.6 needs integer limits
         counts = paddle.histogram(bins, bins=_BINS, min=0, max=_BINS)
         histograms[name] = Histogram(np.asarray(counts.numpy(), np.int64), np.linspace(low, high, _BINS + 1))

@@ -27,7 +27,9 @@ class AveragedLogits(nn.Layer):  # type: ignore[misc]
 
     def __init__(self, model: nn.Layer, views: ImageViews, several_labels: bool) -> None:
         super().__init__()
-        self._model, self._views, self._several_labels = model, views, several_labels
+        self._model = model
+        self._views = views
+        self._several_labels = several_labels
 
     def forward(self, images: Tensor) -> Tensor:
         """Returns the logits, [B, class_num] float32, of images, [B, ...]."""

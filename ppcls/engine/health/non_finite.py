@@ -89,7 +89,9 @@ class NonFiniteMonitor:
     def __init__(
         self, state: TrainState, limit: int, output_dir: Path, last_good: Callable[[], Path | None]
     ) -> None:
-        self._state, self._limit, self._output_dir = state, limit, output_dir
+        self._state = state
+        self._limit = limit
+        self._output_dir = output_dir
         self._last_good = last_good
         self._first: _BadUpdate | None = None
         self._count = 0
@@ -106,10 +108,12 @@ class NonFiniteMonitor:
         first_here = None
         for i, (bad, batches) in enumerate(zip(updates.bad(), updates.batches, strict=True)):
             if not bad:
-                self._first, self._count = None, 0
+                self._first = None
+                self._count = 0
                 continue
             number = updates.update + i + 1
-            self._first, self._count = self._first or _locate(updates, number, batches), self._count + 1
+            self._first = self._first or _locate(updates, number, batches)
+            self._count = self._count + 1
             first_here = first_here or self._first
             scale = self._note_scale(updates.gradients, i, number)
             if scale is not None and scale < updates.gradients.min_loss_scale:
@@ -151,7 +155,9 @@ class NonFiniteMonitor:
         """Returns a line for the log if updates were skipped since the last call."""
         if not self._skipped:
             return None
-        first, last, count = self._skipped[0], self._skipped[-1], len(self._skipped)
+        first = self._skipped[0]
+        last = self._skipped[-1]
+        count = len(self._skipped)
         self._skipped = []
         updates = f"update {first}" if count == 1 else f"{count} updates from {first} to {last}"
         return f"skipped {updates} because of non-finite gradients; the loss scale is {self._scale:g}"
@@ -208,12 +214,14 @@ def _locate(updates: UpdateRange, number: int, batches: slice) -> _BadUpdate:
 
 
 def _images_of(state: TrainState, update: _BadUpdate) -> Sequence[BadImage]:
-    loader, images = state.loader, []
+    loader = state.loader
+    images = []
     for rank, step in update.batches:
         part = replace(loader.order, rank=rank).at(Cursor(update.epoch, step))
         for position in part.indices[: part.valid].tolist():
             if loader.quarantine is None or position not in loader.quarantine:
-                name, where = loader.index.name(position), loader.index.where(position)
+                name = loader.index.name(position)
+                where = loader.index.where(position)
                 images.append(BadImage(name, where, f"in the batch of update {update.number}, rank {rank}"))
     return images
 

@@ -23,8 +23,10 @@ class SaveStopRequests:
     """
 
     def __init__(self, settings: Global, runtime: Runtime, signals: SignalRequests) -> None:
-        self._every, self._minutes = settings.save_steps, settings.save_minutes
-        self._is_main, self._signals = runtime.is_main, signals
+        self._every = settings.save_steps
+        self._minutes = settings.save_minutes
+        self._is_main = runtime.is_main
+        self._signals = signals
         self._exchange = RequestExchange(runtime, kinds=2)
         self._save = False
         self.stop = 0
@@ -43,7 +45,8 @@ class SaveStopRequests:
 
     def saved(self) -> None:
         """Clears requests to save, and restarts the interval ``Global.save_minutes``."""
-        self._last_save, self._save = time.monotonic(), False
+        self._last_save = time.monotonic()
+        self._save = False
 
     def raise_if_stopped(self) -> None:
         """Raises `SignalExit` if a signal stops the run."""

@@ -41,7 +41,8 @@ class DataWait:
         self, record: Callable[[], DeviceEvent] | None = None, clock: Callable[[], float] | None = None
     ) -> None:
         self.seconds = 0.0
-        self._record, self._clock = record, clock or time.perf_counter
+        self._record = record
+        self._clock = clock or time.perf_counter
         self._watcher = None if record is None else ThreadPoolExecutor(1, "data-wait")
 
     @contextmanager

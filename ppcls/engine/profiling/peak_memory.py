@@ -53,7 +53,8 @@ def peak_memory(runtime: Runtime) -> PeakMemory:
     process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     if runtime.device == "cpu":
         return PeakMemory(process)
-    cuda, gpu = paddle.device.cuda, runtime.device_id
+    cuda = paddle.device.cuda
+    gpu = runtime.device_id
     return PeakMemory(process, cuda.max_memory_allocated(gpu) >> 20, cuda.max_memory_reserved(gpu) >> 20)
 
 
@@ -79,7 +80,8 @@ def _explain(error: Exception, config: Config, runtime: Runtime) -> UserError:
     on_gpu = runtime.device == "gpu" and _GPU.search(text) is not None
     used = f"peak so far: {peak_memory(runtime).describe()}"
     if on_gpu and runtime.budget is not None and runtime.card is not None:
-        budget, card = runtime.budget, runtime.card
+        budget = runtime.budget
+        card = runtime.card
         used += f"; Paddle may use {budget.share} ({budget.reason}), {card.free()} of {card.total} are free"
     sizes = [(name, *split.sampler.batch_setting) for name, split in config.used_splits.items()]
     keys = " or ".join(f"DataLoader.{name}.sampler.{key} ({size})" for name, key, size in sizes)

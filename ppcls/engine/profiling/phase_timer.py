@@ -44,8 +44,11 @@ class PhaseTimer(StepHooks):
     def __init__(
         self, runtime: Runtime, mark: Callable[[Phase], AbstractContextManager[None]] = _no_mark
     ) -> None:
-        self._runtime, self._mark = runtime, mark
-        self.fresh, self.overlap, self._start = True, True, 0.0
+        self._runtime = runtime
+        self._mark = mark
+        self.fresh = True
+        self.overlap = True
+        self._start = 0.0
         self._times = np.zeros(len(COLUMNS))
         self._seconds: list[NDArray[np.float64]] = []
         self._after: list[bool] = []

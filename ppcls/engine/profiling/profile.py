@@ -51,7 +51,8 @@ class Trace:
             OSError: The file can't be written.
         """
         assert self._profiler is not None
-        profiler, self._profiler = self._profiler, None
+        profiler = self._profiler
+        self._profiler = None
         profiler.stop()
         with atomic_path(path) as temporary:
             profiler.export(str(temporary), format="json")
@@ -94,13 +95,18 @@ class Profile(StepHooks):
     def __init__(
         self, window: ProfileWindow, runtime: Runtime, images: int, folder: Path, log: Callable[[str], None]
     ) -> None:
-        self._window, self._runtime, self._images = window, runtime, images
-        self._folder, self._log = folder, log
+        self._window = window
+        self._runtime = runtime
+        self._images = images
+        self._folder = folder
+        self._log = log
         self._no_trace = why_no_trace(runtime)
         self._trace = Trace(runtime.device == "gpu") if self._no_trace is None else None
         # First update of the comparison, which has as many updates as the window if enough precede it.
         self._reference = max(_WARM_UP, window.start - (window.stop - window.start))
-        self._step, self._start, self._ordinary = 0, 0.0, 0.0
+        self._step = 0
+        self._start = 0.0
+        self._ordinary = 0.0
         self._timer = PhaseTimer(runtime, self._mark)
         try:
             folder.mkdir(parents=True, exist_ok=True)

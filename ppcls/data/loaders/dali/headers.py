@@ -28,7 +28,8 @@ from ppcls.data.images.header import (
 from ppcls.data.images.npy import read_npy_header
 from ppcls.data.transforms.specs.basic import DecodeImage, DecodeNumpy
 
-_JPEG_BEGIN, _JPEG_END = np.array([0xFF, 0xD8], np.uint8), np.array([0xFF, 0xD9], np.uint8)
+_JPEG_BEGIN = np.array([0xFF, 0xD8], np.uint8)
+_JPEG_END = np.array([0xFF, 0xD9], np.uint8)
 _TIFF_FIRST_BYTES = np.frombuffer(b"IM", np.uint8)  # no other format that DALI supports starts with these
 
 Node = Any  # DataNode of a DALI graph under construction

@@ -118,8 +118,12 @@ class PipelineInput:
         reader: Reader,
         pool: ThreadPoolExecutor,
     ) -> None:
-        self._index, self._order, self._ops, self._sizes = index, order, ops, sizes
-        self.reader, self._pool = reader, pool
+        self._index = index
+        self._order = order
+        self._ops = ops
+        self._sizes = sizes
+        self.reader = reader
+        self._pool = pool
         self._draws = count_draws(ops)
         self._decoding: deque[_BatchInDecoding] = deque()
 
@@ -248,8 +252,10 @@ class DaliLoader(OrderedLoader):
         quarantine: Quarantine | None = None,
     ) -> None:
         super().__init__(index, order, quarantine)
-        self._settings, self._sizes = settings, sizes
-        self._decoder, self._unfused = ops[0].spec, tuple(ops)
+        self._settings = settings
+        self._sizes = sizes
+        self._decoder = ops[0].spec
+        self._unfused = tuple(ops)
         self._ops = settings.fuse(ops)
         if sizes is not None:
             self._ops = resize_chain(self._ops, sizes.sizes[0])
@@ -319,8 +325,10 @@ class DaliLoader(OrderedLoader):
 
     def release(self) -> None:
         """Ends all pipelines and frees their memory. The next iteration rebuilds them."""
-        running, self._running = self._running, []
-        pipes, self._pipes = self._pipes, None
+        running = self._running
+        self._running = []
+        pipes = self._pipes
+        self._pipes = None
         if pipes is None:
             return
         with pipes.waiting():
@@ -331,7 +339,8 @@ class DaliLoader(OrderedLoader):
 
     def graph(self) -> DaliGraph:
         """Creates the complete graph of one pipeline, either to build and run it or to describe it."""
-        settings, stride = self._settings.per_pipeline(), self._settings.pipelines
+        settings = self._settings.per_pipeline()
+        stride = self._settings.pipelines
         pool = ThreadPoolExecutor(max_workers=self._settings.python_threads)
         reader = build_reader(self.index, self._plan, settings, self._decoder, pool, stride)
         source = PipelineInput(self.index, self._plan, self._ops, self._sizes, reader, pool)
@@ -357,7 +366,8 @@ class DaliLoader(OrderedLoader):
         return DaliGraph(pipeline, source, self._ops, encoded, label, tuple(decisions), tuple(images))
 
     def _build(self) -> None:
-        settings, readers = self._settings, list[Reader]()
+        settings = self._settings
+        readers = list[Reader]()
         self._pipes = PipeUnblocker(self.index, readers)
         with settings.on_cores():
             for _ in range(settings.pipelines):

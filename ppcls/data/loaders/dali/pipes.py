@@ -41,7 +41,8 @@ class PipeUnblocker:
     """
 
     def __init__(self, index: Index, readers: Sequence[Reader]) -> None:
-        self._index, self._readers = index, readers
+        self._index = index
+        self._readers = readers
         self._since: float | None = None
         self._stop = threading.Event()
         if isinstance(index, FileIndex):
@@ -88,7 +89,8 @@ def _interrupt_threads() -> None:
     """Makes blocking system calls in the other threads of this process fail with EINTR."""
     if signal.getsignal(signal.SIGURG) in (signal.SIG_DFL, signal.SIG_IGN):
         return
-    number, process = _TGKILL.get(platform.machine()), os.getpid()
+    number = _TGKILL.get(platform.machine())
+    process = os.getpid()
     for entry in Path("/proc/self/task").iterdir():
         thread = int(entry.name)
         if number is not None and thread not in (process, threading.get_native_id()):

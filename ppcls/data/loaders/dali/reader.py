@@ -99,8 +99,11 @@ class Reader:
     """
 
     def __init__(self, index: Any, order: BatchOrder, settings: DaliSettings, decoder: Transform) -> None:
-        self._index, self._order, self._decoder = index, order, decoder
-        self._threads, self._on_gpu = settings.threads, settings.decodes_on_gpu
+        self._index = index
+        self._order = order
+        self._decoder = decoder
+        self._threads = settings.threads
+        self._on_gpu = settings.decodes_on_gpu
         self._next = Cursor()
         self._pipeline: Pipeline | None = None
         self.under_way: deque[tuple[Cursor, StepSamples]] = deque()
@@ -279,7 +282,8 @@ class CacheReader(Reader):
 
     def read(self) -> EncodedBatch:
         """Returns the next batch."""
-        cursor, step = self._next, self._order.at(self._next)
+        cursor = self._next
+        step = self._order.at(self._next)
         self.under_way.append((cursor, step))
         if self._pipeline is None:
             self._build(self._rest_of_epoch)
@@ -291,7 +295,8 @@ class CacheReader(Reader):
         return EncodedBatch(cursor, step, files, sides)
 
     def _rest_of_epoch(self) -> Node:
-        epoch, first = self._next.epoch, self._next.step
+        epoch = self._next.epoch
+        first = self._next.step
         steps = (self._order.at(Cursor(epoch, step)) for step in range(first, len(self._order)))
         names = [os.fsdecode(self._index.path(position)) for step in steps for position in step.indices]
         files, _ = fn.readers.file(files=names)

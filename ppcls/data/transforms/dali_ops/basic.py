@@ -96,7 +96,8 @@ def _resize(spec: ResizeImage | RandCropImage, images: Node, context: LoweringCo
 def _interpolation(spec: ResizeImage | RandCropImage, context: LoweringContext) -> Any:
     if spec.interpolation != "random":
         return _INTERPOLATION[spec.interpolation]
-    bilinear, bicubic = int(types.INTERP_LINEAR), int(types.INTERP_CUBIC)
+    bilinear = int(types.INTERP_LINEAR)
+    bicubic = int(types.INTERP_CUBIC)
     number = bilinear + (bicubic - bilinear) * context.decisions[2]
     return fn.reinterpret(fn.cast(number, dtype=types.INT32), dtype=types.INTERP_TYPE)
 
@@ -179,7 +180,8 @@ def crop_flip_normalize(spec: CropFlipNormalize, node: Any, context: LoweringCon
 def decode_crop_flip_normalize(spec: DecodeCropFlipNormalize, node: Any, context: LoweringContext) -> Node:
     # Only on the CPU: if OpenCV creates the planes, fn.normalize needs half the time of
     # crop_mirror_normalize.
-    flipped, sizes = context.decisions[-1], () if context.size is None else (context.size,)
+    flipped = context.decisions[-1]
+    sizes = () if context.size is None else (context.size,)
 
     def planes(image: NDArray[Any], flipped: NDArray[Any], *size: NDArray[Any]) -> NDArray[Any]:
         image = apply(spec.flip, resize(spec.crop, image, *size), (flipped,))
@@ -187,7 +189,8 @@ def decode_crop_flip_normalize(spec: DecodeCropFlipNormalize, node: Any, context
         cv2.split(image, list(result))  # writes into the planes of the result
         return result
 
-    normalize, window = spec.normalize, _decode_window(spec, node, context)
+    normalize = spec.normalize
+    window = _decode_window(spec, node, context)
     return fn.normalize(
         by_numpy(planes, window, context, flipped, *sizes, layout="CHW"),
         axes=[1, 2],

@@ -116,7 +116,8 @@ def lower_chain(
     Raises:
         UnsupportedError: DALI does not support a transform, or not on the context's device.
     """
-    nodes, remaining = [encoded], iter(decisions)
+    nodes = [encoded]
+    remaining = iter(decisions)
     for op in ops:
         try:
             of_op = tuple(islice(remaining, count_decisions(op.spec)))

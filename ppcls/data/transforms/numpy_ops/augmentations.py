@@ -112,7 +112,9 @@ def erase_rectangle(spec: RandomErasing, image: np.ndarray, decisions: Decisions
 
 def _fill_rectangles(image: np.ndarray, decisions: Decisions, fill: tuple[float, ...]) -> Array:
     starts, sizes = (values.astype(int).reshape(-1, 2) for values in decisions)
-    filled, colour, erased = sizes.all(axis=1), np.asarray(fill), image.copy()
+    filled = sizes.all(axis=1)
+    colour = np.asarray(fill)
+    erased = image.copy()
     for (top, left), (height, width) in zip(starts[filled], sizes[filled], strict=True):
         erased[top : top + height, left : left + width] = colour
     return erased
@@ -132,7 +134,8 @@ def hide_patches(spec: HideAndSeek, image: np.ndarray, decisions: Decisions) -> 
 @apply.register
 def mask_grid(spec: GridMask, image: np.ndarray, decisions: Decisions) -> Array:
     tile, share, angle, *shifts = (np.float32(values) for values in decisions)
-    along, across = np.cos(angle) / tile, np.sin(angle) / tile
+    along = np.cos(angle) / tile
+    across = np.sin(angle) / tile
     left, top = (shift / tile for shift in shifts)
     y, x = (np.arange(side, dtype=np.float32) for side in image.shape[:2])
     column = x[None] * along - (y * across)[:, None] - left

@@ -58,7 +58,8 @@ def resize(spec: ResizeImage | RandCropImage, image: Array, size: Array | None =
         size: Size (width, height) that overrides the size in ``spec``; None for the size in ``spec``.
     """
     if size is not None:
-        width, height = int(size[0]), int(size[1])
+        width = int(size[0])
+        height = int(size[1])
     elif spec.size is not None:
         width, height = spec.size
     else:

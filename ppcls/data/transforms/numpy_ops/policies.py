@@ -40,7 +40,8 @@ def mix_chains(spec: AugMix, image: np.ndarray, decisions: Decisions) -> Image:
 
 
 def _run_stages(spec: Policy, image: Image, decisions: Decisions, stages: range) -> Image:
-    suite, relative = spec.suite, spec.translation[1]
+    suite = spec.suite
+    relative = spec.translation[1]
     for stage in stages:
         operation, number, negated = (part[stage] for part in decisions[:3])
         augmentation = suite[spec.stages[stage][operation]]
@@ -110,7 +111,10 @@ def _matrix(*rows: tuple[float, float, float]) -> NDArray[np.float64]:
 
 def _rotation(angle: float, width: int, height: int) -> NDArray[np.float64]:
     """Returns the matrix of a counter-clockwise rotation by ``angle`` degrees around the image's centre."""
-    c, s, x, y = cos(radians(angle)), sin(radians(angle)), width / 2, height / 2
+    c = cos(radians(angle))
+    s = sin(radians(angle))
+    x = width / 2
+    y = height / 2
     return _matrix((c, s, x - c * x - s * y), (-s, c, y + s * x - c * y))
 
 

@@ -241,7 +241,8 @@ def random_windows(
     if spec.use_log_aspect:
         aspect = np.exp(aspect)
     bound = np.minimum(width / height / aspect, height / width * aspect)
-    lowest, highest = np.minimum(spec.scale[0], bound), np.minimum(spec.scale[1], bound)
+    lowest = np.minimum(spec.scale[0], bound)
+    highest = np.minimum(spec.scale[1], bound)
     area = width * height * (lowest + (highest - lowest) * draw_area)
     cut_width = np.clip(np.floor(np.sqrt(area * aspect)), 1, width)
     cut_height = np.clip(np.floor(np.sqrt(area / aspect)), 1, height)

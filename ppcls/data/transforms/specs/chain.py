@@ -38,7 +38,9 @@ def plan_chain(specs: Sequence[Transform], layout: Layout) -> tuple[Op, ...]:
     For an HWC model, ToCHWImage is removed. For a CHW model, it is moved or added to the end. So chains of
     PaddleClas work for both layouts, with and without ToCHWImage.
     """
-    ops, slot, to_chw = list[Op](), 0, Op(ToCHWImage(), 0)
+    ops = list[Op]()
+    slot = 0
+    to_chw = Op(ToCHWImage(), 0)
     for position, spec in enumerate(specs):
         if isinstance(spec, ToCHWImage):
             to_chw = replace(to_chw, positions=(position,))
@@ -68,7 +70,8 @@ def split_chain(specs: Sequence[Transform]) -> tuple[tuple[Transform, ...], tupl
     if NormalizeImage not in kinds:
         raise ValueError("expected NormalizeImage")
     position = kinds.index(NormalizeImage)
-    before, after = specs[1:position], specs[position + 1 :]
+    before = specs[1:position]
+    after = specs[position + 1 :]
     for spec in after:
         if not isinstance(spec, ToCHWImage):
             raise ValueError(f"{spec.kind} after NormalizeImage is not supported")

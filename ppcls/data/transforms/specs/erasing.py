@@ -166,8 +166,10 @@ def decide_holes(spec: Cutout, draws: Draws, sides: Sides) -> Decisions:
     If the colour is random, there is also the colour, [N, 3] float32.
     """
     within = np.tile(sides, spec.n_holes)
-    centre, half = np.floor(draws[:, : 2 * spec.n_holes].astype(np.float64) * within), spec.length // 2
-    start, end = np.clip(centre - half, 0, within), np.clip(centre + half, 0, within)
+    centre = np.floor(draws[:, : 2 * spec.n_holes].astype(np.float64) * within)
+    half = spec.length // 2
+    start = np.clip(centre - half, 0, within)
+    end = np.clip(centre + half, 0, within)
     colour = (np.floor(draws[:, -3:] * np.float32(256)),) if spec.fill_value is None else ()
     return start.astype(np.float32), (end - start).astype(np.float32), *colour
 

@@ -63,7 +63,8 @@ def decide_parts(spec: FusedTransform, draws: Draws, sides: Sides) -> Decisions:
     for part in spec.parts:
         of_part = decide(part, draws[:, slot : slot + part.draws], sides)
         sides = sides_after(part, sides, of_part)
-        decisions, slot = decisions + of_part, slot + part.draws
+        decisions = decisions + of_part
+        slot = slot + part.draws
     return decisions
 
 
@@ -129,7 +130,8 @@ def _fuse_normalize(ops: tuple[Op, ...]) -> tuple[Op, ...]:
     at = next((i for i, op in enumerate(ops) if isinstance(op.spec, NormalizeImage)), None)
     if at is None:
         return ops
-    begin, end = at, at + 1
+    begin = at
+    end = at + 1
     parts: dict[str, Transform] = {"normalize": ops[at].spec}
     if begin and isinstance(flip := ops[begin - 1].spec, RandFlipImage) and flip.flip_code == 1:
         parts["flip"], begin = flip, begin - 1

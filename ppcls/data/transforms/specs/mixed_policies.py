@@ -13,8 +13,12 @@ from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decid
 from ppcls.data.transforms.specs.policies import GreyLevel, Policy, SearchSpace
 from ppcls.data.transforms.specs.policy_tables import MIX, RAND_V4
 
-_V4_STAGES, _V4_BINS, _V4_DRAWS = 2, 10, 6  # _V4_DRAWS: random numbers per stage
-_MAX_LEVEL, _BINS_PER_LEVEL = 10, 100
+# _V4_DRAWS: random numbers per stage
+_V4_STAGES = 2
+_V4_BINS = 10
+_V4_DRAWS = 6
+_MAX_LEVEL = 10
+_BINS_PER_LEVEL = 100
 _MAX_DEPTH = 3  # maximum depth of a chain if the depth is random
 
 
@@ -49,7 +53,8 @@ def decide_v4_stages(spec: RandAugmentV4, draws: Draws, sides: Sides) -> Decisio
     negated = (drawn[..., 3] < 0.5).astype(np.int32)
     half = np.rint(RAND_V4["cutout"].magnitudes(_V4_BINS)[bins])[..., None]
     centre = np.floor(drawn[..., 4:] * (sides[:, None] + 1))
-    start, end = np.maximum(centre - half, 0), np.minimum(centre + half, sides[:, None])
+    start = np.maximum(centre - half, 0)
+    end = np.minimum(centre + half, sides[:, None])
     squares = np.concatenate([start, end - start], axis=-1).astype(np.float32)
     return operation.astype(np.int32), bins, negated, *spec.sides_for_translation(sides), squares
 
@@ -99,7 +104,9 @@ def decide_mixture(spec: AugMix, draws: Draws, sides: Sides) -> Decisions:
     The weights are [N, chains] float32. The weight of the original image is 1 minus their sum. All weights
     are 0 if the image is not mixed.
     """
-    width, depth, identity = spec.mixture_width, spec.depth, len(MIX) - 1
+    width = spec.mixture_width
+    depth = spec.depth
+    identity = len(MIX) - 1
     drawn = draws.astype(np.float64)
     applied, shares, chains, depths = np.split(drawn[:, : 3 + 2 * width], [1, 3, 3 + width], axis=1)
     steps = drawn[:, 3 + 2 * width :].reshape(len(draws), width, depth, 3)

@@ -268,7 +268,8 @@ class TrivialAugment(Policy):
 @decide.register
 def decide_operation(spec: TrivialAugment, draws: Draws, sides: Sides) -> Decisions:
     """Returns operations, magnitudes and signs as in `Policy`."""
-    operation, bins = _pick(draws[:, :1], len(spec.space.operations)), _pick(draws[:, 1:2], spec.bins)
+    operation = _pick(draws[:, :1], len(spec.space.operations))
+    bins = _pick(draws[:, 1:2], spec.bins)
     return operation, bins, _coin(draws[:, 2:]), *spec.sides_for_translation(sides)
 
 

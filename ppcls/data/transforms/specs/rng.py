@@ -84,7 +84,8 @@ def normals(uniform: NDArray[np.float32]) -> NDArray[np.float32]:
         Standard normal random numbers, [..., 2 * k] float32.
     """
     first, second = np.split(uniform.astype(np.float64), 2, axis=-1)
-    radius, angle = np.sqrt(-2 * np.log1p(-first)), 2 * np.pi * second
+    radius = np.sqrt(-2 * np.log1p(-first))
+    angle = 2 * np.pi * second
     return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=-1).astype(np.float32)
 
 
