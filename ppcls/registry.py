@@ -106,29 +106,57 @@ class Registry:
         kind: Term for an entry in error messages, such as ``transform``.
         entries: ``module:attribute`` of each entry, by name.
         hints: Advice for unsupported names in PaddleClas's files, by name.
+        modules: Modules whose classes register themselves when they are imported (`Component`). They are
+            imported when the registry is first read, in this order, which is the order of the names in
+            docs/config.md.
     """
 
-    def __init__(self, kind: str, entries: Mapping[str, str], hints: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        entries: Mapping[str, str] | None = None,
+        hints: Mapping[str, str] | None = None,
+        modules: Sequence[str] = (),
+    ) -> None:
         self.kind = kind
         self._hints = hints or {}
-        self._entries: dict[str, Any] = dict(entries)
+        self._entries: dict[str, Any] = dict(entries or {})
+        self._modules = tuple(modules)
+        self._loaded = not modules
+
+    def _load(self) -> None:
+        if not self._loaded:
+            for module in self._modules:
+                importlib.import_module(module)
+            # Not before the imports: another thread must not read an incomplete registry.
+            self._loaded = True
 
     def register(self, name: str, entry: Any) -> None:
         """Adds ``entry`` (an object, or ``module:attribute``) under ``name``.
 
+        A class replaces the class of the same name and module, so that a notebook's cell can be run again.
+
         Raises:
-            ValueError: ``name`` is already registered.
+            ValueError: ``name`` is already registered for something else.
         """
-        if name in self._entries:
+        previous = self._entries.get(name)
+        redefined = (
+            isinstance(previous, type)
+            and isinstance(entry, type)
+            and ((previous.__module__, previous.__qualname__) == (entry.__module__, entry.__qualname__))
+        )
+        if previous is not None and not redefined:
             raise ValueError(
                 f"{self.kind} {name!r} is registered twice; choose a name that no other {self.kind} has"
             )
         self._entries[name] = entry
 
     def __contains__(self, name: str) -> bool:
+        self._load()
         return name in self._entries
 
     def __iter__(self) -> Iterator[str]:
+        self._load()
         return iter(self._entries)
 
     def __getitem__(self, name: str) -> Any:
@@ -137,6 +165,7 @@ class Registry:
         Raises:
             UnknownNameError: The name is not registered.
         """
+        self._load()
         if name not in self._entries:
             raise UnknownNameError(self.kind, name, list(self._entries), self._hints.get(name))
         entry = self._entries[name]
@@ -148,7 +177,8 @@ class Registry:
 
 def _read(kind: str) -> Registry:
     """Returns the registry of a kind of components in ``components.yaml``."""
-    described, entries = _COMPONENTS[kind], {}
+    described = _COMPONENTS[kind]
+    entries = {}
     for module, names in (item for modules in described["modules"] for item in modules.items()):
         for text in names.split():
             name, _, attribute = text.partition("=")

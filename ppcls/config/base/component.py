@@ -1,0 +1,86 @@
+"""The base class of components, and what their rules may know about the rest of the run.
+
+Decisions:
+- A component is one class. Its fields are its keys in YAML, its validators and `Component.problems` are its
+  rules, and ``build`` makes the object that runs. Built-in components and users' own share the base classes.
+- A subclass registers itself. There is no table of names, so a new component is one class in one file.
+- Paddle is imported inside ``build``, because a config is checked before Paddle is imported: Paddle reads the
+  number of threads and its share of GPU memory when it is imported.
+- A rule about other sections reads `RunFacts`, not these sections. Components of different kinds therefore do
+  not import each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from pydantic_core import InitErrorDetails
+
+from ppcls.config.base.fields import Spec
+from ppcls.registry import Registry
+
+LabelsPerImage = Literal["one", "several"]
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What rules of a component may know about the other sections of a config.
+
+    Attributes:
+        class_num: Number of classes, ``Arch.class_num``.
+        architectures: Names of all architectures of the model; several for a `DistillationModel`.
+        epochs: Number of epochs of the run.
+        evaluates: Whether the run evaluates the model during training.
+        retrieval: Whether the evaluation compares embeddings.
+        amp_level: Level of mixed precision; None without mixed precision.
+        labels: Number of labels per image, by the place of the data set, such as ``Train`` or ``Eval.Query``.
+    """
+
+    class_num: int
+    architectures: tuple[str, ...]
+    epochs: int
+    evaluates: bool
+    retrieval: bool
+    amp_level: Literal["O1", "O2"] | None = None
+    labels: dict[str, LabelsPerImage] = field(default_factory=dict)
+
+
+class Component(Spec):
+    """Base class of config sections that YAML selects by their class names, such as losses and samplers.
+
+    The base class of a kind names its registry: ``class Loss(Component, registry=LOSSES)``. Each other
+    subclass registers itself under its name, unless it is the base class of several components:
+    ``abstract=True``.
+
+    Attributes:
+        registry: All components of this kind, by name.
+    """
+
+    registry: ClassVar[Registry]
+
+    def __init_subclass__(
+        cls, *, registry: Registry | None = None, abstract: bool = False, **config: Any
+    ) -> None:
+        super().__init_subclass__(**config)
+        if registry is not None:
+            cls.registry = registry
+
+    @classmethod
+    def __pydantic_init_subclass__(
+        cls, *, registry: Registry | None = None, abstract: bool = False, **config: Any
+    ) -> None:
+        # Here the class is complete. A class whose fields are invalid must not be registered.
+        super().__pydantic_init_subclass__(**config)
+        if registry is None and not abstract:
+            cls.registry.register(cls.__name__, cls)
+
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        """Yields the conflicts of this component with other sections, relative to the component.
+
+        Args:
+            facts: What the component may know about the run.
+            part: Key of the section that contains the component, such as ``Train`` or ``Eval``.
+        """
+        yield from ()
