@@ -9,12 +9,14 @@ from pydantic import ValidationError, field_validator, model_validator
 from typing_extensions import Self
 
 from ppcls.config import checks
+from ppcls.config.base.component import LabelsPerImage, RunFacts, component_problems
 from ppcls.config.base.fields import Section, Tagged, Variants
 from ppcls.config.objectives.distillation import DistillationModel
 from ppcls.config.objectives.distillation_losses import distillation_problems
 from ppcls.config.objectives.embedding import embedding_problems
 from ppcls.config.objectives.rec_model import RecModel
 from ppcls.config.sections import infer, loader, model, objective, run
+from ppcls.config.sections.dataset import MultiLabelDataset
 from ppcls.config.sections.optimizer import OptimizerSpec
 from ppcls.registry import OPTIMIZERS
 
@@ -76,6 +78,7 @@ class Config(Section):
         arch = self.Arch
         retrieval = settings.eval_mode == "retrieval"
         problems = [
+            *component_problems(self, self.facts),
             *checks.schedule_problems(self.Optimizer.lr, settings),
             *checks.precision_problems(self.AMP, self.Optimizer, self.Loss, settings.device),
             *checks.auxiliary_problems(arch, self.Loss),
@@ -97,6 +100,31 @@ class Config(Section):
         if problems:
             raise ValidationError.from_exception_data("Config", problems)
         return self
+
+    @property
+    def facts(self) -> RunFacts:
+        """What the rules of components may know about the run."""
+        amp = self.AMP
+        arch = self.Arch
+        models = arch if isinstance(arch, DistillationModel) else None
+        inferred = arch.inferred
+        labels: dict[str, LabelsPerImage] = {
+            place: "several" if isinstance(split.dataset, MultiLabelDataset) else "one"
+            for place, split in self.DataLoader.splits.items()
+        }
+        return RunFacts(
+            class_num=arch.class_num,
+            architectures=tuple(model.name for model in arch.architectures),
+            epochs=self.Global.epochs,
+            evaluates=self.Global.eval_during_train,
+            retrieval=self.Global.eval_mode == "retrieval",
+            amp_level=amp.level if amp is not None and amp.use_amp else None,
+            has_classes=not isinstance(inferred, RecModel) or inferred.Head is not None,
+            members=() if models is None else tuple(models.members),
+            student="" if models is None else models.student,
+            labels=labels,
+            datasets={place: split.dataset.kind for place, split in self.DataLoader.splits.items()},
+        )
 
     @property
     def used_splits(self) -> dict[str, loader.Split]:

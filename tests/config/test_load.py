@@ -7,6 +7,8 @@ import copy
 import os
 import re
 import runpy
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,29 @@ def test_load_shipped_config_survives_a_dump(
     monkeypatch.chdir(tmp_path)
     config = load_config(path)
     assert load_config(write(tmp_path, dump_config(config))) == config
+
+
+def test_load_and_registries_import_neither_paddle_nor_decoders(tmp_path: Path) -> None:
+    """Paddle reads the number of threads and its share of GPU memory when it is imported."""
+    for name in ("cats", "dogs"):  # class folders of finetune.yaml
+        (tmp_path / "dataset" / "pictures" / name).mkdir(parents=True)
+    code = (
+        "import sys\n"
+        "from ppcls import registry\n"
+        "from ppcls.config.compat import config_warnings\n"
+        "from ppcls.config.load import load_config\n"
+        "for path in sys.argv[1:]:\n"
+        "    config_warnings(load_config(path))\n"
+        "registries = [each for each in vars(registry).values() if isinstance(each, registry.Registry)]\n"
+        "for each in registries:\n"
+        "    if each is not registry.ARCHITECTURES:\n"
+        "        [each[name] for name in each]\n"
+        "print(len(registries), *sorted({'paddle', 'nvidia', 'cv2'} & set(sys.modules)))\n"
+    )
+    paths = [path for path in SHIPPED if path.stem != "python_source"]  # its module imports OpenCV
+    command = [sys.executable, "-c", code, *map(str, paths)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 10
 
 
 def test_load_finds_shipped_configs() -> None:

@@ -14,14 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from pydantic_core import InitErrorDetails
 
-from ppcls.config.base.fields import Spec
+from ppcls.config.base.fields import Section, Spec
 from ppcls.registry import Registry
 
 LabelsPerImage = Literal["one", "several"]
+Location: TypeAlias = tuple[int | str, ...]
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,11 @@ class RunFacts:
         evaluates: Whether the run evaluates the model during training.
         retrieval: Whether the evaluation compares embeddings.
         amp_level: Level of mixed precision; None without mixed precision.
-        labels: Number of labels per image, by the place of the data set, such as ``Train`` or ``Eval.Query``.
+        has_classes: Whether the model returns the logits of classes. A RecModel without a Head does not.
+        members: Names of the models of a `DistillationModel`; empty for other models.
+        student: Name of the model of a `DistillationModel` that is evaluated; "" for other models.
+        labels: Number of labels per image of each data set, by its key, such as ``Train`` or ``Eval.Query``.
+        datasets: Kind of each data set, such as ``ImageNetDataset``, by the same keys.
     """
 
     class_num: int
@@ -44,7 +49,11 @@ class RunFacts:
     evaluates: bool
     retrieval: bool
     amp_level: Literal["O1", "O2"] | None = None
+    has_classes: bool = True
+    members: tuple[str, ...] = ()
+    student: str = ""
     labels: dict[str, LabelsPerImage] = field(default_factory=dict)
+    datasets: dict[str, str] = field(default_factory=dict)
 
 
 class Component(Spec):
@@ -81,6 +90,45 @@ class Component(Spec):
 
         Args:
             facts: What the component may know about the run.
-            part: Key of the section that contains the component, such as ``Train`` or ``Eval``.
+            part: Keys between the section of the config and the component, such as ``Train`` for
+                ``Loss.Train``, ``Eval.Query`` for ``DataLoader.Eval.Query.sampler``, and "" for
+                ``Optimizer``.
         """
         yield from ()
+
+    def warnings(self, facts: RunFacts, part: str) -> Iterator[str]:
+        """Yields a line for each key that has no effect in this run, or a limited one.
+
+        A line starts with the key. See `problems` for the arguments.
+        """
+        yield from ()
+
+
+def find_components(section: Section, loc: Location = ()) -> Iterator[tuple[Location, str, Component]]:
+    """Yields each component in a section and in its subsections: location, ``part`` and component.
+
+    See `Component.problems` for ``part``.
+
+    Args:
+        section: A section of the config.
+        loc: Location of the section.
+    """
+    for key, value in section:
+        items: list[tuple[Location, Any]] = [((*loc, key), value)]
+        part = loc[1:]
+        if isinstance(value, tuple):
+            specs = [(position, item) for position, item in enumerate(value) if isinstance(item, Spec)]
+            items = [((*loc, key, position, item.kind), item) for position, item in specs]
+            part = (*loc, key)[1:]
+        for where, item in items:
+            if isinstance(item, Component):
+                yield where, ".".join(map(str, part)), item
+            if isinstance(item, Section):
+                yield from find_components(item, where)
+
+
+def component_problems(section: Section, facts: RunFacts) -> Iterator[InitErrorDetails]:
+    """Yields the `Component.problems` of all components in a config."""
+    for loc, part, component in find_components(section):
+        for error in component.problems(facts, part):
+            yield {**error, "loc": (*loc, *error.get("loc", ()))}

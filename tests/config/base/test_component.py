@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Iterator
+from typing import Annotated
 
-from ppcls.config.base.component import Component
+import pytest
+from pydantic_core import InitErrorDetails
+
+from ppcls.config.base.component import Component, RunFacts, component_problems, find_components
+from ppcls.config.base.fields import Keyed, Section, Tagged, problem
 from ppcls.registry import Registry, UnknownNameError
 
 THINGS = Registry("thing")
@@ -60,3 +65,53 @@ def test_registry_imports_its_modules_on_first_use(monkeypatch: pytest.MonkeyPat
     assert list(registry) == []
     assert "x" not in registry
     assert imported == ["first", "second"]
+
+
+FACTS = RunFacts(class_num=3, architectures=("ResNet18",), epochs=2, evaluates=True, retrieval=False)
+PARTS = Registry("part")
+
+
+class Part(Component, registry=PARTS):
+    size: int = 1
+
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        if self.size > facts.class_num:
+            yield problem(f"at most {facts.class_num} in '{part}'", "size")
+
+
+class Wheel(Part):
+    pass
+
+
+class Axle(Part):
+    wheel: Annotated[Part, Tagged(PARTS)] = Wheel()
+
+
+class Side(Section):
+    axle: Annotated[Part, Tagged(PARTS)]
+
+
+class Car(Section):
+    left: Side
+    spare: tuple[Annotated[Part, Keyed(PARTS)], ...] = ()
+
+
+class Garage(Section):
+    car: Car
+
+
+def test_components_are_found_in_all_sections_with_their_part() -> None:
+    tree = {"left": {"axle": {"name": "Axle", "wheel": {"name": "Wheel", "size": 4}}}}
+    garage = Garage.model_validate({"car": {**tree, "spare": ["Wheel", {"Wheel": {"size": 5}}]}})
+    found = [(loc, part, component.kind) for loc, part, component in find_components(garage)]
+    assert found == [
+        (("car", "left", "axle"), "left", "Axle"),
+        (("car", "left", "axle", "wheel"), "left.axle", "Wheel"),
+        (("car", "spare", 0, "Wheel"), "spare", "Wheel"),
+        (("car", "spare", 1, "Wheel"), "spare", "Wheel"),
+    ]
+    problems = [(each["loc"], str(each["type"])) for each in component_problems(garage, FACTS)]
+    assert problems == [
+        (("car", "left", "axle", "wheel", "size"), "at most 3 in 'left.axle'"),
+        (("car", "spare", 1, "Wheel", "size"), "at most 3 in 'spare'"),
+    ]
