@@ -12,12 +12,12 @@ from sklearn.metrics import matthews_corrcoef
 from ppcls import RunHook
 from ppcls.config.custom import (
     CustomLoss,
-    CustomMetric,
     CustomOptimizer,
     CustomTransform,
     register,
     register_architecture,
 )
+from ppcls.metric.base import DatasetMetric
 
 register_architecture("TinyNet", "custom_parts:tiny_net")
 
@@ -54,8 +54,7 @@ class PolyLoss(CustomLoss):
         return loss
 
 
-@register
-class Matthews(CustomMetric):
+class Matthews(DatasetMetric):
     """Matthews correlation coefficient, a metric for imbalanced classes."""
 
     def compute(self, scores, labels):

@@ -198,7 +198,11 @@ LOGGERS = _read("logger")
 SOURCES = Registry("Python source", {})  # the user's code adds entries
 BATCH_TRANSFORMS = _read("batch transform")
 LOSSES = _read("loss")
-METRICS = _read("metric")
+METRICS = Registry(
+    "metric",
+    hints={"Topk": "write TopkAcc, with topk"},
+    modules=("ppcls.metric.single_label", "ppcls.metric.retrieval", "ppcls.metric.multi_label"),
+)
 HEADS = _read("neck or head")
 POSTPROCESSES = _read("post-processing method")
 OPTIMIZERS = _read("optimizer")

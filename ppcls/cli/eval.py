@@ -30,8 +30,8 @@ def evaluate(argv: Arguments = None) -> None:
     if config is None:
         return
     from ppcls import api
-    from ppcls.config.sections.objective import MAX_CONFUSION_CLASSES
     from ppcls.deploy.models.source import find_weights
+    from ppcls.metric.single_label import MAX_CONFUSION_CLASSES
     from ppcls.runtime.launch import read_launch
 
     confusion: Path | None = arguments.confusion

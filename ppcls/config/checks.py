@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TypeAlias
 
 from pydantic_core import InitErrorDetails
@@ -16,18 +16,11 @@ from ppcls.config.sections.infer import Infer, MultiLabelThreshOutput, ScoreOutp
 from ppcls.config.sections.loader import DataLoader, Split
 from ppcls.config.sections.model import Arch
 from ppcls.config.sections.objective import (
-    MAX_CONFUSION_CLASSES,
     SSL,
     ClassWeightedLoss,
-    ConfusionMatrix,
     FocalLoss,
     GoogLeNetLoss,
     Loss,
-    LossSpec,
-    Metric,
-    MetricSpec,
-    TopkAcc,
-    TprAtFpr,
 )
 from ppcls.config.sections.optimizer import OptimizerSpec
 from ppcls.config.sections.run import AMP, Global
@@ -41,7 +34,7 @@ from ppcls.config.sections.sampler import (
 )
 from ppcls.config.sections.schedule import ReduceOnPlateau, Schedule
 from ppcls.config.sections.transform import Transform, check_chain
-from ppcls.registry import LOSSES, METRICS
+from ppcls.registry import LOSSES
 from ppcls.zoo import architecture
 
 Problems: TypeAlias = Iterator[InitErrorDetails]
@@ -97,24 +90,19 @@ def auxiliary_problems(arch: Model, loss: Loss) -> Problems:
         yield problem(text, "Loss", "Train", at, "GoogLeNetLoss")
 
 
-def label_problems(loss: Loss, metric: Metric, data: DataLoader) -> Problems:
-    """Checks that losses and metrics fit the number of labels per image and the settings of the data set."""
+def label_problems(loss: Loss, data: DataLoader) -> Problems:
+    """Checks that losses fit the number of labels per image and the settings of the data set."""
     for place, split in data.splits.items():
         part = place.partition(".")[0]
         multi_label = isinstance(split.dataset, MultiLabelDataset)
-        parts: tuple[tuple[str, Sequence[LossSpec | MetricSpec]], ...] = (
-            ("Loss", getattr(loss, part)),
-            ("Metric", getattr(metric, part)),
-        )
-        for section, specs in parts:
-            for position, spec in enumerate(specs):
-                if spec.labels == ("one" if multi_label else "several"):
-                    yield problem(
-                        f"needs images with {spec.labels} label{'s' * (not multi_label)}, but "
-                        f"DataLoader.{place}.dataset is {split.dataset.kind}; "
-                        f"expected {_suitable(section, part, multi_label)}",
-                        *(section, part, position, spec.kind),
-                    )
+        for position, spec in enumerate(getattr(loss, part)):
+            if spec.labels == ("one" if multi_label else "several"):
+                yield problem(
+                    f"needs images with {spec.labels} label{'s' * (not multi_label)}, but "
+                    f"DataLoader.{place}.dataset is {split.dataset.kind}; "
+                    f"expected {_suitable(multi_label)}",
+                    *("Loss", part, position, spec.kind),
+                )
         has_ratio = isinstance(split.dataset, MultiLabelDataset) and split.dataset.label_ratio
         for position, spec in enumerate(getattr(loss, part)):
             if getattr(spec, "weight_ratio", False) and not has_ratio:
@@ -149,14 +137,12 @@ def class_weight_problems(loss: Loss, data: DataLoader, class_num: int) -> Probl
                 yield problem(text, *where, "activation")
 
 
-def _suitable(section: str, part: str, multi_label: bool) -> str:
-    registry = LOSSES if section == "Loss" else METRICS
+def _suitable(multi_label: bool) -> str:
     names = [
         name
-        for name in registry
-        if (spec := registry[name]).labels in ("several" if multi_label else "one", "any")
+        for name in LOSSES
+        if (spec := LOSSES[name]).labels in ("several" if multi_label else "one", "any")
         and not spec.multi_model
-        and not (spec.whole_dataset and part == "Train")
     ]
     return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
@@ -181,29 +167,6 @@ def multi_label_problems(data: DataLoader, use_multilabel: bool) -> Problems:
                 "or Global.use_multilabel: False",
                 *(*_split_loc(place), "dataset", "name"),
             )
-
-
-def metric_problems(metric: Metric, class_num: int) -> Problems:
-    """Checks that metrics have different names, fit the number of classes, and fit their section."""
-    for part in ("Train", "Eval"):
-        seen: set[str] = set()
-        for position, spec in enumerate(getattr(metric, part)):
-            where = ("Metric", part, position, spec.kind)
-            if repeated := seen.intersection(spec.names):
-                text = f"{', '.join(sorted(repeated))} is reported twice; remove one of the metrics"
-                yield problem(text, *where)
-            seen.update(spec.names)
-            if spec.whole_dataset and part == "Train":
-                yield problem("needs all samples at once; move it to Metric.Eval", *where)
-            if isinstance(spec, ConfusionMatrix) and class_num > MAX_CONFUSION_CLASSES:
-                text = f"expected at most {MAX_CONFUSION_CLASSES} classes, but Arch.class_num is {class_num}"
-                yield problem(text, *where)
-            if isinstance(spec, TprAtFpr) and class_num != 2:
-                yield problem(f"expected two classes, but Arch.class_num is {class_num}", *where)
-            for k in spec.topk if isinstance(spec, TopkAcc) else ():
-                if k > class_num:
-                    text = f"expected at most Arch.class_num ({class_num}), got {k}"
-                    yield problem(text, *where, "topk")
 
 
 def post_process_problems(infer: Infer | None, data: DataLoader, arch: Model) -> Problems:

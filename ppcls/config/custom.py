@@ -1,23 +1,39 @@
-"""Base classes and registration of users' own losses, metrics, optimizers and transforms.
+"""Base classes and registration of users' own losses, optimizers, transforms and architectures.
 
-A user's module defines subclasses with the decorator `register`. ``Global.import_modules`` lists the module.
-The module is imported before the config is checked, so it must import Paddle inside its functions only.
+A user's module defines subclasses. ``Global.import_modules`` lists the module. The module is imported before
+the config is checked, so it must import Paddle inside its functions only.
+
+Users' parts have the same base classes as built-in ones, for example `ppcls.metric.base.DatasetMetric`, whose
+subclasses register themselves. The former names of these base classes stay as aliases; see `_MOVED`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeVar
+import importlib
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-from numpy.typing import NDArray
-
+from ppcls.config.base.component import Component
 from ppcls.config.base.fields import Spec
-from ppcls.config.sections.objective import LossSpec, MetricSpec
+from ppcls.config.sections.objective import LossSpec
 from ppcls.config.sections.optimizer import CoupledSpec
 from ppcls.config.sections.transform import CustomTransform as CustomTransform
-from ppcls.registry import ARCHITECTURES, LOSSES, METRICS, OPTIMIZERS, TRANSFORMS
+from ppcls.registry import ARCHITECTURES, LOSSES, OPTIMIZERS, TRANSFORMS
 
-Component = TypeVar("Component", bound=type[Spec])
+Registered = TypeVar("Registered", bound=type[Spec])
+# Base classes that have another name and module now.
+_MOVED = {"CustomMetric": ("ppcls.metric.base", "DatasetMetric")}
+
+
+def __getattr__(name: str) -> Any:
+    """Returns a base class by its former name, with a `DeprecationWarning`."""
+    if name not in _MOVED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _MOVED[name]
+    text = f"{__name__}.{name} is deprecated; use {module}.{attribute}, whose subclasses need no @register"
+    warnings.warn(text, DeprecationWarning, stacklevel=2)
+    return getattr(importlib.import_module(module), attribute)
 
 
 class CustomLoss(LossSpec):
@@ -28,25 +44,6 @@ class CustomLoss(LossSpec):
 
         Its arguments are the logits, [B, C], and the labels, [B] int64, or [B, C] float32 if images are mixed
         or have several labels. It returns a float32 scalar tensor.
-        """
-        raise NotImplementedError
-
-
-class CustomMetric(MetricSpec):
-    """Base class of users' evaluation metrics, which are computed on the images of all ranks at once.
-
-    Reports use the name of the class, or the result of ``names`` if the class overrides it.
-    """
-
-    labels: ClassVar[Any] = "any"
-    whole_dataset: ClassVar[bool] = True
-
-    def compute(self, scores: NDArray[Any], labels: NDArray[Any]) -> Sequence[float]:
-        """Returns one value for each of ``names``.
-
-        Args:
-            scores: Logits, [N, C] float32.
-            labels: Labels, [N] for one label per image, [N, C] for several.
         """
         raise NotImplementedError
 
@@ -64,16 +61,21 @@ class CustomOptimizer(CoupledSpec):
         raise NotImplementedError
 
 
-def register(component: Component) -> Component:
+def register(component: Registered) -> Registered:
     """Registers a user's class, so that YAML can select it by its name. Use it as a decorator.
 
+    Subclasses of `Component` register themselves, so they need no decorator.
+
     Raises:
-        TypeError: The class is not a subclass of a base class of this module.
+        TypeError: The class is not a subclass of a base class of components.
         ValueError: The name is already registered.
     """
+    if issubclass(component, Component):
+        text = f"@register is deprecated for {component.__name__}, which registers itself; remove it"
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return component
     for base, registry in (
         (CustomLoss, LOSSES),
-        (CustomMetric, METRICS),
         (CustomOptimizer, OPTIMIZERS),
         (CustomTransform, TRANSFORMS),
     ):
@@ -81,7 +83,7 @@ def register(component: Component) -> Component:
             registry.register(component.__name__, component)
             return component
     raise TypeError(
-        f"{component.__name__}: expected a subclass of CustomLoss, CustomMetric, CustomOptimizer or "
+        f"{component.__name__}: expected a subclass of CustomLoss, DatasetMetric, CustomOptimizer or "
         "CustomTransform"
     )
 

@@ -18,6 +18,7 @@ from ppcls.config.objectives.rec_model import RecModel
 from ppcls.config.sections import infer, loader, model, objective, run
 from ppcls.config.sections.dataset import MultiLabelDataset
 from ppcls.config.sections.optimizer import OptimizerSpec
+from ppcls.metric.section import MetricSection
 from ppcls.registry import OPTIMIZERS
 
 
@@ -58,7 +59,7 @@ class Config(Section):
     """Data sets of training and evaluation, and how they are loaded."""
     Infer: infer.Infer | None = None
     """Settings of prediction on files; needed only for prediction and export."""
-    Metric: objective.Metric = objective.Metric()
+    Metric: MetricSection = MetricSection()
     """Metrics of training and evaluation."""
 
     @field_validator("Optimizer", mode="before")
@@ -78,15 +79,13 @@ class Config(Section):
         arch = self.Arch
         retrieval = settings.eval_mode == "retrieval"
         problems = [
-            *component_problems(self, self.facts),
             *checks.schedule_problems(self.Optimizer.lr, settings),
             *checks.precision_problems(self.AMP, self.Optimizer, self.Loss, settings.device),
             *checks.auxiliary_problems(arch, self.Loss),
-            *checks.label_problems(self.Loss, self.Metric, data),
-            *checks.metric_problems(self.Metric, arch.class_num),
+            *checks.label_problems(self.Loss, data),
             *checks.class_weight_problems(self.Loss, data, arch.class_num),
-            *distillation_problems(arch, self.Loss, self.Metric),
-            *embedding_problems(arch.inferred, self.Loss, self.Metric, data, retrieval),
+            *distillation_problems(arch, self.Loss),
+            *embedding_problems(arch.inferred, self.Loss, data, retrieval),
             *checks.multi_label_problems(data, settings.use_multilabel),
             *checks.post_process_problems(self.Infer, data, arch),
             *checks.image_problems(settings, arch, data, self.Infer),
@@ -96,6 +95,7 @@ class Config(Section):
             *checks.drawn_label_problems(data, self.Loss, arch),
             *checks.mixing_problems(data.Train),
             *checks.semi_supervised_problems(self.SSL, data, arch),
+            *component_problems(self, self.facts),
         ]
         if problems:
             raise ValidationError.from_exception_data("Config", problems)

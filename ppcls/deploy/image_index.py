@@ -20,7 +20,7 @@ from ppcls.deploy.predictor import Predictor
 from ppcls.deploy.results import NearestImages
 from ppcls.errors import UserError
 from ppcls.files import atomic_write, open_regular
-from ppcls.metric.reranking import reranked_similarities
+from ppcls.metric.functional.reranking import reranked_similarities
 
 Kind = Literal["flat", "hnsw"]
 Floats = NDArray[np.float32]

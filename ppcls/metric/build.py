@@ -1,11 +1,10 @@
-"""Builds metrics from their configs."""
+"""Computes several metrics over batches and ranks."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -13,20 +12,8 @@ import paddle
 from numpy.typing import NDArray
 from paddle import Tensor
 
-from ppcls.config.custom import CustomMetric
-from ppcls.config.objectives.distillation_losses import DistillationTopkAcc
-from ppcls.config.objectives.embedding import Precisionk, Recallk, mAP
-from ppcls.config.objectives.multi_label import AccuracyScore, ATTRMetric, HammingDistance, MultiLabelMAP
-from ppcls.config.sections.objective import (
-    CalibrationError,
-    ConfusionMatrix,
-    MetricSpec,
-    PerClassRecall,
-    TopkAcc,
-    TprAtFpr,
-)
-from ppcls.metric import multi_label, retrieval, single_label
-from ppcls.metric.retrieval import PLAIN_SEARCH, Search
+from ppcls.metric.base import Metric
+from ppcls.metric.functional.retrieval import PLAIN_SEARCH, Search
 from ppcls.outputs import LOGITS, Outputs, get_logits
 
 Count = Callable[[Outputs, Tensor], Tensor]
@@ -151,19 +138,18 @@ class Metrics:
         return dict(zip(self.names, values, strict=True))
 
 
-def build_metrics(specs: tuple[MetricSpec, ...], classes: int = 0, search: Search = PLAIN_SEARCH) -> Metrics:
-    """Builds metrics from their configs.
+def build_metrics(specs: tuple[Metric, ...], classes: int = 0, search: Search = PLAIN_SEARCH) -> Metrics:
+    """Builds the metrics of a list in the config.
 
     Args:
-        specs: Configs of the metrics.
+        specs: Metrics of the config.
         classes: Number of classes, for metrics with values per class.
         search: Settings of retrieval metrics.
 
     Raises:
         ValueError: There is no metric, or two metrics have the same name.
-        TypeError: An entry is not a metric.
     """
-    parts = tuple(_build(spec, classes, search) for spec in specs)
+    parts = tuple(spec.build(classes, search) for spec in specs)
     if not parts:
         raise ValueError("expected at least one metric, got none")
     metrics = Metrics(parts, specs[0].lower_is_better)
@@ -172,109 +158,11 @@ def build_metrics(specs: tuple[MetricSpec, ...], classes: int = 0, search: Searc
     return metrics
 
 
-def _build(spec: MetricSpec, classes: int, search: Search) -> CountMetric | GatheredMetric:
-    match spec:
-        case CustomMetric():
-            return GatheredMetric(spec.names, lambda rows: list(spec.compute(rows.outputs, rows.one_label)))
-        case DistillationTopkAcc():
-            count = _topk_of_model(spec.model_key, spec.topk)
-            return CountMetric(spec.names, len(spec.topk), count, _shares)
-        case TopkAcc():
-            topk = _of_logits(partial(single_label.topk_correct, topk=spec.topk))
-            return CountMetric(spec.names, len(spec.topk), topk, _shares)
-        case PerClassRecall():
-            per_class = tuple(f"recall_{k}" for k in range(classes)) if spec.each else ()
-            values = partial(_recall_values, per_class=spec.each)
-            return CountMetric(
-                (*spec.names, *per_class), 2 * classes, _of_logits(single_label.class_hits), values
-            )
-        case ConfusionMatrix():
-            per_class = tuple(f"{name}_{k}" for name in ("precision", "f1") for k in range(classes))
-            return CountMetric(
-                (*spec.names, *(per_class if spec.each else ())),
-                classes**2,
-                _of_logits(single_label.confusion),
-                lambda counts, _: [
-                    *single_label.macro_averages(counts),
-                    *(single_label.class_precision_and_f1(counts) if spec.each else ()),
-                ],
-            )
-        case CalibrationError():
-            return CountMetric(
-                spec.names,
-                3 * spec.bins,
-                _of_logits(partial(single_label.calibration_counts, bins=spec.bins)),
-                lambda counts, _: [single_label.calibration_error(counts)],
-            )
-        case AccuracyScore() if spec.base == "sample":
-            return CountMetric(spec.names, 1, _of_logits(multi_label.right_images), _shares)
-        case AccuracyScore():
-            return CountMetric(spec.names, 2, _count_labels, lambda counts, _: [float(counts[0] / counts[1])])
-        case HammingDistance():
-            return CountMetric(
-                spec.names, 2, _count_labels, lambda counts, _: [float(1.0 - counts[0] / counts[1])]
-            )
-        case MultiLabelMAP():
-            return GatheredMetric(
-                spec.names,
-                lambda rows: [multi_label.mean_average_precision(rows.outputs, rows.labels, spec.map_type)],
-            )
-        case ATTRMetric():
-            return GatheredMetric(
-                spec.names,
-                lambda rows: multi_label.attribute_measures(rows.outputs, rows.labels, spec.threshold),
-            )
-        case TprAtFpr():
-            return GatheredMetric(
-                spec.names,
-                lambda rows: [
-                    single_label.true_at_false_positives(rows.outputs, rows.labels[:, 0], spec.max_fpr)
-                ],
-            )
-        case Recallk() | Precisionk():
-            at = retrieval.precisions_at if isinstance(spec, Precisionk) else retrieval.recalls_at
-            return GatheredMetric(
-                spec.names,
-                lambda rows: at(
-                    rows.outputs, rows.labels[:, 0], spec.topk, rows.queries, rows.cameras, search
-                ),
-                search.output,
-            )
-        case mAP():
-            return GatheredMetric(
-                spec.names,
-                lambda rows: [
-                    retrieval.mean_average_precision(
-                        rows.outputs, rows.labels[:, 0], rows.queries, rows.cameras, search
-                    )
-                ],
-                search.output,
-            )
-    raise TypeError(f"{spec.kind} is not a metric")
-
-
-def _shares(counts: Floats, images: float) -> list[float]:
+def shares_of_images(counts: Floats, images: float) -> list[float]:
+    """Returns each count divided by the number of images."""
     return [float(count) / images for count in counts]
 
 
-def _recall_values(counts: Floats, _images: float, per_class: bool) -> list[float]:
-    recalls = single_label.recalls(counts)
-    return [float(np.nanmean(recalls)), float(np.nanmin(recalls)), *(recalls.tolist() if per_class else [])]
-
-
-def _of_logits(count: Callable[[Tensor, Tensor], Tensor]) -> Count:
+def from_logits(count: Callable[[Tensor, Tensor], Tensor]) -> Count:
+    """Returns a function of outputs and labels that calls ``count`` with the logits and the labels."""
     return lambda outputs, label: count(get_logits(outputs), label)
-
-
-def _topk_of_model(name: str, topk: tuple[int, ...]) -> Count:
-    def count(outputs: Outputs, label: Tensor) -> Tensor:
-        logits = outputs[name] if isinstance(outputs, dict) else outputs
-        return single_label.topk_correct(logits, label, topk)
-
-    return count
-
-
-def _count_labels(outputs: Outputs, label: Tensor) -> Tensor:
-    """Returns the number of correct labels and the number of all labels, [2] int64."""
-    right = multi_label.right_labels(get_logits(outputs), label)
-    return paddle.concat([right, paddle.full([1], label.size, "int64")])

@@ -1,106 +1,107 @@
-"""Implements metrics for images with several classes.
-
-A class counts as predicted if its sigmoid is above 0.5, or above the threshold of `attribute_measures`.
-"""
+"""Metrics for images with any number of labels."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import numpy as np
 from numpy.typing import NDArray
-from paddle import Tensor
+
+from ppcls.config.base.fields import Fraction
+from ppcls.metric.base import AcceptedLabels, DatasetMetric, Metric
+
+if TYPE_CHECKING:
+    from ppcls.metric.build import CountMetric
+    from ppcls.metric.functional.retrieval import Search
 
 
-def right_labels(logits: Tensor, label: Tensor) -> Tensor:
-    """Counts correct labels.
+class AccuracyScore(Metric):
+    """Share of correct labels, or of images whose labels are all correct.
 
-    Args:
-        logits: [B, C], any floating dtype.
-        label: [B, C] float. Values above 0.5 are positive.
-
-    Returns:
-        Number of correct labels, [1] int64, 0..B * C, on the device of ``logits``.
+    A class is predicted if its sigmoid probability is larger than 0.5.
     """
-    return _right(logits, label).sum().reshape([1])
+
+    labels: ClassVar[AcceptedLabels] = "several"
+    base: Literal["sample", "label"] = "label"
+    """Unit to count: `label` for the share of correct labels, `sample` for the share of images whose labels
+    are all correct."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Name of the metric, which depends on ``base``."""
+        return ("AccuracyScore" if self.base == "label" else "AccuracyScore_sample",)
+
+    def build(self, classes: int, search: Search) -> CountMetric:  # noqa: ARG002
+        """Returns the object that counts correct labels or images."""
+        from ppcls.metric.build import CountMetric, from_logits, shares_of_images
+        from ppcls.metric.functional.multi_label import count_labels, right_images
+
+        if self.base == "sample":
+            return CountMetric(self.names, 1, from_logits(right_images), shares_of_images)
+        return CountMetric(
+            self.names, 2, from_logits(count_labels), lambda counts, _: [float(counts[0] / counts[1])]
+        )
 
 
-def right_images(logits: Tensor, label: Tensor) -> Tensor:
-    """Returns the number of images whose labels are all correct, [1] int64.
+class ATTRMetric(DatasetMetric):
+    """Metrics of attribute recognition: ``mA`` and four averages over images.
 
-    See `right_labels` for the arguments.
+    For ``mA`` (Deng et al. 2014), the recalls of the positives and of the negatives of each class are
+    averaged, then these means are averaged over the classes. The recall is 0 if there are no such samples.
+    For the other metrics (Li et al. 2016, RAP), let P be the set of predicted classes of an image and T the
+    set of true classes. ``instance_accuracy``, ``instance_precision`` and ``instance_recall`` are the means
+    over images of ``|P & T|`` divided by ``|P | T|``, ``|P|`` and ``|T|``. A quotient with the divisor 0
+    counts as 0. ``instance_f1`` is the harmonic mean of instance precision and recall.
     """
-    return _right(logits, label).min(axis=-1).sum().reshape([1])
+
+    labels: ClassVar[AcceptedLabels] = "several"
+    threshold: Fraction = 0.5
+    """Probability threshold, 0 to 1. A class is predicted if its sigmoid probability is larger."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the five metrics."""
+        return ("mA", *(f"instance_{measure}" for measure in ("accuracy", "precision", "recall", "f1")))
+
+    def compute(self, scores: NDArray[Any], labels: NDArray[Any]) -> Sequence[float]:
+        """Returns the five values; see `DatasetMetric.compute`."""
+        from ppcls.metric.functional.multi_label import attribute_measures
+
+        return attribute_measures(scores, labels, self.threshold)
 
 
-def _right(logits: Tensor, label: Tensor) -> Tensor:
-    return ((logits.astype("float32") > 0.0) == (label > 0.5)).astype("int64")
+class HammingDistance(Metric):
+    """Share of wrong labels. Lower is better.
 
-
-def mean_average_precision(
-    scores: NDArray[np.float32], labels: NDArray[np.float64], kind: Literal["integral", "11point"]
-) -> float:
-    """Returns the mean of the average precisions of all classes that have positives.
-
-    The result does not depend on the order of images with equal scores.
-
-    Args:
-        scores: [N, C]. A higher score means that the class is more likely.
-        labels: [N, C], 0 or 1.
-        kind: Definition of the average precision. ``integral``: the sum of ``(R_n - R_(n-1)) * P_n`` over the
-            distinct scores, with recall ``R`` and precision ``P``. ``11point``: the mean, over the recalls 0,
-            0.1, …, 1, of the highest precision at this recall or above (Everingham et al. 2010, section 4.2).
-
-    Returns:
-        A value in 0..1; NaN if no class has positives, or if scores are not finite.
+    A class is predicted if its sigmoid probability is larger than 0.5.
     """
-    precisions = [
-        _average_precision(scores[:, k], labels[:, k], kind) for k in np.flatnonzero(labels.any(axis=0))
-    ]
-    return float(np.mean(precisions)) if precisions else float("nan")
+
+    labels: ClassVar[AcceptedLabels] = "several"
+    lower_is_better: ClassVar[bool] = True
+
+    def build(self, classes: int, search: Search) -> CountMetric:  # noqa: ARG002
+        """Returns the object that counts correct labels."""
+        from ppcls.metric.build import CountMetric, from_logits
+        from ppcls.metric.functional.multi_label import count_labels
+
+        return CountMetric(
+            self.names, 2, from_logits(count_labels), lambda counts, _: [float(1.0 - counts[0] / counts[1])]
+        )
 
 
-def _average_precision(score: NDArray[np.float32], label: NDArray[np.float64], kind: str) -> float:
-    if not np.isfinite(score).all():
-        return float("nan")
-    from sklearn.metrics import precision_recall_curve  # slow to import
+class MultiLabelMAP(DatasetMetric):
+    """Mean average precision: mean over classes of the average precision.
 
-    precision, recall, _ = precision_recall_curve(label, score)  # recall decreases from 1 to 0
-    if kind == "integral":
-        return float(-(np.diff(recall) * precision[:-1]).sum())
-    # Ignores the last point, because it does not correspond to an image. The tolerance allows for rounding
-    # errors of the recall.
-    best = [precision[:-1][recall[:-1] >= k / 10 - 1e-12].max() for k in range(11)]
-    return float(np.mean(best))
-
-
-def attribute_measures(
-    scores: NDArray[np.float32], labels: NDArray[np.float64], threshold: float
-) -> list[float]:
-    """Returns the five values of `ATTRMetric`; NaN if scores are not finite.
-
-    Args:
-        scores: Logits, [N, C].
-        labels: [N, C], 0 or 1.
-        threshold: A class counts as predicted if its sigmoid is above this threshold.
+    Classes without positive samples are ignored.
     """
-    if not len(scores) or not np.isfinite(scores).all():
-        return [float("nan")] * 5
-    from scipy.special import expit  # slow to import
 
-    true = labels > 0.5
-    predicted = expit(scores.astype(np.float64)) > threshold
-    recalls = [_shares((predicted == true) & kind, kind, axis=0) for kind in (true, ~true)]
-    accuracy, precision, recall = (
-        float(_shares(predicted & true, of, axis=1).mean()) for of in (predicted | true, predicted, true)
-    )
-    f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
-    return [float(np.mean(recalls)), accuracy, precision, recall, f1]
+    labels: ClassVar[AcceptedLabels] = "several"
+    map_type: Literal["integral", "11point"] = "integral"
+    """Definition of average precision: `integral`: area under the stepwise precision-recall curve; `11point`:
+    mean of the highest precisions at recalls of at least 0, 0.1 … 1 (PASCAL VOC 2007)."""
 
+    def compute(self, scores: NDArray[Any], labels: NDArray[Any]) -> Sequence[float]:
+        """Returns a list with the mean average precision; see `DatasetMetric.compute`."""
+        from ppcls.metric.functional.multi_label import mean_average_precision
 
-def _shares(part: NDArray[np.bool_], whole: NDArray[np.bool_], axis: int) -> NDArray[np.float64]:
-    """Returns the size of ``part`` divided by that of ``whole`` along an axis; 0 if ``whole`` is empty."""
-    parts = part.sum(axis=axis)
-    wholes = whole.sum(axis=axis)
-    shares: NDArray[np.float64] = np.divide(parts, wholes, out=np.zeros(len(parts)), where=wholes > 0)
-    return shares
+        return [mean_average_precision(scores, labels, self.map_type)]

@@ -1,159 +1,96 @@
-"""Implements metrics of embeddings for the retrieval of images with the same identity."""
+"""Metrics of embeddings for the retrieval of images with the same identity."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
+from pydantic import field_validator
 
-_BLOCK = 256  # number of queries that are processed together
-Floats = NDArray[np.float64]
+from ppcls.config.base.fields import Count
+from ppcls.metric.base import Metric
+
+if TYPE_CHECKING:
+    from ppcls.metric.build import GatheredMetric, Rows
+    from ppcls.metric.functional.retrieval import Search
 
 
-@dataclass(frozen=True)
-class Search:
-    """Settings for comparing images.
+class RetrievalMetric(Metric, abstract=True):
+    """Base class of retrieval metrics, which search the identity of each query image in a gallery.
 
-    Attributes:
-        output: Name of the model's output that is the embedding.
-        normalize: Whether the similarity of embeddings is their cosine. If False, it is their inner product.
-        binarize: Function that converts embeddings into hash codes of -1 and 1: ``sign``, or ``round`` for
-            values from 0 to 1; None for no conversion.
-        rerank: Whether to use `ppcls.metric.reranking.reranked_similarities`.
+    Without Query and Gallery in the config, each image is a query, and all other images are its gallery. By
+    default, the gallery is ranked by the cosine of the embeddings. Queries without another image of their
+    identity are ignored.
     """
 
-    output: str = "features"
-    normalize: bool = True
-    binarize: Literal["sign", "round"] | None = None
-    rerank: bool = False
+    whole_dataset: ClassVar[bool] = True
+    on_embeddings: ClassVar[bool] = True
+
+    def rank(self, rows: Rows, search: Search) -> list[float]:
+        """Returns one value for each of ``names``.
+
+        Args:
+            rows: Embeddings, identities and cameras of all images.
+            search: Settings for comparing embeddings.
+        """
+        raise NotImplementedError(f"{self.kind} does not define rank")
+
+    def build(self, classes: int, search: Search) -> GatheredMetric:  # noqa: ARG002
+        """Returns the object that gathers the embeddings, and calls `rank`."""
+        from ppcls.metric.build import GatheredMetric
+
+        return GatheredMetric(self.names, lambda rows: self.rank(rows, search), search.output)
 
 
-PLAIN_SEARCH = Search()
+class Recallk(RetrievalMetric):
+    """Share of queries with an image of the same identity among the ``k`` nearest images.
 
-
-def recalls_at(
-    features: NDArray[np.float32],
-    labels: Floats,
-    topk: tuple[int, ...],
-    queries: int | None = None,
-    cameras: NDArray[np.int64] | None = None,
-    search: Search = PLAIN_SEARCH,
-) -> list[float]:
-    """Returns recall@k: the share of queries that have their identity among the ``k`` nearest images.
-
-    If images have equal similarities, images of other identities are ranked first. So the result does not
-    depend on the order of images.
-
-    Args:
-        features: Embeddings, [N, D].
-        labels: Identities, [N].
-        topk: Values of k, all >= 1.
-        queries: Number of queries. They are the first rows, and the other rows are the gallery. If None, each
-            row is a query, and all other rows are its gallery.
-        cameras: Number of the camera of each image, [N]. A query ignores images with its identity and its
-            camera. None if cameras are unknown.
-        search: Settings for comparing images.
-
-    Returns:
-        One value per k, 0..1. Queries whose identity has no image in the gallery are ignored; NaN if there
-        are no other queries.
-    """
-    similarities = _queries(features, labels, queries, cameras, search)
-    ahead = [int((others >= matches.max()).sum()) for matches, others in similarities]
-    return [float(np.mean(np.array(ahead) < k)) if ahead else float("nan") for k in topk]
-
-
-def precisions_at(
-    features: NDArray[np.float32],
-    labels: Floats,
-    topk: tuple[int, ...],
-    queries: int | None = None,
-    cameras: NDArray[np.int64] | None = None,
-    search: Search = PLAIN_SEARCH,
-) -> list[float]:
-    """Returns precision@k: the mean share of images with the query's identity among the ``k`` nearest images.
-
-    See `recalls_at` for the arguments, ignored queries and equal similarities. If the gallery has fewer than
-    ``k`` images, the missing images count as wrong.
-    """
-    shares: list[list[float]] = []
-    for matches, others in _queries(features, labels, queries, cameras, search):
-        matches = np.sort(matches)[::-1]
-        rank = np.arange(len(matches)) + len(others) - np.searchsorted(np.sort(others), matches, side="left")
-        shares.append([float((rank < k).sum()) / k for k in topk])
-    return np.mean(shares, axis=0).tolist() if shares else [float("nan")] * len(topk)
-
-
-def mean_average_precision(
-    features: NDArray[np.float32],
-    labels: Floats,
-    queries: int | None = None,
-    cameras: NDArray[np.int64] | None = None,
-    search: Search = PLAIN_SEARCH,
-) -> float:
-    """Returns the mean of the average precisions of all queries.
-
-    The average precision of a query is the mean of the precisions at all images with the query's identity.
-    The precision at an image is the share of images with this identity among all images that are at least as
-    similar to the query. See `recalls_at` for the arguments and ignored queries.
+    Among equally near images, those of other identities come first.
     """
 
-    def precision(matches: NDArray[np.float32], others: NDArray[np.float32]) -> float:
-        matches = np.sort(matches)
-        others = np.sort(others)
-        hits = len(matches) - np.searchsorted(matches, matches, side="left")
-        return float(np.mean(hits / (hits + len(others) - np.searchsorted(others, matches, side="left"))))
+    topk: tuple[Count, ...] = (1, 5)
+    """One value of k, or a list of values."""
 
-    similarities = _queries(features, labels, queries, cameras, search)
-    precisions = [precision(matches, others) for matches, others in similarities]
-    return float(np.mean(precisions)) if precisions else float("nan")
+    @field_validator("topk", mode="before")
+    @classmethod
+    def _to_tuple(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, int) else value
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names such as ``("recall1", "recall5")``."""
+        return tuple(f"recall{k}" for k in self.topk)
 
-def _queries(
-    features: NDArray[np.float32],
-    labels: Floats,
-    queries: int | None,
-    cameras: NDArray[np.int64] | None,
-    search: Search,
-) -> Iterator[tuple[NDArray[np.float32], NDArray[np.float32]]]:
-    """Yields the similarities of each query to images of its identity, and to images of other identities."""
-    # The gallery starts at the row `first`.
-    count, first = (len(labels), 0) if queries is None else (queries, queries)
-    vectors = _comparable_vectors(features, search)
-    reranked = None
-    if search.rerank:
-        from ppcls.metric.reranking import reranked_similarities  # imports SciPy, which is slow
+    def rank(self, rows: Rows, search: Search) -> list[float]:
+        """Returns one recall per value of k; see `RetrievalMetric.rank`."""
+        from ppcls.metric.functional.retrieval import recalls_at
 
-        reranked = reranked_similarities(_unit(vectors), queries)
-    for begin in range(0, count, _BLOCK):
-        end = min(begin + _BLOCK, count)
-        similar = vectors[begin:end] @ vectors[first:].T if reranked is None else reranked[begin:end]
-        same = labels[begin:end, None] == labels[first:]
-        matches = same.copy()
-        if queries is None:  # a query must not match itself
-            matches[np.arange(len(matches)), np.arange(begin, end)] = False
-        if cameras is not None:
-            matches &= cameras[begin:end, None] != cameras[first:]
-        for row, match, identical in zip(similar, matches, same, strict=True):
-            if match.any():
-                yield row[match], row[~identical]
+        return recalls_at(rows.outputs, rows.labels[:, 0], self.topk, rows.queries, rows.cameras, search)
 
 
-def _unit(features: NDArray[np.float32]) -> NDArray[np.float32]:
-    length = np.linalg.norm(features, axis=1, keepdims=True)
-    unit: NDArray[np.float32] = (features / np.maximum(length, 1e-12)).astype(np.float32)
-    return unit
+class Precisionk(Recallk):
+    """Mean over queries of the share of images of the same identity among the ``k`` nearest images.
+
+    Among equally near images, those of other identities come first.
+    """
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names such as ``("precision1", "precision5")``."""
+        return tuple(f"precision{k}" for k in self.topk)
+
+    def rank(self, rows: Rows, search: Search) -> list[float]:
+        """Returns one precision per value of k; see `RetrievalMetric.rank`."""
+        from ppcls.metric.functional.retrieval import precisions_at
+
+        return precisions_at(rows.outputs, rows.labels[:, 0], self.topk, rows.queries, rows.cameras, search)
 
 
-def _comparable_vectors(features: NDArray[np.float32], search: Search) -> NDArray[np.float32]:
-    """Returns vectors whose inner products are the similarities of images."""
-    features = _unit(features) if search.normalize else features
-    match search.binarize:
-        case "sign":
-            return np.sign(features).astype(np.float32)
-        case "round":
-            return (2 * np.rint(features) - 1).astype(np.float32)
-    return features
+class mAP(RetrievalMetric):  # noqa: N801 - PaddleClas's name
+    """Mean over queries of the average precision of the ranked images."""
+
+    def rank(self, rows: Rows, search: Search) -> list[float]:
+        """Returns a list with the mean average precision; see `RetrievalMetric.rank`."""
+        from ppcls.metric.functional.retrieval import mean_average_precision
+
+        labels = rows.labels[:, 0]
+        return [mean_average_precision(rows.outputs, labels, rows.queries, rows.cameras, search)]

@@ -1,177 +1,228 @@
-"""Implements metrics for images with one class."""
+"""Metrics for images with one class."""
 
 from __future__ import annotations
 
-import numpy as np
-import paddle
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
 from numpy.typing import NDArray
-from paddle import Tensor
-from paddle.nn import functional as F
+from pydantic import field_validator
+from pydantic_core import InitErrorDetails
 
-Floats = NDArray[np.float64]
-PROBABILITY_UNIT = 2.0**-30
+from ppcls.config.base.component import RunFacts
+from ppcls.config.base.fields import Bound, Count, Fraction, problem
+from ppcls.config.objectives.distillation import STUDENT
+from ppcls.metric.base import AcceptedLabels, DatasetMetric, Metric
+
+if TYPE_CHECKING:
+    from paddle import Tensor
+
+    from ppcls.metric.build import CountMetric
+    from ppcls.metric.functional.retrieval import Search
+    from ppcls.outputs import Outputs
+
+MAX_CONFUSION_CLASSES = 1000  # largest number of classes of a confusion matrix, which needs classes^2 entries
 
 
-def topk_correct(logits: Tensor, label: Tensor, topk: tuple[int, ...]) -> Tensor:
-    """Counts the rows whose label is among the ``k`` highest logits.
+class TopkAcc(Metric):
+    """Top-k accuracy: share of samples whose label is among the ``k`` highest logits."""
 
-    Args:
-        logits: [B, C], any floating dtype. `paddle.topk` determines the order of equal logits.
-        label: [B] int64; or [B, C] float, class probabilities, of which the largest one is the label.
-        topk: Values of k in 1..C.
+    topk: tuple[Count, ...] = (1, 5)
+    """One value of k, or a list of values."""
 
-    Returns:
-        One number per k, [len(topk)] int64, on the device of ``logits``.
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names such as ``("top1", "top5")``."""
+        return tuple(f"top{k}" for k in self.topk)
+
+    @field_validator("topk", mode="before")
+    @classmethod
+    def _to_tuple(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, int) else value
+
+    @field_validator("topk")
+    @classmethod
+    def _check_distinct(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if not value or len(set(value)) != len(value):
+            raise ValueError(f"expected one or more distinct integers, got {list(value)}")
+        return value
+
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        """Yields the conflicts of all metrics, and values of k that exceed the number of classes."""
+        yield from super().problems(facts, part)
+        for k in self.topk:
+            if k > facts.class_num:
+                yield problem(f"expected at most Arch.class_num ({facts.class_num}), got {k}", "topk")
+
+    def select_logits(self, outputs: Outputs) -> Tensor:
+        """Returns the logits among the outputs of the model, [B, C]."""
+        from ppcls.outputs import get_logits
+
+        return get_logits(outputs)
+
+    def build(self, classes: int, search: Search) -> CountMetric:  # noqa: ARG002
+        """Returns the object that counts the samples whose label is among the ``k`` highest logits."""
+        from ppcls.metric.build import CountMetric, shares_of_images
+        from ppcls.metric.functional.single_label import topk_correct
+
+        return CountMetric(
+            self.names,
+            len(self.topk),
+            lambda outputs, label: topk_correct(self.select_logits(outputs), label, self.topk),
+            shares_of_images,
+        )
+
+
+class DistillationTopkAcc(TopkAcc):
+    """``TopkAcc`` of one model. In evaluation, the model must be the student."""
+
+    multi_model: ClassVar[bool] = True
+    model_key: str
+    """Name of the model."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of `TopkAcc`. For models other than the student, they start with the name of the model."""
+        plain = super().names
+        return plain if self.model_key == STUDENT else tuple(f"{self.model_key}_{name}" for name in plain)
+
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        """Yields the conflicts of `TopkAcc`, and a model that is unknown or not evaluated."""
+        yield from super().problems(facts, part)
+        if not facts.members:
+            yield problem("needs several models; expected Arch.name: DistillationModel")
+        elif self.model_key not in facts.members:
+            known = ", ".join(facts.members)
+            yield problem(f"Arch.models has no model {self.model_key!r}; expected {known}")
+        elif part == "Eval" and self.model_key != facts.student:
+            text = f"only {facts.student!r} is evaluated; expected a loss or metric of only this model"
+            yield problem(text)
+
+    def select_logits(self, outputs: Outputs) -> Tensor:
+        """Returns the logits of the model, [B, C]. In evaluation, only the outputs of the student exist."""
+        return outputs[self.model_key] if isinstance(outputs, dict) else outputs
+
+
+class PerClassRecall(Metric):
+    """Mean and minimum of the recalls of all classes.
+
+    The mean is the balanced accuracy, in which each class has the same weight. Classes without images are
+    ignored.
     """
-    if label.ndim == 2:
-        label = label.argmax(axis=-1)
-    predicted = paddle.topk(logits.astype("float32"), max(topk), axis=-1)[1]
-    hit = (predicted == label.unsqueeze(-1)).astype("int64")
-    return paddle.stack([hit[:, :k].sum() for k in topk])
+
+    whole_dataset: ClassVar[bool] = True
+    each: bool = False
+    """Also report the recall of each class, as `recall_0`, `recall_1` and so on."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the mean and the minimum."""
+        return ("recall_mean", "recall_min")
+
+    def build(self, classes: int, search: Search) -> CountMetric:  # noqa: ARG002
+        """Returns the object that counts correct predictions and images per class."""
+        from ppcls.metric.build import CountMetric, from_logits
+        from ppcls.metric.functional.single_label import class_hits, summarize_recalls
+
+        per_class = tuple(f"recall_{k}" for k in range(classes)) if self.each else ()
+        return CountMetric(
+            (*self.names, *per_class),
+            2 * classes,
+            from_logits(class_hits),
+            lambda counts, _: summarize_recalls(counts, self.each),
+        )
 
 
-def class_hits(logits: Tensor, label: Tensor) -> Tensor:
-    """Counts correct predictions and images per class. See `topk_correct` for the arguments.
+class ConfusionMatrix(Metric):
+    """Precision, recall and F1 from the confusion matrix, averaged over classes that occur or are predicted.
 
-    Returns:
-        [2 * C] int64, on the device of ``logits``: numbers of correct predictions, then numbers of images.
+    The values equal those of scikit-learn with ``average="macro"``. The recall of a class without images, and
+    the precision of a class without predictions, is 0. Supports at most 1,000 classes. ``tools/eval.py
+    --confusion FILE`` writes the matrix.
     """
-    label, predicted = _classes(logits, label)
-    classes = logits.shape[-1]
-    right = paddle.where(predicted == label, label, paddle.full_like(label, classes))
-    return paddle.concat(
-        [paddle.bincount(labels, minlength=classes)[:classes] for labels in (right, label)]
-    ).astype("int64")
+
+    whole_dataset: ClassVar[bool] = True
+    each: bool = False
+    """Also report precision and F1 of each class, as `precision_0`, `f1_0` and so on."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the three averages."""
+        return ("macro_precision", "macro_recall", "macro_f1")
+
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        """Yields the conflicts of all metrics, and a matrix that is too large."""
+        yield from super().problems(facts, part)
+        if facts.class_num > MAX_CONFUSION_CLASSES:
+            yield problem(
+                f"expected at most {MAX_CONFUSION_CLASSES} classes, but Arch.class_num is {facts.class_num}"
+            )
+
+    def build(self, classes: int, search: Search) -> CountMetric:  # noqa: ARG002
+        """Returns the object that counts the confusion matrix."""
+        from ppcls.metric.build import CountMetric, from_logits
+        from ppcls.metric.functional.single_label import class_precision_and_f1, confusion, macro_averages
+
+        per_class = tuple(f"{name}_{k}" for name in ("precision", "f1") for k in range(classes))
+        return CountMetric(
+            (*self.names, *(per_class if self.each else ())),
+            classes**2,
+            from_logits(confusion),
+            lambda counts, _: [
+                *macro_averages(counts),
+                *(class_precision_and_f1(counts) if self.each else ()),
+            ],
+        )
 
 
-def confusion(logits: Tensor, label: Tensor) -> Tensor:
-    """Returns the confusion matrix, flattened to [C * C] int64. Rows are labels, and columns are predictions.
+class CalibrationError(Metric):
+    """Expected calibration error, ``ece`` (Guo et al. 2017, section 2). Lower is better.
 
-    See `topk_correct` for the arguments.
+    The images are divided into bins of equal width by the probability of the predicted class. The error of a
+    bin is the absolute difference between its accuracy and its mean probability. The metric is the mean error
+    over all images.
     """
-    label, predicted = _classes(logits, label)
-    classes = logits.shape[-1]
-    # Rows with non-finite logits may have no highest logit. They have no predicted class and are not counted.
-    known = (predicted >= 0) & (predicted < classes)
-    pair = paddle.where(known, label * classes + predicted, paddle.full_like(label, classes**2))
-    return paddle.bincount(pair, minlength=classes**2)[: classes**2].astype("int64")
+
+    lower_is_better: ClassVar[bool] = True
+    whole_dataset: ClassVar[bool] = True
+    bins: Annotated[int, Bound(gt=0, le=1000)] = 15
+    """Number of bins into which the probabilities from 0 to 1 are divided."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Name of the metric."""
+        return ("ece",)
+
+    def build(self, classes: int, search: Search) -> CountMetric:  # noqa: ARG002
+        """Returns the object that counts images by the probability of their predicted class."""
+        from ppcls.metric.build import CountMetric, from_logits
+        from ppcls.metric.functional.single_label import calibration_counts, calibration_error
+
+        return CountMetric(
+            self.names,
+            3 * self.bins,
+            from_logits(partial(calibration_counts, bins=self.bins)),
+            lambda counts, _: [calibration_error(counts)],
+        )
 
 
-def _classes(logits: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns labels and predicted classes, [B] int64 each."""
-    if label.ndim == 2:
-        label = label.argmax(axis=-1)
-    return label, paddle.topk(logits.astype("float32"), 1, axis=-1)[1].squeeze(-1)
+class TprAtFpr(DatasetMetric):
+    """For two classes, the largest recall of the second class at a limited false positive rate."""
 
+    labels: ClassVar[AcceptedLabels] = "one"
+    max_fpr: Fraction = 0.001
+    """Maximum false positive rate, 0 to 1: share of the images of the first class that are predicted as the
+    second class."""
 
-def recalls(counts: Floats) -> Floats:
-    """Returns the recall of each class, [C]; NaN for classes without images.
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        """Yields the conflicts of all metrics, and another number of classes than two."""
+        yield from super().problems(facts, part)
+        if facts.class_num != 2:
+            yield problem(f"expected two classes, but Arch.class_num is {facts.class_num}")
 
-    Args:
-        counts: Sum of the results of `class_hits`, [2 * C].
-    """
-    right, images = counts.reshape(2, -1)
-    result: Floats = np.divide(right, images, out=np.full(len(images), np.nan), where=images > 0)
-    return result
+    def compute(self, scores: NDArray[Any], labels: NDArray[Any]) -> Sequence[float]:
+        """Returns a list with the recall; see `DatasetMetric.compute`."""
+        from ppcls.metric.functional.single_label import true_at_false_positives
 
-
-def macro_averages(counts: Floats) -> list[float]:
-    """Returns precision, recall and F1, averaged over classes.
-
-    Classes that neither occur nor are predicted are ignored. A quotient with denominator 0 is 0.
-
-    Args:
-        counts: Sum of the results of `confusion`, [C * C].
-    """
-    shares, occurs = _class_shares(counts)
-    return [float(values[occurs].mean()) for values in shares]
-
-
-def class_precision_and_f1(counts: Floats) -> list[float]:
-    """Returns the precisions of all classes, followed by the F1 scores of all classes, [2 * C].
-
-    The values of classes that neither occur nor are predicted are NaN.
-
-    Args:
-        counts: Sum of the results of `confusion`, [C * C].
-    """
-    (precision, _, f1), occurs = _class_shares(counts)
-    return [
-        value if known else float("nan")
-        for values in (precision, f1)
-        for value, known in zip(values.tolist(), occurs, strict=True)
-    ]
-
-
-def _class_shares(counts: Floats) -> tuple[list[Floats], NDArray[np.bool_]]:
-    """Returns precision, recall and F1 of each class, and True for classes that occur or are predicted."""
-    classes = round(len(counts) ** 0.5)
-    matrix = counts.reshape(classes, classes)
-    right = matrix.diagonal()
-    images = matrix.sum(axis=1)
-    predictions = matrix.sum(axis=0)
-    shares = [(right, predictions), (right, images), (2 * right, images + predictions)]
-    return [_quotient(above, below) for above, below in shares], images + predictions > 0
-
-
-def _quotient(above: Floats, below: Floats) -> Floats:
-    quotient: Floats = np.divide(above, below, out=np.zeros(len(above)), where=below > 0)
-    return quotient
-
-
-def calibration_counts(logits: Tensor, label: Tensor, bins: int) -> Tensor:
-    """Counts images by the probability of their predicted class.
-
-    The interval from 0 to 1 is divided into equal bins. See `topk_correct` for the other arguments.
-
-    Args:
-        logits: [B, C].
-        label: [B] int64, or [B, C] float.
-        bins: Number of bins.
-
-    Returns:
-        [3 * bins] int64, on the device of ``logits``: the number of images in each bin, then the numbers of
-        correct predictions, then the sums of the probabilities. Probabilities are in units of
-        ``PROBABILITY_UNIT`` and rounded to integers, so the sums do not depend on the order of images.
-    """
-    label, predicted = _classes(logits, label)
-    confidence = F.softmax(logits.astype("float32"), axis=-1).max(axis=-1)
-    # The probability of a prediction with non-finite logits counts as 0.
-    confidence = paddle.where(confidence.isfinite(), confidence, paddle.zeros_like(confidence))
-    place = ((confidence * bins).ceil().astype("int64") - 1).clip(min=0, max=bins - 1)
-    one_hot = F.one_hot(place, bins).astype("int64")
-    units = (confidence.astype("float64") / PROBABILITY_UNIT).round().astype("int64")
-    columns = paddle.stack([paddle.ones_like(label), (predicted == label).astype("int64"), units], axis=1)
-    return (columns.unsqueeze(-1) * one_hot.unsqueeze(1)).sum(axis=0).flatten()
-
-
-def calibration_error(counts: Floats) -> float:
-    """Returns the expected calibration error.
-
-    Args:
-        counts: Sum of the results of `calibration_counts`, [3 * bins].
-    """
-    images, right, units = counts.reshape(3, -1)
-    return float(np.abs(right - units * PROBABILITY_UNIT).sum() / images.sum())
-
-
-def true_at_false_positives(
-    scores: NDArray[np.float32], labels: NDArray[np.float64], max_fpr: float
-) -> float:
-    """Returns the highest true positive rate for which the false positive rate is at most ``max_fpr``.
-
-    Args:
-        scores: Logits of two classes, [N, 2]. The second class is positive.
-        labels: [N], 0 or 1.
-        max_fpr: Maximum false positive rate, 0..1.
-
-    Returns:
-        A rate in 0..1; NaN if there are no positives or no negatives, or if scores are not finite.
-    """
-    if len(np.unique(labels)) < 2 or not np.isfinite(scores).all():
-        return float("nan")
-    # roc_curve returns rates for decreasing thresholds. No image is above the first threshold.
-    from sklearn.metrics import roc_curve  # slow to import
-
-    false, true, _ = roc_curve(labels, scores[:, 1] - scores[:, 0], drop_intermediate=False)
-    return float(true[false <= max_fpr].max())
+        return [true_at_false_positives(scores, labels, self.max_fpr)]

@@ -20,7 +20,7 @@ from ppcls.cli import index as index_cli
 from ppcls.deploy.image_index import ImageIndex, load_index
 from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
-from ppcls.metric.reranking import reranked_similarities
+from ppcls.metric.functional.reranking import reranked_similarities
 
 Run = Callable[..., tuple[int, list[str], str]]
 

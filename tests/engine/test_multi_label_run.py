@@ -22,7 +22,6 @@ from ppcls.cli import infer as infer_cli
 from ppcls.cli import train as cli
 from ppcls.cli.eval import evaluate
 from ppcls.config.load import validate
-from ppcls.config.objectives.multi_label import ATTRMetric
 from ppcls.data.index.read import read_index
 from ppcls.data.transforms.numpy_ops import run as apply_chain
 from ppcls.data.transforms.specs import plan_chain
@@ -30,6 +29,7 @@ from ppcls.deploy.predictor import Predictor
 from ppcls.engine.core.networks import build_network
 from ppcls.engine.evaluation.evaluate import EvalResult
 from ppcls.errors import UserError
+from ppcls.metric.multi_label import ATTRMetric
 from ppcls.registry import ARCHITECTURES
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import EvalRecord

@@ -9,8 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ppcls.config.objectives.multi_label import MultiLabelAsymmetricLoss, MultiLabelLoss
-from ppcls.config.sections.objective import BCELoss, CELoss, TopkAcc
+from ppcls.config.sections.objective import BCELoss, CELoss
 from ppcls.loss.build import build_criterion
+from ppcls.metric.single_label import TopkAcc
 
 quick = settings(deadline=None, max_examples=40)
 

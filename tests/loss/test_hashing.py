@@ -8,12 +8,7 @@ import numpy as np
 import paddle
 import pytest
 
-from ppcls.config.objectives.embedding import (
-    DCHLoss,
-    DSHSDLoss,
-    LCDSHLoss,
-    PairwiseCosface,
-)
+from ppcls.config.objectives.embedding import DCHLoss, DSHSDLoss, LCDSHLoss, PairwiseCosface
 from ppcls.config.sections.objective import LossSpec
 from ppcls.loss.build import build_criterion
 

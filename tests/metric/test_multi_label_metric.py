@@ -21,9 +21,9 @@ from sklearn.metrics import (
     recall_score,
 )
 
-from ppcls.config.objectives.multi_label import AccuracyScore, ATTRMetric, HammingDistance, MultiLabelMAP
 from ppcls.metric.build import Rows, build_metrics
-from ppcls.metric.multi_label import attribute_measures, mean_average_precision
+from ppcls.metric.functional.multi_label import attribute_measures, mean_average_precision
+from ppcls.metric.multi_label import AccuracyScore, ATTRMetric, HammingDistance, MultiLabelMAP
 
 
 @st.composite

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score
 
-from ppcls.config.objectives.embedding import Precisionk, Recallk, mAP
-from ppcls.metric import retrieval
 from ppcls.metric.build import Rows, build_metrics
-from ppcls.metric.retrieval import Search
+from ppcls.metric.functional import retrieval
+from ppcls.metric.functional.retrieval import Search
+from ppcls.metric.retrieval import Precisionk, Recallk, mAP
 
 
 @st.composite

@@ -11,17 +11,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix, precision_recall_fscore_support
+from specs import section_problems
 
-from ppcls.config.sections.objective import (
-    CalibrationError,
-    CELoss,
-    ConfusionMatrix,
-    PerClassRecall,
-    TopkAcc,
-    TprAtFpr,
-)
 from ppcls.metric.build import Rows, build_metrics
-from ppcls.metric.single_label import confusion, true_at_false_positives
+from ppcls.metric.functional.single_label import confusion, true_at_false_positives
+from ppcls.metric.single_label import CalibrationError, ConfusionMatrix, PerClassRecall, TopkAcc, TprAtFpr
 
 
 @settings(deadline=None, max_examples=60)
@@ -62,8 +56,6 @@ def test_metrics_without_or_with_repeated_name_are_rejected():
         build_metrics(())
     with pytest.raises(ValueError, match="listed twice: top1"):
         build_metrics((TopkAcc(), TopkAcc(topk=1)))
-    with pytest.raises(TypeError, match="CELoss is not a metric"):
-        build_metrics((CELoss(),))
 
 
 @settings(deadline=None, max_examples=50)
@@ -174,3 +166,15 @@ def test_tpr_at_fpr_is_built_for_two_classes():
     labels = np.array([[1.0], [1.0], [0.0], [0.0], [0.0], [0.0]])
     assert metrics.values(np.zeros(0), 6, {"logits": Rows(scores, labels)}) == {"TprAtFpr": 1.0}
     assert true_at_false_positives(scores, labels[:, 0], 0.2) == 0.5
+
+
+@pytest.mark.parametrize(("topk", "values"), [(3, (3,)), ([1, 3], (1, 3))])
+def test_topk_accepts_one_or_several_integers(topk, values):
+    assert TopkAcc().topk == (1, 5)
+    assert TopkAcc.model_validate({"topk": topk}).topk == values
+
+
+@pytest.mark.parametrize("topk", [0, True, [1, 0], [1.5], [], [1, 1]])
+def test_topk_other_values_are_reported(topk):
+    (place,) = section_problems(TopkAcc, {"topk": topk})
+    assert place.startswith("topk")

@@ -1,4 +1,4 @@
-"""Losses and metrics for several models, with ``Arch.name: DistillationModel``."""
+"""Losses for several models, with ``Arch.name: DistillationModel``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pydantic import Field
 from pydantic_core import InitErrorDetails
 
 from ppcls.config.base.fields import Decay, Fraction, NonNegative, Number, Positive, Section, problem
-from ppcls.config.objectives.distillation import STUDENT, DistillationModel
+from ppcls.config.objectives.distillation import DistillationModel
 from ppcls.config.objectives.multi_label import MultiLabelLoss
-from ppcls.config.sections.objective import CELoss, Labels, Loss, LossSpec, Metric, MetricSpec, TopkAcc
+from ppcls.config.sections.objective import CELoss, Labels, Loss, LossSpec
 
 
 class DistillationLossSpec(LossSpec):
@@ -187,39 +187,24 @@ class DistillationDISTLoss(LogitPairLoss):
     """Weight of the correlation over the images of a batch, computed for each class."""
 
 
-class DistillationTopkAcc(TopkAcc):
-    """``TopkAcc`` of one model. In evaluation, the model must be the student."""
-
-    multi_model: ClassVar[bool] = True
-    model_key: str
-    """Name of the model."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of `TopkAcc`. For models other than the student, they start with the name of the model."""
-        plain = super().names
-        return plain if self.model_key == STUDENT else tuple(f"{self.model_key}_{name}" for name in plain)
-
-
-def distillation_problems(arch: Section, loss: Loss, metric: Metric) -> Iterator[InitErrorDetails]:
-    """Yields conflicts of the model with losses and metrics that use several models."""
+def distillation_problems(arch: Section, loss: Loss) -> Iterator[InitErrorDetails]:
+    """Yields conflicts of the model with losses that use several models."""
     models = arch if isinstance(arch, DistillationModel) else None
-    specs: list[tuple[tuple[str | int, ...], LossSpec | MetricSpec]] = [
-        ((section, split, position, spec.kind), spec)
-        for section, parts in (("Loss", loss), ("Metric", metric))
+    specs: list[tuple[tuple[str | int, ...], LossSpec]] = [
+        (("Loss", split, position, spec.kind), spec)
         for split in ("Train", "Eval")
-        for position, spec in enumerate(getattr(parts, split))
+        for position, spec in enumerate(getattr(loss, split))
     ]
     for where, spec in specs:
-        if not isinstance(spec, (DistillationLossSpec, DistillationTopkAcc)):
+        if not isinstance(spec, DistillationLossSpec):
             continue
-        names = spec.names if isinstance(spec, DistillationLossSpec) else (spec.model_key,)
+        names = spec.names
         if models is None:
             yield problem("needs several models; expected Arch.name: DistillationModel", *where)
         elif missing := [name for name in names if name not in models.members]:
             known = ", ".join(models.members)
             yield problem(f"Arch.models has no model {missing[0]!r}; expected {known}", *where)
-        elif isinstance(spec, DistillationLossSpec) and (text := _layer_problem(spec, models)):
+        elif text := _layer_problem(spec, models):
             yield problem(text, *where)
         elif where[1] == "Eval" and (isinstance(spec, ModelPairLoss) or set(names) != {models.student}):
             text = f"only {models.student!r} is evaluated; expected a loss or metric of only this model"

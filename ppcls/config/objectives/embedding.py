@@ -1,11 +1,10 @@
-"""Losses and metrics of embedding models, ``Arch.name: RecModel``."""
+"""Losses of embedding models, ``Arch.name: RecModel``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import field_validator
 from pydantic_core import InitErrorDetails
 
 from ppcls.config.base.fields import (
@@ -19,7 +18,7 @@ from ppcls.config.base.fields import (
 from ppcls.config.objectives.rec_model import RecModel
 from ppcls.config.sections.dataset import MultiLabelDataset
 from ppcls.config.sections.loader import DataLoader, QueryAndGallery
-from ppcls.config.sections.objective import Labels, Loss, LossSpec, Metric, MetricSpec
+from ppcls.config.sections.objective import Labels, Loss, LossSpec
 
 
 class TripletLossV2(LossSpec):
@@ -148,57 +147,10 @@ class DSHSDLoss(LossSpec):
     """Train with several labels per image. Only False is supported."""
 
 
-class RetrievalSpec(MetricSpec):
-    """Base class of retrieval metrics, which search the identity of each query image in a gallery.
-
-    Without Query and Gallery in the config, each image is a query, and all other images are its gallery. By
-    default, the gallery is ranked by the cosine of the embeddings. Queries without another image of their
-    identity are ignored.
-    """
-
-    whole_dataset: ClassVar[bool] = True
-
-
-class Recallk(RetrievalSpec):
-    """Share of queries with an image of the same identity among the ``k`` nearest images.
-
-    Among equally near images, those of other identities come first.
-    """
-
-    topk: tuple[Count, ...] = (1, 5)
-    """One value of k, or a list of values."""
-
-    @field_validator("topk", mode="before")
-    @classmethod
-    def _to_tuple(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, int) else value
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names such as ``("recall1", "recall5")``."""
-        return tuple(f"recall{k}" for k in self.topk)
-
-
-class Precisionk(Recallk):
-    """Mean over queries of the share of images of the same identity among the ``k`` nearest images.
-
-    Among equally near images, those of other identities come first.
-    """
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names such as ``("precision1", "precision5")``."""
-        return tuple(f"precision{k}" for k in self.topk)
-
-
-class mAP(RetrievalSpec):  # noqa: N801 - PaddleClas's name
-    """Mean over queries of the average precision of the ranked images."""
-
-
 def embedding_problems(
-    arch: Section, loss: Loss, metric: Metric, data: DataLoader, retrieval: bool
+    arch: Section, loss: Loss, data: DataLoader, retrieval: bool
 ) -> Iterator[InitErrorDetails]:
-    """Yields conflicts of the model and its data with losses and metrics that need embeddings or classes.
+    """Yields conflicts of the model and its data with losses that need embeddings or classes.
 
     Args:
         arch: Section of the model that is evaluated.
@@ -214,18 +166,6 @@ def embedding_problems(
                 yield from _center_problems(spec, rec, where)
             if headless and not spec.on_embeddings and not (split == "Eval" and retrieval):
                 yield problem("needs classes; add a Head to Arch", *where)
-        for position, measure in enumerate(getattr(metric, split)):
-            if headless and not isinstance(measure, RetrievalSpec):
-                text = "needs classes; add a Head to Arch"
-                yield problem(text, "Metric", split, position, measure.kind)
-    for position, measure in enumerate(metric.Eval):
-        if isinstance(measure, RetrievalSpec) != retrieval:
-            text = (
-                "needs classes; expected Recallk or mAP, because Global.eval_mode is retrieval"
-                if retrieval
-                else "expected Global.eval_mode: retrieval"
-            )
-            yield problem(text, "Metric", "Eval", position, measure.kind)
     if retrieval and rec is None:
         yield problem("retrieval needs embeddings; expected Arch.name: RecModel", "Global", "eval_mode")
     if isinstance(data.Eval, QueryAndGallery) and not retrieval:

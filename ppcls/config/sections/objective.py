@@ -1,16 +1,14 @@
-"""The sections ``Loss``, ``Metric`` and ``SSL``, and losses and metrics for one label per image."""
+"""The sections ``Loss`` and ``SSL``, and losses for one label per image."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from ppcls.config.base.fields import (
-    Bound,
-    Count,
     Decay,
     Fraction,
     Keyed,
@@ -22,10 +20,9 @@ from ppcls.config.base.fields import (
     Spec,
     error_at,
 )
-from ppcls.registry import LOSSES, METRICS
+from ppcls.registry import LOSSES
 
 Labels = Literal["one", "several", "any"]  # number of labels that an image may have
-MAX_CONFUSION_CLASSES = 1000  # largest number of classes of a confusion matrix, which needs classes^2 entries
 
 
 class LossSpec(Spec):
@@ -34,7 +31,7 @@ class LossSpec(Spec):
     Attributes:
         labels: Number of labels per image that the loss accepts.
         multi_model: Whether the loss needs several models, as in ``Arch.name: DistillationModel``.
-        whole_dataset: See `MetricSpec`.
+        whole_dataset: Always False; see `ppcls.metric.base.Metric`.
         on_embeddings: Whether the loss compares embeddings. Its labels may then be any numbers.
         has_weights: Whether the loss has trainable layers.
     """
@@ -46,27 +43,6 @@ class LossSpec(Spec):
     has_weights: ClassVar[bool] = False
     weight: Number = 1.0
     """Factor of this loss in the sum of all losses."""
-
-
-class MetricSpec(Spec):
-    """Base class of metrics.
-
-    Attributes:
-        labels: Number of labels per image that the metric accepts.
-        multi_model: Whether the metric needs several models, as in ``Arch.name: DistillationModel``.
-        lower_is_better: Whether smaller values are better.
-        whole_dataset: Whether the metric needs all samples at once. Such a metric has no value per batch.
-    """
-
-    labels: ClassVar[Labels] = "one"
-    multi_model: ClassVar[bool] = False
-    lower_is_better: ClassVar[bool] = False
-    whole_dataset: ClassVar[bool] = False
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the values that the metric reports."""
-        return (self.kind,)
 
 
 ClassWeight = tuple[NonNegative, ...] | Literal["balanced", "effective_number"]
@@ -144,94 +120,6 @@ class BCELoss(LossSpec):
     mixed from two images can have two present classes."""
 
 
-def _to_tuple(value: Any) -> Any:
-    return (value,) if isinstance(value, int) else value
-
-
-class TopkAcc(MetricSpec):
-    """Top-k accuracy: share of samples whose label is among the ``k`` highest logits."""
-
-    topk: tuple[Count, ...] = (1, 5)
-    """One value of k, or a list of values."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names such as ``("top1", "top5")``."""
-        return tuple(f"top{k}" for k in self.topk)
-
-    _to_tuple = field_validator("topk", mode="before")(_to_tuple)
-
-    @field_validator("topk")
-    @classmethod
-    def _check_distinct(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if not value or len(set(value)) != len(value):
-            raise ValueError(f"expected one or more distinct integers, got {list(value)}")
-        return value
-
-
-class PerClassRecall(MetricSpec):
-    """Mean and minimum of the recalls of all classes.
-
-    The mean is the balanced accuracy, in which each class has the same weight. Classes without images are
-    ignored.
-    """
-
-    whole_dataset: ClassVar[bool] = True
-    each: bool = False
-    """Also report the recall of each class, as `recall_0`, `recall_1` and so on."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the mean and the minimum."""
-        return ("recall_mean", "recall_min")
-
-
-class ConfusionMatrix(MetricSpec):
-    """Precision, recall and F1 from the confusion matrix, averaged over classes that occur or are predicted.
-
-    The values equal those of scikit-learn with ``average="macro"``. The recall of a class without images, and
-    the precision of a class without predictions, is 0. Supports at most 1,000 classes. ``tools/eval.py
-    --confusion FILE`` writes the matrix.
-    """
-
-    whole_dataset: ClassVar[bool] = True
-    each: bool = False
-    """Also report precision and F1 of each class, as `precision_0`, `f1_0` and so on."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the three averages."""
-        return ("macro_precision", "macro_recall", "macro_f1")
-
-
-class CalibrationError(MetricSpec):
-    """Expected calibration error, ``ece`` (Guo et al. 2017, section 2). Lower is better.
-
-    The images are divided into bins of equal width by the probability of the predicted class. The error of a
-    bin is the absolute difference between its accuracy and its mean probability. The metric is the mean error
-    over all images.
-    """
-
-    lower_is_better: ClassVar[bool] = True
-    whole_dataset: ClassVar[bool] = True
-    bins: Annotated[int, Bound(gt=0, le=1000)] = 15
-    """Number of bins into which the probabilities from 0 to 1 are divided."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Name of the metric."""
-        return ("ece",)
-
-
-class TprAtFpr(MetricSpec):
-    """For two classes, the largest recall of the second class at a limited false positive rate."""
-
-    whole_dataset: ClassVar[bool] = True
-    max_fpr: Fraction = 0.001
-    """Maximum false positive rate, 0 to 1: share of the images of the first class that are predicted as the
-    second class."""
-
-
 class SSL(Section):
     """Semi-supervised training with DataLoader.UnLabelTrain (FixMatch, Sohn et al. 2020).
 
@@ -255,17 +143,3 @@ class Loss(Section):
     """Losses of training; default: CELoss."""
     Eval: tuple[Annotated[LossSpec, Keyed(LOSSES)], ...] = Field((CELoss(),), min_length=1)
     """Losses of evaluation; default: CELoss."""
-
-
-class Metric(Section):
-    """Metrics of training and evaluation."""
-
-    Train: tuple[Annotated[MetricSpec, Keyed(METRICS)], ...] = ()
-    """Metrics to compute on the batches of training; default: none."""
-    Eval: tuple[Annotated[MetricSpec, Keyed(METRICS)], ...] = Field((TopkAcc(),), min_length=1)
-    """Metrics to compute in evaluation; default: TopkAcc. The first metric selects the best model."""
-
-    @field_validator("Train", mode="before")
-    @classmethod
-    def _accept_none(cls, value: object) -> object:
-        return () if value is None else value

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from ppcls.config.base.fields import Positive, Section
-from ppcls.config.custom import CustomMetric
 from ppcls.errors import UserError
 from ppcls.files import write_text
+from ppcls.metric.base import DatasetMetric
 
 TEMPERATURE_FILE = "temperature.json"  # in the checkpoint folder
 _RANGE = (0.05, 20.0)  # range of temperatures
@@ -27,14 +27,12 @@ class Temperature(Section):
     temperature: Positive
 
 
-class TemperatureScaling(CustomMetric):
+class TemperatureScaling(DatasetMetric, abstract=True):  # not a metric of configs
     """Metric that fits the temperature with the lowest negative log-likelihood.
 
     The method is that of Guo et al. 2017, section 4.2: ``softmax(logits / temperature)``. For several labels
     per image, the sigmoid replaces the softmax. The predicted classes do not change.
     """
-
-    labels: ClassVar[Any] = "any"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -42,7 +40,7 @@ class TemperatureScaling(CustomMetric):
         return ("temperature", "nll", "nll_scaled", "ece", "ece_scaled")
 
     def compute(self, scores: NDArray[Any], labels: NDArray[Any]) -> Sequence[float]:
-        """Returns one value per name; see `CustomMetric.compute`."""
+        """Returns one value per name; see `DatasetMetric.compute`."""
         from scipy.optimize import minimize_scalar  # slow to import
 
         logits = scores.astype(np.float64)

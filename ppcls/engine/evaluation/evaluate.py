@@ -23,7 +23,7 @@ from ppcls.engine.evaluation.outcomes import OutcomeCollector, append_rows
 from ppcls.errors import UserError
 from ppcls.loss.build import Criterion, build_criterion
 from ppcls.metric.build import Metrics, Rows, build_metrics
-from ppcls.metric.retrieval import Search
+from ppcls.metric.functional.retrieval import Search
 from ppcls.outputs import Outputs, get_logits, zero_loss
 from ppcls.report.record import Outcomes
 from ppcls.runtime.collectives import all_reduce, gather_rows

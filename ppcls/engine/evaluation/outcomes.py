@@ -7,8 +7,8 @@ import paddle
 from numpy.typing import NDArray
 from paddle import Tensor
 
-from ppcls.config.sections.objective import MAX_CONFUSION_CLASSES
 from ppcls.data.loaders.batch import Batch
+from ppcls.metric.single_label import MAX_CONFUSION_CLASSES
 from ppcls.report.record import Mistake, Outcomes
 from ppcls.runtime.collectives import all_reduce, gather_rows
 

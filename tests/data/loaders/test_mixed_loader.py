@@ -48,7 +48,7 @@ from ppcls.data.transforms.specs import (
     plan_chain,
 )
 from ppcls.loss.build import build_criterion
-from ppcls.metric.single_label import topk_correct
+from ppcls.metric.functional.single_label import topk_correct
 
 CLASSES = 7
 SIZE = 21

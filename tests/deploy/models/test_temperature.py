@@ -15,7 +15,7 @@ from ppcls.config.load import dump_config
 from ppcls.deploy.models.source import find_source
 from ppcls.deploy.models.temperature import TemperatureScaling, expected_calibration_error, read_temperature
 from ppcls.errors import UserError
-from ppcls.metric.single_label import calibration_counts, calibration_error
+from ppcls.metric.functional.single_label import calibration_counts, calibration_error
 
 RANDOM = np.random.default_rng(0)
 

@@ -12,7 +12,7 @@ from paddle import nn
 from small_tree import small_tree
 
 from ppcls.config.load import validate
-from ppcls.config.sections.objective import CELoss, TopkAcc
+from ppcls.config.sections.objective import CELoss
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.sampling.order import Cursor, Order
 from ppcls.data.sampling.sampler import SequentialSampler
@@ -23,6 +23,7 @@ from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import train_step
 from ppcls.loss.build import build_criterion
 from ppcls.metric.build import build_metrics
+from ppcls.metric.single_label import TopkAcc
 from ppcls.runtime.start import Runtime
 
 RNG = np.random.default_rng(3)

@@ -9,7 +9,7 @@ import paddle
 import pytest
 from small_net import MemoryLoader, make_state
 
-from ppcls.config.sections.objective import CELoss, TopkAcc
+from ppcls.config.sections.objective import CELoss
 from ppcls.config.sections.run import AMP
 from ppcls.engine.core.precision import build_precision
 from ppcls.engine.cuda_graph.graphed_forward import GraphedForward
@@ -17,6 +17,7 @@ from ppcls.engine.cuda_graph.graphed_step import GraphedStep
 from ppcls.engine.evaluation.evaluate import Evaluator
 from ppcls.loss.build import build_criterion
 from ppcls.metric.build import build_metrics
+from ppcls.metric.single_label import TopkAcc
 
 CRITERION, METRICS = build_criterion((CELoss(),)), build_metrics((TopkAcc(topk=(1,)),))
 

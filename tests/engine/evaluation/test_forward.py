@@ -6,12 +6,13 @@ import pytest
 from paddle import nn
 from small_net import CLASSES, MemoryLoader, evaluate
 
-from ppcls.config.sections.objective import CELoss, TopkAcc
+from ppcls.config.sections.objective import CELoss
 from ppcls.config.sections.run import AMP
 from ppcls.engine.core.precision import FP32, AmpO1, AmpO2, Precision
 from ppcls.engine.evaluation.evaluate import EvalResult
 from ppcls.loss.build import build_criterion
 from ppcls.metric.build import build_metrics
+from ppcls.metric.single_label import TopkAcc
 
 CRITERION, METRICS = build_criterion((CELoss(),)), build_metrics((TopkAcc(topk=(1,)),))
 

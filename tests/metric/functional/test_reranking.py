@@ -7,10 +7,10 @@ import pytest
 
 from ppcls.config.compat import config_warnings
 from ppcls.config.load import load_config
-from ppcls.config.objectives.embedding import Recallk, mAP
-from ppcls.metric import reranking, retrieval
 from ppcls.metric.build import Rows, build_metrics
-from ppcls.metric.retrieval import Search
+from ppcls.metric.functional import reranking, retrieval
+from ppcls.metric.functional.retrieval import Search
+from ppcls.metric.retrieval import Recallk, mAP
 
 
 def unit_vectors(count: int, size: int = 8, seed: int = 3) -> np.ndarray:

@@ -1,0 +1,1 @@
+"""Formulas of metrics, on tensors and arrays."""
