@@ -17,42 +17,70 @@ endif
 REQUIREMENTS := $(if $(filter gpu,$(DEVICE)),requirements.txt,requirements-cpu.txt)
 RUN := .venv/bin/python
 RUN26 := .venv-paddle26/bin/python
-# READY exists if the virtual environment is complete. Make rebuilds the environment if one of the INPUTS changes.
+# READY exists if the virtual environment has what users need, READY_DEV if it also has the tools for tests and checks.
+# Make installs again if one of the inputs changes.
 READY := .venv/ready-$(DEVICE)
+READY_DEV := .venv/ready-$(DEVICE)-dev
 READY26 := .venv-paddle26/ready
-INPUTS := requirements-common.txt requirements-dev.txt requirements-reference.txt pyproject.toml
+DEV_INPUTS := requirements-dev.txt requirements-reference.txt
 
-# $(call install,VENV,REQUIREMENTS) creates a virtual environment with the requirements and ppcls itself.
-# compileall uses all cores, pip only one. It fails at files that are templates or for other Python versions.
-define install
+# $(call create,VENV) creates an empty virtual environment. uv creates and fills it faster than pip; it is optional.
+# $(call install,VENV,ARGUMENTS) installs packages, and prints the progress. compileall uses all cores, pip only one; it
+# fails at files that are templates or for other Python versions.
+UV := $(shell command -v uv)
+# Of pip's hundreds of lines, shows the downloads above 1 MB, the installation, and everything that is not routine.
+SHORTEN := /^ *(Collecting|Processing|Requirement|Looking|Obtaining|Using|Preparing|Installing build|Getting|Checking if|Building|Created|Stored|Attempting|Found existing|Uninstalling|Successfully|WARNING: Location)/ {next} \
+	/^ *Downloading/ && !/ MB\)/ {next} \
+	/^Installing collected/ {$$0 = "Installing " NF - 3 " packages"} \
+	{print; fflush()}
+define create
 @"$(PYTHON)" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' 2>/dev/null || { \
 	echo "make: expected Python 3.10 to 3.12, but '$(PYTHON)' is $$("$(PYTHON)" --version 2>&1 | tail -1);" \
 		"choose another one, for example: make setup PYTHON=python3.11" >&2; exit 1; }
 @echo "$(1): new virtual environment, $$("$(PYTHON)" --version)"
 @"$(PYTHON)" -m venv --clear $(1)
-@echo "$(1): installing $(2) and requirements-dev.txt (a few minutes the first time)"
-@$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -r $(2) -r requirements-dev.txt
-@$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-reference.txt
-@$(1)/bin/python -m compileall -qq -j 0 $(1)/lib || true
-@$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
-@touch $@
-@echo "$(1): ready"
 endef
+ifneq ($(UV),)
+install = VIRTUAL_ENV=$(abspath $(1)) "$(UV)" pip install $(2)
+else
+install = $(1)/bin/python -m pip install --disable-pip-version-check --no-compile --progress-bar off $(2) 2>&1 | awk '$(SHORTEN)'
+endif
 
-.PHONY: help setup quickstart visualdl test test-slow test-models test-reliability test-hostile fuzz lint test-gpu test-paddle26 docs requirements wheel clean
+.PHONY: help setup setup-dev quickstart visualdl test test-slow test-models test-reliability test-hostile fuzz lint test-gpu test-paddle26 docs requirements wheel clean
 
 help: ## list the targets
 	@echo "make TARGET [PYTHON=python3.11] [DEVICE=cpu|gpu]   (now: PYTHON=$(PYTHON) DEVICE=$(DEVICE))"
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1|\2/p' Makefile | while IFS='|' read -r goal text; do \
 		printf '  %-17s %s\n' "$$goal" "$$text"; done
 
-setup: $(READY) ## create .venv with Paddle, DALI, ppcls and the development tools
+setup: $(READY) ## create .venv with Paddle, DALI and ppcls: all that users need
 
-$(READY): $(REQUIREMENTS) $(INPUTS)
-	$(call install,.venv,$(REQUIREMENTS))
+setup-dev: $(READY_DEV) ## also install the tools for tests and checks (about twice the size)
 
-$(READY26): requirements.txt $(INPUTS)
-	$(call install,.venv-paddle26,requirements.txt)
+$(READY): $(REQUIREMENTS) pyproject.toml
+	$(call create,.venv)
+	@echo ".venv: installing $(REQUIREMENTS) (two minutes and 2.5 GB the first time)"
+	@$(call install,.venv,-r $(REQUIREMENTS))
+	@$(RUN) -m compileall -qq -j 0 .venv/lib || true
+	@$(call install,.venv,--no-deps --editable .)
+	@touch $@
+	@echo ".venv: ready; activate it with: source .venv/bin/activate"
+
+$(READY_DEV): $(READY) $(DEV_INPUTS)
+	@echo ".venv: installing requirements-dev.txt (two minutes the first time)"
+	@$(call install,.venv,-r $(REQUIREMENTS) -r requirements-dev.txt)
+	@$(call install,.venv,--no-deps -r requirements-reference.txt)
+	@$(RUN) -m compileall -qq -j 0 .venv/lib || true
+	@touch $@
+	@echo ".venv: ready for tests and checks"
+
+$(READY26): requirements.txt $(DEV_INPUTS) pyproject.toml
+	$(call create,.venv-paddle26)
+	@$(call install,.venv-paddle26,-r requirements.txt -r requirements-dev.txt)
+	@$(call install,.venv-paddle26,--no-deps -r requirements-reference.txt)
+	@$(RUN26) -m compileall -qq -j 0 .venv-paddle26/lib || true
+	@$(call install,.venv-paddle26,--no-deps --editable .)
+	@touch $@
 
 # The tests start hundreds of processes, which would otherwise compile the code again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -80,31 +108,31 @@ visualdl: setup ## show the run of the quick start in VisualDL on http://localho
 	@[ -d $(QUICKSTART)/visualdl ] || { echo "make: $(QUICKSTART) has no run yet; run 'make quickstart' first" >&2; exit 1; }
 	.venv/bin/visualdl --logdir $(QUICKSTART) --port 8040
 
-test: setup ## run the tests that need no GPU
+test: setup-dev ## run the tests that need no GPU
 	$(RUN) -m pytest -m "not gpu and not slow and not reliability and not table" $(PARALLEL)
 
-test-slow: setup ## run the slow tests, for example of several processes, kills and a lost machine
+test-slow: setup-dev ## run the slow tests, for example of several processes, kills and a lost machine
 	$(RUN) -m pytest -m "slow and not gpu" $(PARALLEL)
 
-test-models: setup ## compare all models with PaddleClas's names, costs, initial states and logits (four minutes)
+test-models: setup-dev ## compare all models with PaddleClas's names, costs, initial states and logits (four minutes)
 	$(RUN) -m pytest -m "table" tests/arch tests/test_zoo.py
 
 RELIABILITY := tests/reliability tests/engine/test_stop.py tests/runtime/test_watchdog.py
 
-test-reliability: setup ## run the fault tests and write output/reliability.txt (15 minutes)
+test-reliability: setup-dev ## run the fault tests and write output/reliability.txt (15 minutes)
 	$(RUN) -m pytest -m "not gpu" $(PARALLEL) --figures output/reliability.txt $(RELIABILITY)
 
-test-hostile: setup ## test runs and the server with hostile files, requests and terminals (five minutes)
+test-hostile: setup-dev ## test runs and the server with hostile files, requests and terminals (five minutes)
 	$(RUN) -m pytest -m "hostile and not gpu" $(PARALLEL)
 
 MINUTES ?= 60
 JOBS ?= 1
 
-fuzz: setup ## fuzz the readers of files and requests; MINUTES=60 per target, JOBS=2 at once, results in output/fuzz
+fuzz: setup-dev ## fuzz the readers of files and requests; MINUTES=60 per target, JOBS=2 at once, results in output/fuzz
 	@$(RUN) -m pip install --quiet --disable-pip-version-check "atheris>=3,<4"
 	$(RUN) tests/reliability/fuzz/run.py --minutes $(MINUTES) --jobs $(JOBS) $(TARGETS)
 
-lint: setup ## check style, types, imports, folders, names and words
+lint: setup-dev ## check style, types, imports, folders, names and words
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
@@ -113,13 +141,13 @@ lint: setup ## check style, types, imports, folders, names and words
 	.venv/bin/proselint check *.md docs/*.md
 	$(RUN) .ci/check_source.py
 
-test-gpu: setup ## run the tests that need an NVIDIA GPU
+test-gpu: setup-dev ## run the tests that need an NVIDIA GPU
 	$(RUN) -m pytest -m gpu
 
 test-paddle26: $(READY26) ## run the tests that need no GPU with PaddlePaddle 2.6.2, installed in .venv-paddle26
 	$(RUN26) -m pytest -m "not gpu and not reliability and not table" $(PARALLEL)
 
-docs: setup ## write docs/config.md and docs/models.md, and build the website; a broken link is an error
+docs: setup-dev ## write docs/config.md and docs/models.md, and build the website; a broken link is an error
 	$(RUN) -m ppcls.config.reference docs/config.md
 	@$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
 	@$(RUN) .ci/docs_source.py
@@ -127,9 +155,9 @@ docs: setup ## write docs/config.md and docs/models.md, and build the website; a
 	@echo "site/index.html"
 
 requirements: ## write requirements*.txt from pyproject.toml
-	@"$(PYTHON)" .ci/requirements.py
+	@$(RUN) .ci/requirements.py
 
-wheel: setup ## build the package: dist/*.whl and dist/*.tar.gz
+wheel: setup-dev ## build the package: dist/*.whl and dist/*.tar.gz
 	$(RUN) -m build
 
 clean: ## remove virtual environments and caches, but not dataset/ and output/

@@ -18,6 +18,23 @@ def test_requirements_files_agree_with_pyproject() -> None:
     assert found.returncode == 0, found.stderr.decode()
 
 
+def test_requirements_list_the_core_packages_first_and_each_package_once() -> None:
+    lines = [
+        line for line in (ROOT / "requirements.txt").read_text().splitlines() if line[:1] not in ("#", "")
+    ]
+    names = [re.split(r"[<>=;\[]", line)[0] for line in lines]
+    assert names[:5] == ["paddlepaddle-gpu", "nvidia-dali-cuda120", "pyyaml", "numpy", "visualdl"]
+    assert len(names) == len(set(names))
+
+
+def test_package_is_imported_beside_a_folder_of_the_same_name(tmp_path: Path) -> None:
+    """A clone is a folder named ppcls, which Python finds as a namespace package in its parent folder."""
+    (tmp_path / "ppcls").mkdir()
+    code = "import ppcls; print(ppcls.__version__)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.strip() == ppcls.__version__, done.stderr
+
+
 def test_requirements_check_names_a_file_that_differs(tmp_path: Path) -> None:
     (tmp_path / ".ci").mkdir()
     for name in ("pyproject.toml", ".ci/requirements.py"):
