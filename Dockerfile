@@ -2,7 +2,10 @@
 # CPU: docker build --target cpu -t ppcls:cpu .
 # GPU: docker build --target gpu -t ppcls:gpu .      with PyPI's Paddle 2.6.2, for GPUs with compute capability 6.1 to 8.6
 #      docker build --target gpu --build-arg PADDLE_INDEX=https://www.paddlepaddle.org.cn/packages/stable/cu126/ \
-#          --build-arg PADDLE=paddlepaddle-gpu==3.3.1 -t ppcls:gpu .      for newer GPUs
+#          --build-arg PADDLE=paddlepaddle-gpu==3.3.1 -t ppcls:gpu .      for 8.9 and 9.0 (RTX 40, H100); for 10.0 and
+#          later (B200, RTX 50), replace cu126 with cu129
+# Serve: docker build --target serve -t ppcls:serve .
+#      docker run --rm -p 8000:8000 -v "$PWD/runs/pets:/model:ro" ppcls:serve
 # Run: docker run --rm --user "$(id -u)" -v "$PWD:/data" ppcls:cpu train pictures --output runs/pets
 #      with GPUs: docker run --gpus all --shm-size=8g … ppcls:gpu …
 # Downloaded weights are in /cache; -v ppcls-cache:/cache keeps them for the next container.
@@ -25,6 +28,13 @@ USER 1000
 WORKDIR /data
 ENTRYPOINT ["ppcls"]
 CMD ["--help"]
+
+# Answers on port 8000 with the model that is mounted at /model. Docker reports it as healthy while /ready answers 200.
+FROM cpu AS serve
+EXPOSE 8000
+HEALTHCHECK --interval=30s --timeout=5s --start-period=60s \
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/ready', timeout=4)"]
+CMD ["serve", "--model", "/model", "--host", "0.0.0.0", "--log-format", "json"]
 
 # This image has CUDA 11.8 and cuDNN 8, which Paddle 2.6.2 needs. Ubuntu 22.04 has Python 3.10.
 FROM nvidia/cuda:11.8.0-cudnn8-runtime-ubuntu22.04 AS gpu

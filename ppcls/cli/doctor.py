@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import platform
@@ -25,7 +24,10 @@ from ppcls.runtime.hardware import Driver, read_driver, usable_cores
 from ppcls.runtime.paddle_import import advise_library
 
 Status = Literal["ok", "note", "error"]
-_INDEX = "https://www.paddlepaddle.org.cn/packages/stable/cu126/"
+_INDEX = "https://www.paddlepaddle.org.cn/packages/stable/"
+_BLACKWELL = (10, 0)  # first compute capability without kernels in Paddle's builds for CUDA 12.6
+_DALI = "nvidia-dali-cuda120"
+_DALI_CUDA = 12  # major version of CUDA that this build of DALI needs
 _EXTRAS = {
     "onnx": ("onnxruntime", "paddle2onnx"),
     "openvino": ("openvino", "nncf"),
@@ -57,6 +59,32 @@ for card in range(paddle.device.cuda.device_count() if gpu else 0):
 paddle.set_device("cpu")
 report["cpu"] = float((paddle.arange(8, dtype="float32") + 1.0).square().sum()) == 204.0
 print("\\n" + json.dumps(report))
+"""
+
+
+# Runs in a separate process, because a driver that does not suit DALI can end the process. Its argument is
+# the number of GPUs. It decodes one JPEG on the CPU and one per GPU, and prints one error or "" for each.
+_DALI_PROBE = """
+import json, sys
+import cv2
+import numpy as np
+from nvidia.dali import fn, pipeline_def
+encoded = cv2.imencode(".jpg", np.full((48, 64, 3), 128, np.uint8))[1].reshape(-1)
+@pipeline_def(batch_size=1, num_threads=1)
+def decode(device):
+    jpegs = fn.external_source(lambda: [encoded])
+    return fn.resize(fn.decoders.image(jpegs, device=device), size=(32, 32))
+problems = []
+for number in (None, *range(int(sys.argv[1]))):
+    try:
+        pipeline = decode("cpu" if number is None else "mixed", device_id=number)
+        pipeline.build()
+        (images,) = pipeline.run()
+        shape = tuple(images.shape()[0])
+        problems.append("" if shape == (32, 32, 3) else f"decoded an image of shape {shape}")
+    except RuntimeError as error:
+        problems.append(str(error).strip().splitlines()[-1])
+print("\\n" + json.dumps(problems))
 """
 
 
@@ -113,7 +141,11 @@ def _checks() -> Iterator[Check]:
     else:
         sys.stderr.write("loading Paddle ...\n")
         yield from check_paddle(driver, probe_paddle())
-    yield check_dali()
+    if _version(_DALI):
+        sys.stderr.write("starting DALI ...\n")
+        yield from check_dali(driver, probe_dali(0 if driver is None else len(driver.cards)))
+    else:
+        yield from check_dali(driver, None)
     yield from check_extras()
     if driver is not None:
         yield check_tensorrt()
@@ -163,8 +195,8 @@ def check_dependencies() -> Check:
     except metadata.PackageNotFoundError:
         return Check("packages", "note", "not checked, because ppcls is not installed", _INSTALL)
     for requirement in requirements:
-        if requirement.name.startswith("nvidia-dali"):
-            continue
+        if requirement.name == _DALI:
+            continue  # see `check_dali`
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
         version = _version(requirement.name)
@@ -235,8 +267,12 @@ def check_paddle(driver: Driver | None, probe: dict[str, Any] | str | None) -> I
         yield Check("Paddle", "error", f"{text}; it computes wrong numbers", advice)
     else:
         yield Check("Paddle", "ok", text)
+    if untested := _describe_untested(probe["version"]):
+        yield Check("Paddle version", "note", untested, advice)
     if driver is None:
         return
+    if probe["cuda"] and (problem := describe_old_driver(driver, probe["cuda"])):
+        yield Check("Paddle and CUDA", *problem)
     if not probe["cuda"]:
         yield Check(
             "Paddle on GPU", "error", "this build cannot use GPUs", f"pip uninstall paddlepaddle; {advice}"
@@ -256,6 +292,48 @@ def check_paddle(driver: Driver | None, probe: dict[str, Any] | str | None) -> I
             yield Check(f"Paddle on GPU {number}", "ok", "usable")
 
 
+def _describe_untested(version: str) -> str:
+    """Returns a message if ppcls was not tested with this version of Paddle; else ""."""
+    from packaging.requirements import Requirement
+
+    try:
+        requirements = [Requirement(text) for text in metadata.requires("ppcls") or []]
+    except metadata.PackageNotFoundError:
+        return ""  # `check_dependencies` reports this
+    pins = [item.specifier for item in requirements if item.name.startswith("paddlepaddle")]
+    if any(pin.contains(version, prereleases=True) for pin in pins):
+        return ""
+    return f"{version} is installed, but ppcls is tested with {' and '.join(sorted(map(str, pins)))}"
+
+
+def describe_old_driver(driver: Driver, needed: str) -> tuple[Status, str, str] | None:
+    """Returns status, result and fix if the driver is older than a build for a version of CUDA; else None.
+
+    Within one major version, CUDA runs on older drivers ("minor version compatibility", NVIDIA's guide *CUDA
+    Compatibility*), except for programs that compile kernels at run time for the newer version.
+
+    Args:
+        driver: Driver of the machine.
+        needed: Version of CUDA of the build, such as ``12.6``.
+    """
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        build = Version(needed)
+        supported = Version(driver.cuda)
+    except InvalidVersion:
+        return None
+    if build <= supported:
+        return None
+    text = (
+        f"this build is for CUDA {needed}, and the driver {driver.version} supports CUDA up to {driver.cuda}"
+    )
+    if build.major > supported.major:
+        return "error", text, f"update the driver to one for CUDA {needed} or later"
+    fix = f"update the driver to one for CUDA {needed} if kernels fail to start"
+    return "note", f"{text}; most programs run on older drivers of the same major version", fix
+
+
 def advise_paddle(driver: Driver | None) -> str:
     """Returns instructions to install the build of Paddle that suits the GPUs."""
     if driver is None or not driver.cards:
@@ -264,15 +342,73 @@ def advise_paddle(driver: Driver | None) -> str:
         return "pip install '.[gpu]' in the folder of ppcls (CUDA 11.8 and cuDNN 8 must be installed)"
     low, high = (".".join(map(str, capability)) for capability in PYPI_GPU_CAPABILITIES)
     limits = f"PyPI's 2.6.2 supports compute capability {low} to {high} only"
-    return f"pip install paddlepaddle-gpu==3.3.1 -i {_INDEX} (docs/gpu.md); {limits}"
+    # Builds for CUDA 12.6 have no kernels for RTX 50 and B200, and those for 12.9 need a newer driver.
+    newest = max(card.capability for card in driver.cards)
+    build = "cu129" if newest >= _BLACKWELL else "cu126"
+    return f"pip install paddlepaddle-gpu==3.3.1 -i {_INDEX}{build}/ (docs/gpu.md); {limits}"
 
 
-def check_dali() -> Check:
-    """Checks that NVIDIA DALI is installed."""
-    version = _version("nvidia-dali-cuda120")
-    if version and importlib.util.find_spec("nvidia.dali") is not None:
-        return Check("DALI", "ok", version)
-    return Check("DALI", "error", "not installed", _INSTALL)
+def probe_dali(cards: int) -> list[str] | str:
+    """Runs one DALI pipeline on the CPU and one per GPU.
+
+    Args:
+        cards: Number of GPUs.
+
+    Returns:
+        An error or "" for the CPU and for each GPU; or the reason why DALI can't be started at all.
+    """
+    command = [sys.executable, "-c", _DALI_PROBE, str(cards)]
+    try:
+        done = subprocess.run(  # noqa: S603
+            command, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"not finished after {_PROBE_SECONDS} s"
+    if done.returncode == 0:
+        problems: list[str] = json.loads(done.stdout.splitlines()[-1])
+        return problems
+    lines = done.stderr.strip().splitlines()
+    return lines[-1] if lines and done.returncode > 0 else f"crashed with exit code {done.returncode}"
+
+
+def check_dali(driver: Driver | None, probe: list[str] | str | None) -> Iterator[Check]:
+    """Yields checks that NVIDIA DALI has a tested version, and runs on the CPU and on each GPU.
+
+    Args:
+        driver: Driver and its GPUs; None without a driver.
+        probe: Result of `probe_dali`; None if DALI is not installed.
+    """
+    from packaging.requirements import Requirement
+
+    version = _version(_DALI)
+    try:
+        pins = [Requirement(text) for text in metadata.requires("ppcls") or [] if text.startswith(_DALI)]
+    except metadata.PackageNotFoundError:
+        pins = []  # `check_dependencies` reports this
+    if probe is None:
+        yield Check("DALI", "error", "not installed", _INSTALL)
+        return
+    expected = ",".join(str(pin.specifier) for pin in pins)
+    if not all(pin.specifier.contains(version, prereleases=True) for pin in pins):
+        text = f"{version} is installed, but {expected} is required"
+        yield Check("DALI", "error", text, f"pip install '{_DALI}{expected}'")
+        return
+    yield Check("DALI", "ok", version)
+    if driver is not None and int(driver.cuda.partition(".")[0]) < _DALI_CUDA:
+        text = f"needs CUDA {_DALI_CUDA}, and the driver {driver.version} supports CUDA up to {driver.cuda}"
+        yield Check("DALI and CUDA", "error", text, f"update the driver to one for CUDA {_DALI_CUDA}")
+    if isinstance(probe, str):
+        yield Check("DALI pipeline", "error", f"cannot be started: {probe}", _INSTALL)
+        return
+    for number, problem in enumerate(probe):
+        device = "CPU" if number == 0 else f"GPU {number - 1}"
+        if problem:
+            fix = (
+                "reinstall DALI" if number == 0 else "update the driver, or train with Global.use_dali=False"
+            )
+            yield Check(f"DALI on {device}", "error", problem, fix)
+        else:
+            yield Check(f"DALI on {device}", "ok", "a pipeline decoded and resized an image")
 
 
 def check_extras() -> Iterator[Check]:

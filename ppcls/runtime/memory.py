@@ -55,6 +55,15 @@ class MemoryRequest:
     initial: int | None = None
     strategy: str = "auto_growth"
 
+    def describe_unused(self) -> str:
+        """Returns a note for a run without a GPU if the user set a share or limit of GPU memory; else ""."""
+        settings = [self.setting] if self.fraction is not None and not self.is_default else []
+        if self.limit is not None:
+            settings.append(LIMIT)
+        if not settings:
+            return ""
+        return f"{' and '.join(settings)} {'has' if len(settings) == 1 else 'have'} no effect without a GPU"
+
 
 def read_memory_request(
     fraction: float | None, use_dali: bool, variables: Mapping[str, str]

@@ -39,6 +39,7 @@ class Runtime:
         embedded: Whether the process continues after the run, for example a notebook.
         progress: Object to which the activities of the process are reported, for the watchdog.
         nodes: Number of machines.
+        memory_note: Note about settings of GPU memory that have no effect; "" if there are none.
     """
 
     rank: int = 0
@@ -53,6 +54,7 @@ class Runtime:
     embedded: bool = False
     progress: Progress = field(default_factory=Progress, compare=False, repr=False)
     nodes: int = 1
+    memory_note: str = ""
 
     @property
     def is_main(self) -> bool:
@@ -69,6 +71,7 @@ class Runtime:
         return (
             f"Paddle {paddle.__version__} on {device}, {processes}; {self.cores} cores per process: "
             f"Paddle uses {self.threads} threads{note}"
+            f"{f'; {self.memory_note}' if self.memory_note else ''}"
         )
 
     def synchronize(self) -> None:
@@ -129,6 +132,7 @@ def start(settings: Global, progress: Progress | None = None, embedded: bool = F
         embedded,
         progress,
         nodes=-(-launch.world_size // local_processes()),
+        memory_note=request.describe_unused() if device == "cpu" else "",
     )
 
 

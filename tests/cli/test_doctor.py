@@ -15,6 +15,7 @@ from ppcls.runtime.hardware import Driver, InstalledCard
 
 AMPERE = InstalledCard("A100", (8, 0), 40 << 10, 39 << 10)
 HOPPER = InstalledCard("H200", (9, 0), 140 << 10, 139 << 10)
+BLACKWELL = InstalledCard("RTX 5090", (12, 0), 32 << 10, 31 << 10)
 GPU_BUILD = {"version": "2.6.2", "cuda": "11.8", "cards": [""], "cpu": True}
 
 
@@ -39,6 +40,8 @@ def test_doctor_of_this_machine_finds_paddle(
     checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)}
     assert checks["Paddle"]["status"] == "ok"
     assert {"Python", "packages", "NVIDIA driver", "DALI", "CPU cores", "memory", "disk"} <= set(checks)
+    assert checks["DALI on CPU"]["result"] == "a pipeline decoded and resized an image"
+    assert "Paddle version" not in checks
 
 
 def test_doctor_fails_if_paddle_is_missing(
@@ -57,7 +60,8 @@ def test_doctor_fails_if_paddle_is_missing(
     [
         (None, "pip install '.[cpu]'"),
         (driver(AMPERE), "pip install '.[gpu]'"),
-        (driver(AMPERE, HOPPER), "-i https://www.paddlepaddle.org.cn/"),
+        (driver(AMPERE, HOPPER), "-i https://www.paddlepaddle.org.cn/packages/stable/cu126/ "),
+        (driver(HOPPER, BLACKWELL), "-i https://www.paddlepaddle.org.cn/packages/stable/cu129/ "),
     ],
 )
 def test_advice_fits_the_cards(cards: Driver | None, advice: str) -> None:
@@ -170,3 +174,46 @@ def test_tensorrt_is_a_note_if_it_cannot_be_used(
     monkeypatch.setattr(doctor, "find_tensorrt", lambda: problem)
     check = doctor.check_tensorrt()
     assert (check.status, check.fix) == (status, fix)
+
+
+def dali_checks(cards: Driver | None, probe: list[str] | str | None) -> dict[str, tuple[str, str, str]]:
+    return {check.name: (check.status, check.result, check.fix) for check in doctor.check_dali(cards, probe)}
+
+
+def test_dali_of_another_version_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_version", lambda name: "1.2.0")
+    status, result, fix = dali_checks(None, [""])["DALI"]
+    assert status == "error"
+    assert result.startswith("1.2.0 is installed, but ")
+    assert fix.startswith("pip install 'nvidia-dali-cuda120")
+    assert "2.4" in fix
+
+
+@pytest.mark.parametrize("cuda", ["11.8", "12.0"])
+def test_driver_for_an_older_cuda_is_an_error_for_dali(cuda: str) -> None:
+    old = Driver("520.61", cuda, (AMPERE,))
+    assert ("DALI and CUDA" in dali_checks(old, ["", ""])) == (cuda == "11.8")
+
+
+def test_each_device_of_dali_is_checked() -> None:
+    checks = dali_checks(driver(AMPERE, AMPERE), ["", "", "no kernel image is available"])
+    assert checks["DALI on CPU"][0] == "ok"
+    assert checks["DALI on GPU 0"][0] == "ok"
+    assert checks["DALI on GPU 1"][:2] == ("error", "no kernel image is available")
+    assert dali_checks(None, "crashed with exit code -11")["DALI pipeline"][0] == "error"
+
+
+@pytest.mark.parametrize(
+    ("cuda", "status"), [("11.8", None), ("12.4", None), ("12.6", "note"), ("13.0", "error"), ("", None)]
+)
+def test_driver_is_compared_with_the_cuda_of_the_build(cuda: str, status: str | None) -> None:
+    found = doctor.describe_old_driver(driver(AMPERE), cuda)  # supports CUDA 12.4
+    assert (None if found is None else found[0]) == status
+
+
+def test_version_of_paddle_that_was_not_tested_is_a_note() -> None:
+    build = {"version": "3.0.0", "cuda": "", "cards": [], "cpu": True}
+    assert any(
+        status == "note" and "3.0.0 is installed, but ppcls is tested with ==2.6.2 and ==3.3.1" in result
+        for status, result, _ in paddle_checks(None, build)
+    )

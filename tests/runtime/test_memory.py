@@ -377,3 +377,25 @@ def test_fraction_in_the_environment_becomes_a_limit() -> None:
     share, total, limit, left = json_output(run_code(code, **{FRACTION: "0.25"}))
     assert share == int(0.25 * total) == int(limit)
     assert not left, "a child process would take it for the user's"
+
+
+@pytest.mark.parametrize(
+    ("fraction", "variables", "note"),
+    [
+        (None, {}, ""),
+        (None, {"FLAGS_fraction_of_gpu_memory_to_use": "0.5"}, "FLAGS_fraction_of_gpu_memory_to_use has no"),
+        (0.5, {}, "Global.gpu_memory_fraction has no effect without a GPU"),
+        (
+            0.5,
+            {"FLAGS_gpu_memory_limit_mb": "100"},
+            "Global.gpu_memory_fraction and FLAGS_gpu_memory_limit_mb have no effect without a GPU",
+        ),
+    ],
+)
+def test_memory_settings_without_a_gpu_are_noted(
+    fraction: float | None, variables: dict[str, str], note: str
+) -> None:
+    for use_dali in (False, True):  # DALI's default share is not a setting of the user
+        text = read_memory_request(fraction, use_dali, variables).describe_unused()
+        assert text.startswith(note)
+        assert bool(text) == bool(note)
