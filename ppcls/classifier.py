@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import html
 import io
-import json
 import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,11 +17,13 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from ppcls import api
-from ppcls.cli.options import EVAL_FLAGS, TRAIN_FLAGS, Flag, flag_overrides
+from ppcls.cli.eval import read_checkpoint_config
+from ppcls.cli.options import EVAL_FLAGS, TRAIN_FLAGS, Flag, apply_flags
 from ppcls.config.base.fields import show
-from ppcls.config.load import load_config, read_tree
+from ppcls.config.base.overrides import Override, read_overrides
+from ppcls.config.load import ConfigSource
 from ppcls.data.images.paths import find_images
-from ppcls.deploy.models.source import find_source
+from ppcls.deploy.models.source import find_checkpoint, find_source
 from ppcls.deploy.predictor import Predictor
 from ppcls.deploy.results import Classification
 from ppcls.errors import UserError
@@ -103,7 +104,6 @@ class Classifier:
             )
         pretrained = None if self._pretrained in (False, "auto") else self._pretrained
         pretrained = str(pretrained) if isinstance(pretrained, Path) else pretrained
-        scratch = ["Arch.pretrained=False"] if self._pretrained is False else []
         values: dict[str, Any] = {
             "data": str(data),
             "model": name,
@@ -116,8 +116,12 @@ class Classifier:
             "device": self._device,
             **options,
         }
-        flags = _overrides(TRAIN_FLAGS, values, read_tree(Path(_CONFIG)))
-        config = load_config(_CONFIG, [*flags, *scratch, *_as_arguments(overrides)])
+        source = ConfigSource.read(_CONFIG)
+        _apply_options(TRAIN_FLAGS, values, source)
+        if self._pretrained is False:
+            source.apply([Override.of_value("Arch.pretrained", False, "pretrained=False")])
+        source.apply(read_overrides(overrides or {}))
+        config = source.load()
         print(f"loading Paddle, then training {name} on {data} ...", flush=True)  # noqa: T201
         result = api.fit(config)
         self.model = str(result.best_model or result.latest or result.output_dir)
@@ -165,23 +169,21 @@ class Classifier:
             UserError: The model is not trained, is an exported model, or the data are invalid.
         """
         self._require_model()
-        source = find_source(Path(self.model))
-        if source.config is None or self._architecture == self.model:
+        checkpoint = find_checkpoint(Path(self.model))
+        if checkpoint is None:
             raise UserError(
                 f"{self.model}: expected a run's output folder or a checkpoint folder to evaluate; train the "
                 "model, or use Classifier(FOLDER)"
             )
-        checkpoint = source.file
         values = {
             "data": str(data) if data is not None else None,
             "batch_size": batch_size,
             "workers": workers,
             "device": self._device,
         }
-        file = checkpoint / "config.yaml"
-        overrides = _overrides(EVAL_FLAGS, values, read_tree(file))
-        config = load_config(file, [*overrides, f"Global.pretrained_model='{checkpoint}'"])
-        result = api.evaluate(config)
+        source = read_checkpoint_config(checkpoint)
+        _apply_options(EVAL_FLAGS, values, source)
+        result = api.evaluate(source.load())
         return Evaluation(result.loss, result.metrics, result.images, result.seconds)
 
     def export(
@@ -380,17 +382,13 @@ class Predictions(list[Classification]):
         return _table(["image", "classes"], rows)
 
 
-def _overrides(flags: Mapping[str, Flag], values: Mapping[str, Any], tree: dict[str, Any]) -> list[str]:
-    """Returns config overrides for short options, whose names are written with ``_`` instead of ``-``."""
+def _apply_options(flags: Mapping[str, Flag], values: Mapping[str, Any], source: ConfigSource) -> None:
+    """Sets the values of short options, whose names are written with ``_`` instead of ``-``, in a config."""
     names = [name.replace("-", "_") for name in flags]
     for name in values:
         if name not in names:
             raise UserError(f"unknown option '{name}'{suggest(name, names)}")
-    return flag_overrides(flags, argparse.Namespace(**{name: values.get(name) for name in names}), tree)
-
-
-def _as_arguments(overrides: Mapping[str, Any] | None) -> list[str]:
-    return [f"{key}={json.dumps(value)}" for key, value in (overrides or {}).items()]
+    apply_flags(flags, argparse.Namespace(**{name: values.get(name) for name in names}), source)
 
 
 def _read(picture: Any) -> Any:

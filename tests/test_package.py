@@ -9,7 +9,7 @@ import pytest
 from paths import ROOT
 
 import ppcls
-from ppcls.config.load import read_tree
+from ppcls.config.load import ConfigSource
 from ppcls.errors import UserError
 
 
@@ -54,14 +54,14 @@ def test_config_of_the_package_is_found_from_any_folder(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert read_tree(Path(name)) == read_tree(ROOT / "configs/quickstart.yaml")
+    assert ConfigSource.read(Path(name)).tree == ConfigSource.read(ROOT / "configs/quickstart.yaml").tree
     Path("quickstart.yaml").write_text("Global: {seed: 1}\n")
-    assert read_tree(Path("quickstart.yaml")) == {"Global": {"seed": 1}}
+    assert ConfigSource.read(Path("quickstart.yaml")).tree == {"Global": {"seed": 1}}
 
 
 def test_config_of_the_package_is_not_used_for_another_folder(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such config file"):
-        read_tree(tmp_path / "quickstart.yaml")
+        ConfigSource.read(tmp_path / "quickstart.yaml")
 
 
 def test_changelog_has_the_current_version() -> None:

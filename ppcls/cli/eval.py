@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from pathlib import Path
 
 from ppcls.cli.command import Arguments, command
-from ppcls.cli.options import EVAL_FLAGS, TRAIN_FLAGS, config_parser, flag_overrides, read_config
-from ppcls.config.load import load_config, read_tree
+from ppcls.cli.options import EVAL_FLAGS, TRAIN_FLAGS, apply_flags, config_parser, read_config
+from ppcls.config.base.overrides import Override
+from ppcls.config.load import ConfigSource
 from ppcls.config.objectives.rec_model import RecModel
 from ppcls.errors import UserError
 
@@ -20,13 +20,12 @@ def evaluate(argv: Arguments = None) -> None:
     parser = config_parser("eval")
     parser.elsewhere = {f"--{name}": "train" for name in TRAIN_FLAGS}
     arguments = parser.parse_args(argv)
-    weights = []
     if arguments.model is not None:
-        checkpoint = find_checkpoint(Path(arguments.model))
-        arguments.config = checkpoint / "config.yaml"
-        weights = [f"Global.pretrained_model={json.dumps(str(checkpoint))}"]
-    overrides = flag_overrides(EVAL_FLAGS, arguments, read_tree(Path(arguments.config)))
-    config = read_config(arguments, [*weights, *overrides])
+        source = read_checkpoint_config(need_checkpoint(Path(arguments.model)))
+    else:
+        source = ConfigSource.read(arguments.config)
+    apply_flags(EVAL_FLAGS, arguments, source)
+    config = read_config(arguments, source)
     if config is None:
         return
     from ppcls import api
@@ -40,7 +39,7 @@ def evaluate(argv: Arguments = None) -> None:
         classes = config.Arch.class_num
         if classes > MAX_CONFUSION_CLASSES:
             raise UserError(f"--confusion: expected at most {MAX_CONFUSION_CLASSES} classes, got {classes}")
-    source = find_weights(config.Global)
+    weights = find_weights(config.Global)
     result = api.evaluate(config, sample_by_sample=confusion is not None, own_process=True, tta=arguments.tta)
     if read_launch().rank > 0:
         return
@@ -54,16 +53,17 @@ def evaluate(argv: Arguments = None) -> None:
         write_text(confusion, confusion_csv(result.outcomes.confusion))
     metrics = " ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
     amount = f"{result.images} images, {result.seconds:.1f} s"
-    sys.stdout.write(f"[Eval] {source}: loss {result.loss:.4f} {metrics}, {amount}\n")
+    sys.stdout.write(f"[Eval] {weights}: loss {result.loss:.4f} {metrics}, {amount}\n")
 
 
 @command
 def calibrate(argv: Arguments = None) -> None:
     """Fits the temperature of a checkpoint on ``DataLoader.Eval``, and stores it in the checkpoint."""
     arguments = config_parser("calibrate").parse_args(argv)
-    checkpoint = find_checkpoint(Path(arguments.model))
-    weights = f"Global.pretrained_model={json.dumps(str(checkpoint))}"
-    config = load_config(checkpoint / "config.yaml", [weights, *arguments.override])
+    checkpoint = need_checkpoint(Path(arguments.model))
+    source = read_checkpoint_config(checkpoint)
+    source.apply(map(Override.parse, arguments.override))
+    config = source.load()
     if isinstance(config.Arch.inferred, RecModel):
         raise UserError(f"{checkpoint}: returns embeddings, which have no probabilities to calibrate")
     from ppcls import api
@@ -85,23 +85,28 @@ def calibrate(argv: Arguments = None) -> None:
     )
 
 
-def find_checkpoint(folder: Path) -> Path:
+def need_checkpoint(folder: Path) -> Path:
     """Returns the checkpoint in a folder: the folder itself, or the best model of a run's output folder.
 
     Raises:
         UserError: There is no checkpoint, or its config is missing.
     """
-    from ppcls.weights.store import BEST, newest
+    from ppcls.deploy.models.source import find_checkpoint
 
-    weights = "model.safetensors"
-    config = "config.yaml"
-    checkpoint = folder if (folder / weights).is_file() else newest(BEST, folder, None)
-    if checkpoint is None or not (checkpoint / config).is_file():
+    checkpoint = find_checkpoint(folder)
+    if checkpoint is None:
         raise UserError(
             f"--model {folder}: expected a run's output folder, or a checkpoint folder "
-            f"with {weights} and {config}"
+            "with model.safetensors and config.yaml"
         )
     return checkpoint
+
+
+def read_checkpoint_config(checkpoint: Path) -> ConfigSource:
+    """Reads the config of a checkpoint, and sets the checkpoint as its weights."""
+    source = ConfigSource.read(checkpoint / "config.yaml")
+    source.apply([Override.of_value("Global.pretrained_model", str(checkpoint), f"--model {checkpoint}")])
+    return source
 
 
 def _check_file(option: str, path: Path) -> None:

@@ -74,7 +74,7 @@ def _find_folder(arguments: argparse.Namespace, settings: Global) -> str:
     """Returns the folder to write. By default it is in the folder of the run, even if the run was moved."""
     folder = settings.save_inference_dir
     output = settings.output_dir
-    chosen = any(override.startswith("Global.save_inference_dir=") for override in arguments.override)
+    chosen = any(override.path.strip() == "Global.save_inference_dir" for override in arguments.override)
     if arguments.model is None or chosen or not folder.startswith(f"{output}/"):
         return folder
     model = Path(arguments.model)

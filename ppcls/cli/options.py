@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ppcls.cli.command import CommandParser
 from ppcls.config.base.fields import Bound
+from ppcls.config.base.overrides import Override
 from ppcls.config.base.tree import Tree, node_at
-from ppcls.config.load import set_value
 from ppcls.errors import UserError
 from ppcls.zoo import architecture, read_table
 
 if TYPE_CHECKING:  # not needed for --help
+    from ppcls.config.load import ConfigSource
     from ppcls.config.schema import Config
 
 _BOUNDS = ("gt", "ge", "lt", "le")
@@ -64,12 +64,16 @@ def config_parser(command: str) -> CommandParser:
 
 
 def parse_model_arguments(command: str, argv: Sequence[str] | None) -> argparse.Namespace:
-    """Returns the arguments of a command that accepts models. Short options become overrides of ``-o``."""
+    """Returns the arguments of a command that accepts models. ``override`` includes its short options."""
     arguments = config_parser(command).parse_args(argv)
     flags = _read_flags(command)
-    values = {flag.key: getattr(arguments, name.replace("-", "_")) for name, flag in flags.items()}
-    short = [f"{key}={json.dumps(value)}" for key, value in values.items() if value is not None]
-    arguments.override = [*short, *arguments.override]
+    values = {name: getattr(arguments, name.replace("-", "_")) for name in flags}
+    short = [
+        Override.of_value(flags[name].key, value, f"--{name} {value}")
+        for name, value in values.items()
+        if value is not None
+    ]
+    arguments.override = [*short, *map(Override.parse, arguments.override)]
     return arguments
 
 
@@ -118,16 +122,19 @@ def _argument(settings: Mapping[str, Any], types: Mapping[str, Any]) -> dict[str
     return keywords
 
 
-def read_config(arguments: argparse.Namespace, overrides: Sequence[str] = ()) -> Config | None:
+def read_config(arguments: argparse.Namespace, source: ConfigSource | None = None) -> Config | None:
     """Returns the config; None after printing it for ``--print-config``.
 
     Args:
-        overrides: Settings ``KEY=VALUE``, which are applied before those of ``-o``.
+        source: Config file to which all short options are applied, but not ``-o``. None to read it here.
     """
     from ppcls.config.compat import config_warnings
-    from ppcls.config.load import dump_config, load_config
+    from ppcls.config.load import ConfigSource, dump_config
 
-    config = load_config(arguments.config, [*overrides, *arguments.override])
+    if source is None:
+        source = ConfigSource.read(arguments.config)
+    source.apply(map(Override.parse, arguments.override))
+    config = source.load()
     if arguments.print_config:
         for line in config_warnings(config):
             print(line, file=sys.stderr)  # noqa: T201
@@ -171,22 +178,20 @@ class Flag:
     overrides: Callable[[Tree, Any], dict[str, Any]] | None = None
 
 
-def flag_overrides(flags: Mapping[str, Flag], arguments: argparse.Namespace, tree: Tree) -> list[str]:
-    """Returns the overrides ``KEY=VALUE`` for the flags on the command line.
+def apply_flags(flags: Mapping[str, Flag], arguments: argparse.Namespace, source: ConfigSource) -> None:
+    """Sets the values of the flags on the command line in a config.
 
-    Args:
-        tree: Config file as plain data. It is changed: the overrides are applied to it.
+    Raises:
+        UserError: A flag does not fit the config.
     """
-    overrides: list[str] = []
     for name, flag in flags.items():
         value = getattr(arguments, name.replace("-", "_"))
         if value is None:
             continue
-        values = flag.overrides(tree, value) if flag.overrides is not None else {flag.key: value}
-        for key, setting in values.items():
-            set_value(tree, key, setting, f"--{name}")  # the next flag may depend on it
-            overrides.append(f"{key}={json.dumps(setting, ensure_ascii=False)}")
-    return overrides
+        values = flag.overrides(source.tree, value) if flag.overrides is not None else {flag.key: value}
+        origin = f"--{name}" if value is True else f"--{name} {value}"
+        # One flag after the other, because --image-size looks at the model that --model sets.
+        source.apply(Override.of_value(key, setting, origin) for key, setting in values.items())
 
 
 def splits(tree: Tree) -> list[str]:

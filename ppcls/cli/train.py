@@ -6,16 +6,13 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ppcls.cli.command import Arguments, command, exit_on_closed_pipe, write_output
-from ppcls.cli.options import TRAIN_FLAGS, config_parser, flag_overrides, read_config, splits
-from ppcls.config.base.errors import ConfigError
+from ppcls.cli.options import TRAIN_FLAGS, apply_flags, config_parser, read_config, splits
 from ppcls.config.base.tree import Tree, node_at
-from ppcls.config.compat import translate_old_keys
-from ppcls.config.load import apply_override, read_tree
+from ppcls.config.load import ConfigSource
 from ppcls.errors import UserError, raise_line_errors
 from ppcls.files import create_output_dir
 from ppcls.runtime.launch import read_launch
@@ -46,18 +43,18 @@ def train(argv: Arguments = None) -> None:
     from ppcls.engine.core.hooks import read_profile_window
 
     profiled = read_profile_window(arguments.profile) if arguments.profile is not None else None
-    tree = read_tree(Path(arguments.config))
-    overrides = flag_overrides(TRAIN_FLAGS, arguments, tree)
-    problems = [] if arguments.print_config else _find_problems(arguments, tree)
+    source = ConfigSource.read(arguments.config)
+    apply_flags(TRAIN_FLAGS, arguments, source)
     try:
-        config = read_config(arguments, overrides)
+        config = read_config(arguments, source)
     except UserError as error:
+        problems = _find_problems(arguments, source.tree)
         raise UserError(
             "\n".join([str(error), *(line for line in problems if line not in str(error))])
         ) from None
     if config is None:
         return
-    raise_line_errors(problems)
+    raise_line_errors(_find_problems(arguments, source.tree))
     if arguments.dry_run:
         _dry_run(config)
     elif arguments.find_lr:
@@ -84,17 +81,16 @@ def tune(argv: Arguments = None) -> None:
     config = read_config(arguments)
     if config is None:
         return
-    import yaml
-
+    from ppcls.config.base.yaml import parse_yaml, read_yaml
     from ppcls.search.space import read_space
     from ppcls.search.tune import tune as search
 
-    settings = read_tree(arguments.space) if arguments.space is not None else {}
+    settings = read_yaml(arguments.space) if arguments.space is not None else {}
     for text in arguments.search:
         key, equals, value = text.partition("=")
         if not equals:
             raise UserError(f"--search {text}: expected KEY=SPACE, such as Global.epochs=5..20")
-        settings[key] = yaml.safe_load(value) if value.strip().startswith("[") else value
+        settings[key] = parse_yaml(value, f"--search {text}") if value.strip().startswith("[") else value
     space = read_space(settings)
     output_dir = create_output_dir(Path(config.Global.output_dir))
     write_output(search(config, space, arguments.trials, output_dir, _report))
@@ -108,14 +104,12 @@ def _find_problems(arguments: argparse.Namespace, tree: Tree) -> list[str]:
     """Returns one line per file or folder that the run cannot use. Does not load Paddle.
 
     Args:
-        tree: Config to which all options except ``-o`` are already applied. ``-o`` is applied here.
+        tree: Config to which all options are applied. It may be invalid.
     """
+    if arguments.print_config:
+        return []  # a config can be printed on a machine without its data
     if read_launch().world_size > 1:
         return []  # the ranks check together, after the start
-    with suppress(ConfigError):  # read_config reports it
-        for override in arguments.override:
-            apply_override(tree, override)
-    translate_old_keys(tree)
     modes = (
         arguments.dry_run,
         arguments.find_lr,

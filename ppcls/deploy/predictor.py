@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.config.base.fields import show
+from ppcls.config.base.overrides import Override, Overrides, read_overrides
 from ppcls.config.load import load_config
 from ppcls.config.schema import Config
 from ppcls.config.sections.infer import MultiLabelThreshOutput, ScoreOutput, ThreshOutput, Topk
@@ -65,8 +66,8 @@ class Predictor:
         batch_size: Number of images per batch; by default the config's ``Infer.batch_size``.
         device: Device to run on; by default the config's ``Global.device``. The default for an exported model
             is a GPU if there is one.
-        overrides: Settings ``key=value`` that change the config. For an exported model, they can change
-            ``Global`` and ``Infer``.
+        overrides: Settings ``key=value``, or a mapping of keys to values, that change the config. For an
+            exported model, they can change ``Global`` and ``Infer``.
         runtime: Device and cores to use; None to choose them here.
 
     Attributes:
@@ -88,7 +89,7 @@ class Predictor:
         topk: int | None = None,
         batch_size: int | None = None,
         device: Literal["auto", "gpu", "cpu"] | None = None,
-        overrides: Sequence[str] = (),
+        overrides: Overrides = (),
         runtime: Runtime | None = None,
     ) -> None:
         settings = {
@@ -96,8 +97,8 @@ class Predictor:
             "Infer.batch_size": batch_size,
             "Global.device": device,
         }
-        arguments = [f"{key}={value}" for key, value in settings.items() if value is not None]
-        self.source = _find_source(model, [*overrides, *arguments])
+        arguments = {key: value for key, value in settings.items() if value is not None}
+        self.source = _find_source(model, [*read_overrides(overrides), *read_overrides(arguments)])
         self.description = self.source.description
         self.batch_size = self.source.infer.batch_size
         if self.embeds and topk is not None:
@@ -272,7 +273,7 @@ def rank(scores: Array, count: int) -> NDArray[np.intp]:
     return candidates[order][:count]
 
 
-def _find_source(model: str | Path | Config | ModelSource, overrides: Sequence[str]) -> ModelSource:
+def _find_source(model: str | Path | Config | ModelSource, overrides: Sequence[Override]) -> ModelSource:
     if isinstance(model, ModelSource):
         return model
     if not isinstance(model, Config):

@@ -16,11 +16,10 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
-
-import yaml
+from typing import Any, Protocol
 
 from ppcls.config.base.tree import leaves
+from ppcls.config.base.yaml import parse_yaml
 from ppcls.config.sections.logger import LoggerSpec, MLflow, TensorBoard, WandB
 from ppcls.errors import UserError
 from ppcls.files import print_error, write_text
@@ -217,7 +216,7 @@ class WandBTracker:
             dir=str(run.output_dir),
             id=number,
             resume="allow",
-            config=yaml.safe_load(run.config) or {},
+            config=read_config_text(run.config),
         )
         ids.write(spec.kind, number)
         # The step of W&B can only increase, but a resumed run starts at the update of its checkpoint.
@@ -263,13 +262,17 @@ class RunIds:
         return ids if isinstance(ids, dict) else {}
 
 
+def read_config_text(config: str) -> dict[str, Any]:
+    """Returns the values of a YAML config; an empty dict for empty text."""
+    return parse_yaml(config, "config.yaml") or {}
+
+
 def flatten_config(config: str) -> dict[str, str]:
     """Returns the values of a YAML config, keyed by path, such as ``{"Global.epochs": "90", …}``.
 
     Values are cut to 500 characters.
     """
-    tree = yaml.safe_load(config) or {}
-    return {path: str(value)[:_MAX_LENGTH] for path, value in leaves(tree) if path}
+    return {path: str(value)[:_MAX_LENGTH] for path, value in leaves(read_config_text(config)) if path}
 
 
 def start_loggers(specs: Sequence[LoggerSpec], run: TrackedRun) -> list[Reporter]:

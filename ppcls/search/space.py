@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
+from ppcls.config.base.yaml import dump_yaml
 from ppcls.errors import UserError
 
 if TYPE_CHECKING:
@@ -72,11 +71,7 @@ def read_space(settings: Mapping[str, Any]) -> dict[str, Dimension]:
 
 def _read_dimension(key: str, value: Any) -> Dimension:
     if isinstance(value, list) and value:
-        return Choices(
-            tuple(
-                yaml.safe_dump(item, default_flow_style=True).removesuffix("...\n").strip() for item in value
-            )
-        )
+        return Choices(tuple(dump_yaml(item, in_one_line=True) for item in value))
     bounds = _RANGE.fullmatch(value.strip()) if isinstance(value, str) else None
     if bounds is None:
         raise UserError(f"{key}: {_FORM}, got {value!r}")

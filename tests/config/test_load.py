@@ -22,7 +22,9 @@ from paths import ROOT
 from quickstart import PATH
 
 from ppcls.config.base.errors import ConfigError
-from ppcls.config.load import apply_override, dump_config, load_config, read_tree, validate
+from ppcls.config.base.overrides import Override
+from ppcls.config.base.yaml import read_yaml
+from ppcls.config.load import dump_config, load_config, validate
 from ppcls.config.schema import Config
 from ppcls.config.sections.run import Global
 from ppcls.data.transforms.specs import NormalizeImage, RandCropImage
@@ -166,8 +168,8 @@ def test_override_below_an_empty_list_raises() -> None:
 
 
 def test_override_of_shared_alias_changes_only_its_path(tmp_path: Path) -> None:
-    tree = read_tree(write(tmp_path, "a: &one {x: 1}\nb: *one\n"))
-    apply_override(tree, "a.x=2")
+    tree = read_yaml(write(tmp_path, "a: &one {x: 1}\nb: *one\n"))
+    Override.parse("a.x=2").apply(tree)
     assert tree == {"a": {"x": 2}, "b": {"x": 1}}
 
 
@@ -238,14 +240,14 @@ def test_read_tree_fifo_or_device_raises_without_waiting(tmp_path: Path) -> None
 def test_read_tree_expands_merge_keys_and_anchors(tmp_path: Path) -> None:
     text = "a: &a {x: 1, y: 2}\nb: {c: {<<: *a, y: 3}}\nd: *a\n"
     expected = {"a": {"x": 1, "y": 2}, "b": {"c": {"x": 1, "y": 3}}, "d": {"x": 1, "y": 2}}
-    assert read_tree(write(tmp_path, text)) == expected
+    assert read_yaml(write(tmp_path, text)) == expected
 
 
 def test_read_tree_limits_multiplied_aliases(tmp_path: Path) -> None:
     lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
     with pytest.raises(ConfigError, match="more than 100000 values after expanding aliases"):
-        read_tree(write(tmp_path, "\n".join(lines)))
+        read_yaml(write(tmp_path, "\n".join(lines)))
 
 
 @pytest.mark.parametrize(("levels", "rejected"), [(48, False), (49, True)])
@@ -254,7 +256,7 @@ def test_read_tree_limits_depth_with_aliases_expanded(levels: int, rejected: boo
     lines = ["a0: &a0 [1]", *(f"a{i}: &a{i} [*a{i - 1}]" for i in range(1, levels))]
     expected = pytest.raises(ConfigError, match="nested more than 50 levels deep after expanding aliases")
     with expected if rejected else contextlib.nullcontext():
-        read_tree(write(tmp_path, "\n".join(lines)))
+        read_yaml(write(tmp_path, "\n".join(lines)))
 
 
 @pytest.mark.parametrize("digits", ["1" * 200_000 + "e", "1" * 9_999 + "e", "1." * 4_999, "1_" * 4_999])
@@ -262,7 +264,7 @@ def test_load_long_numbers_take_little_time(digits: str, tmp_path: Path) -> None
     start = time.process_time()
     with pytest.raises(ConfigError):
         load_config(PATH, [f"Global.seed={digits}"])
-    tree = read_tree(PATH)
+    tree = read_yaml(PATH)
     with contextlib.suppress(ConfigError):
         dump_config(load_config(tree, {"Global.save_inference_dir": digits}))
     assert time.process_time() - start < 2
@@ -306,7 +308,7 @@ def test_dump_keeps_the_order_of_the_schema() -> None:
 
 
 def test_load_plain_data_equals_yaml() -> None:
-    tree = read_tree(PATH)
+    tree = read_yaml(PATH)
     before = copy.deepcopy(tree)
     crop = "DataLoader.Train.dataset.transform_ops[1].RandCropImage.size"
     expected = load_config(PATH, ["Global.epochs=3", f"{crop}=16"])
@@ -426,7 +428,7 @@ def test_override_any_text_is_applied_or_explained(text: str) -> None:
     for override in (text, f"Global.output_dir={text}", f"DataLoader.Train.dataset.transform_ops.{text}"):
         tree = copy.deepcopy(TREE)
         with contextlib.suppress(UserError):
-            apply_override(tree, override)
+            Override.parse(override).apply(tree)
             validate(tree, "tree")
 
 

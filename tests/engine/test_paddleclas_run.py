@@ -11,7 +11,7 @@ import paddle
 import pytest
 
 from ppcls import fit, load_config
-from ppcls.config.load import read_tree
+from ppcls.config.base.yaml import read_yaml
 from ppcls.config.objectives.distillation import DistillationModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.model import Arch
@@ -80,7 +80,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
         cv2.imwrite(str(tmp_path / f"{number}.png"), chance.integers(0, 256, (40, 40, 3)).astype(np.uint8))
     (tmp_path / "list.txt").write_text("".join(f"{number}.png {number % 2}\n" for number in range(8)))
     (tmp_path / "run.yaml").write_text(FILE.format(folder=tmp_path))
-    return read_tree(tmp_path / "run.yaml")
+    return read_yaml(tmp_path / "run.yaml")
 
 
 def publish(config: Config, folder: Path) -> None:

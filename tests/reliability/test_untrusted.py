@@ -29,7 +29,8 @@ from PIL import Image
 
 from ppcls.cli import dataset as dataset_cli
 from ppcls.config.base.errors import ConfigError
-from ppcls.config.load import apply_override, read_tree
+from ppcls.config.base.overrides import Override
+from ppcls.config.base.yaml import read_yaml
 from ppcls.data.bad_images.lists import BadImageError
 from ppcls.data.index.files import FileIndex, read_folder, read_list
 from ppcls.data.loaders.dali.loader import DaliLoader
@@ -268,20 +269,22 @@ def test_yaml_beyond_its_limits_is_rejected(
     path = tmp_path / "run.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=message):
-        read_tree(path)
+        read_yaml(path)
     with pytest.raises(ConfigError):
-        apply_override({}, f"Global={{{text}}}" if name.startswith("too deep") else f"Global={text}x: [")
+        Override.parse(f"Global={{{text}}}" if name.startswith("too deep") else f"Global={text}x: [").apply(
+            {}
+        )
     assert not (tmp_path / MARK).exists()
 
 
 def test_endless_config_is_rejected_without_reading_all() -> None:
     with pytest.raises(UserError, match="/dev/zero: can't read this config: not a regular file"):
-        read_tree(Path("/dev/zero"))
+        read_yaml(Path("/dev/zero"))
 
 
 def test_override_path_of_excessive_depth_is_rejected() -> None:
     with pytest.raises(ConfigError, match="nested more than 50 levels deep"):
-        apply_override({}, ".".join("a" * 5000) + "=1")
+        Override.parse(".".join("a" * 5000) + "=1").apply({})
 
 
 # What the code calls

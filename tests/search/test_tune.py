@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from ppcls.cli import train as cli
+from ppcls.config.base.overrides import Override
 from ppcls.errors import UserError
 from ppcls.search import tune as module
 from ppcls.search.space import Choices, NumberRange, read_space
@@ -24,6 +25,13 @@ def test_spaces_are_ranges_and_choices() -> None:
         "c": NumberRange(3, 20, False),
         "d": Choices(("x", "{y: 1}")),
     }
+
+
+def test_choices_keep_their_type() -> None:
+    values = ["1e5", 1e5, "on", True, "010", 8, None, "null"]
+    space = read_space({"key": values})["key"]
+    assert isinstance(space, Choices)
+    assert [Override.parse(f"key={text}").value for text in space.values] == values
 
 
 @pytest.mark.parametrize("value", ["1", "2..1", "log:0..1", [], 3, "a..b"])

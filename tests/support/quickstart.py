@@ -9,18 +9,20 @@ import yaml
 from paths import ROOT
 
 from ppcls.config.base.errors import ConfigError
-from ppcls.config.load import apply_override, dump_config, read_tree, validate
+from ppcls.config.base.overrides import Override
+from ppcls.config.base.yaml import read_yaml
+from ppcls.config.load import dump_config, validate
 from ppcls.config.schema import Config
 
 PATH = ROOT / "configs/quickstart.yaml"
-TREE = read_tree(PATH)
+TREE = read_yaml(PATH)
 
 
 def read(*overrides: str, tree: dict[str, Any] = TREE) -> Config:
     """Returns the config with these overrides."""
     tree = copy.deepcopy(tree)
     for override in overrides:
-        apply_override(tree, override)
+        Override.parse(override).apply(tree)
     return validate(tree, "tree")
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
-from ppcls.config.load import apply_override, read_tree
+from ppcls.config.base.overrides import Override
+from ppcls.config.base.yaml import read_yaml
 from ppcls.errors import UserError
 from ppcls.files import atomic_path
 
@@ -41,7 +42,7 @@ def write_config(source: Path, target: Path, values: Mapping[str, Any]) -> None:
     yaml.boolean_representation = ["False", "True"]
     yaml.indent(mapping=2, sequence=4, offset=2)
     tree = yaml.load(source.read_text(encoding="utf-8"))
-    expected = read_tree(source)
+    expected = read_yaml(source)
     for path, value in values.items():
         *parents, name = path.split(".")
         section = tree
@@ -50,11 +51,11 @@ def write_config(source: Path, target: Path, values: Mapping[str, Any]) -> None:
                 section[key] = CommentedMap()
             section = section[key]
         section[name] = value
-        apply_override(expected, f"{path}={value}")
+        Override.of_value(path, value).apply(expected)
     with atomic_path(check_new_file(target)) as temporary:
         with temporary.open("x", encoding="utf-8") as file:
             yaml.dump(tree, file)
-        if read_tree(temporary) != expected:
+        if read_yaml(temporary) != expected:
             settings = " ".join(f"{path}={value}" for path, value in values.items())
             raise UserError(
                 f"{source}: cannot write a copy with the new settings and the original comments; use "

@@ -51,3 +51,12 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(value, f"{path}.{position}")
     else:
         yield path, tree
+
+
+def copy_tree(node: Any) -> Any:
+    """Returns a deep copy of plain data in which no dict or list occurs twice."""
+    if isinstance(node, dict):
+        return {key: copy_tree(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [copy_tree(value) for value in node]
+    return node

@@ -167,23 +167,38 @@ class QueryAndGallery(Section):
     """Gallery images, which are searched for the identity of each query image."""
 
 
-def _with_batch_size(split: Any, train: Split | None) -> Any:
+def _with_batch_size(split: Any, default: tuple[str, int] | None) -> Any:
     """Adds the default batch size to evaluation data without a batch size.
-
-    It is up to twice the batch size of training, because an evaluation needs less memory than training.
 
     Args:
         split: Evaluation data as plain data.
-        train: Training data; None if there is none. The evaluation data then stays unchanged.
+        default: Key and value of the default; None if there is none.
     """
     sampler = split.get("sampler") if isinstance(split, dict) else None
-    if train is None or not isinstance(sampler, dict) or not _lacks_batch_size(sampler):
+    if default is None or not isinstance(sampler, dict) or not _lacks_batch_size(sampler):
         return split
-    name, size = train.sampler.batch_setting
-    if name != "global_batch_size":
-        name = "batch_size"
-        size = min(2 * size, max(size, _EVALUATED))
+    name, size = default
     return {**split, "sampler": {**sampler, name: size}}
+
+
+def _evaluation_batch_size(data: dict[str, Any]) -> tuple[str, int] | None:
+    """Returns the key and the value of the default batch size for evaluation; None without training data.
+
+    The default is up to twice the batch size of training, because an evaluation needs less memory.
+
+    Args:
+        data: Validated keys of `DataLoader`.
+    """
+    if "Train" not in data:
+        # Train is invalid, and reported. Any number avoids a second error, about a key that nobody set.
+        return "batch_size", 1
+    train = data["Train"]
+    if train is None:
+        return None
+    name, size = train.sampler.batch_setting
+    if name == "global_batch_size":
+        return name, size
+    return "batch_size", min(2 * size, max(size, _EVALUATED))
 
 
 def _lacks_batch_size(sampler: dict[str, Any]) -> bool:
@@ -211,10 +226,10 @@ class DataLoader(Section):
             return value
         if not isinstance(value, dict):
             return Split.model_validate(value)
-        train = info.data.get("Train")
+        default = _evaluation_batch_size(info.data)
         if not value.keys() & QueryAndGallery.model_fields:
-            return Split.model_validate(_with_batch_size(value, train))
-        splits = {name: _with_batch_size(split, train) for name, split in value.items()}
+            return Split.model_validate(_with_batch_size(value, default))
+        splits = {name: _with_batch_size(split, default) for name, split in value.items()}
         return QueryAndGallery.model_validate(splits)
 
     def need_train(self) -> Split:

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 from typing_extensions import Self
 
 from ppcls.config.base.errors import ConfigError, describe_problems
 from ppcls.config.base.fields import MAX_SIDE, Bound, Count, Fraction, Positive, Section
-from ppcls.config.load import read_tree
+from ppcls.config.base.yaml import dump_yaml, read_yaml
 from ppcls.config.objectives.rec_model import RecModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.dataset import FixedChain
@@ -344,7 +343,7 @@ class ModelDescription(Section):
             del tree["Output"]["temperature"]
         if self.PostProcess is not None:
             tree["PostProcess"] = self.PostProcess.model_dump(mode="json", exclude_none=True)
-        return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
+        return dump_yaml(tree)
 
 
 def describe_model(
@@ -407,7 +406,7 @@ def read_description(folder: Path) -> ModelDescription:
         raise UserError(
             f"{folder}: not an exported model: expected the file {DESCRIPTION}, which ppcls export writes"
         )
-    tree = read_tree(path)
+    tree = read_yaml(path)
     try:
         return ModelDescription.model_validate(tree)
     except ValidationError as error:

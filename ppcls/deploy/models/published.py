@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from ppcls.config.load import apply_override, validate
+from ppcls.config.base.overrides import Overrides, read_overrides
+from ppcls.config.load import ConfigSource
 from ppcls.config.schema import Config
 from ppcls.errors import UserError
 from ppcls.zoo import ZOO, architecture, nearest_with_weights
@@ -13,7 +13,7 @@ from ppcls.zoo import ZOO, architecture, nearest_with_weights
 _CLASSES = 1000
 
 
-def published_config(name: str, overrides: Sequence[str] = ()) -> Config:
+def published_config(name: str, overrides: Overrides = ()) -> Config:
     """Returns a config that predicts with the published weights of an architecture.
 
     Args:
@@ -57,6 +57,6 @@ def published_config(name: str, overrides: Sequence[str] = ()) -> Config:
             "PostProcess": {"name": "Topk", "topk": 5, "class_id_map_file": "imagenet1k_label_list.txt"},
         },
     }
-    for override in overrides:
-        apply_override(tree, override)
-    return validate(tree, name)
+    source = ConfigSource(tree, name)
+    source.apply(read_overrides(overrides))
+    return source.validate()

@@ -13,7 +13,9 @@ from pydantic import ValidationError
 
 from ppcls.config.base.errors import ConfigError, describe_problems
 from ppcls.config.base.fields import Section
-from ppcls.config.load import apply_override, load_config
+from ppcls.config.base.overrides import Overrides, read_overrides
+from ppcls.config.base.tree import node_at
+from ppcls.config.load import ConfigSource, load_config
 from ppcls.config.objectives.rec_model import RecModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.infer import Infer
@@ -119,7 +121,7 @@ class _ExportedSettings(Section):
     Infer: Infer
 
 
-def find_source(path: Path, overrides: Sequence[str] = ()) -> ModelSource:
+def find_source(path: Path, overrides: Overrides = ()) -> ModelSource:
     """Returns the model at a path.
 
     Args:
@@ -143,13 +145,24 @@ def find_source(path: Path, overrides: Sequence[str] = ()) -> ModelSource:
         raise UserError(f"{path}: no such file or folder; expected {_EXPECTED}")
     if (path / DESCRIPTION).is_file():
         return _find_exported(find_program(path), overrides)
-    if not (path / _WEIGHTS).is_file():
-        file = path / _CONFIG
-        fallback = load_config(file).Global.checkpoint_fallback_dir if file.is_file() else None
-        path = newest(BEST, path, fallback) or path
-    if (path / _WEIGHTS).is_file() and (path / _CONFIG).is_file():
-        return _find_checkpoint(path, overrides)
+    if (checkpoint := find_checkpoint(path)) is not None:
+        return _checkpoint_source(checkpoint, overrides)
     raise UserError(f"{path}: not a model; expected {_EXPECTED}")
+
+
+def find_checkpoint(folder: Path) -> Path | None:
+    """Returns a folder if it is a checkpoint, else the best model of a run's output folder; None without one.
+
+    Raises:
+        UserError: The config of the run is invalid.
+    """
+    checkpoint: Path | None = folder
+    if not (folder / _WEIGHTS).is_file():
+        file = folder / _CONFIG
+        fallback = load_config(file).Global.checkpoint_fallback_dir if file.is_file() else None
+        checkpoint = newest(BEST, folder, fallback)
+    complete = checkpoint is not None and all((checkpoint / name).is_file() for name in (_WEIGHTS, _CONFIG))
+    return checkpoint if complete else None
 
 
 def source_of_config(config: Config) -> ModelSource:
@@ -209,7 +222,7 @@ def need_infer(config: Config) -> Infer:
     return config.Infer
 
 
-def _find_checkpoint(folder: Path, overrides: Sequence[str]) -> ModelSource:
+def _checkpoint_source(folder: Path, overrides: Overrides) -> ModelSource:
     """Returns the model of a checkpoint.
 
     Class names in the checkpoint are preferred to the file in its config, which may exist only on another
@@ -219,14 +232,16 @@ def _find_checkpoint(folder: Path, overrides: Sequence[str]) -> ModelSource:
     files = _file_states(real, folder)
     file = real / _CONFIG
     manifest = verify(real, (_CONFIG,)) if (real / MANIFEST).is_file() else None
-    stored = need_infer(load_config(file))
-    config = load_config(file, overrides)
+    source = ConfigSource.read(file)
+    stored_names = node_at(source.tree, _NAMES_KEY)
+    source.apply(read_overrides(overrides))
+    config = source.load()
     names_file = need_infer(config).PostProcess.class_id_map_file
-    overridden = names_file if names_file != stored.PostProcess.class_id_map_file else None
+    overridden = names_file if names_file != stored_names else None
     run = real.parent.parent  # also contains the class names
     folders = [place for place in (real, run) if _find_names(place) is not None]
-    source = _trained_source(config, real, overridden if folders else names_file, folders)
-    return replace(source, file=folder, folder=real, files=files, manifest=manifest)
+    model = _trained_source(config, real, overridden if folders else names_file, folders)
+    return replace(model, file=folder, folder=real, files=files, manifest=manifest)
 
 
 def _file_states(folder: Path, file: Path) -> FileStates:
@@ -282,7 +297,7 @@ def _trained_source(
     return ModelSource(weights, description, config.Global, settings, dali, config)
 
 
-def _find_exported(file: Path, overrides: Sequence[str]) -> ModelSource:
+def _find_exported(file: Path, overrides: Overrides) -> ModelSource:
     folder = file.parent.resolve()  # a link could change while the files are read
     files = _file_states(folder, file)
     description = read_description(folder)
@@ -292,12 +307,11 @@ def _find_exported(file: Path, overrides: Sequence[str]) -> ModelSource:
     tree: dict[str, Any] = {"Global": {}, "Infer": {"transforms": transforms}}
     if postprocess is not None:
         tree["Infer"]["PostProcess"] = {"name": postprocess.kind, **postprocess.model_dump(mode="json")}
-    overridden = dict(apply_override(tree, override) for override in overrides)
-    try:
-        settings = _ExportedSettings.model_validate(tree)
-    except ValidationError as error:
-        where = f"{file.parent}: an exported model, for which -o can change only Global and Infer"
-        raise ConfigError(where, describe_problems(tree, error), overridden) from None
+    source = ConfigSource(
+        tree, f"{file.parent}: an exported model, for which -o can change only Global and Infer"
+    )
+    source.apply(read_overrides(overrides))
+    settings = source.validate_as(_ExportedSettings)
     infer = settings.Infer
     if infer.transforms != description.PreProcess.transform_ops:
         raise UserError(
@@ -317,7 +331,7 @@ def _find_exported(file: Path, overrides: Sequence[str]) -> ModelSource:
         try:
             description = ModelDescription.model_validate(tree)
         except ValidationError as error:
-            raise ConfigError(file.parent, describe_problems(tree, error), overridden) from None
+            raise ConfigError(file.parent, describe_problems(tree, error), source.origins) from None
     return ModelSource(file, description, settings.Global, infer, Dali(), None, folder, files)
 
 

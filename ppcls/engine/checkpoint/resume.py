@@ -9,7 +9,7 @@ from typing import Any
 
 from ppcls.config.base.fields import show
 from ppcls.config.base.tree import leaves
-from ppcls.config.load import read_tree
+from ppcls.config.base.yaml import read_yaml
 from ppcls.config.schema import Config
 from ppcls.data.index.protocol import describe_index
 from ppcls.engine.checkpoint.paddleclas import is_paddleclas, restore_paddleclas
@@ -145,7 +145,7 @@ def _changed(path: Path, config: Config, epochs: int) -> Iterator[str]:
         config: Config of the run.
         epochs: Number of epochs that the checkpoint has started.
     """
-    before = dict(leaves(read_tree(path)))
+    before = dict(leaves(read_yaml(path)))
     now = dict(leaves(config.model_dump(mode="json")))
     # Users may resume a run with another number of epochs. Only an unchanged number can show damage.
     if before.get(_EPOCHS) == now[_EPOCHS] < epochs:

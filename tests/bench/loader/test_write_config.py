@@ -9,7 +9,8 @@ import pytest
 from paths import ROOT
 
 from ppcls.bench.loader.write_config import check_new_file, write_config
-from ppcls.config.load import apply_override, read_tree
+from ppcls.config.base.overrides import Override
+from ppcls.config.base.yaml import read_yaml
 from ppcls.errors import UserError
 
 CONFIGS = ROOT / "configs"
@@ -24,10 +25,10 @@ VALUES = {
 def test_write_config_changes_only_the_values(source: Path, tmp_path: Path) -> None:
     target = tmp_path / "best.yaml"
     write_config(source, target, VALUES)
-    expected = read_tree(source)
+    expected = read_yaml(source)
     for name, value in VALUES.items():
-        apply_override(expected, f"{name}={value}")
-    assert read_tree(target) == expected
+        Override.parse(f"{name}={value}").apply(expected)
+    assert read_yaml(target) == expected
 
 
 def test_write_config_keeps_comments(tmp_path: Path) -> None:

@@ -197,6 +197,13 @@ def test_error_groups_problems_by_file_and_command_line(tmp_path: Path) -> None:
     assert len(caught.value.problems) == 4
 
 
+@pytest.mark.parametrize("sampler", ["{batch_size: 0}", "{name: NoSampler}", "{}", "3"])
+def test_error_in_training_data_reports_no_key_of_evaluation_data(sampler: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(PATH, ["DataLoader.Eval.sampler={}", f"DataLoader.Train.sampler={sampler}"])
+    assert all(problem.startswith("DataLoader.Train.sampler") for problem in caught.value.problems)
+
+
 @pytest.mark.parametrize(
     ("overrides", "source"),
     [

@@ -166,6 +166,16 @@ def test_inference_yml_of_an_early_transpose_describes_the_executed_order(
     assert content["PostProcess"] == {"Topk": {"topk": 2}}
 
 
+def test_exported_class_names_stay_text(tmp_path: Path, weights: Path) -> None:
+    from ppcls.deploy.models.description import describe_model, read_description
+
+    config = validate(config_tree(weights, None), "test")
+    assert config.Infer is not None
+    names = ["1e5", "010", "on"]
+    (tmp_path / "inference.yml").write_text(describe_model(config, config.Infer, names).as_yaml())
+    assert read_description(tmp_path).names == tuple(names)
+
+
 def test_export_tool_prints_only_its_result(tmp_path: Path, weights: Path) -> None:
     tree = config_tree(weights, None)
     tree["Global"]["save_inference_dir"] = str(tmp_path / "new" / "folder")

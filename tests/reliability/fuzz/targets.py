@@ -23,8 +23,10 @@ import uvicorn
 from starlette.datastructures import Headers
 from uvicorn.server import ServerState
 
+from ppcls.config.base.overrides import Override
+from ppcls.config.base.yaml import read_yaml
 from ppcls.config.compat import translate_old_keys
-from ppcls.config.load import apply_override, read_tree, validate
+from ppcls.config.load import validate
 from ppcls.data.images.decode import decode
 from ppcls.data.images.header import DecodeError, read_header
 from ppcls.data.images.npy import read_npy
@@ -153,14 +155,16 @@ def class_names(data: bytes, folder: Path) -> None:
 
 @target
 def config_yaml(data: bytes, folder: Path) -> None:
-    tree = read_tree(written(data, folder / "config.yaml"))
+    tree = read_yaml(written(data, folder / "config.yaml"))
     translate_old_keys(tree)
     validate(tree, "config.yaml")
 
 
 @target
 def override(data: bytes, folder: Path) -> None:
-    apply_override({"Global": {"epochs": 1, "ops": [1, {"a": 2}]}}, data.decode(errors="surrogateescape"))
+    Override.parse(data.decode(errors="surrogateescape")).apply(
+        {"Global": {"epochs": 1, "ops": [1, {"a": 2}]}}
+    )
 
 
 @target

@@ -1,0 +1,62 @@
+"""YAML: what is written is read as the same values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ppcls.config.base.yaml import dump_yaml, parse_yaml
+
+# Text that some reader of YAML takes for another type.
+TEXTS = [
+    "1e5",
+    "1E-3",
+    "010",
+    "0x1f",
+    "1_000",
+    "on",
+    "no",
+    "null",
+    "~",
+    "",
+    " a",
+    "a: b",
+    "- a",
+    "2024-01-01",
+    "...",
+]
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12)
+    | st.sampled_from(TEXTS),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text("abc1e", min_size=1), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("in_one_line", [False, True])
+def test_text_stays_text(text: str, in_one_line: bool) -> None:
+    assert parse_yaml(dump_yaml(text, in_one_line=in_one_line), "text") == text
+    assert parse_yaml(dump_yaml({"a": [text]}, in_one_line=in_one_line), "text") == {"a": [text]}
+
+
+@given(VALUES)
+def test_values_are_read_as_written(value: Any) -> None:
+    for text in (dump_yaml(value), dump_yaml(value, in_one_line=True)):
+        again = parse_yaml(text, "text")
+        assert again == value
+        assert type(again) is type(value)
+
+
+@given(VALUES)
+def test_one_line_has_no_line_break(value: Any) -> None:
+    assert "\n" not in dump_yaml(value, in_one_line=True)
