@@ -195,10 +195,10 @@ def test_help_ends_with_examples_that_parse(tool: str, monkeypatch: pytest.Monke
                 load_config(ROOT / arguments.config, arguments.override)
 
 
-def test_readme_shows_valid_settings_for_own_pictures(tmp_path: Path) -> None:
+def test_document_shows_valid_settings_for_own_pictures(tmp_path: Path) -> None:
     for name in ("cats", "dogs"):
         (tmp_path / name).mkdir()
-    text = read(ROOT / "README.md")
+    text = read(ROOT / "docs" / "own-data.md")
     settings = re.findall(r"^\| `'?((?:Optimizer|Arch)\.[^`]*?=[^`]*?)'?` \|", text, re.MULTILINE)
     assert len(settings) == 5
     for setting in settings:
