@@ -12,12 +12,12 @@ from sklearn.metrics import matthews_corrcoef
 from ppcls import RunHook
 from ppcls.config.custom import (
     CustomLoss,
-    CustomOptimizer,
     CustomTransform,
     register,
     register_architecture,
 )
 from ppcls.metric.base import DatasetMetric
+from ppcls.optimizer.base import CoupledOptimizer
 
 register_architecture("TinyNet", "custom_parts:tiny_net")
 
@@ -62,8 +62,7 @@ class Matthews(DatasetMetric):
         return [matthews_corrcoef(labels, scores.argmax(axis=1))]
 
 
-@register
-class Adamax(CustomOptimizer):
+class Adamax(CoupledOptimizer):
     """Adamax (Kingma and Ba 2015, section 7.1)."""
 
     beta1: float = 0.9

@@ -205,5 +205,5 @@ METRICS = Registry(
 )
 HEADS = _read("neck or head")
 POSTPROCESSES = _read("post-processing method")
-OPTIMIZERS = _read("optimizer")
-SCHEDULES = _read("learning-rate schedule")
+OPTIMIZERS = Registry("optimizer", modules=("ppcls.optimizer.optimizers",))
+SCHEDULES = Registry("learning-rate schedule", modules=("ppcls.optimizer.schedules",))

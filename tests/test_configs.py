@@ -20,7 +20,6 @@ from ppcls.loss.build import build_criterion
 from ppcls.metric.build import build_metrics
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.name_rules import factors, freeze
-from ppcls.optimizer.schedule import build_schedule
 
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 MODELS: dict[str, nn.Layer] = {}
@@ -50,7 +49,7 @@ def test_shipped_config_loads_and_builds(path: Path, tmp_path: Path) -> None:
     model = MODELS[key]
     freeze(config.Optimizer, model)
     optimizer = build_optimizer(config.Optimizer, model, factors=factors(config.Optimizer, model))
-    rate = build_schedule(config.Optimizer.lr, config.Global.epochs, 100)
+    rate = config.Optimizer.lr.build(config.Global.epochs, 100)
     assert 0 < rate(100 * config.Global.epochs // 2) <= config.Optimizer.lr.peak == optimizer.get_lr()
     build_criterion(config.Loss.Train)
     build_criterion(config.Loss.Eval)

@@ -22,7 +22,6 @@ from ppcls.config.sections.objective import (
     GoogLeNetLoss,
     Loss,
 )
-from ppcls.config.sections.optimizer import OptimizerSpec
 from ppcls.config.sections.run import AMP, Global
 from ppcls.config.sections.sampler import (
     ClassBalancedSampler,
@@ -32,7 +31,6 @@ from ppcls.config.sections.sampler import (
     Progressive,
     WeightedSampler,
 )
-from ppcls.config.sections.schedule import ReduceOnPlateau, Schedule
 from ppcls.config.sections.transform import Transform, check_chain
 from ppcls.registry import LOSSES
 from ppcls.zoo import architecture
@@ -45,19 +43,14 @@ def _split_loc(place: str) -> tuple[str, ...]:
     return ("DataLoader", *place.split("."))
 
 
-def schedule_problems(schedule: Schedule, settings: Global) -> Problems:
-    """Checks that the run has evaluations if the schedule or early stopping needs them."""
-    if settings.eval_during_train:
-        return
-    if isinstance(schedule, ReduceOnPlateau):
-        text = "ReduceOnPlateau needs evaluations; set Global.eval_during_train: True"
-        yield problem(text, "Optimizer", "lr", "name")
-    if settings.early_stopping is not None:
+def early_stopping_problems(settings: Global) -> Problems:
+    """Checks that the run has evaluations if early stopping needs them."""
+    if settings.early_stopping is not None and not settings.eval_during_train:
         yield problem("needs evaluations; set Global.eval_during_train: True", "Global", "early_stopping")
 
 
-def precision_problems(amp: AMP | None, optimizer: OptimizerSpec, loss: Loss, device: str) -> Problems:
-    """Checks that mixed precision fits the device, the loss scale, the optimizer and the losses."""
+def precision_problems(amp: AMP | None, loss: Loss, device: str) -> Problems:
+    """Checks that mixed precision fits the device, the loss scale and the losses."""
     if amp is None or not amp.use_amp:
         return
     if amp.dtype == "float16" and device == "cpu":
@@ -66,9 +59,6 @@ def precision_problems(amp: AMP | None, optimizer: OptimizerSpec, loss: Loss, de
     if amp.dtype == "float16" and amp.use_dynamic_loss_scaling and amp.scale_loss < amp.min_loss_scaling:
         text = f"expected at least AMP.min_loss_scaling ({amp.min_loss_scaling:g}), got {amp.scale_loss:g}"
         yield problem(text, "AMP", "scale_loss")
-    if amp.level == "O2" and optimizer.multi_precision is False:
-        text = "expected True, got False: AMP.level O2 always keeps float32 master weights; remove this key"
-        yield problem(text, "Optimizer", "multi_precision")
     if amp.level == "O2" and any(isinstance(spec, CenterLoss) for spec in loss.Train):
         yield problem("expected O1, because the centers of CenterLoss need float32, got O2", "AMP", "level")
 

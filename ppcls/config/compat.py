@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ppcls.config.base.component import find_components
+from ppcls.config.base.errors import place
 from ppcls.config.base.fields import Section, Spec
 from ppcls.config.objectives.distillation import NamedModel
 from ppcls.config.objectives.rec_model import RecModel
 from ppcls.config.sections.infer import Topk
 from ppcls.config.sections.model import Arch
-from ppcls.config.sections.optimizer import CoupledSpec
 from ppcls.config.sections.transform import check_chain
 from ppcls.registry import ARCHITECTURES
 
@@ -20,21 +21,19 @@ if TYPE_CHECKING:  # only for annotations
 
 def config_warnings(config: Config) -> list[str]:
     """Returns a warning for each key in ``config`` that has no effect or whose effect is limited."""
-    return [f"warning: {line}" for line in (*_ignored_keys(config, ""), *_overridden_keys(config))]
+    lines = [*_ignored_keys(config, ""), *_component_warnings(config), *_overridden_keys(config)]
+    return [f"warning: {line}" for line in lines]
+
+
+def _component_warnings(config: Config) -> Iterator[str]:
+    """Yields the warnings of the components, with the path of each key."""
+    for loc, part, component in find_components(config):
+        for line in component.warnings(config.facts, part):
+            yield f"{place(None, loc)}.{line}"
 
 
 def _overridden_keys(config: Config) -> Iterator[str]:
     """Yields keys that another key overrides or limits."""
-    spec = config.Optimizer
-    epochs = config.Global.epochs
-    warmup = spec.lr.warmup_epoch
-    if warmup and warmup >= epochs:
-        yield (
-            f"Optimizer.lr.warmup_epoch ({warmup:g}) is not less than Global.epochs ({epochs}), "
-            f"so the warm-up is shortened to {spec.lr.warmup_within(epochs):g} epochs"
-        )
-    if isinstance(spec, CoupledSpec) and spec.regularizer is not None and spec.weight_decay is not None:
-        yield "Optimizer.weight_decay has no effect; Optimizer.regularizer takes precedence"
     if config.Global.to_static is True and not isinstance(config.Arch, Arch):
         yield f"Global.to_static has no effect; {config.Arch.name} is never compiled"
     if config.Infer is not None:
@@ -56,19 +55,19 @@ def _overridden_keys(config: Config) -> Iterator[str]:
         yield "Infer.PostProcess has no effect; a RecModel returns embeddings"
 
 
-def _ignored_keys(value: Any, place: str) -> Iterator[str]:
-    """Yields keys below ``place`` that neither PaddleClas nor ppcls uses."""
+def _ignored_keys(value: Any, path: str) -> Iterator[str]:
+    """Yields keys below ``path`` that neither PaddleClas nor ppcls uses."""
     if isinstance(value, NamedModel):
-        yield from _ignored_keys(value.arch, f"{place}.{value.name}")
+        yield from _ignored_keys(value.arch, f"{path}.{value.name}")
     elif isinstance(value, tuple):
         for position, item in enumerate(value):
             name = f".{item.kind}" if isinstance(item, Spec) else ""
-            yield from _ignored_keys(item, f"{place}[{position}]{name}")
+            yield from _ignored_keys(item, f"{path}[{position}]{name}")
     elif isinstance(value, Section):
         for key in value.ignored_keys:
-            yield f"{place}.{key}".lstrip(".") + f" has no effect; {value.ignored[key]}"
+            yield f"{path}.{key}".lstrip(".") + f" has no effect; {value.ignored[key]}"
         for key, child in value:
-            yield from _ignored_keys(child, f"{place}.{key}".lstrip("."))
+            yield from _ignored_keys(child, f"{path}.{key}".lstrip("."))
 
 
 _LEVELS = {True: "O2", False: "O1"}

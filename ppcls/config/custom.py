@@ -1,4 +1,4 @@
-"""Base classes and registration of users' own losses, optimizers, transforms and architectures.
+"""Base classes and registration of users' own losses, transforms and architectures.
 
 A user's module defines subclasses. ``Global.import_modules`` lists the module. The module is imported before
 the config is checked, so it must import Paddle inside its functions only.
@@ -17,13 +17,15 @@ from typing import Any, TypeVar
 from ppcls.config.base.component import Component
 from ppcls.config.base.fields import Spec
 from ppcls.config.sections.objective import LossSpec
-from ppcls.config.sections.optimizer import CoupledSpec
 from ppcls.config.sections.transform import CustomTransform as CustomTransform
-from ppcls.registry import ARCHITECTURES, LOSSES, OPTIMIZERS, TRANSFORMS
+from ppcls.registry import ARCHITECTURES, LOSSES, TRANSFORMS
 
 Registered = TypeVar("Registered", bound=type[Spec])
 # Base classes that have another name and module now.
-_MOVED = {"CustomMetric": ("ppcls.metric.base", "DatasetMetric")}
+_MOVED = {
+    "CustomMetric": ("ppcls.metric.base", "DatasetMetric"),
+    "CustomOptimizer": ("ppcls.optimizer.base", "CoupledOptimizer"),
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -48,19 +50,6 @@ class CustomLoss(LossSpec):
         raise NotImplementedError
 
 
-class CustomOptimizer(CoupledSpec):
-    """Base class of users' optimizers. The fields of a subclass are its keys in YAML."""
-
-    def build(self, **common: Any) -> Any:
-        """Returns a `paddle.optimizer.Optimizer`.
-
-        Args:
-            **common: Arguments of Paddle's optimizers: ``learning_rate``, ``parameters``, ``grad_clip`` and
-                ``weight_decay``.
-        """
-        raise NotImplementedError
-
-
 def register(component: Registered) -> Registered:
     """Registers a user's class, so that YAML can select it by its name. Use it as a decorator.
 
@@ -76,14 +65,13 @@ def register(component: Registered) -> Registered:
         return component
     for base, registry in (
         (CustomLoss, LOSSES),
-        (CustomOptimizer, OPTIMIZERS),
         (CustomTransform, TRANSFORMS),
     ):
         if issubclass(component, base):
             registry.register(component.__name__, component)
             return component
     raise TypeError(
-        f"{component.__name__}: expected a subclass of CustomLoss, DatasetMetric, CustomOptimizer or "
+        f"{component.__name__}: expected a subclass of CustomLoss, DatasetMetric, CoupledOptimizer or "
         "CustomTransform"
     )
 

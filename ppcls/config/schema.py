@@ -17,8 +17,8 @@ from ppcls.config.objectives.embedding import embedding_problems
 from ppcls.config.objectives.rec_model import RecModel
 from ppcls.config.sections import infer, loader, model, objective, run
 from ppcls.config.sections.dataset import MultiLabelDataset
-from ppcls.config.sections.optimizer import OptimizerSpec
 from ppcls.metric.section import MetricSection
+from ppcls.optimizer import base as optimizer
 from ppcls.registry import OPTIMIZERS
 
 
@@ -53,7 +53,7 @@ class Config(Section):
     """Losses of training and evaluation; default: CELoss."""
     SSL: objective.SSL | None = None
     """Settings of semi-supervised training; default: training on labelled images only."""
-    Optimizer: Annotated[OptimizerSpec, Tagged(OPTIMIZERS)]
+    Optimizer: Annotated[optimizer.Optimizer, Tagged(OPTIMIZERS)]
     """Optimizer and learning rate schedule."""
     DataLoader: loader.DataLoader = loader.DataLoader()
     """Data sets of training and evaluation, and how they are loaded."""
@@ -79,8 +79,8 @@ class Config(Section):
         arch = self.Arch
         retrieval = settings.eval_mode == "retrieval"
         problems = [
-            *checks.schedule_problems(self.Optimizer.lr, settings),
-            *checks.precision_problems(self.AMP, self.Optimizer, self.Loss, settings.device),
+            *checks.early_stopping_problems(settings),
+            *checks.precision_problems(self.AMP, self.Loss, settings.device),
             *checks.auxiliary_problems(arch, self.Loss),
             *checks.label_problems(self.Loss, data),
             *checks.class_weight_problems(self.Loss, data, arch.class_num),

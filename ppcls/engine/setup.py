@@ -17,7 +17,6 @@ from ppcls.config.schema import Config
 from ppcls.config.sections.dataset import ImageFolderDataset
 from ppcls.config.sections.infer import Infer
 from ppcls.config.sections.model import AUTO, Arch
-from ppcls.config.sections.optimizer import OptimizerSpec
 from ppcls.data.build import gpu_memory_need
 from ppcls.data.index.class_names import (
     LABEL_LIST,
@@ -45,6 +44,7 @@ from ppcls.engine.execution import connect
 from ppcls.engine.loop import Run
 from ppcls.engine.preprocessing import compare_preprocessing
 from ppcls.errors import UserError
+from ppcls.optimizer.base import Optimizer
 from ppcls.optimizer.name_rules import describe_frozen
 from ppcls.runtime.collectives import fail_together
 from ppcls.runtime.memory import MemoryNeeds, check_dali_memory, describe_memory_use
@@ -149,7 +149,7 @@ def _start_from(config: Config, model: nn.Layer, source: str) -> list[str]:
     return [*lines, *compare_preprocessing(config, source)]
 
 
-def _from_scratch(spec: OptimizerSpec) -> str:
+def _from_scratch(spec: Optimizer) -> str:
     frozen = spec.freeze is not None or spec.train_only is not None
     return f"training from scratch{'; frozen weights stay random' if frozen else ''}"
 

@@ -13,7 +13,7 @@ from ppcls.config.objectives.embedding import CenterLoss
 from ppcls.config.objectives.layer_losses import AFDLoss, DistillationPairLoss
 from ppcls.config.sections.objective import LossSpec
 from ppcls.errors import UserError
-from ppcls.optimizer.optimizers import SGD_RATE
+from ppcls.optimizer.functional import SGD_RATE
 from ppcls.outputs import layer_output_name
 
 FeatureShape = tuple[int, int, int]  # [channels, height, width]
@@ -71,7 +71,7 @@ class CenterDistance(nn.Layer):  # type: ignore[misc]
     Args:
         classes: Number of classes.
         size: Length of an embedding.
-        rate: Learning rate of the centers. See `ppcls.optimizer.optimizers.with_plain_sgd`.
+        rate: Learning rate of the centers. See `ppcls.optimizer.functional.with_plain_sgd`.
     """
 
     def __init__(self, classes: int, size: int, rate: float) -> None:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from paddle import nn
 from paddle.nn.layer.norm import _BatchNormBase
 
-from ppcls.config.sections.optimizer import AdamW, OptimizerSpec
 from ppcls.errors import UserError
+from ppcls.optimizer.base import Optimizer
 from ppcls.registry import suggest
 
 # Patterns of the names of blocks, such as `blocks.3`, `layers.0.blocks.1`, `stages.2.1`, `layer1.0`,
@@ -32,7 +32,7 @@ class Factors(NamedTuple):
     decay: float = 1.0
 
 
-def freeze(spec: OptimizerSpec, model: nn.Layer) -> frozenset[str]:
+def freeze(spec: Optimizer, model: nn.Layer) -> frozenset[str]:
     """Freezes the parameters that ``Optimizer.freeze`` or ``Optimizer.train_only`` selects.
 
     Frozen parameters get no gradient. A BatchNorm layer with a frozen weight and bias normalizes with its
@@ -73,7 +73,7 @@ def freeze(spec: OptimizerSpec, model: nn.Layer) -> frozenset[str]:
     return frozenset(frozen)
 
 
-def factors(spec: OptimizerSpec, model: nn.Layer) -> dict[str, Factors]:
+def factors(spec: Optimizer, model: nn.Layer) -> dict[str, Factors]:
     """Returns the factors for parameters, by name. Parameters without an entry have factors of 1.
 
     Raises:
@@ -82,8 +82,8 @@ def factors(spec: OptimizerSpec, model: nn.Layer) -> dict[str, Factors]:
     """
     names = [name for name, parameter in model.named_parameters() if not parameter.stop_gradient]
     result: dict[str, Factors] = {}
-    if isinstance(spec, AdamW) and spec.layerwise_decay is not None:
-        result = {name: Factors(rate=rate) for name, rate in layer_rates(names, spec.layerwise_decay).items()}
+    if spec.block_decay is not None:
+        result = {name: Factors(rate=rate) for name, rate in layer_rates(names, spec.block_decay).items()}
     every = [name for name, _ in model.named_parameters()]
     for position, rule in enumerate(spec.by_name):
         for name in _matching(f"by_name.{position}.pattern", rule.pattern, every, model):

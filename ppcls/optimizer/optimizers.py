@@ -1,184 +1,176 @@
-"""Optimizers that Paddle does not have: LARS, Lion, and AdamW and LAMB with a weight decay per parameter."""
+"""The optimizers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
-import paddle
-from paddle import Tensor, optimizer
+from ppcls.config.base.fields import Bound, Decay, NonNegative, Positive
+from ppcls.optimizer.base import CoupledOptimizer, DecoupledOptimizer
 
-SGD_RATE = "sgd_rate"  # key in a parameter's ``optimize_attr`` for a constant learning rate
-
-
-def with_plain_sgd(built: optimizer.Optimizer) -> optimizer.Optimizer:
-    """Makes an optimizer update parameters that have a `SGD_RATE` by plain SGD, and returns the optimizer.
-
-    The update is ``p -= rate * g``. It ignores the learning rate, the state and the weight decay of the
-    optimizer.
-    """
-    kind = type(built)
-
-    def update(self: Any, block: Any, pair: tuple[Tensor, Tensor]) -> None:
-        parameter, gradient = pair
-        if (rate := parameter.optimize_attr.get(SGD_RATE)) is None:
-            kind._append_optimize_op(self, block, pair)
-        else:
-            parameter.subtract_(rate * gradient)
-
-    built.__class__ = type(kind.__name__, (kind,), {"_append_optimize_op": update})
-    return built
+if TYPE_CHECKING:
+    from paddle.optimizer import Optimizer as PaddleOptimizer
 
 
-class AdamWPerParameter(optimizer.AdamW):  # type: ignore[misc]
-    """Paddle's AdamW with a weight decay per parameter.
+class SGD(CoupledOptimizer):
+    """Stochastic gradient descent: ``p -= lr * g`` for a parameter ``p`` with gradient ``g``."""
 
-    Args:
-        decay: Weight decay of each parameter, by Paddle's tensor name.
-        common: Other arguments of Paddle's AdamW.
+    def build(self, **common: Any) -> PaddleOptimizer:
+        """Returns `paddle.optimizer.SGD`; see `CoupledOptimizer`."""
+        from paddle import optimizer
+
+        return optimizer.SGD(**common)
+
+
+class Momentum(CoupledOptimizer):
+    """SGD with momentum: ``v = momentum * v + g``, then ``p -= lr * v``.
+
+    With Nesterov momentum: ``p -= lr * (g + momentum * v)``.
     """
 
-    def __init__(self, decay: Mapping[str, float], **common: Any) -> None:
-        super().__init__(weight_decay=0.0, **common)
-        self._decay = decay
+    momentum: Decay = 0.9
+    """Factor of the previous velocity in each update."""
+    use_nesterov: bool = False
+    """Use Nesterov momentum."""
 
-    def _append_optimize_op(self, block: Any, pair: tuple[Tensor, Tensor]) -> None:
-        self._weight_decay = self._decay[pair[0].name]
-        super()._append_optimize_op(block, pair)
+    def build(self, **common: Any) -> PaddleOptimizer:
+        """Returns `paddle.optimizer.Momentum`; see `CoupledOptimizer`."""
+        from paddle import optimizer
 
-
-class LambPerParameter(optimizer.Lamb):  # type: ignore[misc]
-    """Paddle's LAMB with a weight decay per parameter. The arguments are those of `AdamWPerParameter`."""
-
-    def __init__(self, decay: Mapping[str, float], **common: Any) -> None:
-        super().__init__(lamb_weight_decay=0.0, **common)
-        self._decay = decay
-
-    def _append_optimize_op(self, block: Any, pair: tuple[Tensor, Tensor]) -> None:
-        self._lamb_weight_decay = self._decay[pair[0].name]
-        super()._append_optimize_op(block, pair)
+        return optimizer.Momentum(momentum=self.momentum, use_nesterov=self.use_nesterov, **common)
 
 
-class FormulaOptimizer(optimizer.Optimizer):  # type: ignore[misc]
-    """Base class of optimizers whose update is a formula of basic operators, computed in float32.
+class Adam(CoupledOptimizer):
+    """Adam (Kingma & Ba 2015, algorithm 1)."""
 
-    The update of a half-precision parameter changes its float32 master weight.
+    beta1: Decay = 0.9
+    """Decay of the moving average of the gradient."""
+    beta2: Decay = 0.999
+    """Decay of the moving average of the squared gradient."""
+    epsilon: Positive = 1e-8
+    """Number to add to the denominator, the root of the averaged squared gradient."""
 
-    Attributes:
-        kinds: Names of the tensors that are stored per parameter. They have the parameter's shape and start
-            at 0.
+    def build(self, **common: Any) -> PaddleOptimizer:
+        """Returns `paddle.optimizer.Adam`; see `CoupledOptimizer`."""
+        from paddle import optimizer
 
-    Args:
-        decay: Weight decay of each parameter, by Paddle's tensor name.
-        common: Arguments of Paddle's `Optimizer`: learning rate, parameters, gradient clipping.
+        return optimizer.Adam(beta1=self.beta1, beta2=self.beta2, epsilon=self.epsilon, **common)
+
+
+class AdamW(DecoupledOptimizer):
+    """Adam with decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2)."""
+
+    beta1: Decay = 0.9
+    """Decay of the moving average of the gradient."""
+    beta2: Decay = 0.999
+    """Decay of the moving average of the squared gradient."""
+    epsilon: Positive = 1e-8
+    """Number to add to the denominator, the root of the averaged squared gradient."""
+    layerwise_decay: Annotated[float, Bound(gt=0, le=1)] | None = None
+    """Ratio of the learning rates of a block and the next block (Howard & Ruder 2018, section 3.2). With `n`
+    blocks, the factor of the learning rate is 1 for the head, `layerwise_decay ** (n - i)` for block `i`
+    (from 0), and `layerwise_decay ** (n + 1)` for layers before the blocks, such as embeddings. Default: 1
+    for all layers."""
+
+    @property
+    def block_decay(self) -> float | None:
+        """Ratio of the learning rates of a block and the next block: ``layerwise_decay``."""
+        return self.layerwise_decay
+
+    def build(self, **common: Any) -> PaddleOptimizer:
+        """Returns Paddle's AdamW with a weight decay per parameter; see `DecoupledOptimizer`."""
+        from ppcls.optimizer.functional import AdamWPerParameter
+
+        return AdamWPerParameter(beta1=self.beta1, beta2=self.beta2, epsilon=self.epsilon, **common)
+
+
+class AdamWDL(AdamW):
+    """PaddleClas's name for `AdamW`, for use with ``layerwise_decay``."""
+
+    filter_bias_and_bn: bool = True
+    """Apply no weight decay to one-dimensional parameters and biases."""
+
+    def exempts(self, name: str, flat: bool) -> bool:
+        """Returns whether a parameter has no weight decay; see `Optimizer.exempts`."""
+        is_excluded = self.filter_bias_and_bn and (flat or name.endswith(".bias"))
+        return is_excluded or super().exempts(name, flat)
+
+
+class RMSProp(CoupledOptimizer):
+    """RMSProp (Tieleman & Hinton 2012), with momentum."""
+
+    rho: Decay = 0.95
+    """Decay of the moving average of the squared gradient."""
+    epsilon: Positive = 1e-6
+    """Number to add to the averaged squared gradient, whose root is the denominator."""
+    momentum: Decay = 0.0
+    """Factor of the previous velocity in each update."""
+
+    def build(self, **common: Any) -> PaddleOptimizer:
+        """Returns `paddle.optimizer.RMSProp`; see `CoupledOptimizer`."""
+        from paddle import optimizer
+
+        return optimizer.RMSProp(rho=self.rho, epsilon=self.epsilon, momentum=self.momentum, **common)
+
+
+class Lamb(DecoupledOptimizer):
+    """LAMB (You et al. 2020, algorithm 2): AdamW with updates scaled to ``lr`` times the norm of the tensor.
+
+    ``r = m / (sqrt(v) + epsilon) + weight_decay * p``; ``p -= lr * |p| / |r| * r``. Tensors without weight
+    decay are updated by ``p -= lr * r``.
     """
 
-    kinds: ClassVar[tuple[str, ...]]
+    beta1: Decay = 0.9
+    """Decay of the moving average `m` of the gradient."""
+    beta2: Decay = 0.999
+    """Decay of the moving average `v` of the squared gradient."""
+    epsilon: Positive = 1e-6
+    """Number to add to the denominator, the root of the averaged squared gradient."""
 
-    def __init__(self, decay: Mapping[str, float], **common: Any) -> None:
-        super().__init__(**common)
-        self._decay = decay
-        self._multi_precision = False
-        self._master_weights: dict[str, Tensor] = {}
+    def build(self, **common: Any) -> PaddleOptimizer:
+        """Returns Paddle's LAMB with a weight decay per parameter; see `DecoupledOptimizer`."""
+        from ppcls.optimizer.functional import LambPerParameter
 
-    def change(self, weight: Tensor, gradient: Tensor, rate: Tensor, decay: float, *stored: Tensor) -> None:
-        """Updates one weight and its stored tensors in place.
-
-        Args:
-            weight: Weight, float32.
-            gradient: Gradient of the same shape, float32.
-            rate: Learning rate, float32 of shape [1] or [].
-            decay: Weight decay.
-            stored: Stored tensors of the weight, in the order of `kinds`.
-        """
-        raise NotImplementedError
-
-    def _create_accumulators(self, _block: Any, parameters: list[Tensor]) -> None:
-        for parameter in parameters:
-            master = self._create_master_weight(parameter) if self._has_master(parameter) else parameter
-            for kind in self.kinds:
-                self._add_accumulator(kind, master)
-
-    def _append_optimize_op(self, _block: Any, pair: tuple[Tensor, Tensor]) -> None:
-        parameter, gradient = pair
-        has_master = self._has_master(parameter)
-        weight = self._master_weights[parameter.name] if has_master else parameter
-        self.change(
-            weight,
-            gradient.astype("float32"),
-            self._create_param_lr(pair),
-            self._decay[parameter.name],
-            *(self._get_accumulator_master(kind, parameter) for kind in self.kinds),
-        )
-        if has_master:
-            parameter.copy_(weight.astype(parameter.dtype), False)
-
-    def _has_master(self, parameter: Tensor) -> bool:
-        return bool(self._multi_precision and self._is_dtype_fp16_or_bf16(parameter.dtype))
+        return LambPerParameter(beta1=self.beta1, beta2=self.beta2, epsilon=self.epsilon, **common)
 
 
-class LarsOptimizer(FormulaOptimizer):
-    """LARS (You et al. 2017, https://arxiv.org/abs/1708.03888, algorithm 1).
+class LARS(DecoupledOptimizer):
+    """LARS (You et al. 2017, algorithm 1): momentum with a learning rate per tensor, for large batches.
 
-    Paddle 2.6.2 has LARS, but its implementation crashes on half-precision parameters, because it reads a
-    master weight that it did not receive.
-
-    Args:
-        momentum: Decay of the velocity per update.
-        trust: Trust coefficient, ``eta`` in the paper.
-        epsilon: Term added to the norms.
-        common: Arguments of `FormulaOptimizer`.
+    ``rate = lr * lars_coeff * |p| / (|g| + weight_decay * |p| + epsilon)``; ``v = momentum * v + rate * (g +
+    weight_decay * p)``; ``p -= v``. Tensors without weight decay, and tensors of zeros, have ``rate = lr``.
     """
 
-    kinds = ("velocity",)
+    weight_decay: NonNegative = 5e-4
+    """Weight decay, which is added to the gradient as `weight_decay * p`."""
+    momentum: Decay = 0.9
+    """Factor of the previous velocity in each update."""
+    lars_coeff: Positive = 1e-3
+    """Trust coefficient, `eta` in the paper."""
+    epsilon: NonNegative = 0.0
+    """Number to add to the denominator of `rate`, to avoid a division by zero."""
 
-    def __init__(self, momentum: float, trust: float, epsilon: float, **common: Any) -> None:
-        super().__init__(**common)
-        self._momentum = momentum
-        self._trust = trust
-        self._epsilon = epsilon
+    def build(self, **common: Any) -> PaddleOptimizer:
+        """Returns LARS as a formula, because Paddle's fails; see `LarsOptimizer` and `DecoupledOptimizer`."""
+        from ppcls.optimizer.functional import LarsOptimizer
 
-    def change(self, weight: Tensor, gradient: Tensor, rate: Tensor, decay: float, *stored: Tensor) -> None:
-        """Computes ``v = momentum * v + local_rate * (g + decay * p)`` and ``p -= v``.
-
-        ``local_rate`` is ``rate * trust * |p| / (|g| + decay * |p| + epsilon)``, or ``rate`` if ``decay`` is
-        0.
-        """
-        (velocity,) = stored
-        if decay:
-            p = weight.square().sum().sqrt()
-            g = gradient.square().sum().sqrt()
-            ratio = self._trust * p / (g + decay * p + self._epsilon)
-            rate = rate * paddle.where((p > 0) & (g > 0), ratio, paddle.ones_like(ratio))
-            gradient = gradient + decay * weight
-        velocity.scale_(self._momentum).add_(gradient * rate)
-        weight.subtract_(velocity)
+        return LarsOptimizer(momentum=self.momentum, trust=self.lars_coeff, epsilon=self.epsilon, **common)
 
 
-class LionOptimizer(FormulaOptimizer):
-    """Lion (Chen et al. 2023, https://arxiv.org/abs/2302.06675, algorithm 2).
+class Lion(DecoupledOptimizer):
+    """Lion (Chen et al. 2023, algorithm 2): updates use only the sign of an averaged gradient.
 
-    Args:
-        beta1: Decay of the average whose sign determines the update.
-        beta2: Decay of the stored average.
-        common: Arguments of `FormulaOptimizer`.
+    ``p -= lr * (sign(beta1 * m + (1 - beta1) * g) + weight_decay * p)``, then ``m = beta2 * m + (1 - beta2) *
+    g``. The paper recommends a learning rate 3 to 10 times smaller than for AdamW, and a weight decay 3 to 10
+    times larger.
     """
 
-    kinds = ("moment",)
+    beta1: Decay = 0.9
+    """Weight of the averaged gradient `m` in an update. The weight of the current gradient is `1 - beta1`."""
+    beta2: Decay = 0.99
+    """Decay of the moving average `m` of the gradient."""
 
-    def __init__(self, beta1: float, beta2: float, **common: Any) -> None:
-        super().__init__(**common)
-        self._beta1 = beta1
-        self._beta2 = beta2
+    def build(self, **common: Any) -> PaddleOptimizer:
+        """Returns Lion as a formula, because Paddle does not have it; see `DecoupledOptimizer`."""
+        from ppcls.optimizer.functional import LionOptimizer
 
-    def change(self, weight: Tensor, gradient: Tensor, rate: Tensor, decay: float, *stored: Tensor) -> None:
-        """Computes ``p -= rate * (sign(beta1 * m + (1 - beta1) * g) + decay * p)``.
-
-        Then computes the new stored average ``m = beta2 * m + (1 - beta2) * g``.
-        """
-        (moment,) = stored
-        direction = (self._beta1 * moment + (1.0 - self._beta1) * gradient).sign()
-        if decay:
-            direction = direction + decay * weight
-        weight.subtract_(direction * rate)
-        moment.scale_(self._beta2).add_((1.0 - self._beta2) * gradient)
+        return LionOptimizer(beta1=self.beta1, beta2=self.beta2, **common)

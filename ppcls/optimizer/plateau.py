@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ppcls.config.sections.schedule import ReduceOnPlateau
-from ppcls.optimizer.schedule import LearningRate
+if TYPE_CHECKING:
+    from ppcls.optimizer.schedules import LearningRate, ReduceOnPlateau
 
 
 class Plateau:
@@ -14,14 +14,17 @@ class Plateau:
 
     Args:
         spec: Settings of the schedule.
+        warmup: Number of epochs whose evaluations are ignored: the warm-up of the run, which is shorter than
+            ``spec.warmup_epoch`` in a short run.
         metric: Name of the metric to compare in mode ``max``. In mode ``min``, the loss is compared.
 
     Attributes:
         of: Name of the compared value: ``loss``, or the name of the metric.
     """
 
-    def __init__(self, spec: ReduceOnPlateau, metric: str | None = None) -> None:
+    def __init__(self, spec: ReduceOnPlateau, warmup: float, metric: str | None = None) -> None:
         self._spec = spec
+        self._warmup = warmup
         self.of = "loss" if spec.mode == "min" else metric
         self._share = 1.0  # factor for the config's learning_rate
         self._best: float | None = None
@@ -43,7 +46,7 @@ class Plateau:
             A line for the log if the learning rate changes; otherwise None.
         """
         spec = self._spec
-        if epoch < spec.warmup_epoch:
+        if epoch < self._warmup:
             return None
         if self._cooldown:
             self._cooldown -= 1

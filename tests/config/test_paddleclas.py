@@ -17,10 +17,10 @@ from ppcls.config.objectives.rec_model import RecModel
 from ppcls.config.sections.dataset import CustomLabelDataset
 from ppcls.config.sections.infer import MultiLabelThreshOutput, ThreshOutput
 from ppcls.config.sections.sampler import PKSampler, RepeatedAugSampler
-from ppcls.config.sections.schedule import Piecewise
 from ppcls.data.transforms.specs.blur import BlurImage
 from ppcls.engine.core.networks import build_network
 from ppcls.metric.single_label import TopkAcc
+from ppcls.optimizer.schedules import Piecewise
 
 LCNET = "PPLCNet_x1_0"
 

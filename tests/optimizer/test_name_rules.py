@@ -8,7 +8,6 @@ import pytest
 from paddle import nn
 
 from ppcls.arch.build import build_model
-from ppcls.config.sections.optimizer import AdamW, Momentum
 from ppcls.errors import UserError
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.name_rules import (
@@ -19,6 +18,7 @@ from ppcls.optimizer.name_rules import (
     freeze,
     layer_rates,
 )
+from ppcls.optimizer.optimizers import AdamW, Momentum
 from ppcls.optimizer.state import optimizer_state
 
 LR = {"name": "Constant", "learning_rate": 0.1}

@@ -6,10 +6,9 @@ import pytest
 from optimizer_specs import COEFF, LR, NAMES, make_spec
 from paddle import nn
 
-from ppcls.config.sections.optimizer import CoupledSpec
 from ppcls.optimizer.build import build_optimizer
+from ppcls.optimizer.functional import SGD_RATE
 from ppcls.optimizer.name_rules import Factors
-from ppcls.optimizer.optimizers import SGD_RATE
 
 
 class Model(nn.Layer):
@@ -112,7 +111,7 @@ def expected(spec, model, steps, exempt=(), factors=()):
         for name, g in gradients(model, step).items():
             p, (rate, own) = now[name], dict(factors).get(name, (1, 1))
             decay = 0.0 if name in exempt else COEFF * own
-            if isinstance(spec, CoupledSpec):
+            if spec.coupled:
                 g = g + decay * p
             update = UPDATES[spec.kind]
             now[name] = update(spec, p, g.astype("float64"), memory[name], step + 1, LR * rate, decay)

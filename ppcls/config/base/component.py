@@ -65,9 +65,11 @@ class Component(Spec):
 
     Attributes:
         registry: All components of this kind, by name.
+        aliases: More names that select the component. Subclasses do not inherit them.
     """
 
     registry: ClassVar[Registry]
+    aliases: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(
         cls, *, registry: Registry | None = None, abstract: bool = False, **config: Any
@@ -83,7 +85,8 @@ class Component(Spec):
         # Here the class is complete. A class whose fields are invalid must not be registered.
         super().__pydantic_init_subclass__(**config)
         if registry is None and not abstract:
-            cls.registry.register(cls.__name__, cls)
+            for name in (cls.__name__, *cls.__dict__.get("aliases", ())):
+                cls.registry.register(name, cls)
 
     def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
         """Yields the conflicts of this component with other sections, relative to the component.

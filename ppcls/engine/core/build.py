@@ -12,9 +12,7 @@ from ppcls.arch.fused.layers import check_available, fuse
 from ppcls.config.objectives.distillation import DistillationModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.model import Arch
-from ppcls.config.sections.optimizer import OptimizerSpec
 from ppcls.config.sections.run import Global
-from ppcls.config.sections.schedule import ReduceOnPlateau
 from ppcls.data.build import add_unlabelled, build_loader
 from ppcls.data.index.protocol import positive_rates
 from ppcls.data.loaders.batch import Loader
@@ -31,10 +29,10 @@ from ppcls.loss.build import build_criterion
 from ppcls.loss.class_weights import count_classes
 from ppcls.loss.semi_supervised import with_pseudo_labels
 from ppcls.metric.build import build_metrics
+from ppcls.optimizer.base import Optimizer
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.name_rules import factors, freeze
-from ppcls.optimizer.plateau import Plateau
-from ppcls.optimizer.schedule import RateScale, build_schedule
+from ppcls.optimizer.rate_scale import RateScale
 from ppcls.optimizer.state import master_weights
 from ppcls.runtime.start import Runtime
 
@@ -78,10 +76,10 @@ def build_state(
     precision.prepare(model, optimizer)
     rate = config.Optimizer.lr
     order = loader.order
-    schedule = build_schedule(rate, config.Global.epochs, order.updates_per_epoch)
+    schedule = rate.build(config.Global.epochs, order.updates_per_epoch)
     if (scale := rate_scale(config.Global, order)) is not None:
         schedule = scale.applied(schedule)
-    plateau = Plateau(rate, config.Metric.Eval[0].names[0]) if isinstance(rate, ReduceOnPlateau) else None
+    plateau = rate.build_plateau(config.Global.epochs, config.Metric.Eval[0].names[0])
     losses = config.Loss.Train
     counts = count_classes(losses, loader.index.labels, config.Arch.class_num)
     criterion = build_criterion(losses, positive_rates(loader.index), config.Arch.margins, counts, model)
@@ -145,7 +143,7 @@ def rate_scale(settings: Global, order: Order) -> RateScale | None:
     return RateScale(order.global_batch, order.world, order.accumulate, settings.base_batch_size)
 
 
-def _check_half_update(spec: OptimizerSpec, precision: Precision) -> None:
+def _check_half_update(spec: Optimizer, precision: Precision) -> None:
     """Updates one half-precision weight once, to report a missing kernel before training."""
     probe = nn.Linear(1, 1)
     optimizer = build_optimizer(spec, probe, precision.master_weights)

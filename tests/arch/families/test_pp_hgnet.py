@@ -7,7 +7,7 @@ from paddle.nn import functional as F
 
 from ppcls.arch.families.pp_hgnet import AffineConvNorm, LearnedAffine, PPHGNetV2_B4
 from ppcls.arch.layers.conv_norm import ConvNorm
-from ppcls.config.sections import optimizer as specs
+from ppcls.optimizer import optimizers as specs
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.name_rules import Factors
 

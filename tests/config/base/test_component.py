@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import pytest
 from pydantic_core import InitErrorDetails
@@ -30,6 +30,17 @@ def test_subclass_registers_itself_and_abstract_classes_do_not() -> None:
     assert THINGS["Anvil"] is Anvil
     assert Anvil().weight == 10.0
     assert not {"Thing", "HeavyThing"} & set(THINGS)
+
+
+def test_alias_selects_the_component_but_not_its_subclasses() -> None:
+    class Hammer(Thing):
+        aliases: ClassVar[tuple[str, ...]] = ("Mallet",)
+
+    class Sledgehammer(Hammer):
+        pass
+
+    assert THINGS["Mallet"] is THINGS["Hammer"] is Hammer
+    assert THINGS["Sledgehammer"] is Sledgehammer
 
 
 def test_redefined_class_replaces_the_class_of_the_same_module() -> None:

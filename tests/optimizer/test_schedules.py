@@ -6,9 +6,10 @@ import paddle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from specs import section_problems
 
-from ppcls.config.sections import schedule as specs
-from ppcls.optimizer.schedule import RateScale, build_schedule, decayed
+from ppcls.optimizer import schedules as specs
+from ppcls.registry import SCHEDULES
 
 quick = settings(deadline=None, max_examples=60)
 rates = st.floats(1e-4, 10.0)
@@ -43,7 +44,7 @@ def runs(draw, kinds=("Constant", "Piecewise", "MultiStepDecay", "Cosine", "Line
 
 
 def curve(spec, epochs, updates, extra=0):
-    rate = build_schedule(spec, epochs, updates)
+    rate = spec.build(epochs, updates)
     return [rate(i) for i in range(epochs * updates + extra)]
 
 
@@ -140,7 +141,7 @@ def test_schedule_equals_paddle(run):
 
 def test_schedule_of_paddleclas_resnet50():
     spec = specs.Piecewise(decay_epochs=(30, 60, 90), values=(0.1, 0.01, 0.001, 0.0001), learning_rate=0.1)
-    rate = build_schedule(spec, 120, 5005)
+    rate = spec.build(120, 5005)
     at = {
         0: 0.1,
         30 * 5005 - 1: 0.1,
@@ -163,18 +164,13 @@ def test_warmup_ends_within_epoch():
 
 
 def test_cosine_at_half_time_has_the_mean_rate():
-    rate = build_schedule(specs.Cosine(learning_rate=0.5, eta_min=0.1, warmup_epoch=2), 10, 7)
+    rate = specs.Cosine(learning_rate=0.5, eta_min=0.1, warmup_epoch=2).build(10, 7)
     assert rate(6 * 7) == pytest.approx(0.3)
     assert rate(2 * 7 + 14) == pytest.approx(0.1 + 0.2 * (1 + math.cos(math.pi / 4)))
 
 
 def test_warmup_as_long_as_run_ends_after_half_of_it():
     assert curve(specs.Constant(learning_rate=1.0, warmup_epoch=5), 1, 4) == [0.0, 0.5, 1.0, 1.0]
-
-
-def test_unknown_schedule_is_rejected():
-    with pytest.raises(TypeError, match="no learning rate is defined for the schedule Schedule"):
-        decayed(specs.Schedule(), None)
 
 
 @pytest.mark.parametrize("by_epoch", [False, True])
@@ -285,25 +281,118 @@ def test_reduce_on_plateau_is_constant_after_warmup():
     assert curve(spec, 3, 2) == pytest.approx([0, 0.2, 0.4, 0.4, 0.4, 0.4])
 
 
-COUNTS = st.integers(1, 4096)
+@pytest.mark.parametrize(
+    ("name", "fields", "where", "text"),
+    [
+        ("Constant", {}, "learning_rate", "missing; it has no default"),
+        ("Constant", {"learning_rate": 0}, "learning_rate", "expected a number > 0, got 0"),
+        (
+            "Constant",
+            {"learning_rate": 0.1, "warmup_epoch": 5, "warmup_start_lr": 0.2},
+            "",
+            "warmup_start_lr (0.2) must not exceed the learning rate at the end of the warm-up (0.1)",
+        ),
+        (
+            "Piecewise",
+            {"decay_epochs": [30, 60], "values": [0.1, 0.01]},
+            "",
+            "expected one more value than decay_epochs, but there are 2 values for 2 decay_epochs",
+        ),
+        (
+            "Piecewise",
+            {"decay_epochs": [30, 30], "values": [0.1, 0.01, 0.001]},
+            "",
+            "decay_epochs must increase, but 30 follows 30",
+        ),
+        (
+            "Piecewise",
+            {"decay_epochs": [30], "values": [0.1, 0.01], "learning_rate": 0.2},
+            "",
+            "learning_rate (0.2) differs from values[0] (0.1), which is used; "
+            "change both, or remove learning_rate",
+        ),
+        (
+            "Piecewise",
+            {"decay_epochs": [3], "values": [0.1, 0.01], "warmup_epoch": 5},
+            "",
+            "decay_epochs count from the start of the run, including the warm-up, "
+            "but 3 is within the warm-up of 5 epochs",
+        ),
+        (
+            "MultiStepDecay",
+            {"learning_rate": 0.1, "milestones": [60, 30]},
+            "",
+            "milestones must increase, but 30 follows 60",
+        ),
+        (
+            "Cosine",
+            {"learning_rate": 0.1, "eta_min": 0.2},
+            "",
+            "eta_min (0.2) must not exceed learning_rate (0.1)",
+        ),
+        ("Step", {"learning_rate": 0.1}, "step_size", "missing; it has no default"),
+        (
+            "Cyclic",
+            {"base_learning_rate": 0.2, "max_learning_rate": 0.1, "step_size_up": 5},
+            "",
+            "base_learning_rate (0.2) must not exceed max_learning_rate (0.1)",
+        ),
+        (
+            "Cyclic",
+            {"base_learning_rate": 0.1, "max_learning_rate": 0.2, "step_size_up": 5, "exp_gamma": 0.9},
+            "",
+            "exp_gamma needs mode: exp_range, but mode is triangular",
+        ),
+        (
+            "Cyclic",
+            {"base_learning_rate": 0.1, "max_learning_rate": 0.2, "step_size_up": 5, "scale_fn": "x"},
+            "scale_fn",
+            "unknown key; mode sets how the height of cycles changes",
+        ),
+        (
+            "OneCycleLR",
+            {"max_learning_rate": 0.1, "warmup_epoch": 5},
+            "",
+            "OneCycleLR has its own warm-up, of length phase_pct; remove warmup_epoch",
+        ),
+        (
+            "OneCycleLR",
+            {"max_learning_rate": 0.1, "end_learning_rate": 0.01},
+            "",
+            "end_learning_rate (0.01) must not exceed the first rate, "
+            "max_learning_rate / divide_factor (0.004)",
+        ),
+        (
+            "OneCycleLR",
+            {"max_learning_rate": 0.1, "three_phase": True, "phase_pct": 0.6},
+            "",
+            "phase_pct must be less than 0.5 for three phases, got 0.6",
+        ),
+        (
+            "ReduceOnPlateau",
+            {"learning_rate": 0.1, "min_lr": 0.2},
+            "",
+            "min_lr (0.2) must not exceed learning_rate (0.1)",
+        ),
+        (
+            "ReduceOnPlateau",
+            {"learning_rate": 0.1, "factor": 1},
+            "factor",
+            "expected a number > 0 and < 1, got 1",
+        ),
+        (
+            "Linear",
+            {"learning_rate": 0.1, "end_lr": 0.2},
+            "",
+            "end_lr (0.2) must not exceed learning_rate (0.1)",
+        ),
+    ],
+)
+def test_schedule_error_names_key_and_fix(name, fields, where, text):
+    assert section_problems(SCHEDULES[name], fields) == {where: text}
 
 
-@given(COUNTS, COUNTS, COUNTS, COUNTS, st.lists(st.floats(0, 10), min_size=1))
-def test_rate_scale_multiplies_by_images_per_update_over_base(
-    images: int, processes: int, steps: int, base: int, rates: list[float]
-) -> None:
-    schedule = RateScale(images, processes, steps, base).applied(rates.__getitem__)
-    for update, rate in enumerate(rates):
-        assert schedule(update) * base == pytest.approx(rate * images * steps)
-
-
-def test_rate_scale_of_base_batch_keeps_rates() -> None:
-    assert RateScale(128, 2, 2, 256).applied(lambda update: 0.1)(7) == 0.1
-
-
-def test_rate_scale_describes_its_factor() -> None:
-    assert RateScale(256, 4, 3, 256).describe() == (
-        "learning rates x 3: 768 images per update (256 per step on 4 processes x update_freq 3), "
-        "Global.base_batch_size 256"
-    )
-    assert "(32 per step on 1 process x update_freq 1)" in RateScale(32, 1, 1, 256).describe()
+@pytest.mark.parametrize(("epochs", "warmup"), [(6, 5), (5, 2.5), (1, 0.5)])
+def test_schedule_warmup_as_long_as_the_run_is_half_of_it(epochs, warmup):
+    assert SCHEDULES["Cosine"](learning_rate=0.1, warmup_epoch=5).warmup_within(epochs) == warmup
+    assert SCHEDULES["Cosine"](learning_rate=0.1).warmup_within(epochs) == 0

@@ -1,26 +1,36 @@
-"""The section ``Optimizer``: optimizers, and rules for parameters whose names match a pattern."""
+"""The base classes of optimizers, and rules for parameters whose names match a pattern.
+
+Decisions:
+- Built-in optimizers and users' optimizers have the same base classes. An optimizer is one class in one file,
+  whose ``build`` receives what all optimizers of its base class need.
+- Weight decay that is part of the gradient and weight decay that is separate from it are two base classes,
+  because Paddle's optimizers receive the first as a regularizer of each parameter.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, model_validator
+from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
+from ppcls.config.base.component import Component, RunFacts
 from ppcls.config.base.fields import (
-    Bound,
-    Decay,
     NonNegative,
     Positive,
     Section,
-    Spec,
     Tagged,
     error_at,
     expected,
+    problem,
 )
-from ppcls.config.sections.schedule import Schedule
-from ppcls.registry import SCHEDULES
+from ppcls.optimizer.schedules import Schedule
+from ppcls.registry import OPTIMIZERS, SCHEDULES
+
+if TYPE_CHECKING:
+    from paddle.optimizer import Optimizer as PaddleOptimizer
 
 
 def _read_patterns(value: Any) -> Any:
@@ -64,9 +74,14 @@ class L2(Section):
     """Weight decay: factor of the penalty `coeff / 2 * |parameter|^2` in the loss."""
 
 
-class OptimizerSpec(Spec):
-    """Keys of all optimizers."""
+class Optimizer(Component, registry=OPTIMIZERS):
+    """Keys of all optimizers.
 
+    Attributes:
+        coupled: Whether the weight decay is part of the gradient.
+    """
+
+    coupled: ClassVar[bool]
     key_hints: ClassVar[Mapping[str, str]] = {
         "learning_rate": "set lr.learning_rate, a key of the schedule",
     }
@@ -99,7 +114,40 @@ class OptimizerSpec(Spec):
     @property
     def decay(self) -> float:
         """Weight decay; 0 for none."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{self.kind} does not define decay")
+
+    @property
+    def block_decay(self) -> float | None:
+        """Ratio of the learning rates of a block and the next block; None for the same rate in all blocks."""
+        return None
+
+    def exempts(self, name: str, flat: bool) -> bool:
+        """Returns whether a parameter has no weight decay.
+
+        Args:
+            name: Name of the parameter in the model.
+            flat: Whether the parameter has one dimension.
+        """
+        if flat and self.one_dim_param_no_weight_decay:
+            return True
+        return any(part in name for part in (self.no_weight_decay_name or "").split())
+
+    def build(self, **common: Any) -> PaddleOptimizer:
+        """Returns Paddle's optimizer.
+
+        Args:
+            **common: ``learning_rate``, ``parameters`` and ``grad_clip``, the arguments of Paddle's
+                optimizers, and the weight decay; see the base classes.
+        """
+        raise NotImplementedError(f"{self.kind} does not define build")
+
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:  # noqa: ARG002
+        """Yields a conflict with the precision."""
+        if facts.amp_level == "O2" and self.multi_precision is False:
+            text = (
+                "expected True, got False: AMP.level O2 always keeps float32 master weights; remove this key"
+            )
+            yield problem(text, "multi_precision")
 
     @model_validator(mode="after")
     def _check_exclusive(self) -> Self:
@@ -113,9 +161,13 @@ class OptimizerSpec(Spec):
         return self
 
 
-class CoupledSpec(OptimizerSpec):
-    """An optimizer whose weight decay is part of the gradient."""
+class CoupledOptimizer(Optimizer, abstract=True):
+    """An optimizer whose weight decay is part of the gradient.
 
+    The arguments of ``build`` include ``weight_decay``, which Paddle's optimizers accept.
+    """
+
+    coupled: ClassVar[bool] = True
     regularizer: L2 | None = None
     """L2 regularization, such as `{name: L2, coeff: 1e-4}`; default: none."""
     weight_decay: NonNegative | None = None
@@ -126,12 +178,21 @@ class CoupledSpec(OptimizerSpec):
         """Weight decay from ``regularizer`` or ``weight_decay``; 0 for none."""
         return (self.weight_decay or 0.0) if self.regularizer is None else self.regularizer.coeff
 
+    def warnings(self, facts: RunFacts, part: str) -> Iterator[str]:  # noqa: ARG002
+        """Yields a key that ``regularizer`` overrides."""
+        if self.regularizer is not None and self.weight_decay is not None:
+            yield "weight_decay has no effect; Optimizer.regularizer takes precedence"
 
-class DecoupledSpec(OptimizerSpec):
-    """An optimizer whose weight decay is separate from the gradient."""
 
+class DecoupledOptimizer(Optimizer, abstract=True):
+    """An optimizer whose weight decay is separate from the gradient.
+
+    The arguments of ``build`` include ``decay``, the weight decay of each parameter by Paddle's tensor name.
+    """
+
+    coupled: ClassVar[bool] = False
     key_hints: ClassVar[Mapping[str, str]] = {
-        **OptimizerSpec.key_hints,
+        **Optimizer.key_hints,
         "regularizer": "write weight_decay",
     }
     weight_decay: NonNegative = 0.01
@@ -141,110 +202,3 @@ class DecoupledSpec(OptimizerSpec):
     def decay(self) -> float:
         """Weight decay: ``weight_decay``."""
         return self.weight_decay
-
-
-class SGD(CoupledSpec):
-    """Stochastic gradient descent: ``p -= lr * g`` for a parameter ``p`` with gradient ``g``."""
-
-
-class Momentum(CoupledSpec):
-    """SGD with momentum: ``v = momentum * v + g``, then ``p -= lr * v``.
-
-    With Nesterov momentum: ``p -= lr * (g + momentum * v)``.
-    """
-
-    momentum: Decay = 0.9
-    """Factor of the previous velocity in each update."""
-    use_nesterov: bool = False
-    """Use Nesterov momentum."""
-
-
-class Adam(CoupledSpec):
-    """Adam (Kingma & Ba 2015, algorithm 1)."""
-
-    beta1: Decay = 0.9
-    """Decay of the moving average of the gradient."""
-    beta2: Decay = 0.999
-    """Decay of the moving average of the squared gradient."""
-    epsilon: Positive = 1e-8
-    """Number to add to the denominator, the root of the averaged squared gradient."""
-
-
-class AdamW(DecoupledSpec):
-    """Adam with decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2)."""
-
-    beta1: Decay = 0.9
-    """Decay of the moving average of the gradient."""
-    beta2: Decay = 0.999
-    """Decay of the moving average of the squared gradient."""
-    epsilon: Positive = 1e-8
-    """Number to add to the denominator, the root of the averaged squared gradient."""
-    layerwise_decay: Annotated[float, Bound(gt=0, le=1)] | None = None
-    """Ratio of the learning rates of a block and the next block (Howard & Ruder 2018, section 3.2). With `n`
-    blocks, the factor of the learning rate is 1 for the head, `layerwise_decay ** (n - i)` for block `i`
-    (from 0), and `layerwise_decay ** (n + 1)` for layers before the blocks, such as embeddings. Default: 1
-    for all layers."""
-
-
-class AdamWDL(AdamW):
-    """PaddleClas's name for `AdamW`, for use with ``layerwise_decay``."""
-
-    filter_bias_and_bn: bool = True
-    """Apply no weight decay to one-dimensional parameters and biases."""
-
-
-class Lamb(DecoupledSpec):
-    """LAMB (You et al. 2020, algorithm 2): AdamW with updates scaled to ``lr`` times the norm of the tensor.
-
-    ``r = m / (sqrt(v) + epsilon) + weight_decay * p``; ``p -= lr * |p| / |r| * r``. Tensors without weight
-    decay are updated by ``p -= lr * r``.
-    """
-
-    beta1: Decay = 0.9
-    """Decay of the moving average `m` of the gradient."""
-    beta2: Decay = 0.999
-    """Decay of the moving average `v` of the squared gradient."""
-    epsilon: Positive = 1e-6
-    """Number to add to the denominator, the root of the averaged squared gradient."""
-
-
-class LARS(DecoupledSpec):
-    """LARS (You et al. 2017, algorithm 1): momentum with a learning rate per tensor, for large batches.
-
-    ``rate = lr * lars_coeff * |p| / (|g| + weight_decay * |p| + epsilon)``; ``v = momentum * v + rate * (g +
-    weight_decay * p)``; ``p -= v``. Tensors without weight decay, and tensors of zeros, have ``rate = lr``.
-    """
-
-    weight_decay: NonNegative = 5e-4
-    """Weight decay, which is added to the gradient as `weight_decay * p`."""
-    momentum: Decay = 0.9
-    """Factor of the previous velocity in each update."""
-    lars_coeff: Positive = 1e-3
-    """Trust coefficient, `eta` in the paper."""
-    epsilon: NonNegative = 0.0
-    """Number to add to the denominator of `rate`, to avoid a division by zero."""
-
-
-class Lion(DecoupledSpec):
-    """Lion (Chen et al. 2023, algorithm 2): updates use only the sign of an averaged gradient.
-
-    ``p -= lr * (sign(beta1 * m + (1 - beta1) * g) + weight_decay * p)``, then ``m = beta2 * m + (1 - beta2) *
-    g``. The paper recommends a learning rate 3 to 10 times smaller than for AdamW, and a weight decay 3 to 10
-    times larger.
-    """
-
-    beta1: Decay = 0.9
-    """Weight of the averaged gradient `m` in an update. The weight of the current gradient is `1 - beta1`."""
-    beta2: Decay = 0.99
-    """Decay of the moving average `m` of the gradient."""
-
-
-class RMSProp(CoupledSpec):
-    """RMSProp (Tieleman & Hinton 2012), with momentum."""
-
-    rho: Decay = 0.95
-    """Decay of the moving average of the squared gradient."""
-    epsilon: Positive = 1e-6
-    """Number to add to the averaged squared gradient, whose root is the denominator."""
-    momentum: Decay = 0.0
-    """Factor of the previous velocity in each update."""

@@ -1,16 +1,30 @@
-"""Learning-rate schedules: ``Optimizer.lr``."""
+"""Learning-rate schedules: ``Optimizer.lr``.
+
+Decisions:
+- The learning rate is a function of the number of the update, so that resuming needs no state. Only
+  `ReduceOnPlateau` also depends on evaluations; `Plateau` holds its state.
+- The base class computes the warm-up, and `Schedule.decayed` of each class the rest. No schedule uses Paddle:
+  its schedulers count calls, so a resumed run would have to replay them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, model_validator
+from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
-from ppcls.config.base.fields import Bound, Count, Index, NonNegative, Part, Positive, Spec
+from ppcls.config.base.component import Component, RunFacts
+from ppcls.config.base.fields import Bound, Count, Index, NonNegative, Part, Positive, problem
+from ppcls.optimizer.plateau import Plateau
+from ppcls.registry import SCHEDULES
 
+LearningRate = Callable[[int], float]
 Factor = Annotated[float, Bound(gt=0, le=1)]
 
 
@@ -26,7 +40,23 @@ def _check_increasing(name: str, epochs: tuple[int, ...], warmup_epoch: float) -
         )
 
 
-class Schedule(Spec):
+class ScheduleTime(NamedTuple):
+    """A point in time of a run, after the warm-up.
+
+    Attributes:
+        epoch: Number of epochs since the start of the run.
+        progress: Position between the end of the warm-up (0) and the end of the run (1).
+        warm: Number of epochs since the end of the warm-up.
+        tick: Number of updates since the end of the warm-up, or number of epochs with ``by_epoch``.
+    """
+
+    epoch: float
+    progress: float
+    warm: float
+    tick: float
+
+
+class Schedule(Component, registry=SCHEDULES):
     """Keys of all learning rate schedules.
 
     During the warm-up, the rate rises linearly from ``warmup_start_lr`` to the first rate of the schedule.
@@ -53,7 +83,49 @@ class Schedule(Spec):
     @property
     def peak(self) -> float:
         """Learning rate at the end of the warm-up."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{self.kind} does not define peak")
+
+    def decayed(self, now: ScheduleTime) -> float:
+        """Returns the learning rate at a time after the warm-up."""
+        raise NotImplementedError(f"{self.kind} does not define decayed")
+
+    def build(self, epochs: int, updates_per_epoch: int) -> LearningRate:
+        """Returns a function that maps the index of an update to its learning rate.
+
+        Time is measured in epochs since the start of the run. It is ``update / updates_per_epoch``, rounded
+        down with ``by_epoch``. The learning rate increases linearly during the warm-up. After the warm-up,
+        `decayed` computes it.
+
+        Args:
+            epochs: Number of epochs of the whole run, > 0.
+            updates_per_epoch: Number of updates per epoch, > 0.
+
+        Returns:
+            A function of the index of an update, counted from 0. After the end of the run, its result is
+            constant.
+        """
+        warmup = self.warmup_within(epochs)
+        start = self.warmup_start_lr
+        peak = self.peak
+
+        def learning_rate(update: int) -> float:
+            epoch = update // updates_per_epoch if self.by_epoch else update / updates_per_epoch
+            if epoch < warmup:
+                return start + (peak - start) * (epoch / warmup)
+            warm = epoch - warmup
+            tick = warm if self.by_epoch else update - warmup * updates_per_epoch
+            return self.decayed(ScheduleTime(epoch, min(warm / (epochs - warmup), 1.0), warm, tick))
+
+        return learning_rate
+
+    def build_plateau(self, epochs: int, metric: str) -> Plateau | None:  # noqa: ARG002
+        """Returns the object that lowers the rate after evaluations; None if evaluations have no effect.
+
+        Args:
+            epochs: Number of epochs of the whole run.
+            metric: Name of the first metric of the evaluation.
+        """
+        return None
 
     @model_validator(mode="after")
     def _check_rates(self) -> Self:
@@ -76,8 +148,17 @@ class Schedule(Spec):
         """
         return self.warmup_epoch if self.warmup_epoch < epochs else epochs / 2
 
+    def warnings(self, facts: RunFacts, part: str) -> Iterator[str]:  # noqa: ARG002
+        """Yields a warm-up that is not shorter than the run."""
+        warmup = self.warmup_epoch
+        if warmup and warmup >= facts.epochs:
+            yield (
+                f"warmup_epoch ({warmup:g}) is not less than Global.epochs ({facts.epochs}), so the warm-up "
+                f"is shortened to {self.warmup_within(facts.epochs):g} epochs"
+            )
 
-class RatedSchedule(Schedule):
+
+class RatedSchedule(Schedule, abstract=True):
     """A schedule that starts at ``learning_rate`` after the warm-up."""
 
     learning_rate: Positive
@@ -91,6 +172,10 @@ class RatedSchedule(Schedule):
 
 class Constant(RatedSchedule):
     """Keeps the rate at ``learning_rate``."""
+
+    def decayed(self, now: ScheduleTime) -> float:  # noqa: ARG002
+        """Returns ``learning_rate``."""
+        return self.learning_rate
 
 
 class Piecewise(Schedule):
@@ -124,10 +209,15 @@ class Piecewise(Schedule):
             )
         return self
 
+    def decayed(self, now: ScheduleTime) -> float:
+        """Returns the learning rate at a time after the warm-up."""
+        return self.values[bisect_right(self.decay_epochs, now.epoch)]
+
 
 class MultiStepDecay(RatedSchedule):
     """Multiplies the rate by ``gamma`` at each of the epochs in ``milestones``."""
 
+    aliases: ClassVar[tuple[str, ...]] = ("MultiStep",)
     milestones: Annotated[tuple[Count, ...], Field(min_length=1)]
     """Epochs at which the learning rate changes, counted from 0 at the start of the run."""
     gamma: Factor = 0.1
@@ -138,6 +228,10 @@ class MultiStepDecay(RatedSchedule):
         _check_increasing("milestones", self.milestones, self.warmup_epoch)
         return self
 
+    def decayed(self, now: ScheduleTime) -> float:
+        """Returns the learning rate at a time after the warm-up."""
+        return self.learning_rate * math.pow(self.gamma, bisect_right(self.milestones, now.epoch))
+
 
 class Cosine(RatedSchedule):
     """Lowers the rate along half a cosine until the end of the run (Loshchilov & Hutter 2017, eq. 5)."""
@@ -145,6 +239,11 @@ class Cosine(RatedSchedule):
     ordered: ClassVar[tuple[str, str] | None] = ("eta_min", "learning_rate")
     eta_min: NonNegative = 0.0
     """Learning rate at the end of the run."""
+
+    def decayed(self, now: ScheduleTime) -> float:
+        """Returns the learning rate at a time after the warm-up."""
+        share = (1.0 + math.cos(math.pi * now.progress)) / 2.0
+        return self.eta_min + (self.learning_rate - self.eta_min) * share
 
 
 class CosineFixmatch(RatedSchedule):
@@ -160,6 +259,10 @@ class CosineFixmatch(RatedSchedule):
     num_cycles: Annotated[float, Bound(gt=0, le=0.5)] = 7 / 16
     """Number of half periods of the cosine in the run. With 0.5 the learning rate ends at 0."""
 
+    def decayed(self, now: ScheduleTime) -> float:
+        """Returns the learning rate at a time after the warm-up."""
+        return self.learning_rate * math.cos(math.pi * self.num_cycles * now.progress)
+
 
 class Polynomial(RatedSchedule):
     """Sets the rate to ``end_lr + (learning_rate - end_lr) * (1 - progress) ** power``.
@@ -173,6 +276,11 @@ class Polynomial(RatedSchedule):
     power: Positive = 1.0
     """Exponent of the curve. With 1 the learning rate falls linearly."""
 
+    def decayed(self, now: ScheduleTime) -> float:
+        """Returns the learning rate at a time after the warm-up."""
+        share = math.pow(1.0 - now.progress, self.power)
+        return self.end_lr + (self.learning_rate - self.end_lr) * share
+
 
 class Linear(Polynomial):
     """PaddleClas's name for `Polynomial`. The rate falls linearly if ``power`` is not set."""
@@ -185,6 +293,11 @@ class Step(RatedSchedule):
     """Number of epochs between two changes of the learning rate. May be fractional."""
     gamma: Factor = 0.1
     """Factor by which each change multiplies the learning rate."""
+
+    def decayed(self, now: ScheduleTime) -> float:
+        """Returns the learning rate at a time after the warm-up."""
+        steps = math.floor(now.warm / self.step_size + 1e-9)  # 2.4 / 0.8 must be 3 despite rounding
+        return self.learning_rate * math.pow(self.gamma, steps)
 
 
 class Cyclic(Schedule):
@@ -223,6 +336,20 @@ class Cyclic(Schedule):
         if "exp_gamma" in self.model_fields_set and self.mode != "exp_range" and self.exp_gamma != 1:
             raise ValueError(f"exp_gamma needs mode: exp_range, but mode is {self.mode}")
         return self
+
+    def decayed(self, now: ScheduleTime) -> float:
+        """Returns the learning rate at a time after the warm-up."""
+        up = self.step_size_up
+        down = self.step_size_down or self.step_size_up
+        cycle, position = divmod(now.tick, up + down)
+        height = position / up if position <= up else (up + down - position) / down
+        scale = {
+            "triangular": 1.0,
+            "triangular2": math.pow(0.5, cycle),
+            "exp_range": math.pow(self.exp_gamma, now.tick),
+        }[self.mode]
+        lowest = self.base_learning_rate
+        return lowest + (self.max_learning_rate - lowest) * height * scale
 
 
 class OneCycleLR(Schedule):
@@ -268,6 +395,19 @@ class OneCycleLR(Schedule):
             raise ValueError(f"phase_pct must be less than 0.5 for three phases, got {self.phase_pct:g}")
         return self
 
+    def decayed(self, now: ScheduleTime) -> float:
+        """Returns the learning rate at a time after the warm-up."""
+        turns = [(0.0, self.first), (self.phase_pct, self.peak), (1.0, self.end_learning_rate)]
+        if self.three_phase:
+            turns.insert(2, (2 * self.phase_pct, self.first))
+        for (begin, start), (end, stop) in pairwise(turns):
+            if now.progress <= end:
+                share = (now.progress - begin) / (end - begin)
+                if self.anneal_strategy == "cos":
+                    share = (1.0 - math.cos(math.pi * share)) / 2.0
+                return start + (stop - start) * share
+        raise AssertionError("progress is at most 1")
+
 
 class ReduceOnPlateau(RatedSchedule):
     """Multiplies the rate by ``factor`` when evaluations stop improving. Ignores those during the warm-up."""
@@ -291,3 +431,17 @@ class ReduceOnPlateau(RatedSchedule):
     """Lower limit of the learning rate."""
     epsilon: NonNegative = 1e-8
     """Minimum change of the learning rate. Smaller changes are skipped."""
+
+    def decayed(self, now: ScheduleTime) -> float:  # noqa: ARG002
+        """Returns ``learning_rate``, which `Plateau` lowers."""
+        return self.learning_rate
+
+    def build_plateau(self, epochs: int, metric: str) -> Plateau:
+        """Returns the object that lowers the rate; see `Schedule.build_plateau`."""
+        return Plateau(self, self.warmup_within(epochs), metric)
+
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        """Yields a run without evaluations."""
+        yield from super().problems(facts, part)
+        if not facts.evaluates:
+            yield problem("ReduceOnPlateau needs evaluations; set Global.eval_during_train: True", "name")

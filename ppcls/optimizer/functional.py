@@ -1,0 +1,184 @@
+"""Optimizers for Paddle: LARS, Lion, and AdamW and LAMB with a weight decay per parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import paddle
+from paddle import Tensor, optimizer
+
+SGD_RATE = "sgd_rate"  # key in a parameter's ``optimize_attr`` for a constant learning rate
+
+
+def with_plain_sgd(built: optimizer.Optimizer) -> optimizer.Optimizer:
+    """Makes an optimizer update parameters that have a `SGD_RATE` by plain SGD, and returns the optimizer.
+
+    The update is ``p -= rate * g``. It ignores the learning rate, the state and the weight decay of the
+    optimizer.
+    """
+    kind = type(built)
+
+    def update(self: Any, block: Any, pair: tuple[Tensor, Tensor]) -> None:
+        parameter, gradient = pair
+        if (rate := parameter.optimize_attr.get(SGD_RATE)) is None:
+            kind._append_optimize_op(self, block, pair)
+        else:
+            parameter.subtract_(rate * gradient)
+
+    built.__class__ = type(kind.__name__, (kind,), {"_append_optimize_op": update})
+    return built
+
+
+class AdamWPerParameter(optimizer.AdamW):  # type: ignore[misc]
+    """Paddle's AdamW with a weight decay per parameter.
+
+    Args:
+        decay: Weight decay of each parameter, by Paddle's tensor name.
+        common: Other arguments of Paddle's AdamW.
+    """
+
+    def __init__(self, decay: Mapping[str, float], **common: Any) -> None:
+        super().__init__(weight_decay=0.0, **common)
+        self._decay = decay
+
+    def _append_optimize_op(self, block: Any, pair: tuple[Tensor, Tensor]) -> None:
+        self._weight_decay = self._decay[pair[0].name]
+        super()._append_optimize_op(block, pair)
+
+
+class LambPerParameter(optimizer.Lamb):  # type: ignore[misc]
+    """Paddle's LAMB with a weight decay per parameter. The arguments are those of `AdamWPerParameter`."""
+
+    def __init__(self, decay: Mapping[str, float], **common: Any) -> None:
+        super().__init__(lamb_weight_decay=0.0, **common)
+        self._decay = decay
+
+    def _append_optimize_op(self, block: Any, pair: tuple[Tensor, Tensor]) -> None:
+        self._lamb_weight_decay = self._decay[pair[0].name]
+        super()._append_optimize_op(block, pair)
+
+
+class FormulaOptimizer(optimizer.Optimizer):  # type: ignore[misc]
+    """Base class of optimizers whose update is a formula of basic operators, computed in float32.
+
+    The update of a half-precision parameter changes its float32 master weight.
+
+    Attributes:
+        kinds: Names of the tensors that are stored per parameter. They have the parameter's shape and start
+            at 0.
+
+    Args:
+        decay: Weight decay of each parameter, by Paddle's tensor name.
+        common: Arguments of Paddle's `Optimizer`: learning rate, parameters, gradient clipping.
+    """
+
+    kinds: ClassVar[tuple[str, ...]]
+
+    def __init__(self, decay: Mapping[str, float], **common: Any) -> None:
+        super().__init__(**common)
+        self._decay = decay
+        self._multi_precision = False
+        self._master_weights: dict[str, Tensor] = {}
+
+    def change(self, weight: Tensor, gradient: Tensor, rate: Tensor, decay: float, *stored: Tensor) -> None:
+        """Updates one weight and its stored tensors in place.
+
+        Args:
+            weight: Weight, float32.
+            gradient: Gradient of the same shape, float32.
+            rate: Learning rate, float32 of shape [1] or [].
+            decay: Weight decay.
+            stored: Stored tensors of the weight, in the order of `kinds`.
+        """
+        raise NotImplementedError
+
+    def _create_accumulators(self, _block: Any, parameters: list[Tensor]) -> None:
+        for parameter in parameters:
+            master = self._create_master_weight(parameter) if self._has_master(parameter) else parameter
+            for kind in self.kinds:
+                self._add_accumulator(kind, master)
+
+    def _append_optimize_op(self, _block: Any, pair: tuple[Tensor, Tensor]) -> None:
+        parameter, gradient = pair
+        has_master = self._has_master(parameter)
+        weight = self._master_weights[parameter.name] if has_master else parameter
+        self.change(
+            weight,
+            gradient.astype("float32"),
+            self._create_param_lr(pair),
+            self._decay[parameter.name],
+            *(self._get_accumulator_master(kind, parameter) for kind in self.kinds),
+        )
+        if has_master:
+            parameter.copy_(weight.astype(parameter.dtype), False)
+
+    def _has_master(self, parameter: Tensor) -> bool:
+        return bool(self._multi_precision and self._is_dtype_fp16_or_bf16(parameter.dtype))
+
+
+class LarsOptimizer(FormulaOptimizer):
+    """LARS (You et al. 2017, https://arxiv.org/abs/1708.03888, algorithm 1).
+
+    Paddle 2.6.2 has LARS, but its implementation crashes on half-precision parameters, because it reads a
+    master weight that it did not receive.
+
+    Args:
+        momentum: Decay of the velocity per update.
+        trust: Trust coefficient, ``eta`` in the paper.
+        epsilon: Term added to the norms.
+        common: Arguments of `FormulaOptimizer`.
+    """
+
+    kinds = ("velocity",)
+
+    def __init__(self, momentum: float, trust: float, epsilon: float, **common: Any) -> None:
+        super().__init__(**common)
+        self._momentum = momentum
+        self._trust = trust
+        self._epsilon = epsilon
+
+    def change(self, weight: Tensor, gradient: Tensor, rate: Tensor, decay: float, *stored: Tensor) -> None:
+        """Computes ``v = momentum * v + local_rate * (g + decay * p)`` and ``p -= v``.
+
+        ``local_rate`` is ``rate * trust * |p| / (|g| + decay * |p| + epsilon)``, or ``rate`` if ``decay`` is
+        0.
+        """
+        (velocity,) = stored
+        if decay:
+            p = weight.square().sum().sqrt()
+            g = gradient.square().sum().sqrt()
+            ratio = self._trust * p / (g + decay * p + self._epsilon)
+            rate = rate * paddle.where((p > 0) & (g > 0), ratio, paddle.ones_like(ratio))
+            gradient = gradient + decay * weight
+        velocity.scale_(self._momentum).add_(gradient * rate)
+        weight.subtract_(velocity)
+
+
+class LionOptimizer(FormulaOptimizer):
+    """Lion (Chen et al. 2023, https://arxiv.org/abs/2302.06675, algorithm 2).
+
+    Args:
+        beta1: Decay of the average whose sign determines the update.
+        beta2: Decay of the stored average.
+        common: Arguments of `FormulaOptimizer`.
+    """
+
+    kinds = ("moment",)
+
+    def __init__(self, beta1: float, beta2: float, **common: Any) -> None:
+        super().__init__(**common)
+        self._beta1 = beta1
+        self._beta2 = beta2
+
+    def change(self, weight: Tensor, gradient: Tensor, rate: Tensor, decay: float, *stored: Tensor) -> None:
+        """Computes ``p -= rate * (sign(beta1 * m + (1 - beta1) * g) + decay * p)``.
+
+        Then computes the new stored average ``m = beta2 * m + (1 - beta2) * g``.
+        """
+        (moment,) = stored
+        direction = (self._beta1 * moment + (1.0 - self._beta1) * gradient).sign()
+        if decay:
+            direction = direction + decay * weight
+        weight.subtract_(direction * rate)
+        moment.scale_(self._beta2).add_((1.0 - self._beta2) * gradient)
