@@ -12,7 +12,8 @@ import tifffile
 from PIL import Image, ImageOps
 
 from ppcls.data.images.decode import Array, turn_upright
-from ppcls.data.images.header import DecodeError, Header, check_pixel_count, read_header
+from ppcls.data.images.header import DecodeError, Header, check_pixel_count
+from ppcls.data.images.read_header import read_header
 from ppcls.data.transforms.specs import DecodeImage
 
 # A JPEG is decoded at 1/8, 1/4 or 1/2 of its size if this is still at least _GAP times the size of the
@@ -71,7 +72,7 @@ def shrink(encoded: bytes, short_side: int, quality: int) -> bytes | None:
 
 
 def _shrink_with_pillow(encoded: bytes, name: str, short_side: int, quality: int) -> bytes:
-    with Image.open(io.BytesIO(encoded), formats=(name if name != "MPO" else "JPEG",)) as image:
+    with Image.open(io.BytesIO(encoded), formats=(name,)) as image:
         height, width = scaled_size(image.height, image.width, short_side)
         drafted = image.draft("", (int(_GAP * width), int(_GAP * height)))
         image.load()
@@ -92,7 +93,7 @@ def _shrink_with_pillow(encoded: bytes, name: str, short_side: int, quality: int
     # Pillow holds the global interpreter lock while it writes to a Python object, but not while it writes to
     # a file, such as this one in memory.
     with os.fdopen(os.memfd_create("image"), "w+b") as file:
-        small.save(file, "JPEG" if name == "MPO" else name, quality=quality, icc_profile=profile)
+        small.save(file, name, quality=quality, icc_profile=profile)
         file.seek(0)
         return file.read()
 

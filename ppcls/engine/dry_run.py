@@ -22,7 +22,8 @@ from ppcls.config.sections.transform import check_chain
 from ppcls.data.bad_images.lists import suggest_skipping
 from ppcls.data.bad_images.quarantine import describe_skipped
 from ppcls.data.build import Feed, dali_settings, describe_feed
-from ppcls.data.images.header import DecodeError, read_header
+from ppcls.data.images.header import DecodeError
+from ppcls.data.images.read_header import read_header
 from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.batch import Batch, endless
 from ppcls.data.transforms.specs import DecodeImage

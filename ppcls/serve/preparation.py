@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pebble import ProcessExpired, ProcessPool
 
-from ppcls.data.images.header import DecodeError, read_header
+from ppcls.data.images.header import DecodeError
+from ppcls.data.images.read_header import read_header
 from ppcls.data.transforms.numpy_ops.chain import run
 
 if TYPE_CHECKING:  # only for annotations

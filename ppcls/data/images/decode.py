@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
-import struct
 from typing import Any
 
 import cv2
 import numpy as np
-import tifffile
 from numpy.typing import NDArray
 
-from ppcls.data.images.header import DecodeError, Header, check_header, check_size, read_header
+from ppcls.data.images.header import NO_IMAGE, DecodeError, Header, check_header, check_size
+from ppcls.data.images.read_header import read_header
+from ppcls.data.images.tiff import decode_tiff
 from ppcls.data.transforms.specs.basic import DecodeImage
 
 Array = NDArray[Any]
@@ -47,12 +46,15 @@ def decode(spec: DecodeImage, encoded: bytes | memoryview) -> Array:
     check_size(len(encoded))
     header = read_header(encoded)
     check_header(spec, header)
-    if not header.coloured:
-        shape = header.height, header.width, header.channels
-        pixels = turn_upright(_by_tifffile(encoded, shape), header.orientation)
+    if header.format == "TIFF" and not header.codec and header.colours != "YCbCr":
+        # OpenCV has no image type for most numbers of channels, and returns black pixels for some codecs.
+        pixels = turn_upright(decode_tiff(encoded, header), header.orientation)
+        if pixels.shape[2] < spec.channels:
+            pixels = pixels.repeat(spec.channels, axis=2)
     elif spec.channels == 3:
-        deep = cv2.IMREAD_ANYDEPTH if spec.dtype == "uint16" else 0
-        pixels = cv2.cvtColor(_by_opencv(encoded, cv2.IMREAD_COLOR | deep), cv2.COLOR_BGR2RGB)
+        # With its own depth, so that `_scale_depth` rounds. OpenCV would cut 16-bit samples to 8 bits.
+        pixels = _by_opencv(encoded, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
+        pixels = cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
     elif spec.channels == 1:
         pixels = _by_opencv(encoded, cv2.IMREAD_GRAYSCALE | cv2.IMREAD_ANYDEPTH)[:, :, None]
     else:
@@ -66,47 +68,17 @@ def _by_opencv(encoded: bytes | memoryview, flags: int) -> Array:
     except cv2.error as error:  # for example if the image has more pixels than OpenCV allows
         raise DecodeError(f"OpenCV can't decode the image: {error.err}") from None
     if pixels is None:
-        raise DecodeError("not an image that can be decoded")
+        raise DecodeError(NO_IMAGE)
     return np.asarray(pixels)
 
 
 def _with_alpha(encoded: bytes | memoryview, header: Header) -> Array:
     pixels = _by_opencv(encoded, cv2.IMREAD_UNCHANGED)
-    if pixels.ndim != 3 or pixels.shape[2] != 4 or header.channels != 4:
+    if pixels.ndim != 3 or pixels.shape[2] != 4:
         raise DecodeError(
             f"a {header.format} with {header.channels} channels can't be decoded; save it as a TIFF"
         )
     return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGRA2RGBA))
-
-
-def _by_tifffile(encoded: bytes | memoryview, shape: tuple[int, int, int]) -> Array:
-    try:
-        with tifffile.TiffFile(io.BytesIO(encoded)) as file:
-            page: Any = file.pages[0]
-            if page.shape != shape:  # the page may have more dimensions
-                raise DecodeError(
-                    f"the header of the TIFF describes the shape {list(shape)}, but tifffile reads "
-                    f"{list(page.shape)}; save the image again"
-                )
-            if any(
-                offset + count > len(encoded)
-                for offset, count in zip(page.dataoffsets, page.databytecounts, strict=True)
-            ):
-                raise DecodeError("the file is truncated: it ends before its last pixels")
-            return np.asarray(page.asarray(maxworkers=1)).reshape(shape)
-    except DecodeError:
-        raise
-    except (
-        ArithmeticError,
-        LookupError,
-        OSError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-        struct.error,
-    ) as error:
-        # tifffile and its decompressors raise all of these for damaged files.
-        raise DecodeError(f"tifffile can't decode the image: {error}") from None
 
 
 def turn_upright(pixels: Array, orientation: int) -> Array:

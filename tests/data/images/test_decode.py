@@ -7,17 +7,16 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from dali_decode import decode_by_dali
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from nvidia.dali import Pipeline, fn
 from zoo import make_zoo, noise, tiff
 
 from ppcls.data.images.decode import decode
-from ppcls.data.images.header import DecodeError, read_header
-from ppcls.data.loaders.dali.headers import admit, peek
-from ppcls.data.transforms.dali_ops import Device, LoweringContext, lower_chain
-from ppcls.data.transforms.specs import DecodeImage, Op
+from ppcls.data.images.header import DecodeError
+from ppcls.data.images.read_header import read_header
+from ppcls.data.transforms.specs import DecodeImage
 
 RGB, RGB16 = DecodeImage(), DecodeImage(dtype="uint16")
 GREY, GREY16 = DecodeImage(channels=1), DecodeImage(channels=1, dtype="uint16")
@@ -51,25 +50,6 @@ TAKEN = {
 @pytest.fixture(scope="module")
 def zoo() -> dict[str, bytes]:
     return make_zoo()
-
-
-def decode_by_dali(spec: DecodeImage, files: list[bytes], device: Device) -> list[NDArray[Any]]:
-    """Decodes as the loader does: one pipeline looks at headers, and what they admit goes to a second."""
-    device_id = 0 if device == "gpu" else None
-    reader = Pipeline(len(files), 1, device_id=None, exec_dynamic=True)
-    with reader:
-        node = fn.external_source(lambda: [np.frombuffer(each, np.uint8) for each in files], batch=True)
-        reader.set_outputs(node, *peek(spec, node))
-    decoder = Pipeline(len(files), 1, device_id=device_id, exec_dynamic=True)
-    with decoder:
-        node = fn.external_source(lambda: encoded, batch=True)
-        decoder.set_outputs(lower_chain([Op(spec, 0)], node, (), LoweringContext(device))[-1])
-    encoded, *peeked = reader.run()
-    sides = admit(spec, encoded, *peeked, on_gpu=device == "gpu")
-    (images,) = decoder.run()
-    found = [np.array(each) for each in (images.as_cpu() if device == "gpu" else images)]
-    assert [list(image.shape[:2]) for image in found] == sides.tolist()
-    return found
 
 
 def split_zoo(spec: DecodeImage, zoo: dict[str, bytes]) -> tuple[dict[str, NDArray[Any]], list[str]]:
@@ -176,7 +156,8 @@ REASONS: list[tuple[DecodeImage, str, str]] = [
     (
         FIVE16,
         "lzma tiff",
-        "compression 34925 of the TIFF is not supported; save it uncompressed, or with LZW or deflate",
+        "compression 34925 (LZMA) of a TIFF of channels is not supported; save it uncompressed, or with LZW "
+        "or deflate",
     ),
     (
         FIVE16,

@@ -13,7 +13,9 @@ from loader_conformance import FAST, MAKERS
 from PIL import Image
 
 from ppcls.data.bad_images.quarantine import Quarantine
-from ppcls.data.images.header import check_header, count_scans, read_header
+from ppcls.data.images.header import check_header
+from ppcls.data.images.jpeg import count_scans
+from ppcls.data.images.read_header import read_header
 from ppcls.data.index.files import FileIndex
 from ppcls.data.sampling.order import Order
 from ppcls.data.sampling.sampler import SequentialSampler

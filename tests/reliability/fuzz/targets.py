@@ -28,8 +28,9 @@ from ppcls.config.base.yaml import read_yaml
 from ppcls.config.compat import translate_old_keys
 from ppcls.config.load import validate
 from ppcls.data.images.decode import decode
-from ppcls.data.images.header import DecodeError, read_header
+from ppcls.data.images.header import DecodeError
 from ppcls.data.images.npy import read_npy
+from ppcls.data.images.read_header import read_header
 from ppcls.data.index.class_names import read_class_names
 from ppcls.data.index.files import read_list
 from ppcls.data.records import tfrecord

@@ -16,21 +16,16 @@ from nvidia.dali import fn, types
 
 from ppcls.config.sections.transform import Transform
 from ppcls.data.images.decode import decode
-from ppcls.data.images.header import (
-    MAX_SCANS,
-    MIN_SCAN_BYTES,
-    check_header,
-    check_pixel_count,
-    check_size,
-    count_scans,
-    read_header,
-)
+from ppcls.data.images.header import MAX_SCANS, check_header, check_pixel_count, check_size
+from ppcls.data.images.jpeg import MIN_SCAN_BYTES, count_scans
 from ppcls.data.images.npy import read_npy_header
+from ppcls.data.images.read_header import read_header
 from ppcls.data.transforms.specs.basic import DecodeImage, DecodeNumpy
 
 _JPEG_BEGIN = np.array([0xFF, 0xD8], np.uint8)
 _JPEG_END = np.array([0xFF, 0xD9], np.uint8)
-_TIFF_FIRST_BYTES = np.frombuffer(b"IM", np.uint8)  # no other format that DALI supports starts with these
+# First bytes of PNG and WebP, of which DALI decodes all kinds to the pixels of the reference
+_UNIFORM_FORMATS = np.frombuffer(b"\x89R", np.uint8)
 
 Node = Any  # DataNode of a DALI graph under construction
 Tensors = Any  # DALI tensor list on the CPU
@@ -77,8 +72,9 @@ def peek_image(decoder: DecodeImage, files: Any) -> tuple[Node, ...]:
 def admit_images(decoder: DecodeImage, files: Any, *peeked: Tensors, on_gpu: bool) -> NDArray[np.int64]:
     """Checks the shapes that DALI read, and complete headers where the shapes do not suffice.
 
-    Complete headers are read for TIFFs, for images with more than four channels, for images that are decoded
-    to a number of channels other than three, and for JPEGs with too many scans.
+    The shapes suffice for grey and RGB JPEGs, PNGs and WebPs that are decoded to three channels. Complete
+    headers are read for all other images, because DALI decodes some kinds to wrong pixels without an error,
+    and for JPEGs with too many scans.
     """
     shapes, first_bytes, last_bytes = (np.array(tensors.as_tensor()) for tensors in peeked)
     sizes = _check_sizes(files)
@@ -93,7 +89,8 @@ def admit_images(decoder: DecodeImage, files: Any, *peeked: Tensors, on_gpu: boo
         check_pixel_count(decoder, height, width)
     unsure = np.ones(len(shapes), bool)
     if decoder.channels == 3:
-        unsure = (shapes[:, 2] > 4) | np.isin(first_bytes[:, 0], _TIFF_FIRST_BYTES)
+        plain_jpeg = (first_bytes == _JPEG_BEGIN).all(1) & (shapes[:, 2] <= 3)
+        unsure = ~(plain_jpeg | np.isin(first_bytes[:, 0], _UNIFORM_FORMATS))
     # Counts scans only in files that are large enough for too many. Counting is faster than reading a header.
     room = shapes[:, 0] * shapes[:, 1] * (sizes // MIN_SCAN_BYTES) > MAX_SCANS * decoder.max_pixels
     for row in np.flatnonzero(room & (first_bytes == _JPEG_BEGIN).all(1)).tolist():

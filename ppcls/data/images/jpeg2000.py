@@ -1,0 +1,94 @@
+"""Reads the headers of JPEG 2000 files and codestreams (ISO 15444-1, annexes A and I)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from ppcls.data.images.header import NO_IMAGE, DecodeError, Header
+
+_CODESTREAM = b"\xff\x4f\xff\x51"  # markers SOC and SIZ
+_SIGNED = 0x80  # bit of a component's depth
+_COLOURS = {1: "grey", 2: "grey with alpha", 3: "RGB", 4: "RGB with alpha"}  # by the number of components
+# Enumerated colour spaces (ISO 15444-1, table I.10, and ISO 15444-2, table M.25)
+_SRGB = 16
+_GREY = 17
+_SPACES = {0: "bilevel", 12: "CMYK", 14: "CIELab", 18: "sYCC", 20: "e-sRGB", 24: "e-sYCC"}
+
+
+def read_jpeg2000_header(data: bytes) -> Header:
+    """Reads the header of a ``.jp2`` file, or of a codestream without a container.
+
+    Raises:
+        DecodeError: The file has no codestream, header and codestream differ, or the components have
+            different depths or sizes.
+    """
+    if data.startswith(_CODESTREAM):
+        return _read_codestream(data, 0, None, "codestream")
+    size = None
+    space = None
+    for kind, begin, end in _boxes(data, 0, len(data)):
+        if kind == b"jp2h":
+            for part, at, _ in _boxes(data, begin, end):
+                if part == b"ihdr":
+                    size = struct.unpack_from(">2I", data, at)
+                elif part == b"colr" and space is None:  # readers ignore further colour spaces
+                    space = _read_colour_space(data, at)
+                elif part == b"pclr":
+                    space = "palette"
+        elif kind == b"jp2c":
+            header = _read_codestream(data, begin, space, "")
+            if size != (header.height, header.width):
+                raise DecodeError(
+                    "the header and the codestream of the JPEG 2000 file have different image sizes; save "
+                    "the image again"
+                )
+            return header
+    raise DecodeError(NO_IMAGE)
+
+
+def _boxes(data: bytes, begin: int, end: int) -> Iterator[tuple[bytes, int, int]]:
+    """Yields kind, begin and end of the content of each box."""
+    while begin < end:
+        length, kind = struct.unpack_from(">I4s", data, begin)
+        content = begin + 8
+        if length == 1:
+            (length,) = struct.unpack_from(">Q", data, content)
+            content += 8
+        close = begin + length if length else end  # a length of 0 extends to the end of the file
+        if close < content:
+            raise DecodeError(NO_IMAGE)
+        yield kind, content, min(close, end)
+        begin = close
+
+
+def _read_colour_space(data: bytes, at: int) -> str | None:
+    """Returns the name of an enumerated colour space that decoders convert or ignore; None for sRGB or grey.
+
+    None is also returned for a colour profile, which both decoders ignore, as for all other formats.
+    """
+    (method,) = struct.unpack_from(">B", data, at)
+    if method != 1:
+        return None
+    (space,) = struct.unpack_from(">I", data, at + 3)
+    return None if space in (_SRGB, _GREY) else _SPACES.get(space, f"colour space {space}")
+
+
+def _read_codestream(data: bytes, at: int, space: str | None, codec: str) -> Header:
+    if data[at : at + 4] != _CODESTREAM:
+        raise DecodeError(NO_IMAGE)
+    right, bottom, left, top = struct.unpack_from(">4I", data, at + 8)
+    (count,) = struct.unpack_from(">H", data, at + 40)
+    components = {struct.unpack_from("3B", data, at + 42 + 3 * number) for number in range(count)}
+    if len(components) != 1:
+        raise DecodeError(
+            "a JPEG 2000 whose components have different depths or sizes is not supported; convert the image"
+        )
+    depth, *spacing = components.pop()
+    colours = space or _COLOURS.get(count, f"{count} components")
+    if spacing != [1, 1]:
+        colours = f"subsampled {colours}"
+    if depth & _SIGNED:
+        colours = f"signed {colours}"
+    bits = (depth & ~_SIGNED) + 1
+    return Header("JPEG2000", bottom - top, right - left, count, colours, bits, codec)

@@ -1,0 +1,215 @@
+"""Reads the headers of TIFF files, and decodes them with tifffile (TIFF 6.0)."""
+
+from __future__ import annotations
+
+import io
+import struct
+from typing import Any
+
+import numpy as np
+import tifffile
+from numpy.typing import NDArray
+from PIL.TiffImagePlugin import ImageFileDirectory_v2
+
+from ppcls.data.images.header import DecodeError, Header
+
+Array = NDArray[Any]
+
+# TIFF 6.0 tags
+_WIDTH = 256
+_HEIGHT = 257
+_BITS = 258
+_COMPRESSION = 259
+_PHOTOMETRIC = 262
+_ORIENTATION = 274
+_SAMPLES_PER_PIXEL = 277
+_PLANAR = 284
+_PREDICTOR = 317
+_TILE_WIDTH = 322
+_SAMPLE_FORMAT = 339
+_SEPARATE_PLANES = 2
+_UNSIGNED = 1
+_BIG_TIFF = 43
+_MAX_TAGS = 1 << 16
+
+# Names of the photometric interpretations that this module decodes, with their numbers of samples per pixel.
+# RGB and grey with more samples, such as alpha or infrared, are channels whose meaning is not used.
+_PHOTOMETRIC_NAMES = {
+    (0, 1): "inverted grey",
+    (1, 1): "grey",
+    (2, 3): "RGB",
+    (3, 1): "palette",
+    (6, 3): "YCbCr",
+}
+_OPEN_PHOTOMETRIC = (1, 2)  # grey and RGB
+_CMYK = 5
+
+_PACK_BITS = 32773
+_JPEG = 7
+# Supported compressions: none, LZW, two kinds of deflate, Zstandard, and PackBits.
+_COMPRESSIONS = (1, 5, 8, 32946, 50000, _PACK_BITS)
+_ZSTANDARD = 50000
+
+
+def read_tiff_header(data: bytes) -> Header:
+    """Reads the header of a TIFF or BigTIFF with one image (TIFF 6.0, sections 2 and 8).
+
+    Raises:
+        DecodeError: The TIFF has several pages, repeated tags, samples that are not unsigned integers, or
+            colours or a compression that some loaders don't decode.
+    """
+    file = io.BytesIO(data)
+    head = file.read(8)
+    if _BIG_TIFF in head[2:4]:
+        head += file.read(8)
+    tags = ImageFileDirectory_v2(head)
+    _check_unique_tags(file, head, tags.next)
+    file.seek(tags.next)
+    tags.load(file)
+    if tags.next:
+        raise DecodeError(
+            "expected a TIFF with one page, found several; save one image per file, with interleaved channels"
+        )
+    bits = _read_bits(tags)
+    samples = int(tags.get(_SAMPLES_PER_PIXEL, 1))
+    colours = _read_colours(tags, samples)
+    return Header(
+        "TIFF",
+        height=int(tags[_HEIGHT]),
+        width=int(tags[_WIDTH]),
+        channels=3 if colours == "palette" else samples,
+        colours=colours,
+        bits=bits,
+        codec=_read_codec(tags, colours),
+        orientation=int(tags.get(_ORIENTATION, 1)),
+        separate=tags.get(_PLANAR) == _SEPARATE_PLANES and samples > 1,
+    )
+
+
+def _check_unique_tags(file: io.BytesIO, head: bytes, start: int) -> None:
+    """Raises `DecodeError` if a tag is repeated.
+
+    If a TIFF has for example two widths, some readers use the first one and others the last one.
+    """
+    order = "<" if head[:1] == b"I" else ">"
+    big = _BIG_TIFF in head[2:4]
+    count, size = (8, 20) if big else (2, 12)  # bytes of the number of entries, and bytes of an entry
+    file.seek(start)
+    entries = file.read(count + size * _MAX_TAGS)
+    known = struct.unpack_from(f"{order}{'Q' if big else 'H'}", entries)[0]
+    places = range(count, min(count + size * known, len(entries)), size)
+    tags = [entries[place : place + 2] for place in places]
+    if len(set(tags)) < len(tags):
+        raise DecodeError("the TIFF has a repeated tag; save the image again")
+
+
+def _read_bits(tags: ImageFileDirectory_v2) -> int:
+    bits = set(tags.get(_BITS, (1,)))
+    formats = set(tags.get(_SAMPLE_FORMAT, (_UNSIGNED,)))
+    if formats != {_UNSIGNED} or not (bits == {8} or bits == {16}):
+        kind = "float" if 3 in formats else "signed" if 2 in formats else "unsigned"
+        sample_type = f"{'/'.join(map(str, sorted(bits)))}-bit {kind}"
+        raise DecodeError(f"expected a TIFF of 8- or 16-bit unsigned samples, found {sample_type}")
+    return int(bits.pop())
+
+
+def _read_colours(tags: ImageFileDirectory_v2, samples: int) -> str:
+    photometric = tags.get(_PHOTOMETRIC)
+    if photometric is None:
+        raise DecodeError("the TIFF does not say what its samples mean (tag 262); save the image again")
+    name = _PHOTOMETRIC_NAMES.get((photometric, samples))
+    if name is None and photometric in _OPEN_PHOTOMETRIC:
+        return "channels"
+    if name is None:
+        name = "CMYK" if photometric == _CMYK else _enum_name(tifffile.PHOTOMETRIC, photometric)
+        raise DecodeError(
+            f"a TIFF with {samples} samples per pixel of {name} is not supported; expected grey, RGB, a "
+            "palette or YCbCr; convert the image"
+        )
+    return name
+
+
+def _read_codec(tags: ImageFileDirectory_v2, colours: str) -> str:
+    """Returns ``"JPEG"``, or an empty text for all lossless compressions.
+
+    DALI and OpenCV contain different sets of codecs. For some of the missing ones, OpenCV returns black
+    pixels without an error.
+    """
+    compression = int(tags.get(_COMPRESSION, 1))
+    predictor = int(tags.get(_PREDICTOR, 1))
+    if compression == _JPEG and colours in ("grey", "RGB", "YCbCr"):
+        return "JPEG"
+    # OpenCV decodes YCbCr. It lacks Zstandard, and rejects tiles that are not compressed.
+    unsupported = compression == _ZSTANDARD or _TILE_WIDTH in tags
+    if compression not in _COMPRESSIONS or (colours == "YCbCr" and unsupported):
+        name = _enum_name(tifffile.COMPRESSION, compression)
+        raise DecodeError(
+            f"compression {compression} ({name}) of a TIFF of {colours} is not supported; save it "
+            "uncompressed, or with LZW or deflate"
+        )
+    if compression == _PACK_BITS and predictor != 1:
+        raise DecodeError(
+            "a TIFF with PackBits compression and a predictor is not supported; save it without a predictor"
+        )
+    return ""
+
+
+def _enum_name(kind: Any, number: int) -> str:
+    try:
+        return str(kind(number).name)
+    except ValueError:
+        return f"unknown kind {number}"
+
+
+def decode_tiff(encoded: bytes | memoryview, header: Header) -> Array:
+    """Decodes a TIFF with a lossless compression.
+
+    Returns:
+        The image before its orientation is applied, [H, W, header.channels] uint8 or uint16. A palette's
+        colours have 16 bits.
+
+    Raises:
+        DecodeError: The file is damaged.
+    """
+    pixels, palette = _read_page(encoded, header)
+    if header.colours == "inverted grey":
+        return np.iinfo(pixels.dtype).max - pixels
+    if palette is None:
+        return pixels
+    return np.asarray(palette.T[pixels[:, :, 0]])
+
+
+def _read_page(encoded: bytes | memoryview, header: Header) -> tuple[Array, Array | None]:
+    """Returns the stored samples, [H, W, C], and the palette, [3, 256] uint16, or None."""
+    stored = 1 if header.colours == "palette" else header.channels
+    shape = header.height, header.width, stored
+    try:
+        with tifffile.TiffFile(io.BytesIO(encoded)) as file:
+            page: Any = file.pages[0]
+            if page.shape != (shape if stored > 1 else shape[:2]):  # the page may have more dimensions
+                raise DecodeError(
+                    f"the header of the TIFF describes the shape {list(shape)}, but tifffile reads "
+                    f"{list(page.shape)}; save the image again"
+                )
+            if any(
+                offset + count > len(encoded)
+                for offset, count in zip(page.dataoffsets, page.databytecounts, strict=True)
+            ):
+                raise DecodeError("the file is truncated: it ends before its last pixels")
+            palette = page.colormap if header.colours == "palette" else None
+            if header.colours == "palette" and (palette is None or palette.shape != (3, 256)):
+                raise DecodeError("the palette of the TIFF does not have 256 colours; save the image again")
+            return np.asarray(page.asarray(maxworkers=1)).reshape(shape), palette
+    except DecodeError:
+        raise
+    except (
+        ArithmeticError,
+        LookupError,
+        OSError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+        struct.error,
+    ) as error:
+        # tifffile and its decompressors raise all of these for damaged files.
+        raise DecodeError(f"tifffile can't decode the image: {error}") from None

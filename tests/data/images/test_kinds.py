@@ -1,0 +1,116 @@
+"""Both loaders read the reference's pixels from every kind of image, or reject it before decoding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from dali_decode import decode_by_dali
+from image_kinds import Kind, make_kinds
+from numpy.typing import NDArray
+
+from ppcls.data.images.decode import decode
+from ppcls.data.images.header import NO_IMAGE, DecodeError
+from ppcls.data.images.read_header import read_header
+from ppcls.data.transforms.specs import DecodeImage
+
+KINDS = make_kinds()
+SUPPORTED = [name for name, kind in KINDS.items() if kind.pixels is not None]
+REJECTED = [name for name, kind in KINDS.items() if kind.pixels is None]
+NOT_NAMED = ("pnm 7", "pnm f")
+SPECS = [
+    DecodeImage(channels=channels, dtype=dtype)
+    for channels in (1, 2, 3, 4, 5)
+    for dtype in ("uint8", "uint16")
+]
+
+
+def is_accepted(name: str, kind: Kind, channels: int) -> bool:
+    """Whether a supported file can be decoded to ``channels``, according to the documentation."""
+    assert kind.pixels is not None
+    stored = kind.pixels.shape[2]
+    if channels == 3:
+        if name.startswith("j2k grey"):  # OpenCV and DALI fail
+            return False
+        return stored in (1, 3) if name.startswith("tiff") else True
+    return stored == channels and (channels != 2 or name.startswith("tiff"))
+
+
+def expected_pixels(kind: Kind, spec: DecodeImage) -> NDArray[Any]:
+    assert kind.pixels is not None
+    pixels = kind.pixels
+    if spec.channels == 3:
+        pixels = pixels[:, :, :1].repeat(3, axis=2) if pixels.shape[2] < 3 else pixels[:, :, :3]
+    if pixels.dtype == spec.dtype:
+        return pixels
+    return (
+        pixels.astype(np.uint16) * 257 if spec.dtype == "uint16" else np.rint(pixels / 257).astype(np.uint8)
+    )
+
+
+def decode_all(spec: DecodeImage, names: list[str]) -> dict[str, NDArray[Any]]:
+    return {name: decode(spec, KINDS[name].encoded) for name in names}
+
+
+def accepted_by(spec: DecodeImage) -> list[str]:
+    return [name for name in SUPPORTED if is_accepted(name, KINDS[name], spec.channels)]
+
+
+def check_pixels(spec: DecodeImage, found: dict[str, NDArray[Any]], lossy: float = 0) -> None:
+    level = 257 if spec.dtype == "uint16" else 1
+    wrong = {}
+    for name, pixels in found.items():
+        expected = expected_pixels(KINDS[name], spec)
+        assert pixels.shape == expected.shape, name
+        assert pixels.dtype == spec.dtype, name
+        difference = np.abs(pixels.astype(int) - expected)
+        is_lossy = lossy and (name.startswith("jpeg") or "lossy" in name or "tiff jpeg" in name)
+        worst = (
+            difference.mean() - level * lossy
+            if is_lossy
+            else difference.max() - level * KINDS[name].tolerance
+        )
+        if worst > 0:
+            wrong[name] = worst
+    assert not wrong
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: f"{spec.channels} {spec.dtype}")
+def test_numpy_reads_the_pixels_of_the_reference(spec: DecodeImage) -> None:
+    names = accepted_by(spec)
+    assert len(names) >= (2 if spec.channels == 5 else 4) or spec.channels == 5
+    check_pixels(spec, decode_all(spec, names))
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: f"{spec.channels} {spec.dtype}")
+def test_dali_reads_the_pixels_of_the_reference(spec: DecodeImage) -> None:
+    names = accepted_by(spec)
+    found = decode_by_dali(spec, [KINDS[name].encoded for name in names], "cpu")
+    check_pixels(spec, dict(zip(names, found, strict=True)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: f"{spec.channels} {spec.dtype}")
+def test_gpu_reads_the_pixels_of_the_reference(spec: DecodeImage) -> None:
+    names = accepted_by(spec)
+    found = decode_by_dali(spec, [KINDS[name].encoded for name in names], "gpu")
+    check_pixels(spec, dict(zip(names, found, strict=True)), lossy=3)  # the GPU decodes by other arithmetic
+
+
+@pytest.mark.parametrize("name", REJECTED)
+def test_header_rejects_kinds_that_no_loader_decodes(name: str) -> None:
+    with pytest.raises(DecodeError) as caught:
+        read_header(KINDS[name].encoded)
+    assert (str(caught.value) == NO_IMAGE) == (name in NOT_NAMED)
+
+
+@pytest.mark.parametrize("spec", SPECS[::2], ids=lambda spec: f"{spec.channels} {spec.dtype}")
+def test_loaders_reject_the_same_files(spec: DecodeImage) -> None:
+    accepted = accepted_by(spec)
+    for name in [name for name in KINDS if name not in accepted]:
+        encoded = KINDS[name].encoded
+        with pytest.raises(DecodeError):
+            decode(spec, encoded)
+        with pytest.raises((DecodeError, RuntimeError)):
+            decode_by_dali(spec, [encoded], "cpu")
