@@ -33,7 +33,9 @@ def main() -> None:
     TARGET.mkdir(parents=True)
     pages = {ROOT / "README.md": "index.md"}
     pages |= {ROOT / name: name for name in ("CONTRIBUTING.md", "CHANGELOG.md")}
-    pages |= {path: path.name for path in sorted((ROOT / "docs").glob("*.md"))}
+    # Pages of subfolders are copied into the same folder, so that links between pages need no folders.
+    documents = sorted((ROOT / "docs").rglob("*.md"))
+    pages |= {path: "-".join(path.relative_to(ROOT / "docs").parts) for path in documents}
     for path, name in pages.items():
         (TARGET / name).write_text(adapt_links(path, pages), encoding="utf-8")
     for path in (ROOT / "docs").rglob("*"):

@@ -72,5 +72,5 @@ def test_changelog_has_the_current_version() -> None:
 
 def test_site_has_every_document() -> None:
     names = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    documents = {path.name for path in (ROOT / "docs").glob("*.md")}
+    documents = {"-".join(path.relative_to(ROOT / "docs").parts) for path in (ROOT / "docs").rglob("*.md")}
     assert {*names} == documents | {"index.md", "api.md", "CONTRIBUTING.md", "CHANGELOG.md"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from paths import ROOT
 
-DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 WRITTEN = [path for path in DOCUMENTS if path.name != "config.md"]  # that one is generated
 # The commands of these documents use results of earlier blocks.
 IN_ORDER = {"deploy.md", "fixres.md", "from-paddleclas.md", "own-data.md", "serve.md", "tutorial.md"}
