@@ -31,9 +31,8 @@ def main(argv: Arguments = None) -> None:
 
 
 def _infer(arguments: argparse.Namespace) -> None:
-    import yaml
-
     from ppcls.bench.infer.requests import find_latencies, find_models, inspect_machine, make_candidates
+    from ppcls.config.base.yaml import dump_yaml
 
     models = find_models(arguments.model, arguments.override)
     check_out(arguments)
@@ -44,7 +43,7 @@ def _infer(arguments: argparse.Namespace) -> None:
     device = machine["machine"]["Device"]
     report(f"{device}: variants: {len(candidates)}, rounds: {effort.rounds}")
     described = {str(path): source.description.model_dump(mode="json") for path, source in models}
-    config = yaml.safe_dump(described, sort_keys=False, allow_unicode=True)
+    config = dump_yaml(described)
     empty = new_results("infer", config, machine["machine"], machine["versions"])
     measure_and_report(arguments, empty, candidates, lambda: find_latencies(candidates))
 

@@ -24,10 +24,11 @@ from ppcls.errors import UserError
 from ppcls.files import expand_home, open_regular
 
 MAX_BYTES = 1 << 20  # of a file, or of one value on the command line
+# A description has the names of all classes: those of ImageNet-21k have 1.6 MB if a name has 60 characters.
+MAX_DESCRIPTION_BYTES = 64 << 20
 MAX_LENGTH = 10_000  # characters of one value
 MAX_DEPTH = 50  # nested mappings and lists
 TOO_LONG = f"expected a value of at most {MAX_LENGTH:,} characters, found more"
-_MAX_VALUES = 100_000
 
 
 class _Loader(yaml.SafeLoader):
@@ -36,6 +37,8 @@ class _Loader(yaml.SafeLoader):
     The number and depth of values, with expanded aliases, are checked before any value is created, because a
     few lines of aliases could otherwise exhaust the memory.
     """
+
+    max_values = 100_000
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
@@ -68,8 +71,8 @@ class _Loader(yaml.SafeLoader):
             children = node.value
         values = 1 + sum(self._extents[child][0] for child in children)
         depth = 1 + max((self._extents[child][1] for child in children), default=0)
-        if values > _MAX_VALUES:
-            self._reject(f"more than {_MAX_VALUES} values after expanding aliases", node.start_mark)
+        if values > self.max_values:
+            self._reject(f"more than {self.max_values} values after expanding aliases", node.start_mark)
         if depth > MAX_DEPTH:
             text = f"nested more than {MAX_DEPTH} levels deep after expanding aliases"
             self._reject(text, node.start_mark)
@@ -99,21 +102,41 @@ class _Loader(yaml.SafeLoader):
             raise yaml.constructor.ConstructorError(None, None, text, node.start_mark) from None
 
 
+class _DescriptionLoader(_Loader):
+    """Loads a file that ppcls wrote. It may list the names of many classes, and ``~/`` is part of a name."""
+
+    max_values = 1_000_000
+
+
 class _Dumper(yaml.SafeDumper):
-    """Writes YAML, and quotes text that `_Loader` would read as a number."""
+    """Writes YAML, and quotes text that `_Loader` would read as something else."""
+
+
+def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    """Writes Unicode line breaks in double quotes. In single quotes, PyYAML would read them as blanks."""
+    return dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style='"' if _LINE_BREAKS.intersection(text) else None
+    )
 
 
 def _text(loader: _Loader, node: yaml.ScalarNode) -> str:
     return expand_home(str(loader.construct_scalar(node)))
 
 
+def _exact_text(loader: _DescriptionLoader, node: yaml.ScalarNode) -> str:
+    return str(loader.construct_scalar(node))
+
+
+_LINE_BREAKS = frozenset("\x85\u2028\u2029")
 _TIME = "tag:yaml.org,2002:timestamp"
 _Loader.yaml_implicit_resolvers = {
     first: [resolver for resolver in resolvers if resolver[0] != _TIME]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_constructor("tag:yaml.org,2002:str", _text)
-for _class in (_Loader, _Dumper):
+_DescriptionLoader.add_constructor("tag:yaml.org,2002:str", _exact_text)
+_Dumper.add_representer(str, _represent_text)
+for _class in (_Loader, _DescriptionLoader, _Dumper):
     _class.add_implicit_resolver(
         "tag:yaml.org,2002:float",
         re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
@@ -131,8 +154,12 @@ def parse_yaml(text: str, source: Path | str) -> Any:
     Raises:
         ConfigError: The text is not YAML, or has too many, too long or too deep values.
     """
+    return _parse(text, source, _Loader)
+
+
+def _parse(text: str, source: Path | str, loader: type[_Loader]) -> Any:
     try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+        return yaml.load(text, Loader=loader)  # noqa: S506 - a SafeLoader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -149,18 +176,35 @@ def read_yaml(path: Path) -> Tree:
         UserError: The file is not a regular file or can't be read.
         ConfigError: The file is not YAML, has a duplicate key, or is not a mapping.
     """
+    return _read_mapping(path, MAX_BYTES, _Loader)
+
+
+def read_description_yaml(path: Path) -> Tree:
+    """Reads the description of an exported model, like `read_yaml`, but exactly as `dump_yaml` wrote it.
+
+    Text that starts with ``~/`` does not change, and the limits allow the names of many classes.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+        UserError: The file is not a regular file or can't be read.
+        ConfigError: The file is not YAML, has a duplicate key, or is not a mapping.
+    """
+    return _read_mapping(path, MAX_DESCRIPTION_BYTES, _DescriptionLoader)
+
+
+def _read_mapping(path: Path, max_bytes: int, loader: type[_Loader]) -> Tree:
     try:
         with open_regular(path) as file:
-            data = file.read(MAX_BYTES + 1)
+            data = file.read(max_bytes + 1)
         text = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read()
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{path}: can't read this config: {reason}") from None
-    if len(data) > MAX_BYTES:
-        raise ConfigError(path, [f"larger than {MAX_BYTES} bytes; is it a config?"])
-    tree = parse_yaml(text, path)
+    if len(data) > max_bytes:
+        raise ConfigError(path, [f"larger than {max_bytes} bytes; is it a config?"])
+    tree = _parse(text, path, loader)
     if tree is None:
         raise ConfigError(path, ["the file is empty; expected sections such as Global and Arch"])
     if not isinstance(tree, dict):

@@ -17,7 +17,7 @@ from typing_extensions import Self
 
 from ppcls.config.base.errors import ConfigError, describe_problems
 from ppcls.config.base.fields import MAX_SIDE, Bound, Count, Fraction, Positive, Section
-from ppcls.config.base.yaml import dump_yaml, read_yaml
+from ppcls.config.base.yaml import dump_yaml, read_description_yaml
 from ppcls.config.objectives.rec_model import RecModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.dataset import FixedChain
@@ -406,7 +406,7 @@ def read_description(folder: Path) -> ModelDescription:
         raise UserError(
             f"{folder}: not an exported model: expected the file {DESCRIPTION}, which ppcls export writes"
         )
-    tree = read_yaml(path)
+    tree = read_description_yaml(path)
     try:
         return ModelDescription.model_validate(tree)
     except ValidationError as error:

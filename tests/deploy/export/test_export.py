@@ -12,6 +12,8 @@ import numpy as np
 import paddle
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from paths import ROOT
 from pydantic import TypeAdapter
 from small_classifier import CLASSES, NAME, config_tree, write_config, write_image, write_names, write_weights
@@ -26,7 +28,7 @@ from ppcls.config.sections.dataset import FixedChain
 from ppcls.config.sections.transform import check_chain
 from ppcls.data.transforms.numpy_ops import Array, apply, run
 from ppcls.data.transforms.specs import ToCHWImage, plan_chain
-from ppcls.deploy.models.description import describe_model
+from ppcls.deploy.models.description import describe_model, read_description
 from ppcls.engine.core.networks import build_network
 from ppcls.weights.files import fill_model, read_weights
 from ppcls.weights.manifest import Manifest
@@ -166,12 +168,77 @@ def test_inference_yml_of_an_early_transpose_describes_the_executed_order(
     assert content["PostProcess"] == {"Topk": {"topk": 2}}
 
 
-def test_exported_class_names_stay_text(tmp_path: Path, weights: Path) -> None:
-    from ppcls.deploy.models.description import describe_model, read_description
+# Names of class folders and lists that some reader of YAML takes for something else
+ODD_NAMES = [
+    "1e5",
+    "1E+5",
+    "-.5e3",
+    "010",
+    "0o17",
+    "0x1f",
+    "0b1",
+    "1_000",
+    "1:30",
+    ".inf",
+    ".NaN",
+    "1.",
+    "+1",
+    "on",
+    "No",
+    "y",
+    "true",
+    "null",
+    "~",
+    "~/x",
+    "=",
+    "<<",
+    "2024-01-01",
+    "...",
+    "---",
+    "'",
+    '"',
+    "a:",
+    "b:",
+    "-",
+    "#a",
+    "!!str",
+    "&a",
+    "*a",
+    "%a",
+    "@a",
+    "`a`",
+    "{a}",
+    "[a",
+]
+NAMES = (
+    st.sampled_from([*ODD_NAMES, "", " ", " a ", "a: b", "- a", "a #b", "a\n", "\x85"])
+    # The second strategy draws surrogates, too, which stand for bytes of a file name that are not UTF-8.
+    | st.text(st.characters(exclude_categories=()), max_size=9)
+)
 
-    config = validate(config_tree(weights, None), "test")
+
+@pytest.fixture(scope="module")
+def config(weights: Path) -> Config:
+    return validate(config_tree(weights, None), "test")
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(names=st.lists(NAMES, min_size=3, max_size=3, unique=True))
+def test_exported_class_names_are_read_as_written(tmp_path: Path, config: Config, names: list[str]) -> None:
     assert config.Infer is not None
-    names = ["1e5", "010", "on"]
+    text = describe_model(config, config.Infer, names).as_yaml()
+    (tmp_path / "inference.yml").write_text(text, encoding="utf-8")
+    assert read_description(tmp_path).names == tuple(names)
+    # PaddleClas and other programs read the file with PyYAML.
+    assert yaml.safe_load(text)["PostProcess"]["Topk"]["label_list"] == names
+
+
+def test_exported_class_names_may_be_many(tmp_path: Path, weights: Path) -> None:
+    tree = config_tree(weights, None)
+    tree["Arch"]["class_num"] = 21_841
+    config = validate(tree, "test")
+    assert config.Infer is not None
+    names = [f"{number}: " + "a long name, " * 4 for number in range(21_841)]
     (tmp_path / "inference.yml").write_text(describe_model(config, config.Infer, names).as_yaml())
     assert read_description(tmp_path).names == tuple(names)
 
