@@ -79,7 +79,7 @@ def find_lr(config: Config, runtime: Runtime, output_dir: Path) -> str:
         UserError: Training would fail as well, for example because of a bad image or too little memory.
     """
     with explain_out_of_memory(config, runtime), suggest_skipping(config.DataLoader.splits):
-        run = build_run(config, runtime, output_dir, writing=False)
+        run = build_run(config, runtime, output_dir)
         try:
             test = _measure(run)
         finally:

@@ -14,7 +14,7 @@ from ppcls.config.sections.run import Global
 from ppcls.data.bad_images.quarantine import describe_skipped
 from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.batch import Batch, Loader
-from ppcls.engine.core.hooks import NO_HOOKS, RunHook, StepHooks
+from ppcls.engine.core.observers import Observers
 from ppcls.engine.core.parallel import seed_batch
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import Step, train_step
@@ -23,7 +23,7 @@ from ppcls.engine.health.non_finite import NonFiniteMonitor
 from ppcls.engine.health.requests import SaveStopRequests
 from ppcls.engine.meter import Meter
 from ppcls.errors import SignalExit, UserError
-from ppcls.report.record import EvalRecord, Outcomes, Reporter, StepPosition
+from ppcls.report.record import EvalRecord, Reporter, StepPosition
 from ppcls.runtime.signals import handle_signals
 from ppcls.weights.store import BEST, LATEST
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:  # only for annotations
     from ppcls.engine.checkpoint.checkpoints import Checkpoints
 
 
-@dataclass
+@dataclass(frozen=True)
 class Run:
-    """A training run: its state and everything that the loop uses.
+    """A training run: its state and everything that the loop uses. Only ``state`` changes during the run.
 
     Attributes:
         state: State of the run, new or resumed.
@@ -41,15 +41,12 @@ class Run:
         checkpoints: Checkpoints of the run.
         evaluator: Evaluator of the model; None without evaluation.
         reporter: Reporter to which records and messages are sent.
-        hooks: Hooks around the phases of each step.
-        run_hooks: The user's hooks.
+        observers: Observers of the run, with the user's hooks.
         step: Function that trains on one batch.
         resumed: Checkpoint that the run resumed from; None for a new run.
         folder_classes: Class names in order of label, from the class folders; empty without class folders.
         notes: Lines for the log about the setup.
         memory_report: Function that returns a line about DALI's GPU memory; None if DALI uses none.
-        outcomes: Results per image of the best evaluation, or of the first evaluation while no evaluation
-            is the best; None before the first evaluation.
     """
 
     state: TrainState
@@ -57,47 +54,55 @@ class Run:
     checkpoints: Checkpoints
     evaluator: Evaluator | None = None
     reporter: Reporter = field(default_factory=Reporter)
-    hooks: StepHooks = NO_HOOKS
-    run_hooks: tuple[RunHook, ...] = ()
+    observers: Observers = field(default_factory=Observers)
     step: Step = train_step
     resumed: Path | None = None
     folder_classes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     memory_report: Callable[[], str] | None = None
-    outcomes: Outcomes | None = None
 
     @property
     def loaders(self) -> dict[str, Loader]:
         """The loaders of training and evaluation, keyed by the name of the data set."""
-        return {"Train": self.state.loader, **(self.evaluator.loaders if self.evaluator is not None else {})}
+        return all_loaders(self.state, self.evaluator)
 
     @property
     def indexes(self) -> Mapping[str, Index]:
         """The indexes of all data sets, keyed by the path of the data set in the config."""
-        return {f"DataLoader.{name}": loader.index for name, loader in self.loaders.items()}
+        return all_indexes(self.loaders)
 
     def log(self, text: str) -> None:
         """Reports a line of text."""
         self.reporter.message(text, self.state.update)
 
     def save(self, names: Sequence[str], score: float | None = None, *, in_background: bool = False) -> None:
-        """Saves a checkpoint under ``names``, then calls the user's hooks. All ranks must call it.
+        """Saves a checkpoint under ``names``, then notifies the observers. All ranks must call it.
 
-        Hooks must see the complete checkpoint, so with hooks it is never written in the background.
+        Observers must see the complete checkpoint, so it is not written in the background if there are any.
 
         Args:
             names: See ``roles`` of `Checkpoints.save`.
             score: See `Checkpoints.save`.
             in_background: See `Checkpoints.save`.
         """
-        self.checkpoints.save(self.state, names, score, in_background=in_background and not self.run_hooks)
-        for hook in self.run_hooks:
-            hook.on_checkpoint(self, tuple(names))
+        in_background = in_background and not self.observers.see_checkpoints
+        self.checkpoints.save(self.state, names, score, in_background=in_background)
+        self.observers.on_checkpoint(self, tuple(names))
 
     def release(self) -> None:
         """Releases threads and memory of all loaders."""
         for loader in self.loaders.values():
             loader.release()
+
+
+def all_loaders(state: TrainState, evaluator: Evaluator | None) -> dict[str, Loader]:
+    """Returns the loaders of training and evaluation, keyed by the name of the data set."""
+    return {"Train": state.loader, **(evaluator.loaders if evaluator is not None else {})}
+
+
+def all_indexes(loaders: Mapping[str, Loader]) -> dict[str, Index]:
+    """Returns the indexes of loaders, keyed by the path of the data set in the config."""
+    return {f"DataLoader.{name}": loader.index for name, loader in loaders.items()}
 
 
 def fit(run: Run) -> None:
@@ -146,9 +151,11 @@ def train_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonitor)
     done = state.updates_of_epoch
     updates_per_epoch = state.updates_per_epoch
     meter = Meter(state, settings.epochs, monitor)
-    for batch in _batches(state, meter, run.hooks):
+    for batch in _batches(run, meter):
+        # The random numbers of a batch depend only on its position, so a resumed run draws the same ones.
         seed_batch(state.loader.order.seed, state.runtime.rank, state.epoch, state.step)
-        meter.add(run.step(state, batch, run.hooks), batch)
+        run.observers.on_batch(state, batch)
+        meter.add(run.step(state, batch, run.observers), batch)
         if not batch.update:
             continue
         done += 1
@@ -159,8 +166,7 @@ def train_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonitor)
             run.reporter.record(meter.record(epoch, done))
             if note := monitor.note():
                 run.log(note)
-        for hook in run.run_hooks:
-            hook.on_update(run)
+        run.observers.on_update(run)
         requests.exchange()
         if requests.must_save(state.update) and done < updates_per_epoch:
             meter.check(epoch)
@@ -176,21 +182,23 @@ def _is_finished(state: TrainState, settings: Global) -> bool:
     return state.epoch >= settings.epochs or (limit is not None and state.progress.not_better >= limit)
 
 
-def _batches(state: TrainState, meter: Meter, hooks: StepHooks) -> Iterator[Batch]:
-    """Yields the remaining batches of the epoch, measures each wait for data, and calls the hooks."""
+def _batches(run: Run, meter: Meter) -> Iterator[Batch]:
+    """Yields the remaining batches of the epoch, measures each wait for data, and notifies the observers."""
+    state = run.state
+    observers = run.observers
     batches = iter(state.loader)
     epoch = state.epoch + 1
     number = state.step
     while True:
         number = min(number + 1, len(state.loader))
         state.runtime.progress.set_position(epoch, number, state.update)
-        hooks.begin_batch()
-        with meter.waiting(), hooks("data wait"):
+        observers.begin_batch()
+        with meter.waiting(), observers("data wait"):
             batch = next(batches, None)
         if batch is None:
             return
         yield batch
-        hooks.end_batch(batch.update)
+        observers.end_batch(run, batch.update)
 
 
 def _close_epoch(run: Run, requests: SaveStopRequests) -> None:
@@ -248,8 +256,6 @@ def _evaluate(run: Run, evaluator: Evaluator, requests: SaveStopRequests) -> tup
     best = finite and (progress.best is None or score > progress.best)
     if best:
         progress.best = score
-    if best or run.outcomes is None:
-        run.outcomes = result.outcomes
     progress.not_better = 0 if best else progress.not_better + 1
     note = state.plateau.see(result.loss, score, state.epoch) if state.plateau is not None else None
     record = EvalRecord(
@@ -263,8 +269,7 @@ def _evaluate(run: Run, evaluator: Evaluator, requests: SaveStopRequests) -> tup
         outcomes=result.outcomes,
     )
     run.reporter.record(record)
-    for hook in run.run_hooks:
-        hook.on_evaluation(run, record)
+    run.observers.on_evaluation(run, record)
     if result.recomputed:
         run.log(
             f"epoch {state.epoch}: {result.recomputed} batches of the evaluation overflowed in float16 and "

@@ -1,8 +1,13 @@
-"""Builds a run from a config: state, evaluator, checkpoints, and notes for the log. Writes no file."""
+"""Builds a run from a config: state, evaluator, checkpoints, reports, observers, and notes for the log.
+
+A `Run` is complete and frozen when it is built. It is built in two steps, because a dry run and a search for
+the learning rate need the first one only: `_assemble` writes no file, so a run that can't start leaves no
+trace in the output folder. `record_run` then opens the files of the run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +37,7 @@ from ppcls.data.index.folders import (
     describe_imbalance,
     describe_unclassified_images,
 )
+from ppcls.data.index.protocol import Index
 from ppcls.engine.agreement import agree, choose_checkpoint
 from ppcls.engine.checkpoint.checkpoints import Checkpoints
 from ppcls.engine.checkpoint.resume import resume
@@ -41,8 +47,9 @@ from ppcls.engine.cuda_graph.graphed_forward import GraphedForward
 from ppcls.engine.cuda_graph.graphed_step import GraphedStep
 from ppcls.engine.evaluation.evaluate import build_evaluator
 from ppcls.engine.execution import connect
-from ppcls.engine.loop import Run
+from ppcls.engine.loop import Run, all_indexes, all_loaders
 from ppcls.engine.preprocessing import compare_preprocessing
+from ppcls.engine.recording import Recording, record_run
 from ppcls.errors import UserError
 from ppcls.optimizer.base import Optimizer
 from ppcls.optimizer.name_rules import describe_frozen
@@ -62,19 +69,26 @@ def build_run(
     runtime: Runtime,
     output_dir: Path,
     state: TrainState | None = None,
-    *,
-    writing: bool = True,
+    recording: Recording | None = None,
 ) -> Run:
     """Builds a new or resumed run.
 
     Args:
         state: State of a new run, built from the same config; None to build it here.
-        writing: Whether the run will write to the output folder. If so, the folder must not contain another
-            run.
+        recording: Files and observers of the run; None for a run that only measures and writes no file. A
+            run with files needs an output folder without another run.
 
     Raises:
         UserError: The config, the data, a checkpoint or the hardware does not allow the run.
     """
+    run = _assemble(config, runtime, output_dir, state, writing=recording is not None)
+    return run if recording is None else record_run(config, run, output_dir, recording)
+
+
+def _assemble(
+    config: Config, runtime: Runtime, output_dir: Path, state: TrainState | None, *, writing: bool
+) -> Run:
+    """Builds a run without reports and observers. Writes no file."""
     checkpoints = Checkpoints(output_dir, config)
     resumed = choose_checkpoint(checkpoints, config.Global.checkpoints, runtime, writing=writing)
     notes = [runtime.describe(), *config_warnings(config)]
@@ -91,18 +105,26 @@ def build_run(
         evaluator = None
         if config.Global.eval_during_train:
             evaluator = build_evaluator(config, runtime, state.precision, sample_by_sample=True)
-        run = Run(state, config.Global, checkpoints, evaluator, resumed=resumed, folder_classes=classes)
-        notes += _describe_data(config, run)
-        notes += _restore(run)
-    agree(config, runtime, run.indexes)
+        indexes = all_indexes(all_loaders(state, evaluator))
+        notes += _describe_data(config, indexes, checkpoints.class_names, classes)
+        notes += _restore(state, checkpoints, resumed, config.Global.pretrained_model)
+    agree(config, runtime, indexes)
     state, step, execution = connect(config, state)
     if isinstance(step, GraphedStep) and evaluator is not None:
         evaluator = replace(evaluator, forward=GraphedForward(step.capture, lambda: step.captured))
     memory_report = _check_memory(config, runtime, notes)
     if runtime.device == "gpu" or isinstance(step, GraphedStep):  # a CPU offers no choice
         notes.append(execution)
-    return replace(
-        run, state=state, step=step, evaluator=evaluator, memory_report=memory_report, notes=tuple(notes)
+    return Run(
+        state,
+        config.Global,
+        checkpoints,
+        evaluator,
+        step=step,
+        resumed=resumed,
+        folder_classes=classes,
+        notes=tuple(notes),
+        memory_report=memory_report,
     )
 
 
@@ -181,26 +203,31 @@ def _load_automatically(config: Config, arch: Arch, model: nn.Layer, images: int
     return [f"{_from_scratch(config.Optimizer)} (Arch.pretrained=auto): {reason}"]
 
 
-def _restore(run: Run) -> list[str]:
-    """Restores the run if it resumes from a checkpoint.
+def _restore(
+    state: TrainState, checkpoints: Checkpoints, resumed: Path | None, pretrained: str | None
+) -> list[str]:
+    """Restores the state if the run resumes from a checkpoint.
+
+    Args:
+        resumed: Checkpoint that the run resumes from; None for a new run.
+        pretrained: Initial weights of a new run, ``Global.pretrained_model``.
 
     Returns:
         Lines for the log about the checkpoint and about renamed classes.
     """
-    source = run.resumed or run.settings.pretrained_model
-    checkpoints = run.checkpoints
+    source = resumed or pretrained
     renamed = changed_class_names(Path(source) / LABEL_LIST, checkpoints.class_names) if source else ""
-    if run.resumed is None:
+    if resumed is None:
         note = f"{source}: the classifier is used, although its classes had other names: {renamed}"
         return [note] if renamed else []
-    if changes := describe_other_classes(run.resumed / LABEL_LIST, checkpoints.class_names):
+    if changes := describe_other_classes(resumed / LABEL_LIST, checkpoints.class_names):
         raise UserError(
-            f"{run.resumed}: can't resume, because the classes changed: {changes}; start a new run from its "
-            f"weights: set another Global.output_dir and Global.pretrained_model={run.resumed}, without "
+            f"{resumed}: can't resume, because the classes changed: {changes}; start a new run from its "
+            f"weights: set another Global.output_dir and Global.pretrained_model={resumed}, without "
             "Global.checkpoints (ppcls train: --output NEW --pretrained CHECKPOINT, without --resume)"
         )
     notes = [f"skipped a damaged checkpoint: {problem}" for problem in checkpoints.damaged]
-    notes += resume(run.state, run.resumed, best_score=checkpoints.best_score(run.state.judge))
+    notes += resume(state, resumed, best_score=checkpoints.best_score(state.judge))
     return [*notes, f"  changed: the class names: {renamed}"] if renamed else notes
 
 
@@ -233,19 +260,28 @@ def suggest_small_model(name: str, image_shape: Sequence[int]) -> list[str]:
     ]
 
 
-def _describe_data(config: Config, run: Run) -> list[str]:
+def _describe_data(
+    config: Config, indexes: Mapping[str, Index], names: Sequence[str], folder_classes: Sequence[str]
+) -> list[str]:
+    """Returns lines for the log about the images and their classes.
+
+    Args:
+        indexes: Indexes of all data sets, see `Run.indexes`.
+        names: Class names in order of label; empty if unknown.
+        folder_classes: Class names from the class folders; empty without class folders.
+    """
     train = config.DataLoader.need_train()
-    labels = None
-    if run.evaluator is not None:
-        labels = np.concatenate([loader.index.labels for loader in run.evaluator.loaders.values()])
-    notes = describe_folders(train.dataset, run.folder_classes, run.state.loader.index.labels, labels)
+    evaluated = [index.labels for name, index in indexes.items() if name != "DataLoader.Train"]
+    trained = indexes["DataLoader.Train"].labels
+    labels = np.concatenate(evaluated) if evaluated else None
+    notes = describe_folders(train.dataset, folder_classes, trained, labels)
     unclassified = [
         line for split in config.used_splits.values() for line in describe_unclassified_images(split.dataset)
     ]
-    for index in run.indexes.values():
+    for index in indexes.values():
         if isinstance(index, FileIndex) and (line := describe_skipped(index.root, index.skipped)):
             unclassified.append(line)
-    if imbalance := describe_imbalance(run.state.loader.index.labels, run.checkpoints.class_names):
+    if imbalance := describe_imbalance(trained, names):
         notes.append(imbalance)
     return [*notes, *dict.fromkeys(unclassified)]  # both splits of one folder yield the same lines
 

@@ -6,41 +6,32 @@ import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from paddle import distributed
 
-from ppcls.config.load import dump_config
 from ppcls.config.schema import Config
 from ppcls.data.bad_images.lists import suggest_skipping
-from ppcls.data.bad_images.quarantine import BAD_IMAGES
-from ppcls.data.index.class_names import LABEL_LIST, write_class_names
 from ppcls.engine.agreement import describe_unshared
 from ppcls.engine.checkpoint.output_lock import OutputLock
-from ppcls.engine.core.hooks import ProfileWindow, ProgressHooks, RunHook, load_hooks
-from ppcls.engine.core.networks import build_network, read_inferred
+from ppcls.engine.core.hooks import ProfileWindow, RunHook
+from ppcls.engine.core.observers import OutcomeKeeper
 from ppcls.engine.core.state import TrainState
-from ppcls.engine.evaluation.heat_map import HeatMaps
-from ppcls.engine.evaluation.report_inputs import ReportImages, weight_histograms
 from ppcls.engine.loop import Run, fit
 from ppcls.engine.profiling.peak_memory import explain_out_of_memory
-from ppcls.engine.profiling.profile import build_profile
+from ppcls.engine.recording import Recording
 from ppcls.engine.setup import build_run
 from ppcls.errors import SignalExit
-from ppcls.files import write_text
 from ppcls.report.confusion import class_name
 from ppcls.report.console import clock
-from ppcls.report.environment import read_hardware, read_versions
-from ppcls.report.html import RunInfo
-from ppcls.report.reporters import MemoryReporter, Reporters, build_reporters, log_failure
+from ppcls.report.record import Outcomes
+from ppcls.report.reporters import log_failure
 from ppcls.runtime.collectives import fail_together
 from ppcls.runtime.signals import describe_ignored
 from ppcls.runtime.start import Runtime
-from ppcls.weights.files import fill_model
-from ppcls.weights.store import BEST, LATEST, newest
+from ppcls.weights.store import LATEST
 
 _SHOWN_CLASSES = 10
 
@@ -70,17 +61,10 @@ def train(
     """
     advice = suggest_skipping(config.DataLoader.splits)
     with explain_out_of_memory(config, runtime), advice, _lock(output_dir, runtime) as note:
-        run = build_run(config, runtime, output_dir, state)
-        run.notes += (note,) if note else ()
-        with fail_together(runtime):
-            run.run_hooks = (*load_hooks(config.Global.hooks), *hooks)
-        if profiled is not None:
-            profile = build_profile(profiled, run.state, config.Global.epochs, output_dir, run.log)
-            run.hooks = profile
-            run.step = profile.wrap(run.step)
-        if runtime.is_main:
-            _write_reports(config, run, output_dir)
-        _train(run, output_dir)
+        outcomes = OutcomeKeeper()
+        recording = Recording([outcomes, *hooks], profiled)
+        run = build_run(config, runtime, output_dir, state, recording)
+        _train(run, output_dir, outcomes, note)
     return run.state
 
 
@@ -102,63 +86,19 @@ def _lock(output_dir: Path, runtime: Runtime) -> Iterator[str]:
             lock.release()
 
 
-def _write_reports(config: Config, run: Run, output_dir: Path) -> None:
-    """Writes the config and the class names to the output folder, and sets the reporter of the run."""
-    layout = config.Arch.data_format
-    names = run.checkpoints.class_names
-    heat_maps = partial(_load_heat_maps, config, output_dir)
-    pictures = ReportImages(config.DataLoader, layout, run.indexes.get("DataLoader.Eval"), names, heat_maps)
-    run.step = pictures.watch(run.step)
-    text = dump_config(config)
-    write_text(output_dir / "config.yaml", text)
-    if run.folder_classes:
-        write_class_names(output_dir / LABEL_LIST, run.folder_classes)
-    info = RunInfo(
-        name=f"{config.Arch.name}, {output_dir}",
-        config=text,
-        versions=read_versions(),
-        hardware=read_hardware(run.state.runtime),
-        bad_images=output_dir / BAD_IMAGES,
-        classes=names,
-        pictures=pictures,
-        weights=partial(weight_histograms, run.state.model),
-    )
-    run.reporter = build_reporters(
-        output_dir,
-        config.Global.use_visualdl,
-        None if run.resumed is None else run.state.update,
-        forgiving=config.Global.checkpoint_fallback_dir is not None,
-        info=info,
-        loggers=config.Global.loggers,
-    )
-    if run.memory_report is not None:
-        memory = MemoryReporter(run.memory_report, run.evaluator is not None, run.reporter)
-        run.reporter = Reporters([run.reporter, memory])
-
-
-def _load_heat_maps(config: Config, output_dir: Path) -> HeatMaps | None:
-    """Returns the heat maps of the best model; None without a best model or without evaluation data."""
-    best = newest(BEST, output_dir, config.Global.checkpoint_fallback_dir)
-    evaluation = config.DataLoader.evaluated.get("Eval")
-    if best is None or evaluation is None:
-        return None
-    model = build_network(config.Arch)
-    fill_model(model, read_inferred(config, best), best)
-    return HeatMaps(model, evaluation.dataset.transform_ops, config.Arch.data_format)
-
-
-def summarize(run: Run, output_dir: Path, seconds: float) -> Iterator[str]:
+def summarize(run: Run, output_dir: Path, outcomes: Outcomes | None, seconds: float) -> Iterator[str]:
     """Yields the last lines of the log: the best metric, the recall per class, and commands to try next.
 
     Args:
+        outcomes: Results per image of the best evaluation; None if there are none.
         seconds: Duration of the run in this process.
     """
     score = run.state.progress.best
     best = f"best {run.state.judge} {abs(score):.4f}; " if score is not None else ""
     yield f"{best}duration {clock(seconds)}; report: {output_dir / 'report.html'}"
-    if run.outcomes is not None and run.outcomes.confusion is not None:
-        yield describe_recall(run.outcomes.confusion, run.checkpoints.class_names)
-        yield from warn_of_one_class(run.outcomes.confusion, run.checkpoints.class_names)
+    if outcomes is not None and outcomes.confusion is not None:
+        yield describe_recall(outcomes.confusion, run.checkpoints.class_names)
+        yield from warn_of_one_class(outcomes.confusion, run.checkpoints.class_names)
     model = shlex.quote(str(output_dir if run.checkpoints.has_best() else output_dir / LATEST))
     yield f"predict: ppcls infer --model {model} IMAGE"
     yield f"export:  ppcls export --model {model}"
@@ -203,20 +143,25 @@ def warn_of_one_class(confusion: NDArray[np.int64], names: Sequence[str]) -> Ite
         )
 
 
-def _train(run: Run, output_dir: Path) -> None:
+def _train(run: Run, output_dir: Path, kept: OutcomeKeeper, note: str) -> None:
+    """Trains the run, and closes its reports and observers.
+
+    Args:
+        kept: Observer of the run that keeps the best results.
+        note: Line for the log about the output folder; may be empty.
+    """
     state = run.state
     runtime = run.state.runtime
     stopped: SignalExit | None = None
     failure: BaseException | None = None
     start = time.monotonic()
-    run.hooks = ProgressHooks(run.hooks, runtime.progress, runtime.world_size)
     try:
         ignored = "" if runtime.embedded else describe_ignored()
-        for line in filter(None, [*run.notes, *describe_unshared(runtime, output_dir), ignored]):
+        for line in filter(None, [*run.notes, note, *describe_unshared(runtime, output_dir), ignored]):
             run.log(line)
         fit(run)
         run.log(f"done: {state.epoch} epochs, {state.update} updates; all files are in {output_dir}")
-        for line in summarize(run, output_dir, time.monotonic() - start):
+        for line in summarize(run, output_dir, kept.outcomes, time.monotonic() - start):
             run.log(line)
         run.reporter.finish()
     except SignalExit as caught:
@@ -228,10 +173,8 @@ def _train(run: Run, output_dir: Path) -> None:
             log_failure(output_dir, state.update, error)
         raise
     finally:
-        run.hooks.close()
         try:
-            for hook in run.run_hooks:
-                hook.on_end(run, failure)
+            run.observers.on_end(run, failure)
         finally:
             run.reporter.close()
         if runtime.embedded:  # otherwise the process ends soon and frees everything

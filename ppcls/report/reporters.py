@@ -13,7 +13,7 @@ from ppcls.report.console import LogFile, build_console
 from ppcls.report.html import HtmlReport, RunInfo
 from ppcls.report.jsonlines import EventsFile, MetricsFile, read_records, truncate_after
 from ppcls.report.loggers import TrackedRun, start_loggers
-from ppcls.report.record import Record, Reporter, StepPosition, StepRecord
+from ppcls.report.record import Record, Reporter, StepPosition
 from ppcls.report.visualdl import VisualDLWriter
 
 _LOG = "train.log"
@@ -77,33 +77,6 @@ class Reporters(Reporter):
                 reason = f"{type(reporter).__name__}: {error.strerror or error}"
                 print_error(f"{reason}; the run continues without this report")
             self._failed.add(reporter)
-
-
-class MemoryReporter(Reporter):
-    """Sends one message about memory use, when all pipelines of DALI have run.
-
-    This is after the first evaluation, or, in a run without evaluations, at the end of the first epoch.
-
-    Args:
-        measure: Function that returns the message.
-        evaluates: Whether the run has evaluations.
-        target: Reporter to which the message is sent.
-    """
-
-    def __init__(self, measure: Callable[[], str], evaluates: bool, target: Reporter) -> None:
-        self._measure = measure
-        self._evaluates = evaluates
-        self._target = target
-        self._sent = False
-
-    def record(self, record: Record) -> None:
-        """Sends the message if all pipelines have run."""
-        due = True
-        if isinstance(record, StepRecord):
-            due = not self._evaluates and record.step == record.steps_per_epoch
-        if due and not self._sent:
-            self._sent = True
-            self._target.message(self._measure(), record.update)
 
 
 def build_reporters(

@@ -6,8 +6,8 @@ import pytest
 from report_records import make_records
 
 from ppcls.report.jsonlines import read_events, read_records
-from ppcls.report.record import Record, Reporter, StepRecord
-from ppcls.report.reporters import MemoryReporter, Reporters, build_reporters, log_failure
+from ppcls.report.record import Record, Reporter
+from ppcls.report.reporters import Reporters, build_reporters, log_failure
 
 
 def report(reporter: Reporter, records: list[Record]) -> None:
@@ -94,30 +94,6 @@ def test_failing_reporter_ends_the_run_unless_forgiven(
     assert read_records(tmp_path / "metrics.jsonl") == make_records(1)
     error = capsys.readouterr().err
     assert error == "FullDisk: No space left on device; the run continues without this report\n"
-
-
-@pytest.mark.parametrize(("evaluates", "measured_at"), [(True, 3), (False, 2)])
-def test_memory_reporter_measures_once_after_all_pipelines_ran(
-    evaluates: bool, measured_at: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    done, measured = 0, []
-
-    def measure() -> str:
-        measured.append(done)
-        return "so much"
-
-    class Target(Reporter):
-        def message(self, text: str, update: int | None = None) -> None:
-            assert (text, update) == ("so much", 90)
-
-    reporter = MemoryReporter(measure, evaluates, Target())
-    reporter.message("not forwarded")
-    for record in make_records(2):
-        if evaluates or isinstance(record, StepRecord):
-            done += 1
-            reporter.record(record)
-    reporter.close()
-    assert measured == [measured_at]
 
 
 def test_log_failure_writes_log_and_events(tmp_path: Path) -> None:

@@ -18,8 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paths import SUPPORT
 
-from ppcls.engine.core.hooks import ProgressHooks, StepHooks
-from ppcls.runtime.progress import Progress, ProgressSnapshot
+from ppcls.runtime.progress import ProgressSnapshot
 from ppcls.runtime.watchdog import SLOW_FACTOR, StallClock
 
 TEST_TIMEOUT = 600  # seconds; ends a test whose processes hang
@@ -133,27 +132,6 @@ def test_stall_clock_expires_before_the_reserve(slow: bool, limit: float) -> Non
     assert not clock.expired(10, 2.5)
     clock.update(limit - 2.4, progress)
     assert clock.expired(10, 2.5)
-
-
-class RecordingProgress(Progress):
-    def __init__(self) -> None:
-        super().__init__()
-        self.reports: list[str] = []
-
-    def report(self, activity: str, *, slow: bool = False) -> None:
-        super().report(activity, slow=slow)
-        if hasattr(self, "reports"):
-            self.reports.append(activity)
-
-
-@pytest.mark.parametrize(("world_size", "backward"), [(1, "backward"), (2, "backward and all-reduce")])
-def test_phases_are_reported(world_size: int, backward: str) -> None:
-    progress = RecordingProgress()
-    hooks = ProgressHooks(StepHooks(), progress, world_size)
-    for phase in ("data wait", "forward", "backward", "optimizer"):
-        with hooks(phase):  # type: ignore[arg-type]
-            pass
-    assert progress.reports == ["waiting for data", "forward", backward, "optimizer"]
 
 
 def launch_two_ranks(config: Path, trouble: str, *more: str, tool: str = "train") -> tuple[int, str]:

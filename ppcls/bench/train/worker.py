@@ -18,7 +18,6 @@ from ppcls.bench.train.workloads import Workload, bare_workload, image_shape, ou
 from ppcls.config.objectives.distillation import DistillationModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.transform import check_chain
-from ppcls.engine.core.hooks import NO_HOOKS
 from ppcls.engine.core.networks import build_network
 from ppcls.engine.profiling.peak_memory import explain_out_of_memory, peak_memory
 from ppcls.engine.profiling.phase_timer import PhaseTimer
@@ -135,7 +134,7 @@ def _run(workload: Workload, runtime: Runtime, updates: int) -> float:
     """Runs updates, and returns their duration in seconds."""
     began = time.perf_counter()
     for _ in range(updates):
-        workload.update(NO_HOOKS)
+        workload.update(None)
     runtime.synchronize()
     return time.perf_counter() - began
 

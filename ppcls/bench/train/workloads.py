@@ -23,7 +23,7 @@ from ppcls.data.loaders.batch import Batch, Loader
 from ppcls.data.sampling.order import Order
 from ppcls.data.sampling.sampler import SequentialSampler
 from ppcls.engine.core.build import build_state
-from ppcls.engine.core.hooks import StepHooks
+from ppcls.engine.core.hooks import NO_HOOKS
 from ppcls.engine.core.networks import build_network
 from ppcls.engine.execution import connect
 from ppcls.engine.profiling.data_wait import build_data_wait
@@ -42,16 +42,16 @@ class Workload:
     """Work that one rank repeats.
 
     Attributes:
-        update: Runs one optimizer update, and calls hooks for its phases.
+        update: Runs one optimizer update, whose phases are timed if there is a timer.
         images: Number of images per update on this rank.
         take_wait: Returns the seconds for which updates waited for data since the previous call.
         execution: Description of how steps are executed.
-        has_phases: Whether ``update`` calls hooks for phases.
+        has_phases: Whether ``update`` can time phases.
         release: Releases threads and memory.
         losses: Mean losses of the first `CHECKED_UPDATES` batches, as scalars; empty if not recorded.
     """
 
-    update: Callable[[StepHooks], None]
+    update: Callable[[PhaseTimer | None], None]
     images: int
     take_wait: Callable[[], float]
     execution: str
@@ -75,19 +75,23 @@ def our_workload(config: Config, runtime: Runtime, source: str) -> Workload:
 
     losses: list[paddle.Tensor] = []
 
-    def update(phases: StepHooks) -> None:
+    def update(timer: PhaseTimer | None) -> None:
+        phases = NO_HOOKS if timer is None else timer
+        # The phases of a captured step can't be timed.
+        run_step = step if timer is None else timer.eager_step
         for number in range(1, order.accumulate + 1):
             last = number == order.accumulate
-            phases.begin_batch()
+            if timer is not None:
+                timer.begin_batch()
             with phases("data wait"), wait.waiting():
                 batch = next(batches)
             # The last batch of an epoch may have fewer valid rows; train on all of them.
             full = replace(batch, update=last, valid=order.batch_size, weight=1 / order.accumulate)
-            chosen = phases.eager_step if isinstance(phases, PhaseTimer) else step
-            sums = chosen(state, full, phases)
+            sums = run_step(state, full, phases)
             if len(losses) < CHECKED_UPDATES:
                 losses.append(sums[0] / order.batch_size)
-            phases.end_batch(last)
+            if timer is not None:
+                timer.end_batch(last)
 
     def take_wait() -> float:
         seconds = wait.seconds

@@ -19,7 +19,6 @@ from ppcls.config.sections.run import split_hook
 from ppcls.errors import UserError
 from ppcls.registry import import_user_module, suggest
 from ppcls.report.record import EvalRecord
-from ppcls.runtime.progress import Progress
 
 if TYPE_CHECKING:
     from ppcls.engine.loop import Run
@@ -29,24 +28,11 @@ _NO_CONTEXT = nullcontext()
 
 
 class StepHooks:
-    """Base class of the hooks around a step. Its methods do nothing, for runs without measurements."""
+    """Hooks around the phases of a step. This class does nothing, for steps without measurements."""
 
     def __call__(self, phase: Phase) -> AbstractContextManager[None]:
         """Returns the context in which one phase of the current step runs."""
         return _NO_CONTEXT
-
-    def begin_batch(self) -> None:
-        """Called before the training loop waits for the next batch."""
-
-    def end_batch(self, update: bool) -> None:
-        """Called after a step, and after the logging and saving that follow the step.
-
-        Args:
-            update: Whether the step ended with an update.
-        """
-
-    def close(self) -> None:
-        """Called when the run ends, with or without an error."""
 
 
 NO_HOOKS = StepHooks()
@@ -131,41 +117,6 @@ def _find_hook(name: str) -> Any:
             f"Global.hooks: no installed hook '{name}'{hint}; to use a class of a module, write module:Class"
         )
     return installed[name].load()
-
-
-class ProgressHooks(StepHooks):
-    """Reports the current phase to the watchdog, and forwards all calls to other hooks.
-
-    Args:
-        hooks: Hooks that receive the calls.
-        progress: Progress of this process, which the watchdog reads.
-        world: Number of ranks.
-    """
-
-    def __init__(self, hooks: StepHooks, progress: Progress, world: int) -> None:
-        self._hooks = hooks
-        self._progress = progress
-        self._descriptions = {"data wait": "waiting for data"}
-        if world > 1:
-            self._descriptions["backward"] = "backward and all-reduce"
-
-    def __call__(self, phase: Phase) -> AbstractContextManager[None]:
-        """Reports the phase, and returns the context of the other hooks."""
-        self._progress.report(self._descriptions.get(phase, phase))
-        return self._hooks(phase)
-
-    def begin_batch(self) -> None:
-        """Forwards the call."""
-        self._hooks.begin_batch()
-
-    def end_batch(self, update: bool) -> None:
-        """Reports a finished step, and forwards the call."""
-        self._progress.mark_first_step()
-        self._hooks.end_batch(update)
-
-    def close(self) -> None:
-        """Forwards the call."""
-        self._hooks.close()
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 import paddle
 from numpy.typing import NDArray
 from paddle import Tensor, nn
+from typing_extensions import override
 
 from ppcls.config.sections.loader import DataLoader
 from ppcls.config.sections.transform import ImageState, Transform
@@ -18,9 +19,8 @@ from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.transforms.numpy_ops import DecodeError, apply
 from ppcls.data.transforms.specs import NormalizeImage
-from ppcls.engine.core.hooks import StepHooks
+from ppcls.engine.core.observers import StepObserver
 from ppcls.engine.core.state import TrainState
-from ppcls.engine.core.step import Step
 from ppcls.report.confusion import class_name
 from ppcls.report.record import Histogram
 from ppcls.report.thumbnail import Picture, PictureSource
@@ -33,7 +33,7 @@ _NAMED = 3  # largest number of classes in the caption of an image with a mixed 
 _BINS = 40
 
 
-class ReportImages(PictureSource):
+class ReportImages(PictureSource, StepObserver):
     """Keeps the first training images of each epoch, and reads evaluated images.
 
     Args:
@@ -64,18 +64,14 @@ class ReportImages(PictureSource):
         self._kept: tuple[Tensor, Tensor] | None = None
         self._pictures: list[Picture] = []
 
-    def watch(self, step: Step) -> Step:
-        """Returns a step that calls ``step`` and also keeps images. The host does not wait for the device."""
-
-        def watched(state: TrainState, batch: Batch, hooks: StepHooks) -> Tensor:
-            if state.epoch != self._epoch and batch.valid:
-                self._epoch = state.epoch
-                rows = min(SHOWN, batch.valid)
-                # The images are copied, because the loader and a CUDA graph reuse the memory of a batch.
-                self._kept = batch.image[:rows].clone(), batch.label[:rows].clone()
-            return step(state, batch, hooks)
-
-        return watched
+    @override
+    def on_batch(self, state: TrainState, batch: Batch) -> None:
+        """Keeps the images of the first batch of an epoch. The host does not wait for the device."""
+        if state.epoch != self._epoch and batch.valid:
+            self._epoch = state.epoch
+            rows = min(SHOWN, batch.valid)
+            # The images are copied, because the loader and a CUDA graph reuse the memory of a batch.
+            self._kept = batch.image[:rows].clone(), batch.label[:rows].clone()
 
     def augmented(self) -> list[Picture]:
         """Returns the first images of the latest trained epoch, after all transforms."""

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import paddle
 from paddle.profiler import Profiler, ProfilerTarget, RecordEvent
+from typing_extensions import override
 
 from ppcls.data.loaders.batch import Batch
 from ppcls.engine.core.hooks import Phase, ProfileWindow, StepHooks
+from ppcls.engine.core.observers import StepObserver
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import Step
 from ppcls.engine.profiling.phase_timer import PhaseTimer
@@ -24,6 +26,9 @@ from ppcls.errors import UserError
 from ppcls.files import atomic_path, write_text
 from ppcls.report.step_times import StepTable, as_json, as_text, summarize
 from ppcls.runtime.start import Runtime
+
+if TYPE_CHECKING:
+    from ppcls.engine.loop import Run
 
 _WARM_UP = 2  # number of first updates that are not measured, because they build kernels
 
@@ -79,27 +84,23 @@ def why_no_trace(runtime: Runtime) -> str | None:
     )
 
 
-class Profile(StepHooks):
+class Profile(StepObserver):
     """Times and traces the updates of a window, and writes the times and the trace to a folder.
 
     Args:
         window: Updates to profile.
         images: Number of images of a full update over all ranks.
         folder: Folder for the table and the traces of all ranks. It is created if it does not exist.
-        log: Function that writes a line to the log of rank 0.
 
     Raises:
         UserError: The folder can't be created.
     """
 
-    def __init__(
-        self, window: ProfileWindow, runtime: Runtime, images: int, folder: Path, log: Callable[[str], None]
-    ) -> None:
+    def __init__(self, window: ProfileWindow, runtime: Runtime, images: int, folder: Path) -> None:
         self._window = window
         self._runtime = runtime
         self._images = images
         self._folder = folder
-        self._log = log
         self._no_trace = why_no_trace(runtime)
         self._trace = Trace(runtime.device == "gpu") if self._no_trace is None else None
         # First update of the comparison, which has as many updates as the window if enough precede it.
@@ -113,7 +114,7 @@ class Profile(StepHooks):
         except OSError as error:
             raise UserError(f"{folder}: can't create the folder of the profile: {error.strerror}") from None
 
-    def wrap(self, step: Step) -> Step:
+    def choose_step(self, step: Step) -> Step:
         """Returns a step that is eager until the end of the window, and equals ``step`` after it.
 
         The steps before the window are eager too, so that their times can be compared with the window.
@@ -130,9 +131,10 @@ class Profile(StepHooks):
     def _profiling(self) -> bool:
         return self._window.start <= self._step < self._window.stop
 
-    def __call__(self, phase: Phase) -> AbstractContextManager[None]:
+    @override
+    def phase(self, phase: Phase) -> AbstractContextManager[None] | None:
         """Returns a context that times a phase if the current update is in the window."""
-        return self._timer(phase) if self._profiling else nullcontext()
+        return self._timer(phase) if self._profiling else None
 
     def _mark(self, phase: Phase) -> AbstractContextManager[None]:
         """Returns a context that marks a phase in the trace."""
@@ -141,6 +143,7 @@ class Profile(StepHooks):
             marked = RecordEvent(f"phase: {phase}")
         return marked
 
+    @override
     def begin_batch(self) -> None:
         """Starts the time of a batch, and at the start of the window the trace."""
         if self._profiling:
@@ -152,7 +155,8 @@ class Profile(StepHooks):
             self._runtime.synchronize()
         self._start = time.perf_counter()
 
-    def end_batch(self, update: bool) -> None:
+    @override
+    def end_batch(self, run: Run, update: bool) -> None:
         """Adds the time of a batch, and writes the profile after the last update of the window."""
         if self._profiling:
             self._timer.end_batch(update)
@@ -162,14 +166,15 @@ class Profile(StepHooks):
             self._ordinary += time.perf_counter() - self._start
         self._step += update
         if update and self._step == self._window.stop:
-            self._finish()
+            self._finish(run)
 
-    def close(self) -> None:
+    @override
+    def on_end(self, run: Run, error: BaseException | None) -> None:
         """Discards the trace if the run ends within the window."""
         if self._trace is not None:
             self._trace.close()
 
-    def _finish(self) -> None:
+    def _finish(self, run: Run) -> None:
         """Writes the trace and the table, and logs the table. If writing fails, training continues."""
         trace = self._folder / f"trace_rank{self._runtime.rank}.json"
         before = self._window.start - self._reference
@@ -179,15 +184,17 @@ class Profile(StepHooks):
             if self._trace is not None:
                 self._trace.save(trace)
             if self._runtime.is_main:
-                self._write(summarize(times), trace)
+                for line in self._write(summarize(times), trace).splitlines():
+                    run.log(line)
         except OSError as error:
             lost = f"{self._folder}: can't write the profile: {error.strerror or error}; training continues"
             if self._runtime.is_main:
-                self._log(lost)
+                run.log(lost)
             else:
                 print(lost, file=sys.stderr)  # noqa: T201
 
-    def _write(self, table: StepTable, trace: Path) -> None:
+    def _write(self, table: StepTable, trace: Path) -> str:
+        """Writes the table, and returns it."""
         if self._no_trace is None:
             ranks = "; one file per rank" if self._runtime.world_size > 1 else ""
             traced = f"trace: {trace} (chrome://tracing or ui.perfetto.dev{ranks})\n"
@@ -196,14 +203,11 @@ class Profile(StepHooks):
         text = as_text(table) + traced
         write_text(self._folder / "steps.txt", text)
         write_text(self._folder / "steps.json", as_json(table))
-        for line in text.splitlines():
-            self._log(line)
+        return text
 
 
-def build_profile(
-    window: ProfileWindow, state: TrainState, epochs: int, output_dir: Path, log: Callable[[str], None]
-) -> Profile:
-    """Returns the hooks that profile a window of a run.
+def build_profile(window: ProfileWindow, state: TrainState, epochs: int, output_dir: Path) -> Profile:
+    """Returns the observer that profiles a window of a run.
 
     Args:
         window: Updates to profile. Update 0 is the next update of the run.
@@ -211,7 +215,6 @@ def build_profile(
         epochs: Number of epochs of the run.
         output_dir: Output folder. The profile is written to its subfolder ``profile/START-STOP``, in which
             START and STOP count from the first update of the run, also if the run is resumed.
-        log: Function that writes a line to the log of rank 0.
 
     Raises:
         UserError: The run has fewer updates than the window needs.
@@ -225,4 +228,4 @@ def build_profile(
         )
     order = state.loader.order
     folder = output_dir / "profile" / f"{done + window.start}-{done + window.stop}"
-    return Profile(window, state.runtime, order.global_batch * order.accumulate, folder, log)
+    return Profile(window, state.runtime, order.global_batch * order.accumulate, folder)

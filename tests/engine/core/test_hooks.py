@@ -10,19 +10,22 @@ from recording import Notes
 from small_net import MemoryLoader, make_state
 
 from ppcls.config.sections.run import Global
-from ppcls.engine.core.hooks import NO_HOOKS, Phase, ProfileWindow, StepHooks, read_profile_window
+from ppcls.data.loaders.batch import Batch
+from ppcls.engine.core.hooks import NO_HOOKS, Phase, ProfileWindow, read_profile_window
+from ppcls.engine.core.observers import Observers, StepObserver
+from ppcls.engine.core.state import TrainState
 from ppcls.engine.loop import Run, fit
 from ppcls.errors import UserError
 
 
-class Heard(StepHooks):
-    """Records the calls of hooks."""
+class Heard(StepObserver):
+    """Records the calls of an observer."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
 
     @contextmanager
-    def __call__(self, phase: Phase) -> Iterator[None]:  # type: ignore[override]
+    def phase(self, phase: Phase) -> Iterator[None]:  # type: ignore[override]
         self.events.append(phase)
         yield
         self.events.append("")
@@ -30,19 +33,22 @@ class Heard(StepHooks):
     def begin_batch(self) -> None:
         self.events.append("begin")
 
-    def end_batch(self, update: bool) -> None:
+    def on_batch(self, state: TrainState, batch: Batch) -> None:
+        self.events.append(f"batch of {batch.valid}")
+
+    def end_batch(self, run: Run, update: bool) -> None:
         self.events.append("end of step" if update else "end of batch")
 
 
 def hear(accumulate: int) -> list[str]:
     heard = Heard()
     state = make_state(loader=MemoryLoader(size=8, batch_size=4, accumulate=accumulate))
-    fit(Run(state, Global(epochs=1), Notes(), hooks=heard))  # type: ignore[arg-type]
+    fit(Run(state, Global(epochs=1), Notes(), observers=Observers([heard])))  # type: ignore[arg-type]
     return heard.events
 
 
 def test_hooks_are_called_for_each_phase_of_a_step() -> None:
-    batch = ["begin", "data wait", "", "forward", "", "backward", ""]
+    batch = ["begin", "data wait", "", "batch of 4", "forward", "", "backward", ""]
     step = [*batch, "optimizer", "", "end of step"]
     assert hear(accumulate=1) == [*step, *step, "begin", "data wait", ""]
     assert hear(accumulate=2) == [*batch, "end of batch", *step, "begin", "data wait", ""]

@@ -10,21 +10,24 @@ import numpy as np
 import paddle
 import pytest
 from paddle import nn, optimizer
+from recording import Notes
 from small_net import CLASSES, Flat, MemoryLoader, Net, assert_equal, content, make_state
 
 from ppcls.config.schema import Config
-from ppcls.config.sections.run import AMP
+from ppcls.config.sections.run import AMP, Global
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.sampling.order import Order
 from ppcls.data.sampling.sampler import ShuffledSampler
 from ppcls.engine.core.ema import Ema
 from ppcls.engine.core.gradients import ParameterGradients
-from ppcls.engine.core.hooks import NO_HOOKS, ProfileWindow, ProgressHooks, StepHooks
+from ppcls.engine.core.hooks import NO_HOOKS, ProfileWindow, StepHooks
+from ppcls.engine.core.observers import Observers, ProgressObserver
 from ppcls.engine.core.precision import FP32, AmpO1, Precision, build_precision
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import EAGER, StepFunctions, train_step
 from ppcls.engine.cuda_graph.graph import CudaGraph
 from ppcls.engine.cuda_graph.graphed_step import EAGER_UPDATES, GraphedStep, draws_random_numbers
+from ppcls.engine.loop import Run
 from ppcls.engine.profiling.profile import Profile
 from ppcls.engine.train import train as run
 from ppcls.loss.learned import CenterDistance
@@ -256,15 +259,17 @@ def test_profiled_step_is_eager_and_later_steps_are_replayed(
 ) -> None:
     monkeypatch.setattr(Again, "replays", 0)
     state = make_state(loader=MemoryLoader(size=80, batch_size=8))
-    profile = Profile(ProfileWindow(2, 4), cpu, 8, tmp_path / "profile", lambda _: None)
-    step, hooks = profile.wrap(GraphedStep(state, Again)), ProgressHooks(profile, Progress(), 1)
+    profile = Profile(ProfileWindow(2, 4), cpu, 8, tmp_path / "profile")
+    observers = Observers([ProgressObserver(Progress(), 1), profile])
+    step, notes = profile.choose_step(GraphedStep(state, Again)), Notes([])
+    run = Run(state, Global(), notes, reporter=notes, step=step, observers=observers)  # type: ignore[arg-type]
     replays = []
     for batch in state.loader:
-        hooks.begin_batch()
-        step(state, batch, hooks)
-        hooks.end_batch(batch.update)
+        observers.begin_batch()
+        run.step(state, batch, observers)
+        observers.end_batch(run, batch.update)
         replays.append(Again.replays)
-    hooks.close()
+    observers.on_end(run, None)
     # Four profiled or earlier steps, three eager ones before the capture, three replayed ones.
     assert replays == [0] * (4 + EAGER_UPDATES) + [3, 6, 9]
 

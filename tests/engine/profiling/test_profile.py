@@ -11,12 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 from launched_run import LINEAR, TRAIN, run
+from recording import Notes
 from small_net import MemoryLoader, assert_equal, build_net, content, make_state
 
 from ppcls.cli import train as cli
 from ppcls.config.schema import Config
+from ppcls.config.sections.run import Global
 from ppcls.engine.core.hooks import ProfileWindow
+from ppcls.engine.core.observers import Observers
 from ppcls.engine.core.step import train_step
+from ppcls.engine.loop import Run
 from ppcls.engine.profiling.profile import Profile, build_profile, why_no_trace
 from ppcls.engine.train import train
 from ppcls.errors import UserError
@@ -98,37 +102,39 @@ def test_profile_rejects_window_beyond_the_run(make: Callable[..., Config], cpu:
     assert [file.name for file in output(config).iterdir()] == [".lock"]
 
 
-def profile_of(folder: Path, messages: list[str], steps: int = 2) -> Profile:
-    return Profile(ProfileWindow(0, steps), Runtime(), 8, folder, messages.append)
+def profile_of(folder: Path, steps: int = 2) -> Profile:
+    return Profile(ProfileWindow(0, steps), Runtime(), 8, folder)
 
 
-def take_steps(profile: Profile, steps: int) -> None:
+def take_steps(profile: Profile, steps: int, messages: list[str]) -> Run:
     state = make_state(loader=MemoryLoader(size=8 * steps))
     state.network.train()
+    notes = Notes(messages)
+    run = Run(state, Global(), notes, reporter=notes, observers=Observers([profile]))  # type: ignore[arg-type]
     for batch in state.loader:
-        profile.begin_batch()
-        with profile("data wait"):
+        run.observers.begin_batch()
+        with run.observers("data wait"):
             pass
-        train_step(state, batch, profile)
-        profile.end_batch(batch.update)
+        train_step(state, batch, run.observers)
+        run.observers.end_batch(run, batch.update)
+    return run
 
 
 def test_profile_of_run_that_ends_within_the_window_writes_nothing(tmp_path: Path) -> None:
     messages: list[str] = []
-    broken = profile_of(tmp_path / "broken", messages)
-    take_steps(broken, 1)
-    broken.close()
+    run = take_steps(profile_of(tmp_path / "broken"), 1, messages)
+    run.observers.on_end(run, None)
     assert messages == []
-    take_steps(profile_of(tmp_path / "next", messages), 2)
+    take_steps(profile_of(tmp_path / "next"), 2, messages)
     assert messages[0] == "profile of updates 0 to 1 of this run, milliseconds per update:"
     assert (tmp_path / "next" / "trace_rank0.json").exists() == TRACES
 
 
 def test_training_continues_if_profile_cannot_be_written(tmp_path: Path) -> None:
     messages: list[str] = []
-    profile = profile_of(tmp_path / "gone", messages)
+    profile = profile_of(tmp_path / "gone")
     shutil.rmtree(tmp_path / "gone")
-    take_steps(profile, 3)
+    take_steps(profile, 3, messages)
     assert messages == [
         f"{tmp_path}/gone: can't write the profile: No such file or directory; training continues"
     ]
@@ -137,7 +143,7 @@ def test_training_continues_if_profile_cannot_be_written(tmp_path: Path) -> None
 def test_profile_reports_folder_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "profile").write_text("a file")
     with pytest.raises(UserError, match="can't create the folder of the profile: Not a directory"):
-        build_profile(ProfileWindow(0, 1), make_state(), 1, tmp_path, print)
+        build_profile(ProfileWindow(0, 1), make_state(), 1, tmp_path)
 
 
 @pytest.mark.parametrize(

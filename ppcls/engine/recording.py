@@ -1,0 +1,113 @@
+"""Adds what a run records to the run: files of the output folder, reports, the profile, and users' hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from ppcls.config.load import dump_config
+from ppcls.config.schema import Config
+from ppcls.data.bad_images.quarantine import BAD_IMAGES
+from ppcls.data.index.class_names import LABEL_LIST, write_class_names
+from ppcls.engine.core.hooks import ProfileWindow, RunHook, load_hooks
+from ppcls.engine.core.networks import build_network, read_inferred
+from ppcls.engine.core.observers import MemoryObserver, Observers, ProgressObserver
+from ppcls.engine.evaluation.heat_map import HeatMaps
+from ppcls.engine.evaluation.report_inputs import ReportImages, weight_histograms
+from ppcls.engine.loop import Run
+from ppcls.engine.profiling.profile import build_profile
+from ppcls.files import write_text
+from ppcls.report.environment import read_hardware, read_versions
+from ppcls.report.html import RunInfo
+from ppcls.report.record import Reporter
+from ppcls.report.reporters import build_reporters
+from ppcls.runtime.collectives import fail_together
+from ppcls.weights.files import fill_model
+from ppcls.weights.store import BEST, newest
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a run records in addition to its checkpoints and reports.
+
+    Attributes:
+        hooks: Observers in addition to the hooks of the config.
+        profiled: Updates to profile; None without profiling.
+    """
+
+    hooks: Sequence[RunHook] = ()
+    profiled: ProfileWindow | None = None
+
+
+def record_run(config: Config, run: Run, output_dir: Path, recording: Recording) -> Run:
+    """Returns a run with reports and observers, and opens their files.
+
+    Raises:
+        UserError: A hook can't be imported, the profile does not fit the run, or a file can't be written.
+    """
+    runtime = run.state.runtime
+    observers: list[RunHook] = [ProgressObserver(runtime.progress, runtime.world_size)]
+    with fail_together(runtime):
+        hooks = [*load_hooks(config.Global.hooks), *recording.hooks]
+    step = run.step
+    if recording.profiled is not None:
+        profile = build_profile(recording.profiled, run.state, config.Global.epochs, output_dir)
+        step = profile.choose_step(step)
+        observers.append(profile)
+    reporter = Reporter()
+    if runtime.is_main:
+        pictures = _collect_pictures(config, run, output_dir)
+        observers.append(pictures)
+        reporter = _open_reports(config, run, output_dir, pictures)
+        if run.memory_report is not None:
+            observers.append(MemoryObserver(run.memory_report, run.evaluator is not None))
+    return replace(run, step=step, reporter=reporter, observers=Observers([*observers, *hooks]))
+
+
+def _collect_pictures(config: Config, run: Run, output_dir: Path) -> ReportImages:
+    return ReportImages(
+        config.DataLoader,
+        config.Arch.data_format,
+        run.indexes.get("DataLoader.Eval"),
+        run.checkpoints.class_names,
+        partial(_load_heat_maps, config, output_dir),
+    )
+
+
+def _open_reports(config: Config, run: Run, output_dir: Path, pictures: ReportImages) -> Reporter:
+    """Writes the config and the class names to the output folder, and returns the reporter of the run."""
+    text = dump_config(config)
+    write_text(output_dir / "config.yaml", text)
+    if run.folder_classes:
+        write_class_names(output_dir / LABEL_LIST, run.folder_classes)
+    info = RunInfo(
+        name=f"{config.Arch.name}, {output_dir}",
+        config=text,
+        versions=read_versions(),
+        hardware=read_hardware(run.state.runtime),
+        bad_images=output_dir / BAD_IMAGES,
+        classes=run.checkpoints.class_names,
+        pictures=pictures,
+        weights=partial(weight_histograms, run.state.model),
+    )
+    return build_reporters(
+        output_dir,
+        config.Global.use_visualdl,
+        None if run.resumed is None else run.state.update,
+        forgiving=config.Global.checkpoint_fallback_dir is not None,
+        info=info,
+        loggers=config.Global.loggers,
+    )
+
+
+def _load_heat_maps(config: Config, output_dir: Path) -> HeatMaps | None:
+    """Returns the heat maps of the best model; None without a best model or without evaluation data."""
+    best = newest(BEST, output_dir, config.Global.checkpoint_fallback_dir)
+    evaluation = config.DataLoader.evaluated.get("Eval")
+    if best is None or evaluation is None:
+        return None
+    model = build_network(config.Arch)
+    fill_model(model, read_inferred(config, best), best)
+    return HeatMaps(model, evaluation.dataset.transform_ops, config.Arch.data_format)
