@@ -7,7 +7,6 @@ back in each convolution. Weights have the same order as in Paddle, so checkpoin
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -16,6 +15,7 @@ from paddle import Tensor
 from paddle.autograd import PyLayer
 
 from ppcls.arch.fused.cuda import CudaUnavailableError, contiguous, current_stream, load_library
+from ppcls.arch.kernels.geometry import Geometry
 
 # values of enumerations in cudnn.h
 _NHWC = 1
@@ -28,23 +28,6 @@ _ELEMENTS = {paddle.float32: 0, paddle.float16: 2, paddle.bfloat16: 9}  # cudnnD
 _ALGORITHMS = 8  # number of candidates to request; cuDNN has at most 8 algorithms per direction
 _DETERMINISTIC = "FLAGS_cudnn_deterministic"
 _MAX_WORKSPACE = 1 << 30  # bytes
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """The settings of a convolution.
-
-    Attributes:
-        padding: Number of zeros on each side (vertical, horizontal).
-        stride: Stride (vertical, horizontal).
-        dilation: Distance between elements of the kernel (vertical, horizontal).
-        groups: Number of groups of channels.
-    """
-
-    padding: tuple[int, int]
-    stride: tuple[int, int]
-    dilation: tuple[int, int]
-    groups: int
 
 
 def convolve(x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
@@ -145,8 +128,7 @@ class _Plan:
         (dilate_y, dilate_x), groups = geometry.dilation, geometry.groups
         batch, height, width, channels = image
         outputs, _, kernel_y, kernel_x = weight
-        rows = (height + 2 * pad_y - dilate_y * (kernel_y - 1) - 1) // stride_y + 1
-        columns = (width + 2 * pad_x - dilate_x * (kernel_x - 1) - 1) // stride_x + 1
+        rows, columns = geometry.output_size((height, width), (kernel_y, kernel_x))
         self._input = list(image)
         self._output = [batch, rows, columns, outputs]
         self._kernel = [outputs, kernel_y, kernel_x, channels // groups]

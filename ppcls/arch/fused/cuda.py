@@ -14,6 +14,7 @@ from typing import Any
 import paddle
 from paddle import Tensor
 
+from ppcls.arch.kernels.errors import KernelsUnavailableError
 from ppcls.files import atomic_write, read_regular
 from ppcls.zoo import cache_folder
 
@@ -29,7 +30,7 @@ _ELEMENTS = {
 }  # ELEMENT, values per vector
 
 
-class CudaUnavailableError(RuntimeError):
+class CudaUnavailableError(KernelsUnavailableError):
     """Raised when a CUDA library is missing or a call of CUDA fails."""
 
 

@@ -11,8 +11,8 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.fused import batch_norm, convolution, max_pool
-from ppcls.arch.fused.convolution import Geometry
 from ppcls.arch.fused.cuda import fills_vectors, kernels
+from ppcls.arch.kernels.geometry import Geometry, is_plain_convolution, is_plain_norm, is_plain_pooling, pair
 from ppcls.arch.layers.conv_norm import ImageConv2D
 
 _CHANNELS = 4  # minimum number of image channels; in half precision, cuDNN is slower with 3
@@ -40,39 +40,17 @@ def fuse(model: nn.Layer) -> int:
     """
     count = 0
     for layer in model.sublayers(include_self=True):
-        if type(layer) in (nn.Conv2D, ImageConv2D) and _is_plain_convolution(layer):
+        if type(layer) in (nn.Conv2D, ImageConv2D) and is_plain_convolution(layer) and layer.bias is None:
             layer.forward = MethodType(_convolve, layer)
             layer.fork = MethodType(_fork, layer)
             count += 1
-        elif type(layer) is nn.BatchNorm2D and _is_plain_norm(layer):
+        elif type(layer) is nn.BatchNorm2D and is_plain_norm(layer):
             layer.forward = MethodType(_normalize, layer)
             layer.norm_relu = MethodType(_norm_relu, layer)
             count += 1
-        elif type(layer) is nn.MaxPool2D and _is_plain_pooling(layer):
+        elif type(layer) is nn.MaxPool2D and is_plain_pooling(layer):
             layer.forward = MethodType(_max_pool, layer)
     return count
-
-
-def _is_plain_convolution(layer: nn.Conv2D) -> bool:
-    padding = layer._updated_padding
-    return (
-        layer._data_format == "NHWC"
-        and layer.bias is None
-        and layer._padding_mode == "zeros"
-        and layer._padding_algorithm == "EXPLICIT"
-        and (isinstance(padding, int) or len(padding) == 2)
-    )
-
-
-def _is_plain_norm(layer: nn.BatchNorm2D) -> bool:
-    affine = layer.weight is not None and layer.bias is not None
-    return affine and layer._data_format == "NHWC" and not layer._use_global_stats
-
-
-def _is_plain_pooling(layer: nn.MaxPool2D) -> bool:
-    sides = layer.ksize, layer.stride, layer.padding
-    square = all(isinstance(side, int) for side in sides)
-    return square and layer.data_format == "NHWC" and not (layer.return_mask or layer.ceil_mode)
 
 
 def _operands(layer: nn.Conv2D, x: Tensor) -> tuple[Tensor, Tensor, Geometry]:
@@ -83,12 +61,8 @@ def _operands(layer: nn.Conv2D, x: Tensor) -> tuple[Tensor, Tensor, Geometry]:
     if missing > 0 and layer._groups == 1 and dtype != paddle.float32:
         x = _with_zeros(x, 3, missing)
         weight = _with_zeros(weight, 1, missing)
-    padding, stride, dilation = map(_pair, (layer._updated_padding, layer._stride, layer._dilation))
+    padding, stride, dilation = map(pair, (layer._updated_padding, layer._stride, layer._dilation))
     return _cast(x, dtype), _cast(weight, dtype), Geometry(padding, stride, dilation, layer._groups)
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 
 def _with_zeros(tensor: Tensor, axis: int, count: int) -> Tensor:

@@ -193,9 +193,11 @@ class Global(Section):
     GPUs of one node with Paddle 2.6, if the step can be captured. With Paddle 2.6, commands that predict
     with a trained model capture the first four batch sizes that are used repeatedly, unless this is False."""
     fused_kernels: Literal["auto", True, False] = "auto"
-    """Train and evaluate an NHWC model with the kernels of ppcls for BatchNorm, addition and ReLU, and with
-    convolutions in NHWC. Needs NVRTC and a GPU of compute capability 8.0 or later; `to_static` is then
-    ignored. `auto`: the choice of `autotune`; without `autotune`, False."""
+    """Train and evaluate an NHWC model with faster kernels. On a GPU, these are the kernels of ppcls for
+    BatchNorm, addition and ReLU, and convolutions in NHWC; they need NVRTC and a GPU of compute capability
+    8.0 or later. On a CPU, they are the convolutions, BatchNorm and max pooling of oneDNN, which is part of
+    Paddle's package. `to_static` is then ignored. `auto`: the choice of `autotune`; without `autotune`,
+    False."""
     autotune: bool = True
     """Before a run of at least 2,000 updates on a GPU, measure which values of `to_static`, `cuda_graph`,
     `fused_kernels` and Arch.data_format are fastest. Values that change the losses of the first eight

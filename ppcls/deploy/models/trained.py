@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import paddle
@@ -14,8 +14,8 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.embedding import FEATURES, EmbeddingNetwork
-from ppcls.arch.fused.cuda import CudaUnavailableError
-from ppcls.arch.fused.layers import check_available, fuse
+from ppcls.arch.fuse import fuse
+from ppcls.arch.kernels.errors import KernelsUnavailableError
 from ppcls.arch.layers.reparameterize import reparameterize
 from ppcls.config.schema import Config
 from ppcls.deploy.models.description import Activation, ModelDescription
@@ -127,10 +127,10 @@ class TrainedModel:
         self._forward: Forward = run_model
         self._buffer: PinnedBuffer | None = None
         self._lock = nullcontext() if runtime.device_id is None else STREAM_LOCK
+        if config.Global.fused_kernels is True:
+            self._fuse(runtime.device)
         if runtime.device_id is not None:
             self._buffer = PinnedBuffer()
-            if config.Global.fused_kernels is True:
-                self._fuse()
             if config.Global.cuda_graph is not False and measured():
                 self._forward = GraphedForward(GraphCapture(tries=True))
 
@@ -146,14 +146,12 @@ class TrainedModel:
             answers: NDArray[Any] = self._activation(outputs).numpy()
         return answers
 
-    def _fuse(self) -> None:
+    def _fuse(self, device: Literal["cpu", "gpu"]) -> None:
         """Uses the fused kernels of the training run, unless this machine does not support them."""
         try:
-            check_available()
-        except CudaUnavailableError as error:
+            fuse(self._model, device)
+        except KernelsUnavailableError as error:
             sys.stderr.write(f"warning: {self._weights}: runs without the fused kernels: {error}\n")
-        else:
-            fuse(self._model)
 
     def _run(self, images: Tensor) -> Outputs:
         try:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import paddle
 from paddle import nn
 
-from ppcls.arch.fused.cuda import CudaUnavailableError
-from ppcls.arch.fused.layers import check_available, fuse
+from ppcls.arch.fuse import fuse
+from ppcls.arch.kernels.errors import KernelsUnavailableError
 from ppcls.config.objectives.distillation import DistillationModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.model import Arch
@@ -123,13 +123,11 @@ def _fuse(model: nn.Layer, config: Config, runtime: Runtime) -> None:
     """Changes the layers of a model, in place, to use the fused kernels."""
     key = "Global.fused_kernels"
     fix = "set Global.fused_kernels=auto"
-    if runtime.device == "cpu":
-        raise UserError(f"{key}: needs an NVIDIA GPU, but this run uses the CPU; {fix}")
     try:
-        check_available()
-    except CudaUnavailableError as error:
+        count = fuse(model, runtime.device)
+    except KernelsUnavailableError as error:
         raise UserError(f"{key}: {error}; {fix}") from error
-    if not fuse(model):
+    if not count:
         raise UserError(
             f"{key}: {config.Arch.name} has no convolution or batch norm in NHWC; "
             f"set Arch.data_format=NHWC, or {fix}"

@@ -16,7 +16,7 @@ from paddle.nn import functional as F
 
 from ppcls.arch.fused import cuda
 from ppcls.arch.fused.batch_norm import batch_norm, normalize
-from ppcls.arch.fused.convolution import Geometry, convolve, convolve_fork
+from ppcls.arch.fused.convolution import convolve, convolve_fork
 from ppcls.arch.fused.cuda import (
     CudaUnavailableError,
     compile_source,
@@ -25,6 +25,7 @@ from ppcls.arch.fused.cuda import (
     read_source,
 )
 from ppcls.arch.fused.max_pool import max_pool
+from ppcls.arch.kernels.geometry import Geometry
 
 # Relative tolerance by dtype. Convolutions of float32 compute in TF32, whose products have 11 bits.
 TOLERANCE = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}

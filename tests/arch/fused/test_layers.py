@@ -15,9 +15,11 @@ from paddle import nn
 from paths import ROOT, SUPPORT
 from runs import GUARD
 
+from ppcls.arch import fuse as fusing
 from ppcls.arch.build import build_model
 from ppcls.arch.fused.batch_norm import batch_norm, normalize
 from ppcls.arch.fused.layers import find_kernel, fuse
+from ppcls.arch.kernels.errors import KernelsUnavailableError
 from ppcls.config.schema import Config
 from ppcls.engine.core.build import build_state
 from ppcls.errors import UserError
@@ -73,9 +75,22 @@ def test_find_kernel_in_evaluation_needs_disabled_gradients() -> None:
         assert find_kernel(norm, images[..., :3]) is None
 
 
-def test_build_state_fused_kernels_on_a_cpu_are_an_error(make_config: Callable[..., Config]) -> None:
-    with pytest.raises(UserError, match=r"Global\.fused_kernels: needs an NVIDIA GPU"):
-        build_state(make_config(Global__fused_kernels=True), Runtime(), lambda *_: None)
+def test_build_state_fused_kernels_need_the_layout_nhwc(make_config: Callable[..., Config]) -> None:
+    config = make_config(Global__fused_kernels=True)
+    with pytest.raises(UserError, match=r"Global\.fused_kernels: .* has no convolution .* in NHWC"):
+        build_state(config, Runtime(), lambda *_: None)
+
+
+def test_build_state_without_the_library_names_the_setting(
+    make_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise KernelsUnavailableError("reason")
+
+    monkeypatch.setattr(fusing, "library", fail)
+    config = make_config(Global__fused_kernels=True, Arch__data_format="NHWC")
+    with pytest.raises(UserError, match=r"Global\.fused_kernels: reason; set Global\.fused_kernels=auto"):
+        build_state(config, Runtime(), lambda *_: None)
 
 
 @pytest.mark.gpu

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from small_classifier import config_tree, write_config, write_weights
 
-from ppcls.arch.fused.cuda import CudaUnavailableError
+from ppcls.arch.kernels.errors import KernelsUnavailableError
 from ppcls.config.load import load_config
 from ppcls.deploy.models import trained
 from ppcls.deploy.models.description import describe_model
@@ -50,12 +50,11 @@ def test_trained_model_that_cannot_be_captured_runs_operator_by_operator(
 def test_trained_model_runs_without_fused_kernels_if_the_machine_lacks_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail() -> None:
-        raise CudaUnavailableError("reason")
+    def fail(*_: object) -> None:
+        raise KernelsUnavailableError("reason")
 
-    monkeypatch.setattr(trained, "check_available", fail)
-    model = load(tmp_path, Runtime())
-    model._fuse()
+    monkeypatch.setattr(trained, "fuse", fail)
+    model = load(tmp_path, Runtime(), "Global.fused_kernels=True")
     assert "runs without the fused kernels: reason" in capsys.readouterr().err
     assert not any("norm_relu" in vars(layer) for layer in model._model.sublayers())
 

@@ -1,0 +1,1 @@
+"""What the fused kernels of all devices share."""

@@ -1,0 +1,65 @@
+"""The settings of a convolution, and the layers that the fused kernels can replace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paddle import nn
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The settings of a convolution.
+
+    Attributes:
+        padding: Number of zeros on each side (vertical, horizontal).
+        stride: Stride (vertical, horizontal).
+        dilation: Distance between elements of the kernel (vertical, horizontal).
+        groups: Number of groups of channels.
+    """
+
+    padding: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+
+    def output_size(self, image: Sequence[int], kernel: Sequence[int]) -> tuple[int, int]:
+        """Returns height and width of the output for the height and width of images and kernel."""
+        height, width = (
+            (side + 2 * pad - dilation * (size - 1) - 1) // stride + 1
+            for side, pad, dilation, size, stride in zip(
+                image, self.padding, self.dilation, kernel, self.stride, strict=True
+            )
+        )
+        return height, width
+
+
+def pair(value: Any) -> tuple[int, int]:
+    """Returns a setting of a layer as (vertical, horizontal)."""
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+
+def is_plain_convolution(layer: nn.Conv2D) -> bool:
+    """Returns whether a layer is an NHWC convolution with equal padding by zeros on opposite sides."""
+    padding = layer._updated_padding
+    return (
+        layer._data_format == "NHWC"
+        and layer._padding_mode == "zeros"
+        and layer._padding_algorithm == "EXPLICIT"
+        and (isinstance(padding, int) or len(padding) == 2)
+    )
+
+
+def is_plain_norm(layer: nn.BatchNorm2D) -> bool:
+    """Returns whether a layer normalizes NHWC images with learned factors, by the batch's statistics."""
+    affine = layer.weight is not None and layer.bias is not None
+    return affine and layer._data_format == "NHWC" and not layer._use_global_stats
+
+
+def is_plain_pooling(layer: nn.MaxPool2D) -> bool:
+    """Returns whether a layer pools square windows of NHWC images."""
+    sides = layer.ksize, layer.stride, layer.padding
+    square = all(isinstance(side, int) for side in sides)
+    return square and layer.data_format == "NHWC" and not (layer.return_mask or layer.ceil_mode)

@@ -1,0 +1,196 @@
+"""Convolutions of NHWC float32 images on a CPU. Weights have the same order as in Paddle."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import paddle
+from paddle import Tensor
+from paddle.autograd import PyLayer
+
+from ppcls.arch.kernels.geometry import Geometry
+from ppcls.arch.onednn.library import (
+    NHWC,
+    Argument,
+    Handle,
+    Primitive,
+    Reorder,
+    describe_primitive,
+    integers,
+    library,
+    tensor_format,
+)
+
+_TRAINING = 64  # dnnl_forward_training
+_DIRECT = 1  # dnnl_convolution_direct
+
+
+def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
+    """Returns the convolution of NHWC images.
+
+    Args:
+        x: [B, H, W, C] float32.
+        weight: [C', C / groups, KH, KW] float32.
+        bias: [C'] float32; None for no bias.
+        geometry: Padding, stride, dilation and groups.
+    """
+    output: Tensor
+    if bias is None:
+        output = _CpuConvolution.apply(x.contiguous(), weight.contiguous(), geometry)
+    else:
+        output = _CpuBiasedConvolution.apply(x.contiguous(), weight.contiguous(), bias, geometry)
+    return output
+
+
+class _CpuConvolution(PyLayer):  # type: ignore[misc]
+    """The differentiable operation of `convolve` without a bias."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        context.plan = _plan(tuple(x.shape), tuple(weight.shape), geometry, False)
+        context.needed = [not tensor.stop_gradient for tensor in (x, weight)]
+        context.save_for_backward(x, weight)
+        output: Tensor = context.plan.forward(x, weight, None)
+        return output
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return _gradients(context, gradient.contiguous())
+
+
+class _CpuBiasedConvolution(PyLayer):  # type: ignore[misc]
+    """The differentiable operation of `convolve` with a bias."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, weight: Tensor, bias: Tensor, geometry: Geometry) -> Tensor:
+        context.plan = _plan(tuple(x.shape), tuple(weight.shape), geometry, True)
+        context.needed = [not tensor.stop_gradient for tensor in (x, weight, bias)]
+        context.save_for_backward(x, weight)
+        output: Tensor = context.plan.forward(x, weight, bias)
+        return output
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return _gradients(context, gradient.contiguous())
+
+
+def _gradients(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    """Returns the gradients of images, weights and, if there is one, bias; None for those not needed."""
+    x, weight = context.saved_tensor()
+    dx = context.plan.input_gradient(gradient, weight) if context.needed[0] else None
+    parameters = context.plan.parameter_gradients(x, gradient) if any(context.needed[1:]) else (None, None)
+    others = (
+        tensor if needed else None for needed, tensor in zip(context.needed[1:], parameters, strict=False)
+    )
+    return (dx, *others)
+
+
+class _ConvolutionPrimitives:
+    """The primitives of a convolution for images of one size.
+
+    A primitive of oneDNN chooses the order of the weights in memory. Weights are reordered in each pass,
+    because an update changes them. The copies share one buffer per primitive.
+    """
+
+    def __init__(
+        self, image: tuple[int, ...], weight: tuple[int, ...], geometry: Geometry, biased: bool
+    ) -> None:
+        batch, height, width, channels = image
+        outputs = weight[0]
+        rows, columns = geometry.output_size((height, width), weight[2:])
+        self._input = [batch, height, width, channels]
+        self._output = [batch, rows, columns, outputs]
+        self._weight = list(weight)
+        grouped = [geometry.groups, outputs // geometry.groups, *weight[1:]]
+        kernel = grouped if geometry.groups > 1 else self._weight
+        self._x = tensor_format([batch, channels, height, width], NHWC)
+        self._y = tensor_format([batch, outputs, rows, columns], NHWC)
+        self._plain = tensor_format(kernel, "abcde"[: len(kernel)])
+        self._any = tensor_format(kernel, None)
+        self._bias = tensor_format([outputs], "a") if biased else None
+        self._sides = (
+            integers(geometry.stride),
+            integers(side - 1 for side in geometry.dilation),
+            integers(geometry.padding),
+            integers(geometry.padding),
+        )
+        operands = (self._x, self._any, self._bias, self._y, *self._sides)
+        self._description = describe_primitive("convolution_forward", _TRAINING, _DIRECT, *operands)
+        chosen = library().query_format(self._description, Argument.WEIGHTS)
+        formats = {Argument.SOURCE: self._x, Argument.WEIGHTS: chosen, Argument.TARGET: self._y}
+        if self._bias is not None:
+            formats[Argument.BIAS] = self._bias
+        self._forward = Primitive(self._description, formats)
+        self._reorder = Reorder(self._plain, chosen)
+        self._kernel: Tensor | None = None
+        self._backward: tuple[Primitive, Reorder] | None = None
+        self._parameters: tuple[Primitive, Reorder, Handle] | None = None
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Returns the output [B, H', W', C']."""
+        y = paddle.empty(self._output)
+        tensors = {Argument.SOURCE: x, Argument.WEIGHTS: self._reorder.copy(weight), Argument.TARGET: y}
+        if bias is not None:
+            tensors[Argument.BIAS] = bias
+        self._forward.run(tensors)
+        return y
+
+    def input_gradient(self, gradient: Tensor, weight: Tensor) -> Tensor:
+        """Returns the gradient of the images."""
+        if self._backward is None:
+            self._backward = self._make_backward()
+        primitive, reorder = self._backward
+        dx = paddle.empty(self._input)
+        primitive.run(
+            {
+                Argument.SOURCE_GRADIENT: dx,
+                Argument.WEIGHTS: reorder.copy(weight),
+                Argument.TARGET_GRADIENT: gradient,
+            }
+        )
+        return dx
+
+    def parameter_gradients(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Returns the gradients of the weights, in Paddle's order, and of the bias."""
+        if self._parameters is None:
+            self._parameters = self._make_parameters()
+        primitive, reorder, chosen = self._parameters
+        computed = paddle.empty([library().size(chosen) // 4])
+        tensors = {
+            Argument.SOURCE: x,
+            Argument.WEIGHTS_GRADIENT: computed,
+            Argument.TARGET_GRADIENT: gradient,
+        }
+        bias = None
+        if self._bias is not None:
+            bias = tensors[Argument.BIAS_GRADIENT] = paddle.empty([self._weight[0]])
+        primitive.run(tensors)
+        return reorder.copy(computed).reshape(self._weight), bias
+
+    def _make_backward(self) -> tuple[Primitive, Reorder]:
+        operands = (self._x, self._any, self._y, *self._sides, self._description)
+        description = describe_primitive("convolution_backward_data", _DIRECT, *operands)
+        chosen = library().query_format(description, Argument.WEIGHTS)
+        formats = {
+            Argument.SOURCE_GRADIENT: self._x,
+            Argument.WEIGHTS: chosen,
+            Argument.TARGET_GRADIENT: self._y,
+        }
+        return Primitive(description, formats), Reorder(self._plain, chosen)
+
+    def _make_parameters(self) -> tuple[Primitive, Reorder, Handle]:
+        operands = (self._x, self._any, self._bias, self._y, *self._sides, self._description)
+        description = describe_primitive("convolution_backward_weights", _DIRECT, *operands)
+        chosen = library().query_format(description, Argument.WEIGHTS_GRADIENT)
+        formats = {
+            Argument.SOURCE: self._x,
+            Argument.WEIGHTS_GRADIENT: chosen,
+            Argument.TARGET_GRADIENT: self._y,
+        }
+        if self._bias is not None:
+            formats[Argument.BIAS_GRADIENT] = self._bias
+        return Primitive(description, formats), Reorder(chosen, self._plain), chosen
+
+
+_plan = cache(_ConvolutionPrimitives)

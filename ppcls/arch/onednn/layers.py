@@ -1,0 +1,66 @@
+"""Makes a model use oneDNN's layers, without changes to its code, its parameters or their names."""
+
+from __future__ import annotations
+
+from types import MethodType
+from typing import Any
+
+import paddle
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.kernels.geometry import Geometry, is_plain_convolution, is_plain_norm, is_plain_pooling, pair
+from ppcls.arch.layers.conv_norm import ImageConv2D
+from ppcls.arch.onednn.batch_norm import batch_norm
+from ppcls.arch.onednn.convolution import convolve
+from ppcls.arch.onednn.max_pool import max_pool
+
+
+def fuse(model: nn.Layer) -> int:
+    """Makes the NHWC convolutions, batch norms and max poolings of a model use oneDNN.
+
+    Returns:
+        Number of convolutions and batch norms that were changed.
+    """
+    count = 0
+    for layer in model.sublayers(include_self=True):
+        if type(layer) in (nn.Conv2D, ImageConv2D) and is_plain_convolution(layer):
+            layer.forward = MethodType(_convolve, layer)
+            count += 1
+        elif type(layer) is nn.BatchNorm2D and is_plain_norm(layer):
+            layer.forward = MethodType(_normalize, layer)
+            layer.norm_relu = MethodType(_norm_relu, layer)
+            count += 1
+        elif type(layer) is nn.MaxPool2D and is_plain_pooling(layer):
+            layer.forward = MethodType(_max_pool, layer)
+    return count
+
+
+def _convolve(layer: nn.Conv2D, x: Tensor) -> Tensor:
+    if x.dtype != paddle.float32:
+        return nn.Conv2D.forward(layer, x)
+    padding, stride, dilation = map(pair, (layer._updated_padding, layer._stride, layer._dilation))
+    return convolve(x, layer.weight, layer.bias, Geometry(padding, stride, dilation, layer._groups))
+
+
+def _normalize(layer: nn.BatchNorm2D, x: Tensor) -> Tensor:
+    if not _trains(layer, x):
+        return nn.BatchNorm2D.forward(layer, x)
+    return batch_norm(layer, x, relu=False)
+
+
+def _norm_relu(layer: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None) -> Tensor:
+    if _trains(layer, x) and shortcut is None:
+        return batch_norm(layer, x, relu=True)
+    x = _normalize(layer, x)
+    return F.relu(x if shortcut is None else x + shortcut)
+
+
+def _trains(layer: nn.BatchNorm2D, x: Tensor) -> Any:
+    return layer.training and x.dtype == paddle.float32
+
+
+def _max_pool(layer: nn.MaxPool2D, x: Tensor) -> Tensor:
+    if x.dtype != paddle.float32:
+        return nn.MaxPool2D.forward(layer, x)
+    return max_pool(x, layer.ksize, layer.stride, layer.padding)

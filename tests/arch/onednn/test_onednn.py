@@ -1,0 +1,227 @@
+"""The layers of oneDNN against Paddle's operators in float64, and models that use them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from numpy.typing import NDArray
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.build import build_model
+from ppcls.arch.kernels.geometry import Geometry
+from ppcls.arch.onednn.batch_norm import batch_norm
+from ppcls.arch.onednn.convolution import convolve
+from ppcls.arch.onednn.layers import fuse
+from ppcls.arch.onednn.library import OneDnnUnavailableError, library
+from ppcls.arch.onednn.max_pool import max_pool
+
+TOLERANCE = 1e-5  # of float32 sums in another order
+NCHW = [0, 3, 1, 2]
+NHWC = [0, 2, 3, 1]
+
+
+def _random(shape: tuple[int, ...], seed: int, shift: float = 0.0) -> Tensor:
+    values = np.random.default_rng(seed).standard_normal(shape) + shift
+    tensor = paddle.to_tensor(values.astype("float32"))
+    tensor.stop_gradient = False
+    return tensor
+
+
+def _double(tensor: Tensor) -> Tensor:
+    """Returns a leaf with the values of ``tensor`` in float64."""
+    double = tensor.detach().astype("float64")
+    double.stop_gradient = tensor.stop_gradient
+    return double
+
+
+def _assert_close(value: Tensor, expected: Tensor) -> None:
+    exact: NDArray[Any] = expected.numpy()
+    assert list(value.shape) == list(expected.shape)
+    assert np.linalg.norm(value.numpy() - exact) <= TOLERANCE * np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("biased", [False, True], ids=["plain", "bias"])
+@pytest.mark.parametrize(
+    ("side", "channels", "outputs", "kernel", "stride", "dilation", "groups"),
+    [
+        (14, 16, 32, 1, 1, 1, 1),
+        (14, 16, 32, 1, 2, 1, 1),
+        (15, 24, 40, 3, 2, 1, 1),
+        (1, 32, 32, 3, 1, 1, 1),
+        (28, 3, 64, 7, 2, 1, 1),
+        (14, 32, 32, 3, 1, 1, 8),
+        (14, 24, 24, 5, 2, 1, 24),
+        (9, 12, 20, 3, 1, 2, 1),
+    ],
+)
+def test_convolve_matches_float64(
+    side: int,
+    channels: int,
+    outputs: int,
+    kernel: int,
+    stride: int,
+    dilation: int,
+    groups: int,
+    biased: bool,
+) -> None:
+    x = _random((3, side, side, channels), 1)
+    weight = _random((outputs, channels // groups, kernel, kernel), 2)
+    bias = _random((outputs,), 3) if biased else None
+    padding = dilation * (kernel // 2)
+    y = convolve(x, weight, bias, Geometry((padding,) * 2, (stride,) * 2, (dilation,) * 2, groups))
+    y.backward(_random(tuple(y.shape), 4))
+
+    exact = [_double(tensor) for tensor in (x, weight)]
+    exact_bias = None if bias is None else _double(bias)
+    shape = (stride, padding, dilation, groups)
+    expected = F.conv2d(exact[0].transpose(NCHW), exact[1], exact_bias, *shape).transpose(NHWC)
+    expected.backward(_random(tuple(y.shape), 4).astype("float64"))
+    _assert_close(y, expected)
+    for tensor, reference in zip((x, weight), exact, strict=True):
+        _assert_close(tensor.grad, reference.grad)
+    if bias is not None and exact_bias is not None:
+        _assert_close(bias.grad, exact_bias.grad)
+
+
+def test_convolve_uneven_geometry_matches_float64() -> None:
+    x, weight = _random((2, 11, 9, 8), 1), _random((16, 8, 3, 5), 2)
+    y = convolve(x, weight, None, Geometry((1, 2), (1, 2), (1, 1), 1))
+    expected = F.conv2d(_double(x).transpose(NCHW), _double(weight), None, (1, 2), (1, 2))
+    _assert_close(y, expected.transpose(NHWC))
+
+
+def test_convolve_weights_that_change_are_read_again() -> None:
+    x, geometry = _random((1, 4, 4, 16), 1), Geometry((1, 1), (1, 1), (1, 1), 1)
+    weight = _random((16, 16, 3, 3), 2)
+    first = convolve(x, weight, None, geometry)
+    with paddle.no_grad():
+        weight.scale_(2.0)
+    np.testing.assert_array_equal(convolve(x, weight, None, geometry).numpy(), 2 * first.numpy())
+
+
+def test_convolve_computes_only_needed_gradients() -> None:
+    x, weight = _random((2, 8, 8, 16), 1), _random((32, 16, 1, 1), 2)
+    x.stop_gradient = True
+    convolve(x, weight, None, Geometry((0, 0), (1, 1), (1, 1), 1)).sum().backward()
+    assert x.grad is None
+    assert weight.grad is not None
+
+
+def test_convolve_reads_a_transposed_view_in_its_own_order() -> None:
+    view = _random((2, 16, 8, 8), 1).transpose(NHWC)
+    weight, geometry = _random((32, 16, 3, 3), 2), Geometry((1, 1), (1, 1), (1, 1), 1)
+    copied = paddle.to_tensor(view.numpy())
+    np.testing.assert_array_equal(
+        convolve(view, weight, None, geometry).numpy(), convolve(copied, weight, None, geometry).numpy()
+    )
+
+
+@pytest.mark.parametrize("relu", [False, True], ids=["plain", "relu"])
+@pytest.mark.parametrize("shape", [(8, 14, 14, 16), (4, 1, 1, 64), (3, 5, 7, 24)])
+def test_batch_norm_matches_float64(shape: tuple[int, ...], relu: bool) -> None:
+    channels = shape[-1]
+    norm = nn.BatchNorm2D(channels, data_format="NHWC")
+    norm.weight.set_value(_random((channels,), 1, shift=2.0))
+    norm.bias.set_value(_random((channels,), 2))
+    x, gradient = _random(shape, 3, shift=3.0), _random(shape, 4)
+    y = batch_norm(norm, x, relu=relu)
+    y.backward(gradient)
+
+    exact, gamma, beta = map(_double, (x, norm.weight, norm.bias))
+    mean = exact.mean([0, 1, 2])
+    variance = (exact - mean).square().mean([0, 1, 2])
+    expected = (exact - mean) / (variance + norm._epsilon).sqrt() * gamma + beta
+    expected = F.relu(expected) if relu else expected
+    expected.backward(gradient.astype("float64"))
+    _assert_close(y, expected)
+    for tensor, reference in ((x, exact), (norm.weight, gamma), (norm.bias, beta)):
+        _assert_close(tensor.grad, reference.grad)
+    _assert_close(norm._mean, 0.1 * mean)
+    _assert_close(norm._variance, 0.9 + 0.1 * variance)
+
+
+@pytest.mark.parametrize(
+    ("side", "channels", "kernel", "stride", "padding"),
+    [(16, 64, 3, 2, 1), (15, 24, 3, 2, 1), (9, 16, 2, 2, 0), (14, 8, 5, 3, 2)],
+)
+def test_max_pool_matches_float64(side: int, channels: int, kernel: int, stride: int, padding: int) -> None:
+    x = _random((4, side, side, channels), 1)
+    exact = _double(x)
+    y = max_pool(x, kernel, stride, padding)
+    expected = F.max_pool2d(exact.transpose(NCHW), kernel, stride, padding).transpose(NHWC)
+    gradient = _random(tuple(y.shape), 2)
+    y.backward(gradient)
+    expected.backward(gradient.astype("float64"))
+    np.testing.assert_array_equal(y.numpy(), expected.numpy().astype("float32"))
+    _assert_close(x.grad, exact.grad)
+
+
+def _build_twins(name: str, count: int = 2) -> list[nn.Layer]:
+    """Returns models with the same weights, without dropout."""
+    models = [build_model(name, 10, "NHWC", 3) for _ in range(count)]
+    for model in models:
+        model.set_state_dict(models[0].state_dict())
+        for layer in model.sublayers():
+            if isinstance(layer, nn.Dropout):
+                layer.p = 0.0
+    return models
+
+
+def _logits_and_gradients(model: nn.Layer, image: Tensor) -> tuple[NDArray[Any], NDArray[Any]]:
+    model.train()
+    logits = model(image)
+    logits.square().sum().backward()
+    gradients = [weight.grad.numpy().ravel() for weight in model.parameters() if not weight.stop_gradient]
+    return logits.numpy(), np.concatenate(gradients)
+
+
+@pytest.mark.parametrize("name", ["ResNet18", "ResNet50_vd", "ResNeXt50_32x4d", "MobileNetV3_small_x1_0"])
+def test_fused_model_matches_float64(name: str) -> None:
+    exact, fused = _build_twins(name)
+    exact.to(dtype="float64")
+    assert fuse(fused) > 20
+    image = _random((4, 64, 64, 3), 1)
+    expected = _logits_and_gradients(exact, image.astype("float64"))
+    # Rounding changes the sign of a few inputs of ReLU, with and without oneDNN. Each changes the gradients
+    # of all earlier layers by up to 0.5 %, so this tolerance is much larger than that of a single layer.
+    for value, reference, tolerance in zip(
+        _logits_and_gradients(fused, image), expected, (1e-3, 0.1), strict=True
+    ):
+        assert np.linalg.norm(value - reference) < tolerance * np.linalg.norm(reference)
+
+
+def test_fuse_in_evaluation_uses_running_statistics() -> None:
+    model, fused = _build_twins("ResNet18")
+    fuse(fused)
+    image = _random((2, 32, 32, 3), 1)
+    for network in (model, fused):
+        network.eval()
+    with paddle.no_grad():
+        np.testing.assert_allclose(fused(image).numpy(), model(image).numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("layer", ["convolution", "norm", "pooling"])
+def test_fuse_leaves_float64_to_paddle(layer: str) -> None:
+    layers: dict[str, Callable[[], nn.Layer]] = {
+        "convolution": lambda: nn.Conv2D(4, 8, 3, data_format="NHWC"),
+        "norm": lambda: nn.BatchNorm2D(4, data_format="NHWC"),
+        "pooling": lambda: nn.MaxPool2D(2, data_format="NHWC"),
+    }
+    model = layers[layer]()
+    own = copy.deepcopy(model)
+    fuse(model)
+    for network in (own, model):
+        network.to(dtype="float64")
+    image = _random((1, 8, 8, 4), 1).astype("float64")
+    np.testing.assert_array_equal(model(image).numpy(), own(image).numpy())
+
+
+def test_call_names_the_function_that_failed() -> None:
+    with pytest.raises(OneDnnUnavailableError, match="dnnl_engine_create failed with status 2"):
+        library().call("dnnl_engine_create", None, 1, 0)
