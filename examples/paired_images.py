@@ -18,7 +18,6 @@ from pathlib import Path
 from PIL import Image, ImageFilter
 from skimage import data
 
-from ppcls.config.sections.run import Global
 from ppcls.config.sections.transform import Transform
 from ppcls.data.loaders.pairs import PairLoader, read_pairs
 from ppcls.data.sampling.order import Order
@@ -26,6 +25,7 @@ from ppcls.data.sampling.sampler import SequentialSampler, ShuffledSampler
 from ppcls.data.transforms.specs import CropImage, DecodeImage, NormalizeImage, RandFlipImage, plan_chain
 from ppcls.data.transforms.specs.geometry import RandomCropImage
 from ppcls.data.transforms.specs.photometric import ColorJitter
+from ppcls.recipe.settings import Global
 from ppcls.runtime import start as runtime
 
 TRAIN = ("astronaut", "coffee", "rocket", "immunohistochemistry")

@@ -19,8 +19,8 @@ from ppcls.runtime.launch import check_single_process
 from ppcls.weights.store import BEST
 
 if TYPE_CHECKING:  # export imports Paddle
-    from ppcls.config.sections.run import Global
     from ppcls.deploy.export.export import ExportResult
+    from ppcls.recipe.settings import Global
 
 
 @command

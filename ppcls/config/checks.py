@@ -22,7 +22,6 @@ from ppcls.config.sections.objective import (
     GoogLeNetLoss,
     Loss,
 )
-from ppcls.config.sections.run import AMP, Global
 from ppcls.config.sections.sampler import (
     ClassBalancedSampler,
     DistributedBatchSampler,
@@ -32,6 +31,8 @@ from ppcls.config.sections.sampler import (
     WeightedSampler,
 )
 from ppcls.config.sections.transform import Transform, check_chain
+from ppcls.engine.core.settings import AMP
+from ppcls.recipe.settings import Global
 from ppcls.registry import LOSSES
 from ppcls.zoo import architecture
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from typing_extensions import Self
 
 from ppcls.config.base.errors import ConfigError, describe_problems
-from ppcls.config.base.fields import Section, show
+from ppcls.config.base.fields import MODULE_NAME, Section, show
 from ppcls.config.base.overrides import Override, Overrides, plain, read_overrides
 from ppcls.config.base.tree import Tree, node_at
 from ppcls.config.base.yaml import MAX_LENGTH, TOO_LONG, dump_yaml, read_yaml
@@ -19,7 +19,6 @@ from ppcls.config.class_folders import fill_from_class_folders
 from ppcls.config.compat import translate_old_keys
 from ppcls.config.paddleclas import describe_other_file, translate_paddleclas
 from ppcls.config.schema import Config
-from ppcls.config.sections.run import MODULE_NAME
 from ppcls.errors import UserError
 from ppcls.registry import import_user_module, suggest
 

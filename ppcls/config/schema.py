@@ -15,10 +15,12 @@ from ppcls.config.objectives.distillation import DistillationModel
 from ppcls.config.objectives.distillation_losses import distillation_problems
 from ppcls.config.objectives.embedding import embedding_problems
 from ppcls.config.objectives.rec_model import RecModel
-from ppcls.config.sections import infer, loader, model, objective, run
+from ppcls.config.sections import infer, loader, model, objective
 from ppcls.config.sections.dataset import MultiLabelDataset
+from ppcls.engine.core import settings as engine
 from ppcls.metric.section import MetricSection
 from ppcls.optimizer import base as optimizer
+from ppcls.recipe import settings
 from ppcls.registry import OPTIMIZERS
 
 
@@ -26,7 +28,7 @@ class Config(Section):
     """All settings of a run: model, data, losses, metrics, optimizer and prediction."""
 
     key_hints: ClassVar[Mapping[str, str]] = {
-        **{name: f"write Global.{name}" for name in run.Global.model_fields},
+        **{name: f"write Global.{name}" for name in settings.Global.model_fields},
         # Keys of PaddleClas before version 2.1.
         **dict.fromkeys(("ARCHITECTURE", "architecture"), "write Arch"),
         **dict.fromkeys(("LEARNING_RATE", "OPTIMIZER"), "write Optimizer, with lr for the learning rate"),
@@ -38,16 +40,16 @@ class Config(Section):
         "Slim": "quantization and pruning during training are not supported; remove it, and export the "
         "trained model in int8 with: ppcls export --precision int8 --format onnx (or openvino, for CPUs)",
     }
-    Global: run.Global = run.Global()
+    Global: settings.Global = settings.Global()
     """General settings of the run."""
     Arch: Annotated[
         model.Arch | DistillationModel | RecModel,
         Variants(model.Arch, {"DistillationModel": DistillationModel, "RecModel": RecModel}),
     ]
     """Architecture of the model, its options and its initial weights."""
-    AMP: run.AMP | None = None
+    AMP: engine.AMP | None = None
     """Settings of mixed precision; default: float32 without mixed precision."""
-    EMA: run.EMA | None = None
+    EMA: engine.EMA | None = None
     """Settings of the moving average of the weights; default: no moving average."""
     Loss: objective.Loss = objective.Loss()
     """Losses of training and evaluation; default: CELoss."""

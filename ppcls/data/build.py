@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from ppcls.config.sections.dataset import CustomLabelDataset, Dataset
 from ppcls.config.sections.loader import Dali, Split, Unlabelled
-from ppcls.config.sections.run import Global
 from ppcls.config.sections.sampler import EqualPixels
 from ppcls.config.sections.transform import Layout, check_chain
 from ppcls.data.bad_images.quarantine import BAD_IMAGES, Quarantine, RejectedImages
@@ -52,8 +51,40 @@ class ModelInput(Protocol):
         """Layout of a batch."""
 
 
+class LoadingSettings(Protocol):
+    """The keys of ``Global`` that loaders use. They belong to several owners.
+
+    Attributes:
+        output_dir: Output folder, with the list of bad images.
+        seed: Seed of the order of samples and of random transforms.
+        update_freq: Number of steps per optimizer update.
+        use_dali: Whether DALI loads the images.
+    """
+
+    @property
+    def output_dir(self) -> str:
+        """Output folder."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of the order of samples and of random transforms."""
+
+    @property
+    def update_freq(self) -> int:
+        """Number of steps per optimizer update."""
+
+    @property
+    def use_dali(self) -> bool:
+        """Whether DALI loads the images."""
+
+
 def build_loader(
-    split: Split, place: str, runtime: Runtime, run: Global, arch: ModelInput, label_count: int | None
+    split: Split,
+    place: str,
+    runtime: Runtime,
+    run: LoadingSettings,
+    arch: ModelInput,
+    label_count: int | None,
 ) -> Loader:
     """Builds the loader of one split for this rank.
 
@@ -62,7 +93,7 @@ def build_loader(
         place: Key of the split in ``DataLoader``. ``Train`` and ``UnLabelTrain`` use the sampler and need at
             least one global batch. Other splits yield each sample once, in order.
         runtime: Rank, world size, device and cores.
-        run: Config section ``Global``.
+        run: Output folder, seed, steps per update and choice of the loader.
         arch: Number of classes and layout of a batch.
         label_count: Number of classes. All labels must be smaller than it. None if any label >= 0 is valid.
 
@@ -105,7 +136,7 @@ def build_loader(
 
 
 def add_unlabelled(
-    labelled: Loader, split: Unlabelled, runtime: Runtime, run: Global, arch: ModelInput
+    labelled: Loader, split: Unlabelled, runtime: Runtime, run: LoadingSettings, arch: ModelInput
 ) -> Loader:
     """Returns a loader that adds a weak and a strong view of unlabelled images to each batch.
 
@@ -199,7 +230,7 @@ def _layout(arch: ModelInput) -> Layout:
 
 
 def _build_order(
-    split: Split, index: Index, runtime: Runtime, run: Global, *, training: bool, group: int
+    split: Split, index: Index, runtime: Runtime, run: LoadingSettings, *, training: bool, group: int
 ) -> Order:
     spec = split.sampler
     sizes = split.sampler.input_size

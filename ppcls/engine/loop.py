@@ -10,12 +10,12 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ppcls.config.sections.run import Global
 from ppcls.data.bad_images.quarantine import describe_skipped
 from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.batch import Batch, Loader
 from ppcls.engine.core.observers import Observers
 from ppcls.engine.core.parallel import seed_batch
+from ppcls.engine.core.settings import EngineSettings
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import Step, train_step
 from ppcls.engine.evaluation.evaluate import EvalResult, Evaluator
@@ -37,7 +37,7 @@ class Run:
 
     Attributes:
         state: State of the run, new or resumed.
-        settings: Section ``Global`` of the config.
+        settings: Length, evaluation, checkpoints and execution of the run.
         checkpoints: Checkpoints of the run.
         evaluator: Evaluator of the model; None without evaluation.
         reporter: Reporter to which records and messages are sent.
@@ -50,7 +50,7 @@ class Run:
     """
 
     state: TrainState
-    settings: Global
+    settings: EngineSettings
     checkpoints: Checkpoints
     evaluator: Evaluator | None = None
     reporter: Reporter = field(default_factory=Reporter)
@@ -176,7 +176,7 @@ def train_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonitor)
             requests.raise_if_stopped()
 
 
-def _is_finished(state: TrainState, settings: Global) -> bool:
+def _is_finished(state: TrainState, settings: EngineSettings) -> bool:
     """Returns whether no epoch is left to train. Equal on all ranks, because their metrics are equal."""
     limit = settings.early_stopping
     return state.epoch >= settings.epochs or (limit is not None and state.progress.not_better >= limit)

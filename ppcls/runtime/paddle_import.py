@@ -14,10 +14,10 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ppcls.config.sections.run import Global
 from ppcls.errors import UserError
 from ppcls.runtime.hardware import Card
 from ppcls.runtime.memory import MemoryBudget, MemoryRequest
+from ppcls.runtime.settings import RuntimeSettings
 
 _SEARCH = "FLAGS_cudnn_exhaustive_search"
 # Flags to set after the import if the environment does not set them. `stop_cudnn_search` removes one.
@@ -54,11 +54,11 @@ class PaddleImport:
     card: Card | None = None
     budget: MemoryBudget | None = None
 
-    def check_settings(self, settings: Global, request: MemoryRequest | None) -> None:
+    def check_settings(self, settings: RuntimeSettings, request: MemoryRequest | None) -> None:
         """Checks that a later run needs no other values of settings that Paddle reads only at its import.
 
         Args:
-            settings: Section ``Global`` of the later run.
+            settings: Settings of the later run.
             request: Division of the GPU memory that the later run requests; None if it accepts any.
 
         Raises:
@@ -90,12 +90,16 @@ class PaddleImport:
 
 
 def import_with(
-    settings: Global, request: MemoryRequest, card: Card | None, budget: MemoryBudget | None, cores: int
+    settings: RuntimeSettings,
+    request: MemoryRequest,
+    card: Card | None,
+    budget: MemoryBudget | None,
+    cores: int,
 ) -> PaddleImport:
     """Imports Paddle with the settings of a run.
 
     Args:
-        settings: Section ``Global`` of the run.
+        settings: Device, threads, memory and timeouts.
         request: Requested division of the GPU memory.
         card: GPU whose memory is divided; None if there is no limit.
         budget: Division of the GPU memory; None if there is no limit.

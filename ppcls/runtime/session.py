@@ -8,20 +8,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from ppcls.config.sections.run import Global
 from ppcls.runtime.failures import FailureReports
 from ppcls.runtime.launch import read_launch
 from ppcls.runtime.paddle_import import SPEED_FLAGS
+from ppcls.runtime.settings import RuntimeSettings
 from ppcls.runtime.start import Runtime, start
 from ppcls.runtime.watchdog import watch_for_hangs
 
 
 @contextmanager
-def dedicated(settings: Global, output_dir: Path, logged: bool = True) -> Iterator[Runtime]:
+def dedicated(settings: RuntimeSettings, output_dir: Path, logged: bool = True) -> Iterator[Runtime]:
     """Starts a run in a process that executes only this run. The process ends if the run is stuck.
 
     Args:
-        settings: Section ``Global`` of the config.
+        settings: Device, threads, memory and timeouts.
         output_dir: Output folder of the run, for reports of failures. It is created for the first report.
         logged: Whether a report on a stuck process is also written to ``train.log``.
 
@@ -38,14 +38,14 @@ def dedicated(settings: Global, output_dir: Path, logged: bool = True) -> Iterat
 
 
 @contextmanager
-def embedded(settings: Global, output_dir: Path | None = None) -> Iterator[Runtime]:
+def embedded(settings: RuntimeSettings, output_dir: Path | None = None) -> Iterator[Runtime]:
     """Starts a run in a process that continues after the run, and then restores the state of the process.
 
     Some changes are not restored: the settings that Paddle reads at its import (see
     `ppcls.runtime.paddle_import`), the single thread of OpenCV, and the unlimited image size of Pillow.
 
     Args:
-        settings: Section ``Global`` of the config.
+        settings: Device, threads, memory and timeouts.
         output_dir: Folder for failure reports; None for no reports.
 
     Yields:

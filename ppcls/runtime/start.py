@@ -11,7 +11,6 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ppcls.config.sections.run import Global
 from ppcls.errors import UserError
 from ppcls.runtime import paddle_import
 from ppcls.runtime.device import check_gpu_kernels, choose_device
@@ -20,6 +19,7 @@ from ppcls.runtime.launch import local_processes, read_launch, selected_gpu
 from ppcls.runtime.memory import MemoryBudget, MemoryRequest, MemoryUsage, divide_memory, read_memory_request
 from ppcls.runtime.paddle_import import PaddleImport
 from ppcls.runtime.progress import Progress
+from ppcls.runtime.settings import RuntimeSettings
 
 
 @dataclass(frozen=True)
@@ -92,13 +92,13 @@ class Runtime:
 _imported: PaddleImport | None = None  # Paddle can be imported only once per process
 
 
-def start(settings: Global, progress: Progress | None = None, embedded: bool = False) -> Runtime:
+def start(settings: RuntimeSettings, progress: Progress | None = None, embedded: bool = False) -> Runtime:
     """Chooses device, threads and GPU memory, imports Paddle, and connects the ranks.
 
     If Paddle is already imported, for example by an earlier run, it keeps the settings of its import.
 
     Args:
-        settings: Section ``Global`` of the config.
+        settings: Device, threads, memory and timeouts.
         progress: Object to which the activities of the process are reported; None without a watchdog.
         embedded: See `Runtime`.
 
@@ -139,7 +139,7 @@ def start(settings: Global, progress: Progress | None = None, embedded: bool = F
 def start_on_cpu() -> None:
     """Imports Paddle for measurements on the CPU, and hides its messages about static programs."""
     os.environ.setdefault("GLOG_minloglevel", "2")
-    start(Global(device="cpu"))
+    start(RuntimeSettings(device="cpu"))
 
 
 def selected_card() -> Card | None:
@@ -153,7 +153,7 @@ def selected_card() -> Card | None:
     return find_card(selected_gpu(), visible, order)
 
 
-def _import_paddle(settings: Global, request: MemoryRequest, cores: int) -> PaddleImport:
+def _import_paddle(settings: RuntimeSettings, request: MemoryRequest, cores: int) -> PaddleImport:
     """Imports Paddle. If it is already imported, checks that its settings fit those of the run."""
     global _imported
     if "paddle" not in sys.modules:
@@ -169,7 +169,7 @@ def _import_paddle(settings: Global, request: MemoryRequest, cores: int) -> Padd
 
 
 def _set_device(
-    settings: Global, request: MemoryRequest, imported: PaddleImport
+    settings: RuntimeSettings, request: MemoryRequest, imported: PaddleImport
 ) -> tuple[Literal["cpu", "gpu"], int | None]:
     """Chooses and checks the device, and selects it in Paddle.
 

@@ -15,8 +15,8 @@ from ppcls.arch.families.convnext import ConvNeXt
 from ppcls.arch.families.swin_transformer import SwinTransformer
 from ppcls.arch.families.swin_transformer_v2 import SwinTransformerV2
 from ppcls.arch.families.vision_transformer import DistilledVisionTransformer
-from ppcls.config.sections.run import AMP
 from ppcls.engine.core.precision import build_precision
+from ppcls.engine.core.settings import AMP
 
 Build = Callable[..., nn.Layer]
 MODELS: list[Any] = [

@@ -26,9 +26,9 @@ from ppcls.config.base.overrides import Override
 from ppcls.config.base.yaml import read_yaml
 from ppcls.config.load import dump_config, load_config, validate
 from ppcls.config.schema import Config
-from ppcls.config.sections.run import Global
 from ppcls.data.transforms.specs import NormalizeImage, RandCropImage
 from ppcls.errors import UserError
+from ppcls.recipe.settings import Global
 
 runpy.run_path(str(ROOT / "examples/python_source.py"))  # registers the source that its config names
 SHIPPED = sorted([*(ROOT / "configs").rglob("*.yaml"), *(ROOT / "examples").rglob("*.yaml")])

@@ -23,10 +23,10 @@ from ppcls.cli import infer as infer_cli
 from ppcls.cli import train as cli
 from ppcls.cli.eval import evaluate
 from ppcls.config.load import validate
-from ppcls.config.sections.run import AMP
 from ppcls.data.loaders.batch import Batch
 from ppcls.engine.core.build import build_state
 from ppcls.engine.core.precision import build_precision
+from ppcls.engine.core.settings import AMP
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import train_step
 from ppcls.errors import UserError

@@ -19,8 +19,8 @@ from report_records import EVALUATION, STEP, make_records
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ppcls.config.sections.logger import LoggerSpec, MLflow, TensorBoard, WandB
-from ppcls.config.sections.run import Global
 from ppcls.errors import UserError
+from ppcls.recipe.settings import Global
 from ppcls.report import loggers
 from ppcls.report.html import RunInfo
 from ppcls.report.loggers import BackgroundLogger, TrackedRun, flatten_config, start_loggers

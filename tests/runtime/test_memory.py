@@ -273,7 +273,7 @@ def run_code(code: str, *arguments: str, **variables: str) -> subprocess.Complet
     """Runs code in a process with only these memory variables."""
     first = (
         "import json, os, sys; from ppcls.runtime import paddle_import, start as module\n"
-        "from ppcls.config.sections.run import Global\n"
+        "from ppcls.runtime.settings import RuntimeSettings\n"
         "from ppcls.errors import UserError\n"
     )
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FLAGS_")}
@@ -294,7 +294,7 @@ def json_output(done: subprocess.CompletedProcess[str]) -> Any:
 
 def test_cpu_run_sets_no_flags() -> None:
     code = (
-        "run = module.start(Global(gpu_memory_fraction=0.5, use_dali=True, device='auto'))\n"
+        "run = module.start(RuntimeSettings(gpu_memory_fraction=0.5, use_dali=True, device='auto'))\n"
         f"print(json.dumps([run.device, run.budget, os.environ.get('{LIMIT}')]))"
     )
     assert json_output(run_code(code, CUDA_VISIBLE_DEVICES="", **{FRACTION: "0.7"})) == ["cpu", None, None]
@@ -311,7 +311,7 @@ def import_paddle():
     found.append({name: os.environ.get(name) for name in json.loads(sys.argv[1])})
     imports()
 paddle_import.import_paddle = import_paddle
-run = module.start(Global(gpu_memory_fraction=0.5))
+run = module.start(RuntimeSettings(gpu_memory_fraction=0.5))
 print(json.dumps(found))
 """
     variables = {STRATEGY: "naive_best_fit", FRACTION: "0.7", "FLAGS_selected_gpus": "1"}
@@ -337,7 +337,7 @@ def test_invalid_variable_is_one_line_on_the_command_line(
 
 
 ALLOCATE = """
-run = module.start(Global(gpu_memory_fraction=0.1, device='gpu'))
+run = module.start(RuntimeSettings(gpu_memory_fraction=0.1, device='gpu'))
 import paddle  # after start: Paddle reads the flags at import
 mib = run.budget.share
 kept = paddle.empty([mib // 2, 1 << 20], dtype='uint8')
@@ -370,7 +370,7 @@ def test_naive_best_fit_allocates_its_share_at_the_start() -> None:
 @pytest.mark.gpu
 def test_fraction_in_the_environment_becomes_a_limit() -> None:
     code = (
-        "run = module.start(Global(device='gpu'))\n"
+        "run = module.start(RuntimeSettings(device='gpu'))\n"
         f"import paddle; limit = paddle.get_flags('{LIMIT}')['{LIMIT}']\n"
         f"print(json.dumps([run.budget.share, run.budget.total, limit, '{LIMIT}' in os.environ]))"
     )

@@ -11,8 +11,8 @@ import paddle
 import pytest
 from paths import ROOT
 
-from ppcls.config.sections.run import Global
 from ppcls.errors import UserError
+from ppcls.recipe.settings import Global
 from ppcls.runtime import paddle_import
 from ppcls.runtime.memory import MemoryRequest
 from ppcls.runtime.paddle_import import PaddleImport, set_threads
@@ -106,7 +106,7 @@ class Watch(importlib.abc.MetaPathFinder):
                 print(key, os.environ.get(key), flush=True)
 sys.meta_path.insert(0, Watch())
 signal.signal(signal.SIGTERM, lambda *_: sys.exit("previous handler"))
-from ppcls.config.sections.run import Global
+from ppcls.recipe.settings import Global
 from ppcls.runtime.start import start
 start(Global(device="cpu", deterministic=True))
 os.kill(os.getpid(), signal.SIGTERM)

@@ -7,8 +7,8 @@ import os
 import paddle
 import pytest
 
-from ppcls.config.sections.run import Global
 from ppcls.errors import UserError
+from ppcls.recipe.settings import Global
 from ppcls.runtime import start as module
 from ppcls.runtime.start import Runtime, start
 

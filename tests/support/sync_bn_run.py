@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ppcls.config.sections.run import Global
+from ppcls.recipe.settings import Global
 from ppcls.runtime import start as runtime
 
 

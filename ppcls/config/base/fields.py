@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, cast
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     GetCoreSchemaHandler,
@@ -23,6 +24,7 @@ from typing_extensions import Self
 
 from ppcls.registry import Registry, UnknownNameError, suggest
 
+MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _QUOTIENT = re.compile(r"\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*/\s*([\d.]+(?:[eE][-+]?\d+)?)\s*")
 
 _SHORT = reprlib.Repr()
@@ -226,6 +228,15 @@ NonNegative = Annotated[float, Bound(ge=0)]
 Fraction = Annotated[float, Bound(ge=0, le=1)]
 Part = Annotated[float, Bound(gt=0, lt=1)]
 Decay = Annotated[float, Bound(ge=0, lt=1)]
+
+
+def _check_module(value: str) -> str:
+    if not MODULE_NAME.fullmatch(value):
+        raise ValueError(f"expected the name of a Python module such as my_parts, got {show(value)}")
+    return value
+
+
+ModuleName = Annotated[str, AfterValidator(_check_module)]
 
 
 def _dump(section: Section) -> dict[str, Any]:

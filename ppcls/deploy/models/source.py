@@ -20,7 +20,6 @@ from ppcls.config.objectives.rec_model import RecModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.infer import Infer
 from ppcls.config.sections.loader import Dali
-from ppcls.config.sections.run import Global
 from ppcls.data.index.class_names import IMAGENET_NAMES, LABEL_LIST, find_names_file, read_class_names
 from ppcls.deploy.models.description import (
     DESCRIPTION,
@@ -31,8 +30,10 @@ from ppcls.deploy.models.description import (
 )
 from ppcls.deploy.models.published import published_config
 from ppcls.deploy.models.temperature import read_temperature
+from ppcls.engine.core.settings import CheckpointSettings
 from ppcls.errors import UserError
 from ppcls.files import file_states
+from ppcls.recipe.settings import Global
 from ppcls.weights.manifest import MANIFEST, Manifest, verify
 from ppcls.weights.store import BEST, newest
 from ppcls.zoo import ZOO
@@ -193,7 +194,7 @@ def check_path(key: str, text: str) -> Path:
     return Path(text)
 
 
-def find_weights(settings: Global) -> Path:
+def find_weights(settings: CheckpointSettings) -> Path:
     """Returns the path of the weights: ``Global.pretrained_model`` or, without it, the run's best model.
 
     Raises:

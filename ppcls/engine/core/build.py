@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import paddle
 from paddle import nn
@@ -10,9 +11,7 @@ from paddle import nn
 from ppcls.arch.fuse import fuse
 from ppcls.arch.kernels.errors import KernelsUnavailableError
 from ppcls.config.objectives.distillation import DistillationModel
-from ppcls.config.schema import Config
 from ppcls.config.sections.model import Arch
-from ppcls.config.sections.run import Global
 from ppcls.data.build import add_unlabelled, build_loader
 from ppcls.data.index.protocol import positive_rates
 from ppcls.data.loaders.batch import Loader
@@ -23,6 +22,7 @@ from ppcls.engine.core.gradients import ParameterGradients
 from ppcls.engine.core.networks import build_distilling, build_network, join_beside
 from ppcls.engine.core.parallel import synchronize_batch_norm
 from ppcls.engine.core.precision import Precision, build_precision
+from ppcls.engine.core.settings import TrainingSettings
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
 from ppcls.loss.build import build_criterion
@@ -35,6 +35,9 @@ from ppcls.optimizer.name_rules import factors, freeze
 from ppcls.optimizer.rate_scale import RateScale
 from ppcls.optimizer.state import master_weights
 from ppcls.runtime.start import Runtime
+
+if TYPE_CHECKING:
+    from ppcls.config.schema import Config
 
 
 def build_state(
@@ -134,7 +137,7 @@ def _fuse(model: nn.Layer, config: Config, runtime: Runtime) -> None:
         )
 
 
-def rate_scale(settings: Global, order: Order) -> RateScale | None:
+def rate_scale(settings: TrainingSettings, order: Order) -> RateScale | None:
     """Returns the factor on all learning rates; None if the config does not scale them by the batch size."""
     if not settings.auto_scale_lr:
         return None

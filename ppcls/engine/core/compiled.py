@@ -19,7 +19,7 @@ from paddle import nn
 
 from ppcls.arch.layers.norm_act import expect_float16
 from ppcls.config.sections.model import Arch
-from ppcls.config.sections.run import AMP, Global
+from ppcls.engine.core.settings import AMP, ExecutionSettings
 from ppcls.errors import UserError
 from ppcls.runtime.paddle_import import stop_cudnn_search
 from ppcls.runtime.start import Runtime
@@ -126,7 +126,7 @@ class CompiledModel(nn.Layer):  # type: ignore[misc]
         return nn.Layer.__call__(self.model, image)
 
 
-def compiles(settings: Global, arch: object, amp: AMP | None, runtime: Runtime) -> bool:
+def compiles(settings: ExecutionSettings, arch: object, amp: AMP | None, runtime: Runtime) -> bool:
     """Returns whether training compiles the model.
 
     Args:

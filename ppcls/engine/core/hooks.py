@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal
 
-from ppcls.config.sections.run import split_hook
+from ppcls.engine.core.settings import split_hook
 from ppcls.errors import UserError
 from ppcls.registry import import_user_module, suggest
 from ppcls.report.record import EvalRecord

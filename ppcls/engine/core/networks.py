@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from paddle import ParamAttr, nn
 
@@ -27,13 +27,15 @@ from ppcls.config.objectives.rec_model import (
     Tanh,
     VehicleNeck,
 )
-from ppcls.config.schema import Config
 from ppcls.config.sections.model import Arch
-from ppcls.config.sections.run import AMP
 from ppcls.engine.core.precision import build_precision
+from ppcls.engine.core.settings import AMP
 from ppcls.errors import UserError
 from ppcls.loss.learned import CenterDistance, build_learned_loss, learned_losses
 from ppcls.weights.files import Arrays, fill_model, read_weights, start_from
+
+if TYPE_CHECKING:
+    from ppcls.config.schema import Config
 
 AnyArch = Arch | RecModel | DistillationModel
 Losses = Sequence[Any]  # specs of Loss.Train or Loss.Eval

@@ -12,12 +12,12 @@ from paddle.distributed.parallel import sync_params_buffers
 from ppcls.errors import UserError
 
 if TYPE_CHECKING:
-    from ppcls.config.sections.run import Global
+    from ppcls.engine.core.settings import ExecutionSettings
     from ppcls.runtime.start import Runtime
 
 
 def connect_ranks(
-    model: nn.Layer, settings: Global, runtime: Runtime, *, overlapping: bool = True
+    model: nn.Layer, settings: ExecutionSettings, runtime: Runtime, *, overlapping: bool = True
 ) -> nn.Layer:
     """Copies the weights of rank 0 to all ranks, and returns the network that training calls.
 

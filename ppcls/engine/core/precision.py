@@ -15,9 +15,9 @@ import paddle
 from paddle import nn
 
 from ppcls.arch.layers.transformer import MatrixProduct
-from ppcls.config.sections.run import AMP
 from ppcls.engine.core.gradients import GradientStore, NonFiniteFlags, UpdateOutcomes
 from ppcls.engine.core.loss_scale import LossScale
+from ppcls.engine.core.settings import AMP
 from ppcls.errors import UserError
 
 Half = Literal["float16", "bfloat16"]

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from paddle import Tensor, nn
 
 from ppcls.config.schema import Config
-from ppcls.config.sections.run import Global
 from ppcls.data.build import build_loader
 from ppcls.data.index.protocol import cameras_of, positive_rates
 from ppcls.data.loaders.batch import Batch, Loader
 from ppcls.engine.core.precision import Precision
+from ppcls.engine.core.settings import RetrievalSettings
 from ppcls.engine.evaluation.forward import EvalForward, Forward, run_model
 from ppcls.engine.evaluation.outcomes import OutcomeCollector, append_rows
 from ppcls.errors import UserError
@@ -211,7 +211,7 @@ def build_evaluator(
     )
 
 
-def _search(settings: Global) -> Search:
+def _search(settings: RetrievalSettings) -> Search:
     return Search(
         settings.retrieval_feature_from,
         settings.feature_normalize,

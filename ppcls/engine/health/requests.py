@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from ppcls.config.sections.run import Global
+from ppcls.engine.core.settings import CheckpointSettings
 from ppcls.errors import SignalExit
 from ppcls.runtime.collectives import RequestExchange
 from ppcls.runtime.signals import SignalRequests
@@ -15,14 +15,14 @@ class SaveStopRequests:
     """Collects requests of all ranks to save or stop. They come from signals and from save intervals.
 
     Args:
-        settings: Section ``Global``, which has the save intervals.
+        settings: Intervals between saves.
         signals: Requests from the signals that this rank received.
 
     Attributes:
         stop: Number of the signal that stops all ranks; 0 for none.
     """
 
-    def __init__(self, settings: Global, runtime: Runtime, signals: SignalRequests) -> None:
+    def __init__(self, settings: CheckpointSettings, runtime: Runtime, signals: SignalRequests) -> None:
         self._every = settings.save_steps
         self._minutes = settings.save_minutes
         self._is_main = runtime.is_main

@@ -6,9 +6,9 @@ import pytest
 from paddle import nn
 from small_net import Net, assert_equal, content, make_state
 
-from ppcls.config.sections.run import AMP
 from ppcls.engine.core.ema import Ema
 from ppcls.engine.core.precision import build_precision
+from ppcls.engine.core.settings import AMP
 from ppcls.engine.core.step import train_step
 from ppcls.optimizer.state import master_weights
 

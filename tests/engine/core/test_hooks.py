@@ -9,13 +9,13 @@ import pytest
 from recording import Notes
 from small_net import MemoryLoader, make_state
 
-from ppcls.config.sections.run import Global
 from ppcls.data.loaders.batch import Batch
 from ppcls.engine.core.hooks import NO_HOOKS, Phase, ProfileWindow, read_profile_window
 from ppcls.engine.core.observers import Observers, StepObserver
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.loop import Run, fit
 from ppcls.errors import UserError
+from ppcls.recipe.settings import Global
 
 
 class Heard(StepObserver):

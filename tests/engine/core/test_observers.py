@@ -11,7 +11,6 @@ import pytest
 from recording import Notes
 from small_net import MemoryLoader, make_state
 
-from ppcls.config.sections.run import Global
 from ppcls.engine.core.hooks import Phase, RunHook
 from ppcls.engine.core.observers import (
     MemoryObserver,
@@ -21,6 +20,7 @@ from ppcls.engine.core.observers import (
     StepObserver,
 )
 from ppcls.engine.loop import Run, fit
+from ppcls.recipe.settings import Global
 from ppcls.report.record import EvalRecord, Outcomes
 from ppcls.runtime.progress import Progress
 

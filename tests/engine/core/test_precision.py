@@ -26,11 +26,11 @@ from small_net import (
 
 from ppcls.arch.layers.transformer import MatrixProduct
 from ppcls.config.schema import Config
-from ppcls.config.sections.run import AMP
 from ppcls.engine.checkpoint.checkpoints import LATEST, Checkpoints
 from ppcls.engine.checkpoint.resume import resume
 from ppcls.engine.core.build import build_state
 from ppcls.engine.core.precision import FP32, AmpO1, AmpO2, RoundedBF16, build_precision
+from ppcls.engine.core.settings import AMP
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import train_step
 from ppcls.errors import UserError

@@ -10,8 +10,8 @@ import pytest
 from small_net import MemoryLoader, make_state
 
 from ppcls.config.sections.objective import CELoss
-from ppcls.config.sections.run import AMP
 from ppcls.engine.core.precision import build_precision
+from ppcls.engine.core.settings import AMP
 from ppcls.engine.cuda_graph.graphed_forward import GraphedForward
 from ppcls.engine.cuda_graph.graphed_step import GraphedStep
 from ppcls.engine.evaluation.evaluate import Evaluator

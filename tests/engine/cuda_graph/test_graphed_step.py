@@ -14,7 +14,6 @@ from recording import Notes
 from small_net import CLASSES, Flat, MemoryLoader, Net, assert_equal, content, make_state
 
 from ppcls.config.schema import Config
-from ppcls.config.sections.run import AMP, Global
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.sampling.order import Order
 from ppcls.data.sampling.sampler import ShuffledSampler
@@ -23,6 +22,7 @@ from ppcls.engine.core.gradients import ParameterGradients
 from ppcls.engine.core.hooks import NO_HOOKS, ProfileWindow, StepHooks
 from ppcls.engine.core.observers import Observers, ProgressObserver
 from ppcls.engine.core.precision import FP32, AmpO1, Precision, build_precision
+from ppcls.engine.core.settings import AMP
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import EAGER, StepFunctions, train_step
 from ppcls.engine.cuda_graph.graph import CudaGraph
@@ -34,6 +34,7 @@ from ppcls.loss.learned import CenterDistance
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.name_rules import factors, freeze
 from ppcls.optimizer.state import changed_by_step, master_weights
+from ppcls.recipe.settings import Global
 from ppcls.registry import OPTIMIZERS
 from ppcls.runtime.progress import Progress
 from ppcls.runtime.start import Runtime

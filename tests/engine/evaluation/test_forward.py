@@ -7,8 +7,8 @@ from paddle import nn
 from small_net import CLASSES, MemoryLoader, evaluate
 
 from ppcls.config.sections.objective import CELoss
-from ppcls.config.sections.run import AMP
 from ppcls.engine.core.precision import FP32, AmpO1, AmpO2, Precision
+from ppcls.engine.core.settings import AMP
 from ppcls.engine.evaluation.evaluate import EvalResult
 from ppcls.loss.build import build_criterion
 from ppcls.metric.build import build_metrics

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from launched_run import launch
 
-from ppcls.config.sections.run import Global
 from ppcls.engine.health import requests as module
 from ppcls.engine.health.requests import SaveStopRequests
 from ppcls.errors import SignalExit
+from ppcls.recipe.settings import Global
 from ppcls.runtime.signals import SignalRequests
 from ppcls.runtime.start import Runtime
 
@@ -97,7 +97,7 @@ def test_signal_stops_the_run(clock: Clock, number: int) -> None:
 
 RANK = """
 import sys, time
-from ppcls.config.sections.run import Global
+from ppcls.recipe.settings import Global
 from ppcls.runtime.start import start
 runtime = start(Global(device="cpu"))
 from ppcls.runtime.collectives import RequestExchange

@@ -1,4 +1,8 @@
-"""The sections ``Global``, ``AMP`` and ``EMA``: general settings, mixed precision, averaged weights."""
+"""The sections ``AMP`` and ``EMA``, and the keys of ``Global`` that the engine uses.
+
+``Global`` has the keys of all owners, because PaddleClas's files do. Here they are grouped by what uses them.
+A function takes the group that it needs, so its signature shows which keys can change its result.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +10,11 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, field_validator
 
-from ppcls.config.base.fields import (
-    Bound,
-    Count,
-    Decay,
-    Index,
-    Keyed,
-    Part,
-    Positive,
-    Section,
-    Side,
-    Workers,
-    show,
-)
-from ppcls.config.sections.logger import LoggerSpec
-from ppcls.registry import LOGGERS
+from ppcls.config.base.fields import MODULE_NAME, Bound, Count, Decay, Index, Positive, Section, show
 
 ENTRY_POINT = re.compile(r"\w[\w.-]*")
-MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-
-
-def _check_module(value: str) -> str:
-    if not MODULE_NAME.fullmatch(value):
-        raise ValueError(f"expected the name of a Python module such as my_parts, got {show(value)}")
-    return value
 
 
 def _check_hook(value: Any) -> Any:
@@ -61,37 +44,41 @@ def split_hook(value: Any) -> tuple[str, Any]:
 
 
 _FALSE_IS_NONE = BeforeValidator(lambda value: None if value is False else value)
-ModuleName = Annotated[str, AfterValidator(_check_module)]
 Hook = Annotated[Any, AfterValidator(_check_hook)]
 
 
-class Global(Section):
-    """General settings of a run: output, device, length, checkpoints, evaluation and speed."""
+class TrainingSettings(Section):
+    """Seed, length and updates of a run, and the user's hooks."""
 
-    ignored: ClassVar[Mapping[str, str]] = {
-        "class_num": "set Arch.class_num instead",
-        "infer_imgs": "set Infer.infer_imgs instead",
-        "iter_per_epoch": "the key samples of ClassBalancedSampler sets the length of an epoch",
-    }
+    seed: Annotated[int, Bound(ge=0, lt=2**32)] = 0
+    """Seed of the initial weights, the order of samples and all random transforms."""
+    epochs: Count = 120
+    """Number of epochs of the run."""
+    update_freq: Count = 1
+    """Number of steps per optimizer update (gradient accumulation)."""
+    auto_scale_lr: bool = False
+    """Multiply all learning rates by the images per update (batch_size x processes x `update_freq`) divided
+    by `base_batch_size`."""
+    base_batch_size: Count = 256
+    """Number of images per update for which the learning rates of Optimizer.lr were chosen, for
+    `auto_scale_lr`."""
+    max_bad_steps: Index = 20
+    """Maximum number of consecutive updates with a non-finite loss or gradient. If there are more, the run
+    ends."""
+    print_batch_step: Count = 10
+    """Number of optimizer updates between two log lines."""
+    hooks: tuple[Hook, ...] = ()
+    """Your own classes whose methods are called after updates, evaluations and checkpoints, such as
+    `[my_parts:MyHook]`, or with parameters `[{my_parts:MyHook: {limit: 3}}]`. Hooks of installed packages are
+    selected by name (docs/python.md)."""
+
+
+class CheckpointSettings(Section):
+    """Initial weights, and what is saved where and when."""
 
     output_dir: str = "./output"
     """Folder for the log, the curves and the checkpoints of the run. For compatibility with PaddleClas, the
     default `./output` means `./output/ARCHITECTURE`."""
-    device: Literal["auto", "gpu", "cpu"] = "auto"
-    """Device that trains and evaluates the model; `auto`: a GPU if there is one, else the CPU."""
-    seed: Annotated[int, Bound(ge=0, lt=2**32)] = 0
-    """Seed of the initial weights, the order of samples and all random transforms."""
-    deterministic: bool = False
-    """Produce bit-identical results in each run on the same machine. Slower on a GPU."""
-    epochs: Count = 120
-    """Number of epochs of the run."""
-    cpu_threads: Workers | None = None
-    """Number of CPU threads of Paddle per process; default: the number of cores that the process may use."""
-    gpu_memory_fraction: Part | None = None
-    """Maximum share of the GPU's memory that Paddle may allocate per process, 0 to 1; default: 0.8 with DALI
-    on a GPU, else no limit. Takes precedence over FLAGS_fraction_of_gpu_memory_to_use."""
-    use_dali: bool = False
-    """Load images with NVIDIA DALI instead of paddle.io."""
     pretrained_model: str | None = None
     """Initial weights: a .pdparams, .safetensors or .pth file, a checkpoint folder, the name of an
     architecture with published weights, such as `ResNet50`, or `hf-hub:OWNER/MODEL`. Default: the weights of
@@ -112,6 +99,18 @@ class Global(Section):
     save_steps: Count | None = None
     """Number of optimizer updates between additional saves of the checkpoint `latest` within an epoch.
     Default: no such saves."""
+
+    @field_validator("output_dir")
+    @classmethod
+    def _check_output_dir(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError(f"expected a folder such as ./output, got {show(value)}")
+        return value
+
+
+class EvaluationSettings(Section):
+    """When and how the model is evaluated during training."""
+
     eval_during_train: bool = True
     """Evaluate the model on DataLoader.Eval during training."""
     eval_interval: Count = 1
@@ -121,50 +120,16 @@ class Global(Section):
     early_stopping: Count | None = None
     """Number of consecutive evaluations without an improvement after which the run ends. The learning rate
     schedule still assumes the full number of `epochs`. Default: no early stopping."""
-    print_batch_step: Count = 10
-    """Number of optimizer updates between two log lines."""
-    max_bad_steps: Index = 20
-    """Maximum number of consecutive updates with a non-finite loss or gradient. If there are more, the run
-    ends."""
-    use_visualdl: bool = False
-    """Write scalars, images, weights and precision-recall curves for VisualDL to `output_dir`/visualdl."""
-    loggers: tuple[Annotated[LoggerSpec, Keyed(LOGGERS)], ...] = ()
-    """Experiment trackers that receive scalars and the config, such as `[tensorboard, {mlflow: {experiment:
-    digits}}]`. Each tracker needs its own package (docs/recipes.md)."""
-    import_modules: tuple[ModuleName, ...] = ()
-    """Python modules to import before the config is checked, such as `[my_parts]` for a file my_parts.py in
-    the current folder or on PYTHONPATH. The modules can register your own architectures, losses, metrics,
-    optimizers and transforms (docs/python.md)."""
-    hooks: tuple[Hook, ...] = ()
-    """Your own classes whose methods are called after updates, evaluations and checkpoints, such as
-    `[my_parts:MyHook]`, or with parameters `[{my_parts:MyHook: {limit: 3}}]`. Hooks of installed packages are
-    selected by name (docs/python.md)."""
-    update_freq: Count = 1
-    """Number of steps per optimizer update (gradient accumulation)."""
-    auto_scale_lr: bool = False
-    """Multiply all learning rates by the images per update (batch_size x processes x `update_freq`) divided
-    by `base_batch_size`."""
-    base_batch_size: Count = 256
-    """Number of images per update for which the learning rates of Optimizer.lr were chosen, for
-    `auto_scale_lr`."""
-    sync_bn: bool = False
-    """Compute the statistics of BatchNorm over the batches of all processes (Paddle's SyncBatchNorm). Needs
-    GPUs. Useful if each process has few images."""
-    fuse_grad_size_in_MB: Count = 25  # noqa: N815 - Paddle's spelling
-    """Size in MB of the groups of gradients that processes exchange during the backward pass. Larger groups
-    need fewer exchanges; smaller groups are exchanged earlier."""
-    find_unused_parameters: bool = False
-    """Allow parameters that a forward pass does not use, in a run with several processes. Slower."""
-    hang_timeout: Positive | None = 1800
-    """Maximum time in seconds for a step or an evaluation batch, also in tools/eval.py; null for no limit. If
-    a process exceeds the limit, all processes end, and the log shows their stacks. The limit is tripled until
-    the first step is finished, and for other work such as checkpoints (docs/gpu.md). Tools that predict,
-    export or measure have no limit."""
     eval_mode: Literal["classification", "retrieval"] = "classification"
     """Kind of evaluation. `retrieval` needs Arch.name: RecModel. For each image of DataLoader.Eval, it
     searches all other images for the same identity. With Query and Gallery, it searches Gallery for the
     identity of each Query image. Labels may be any integers. The reported loss is the sum of those losses in
     Loss.Eval that use embeddings."""
+
+
+class RetrievalSettings(Section):
+    """How retrieval compares embeddings."""
+
     feature_normalize: bool = True
     """In retrieval, compare embeddings by cosine (True) or by inner product (False)."""
     feature_binarize: Annotated[Literal["sign", "round"] | None, _FALSE_IS_NONE] = None
@@ -175,15 +140,11 @@ class Global(Section):
     re_ranking: bool = False
     """In retrieval, rank images by the nearest neighbors that they share (k-reciprocal re-ranking,
     arXiv:1701.08398)."""
-    use_multilabel: bool = False
-    """Accepted for compatibility with PaddleClas; has no effect, because MultiLabelDataset implies it."""
-    image_channel: Count | None = None
-    """Accepted for compatibility with PaddleClas; must equal Arch.input_image_channel if it is set."""
-    image_shape: tuple[Count, Side, Side] = (3, 224, 224)
-    """Input of the exported model, [channels, height, width] in pixels. `Infer.transforms` takes
-    precedence."""
-    save_inference_dir: str = "./inference"
-    """Folder of the exported model. If `output_dir` is set, the default is its subfolder `inference`."""
+
+
+class ExecutionSettings(Section):
+    """How training steps are executed, on one or several processes."""
+
     to_static: Literal["auto", True, False] = "auto"
     """Compile the model for training. `auto`: the choice of `autotune`; without `autotune`, True for AMP with
     float16 and NHWC on a GPU with Paddle 2.6, else False."""
@@ -204,28 +165,25 @@ class Global(Section):
     updates by more than 1 % (float16: 5 %, bfloat16: 10 %) are not used. The run uses the fastest values for
     settings that are `auto` or absent. This takes about a minute, once for each combination of model, batch
     size, precision, GPU and version. Shorter runs with float16 use NHWC if Arch.data_format is not set."""
+    sync_bn: bool = False
+    """Compute the statistics of BatchNorm over the batches of all processes (Paddle's SyncBatchNorm). Needs
+    GPUs. Useful if each process has few images."""
+    fuse_grad_size_in_MB: Count = 25  # noqa: N815 - Paddle's spelling
+    """Size in MB of the groups of gradients that processes exchange during the backward pass. Larger groups
+    need fewer exchanges; smaller groups are exchanged earlier."""
+    find_unused_parameters: bool = False
+    """Allow parameters that a forward pass does not use, in a run with several processes. Slower."""
+
+
+class EngineSettings(
+    ExecutionSettings, RetrievalSettings, EvaluationSettings, TrainingSettings, CheckpointSettings
+):
+    """All keys of ``Global`` that the engine uses."""
 
     def evaluates_after(self, epoch: int) -> bool:
         """Returns whether the model is evaluated at the end of ``epoch``, counted from 1."""
         due = epoch % self.eval_interval == 0 and epoch >= self.start_eval_epoch
         return due or epoch == self.epochs
-
-    @model_validator(mode="before")
-    @classmethod
-    def _export_to_output_dir(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or "save_inference_dir" in data:
-            return data
-        folder = data.get("output_dir")
-        if not isinstance(folder, str) or not folder.strip():
-            return data
-        return {**data, "save_inference_dir": f"{folder.rstrip('/')}/inference"}
-
-    @field_validator("output_dir")
-    @classmethod
-    def _check_output_dir(cls, value: str) -> str:
-        if not value.strip():
-            raise ValueError(f"expected a folder such as ./output, got {show(value)}")
-        return value
 
 
 class EMA(Section):

@@ -1,0 +1,19 @@
+"""The keys of ``Global`` for reports."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from ppcls.config.base.fields import Keyed, Section
+from ppcls.config.sections.logger import LoggerSpec
+from ppcls.registry import LOGGERS
+
+
+class ReportSettings(Section):
+    """Reports in addition to the log, the records and the HTML page, which every run has."""
+
+    use_visualdl: bool = False
+    """Write scalars, images, weights and precision-recall curves for VisualDL to `output_dir`/visualdl."""
+    loggers: tuple[Annotated[LoggerSpec, Keyed(LOGGERS)], ...] = ()
+    """Experiment trackers that receive scalars and the config, such as `[tensorboard, {mlflow: {experiment:
+    digits}}]`. Each tracker needs its own package (docs/recipes.md)."""
