@@ -10,12 +10,8 @@ import numpy as np
 from sklearn.metrics import matthews_corrcoef
 
 from ppcls import RunHook
-from ppcls.config.custom import (
-    CustomLoss,
-    CustomTransform,
-    register,
-    register_architecture,
-)
+from ppcls.config.custom import CustomTransform, register, register_architecture
+from ppcls.loss import Loss
 from ppcls.metric.base import DatasetMetric
 from ppcls.optimizer.base import CoupledOptimizer
 
@@ -34,14 +30,13 @@ def tiny_net(class_num, data_format, input_image_channel):
     return nn.Sequential(*layers, pool, nn.Flatten(), nn.Linear(32 * 4 * 4, class_num))
 
 
-@register
-class PolyLoss(CustomLoss):
+class PolyLoss(Loss):
     """Cross-entropy plus `epsilon` times (1 - probability of the label) (Leng et al. 2022)."""
 
     epsilon: float = 1.0
     """Factor of the second term."""
 
-    def build(self):
+    def build(self, data):
         """Returns a function from logits [B, C] and labels to the mean loss."""
         from paddle.nn import functional as F
 

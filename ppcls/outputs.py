@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from paddle import Tensor
+# Losses name the outputs that they use, and are checked before Paddle is imported.
+if TYPE_CHECKING:
+    from paddle import Tensor
 
-Outputs: TypeAlias = Tensor | dict[str, Tensor]  # the shape of each tensor is [B, ...]
+Outputs: TypeAlias = "Tensor | dict[str, Tensor]"  # the shape of each tensor is [B, ...]
 
 LOGITS = "logits"
+FEATURES = "features"  # embeddings
+BACKBONE = "backbone"  # input of the neck of an embedding model
 AUXILIARY = ("auxiliary1", "auxiliary2")  # logits of GoogLeNet's auxiliary classifiers
 
 

@@ -128,6 +128,14 @@ class Registry:
         if not self._loaded:
             for module in self._modules:
                 importlib.import_module(module)
+            # The order must not depend on which of the modules another module imported first.
+            order = {module: position for position, module in enumerate(self._modules)}
+            self._entries = dict(
+                sorted(
+                    self._entries.items(),
+                    key=lambda entry: order.get(getattr(entry[1], "__module__", ""), len(order)),
+                )
+            )
             # Not before the imports: another thread must not read an incomplete registry.
             self._loaded = True
 
@@ -139,6 +147,8 @@ class Registry:
         Raises:
             ValueError: ``name`` is already registered for something else.
         """
+        if getattr(entry, "__module__", None) not in self._modules:
+            self._load()  # so that a user's class cannot take the name of a built-in one
         previous = self._entries.get(name)
         redefined = (
             isinstance(previous, type)
@@ -197,13 +207,28 @@ TRANSFORMS = _read("transform")
 LOGGERS = _read("logger")
 SOURCES = Registry("Python source", {})  # the user's code adds entries
 BATCH_TRANSFORMS = _read("batch transform")
-LOSSES = _read("loss")
+LOSSES = Registry(
+    "loss",
+    hints={
+        "MGDLoss": "write DistillationPairLoss with base_loss_name: MGDLoss",
+        "PEFDLoss": "write DistillationPairLoss with base_loss_name: PEFDLoss",
+        "MixCELoss": "write CELoss, which accepts mixed labels",
+    },
+    modules=(
+        "ppcls.loss.classification",
+        "ppcls.loss.multi_label",
+        "ppcls.loss.distillation",
+        "ppcls.loss.layer_distillation",
+        "ppcls.loss.learned",
+        "ppcls.loss.embedding",
+    ),
+)
 METRICS = Registry(
     "metric",
     hints={"Topk": "write TopkAcc, with topk"},
     modules=("ppcls.metric.single_label", "ppcls.metric.retrieval", "ppcls.metric.multi_label"),
 )
-HEADS = _read("neck or head")
+HEADS = Registry("neck or head", modules=("ppcls.arch.heads",))
 POSTPROCESSES = _read("post-processing method")
 OPTIMIZERS = Registry("optimizer", modules=("ppcls.optimizer.optimizers",))
 SCHEDULES = Registry("learning-rate schedule", modules=("ppcls.optimizer.schedules",))

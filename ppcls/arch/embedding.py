@@ -9,10 +9,7 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 from paddle.nn.initializer import XavierNormal
 
-from ppcls.outputs import LOGITS
-
-FEATURES = "features"
-BACKBONE = "backbone"
+from ppcls.outputs import BACKBONE, FEATURES, LOGITS
 
 
 class EmbeddingLinear(nn.Layer):  # type: ignore[misc]
@@ -43,7 +40,7 @@ class EmbeddingConvolution(nn.Layer):  # type: ignore[misc]
 class EmbeddingNorm(nn.Layer):  # type: ignore[misc]
     """BatchNorm of embeddings that is named ``feat_bn`` in checkpoints, as in PaddleClas."""
 
-    def __init__(self, size: int, _out: int, weight_attr: Any = None, bias_attr: Any = None) -> None:
+    def __init__(self, size: int, weight_attr: Any = None, bias_attr: Any = None) -> None:
         super().__init__()
         self.feat_bn = nn.BatchNorm1D(size, weight_attr=weight_attr, bias_attr=bias_attr)
 

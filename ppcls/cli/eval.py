@@ -10,7 +10,6 @@ from ppcls.cli.command import Arguments, command
 from ppcls.cli.options import EVAL_FLAGS, TRAIN_FLAGS, apply_flags, config_parser, read_config
 from ppcls.config.base.overrides import Override
 from ppcls.config.load import ConfigSource
-from ppcls.config.objectives.rec_model import RecModel
 from ppcls.errors import UserError
 
 
@@ -64,7 +63,7 @@ def calibrate(argv: Arguments = None) -> None:
     source = read_checkpoint_config(checkpoint)
     source.apply(map(Override.parse, arguments.override))
     config = source.load()
-    if isinstance(config.Arch.inferred, RecModel):
+    if config.Arch.embeds:
         raise UserError(f"{checkpoint}: returns embeddings, which have no probabilities to calibrate")
     from ppcls import api
     from ppcls.deploy.models.temperature import TemperatureScaling, write_temperature

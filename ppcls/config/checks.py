@@ -7,21 +7,13 @@ from typing import TypeAlias
 
 from pydantic_core import InitErrorDetails
 
+from ppcls.arch.distillation_model import DistillationModel
+from ppcls.arch.rec_model import RecModel
+from ppcls.arch.section import Arch
 from ppcls.config.base.fields import problem
-from ppcls.config.objectives.distillation import DistillationModel
-from ppcls.config.objectives.embedding import CenterLoss
-from ppcls.config.objectives.rec_model import RecModel
 from ppcls.config.sections.dataset import CustomLabelDataset, ImageFolderDataset, MultiLabelDataset
 from ppcls.config.sections.infer import Infer, MultiLabelThreshOutput, ScoreOutput, ThreshOutput, Topk
-from ppcls.config.sections.loader import DataLoader, Split
-from ppcls.config.sections.model import Arch
-from ppcls.config.sections.objective import (
-    SSL,
-    ClassWeightedLoss,
-    FocalLoss,
-    GoogLeNetLoss,
-    Loss,
-)
+from ppcls.config.sections.loader import DataLoader, QueryAndGallery, Split
 from ppcls.config.sections.sampler import (
     ClassBalancedSampler,
     DistributedBatchSampler,
@@ -32,8 +24,8 @@ from ppcls.config.sections.sampler import (
 )
 from ppcls.config.sections.transform import Transform, check_chain
 from ppcls.engine.core.settings import AMP
+from ppcls.loss.semi_supervised import SSL
 from ppcls.recipe.settings import Global
-from ppcls.registry import LOSSES
 from ppcls.zoo import architecture
 
 Problems: TypeAlias = Iterator[InitErrorDetails]
@@ -50,8 +42,8 @@ def early_stopping_problems(settings: Global) -> Problems:
         yield problem("needs evaluations; set Global.eval_during_train: True", "Global", "early_stopping")
 
 
-def precision_problems(amp: AMP | None, loss: Loss, device: str) -> Problems:
-    """Checks that mixed precision fits the device, the loss scale and the losses."""
+def precision_problems(amp: AMP | None, device: str) -> Problems:
+    """Checks that mixed precision fits the device and the loss scale."""
     if amp is None or not amp.use_amp:
         return
     if amp.dtype == "float16" and device == "cpu":
@@ -60,82 +52,6 @@ def precision_problems(amp: AMP | None, loss: Loss, device: str) -> Problems:
     if amp.dtype == "float16" and amp.use_dynamic_loss_scaling and amp.scale_loss < amp.min_loss_scaling:
         text = f"expected at least AMP.min_loss_scaling ({amp.min_loss_scaling:g}), got {amp.scale_loss:g}"
         yield problem(text, "AMP", "scale_loss")
-    if amp.level == "O2" and any(isinstance(spec, CenterLoss) for spec in loss.Train):
-        yield problem("expected O1, because the centers of CenterLoss need float32, got O2", "AMP", "level")
-
-
-def auxiliary_problems(arch: Model, loss: Loss) -> Problems:
-    """Checks that GoogLeNet is trained with GoogLeNetLoss, and that other models do not use this loss."""
-    used = [at for at, spec in enumerate(loss.Train) if isinstance(spec, GoogLeNetLoss)]
-    if isinstance(arch, Arch) and arch.name == "GoogLeNet":
-        if arch.ml_decoder is not None:
-            yield problem("GoogLeNet does not support this option; remove it", "Arch", "ml_decoder")
-        if not used:
-            text = "the auxiliary classifiers of GoogLeNet need GoogLeNetLoss; add it"
-            yield problem(text, "Loss", "Train")
-        return
-    if any(part.name == "GoogLeNet" for part in arch.architectures):
-        yield problem("GoogLeNet is only supported as Arch.name; choose another architecture", "Arch")
-    for at in used:
-        text = "needs auxiliary classifiers; expected Arch.name: GoogLeNet"
-        yield problem(text, "Loss", "Train", at, "GoogLeNetLoss")
-
-
-def label_problems(loss: Loss, data: DataLoader) -> Problems:
-    """Checks that losses fit the number of labels per image and the settings of the data set."""
-    for place, split in data.splits.items():
-        part = place.partition(".")[0]
-        multi_label = isinstance(split.dataset, MultiLabelDataset)
-        for position, spec in enumerate(getattr(loss, part)):
-            if spec.labels == ("one" if multi_label else "several"):
-                yield problem(
-                    f"needs images with {spec.labels} label{'s' * (not multi_label)}, but "
-                    f"DataLoader.{place}.dataset is {split.dataset.kind}; "
-                    f"expected {_suitable(multi_label)}",
-                    *("Loss", part, position, spec.kind),
-                )
-        has_ratio = isinstance(split.dataset, MultiLabelDataset) and split.dataset.label_ratio
-        for position, spec in enumerate(getattr(loss, part)):
-            if getattr(spec, "weight_ratio", False) and not has_ratio:
-                yield problem(
-                    "needs the share of positives of each class; use MultiLabelDataset, and set "
-                    f"DataLoader.{part}.dataset.label_ratio: True",
-                    *("Loss", part, position, spec.kind, "weight_ratio"),
-                )
-
-
-def class_weight_problems(loss: Loss, data: DataLoader, class_num: int) -> Problems:
-    """Checks the class weights and the activation of losses.
-
-    There must be one weight per class. Losses of evaluation must not depend on the training data.
-    """
-    several = data.Train is not None and isinstance(data.Train.dataset, MultiLabelDataset)
-    for part in ("Train", "Eval"):
-        for position, spec in enumerate(getattr(loss, part)):
-            where = ("Loss", part, position, spec.kind)
-            weights = spec.class_weight if isinstance(spec, ClassWeightedLoss) else None
-            if isinstance(weights, tuple) and len(weights) != class_num:
-                text = f"expected one weight for each of the {class_num} classes, got {len(weights)}"
-                yield problem(text, *where, "class_weight")
-            if part == "Eval" and isinstance(weights, str):
-                text = f"{weights} needs the training data; in evaluation use a list, or remove this key"
-                yield problem(text, *where, "class_weight")
-            if part == "Eval" and getattr(spec, "logit_adjustment", None) is not None:
-                text = "supported only in training; remove this key from Loss.Eval"
-                yield problem(text, *where, "logit_adjustment")
-            if several and isinstance(spec, FocalLoss) and spec.activation == "softmax":
-                text = "expected sigmoid: MultiLabelDataset has several labels per image"
-                yield problem(text, *where, "activation")
-
-
-def _suitable(multi_label: bool) -> str:
-    names = [
-        name
-        for name in LOSSES
-        if (spec := LOSSES[name]).labels in ("several" if multi_label else "one", "any")
-        and not spec.multi_model
-    ]
-    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def multi_label_problems(data: DataLoader, use_multilabel: bool) -> Problems:
@@ -162,7 +78,7 @@ def multi_label_problems(data: DataLoader, use_multilabel: bool) -> Problems:
 
 def post_process_problems(infer: Infer | None, data: DataLoader, arch: Model) -> Problems:
     """Checks that post-processing fits labels and classes. Ignores a RecModel, which returns embeddings."""
-    if infer is None or isinstance(arch.inferred, RecModel):
+    if infer is None or arch.embeds:
         return
     post = infer.PostProcess
     where = ("Infer", "PostProcess")
@@ -216,7 +132,7 @@ def image_problems(settings: Global, arch: Model, data: DataLoader, infer: Infer
                 yield problem(text, "DataLoader", "Train", *where)
 
 
-def semi_supervised_problems(spec: SSL | None, data: DataLoader, arch: Model) -> Problems:
+def semi_supervised_problems(spec: SSL | None, data: DataLoader) -> Problems:
     """Checks the settings of semi-supervised training."""
     if (spec is None) != (data.UnLabelTrain is None):
         missing = "SSL" if spec is None else "DataLoader.UnLabelTrain"
@@ -225,9 +141,6 @@ def semi_supervised_problems(spec: SSL | None, data: DataLoader, arch: Model) ->
         )
     if data.UnLabelTrain is None or data.Train is None:
         return
-    if not isinstance(arch, Arch):
-        text = f"semi-supervised training of a {arch.name} is not supported; use a single architecture"
-        yield problem(text, "Arch", "name")
     if not data.Train.sampler.drop_last:
         text = "expected True with DataLoader.UnLabelTrain: all batches have the same size"
         yield problem(text, "DataLoader", "Train", "sampler", "drop_last")
@@ -242,8 +155,8 @@ def semi_supervised_problems(spec: SSL | None, data: DataLoader, arch: Model) ->
         yield problem(text, "DataLoader", "UnLabelTrain", "dataset", "transform_ops")
 
 
-def drawn_label_problems(data: DataLoader, loss: Loss, arch: Model) -> Problems:
-    """Checks that no setting needs labels before training if a random transform determines the labels."""
+def drawn_label_problems(data: DataLoader, arch: Model) -> Problems:
+    """Checks that the classes and the sampler fit labels that a random transform determines."""
     for place, split in data.splits.items():
         if not isinstance(split.dataset, CustomLabelDataset):
             continue
@@ -258,17 +171,6 @@ def drawn_label_problems(data: DataLoader, loss: Loss, arch: Model) -> Problems:
         if split.sampler.kind not in ("DistributedBatchSampler", "BatchSampler"):
             text = f"{split.sampler.kind} needs a list file with labels; use DistributedBatchSampler"
             yield problem(text, *_split_loc(place), "sampler", "name")
-        if isinstance(arch.inferred, RecModel):
-            text = "a RecModel needs identities, which CustomLabelDataset does not have; use a classifier"
-            yield problem(text, "Arch", "name")
-    if data.Train is None or not isinstance(data.Train.dataset, CustomLabelDataset):
-        return
-    text = "needs the frequencies of labels, but a random transform determines the labels; remove this key"
-    for position, spec in enumerate(loss.Train):
-        if isinstance(getattr(spec, "class_weight", None), str):
-            yield problem(text, "Loss", "Train", position, spec.kind, "class_weight")
-        if getattr(spec, "logit_adjustment", None):
-            yield problem(text, "Loss", "Train", position, spec.kind, "logit_adjustment")
 
 
 def folder_problems(data: DataLoader) -> Problems:
@@ -353,3 +255,19 @@ def mixing_problems(train: Split | None) -> Problems:
         if size % 2:
             text = f"expected an even number, because {spec.kind} mixes pairs of neighbours, got {size}"
             yield problem(text, "DataLoader", "Train", "sampler", name)
+
+
+def retrieval_problems(arch: Model, data: DataLoader, retrieval: bool) -> Problems:
+    """Checks that retrieval has embeddings, and that the data of an embedding model have identities."""
+    if retrieval and not arch.embeds:
+        yield problem("retrieval needs embeddings; expected Arch.name: RecModel", "Global", "eval_mode")
+    if isinstance(data.Eval, QueryAndGallery) and not retrieval:
+        text = "Query and Gallery are only for retrieval; set Global.eval_mode: retrieval"
+        yield problem(text, "DataLoader", "Eval")
+    for place, split in data.splits.items() if arch.embeds else ():
+        where = (*_split_loc(place), "dataset")
+        if isinstance(split.dataset, MultiLabelDataset):
+            text = "a RecModel needs one identity per image; use a data set with one label per image"
+            yield problem(text, *where, "name")
+        if split.dataset.batch_transform_ops:
+            yield problem("mixed images have no identity; remove this key", *where, "batch_transform_ops")

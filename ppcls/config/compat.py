@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ppcls.config.base.component import find_components
+from ppcls.arch.distillation_model import NamedModel
+from ppcls.arch.section import Arch
+from ppcls.config.base.component import find_sections
 from ppcls.config.base.errors import place
 from ppcls.config.base.fields import Section, Spec
-from ppcls.config.objectives.distillation import NamedModel
-from ppcls.config.objectives.rec_model import RecModel
 from ppcls.config.sections.infer import Topk
-from ppcls.config.sections.model import Arch
 from ppcls.config.sections.transform import check_chain
 from ppcls.registry import ARCHITECTURES
 
@@ -21,14 +20,15 @@ if TYPE_CHECKING:  # only for annotations
 
 def config_warnings(config: Config) -> list[str]:
     """Returns a warning for each key in ``config`` that has no effect or whose effect is limited."""
-    lines = [*_ignored_keys(config, ""), *_component_warnings(config), *_overridden_keys(config)]
+    lines = [*_ignored_keys(config, ""), *_section_warnings(config), *_overridden_keys(config)]
     return [f"warning: {line}" for line in lines]
 
 
-def _component_warnings(config: Config) -> Iterator[str]:
-    """Yields the warnings of the components, with the path of each key."""
-    for loc, part, component in find_components(config):
-        for line in component.warnings(config.facts, part):
+def _section_warnings(config: Config) -> Iterator[str]:
+    """Yields the warnings of the sections, with the path of each key."""
+    facts = config.facts
+    for loc, part, section in find_sections(config):
+        for line in section.warnings(facts, part):
             yield f"{place(None, loc)}.{line}"
 
 
@@ -47,11 +47,7 @@ def _overridden_keys(config: Config) -> Iterator[str]:
             )
     if config.Global.re_ranking and config.Global.eval_mode != "retrieval":
         yield "Global.re_ranking has no effect without Global.eval_mode: retrieval"
-    if (
-        isinstance(config.Arch.inferred, RecModel)
-        and config.Infer is not None
-        and config.Infer.PostProcess != Topk()
-    ):
+    if config.Arch.embeds and config.Infer is not None and config.Infer.PostProcess != Topk():
         yield "Infer.PostProcess has no effect; a RecModel returns embeddings"
 
 

@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ppcls.config.base.component import Component
 from ppcls.config.base.fields import Spec
-from ppcls.config.sections.objective import LossSpec
 from ppcls.config.sections.transform import CustomTransform as CustomTransform
-from ppcls.registry import ARCHITECTURES, LOSSES, TRANSFORMS
+from ppcls.registry import ARCHITECTURES, TRANSFORMS
 
 Registered = TypeVar("Registered", bound=type[Spec])
 # Base classes that have another name and module now.
 _MOVED = {
+    "CustomLoss": ("ppcls.loss", "Loss"),
     "CustomMetric": ("ppcls.metric.base", "DatasetMetric"),
     "CustomOptimizer": ("ppcls.optimizer.base", "CoupledOptimizer"),
 }
@@ -38,18 +37,6 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-class CustomLoss(LossSpec):
-    """Base class of users' losses. The fields of a subclass are its keys in YAML."""
-
-    def build(self) -> Callable[[Any, Any], Any]:
-        """Returns a function that computes the mean loss.
-
-        Its arguments are the logits, [B, C], and the labels, [B] int64, or [B, C] float32 if images are mixed
-        or have several labels. It returns a float32 scalar tensor.
-        """
-        raise NotImplementedError
-
-
 def register(component: Registered) -> Registered:
     """Registers a user's class, so that YAML can select it by its name. Use it as a decorator.
 
@@ -63,15 +50,11 @@ def register(component: Registered) -> Registered:
         text = f"@register is deprecated for {component.__name__}, which registers itself; remove it"
         warnings.warn(text, DeprecationWarning, stacklevel=2)
         return component
-    for base, registry in (
-        (CustomLoss, LOSSES),
-        (CustomTransform, TRANSFORMS),
-    ):
-        if issubclass(component, base):
-            registry.register(component.__name__, component)
-            return component
+    if issubclass(component, CustomTransform):
+        TRANSFORMS.register(component.__name__, component)
+        return component
     raise TypeError(
-        f"{component.__name__}: expected a subclass of CustomLoss, DatasetMetric, CoupledOptimizer or "
+        f"{component.__name__}: expected a subclass of Loss, DatasetMetric, CoupledOptimizer or "
         "CustomTransform"
     )
 

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from ppcls.config.base.tree import Tree, mapping_at, model_sections
-from ppcls.config.objectives.distillation import STUDENT
+from ppcls.config.base.tree import STUDENT, Tree, mapping_at, model_sections
 
 # Sections that occur only in files that are not configs of a training run, with a description of the file.
 _OTHER_FILES = {

@@ -20,8 +20,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from ppcls.arch.distillation_model import DistilledArch, NamedModel
 from ppcls.config.base.fields import Bound, Keyed, Section, Spec, Tagged
-from ppcls.config.objectives.distillation import DistilledArch, NamedModel
 from ppcls.config.schema import Config
 from ppcls.files import write_text
 from ppcls.registry import Registry
@@ -50,9 +50,9 @@ def type_name(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
             return f"list of: {type_name(arguments[0])}"
         return f"[{', '.join(type_name(argument) for argument in arguments)}]"
     if annotation is NamedModel:
-        return _link(DistilledArch.__name__)
+        return _link(_heading(DistilledArch))
     if isinstance(annotation, type) and issubclass(annotation, Section):
-        return _link(annotation.__name__)
+        return _link(_heading(annotation))
     return _TYPES.get(annotation, str(getattr(annotation, "__name__", annotation)))
 
 
@@ -64,6 +64,17 @@ def _anchor(title: str) -> str:
 def _title(kind: str) -> str:
     """Returns the heading of a registry: ``Losses`` for ``loss``."""
     return kind[0].upper() + kind[1:] + ("es" if kind.endswith("s") else "s")
+
+
+def _heading(cls: type[Section]) -> str:
+    """Returns the heading of a class: ``Loss`` for `LossSection`, and ``All losses`` for the class `Loss`.
+
+    The class of the section ``Loss`` and the base class of losses cannot both be called ``Loss``.
+    """
+    if "registry" in cls.__dict__:
+        title = _title(cls.__dict__["registry"].kind)
+        return f"All {title[0].lower()}{title[1:]}"
+    return cls.__name__.removesuffix("Section")
 
 
 def _link(title: str) -> str:
@@ -125,7 +136,8 @@ def _table(cls: type[Section], parent: type[Section] | None) -> Iterator[str]:
     """Yields the lines for a section: its summary, and a table of the keys that differ from its parent's."""
     yield from (" ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split()), "")
     if parent is not None and parent.model_fields:
-        yield from (f"The keys of {_link(parent.__name__)} are valid here, too.", "")
+        link = _link(_heading(parent)).replace("[All", "[all")
+        yield from (f"The keys of {link} are valid here, too.", "")
     known = {} if parent is None else _rows(parent)
     rows = [row for name, row in _rows(cls).items() if known.get(name) != row]
     if rows:
@@ -184,13 +196,13 @@ def render() -> str:
             links = ", ".join(f"[{name}](#{_anchor(chapter[name].__name__)})" for name in chapter)
             body += [f"## {title}", "", f"The choices are {links}.", ""]
         else:
-            title = chapter.__name__
+            title = _heading(chapter)
             level = "##"
             classes = [chapter]
         contents.append(f"- {_link(title)}")
         for cls in dict.fromkeys(classes):
             parent = next((base for base in cls.__mro__[1:] if base in documented), None)
-            body += [f"{level} {cls.__name__}", "", *_table(cls, parent)]
+            body += [f"{level} {_heading(cls)}", "", *_table(cls, parent)]
     contents.append("- [Architectures](models.md)")
     return re.sub(r"\n{3,}", "\n\n", "\n".join([*contents, "", *body])).rstrip() + "\n"
 

@@ -8,16 +8,17 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ValidationError, field_validator, model_validator
 from typing_extensions import Self
 
+from ppcls.arch.distillation_model import DistillationModel
+from ppcls.arch.rec_model import RecModel
+from ppcls.arch.section import Arch as PlainArch
 from ppcls.config import checks
-from ppcls.config.base.component import LabelsPerImage, RunFacts, component_problems
+from ppcls.config.base.component import LabelsPerImage, RunFacts, section_problems
 from ppcls.config.base.fields import Section, Tagged, Variants
-from ppcls.config.objectives.distillation import DistillationModel
-from ppcls.config.objectives.distillation_losses import distillation_problems
-from ppcls.config.objectives.embedding import embedding_problems
-from ppcls.config.objectives.rec_model import RecModel
-from ppcls.config.sections import infer, loader, model, objective
-from ppcls.config.sections.dataset import MultiLabelDataset
+from ppcls.config.sections import infer, loader
+from ppcls.config.sections.dataset import CustomLabelDataset, MultiLabelDataset
 from ppcls.engine.core import settings as engine
+from ppcls.loss import semi_supervised
+from ppcls.loss.section import LossSection
 from ppcls.metric.section import MetricSection
 from ppcls.optimizer import base as optimizer
 from ppcls.recipe import settings
@@ -43,17 +44,17 @@ class Config(Section):
     Global: settings.Global = settings.Global()
     """General settings of the run."""
     Arch: Annotated[
-        model.Arch | DistillationModel | RecModel,
-        Variants(model.Arch, {"DistillationModel": DistillationModel, "RecModel": RecModel}),
+        PlainArch | DistillationModel | RecModel,
+        Variants(PlainArch, {"DistillationModel": DistillationModel, "RecModel": RecModel}),
     ]
     """Architecture of the model, its options and its initial weights."""
     AMP: engine.AMP | None = None
     """Settings of mixed precision; default: float32 without mixed precision."""
     EMA: engine.EMA | None = None
     """Settings of the moving average of the weights; default: no moving average."""
-    Loss: objective.Loss = objective.Loss()
+    Loss: LossSection = LossSection()
     """Losses of training and evaluation; default: CELoss."""
-    SSL: objective.SSL | None = None
+    SSL: semi_supervised.SSL | None = None
     """Settings of semi-supervised training; default: training on labelled images only."""
     Optimizer: Annotated[optimizer.Optimizer, Tagged(OPTIMIZERS)]
     """Optimizer and learning rate schedule."""
@@ -79,25 +80,20 @@ class Config(Section):
         settings = self.Global
         data = self.DataLoader
         arch = self.Arch
-        retrieval = settings.eval_mode == "retrieval"
         problems = [
             *checks.early_stopping_problems(settings),
-            *checks.precision_problems(self.AMP, self.Loss, settings.device),
-            *checks.auxiliary_problems(arch, self.Loss),
-            *checks.label_problems(self.Loss, data),
-            *checks.class_weight_problems(self.Loss, data, arch.class_num),
-            *distillation_problems(arch, self.Loss),
-            *embedding_problems(arch.inferred, self.Loss, data, retrieval),
+            *checks.precision_problems(self.AMP, settings.device),
+            *checks.retrieval_problems(arch, data, settings.eval_mode == "retrieval"),
             *checks.multi_label_problems(data, settings.use_multilabel),
             *checks.post_process_problems(self.Infer, data, arch),
             *checks.image_problems(settings, arch, data, self.Infer),
             *checks.sampler_problems(data, settings, arch.class_num),
             *checks.evaluation_problems(data),
             *checks.folder_problems(data),
-            *checks.drawn_label_problems(data, self.Loss, arch),
+            *checks.drawn_label_problems(data, arch),
             *checks.mixing_problems(data.Train),
-            *checks.semi_supervised_problems(self.SSL, data, arch),
-            *component_problems(self, self.facts),
+            *checks.semi_supervised_problems(self.SSL, data),
+            *section_problems(self, self.facts),
         ]
         if problems:
             raise ValidationError.from_exception_data("Config", problems)
@@ -108,11 +104,10 @@ class Config(Section):
         """What the rules of components may know about the run."""
         amp = self.AMP
         arch = self.Arch
-        models = arch if isinstance(arch, DistillationModel) else None
-        inferred = arch.inferred
+        splits = self.DataLoader.splits
         labels: dict[str, LabelsPerImage] = {
             place: "several" if isinstance(split.dataset, MultiLabelDataset) else "one"
-            for place, split in self.DataLoader.splits.items()
+            for place, split in splits.items()
         }
         return RunFacts(
             class_num=arch.class_num,
@@ -121,11 +116,20 @@ class Config(Section):
             evaluates=self.Global.eval_during_train,
             retrieval=self.Global.eval_mode == "retrieval",
             amp_level=amp.level if amp is not None and amp.use_amp else None,
-            has_classes=not isinstance(inferred, RecModel) or inferred.Head is not None,
-            members=() if models is None else tuple(models.members),
-            student="" if models is None else models.student,
+            has_classes=arch.has_classes,
+            embeds=arch.embeds,
+            embedding_size=arch.embedding_size,
+            trained_outputs=self.Loss.trained_outputs,
+            models=arch.model_facts,
+            student=arch.student if isinstance(arch, DistillationModel) else "",
             labels=labels,
-            datasets={place: split.dataset.kind for place, split in self.DataLoader.splits.items()},
+            datasets={place: split.dataset.kind for place, split in splits.items()},
+            label_shares=frozenset(
+                place for place, split in splits.items() if getattr(split.dataset, "label_ratio", False)
+            ),
+            random_labels=frozenset(
+                place for place, split in splits.items() if isinstance(split.dataset, CustomLabelDataset)
+            ),
         )
 
     @property
@@ -142,6 +146,4 @@ class Config(Section):
             training: True for the labels of ``DataLoader.Train``, False for those of the evaluation data.
         """
         retrieval = self.Global.eval_mode == "retrieval" and not training
-        arch = self.Arch.inferred
-        headless = isinstance(arch, RecModel) and arch.Head is None
-        return None if retrieval or headless else self.Arch.class_num
+        return self.Arch.class_num if self.Arch.has_classes and not retrieval else None

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import paddle
 
+from ppcls.arch.section import Arch
 from ppcls.config.schema import Config
-from ppcls.config.sections.model import Arch
 from ppcls.engine.core.compiled import compiles, measured
 from ppcls.engine.core.parallel import connect_ranks
 from ppcls.engine.core.state import TrainState

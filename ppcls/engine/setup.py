@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 from paddle import nn
 
+from ppcls.arch.distillation_model import DistillationModel
+from ppcls.arch.rec_model import RecModel
+from ppcls.arch.section import AUTO, Arch
 from ppcls.config.class_folders import find_class_root
 from ppcls.config.compat import config_warnings
-from ppcls.config.objectives.distillation import DistillationModel
-from ppcls.config.objectives.rec_model import RecModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.dataset import ImageFolderDataset
 from ppcls.config.sections.infer import Infer
-from ppcls.config.sections.model import AUTO, Arch
 from ppcls.data.build import gpu_memory_need
 from ppcls.data.index.class_names import (
     LABEL_LIST,

@@ -1,35 +1,97 @@
-"""Computes weights and frequencies of classes from the labels of the training set."""
+"""The base class of losses with one weight per class, and the weights that the training data determine."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic_core import InitErrorDetails
 
-from ppcls.config.objectives.multi_label import MultiLabelLoss
-from ppcls.config.sections.objective import CELoss, ClassWeightedLoss, FocalLoss
+from ppcls.config.base.component import RunFacts
+from ppcls.config.base.fields import Decay, NonNegative, problem
+from ppcls.loss.base import ClassCounts, ClassStatistics, Loss
 
+ClassWeight = tuple[NonNegative, ...] | Literal["balanced", "effective_number"]
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
-class ClassCounts:
-    """Numbers of training images, per class and in total.
+class ClassWeightedLoss(Loss, abstract=True):
+    """Base class of losses that can have one weight per class.
 
-    Attributes:
-        positives: Number of images that have each class, [C]. An image with several classes counts for each
-            of them.
-        images: Number of all images.
+    The sum of weighted losses is divided by the number of images, not by the sum of the weights. The result
+    therefore does not depend on the number of processes or the batch size.
     """
 
-    positives: Floats
-    images: int
+    class_weight: ClassWeight | None = None
+    """Weights of the classes: a list with one weight per class, or a rule that computes them from the
+    training data. `balanced`: inversely proportional to the number of images; `effective_number`: a weaker
+    correction by the effective number of images (Cui et al. 2019). The mean of computed weights over the
+    training images is 1. Default: no weights."""
+    class_weight_beta: Decay = 0.999
+    """Parameter beta of `class_weight: effective_number`. With 0, all classes have the same weight; with
+    values close to 1, the weights are close to `balanced`."""
+
+    @property
+    def weights_positives(self) -> bool:
+        """Whether the weights apply only to the positives of each class, as in losses of the sigmoid."""
+        return False
+
+    @property
+    def needs_counts(self) -> bool:
+        """Whether the weights are computed from the training data."""
+        return isinstance(self.class_weight, str)
+
+    def class_weights(self, data: ClassStatistics) -> Floats | None:
+        """Returns the weight of each class, [C]; None if the loss has no class weights.
+
+        Raises:
+            ValueError: The weights depend on the number of images per class, which ``data`` lacks.
+        """
+        if self.class_weight is None:
+            return None
+        if not isinstance(self.class_weight, str):
+            return np.array(self.class_weight, np.float64)
+        if data.counts is None:
+            raise ValueError(
+                f"class_weight: {self.class_weight} needs the number of images per class, got None"
+            )
+        beta = self.class_weight_beta if self.class_weight == "effective_number" else None
+        if self.weights_positives:
+            return _weights_of_positives(data.counts, beta)
+        return _weights_of_classes(data.counts.positives, beta)
+
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        """Yields conflicts of the weights with the number of classes and with the data set."""
+        yield from super().problems(facts, part)
+        weights = self.class_weight
+        if isinstance(weights, tuple) and len(weights) != facts.class_num:
+            text = f"expected one weight for each of the {facts.class_num} classes, got {len(weights)}"
+            yield problem(text, "class_weight")
+        if isinstance(weights, str) and part == "Eval":
+            text = f"{weights} needs the training data; in evaluation use a list, or remove this key"
+            yield problem(text, "class_weight")
+        if isinstance(weights, str):
+            yield from random_label_problems(facts, part, "class_weight")
 
 
-def count_classes(losses: Sequence[Any], labels: NDArray[Any], classes: int) -> ClassCounts | None:
+def random_label_problems(facts: RunFacts, part: str, key: str) -> Iterator[InitErrorDetails]:
+    """Yields the conflict of a key that needs the frequencies of labels with random labels.
+
+    Args:
+        facts: What the rule may know about the run.
+        part: ``Train`` or ``Eval``.
+        key: Key of the loss.
+    """
+    if part == "Train" and part in facts.random_labels:
+        text = (
+            "needs the frequencies of labels, but a random transform determines the labels; remove this key"
+        )
+        yield problem(text, key)
+
+
+def count_classes(losses: Sequence[Loss], labels: NDArray[Any], classes: int) -> ClassCounts | None:
     """Counts the training images of each class.
 
     Args:
@@ -40,60 +102,31 @@ def count_classes(losses: Sequence[Any], labels: NDArray[Any], classes: int) -> 
     Returns:
         None if no loss needs the numbers.
     """
-    if not any(
-        isinstance(getattr(spec, "class_weight", None), str)
-        or getattr(spec, "logit_adjustment", None) is not None
-        for spec in losses
-    ):
+    if not any(loss.needs_counts for loss in losses):
         return None
     several = labels.ndim == 2
     positives = labels.sum(axis=0, dtype=np.float64) if several else np.bincount(labels, minlength=classes)
     return ClassCounts(positives.astype(np.float64), len(labels))
 
 
-def class_weights(spec: ClassWeightedLoss, counts: ClassCounts | None) -> Floats | None:
-    """Returns the weight of each class, [C]; None if the loss has no class weights.
-
-    For `MultiLabelLoss`, and for `FocalLoss` with sigmoid, the weights apply only to positives.
-
-    Raises:
-        ValueError: The weights depend on ``counts``, but ``counts`` is None.
-    """
-    if spec.class_weight is None:
-        return None
-    if not isinstance(spec.class_weight, str):
-        return np.array(spec.class_weight, np.float64)
-    if counts is None:
-        raise ValueError(f"class_weight: {spec.class_weight} needs the number of images per class, got None")
-    positives = counts.positives
+def _weights_of_classes(positives: Floats, beta: float | None) -> Floats:
+    """Returns weights inverse to the effective numbers of images, [C], with the mean 1 over images."""
     occurs = positives > 0
-    beta = spec.class_weight_beta if spec.class_weight == "effective_number" else None
-    weights = np.ones(len(positives))  # 1 for classes without images
-    if isinstance(spec, MultiLabelLoss) or (isinstance(spec, FocalLoss) and spec.activation == "sigmoid"):
-        negatives = _effective(counts.images - positives, beta)
-        weights[occurs] = negatives[occurs] / _effective(positives, beta)[occurs]
-        return weights
+    weights = np.ones(len(positives))  # 1 for classes without images, which would otherwise be infinite
     weights[occurs] = 1.0 / _effective(positives, beta)[occurs]
     weights[occurs] *= positives.sum() / (weights * positives).sum()
+    return weights
+
+
+def _weights_of_positives(counts: ClassCounts, beta: float | None) -> Floats:
+    """Returns the quotient of the effective numbers of negatives and positives of each class, [C]."""
+    occurs = counts.positives > 0
+    weights = np.ones(len(counts.positives))
+    negatives = _effective(counts.images - counts.positives, beta)
+    weights[occurs] = negatives[occurs] / _effective(counts.positives, beta)[occurs]
     return weights
 
 
 def _effective(numbers: Floats, beta: float | None) -> Floats:
     """Returns the effective numbers ``(1 - beta^n) / (1 - beta)`` of images; ``n`` if ``beta`` is None."""
     return numbers if beta is None else (1.0 - beta**numbers) / (1.0 - beta)
-
-
-def logit_offsets(spec: CELoss, counts: ClassCounts | None) -> Floats | None:
-    """Returns offsets for the logits, ``tau * log(frequency)``, [C]; None if logits are not adjusted.
-
-    The frequency of a class without images is computed as if the class had one image.
-
-    Raises:
-        ValueError: Logits are adjusted, but ``counts`` is None.
-    """
-    if spec.logit_adjustment is None:
-        return None
-    if counts is None:
-        raise ValueError("logit_adjustment needs the number of images per class, got None")
-    offsets: Floats = spec.logit_adjustment * np.log(np.maximum(counts.positives, 1.0) / counts.images)
-    return offsets

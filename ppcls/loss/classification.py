@@ -1,227 +1,182 @@
-"""Implements losses of logits and labels, in float32.
-
-Logits are [B, C] and have any floating dtype. Each loss is a float32 scalar, the mean over the batch.
-"""
+"""Losses for classification: cross-entropy, focal loss and binary cross-entropy."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import paddle
-from paddle import Tensor
-from paddle.nn import functional as F
+import numpy as np
+from pydantic import model_validator
+from pydantic_core import InitErrorDetails
+from typing_extensions import Self
+
+from ppcls.config.base.component import RunFacts
+from ppcls.config.base.fields import Decay, NonNegative, Part, error_at, problem
+from ppcls.loss.base import ClassStatistics, Criterion, Labels, LogitsLoss, Loss
+from ppcls.loss.class_weights import ClassWeightedLoss, Floats, random_label_problems
+from ppcls.outputs import AUXILIARY, LOGITS, get_logits
+
+if TYPE_CHECKING:
+    from paddle import Tensor, nn
+
+    from ppcls.outputs import Outputs
+
+_AUXILIARY_WEIGHT = 0.3  # of Szegedy et al. 2014, section 5
 
 
-def cross_entropy(
-    logits: Tensor,
-    label: Tensor,
-    smoothing: float = 0.0,
-    weights: Tensor | None = None,
-    offsets: Tensor | None = None,
-) -> Tensor:
-    """Returns the cross-entropy between the softmax of ``logits`` and ``label``.
+class CELoss(ClassWeightedLoss):
+    """Mean cross-entropy of softmax probabilities and labels."""
 
-    The target ``t`` sums to 1, so ``-sum(t * log softmax(z)) = log(sum(exp(z))) - sum(t * z)``. With label
-    smoothing ``s``, the target is ``(1 - s) * t + s / C`` (Szegedy et al. 2016, section 7), and
-    ``sum(t * z)`` is replaced by ``(1 - s) * sum(t * z) + s * mean(z)``. Paddle's `log_softmax` is not used,
-    because its results on the CPU are never below -64.
+    ignored: ClassVar[Mapping[str, str]] = {"reduction": "the loss is the mean over the batch"}
+    labels: ClassVar[Labels] = "one"
+    epsilon: Decay | None = None
+    """Label smoothing (Szegedy et al. 2016, section 7): share of the uniform distribution in the target;
+    default: 0."""
+    logit_adjustment: NonNegative | None = None
+    """Logit adjustment for imbalanced classes (Menon et al. 2021): factor tau of the logarithm of the class
+    frequencies, which is added to the logits during training. 1 optimizes the balanced accuracy. Default: no
+    adjustment."""
 
-    Args:
-        logits: [B, C].
-        label: [B] int64, 0..C-1; or [B, C] float, whose rows sum to 1.
-        smoothing: Label smoothing in [0, 1).
-        weights: Weight of each class, [C] float32, a factor of the terms in ``sum(t * log softmax(z))``. The
-            mean over images is not weighted, unlike in PyTorch.
-        offsets: [C] float32, which are added to the logits.
+    @property
+    def needs_counts(self) -> bool:
+        """Whether the weights or the offsets of the logits are computed from the training data."""
+        return super().needs_counts or self.logit_adjustment is not None
+
+    def logit_offsets(self, data: ClassStatistics) -> Floats | None:
+        """Returns offsets for the logits, ``tau * log(frequency)``, [C]; None if logits are not adjusted.
+
+        The frequency of a class without images is computed as if the class had one image.
+
+        Raises:
+            ValueError: Logits are adjusted, but ``data`` lacks the number of images per class.
+        """
+        if self.logit_adjustment is None:
+            return None
+        if data.counts is None:
+            raise ValueError("logit_adjustment needs the number of images per class, got None")
+        frequencies = np.maximum(data.counts.positives, 1.0) / data.counts.images
+        offsets: Floats = self.logit_adjustment * np.log(frequencies)
+        return offsets
+
+    def build(self, data: ClassStatistics) -> LogitsLoss:
+        """Returns the cross-entropy; see `Loss.build`."""
+        from ppcls.loss.functional import classification as functional
+
+        return partial(
+            functional.cross_entropy,
+            smoothing=self.epsilon or 0.0,
+            weights=functional.per_class(self.class_weights(data)),
+            offsets=functional.per_class(self.logit_offsets(data)),
+        )
+
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        """Yields conflicts of the weights and of the logit adjustment with the data set."""
+        yield from super().problems(facts, part)
+        if part == "Eval" and self.logit_adjustment is not None:
+            text = "supported only in training; remove this key from Loss.Eval"
+            yield problem(text, "logit_adjustment")
+        if self.logit_adjustment:
+            yield from random_label_problems(facts, part, "logit_adjustment")
+
+
+class GoogLeNetLoss(Loss):
+    """Loss of GoogLeNet (Szegedy et al. 2014): cross-entropy of the classifier and its auxiliary classifiers.
+
+    The cross-entropy of each auxiliary classifier has the weight 0.3. Evaluation does not use the auxiliary
+    classifiers.
     """
-    with paddle.amp.auto_cast(enable=False):
-        z = logits.astype("float32")
-        if offsets is not None:
-            z = z + offsets
-        z = z - z.detach().max(axis=-1, keepdim=True)
-        if weights is not None:
-            target = _smoothed(_many_hot(label, z.shape[-1]), smoothing) * weights
-            spread = z.exp().sum(axis=-1).log()
-            return (target.sum(axis=-1) * spread - (target * z).sum(axis=-1)).mean()
-        if label.ndim == 2:
-            expected = (label.astype("float32") * z).sum(axis=-1)
+
+    labels: ClassVar[Labels] = "one"
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the logits of all classifiers."""
+        return (LOGITS, *AUXILIARY)
+
+    def build(self, data: ClassStatistics) -> LogitsLoss:
+        """Returns the cross-entropy of one classifier; see `Loss.build`."""
+        from ppcls.loss.functional.classification import cross_entropy
+
+        return cross_entropy
+
+    def build_term(self, data: ClassStatistics, name: str = "", model: nn.Layer | None = None) -> Criterion:
+        """Returns the weighted sum of the losses of all classifiers; see `Loss.build_term`."""
+        loss = self.build(data)
+
+        def term(outputs: Outputs, label: Tensor) -> Tensor:
+            # In evaluation, the output is a tensor, because the network has no auxiliary classifiers.
+            auxiliary = [outputs[name] for name in AUXILIARY] if isinstance(outputs, dict) else []
+            losses = [loss(logits, label) for logits in auxiliary]
+            return loss(get_logits(outputs), label) + _AUXILIARY_WEIGHT * sum(losses)
+
+        return term
+
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        """Yields the conflict with other architectures."""
+        yield from super().problems(facts, part)
+        if part == "Train" and facts.architectures != ("GoogLeNet",):
+            yield problem("needs auxiliary classifiers; expected Arch.name: GoogLeNet")
+
+
+class BCELoss(Loss):
+    """Mean over classes of the binary cross-entropy of sigmoid probabilities (Wightman et al. 2021)."""
+
+    epsilon: Decay | None = None
+    """Label smoothing: share of the uniform distribution in the target; default: 0."""
+    target_threshold: Decay = 0.2
+    """Threshold of the smoothed label. A class counts as present if its value is larger. An image that is
+    mixed from two images can have two present classes."""
+
+    def build(self, data: ClassStatistics) -> LogitsLoss:
+        """Returns the binary cross-entropy; see `Loss.build`."""
+        from ppcls.loss.functional.classification import thresholded_cross_entropy
+
+        return partial(
+            thresholded_cross_entropy, smoothing=self.epsilon or 0.0, threshold=self.target_threshold
+        )
+
+
+class FocalLoss(ClassWeightedLoss):
+    """Focal loss (Lin et al. 2017), which gives less weight to images with a confident correct prediction."""
+
+    gamma: NonNegative = 2.0
+    """Focusing exponent. With 0, the loss is the cross-entropy."""
+    activation: Literal["softmax", "sigmoid"] = "softmax"
+    """Activation of the logits: `softmax` for one label per image, `sigmoid` for any number of labels."""
+    alpha: Part | None = None
+    """Weight of the positives of each class. The weight of its negatives is 1 - alpha. Only for `activation:
+    sigmoid`. Default: no weights."""
+    epsilon: Decay | None = None
+    """Label smoothing: share of the uniform distribution in the target; default: 0."""
+
+    @model_validator(mode="after")
+    def _check_alpha(self) -> Self:
+        if self.alpha is not None and self.activation == "softmax":
+            text = "only supported with activation: sigmoid; for softmax, set class_weight instead"
+            raise error_at(text, "alpha")
+        return self
+
+    @property
+    def weights_positives(self) -> bool:
+        """Whether the weights apply only to the positives of each class."""
+        return self.activation == "sigmoid"
+
+    def build(self, data: ClassStatistics) -> LogitsLoss:
+        """Returns the focal loss; see `Loss.build`."""
+        from ppcls.loss.functional import classification as functional
+
+        formula: Callable[..., Tensor]
+        if self.activation == "softmax":
+            formula = functional.softmax_focal_loss
         else:
-            expected = paddle.take_along_axis(z, label.unsqueeze(-1), axis=-1).squeeze(-1)
-        if smoothing:
-            expected = (1.0 - smoothing) * expected + smoothing * z.mean(axis=-1)
-        return (z.exp().sum(axis=-1).log() - expected).mean()
+            formula = partial(functional.sigmoid_focal_loss, alpha=self.alpha)
+        weights = functional.per_class(self.class_weights(data))
+        return partial(formula, gamma=self.gamma, smoothing=self.epsilon or 0.0, weights=weights)
 
-
-def binary_cross_entropy(
-    logits: Tensor,
-    label: Tensor,
-    smoothing: float = 0.0,
-    size_sum: bool = False,
-    positives: Tensor | None = None,
-    weights: Tensor | None = None,
-) -> Tensor:
-    """Returns the binary cross-entropy of the sigmoid of ``logits``, averaged or summed over classes.
-
-    Args:
-        logits: [B, C].
-        label: [B, C] float, 0..1; or [B] int64, which is converted to one-hot.
-        smoothing: Label smoothing in [0, 1). The target is ``(1 - smoothing) * label + smoothing / C``.
-        size_sum: Whether to sum over classes. If False, the loss is averaged over classes.
-        positives: Share of images that have each class, [C] float32, for the weights of `label_weights`; None
-            for no such weights.
-        weights: Weights of the positives of each class, [C] float32.
-    """
-    with paddle.amp.auto_cast(enable=False):
-        z = logits.astype("float32")
-        target = _many_hot(label, logits.shape[-1])
-        smooth = _smoothed(target, smoothing)
-        cost = F.binary_cross_entropy_with_logits(z, smooth, reduction="none")
-        if weights is not None:
-            cost = cost + smooth * (weights - 1.0) * F.softplus(-z)
-        if positives is not None:
-            cost = cost * label_weights(target, positives)
-        return cost.sum(axis=-1).mean() if size_sum else cost.mean()
-
-
-def softmax_focal_loss(
-    logits: Tensor, label: Tensor, gamma: float, smoothing: float = 0.0, weights: Tensor | None = None
-) -> Tensor:
-    """Returns the focal loss of the softmax, ``-sum(w * t * (1 - p)^gamma * log(p))`` (Lin et al. 2017).
-
-    Args:
-        logits: [B, C].
-        label: [B] int64, 0..C-1; or [B, C] float, whose rows sum to 1.
-        gamma: Focusing exponent. With 0, the loss is the cross-entropy.
-        smoothing: Label smoothing in [0, 1).
-        weights: Weight of each class, [C] float32.
-    """
-    with paddle.amp.auto_cast(enable=False):
-        z = logits.astype("float32")
-        z = z - z.detach().max(axis=-1, keepdim=True)
-        log_p = z - z.exp().sum(axis=-1, keepdim=True).log()
-        target = _smoothed(_many_hot(label, z.shape[-1]), smoothing)
-        if weights is not None:
-            target = target * weights
-        return -(target * _focus(log_p.exp(), gamma) * log_p).sum(axis=-1).mean()
-
-
-def sigmoid_focal_loss(
-    logits: Tensor,
-    label: Tensor,
-    gamma: float,
-    alpha: float | None = None,
-    smoothing: float = 0.0,
-    weights: Tensor | None = None,
-) -> Tensor:
-    """Returns the focal loss of the sigmoid of each class, averaged over classes (Lin et al. 2017).
-
-    Args:
-        logits: [B, C].
-        label: [B, C] float, 0..1; or [B] int64, which is converted to one-hot.
-        gamma: Focusing exponent. With 0, the loss is the binary cross-entropy.
-        alpha: Weight of positives; the weight of negatives is 1 - alpha. None: all weights are 1.
-        smoothing: Label smoothing in [0, 1).
-        weights: Weights of the positives of each class, [C] float32.
-    """
-    with paddle.amp.auto_cast(enable=False):
-        z = logits.astype("float32")
-        y = _smoothed(_many_hot(label, z.shape[-1]), smoothing)
-        p = F.sigmoid(z)
-        focus = _focus(p * y + (1.0 - p) * (1.0 - y), gamma)
-        positive = y if weights is None else y * weights
-        negative = 1.0 - y
-        if alpha is not None:
-            positive = alpha * positive
-            negative = (1.0 - alpha) * negative
-        return (focus * (positive * F.softplus(-z) + negative * F.softplus(z))).mean()
-
-
-def _focus(p: Tensor, gamma: float) -> Tensor:
-    """Returns ``(1 - p)^gamma``.
-
-    Clips ``1 - p`` above 0, because the gradient of a power may be infinite at 0.
-    """
-    return (1.0 - p).clip(min=1e-8).pow(gamma)
-
-
-def thresholded_cross_entropy(logits: Tensor, label: Tensor, smoothing: float, threshold: float) -> Tensor:
-    """Returns the binary cross-entropy with binary targets: 1 for labels above a threshold, else 0.
-
-    See "ResNet strikes back" (Wightman et al. 2021, section 2.2).
-
-    Args:
-        logits: [B, C].
-        label: [B, C] float, 0..1, such as the class probabilities of mixed images; or [B] int64, which is
-            converted to one-hot.
-        smoothing: Label smoothing in [0, 1), which is applied before the threshold.
-        threshold: Threshold in [0, 1).
-    """
-    with paddle.amp.auto_cast(enable=False):
-        z = logits.astype("float32")
-        target = _smoothed(_many_hot(label, z.shape[-1]), smoothing) > threshold
-        return F.binary_cross_entropy_with_logits(z, target.astype("float32"))
-
-
-def label_weights(label: Tensor, positives: Tensor) -> Tensor:
-    """Returns the weight of each label, [B, C] float32. Rare labels have larger weights.
-
-    If ``r`` is the share of images that have a class, the weight is ``exp(1 - r)`` for labels above 0.5, and
-    ``exp(r)`` for other labels. See DeepMAR, Li et al. 2015, section 3.3, with sigma = 1.
-
-    Args:
-        label: [B, C] float, 0..1.
-        positives: Share of images that have each class, [C] float32.
-    """
-    return paddle.where(label > 0.5, 1.0 - positives, positives).exp()
-
-
-@dataclass(frozen=True)
-class AsymmetricFocus:
-    """Settings of the asymmetric loss that reduce the cost of easy classes.
-
-    Attributes:
-        gamma_pos: Exponent for positives.
-        gamma_neg: Exponent for negatives.
-        clip: Negatives whose probability is at most this value have no cost.
-        constant: Whether the focusing factor is treated as a constant, without a gradient.
-    """
-
-    gamma_pos: float
-    gamma_neg: float
-    clip: float
-    constant: bool
-
-
-def asymmetric_loss(
-    logits: Tensor, label: Tensor, focus: AsymmetricFocus, epsilon: float, mean: bool
-) -> Tensor:
-    """Returns the asymmetric loss (Ridnik et al. 2021, equations 4 to 7).
-
-    With ``p = sigmoid(z)``, ``q = min(1 - p + clip, 1)`` and the label ``y``, ``s = y * p + (1 - y) * q`` is
-    the probability of the correct answer. The cost of a class is ``-(1 - s)^g * log(max(s, epsilon))`` with
-    ``g = y * gamma_pos + (1 - y) * gamma_neg``.
-
-    Args:
-        logits: [B, C].
-        label: [B, C] float, 0..1; or [B] int64, which is converted to one-hot.
-        focus: Exponents and clipping.
-        epsilon: Lower bound of the logarithm's argument.
-        mean: Whether to average over classes. If False, the loss is summed over classes.
-    """
-    with paddle.amp.auto_cast(enable=False):
-        z = logits.astype("float32")
-        y = _many_hot(label, logits.shape[-1])
-        right = y * F.sigmoid(z) + (1.0 - y) * (F.sigmoid(-z) + focus.clip).clip(max=1.0)
-        # The minimum is not 0, because in Paddle 2.6 the gradient of 0 to the power of 0 is NaN.
-        wrong = (1.0 - (right.detach() if focus.constant else right)).clip(min=1e-8)
-        factor = wrong.pow(y * focus.gamma_pos + (1.0 - y) * focus.gamma_neg)
-        cost = -right.clip(min=epsilon).log() * factor
-        return cost.mean() if mean else cost.sum(axis=-1).mean()
-
-
-def _smoothed(target: Tensor, smoothing: float) -> Tensor:
-    return (1.0 - smoothing) * target + smoothing / target.shape[-1] if smoothing else target
-
-
-def _many_hot(label: Tensor, classes: int) -> Tensor:
-    return F.one_hot(label, classes) if label.ndim == 1 else label.astype("float32")
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        """Yields conflicts of the weights and of the activation with the data set."""
+        yield from super().problems(facts, part)
+        if self.activation == "softmax" and facts.labels.get("Train") == "several":
+            text = "expected sigmoid: MultiLabelDataset has several labels per image"
+            yield problem(text, "activation")

@@ -1,172 +1,306 @@
-"""Implements losses of a model, the student, that learns from the logits of another model, in float32.
-
-All losses have the arguments ``logits``, the student's logits, and ``other``, the other model's logits. Both
-are [B, C] and have any floating dtype. ``label`` is [B] int64, or [B, C] float, of which the class with the
-largest value is the label. The result is a float32 scalar, the mean over the batch. ``other`` gets no
-gradient, except in `mutual_divergence`.
-"""
+"""Losses that compare the logits of several models, with ``Arch.name: DistillationModel``."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
-import paddle
-from paddle import Tensor
-from paddle.nn import functional as F
+from pydantic import Field
+from pydantic_core import InitErrorDetails
 
-from ppcls.loss.classification import cross_entropy
+from ppcls.config.base.component import RunFacts
+from ppcls.config.base.fields import Decay, Fraction, NonNegative, Number, Positive, problem
+from ppcls.loss.base import ClassStatistics, Criterion, Labels, LogitsLoss, Loss
+from ppcls.loss.classification import CELoss
+from ppcls.loss.multi_label import MultiLabelLoss
+from ppcls.outputs import get_logits
+
+if TYPE_CHECKING:
+    from paddle import Tensor, nn
+
+    from ppcls.outputs import Outputs
+
+# A function of the logits of a student, [B, C], of the logits of another model, [B, C], and of labels.
+PairLoss: TypeAlias = "Callable[[Tensor, Tensor, Tensor], Tensor]"
 
 
-def soft_cross_entropy(logits: Tensor, other: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Returns the cross-entropy with the softmax of ``other`` as target, after label smoothing in [0, 1)."""
-    with paddle.amp.auto_cast(enable=False):
-        target = F.softmax(other.detach().astype("float32"))
-    return cross_entropy(logits, target, smoothing)
+class DistillationLoss(Loss, abstract=True):
+    """Base class of losses that use models of ``Arch.models``."""
+
+    multi_model: ClassVar[bool] = True
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the models that the loss uses."""
+        raise NotImplementedError(f"{self.kind} does not name its models")
+
+    def learners(self, student: str) -> tuple[str, ...]:
+        """Returns the names of the models that receive gradients; see `Loss.learners`."""
+        return self.names
+
+    def uses_only(self, student: str) -> bool:
+        """Returns whether the loss uses only the student, and can therefore be computed in evaluation."""
+        return set(self.names) == {student}
+
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        """Yields conflicts with the models, with their layers, and with evaluation."""
+        yield from super().problems(facts, part)
+        if not facts.models:
+            yield problem("needs several models; expected Arch.name: DistillationModel")
+        elif missing := [name for name in self.names if name not in facts.models]:
+            known = ", ".join(facts.models)
+            yield problem(f"Arch.models has no model {missing[0]!r}; expected {known}")
+        elif text := self._layer_problem(facts):
+            yield problem(text)
+        elif part == "Eval" and not self.uses_only(facts.student):
+            yield problem(f"only {facts.student!r} is evaluated; expected a loss of only this model")
+
+    def _layer_problem(self, facts: RunFacts) -> str | None:
+        """Returns the problem with the layers that the loss uses; None if they are valid."""
+        try:
+            needed = list(self.layers(facts.models))
+        except ValueError as error:
+            return str(error)
+        for name, layer in needed:
+            patterns = facts.models[name].layers
+            if layer not in patterns:
+                known = ", ".join(patterns) or "nothing"
+                return (
+                    f"needs layer {layer!r} of {name}, but its return_patterns has {known}; add the layer to "
+                    "return_patterns"
+                )
+        return None
 
 
-def softened_divergence(logits: Tensor, other: Tensor, temperature: float) -> Tensor:
-    """Returns the Kullback-Leibler divergence between softened distributions (Hinton et al. 2015, section 2).
+class PerModelLoss(DistillationLoss, abstract=True):
+    """Base class of losses that are computed separately for each of several models and then summed."""
 
-    The loss is ``T^2 * sum(q * (log q - log p))`` with ``p = softmax(logits / T)``,
-    ``q = softmax(other / T)`` and the temperature ``T``. With the factor ``T^2``, the size of gradients does
-    not depend on ``T``.
+    key: Literal["logits", "output"] | None = None
+    """Accepted for compatibility with PaddleClas; has no effect. The loss always uses the logits."""
+    model_names: tuple[str, ...] = Field(min_length=1)
+    """Names of the models whose losses are summed."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the models that the loss uses: ``model_names``."""
+        return self.model_names
+
+    def build_term(self, data: ClassStatistics, name: str = "", model: nn.Layer | None = None) -> Criterion:
+        """Returns the sum of the losses of all models; see `Loss.build_term`."""
+        loss = self.build(data)
+
+        def term(outputs: Outputs, label: Tensor) -> Tensor:
+            # In evaluation, the student is the only model, so the outputs are its logits.
+            logits = (
+                outputs[name] if isinstance(outputs, dict) and name in outputs else get_logits(outputs)
+                for name in self.model_names
+            )
+            return sum(loss(output, label) for output in logits)
+
+        return term
+
+
+class ModelPairLoss(DistillationLoss, abstract=True):
+    """Base class of losses that compare the models of a pair.
+
+    Attributes:
+        mutual: Whether both models of a pair receive gradients. If False, only the first does.
     """
-    with paddle.amp.auto_cast(enable=False):
-        student = _log_softmax(logits.astype("float32") / temperature)
-        target = _log_softmax(other.detach().astype("float32") / temperature)
-        return _divergence(target, student).mean() * temperature**2
+
+    mutual: ClassVar[bool] = False
+    model_name_pairs: tuple[tuple[str, str], ...] = Field(min_length=1)
+    """Pairs [learner, teacher] of model names. The losses of all pairs are summed."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the models of all pairs."""
+        return tuple(name for pair in self.model_name_pairs for name in pair)
+
+    def learners(self, student: str) -> tuple[str, ...]:
+        """Returns the first model of each pair, or both if `mutual`; see `Loss.learners`."""
+        return self.names if self.mutual else tuple(one for one, _ in self.model_name_pairs)
+
+    def uses_only(self, student: str) -> bool:
+        """Returns False: a pair has two models, and only the student is evaluated."""
+        return False
 
 
-def mutual_divergence(
-    logits: Tensor,
-    other: Tensor,
-    act: Literal["softmax", "sigmoid"],
-    weights: Tensor | None = None,
-    times_classes: bool = False,
-) -> Tensor:
-    """Returns the mean of the divergences in both directions, ``sum((p - q) * (log p - log q)) / 2``.
+class LogitPairLoss(ModelPairLoss, abstract=True):
+    """Base class of losses that compare the logits of a pair of models."""
 
-    With this loss, both models learn from each other (Zhang et al. 2018, section 2.2). As in PaddleClas 2.6,
-    one symmetric loss has gradients for both models.
+    key: Literal["logits", "output"] | None = None
+    """Accepted for compatibility with PaddleClas; has no effect. The loss always uses the logits."""
 
-    Args:
-        logits: Logits of the student.
-        other: Logits of the other model.
-        act: Function that converts logits into the probabilities ``p`` and ``q``.
-        weights: Weights of the classes in the sum, [B, C] float32; None for weights of 1.
-        times_classes: Whether to multiply the sum by C.
-    """
-    with paddle.amp.auto_cast(enable=False):
-        log = _log_softmax if act == "softmax" else F.log_sigmoid
-        p = log(logits.astype("float32"))
-        q = log(other.astype("float32"))
-        cost = (p.exp() - q.exp()) * (p - q) / 2.0
-        cost = cost if weights is None else cost * weights
-        return cost.sum(axis=-1).mean() * (cost.shape[-1] if times_classes else 1)
-
-
-def decoupled_divergence(
-    logits: Tensor, other: Tensor, label: Tensor, temperature: float, alpha: float, beta: float
-) -> Tensor:
-    """Returns the loss of decoupled knowledge distillation (Zhao et al. 2022, equation 7), times ``T^2``.
-
-    The loss is ``alpha * KL(b || a) + beta * KL(q || p)``. The first divergence compares binary
-    distributions: the class of the label against all other classes. The second one compares the softmax over
-    the other classes. Logits are divided by the temperature ``T`` first. C must be > 1.
-    """
-    with paddle.amp.auto_cast(enable=False):
-        is_label = _one_hot(label, logits.shape[-1]) > 0.5
-        parts = [
-            _decoupled(output.astype("float32") / temperature, is_label)
-            for output in (logits, other.detach())
-        ]
-        (own_two, own_rest), (two, rest) = parts
-        cost = alpha * _divergence(two, own_two) + beta * _divergence(rest, own_rest)
-        return cost.mean() * temperature**2
-
-
-def _decoupled(z: Tensor, is_label: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns logarithms of two distributions.
-
-    The first is [B, 2]: the probabilities of the label's class and of all other classes. The second is [B,
-    C]: the softmax over the other classes.
-    """
-    none = paddle.full_like(z, -1e4)  # probability 0, without an infinity that would make gradients NaN
-    others = paddle.where(is_label, none, z)
-    label = paddle.where(is_label, z, none).max(axis=-1, keepdim=True)
-    two = _log_softmax(paddle.concat([label, others.logsumexp(axis=-1, keepdim=True)], axis=-1))
-    return two, _log_softmax(others)
-
-
-def weighted_soft_labels(logits: Tensor, other: Tensor, label: Tensor, temperature: float) -> Tensor:
-    """Returns the cross-entropy with the other model's softened softmax, with a weight per image.
-
-    The weight is ``1 - exp(-student / other)``, where ``student`` and ``other`` are the cross-entropies of
-    the models with the label (Zhou et al. 2021, equation 8). So the student learns more from images that
-    the other model predicts better. The weight gets no gradient. Logits are divided by the temperature, and
-    the loss is multiplied by its square.
-    """
-    with paddle.amp.auto_cast(enable=False):
-        student = logits.astype("float32")
-        other = other.detach().astype("float32")
-        is_label = _one_hot(label, student.shape[-1])
-        costs = [-(is_label * _log_softmax(output)).sum(axis=-1) for output in (student.detach(), other)]
-        weight = 1.0 - (-costs[0] / (costs[1] + 1e-7)).exp()
-        target = _log_softmax(other / temperature).exp()
-        cost = -(target * _log_softmax(student / temperature)).sum(axis=-1)
-        return (cost * weight).mean() * temperature**2
-
-
-def spherical(
-    logits: Tensor, other: Tensor, label: Tensor, temperature: float, length: float, share: float
-) -> Tensor:
-    """Returns the loss of spherical distillation (Guo et al. 2020, section 3.3), with normalized logits.
-
-    The logits of each image are normalized to mean 0 and standard deviation ``length``. The loss is
-    ``share * soft * T^2 + (1 - share) * hard`` with the temperature ``T``. ``soft`` is the cross-entropy with
-    the other model's softened softmax, and ``hard`` is the cross-entropy with the label.
-    """
-    with paddle.amp.auto_cast(enable=False):
-        student, other = (
-            F.layer_norm(output.astype("float32"), output.shape[1:], epsilon=1e-7) * length
-            for output in (logits, other.detach())
+    def build_term(self, data: ClassStatistics, name: str = "", model: nn.Layer | None = None) -> Criterion:
+        """Returns the sum of the losses of all pairs; see `Loss.build_term`."""
+        loss: PairLoss = self.build(data)
+        return lambda outputs, label: sum(
+            loss(outputs[one], outputs[other], self.select_target(outputs[other], label))
+            for one, other in self.model_name_pairs
         )
-        target = _log_softmax(other / temperature).exp()
-        soft = -(target * _log_softmax(student / temperature)).sum(axis=-1) * temperature**2
-        hard = -(_one_hot(label, student.shape[-1]) * _log_softmax(student)).sum(axis=-1)
-        return (share * soft + (1.0 - share) * hard).mean()
+
+    def select_target(self, other: Tensor, label: Tensor) -> Tensor:
+        """Returns the labels that the loss uses: those of the data set.
+
+        Args:
+            other: Logits of the teacher, [B, C].
+            label: Labels of the data set.
+        """
+        return label
 
 
-def correlation_distance(logits: Tensor, other: Tensor, of_images: float, of_classes: float) -> Tensor:
-    """Returns the loss of DIST, distillation from a stronger teacher (Huang et al. 2022, equations 7 to 9).
+class TargetedPairLoss(LogitPairLoss, abstract=True):
+    """Base class of losses of a pair of models that also use one label per image."""
 
-    A distance is one minus Pearson's correlation between the probabilities of both models. The loss is
-    ``of_images`` times the mean distance over the classes of an image, plus ``of_classes`` times the mean
-    distance over the images of a class.
+    labels: ClassVar[Labels] = "one"
+    use_target_as_gt: bool = False
+    """Use the class that the teacher predicts instead of the label."""
+
+    def select_target(self, other: Tensor, label: Tensor) -> Tensor:
+        """Returns the classes that the teacher predicts, [B] int64, or the labels of the data set."""
+        return other.detach().argmax(axis=-1) if self.use_target_as_gt else label
+
+
+class DistillationGTCELoss(PerModelLoss):
+    """``CELoss`` of each model: its cross-entropy with the labels."""
+
+    labels: ClassVar[Labels] = "one"
+    epsilon: Decay | None = None
+    """Label smoothing: share of the uniform distribution in the target; default: 0."""
+
+    def build(self, data: ClassStatistics) -> LogitsLoss:
+        """Returns the cross-entropy of one model; see `Loss.build`."""
+        return CELoss(epsilon=self.epsilon).build(data)
+
+
+class DistillationMultiLabelLoss(PerModelLoss, MultiLabelLoss):
+    """``MultiLabelLoss`` of each model."""
+
+
+class DistillationCELoss(LogitPairLoss):
+    """Cross-entropy of the learner's and the teacher's softmax probabilities."""
+
+    epsilon: Decay | None = None
+    """Smoothing: share of the uniform distribution in the teacher's probabilities; default: 0."""
+
+    def build(self, data: ClassStatistics) -> PairLoss:
+        """Returns a function of the logits of both models and of labels; see `Loss.build`."""
+        from ppcls.loss.functional.distillation import soft_cross_entropy
+
+        smoothing = self.epsilon or 0.0
+        return lambda student, other, _: soft_cross_entropy(student, other, smoothing)
+
+
+class DistillationKLDivLoss(LogitPairLoss):
+    """Kullback-Leibler divergence of the softmax probabilities at a temperature (Hinton et al. 2015)."""
+
+    temperature: Positive = 4.0
+    """Temperature: divisor of the logits. Higher values give softer probabilities."""
+
+    def build(self, data: ClassStatistics) -> PairLoss:
+        """Returns a function of the logits of both models and of labels; see `Loss.build`."""
+        from ppcls.loss.functional.distillation import softened_divergence
+
+        return lambda student, other, _: softened_divergence(student, other, self.temperature)
+
+
+class DistillationDMLLoss(LogitPairLoss):
+    """Deep mutual learning (Zhang et al. 2018): Kullback-Leibler divergences in both directions.
+
+    Both models learn, except frozen ones.
     """
-    with paddle.amp.auto_cast(enable=False):
-        student, other = (_log_softmax(output.astype("float32")).exp() for output in (logits, other.detach()))
-        return of_images * _uncorrelated(student, other, 1) + of_classes * _uncorrelated(student, other, 0)
+
+    mutual: ClassVar[bool] = True
+    act: Literal["softmax", "sigmoid"] = "softmax"
+    """Activation of the logits."""
+    weight_ratio: bool = False
+    """Weight the labels as `weight_ratio` of MultiLabelLoss does."""
+    sum_across_class_dim: bool = False
+    """Multiply the loss by the number of classes."""
+
+    @property
+    def needs_shares(self) -> bool:
+        """Whether the loss needs the share of images that have each class."""
+        return self.weight_ratio
+
+    def build(self, data: ClassStatistics) -> PairLoss:
+        """Returns a function of the logits of both models and of labels; see `Loss.build`."""
+        from ppcls.loss.functional.classification import label_weights, per_class
+        from ppcls.loss.functional.distillation import mutual_divergence
+
+        share = per_class(data.share) if self.weight_ratio else None
+
+        def loss(student: Tensor, other: Tensor, label: Tensor) -> Tensor:
+            weights = None if share is None else label_weights(label, share)
+            return mutual_divergence(student, other, self.act, weights, self.sum_across_class_dim)
+
+        return loss
 
 
-def _uncorrelated(student: Tensor, other: Tensor, axis: int) -> Tensor:
-    student, other = (values - values.mean(axis=axis, keepdim=True) for values in (student, other))
-    # Clips at a minimum, because the gradient of a square root is infinite at 0. The value is 0 if all
-    # probabilities along the axis are equal.
-    one, two = (values.square().sum(axis=axis).clip(min=1e-30).sqrt() for values in (student, other))
-    return 1.0 - ((student * other).sum(axis=axis) / (one * two + 1e-8)).mean()
+class DistillationDKDLoss(TargetedPairLoss):
+    """Decoupled knowledge distillation (Zhao et al. 2022).
+
+    The loss is the weighted sum of two divergences between the predictions of the models. The first compares
+    two probabilities: of the label's class, and of all other classes together. The second compares the
+    probabilities among the other classes.
+    """
+
+    temperature: Positive = 1.0
+    """Temperature: divisor of the logits. Higher values give softer probabilities."""
+    alpha: Number = 1.0
+    """Weight of the first divergence: the label's class against all other classes."""
+    beta: Number = 1.0
+    """Weight of the second divergence: the probabilities among the other classes."""
+
+    def build(self, data: ClassStatistics) -> PairLoss:
+        """Returns a function of the logits of both models and of targets; see `Loss.build`."""
+        from ppcls.loss.functional.distillation import decoupled_divergence
+
+        return partial(decoupled_divergence, temperature=self.temperature, alpha=self.alpha, beta=self.beta)
 
 
-def _one_hot(label: Tensor, classes: int) -> Tensor:
-    return F.one_hot(label.argmax(axis=-1) if label.ndim == 2 else label, classes)
+class DistillationWSLLoss(TargetedPairLoss):
+    """Weighted soft labels (Zhou et al. 2021): the weight of an image increases with the learner's error."""
+
+    temperature: Positive = 2.0
+    """Temperature: divisor of the logits. Higher values give softer probabilities."""
+
+    def build(self, data: ClassStatistics) -> PairLoss:
+        """Returns a function of the logits of both models and of targets; see `Loss.build`."""
+        from ppcls.loss.functional.distillation import weighted_soft_labels
+
+        return partial(weighted_soft_labels, temperature=self.temperature)
 
 
-def _log_softmax(z: Tensor) -> Tensor:
-    """Returns the logarithm of the softmax. Results of Paddle's function on the CPU are never below -64."""
-    z = z - z.detach().max(axis=-1, keepdim=True)
-    return z - z.exp().sum(axis=-1, keepdim=True).log()
+class DistillationSKDLoss(TargetedPairLoss):
+    """Spherical knowledge distillation of normalized logits (Guo et al. 2020), plus a loss with the label."""
+
+    temperature: Positive = 1.0
+    """Temperature: divisor of the logits. Higher values give softer probabilities."""
+    multiplier: Positive = 2.0
+    """Standard deviation to which the logits of each image are scaled."""
+    alpha: Fraction = 0.9
+    """Weight of the loss with the teacher's probabilities, 0 to 1. The weight of the loss with the label is
+    1 - alpha."""
+
+    def build(self, data: ClassStatistics) -> PairLoss:
+        """Returns a function of the logits of both models and of targets; see `Loss.build`."""
+        from ppcls.loss.functional.distillation import spherical
+
+        return partial(spherical, temperature=self.temperature, length=self.multiplier, share=self.alpha)
 
 
-def _divergence(target: Tensor, student: Tensor) -> Tensor:
-    """Returns the Kullback-Leibler divergence per image, [B], of logarithms of distributions, [B, C]."""
-    return (target.exp() * (target - student)).sum(axis=-1)
+class DistillationDISTLoss(LogitPairLoss):
+    """Correlation between the softmax probabilities of both models (DIST, Huang et al. 2022)."""
+
+    beta: NonNegative = 1.0
+    """Weight of the correlation over the classes, computed for each image."""
+    gamma: NonNegative = 1.0
+    """Weight of the correlation over the images of a batch, computed for each class."""
+
+    def build(self, data: ClassStatistics) -> PairLoss:
+        """Returns a function of the logits of both models and of labels; see `Loss.build`."""
+        from ppcls.loss.functional.distillation import correlation_distance
+
+        return lambda student, other, _: correlation_distance(student, other, self.beta, self.gamma)

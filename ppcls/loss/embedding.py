@@ -1,137 +1,183 @@
-"""Implements losses of embeddings: margins for the cosines of a head, and losses of pairs and triplets."""
+"""Losses of embeddings: metric learning and hashing.
+
+All of them compare the images in the batch of one process, so the batch must contain several images of an
+identity; see ``PKSampler``.
+"""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
-import paddle
-from paddle import Tensor
-from paddle.nn import functional as F
+from ppcls.config.base.fields import NonNegative, Positive
+from ppcls.loss.base import ClassStatistics, Labels, Loss
+from ppcls.outputs import FEATURES, LOGITS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from paddle import Tensor
+
+# A function of embeddings, [B, D] of any floating dtype, and of identities, [B] int64.
+FeatureLoss: TypeAlias = "Callable[[Tensor, Tensor], Tensor]"
 
 
-def arc_margin(cosine: Tensor, label: Tensor, margin: float, scale: float, easy: bool = False) -> Tensor:
-    """Returns scaled cosines with a margin added to the label's angle (Deng et al. 2019, equation 3).
+class EmbeddingLoss(Loss, abstract=True):
+    """Base class of losses of embeddings. The identities of images may be any numbers."""
 
-    The label's cosine ``cos(a)`` is replaced by ``cos(a + m)`` if ``a + m`` is at most pi. Otherwise, it is
-    replaced by ``cos(a) - m * sin(m)``, which still decreases with ``a``.
+    labels: ClassVar[Labels] = "one"
 
-    Args:
-        cosine: [B, C] float32, -1..1.
-        label: [B] int64.
-        margin: Margin m in radians.
-        scale: Factor of the result.
-        easy: Whether the label's cosine remains unchanged if it is not above 0.
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Name of the output with the vectors that the loss uses."""
+        return (FEATURES,)
 
-    Returns:
-        Logits for a cross-entropy, [B, C] float32.
+
+class TripletLossV2(EmbeddingLoss):
+    """Triplet loss with the hardest pairs of a batch (Hermans et al. 2017, batch hard).
+
+    For each image, the distance to the farthest image of the same identity should be smaller, by a margin,
+    than the distance to the nearest image of another identity. The pairs are searched in the batch of the
+    process, so use ``PKSampler``.
     """
-    sine = (1.0 - cosine.square() + 1e-6).clip(min=1e-6).sqrt()
-    turned = cosine * math.cos(margin) - sine * math.sin(margin)
-    if easy:
-        harder = paddle.where(cosine > 0.0, turned, cosine)
-    else:
-        harder = paddle.where(cosine > -math.cos(margin), turned, cosine - margin * math.sin(margin))
-    return scale * _of_label(harder, cosine, label)
+
+    key_hints: ClassVar[Mapping[str, str]] = {"feat_from": "write feature_from"}
+    margin: Positive = 0.5
+    """Minimum difference between the distances to images of other identities and of the same identity."""
+    normalize_feature: bool = True
+    """Normalize embeddings to length 1."""
+    feature_from: Literal["features", "backbone"] = "features"
+    """Vector that the loss uses: the embedding (`features`), or the input of Neck (`backbone`)."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Name of the output with the vectors that the loss uses."""
+        return (self.feature_from,)
+
+    def build(self, data: ClassStatistics) -> FeatureLoss:
+        """Returns a function of vectors, [B, D], and identities; see `Loss.build`."""
+        from ppcls.loss.functional.embedding import hard_triplets
+
+        return partial(hard_triplets, margin=self.margin, normalize=self.normalize_feature)
 
 
-def cos_margin(cosine: Tensor, label: Tensor, margin: float, scale: float) -> Tensor:
-    """Returns scaled cosines, with a margin subtracted from the label's cosine.
+class TripletLoss(TripletLossV2):
+    """``TripletLossV2`` without normalization of the embeddings."""
 
-    See Wang et al. 2018, equation 4, and `arc_margin` for the arguments.
+    margin: Positive = 1.0
+    normalize_feature: Literal[False] = False
+
+
+class SupConLoss(EmbeddingLoss):
+    """Supervised contrastive loss of normalized embeddings (Khosla et al. 2020, equation 2).
+
+    Images of the same identity are searched in the batch of the process, so use ``PKSampler``. Images for
+    which the batch has no other image of the same identity are ignored.
     """
-    return scale * _of_label(cosine - margin, cosine, label)
+
+    ignored: ClassVar[Mapping[str, str]] = {"views": "sample_per_id of PKSampler is the number of images"}
+    temperature: Positive = 0.07
+    """Temperature: divisor of the cosines."""
+    base_temperature: Positive = 0.07
+    """Base temperature. The loss is multiplied by `temperature / base_temperature`."""
+    normalize_feature: Literal[True] = True
+    """Normalize embeddings to length 1. Only True is supported."""
+    contrast_mode: Literal["all"] = "all"
+    """Images to compare with. Only `all` is supported: all images of the batch."""
+    feature_from: Literal["features", "backbone"] = "features"
+    """Vector that the loss uses: the embedding (`features`), or the input of Neck (`backbone`)."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Name of the output with the vectors that the loss uses."""
+        return (self.feature_from,)
+
+    def build(self, data: ClassStatistics) -> FeatureLoss:
+        """Returns a function of vectors, [B, D], and identities; see `Loss.build`."""
+        from ppcls.loss.functional.embedding import supervised_contrast
+
+        factor = self.temperature / self.base_temperature
+        return lambda features, label: factor * supervised_contrast(features, label, self.temperature)
 
 
-def circle_margin(cosine: Tensor, label: Tensor, margin: float, scale: float) -> Tensor:
-    """Returns cosines weighted by their distance from the optimum (Sun et al. 2020, equations 5, 6 and 8).
+class PairwiseCosface(EmbeddingLoss):
+    """Pairwise loss (Sun et al. 2020): log-sum-exp of the cosines of all pairs in the batch of a process."""
 
-    The label's cosine ``s`` is replaced by ``[1 + m - s]+ * (s - 1 + m)``, where ``[x]+`` is ``max(x, 0)``.
-    All other cosines are replaced by ``[s + m]+ * (s - m)``. The factors in brackets get no gradient. See
-    `arc_margin` for the arguments.
+    margin: NonNegative
+    """Minimum difference between the cosines of the same identity and of different identities."""
+    gamma: Positive
+    """Factor of the cosines."""
+
+    def build(self, data: ClassStatistics) -> FeatureLoss:
+        """Returns a function of embeddings, [B, D], and identities; see `Loss.build`."""
+        from ppcls.loss.functional.embedding import pairwise_cosines
+
+        return partial(pairwise_cosines, margin=self.margin, gamma=self.gamma)
+
+
+class HashLoss(EmbeddingLoss, abstract=True):
+    """Base class of losses for embeddings whose signs are hash codes, with `Global.feature_binarize: sign`.
+
+    The losses use all pairs in the batch of the process.
     """
-    constant = cosine.detach()
-    positive = (1.0 + margin - constant).clip(min=0.0) * (cosine - (1.0 - margin))
-    negative = (constant + margin).clip(min=0.0) * (cosine - margin)
-    return scale * _of_label(positive, negative, label)
+
+    ignored: ClassVar[Mapping[str, str]] = {"n_class": "pairs are compared by their labels"}
 
 
-def supervised_contrast(features: Tensor, label: Tensor, temperature: float) -> Tensor:
-    """Returns the supervised contrastive loss (Khosla et al. 2020, equation 2), without its constant factor.
+class DCHLoss(HashLoss):
+    """Deep Cauchy Hashing (Cao et al. 2018).
 
-    Args:
-        features: Embeddings, [B, D], any floating dtype. The loss normalizes them to length 1.
-        label: Identities, [B] int64.
-        temperature: Divisor of the cosines.
-
-    Returns:
-        Float32 scalar, the mean over rows whose identity has another row; 0 if there are no such rows.
+    Pairs of the same identity and pairs of different identities are weighted, so that the rarer kind of pair
+    counts more.
     """
-    with paddle.amp.auto_cast(enable=False):
-        z = F.normalize(features.astype("float32"), axis=1)
-        others = 1.0 - paddle.eye(z.shape[0])
-        logits = z @ z.t() / temperature
-        logits = logits - logits.detach().max(axis=1, keepdim=True)
-        log_p = logits - (logits.exp() * others).sum(axis=1, keepdim=True).clip(min=1e-30).log()
-        same = (label.unsqueeze(1) == label.unsqueeze(0)).astype("float32") * others
-        count = same.sum(axis=1)
-        cost = -(same * log_p).sum(axis=1) / count.clip(min=1.0)
-        return cost.sum() / (count > 0).astype("float32").sum().clip(min=1.0)
+
+    gamma: Positive = 20.0
+    """Scale parameter of the Cauchy distribution of distances."""
+    quantization: NonNegative = 0.1
+    """Weight of the quantization loss, which grows with the angle between an embedding and the vector of
+    its signs."""
+
+    def build(self, data: ClassStatistics) -> FeatureLoss:
+        """Returns a function of embeddings, [B, D], and identities; see `Loss.build`."""
+        from ppcls.loss.functional.hashing import cauchy_hashing
+
+        return partial(cauchy_hashing, gamma=self.gamma, quantization=self.quantization)
 
 
-def pairwise_cosines(features: Tensor, label: Tensor, margin: float, gamma: float) -> Tensor:
-    """Returns the pair similarity loss with equal weights of all pairs (Sun et al. 2020, equation 1).
+class LCDSHLoss(HashLoss):
+    """Locality-Constrained Deep Supervised Hashing (Zhu & Gao 2017)."""
 
-    The loss of a row is ``softplus(logsumexp(gamma * (s_n + margin)) + logsumexp(-gamma * s_p))``. ``s_p``
-    are its cosines with rows of the same identity, ``s_n`` with rows of other identities.
+    quantization: NonNegative = 3.0
+    """Weight of the quantization loss: the difference between the similarities of embeddings and of their
+    signs."""
 
-    Args:
-        features: Embeddings, [B, D], any floating dtype. The loss normalizes them to length 1.
-        label: Identities, [B] int64.
-        margin: Margin between ``s_p`` and ``s_n``.
-        gamma: Scale of the cosines.
+    def build(self, data: ClassStatistics) -> FeatureLoss:
+        """Returns a function of embeddings, [B, D], and identities; see `Loss.build`."""
+        from ppcls.loss.functional.hashing import locality_constrained
 
-    Returns:
-        Float32 scalar, the mean over the batch. The loss of a row without ``s_p`` or without ``s_n`` is 0.
+        return partial(locality_constrained, quantization=self.quantization)
+
+
+class DSHSDLoss(Loss):
+    """Deep Supervised Hashing based on Stable Distribution (Wu et al. 2019).
+
+    The loss is the cross-entropy of the head, plus a loss of the distances of pairs.
     """
-    with paddle.amp.auto_cast(enable=False):
-        z = F.normalize(features.astype("float32"), axis=1)
-        cosine = z @ z.t()
-        same = (label.unsqueeze(1) == label.unsqueeze(0)).astype("float32")
-        positive = same - paddle.eye(z.shape[0])
-        negative = 1.0 - same
-        far = -1e8
-        near = paddle.logsumexp(-gamma * cosine * positive + far * (1.0 - positive), axis=1)
-        other = paddle.logsumexp(gamma * (cosine + margin) * negative + far * (1.0 - negative), axis=1)
-        return F.softplus(near + other).mean()
 
+    labels: ClassVar[Labels] = "one"
+    alpha: NonNegative = 0.05
+    """Weight of the loss of pairs."""
+    multi_label: Literal[False] = False
+    """Train with several labels per image. Only False is supported."""
 
-def _of_label(positive: Tensor, negative: Tensor, label: Tensor) -> Tensor:
-    return paddle.where(F.one_hot(label, positive.shape[-1]) > 0.5, positive, negative)
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the embeddings and of the logits, in the order of the arguments of the formula."""
+        return (FEATURES, LOGITS)
 
+    def build(self, data: ClassStatistics) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        """Returns a function of embeddings, [B, D], logits, [B, C], and labels; see `Loss.build`."""
+        from ppcls.loss.functional.hashing import stable_distribution
 
-def hard_triplets(features: Tensor, label: Tensor, margin: float, normalize: bool) -> Tensor:
-    """Returns the triplet loss with the hardest triplet of each row (Hermans et al. 2017, equation 5).
-
-    The loss of a row is ``max(0, margin + d_p - d_n)``. ``d_p`` is the Euclidean distance to the farthest row
-    of the same identity, which may be the row itself. ``d_n`` is the distance to the nearest row of another
-    identity. If there is no such row, the loss is 0.
-
-    Args:
-        features: Embeddings, [B, D], any floating dtype.
-        label: Identities, [B] int64.
-        margin: Margin > 0.
-        normalize: Whether to normalize embeddings to length 1 first.
-
-    Returns:
-        Float32 scalar, the mean over the batch.
-    """
-    with paddle.amp.auto_cast(enable=False):
-        z = features.astype("float32")
-        z = F.normalize(z, axis=1) if normalize else z
-        squares = z.square().sum(axis=1, keepdim=True)
-        distance = (squares + squares.t() - 2.0 * (z @ z.t())).clip(min=1e-12).sqrt()
-        same = label.unsqueeze(1) == label.unsqueeze(0)
-        far = paddle.full_like(distance, 1e30)
-        farthest = paddle.where(same, distance, -far).max(axis=1)
-        nearest = paddle.where(same, far, distance).min(axis=1)
-        return F.relu(margin + farthest - nearest).mean()
+        return partial(stable_distribution, alpha=self.alpha)

@@ -1,337 +1,242 @@
-"""Implements losses with trainable layers. Most of them compare layers of two models."""
+"""Losses with trainable layers.
+
+The trainable layers are sublayers of the student, so that the optimizer trains them together with the model
+and checkpoints contain them. Their names, such as ``loss1``, come from `ppcls.loss.base.learned_losses`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import paddle
-from paddle import Tensor, nn
-from paddle.nn import functional as F
+from pydantic import Field, ValidationError, model_validator
+from pydantic_core import InitErrorDetails
+from typing_extensions import Self
 
-from ppcls.config.objectives.embedding import CenterLoss
-from ppcls.config.objectives.layer_losses import AFDLoss, DistillationPairLoss
-from ppcls.config.sections.objective import LossSpec
-from ppcls.errors import UserError
-from ppcls.optimizer.functional import SGD_RATE
+from ppcls.config.base.component import ModelFacts, RunFacts
+from ppcls.config.base.fields import ClassCount, Count, Decay, NonNegative, Positive, problem
+from ppcls.loss.base import ClassStatistics, Criterion
+from ppcls.loss.distillation import DistillationLoss, ModelPairLoss
+from ppcls.loss.embedding import EmbeddingLoss
 from ppcls.outputs import layer_output_name
 
-FeatureShape = tuple[int, int, int]  # [channels, height, width]
+if TYPE_CHECKING:
+    from paddle import nn
+
+    from ppcls.loss.layers import AttentionTransfer, CenterDistance, FeaturePairLoss
+
+LayerShape = tuple[Count, Count, Count]  # [channels, height, width]
 
 
-def learned_losses(losses: Sequence[LossSpec]) -> dict[str, LossSpec]:
-    """Returns the losses that have trainable layers, by name. The name of the second loss is ``loss1``."""
-    return {
-        f"loss{position}": spec for position, spec in enumerate(losses) if getattr(spec, "has_weights", False)
-    }
+class LearnedDistillationLoss(DistillationLoss, abstract=True):
+    """Base class of distillation losses with trainable layers.
 
-
-def build_learned_loss(spec: LossSpec, arch: Any) -> nn.Layer:
-    """Builds the layer of a loss.
-
-    Args:
-        spec: Config of the loss.
-        arch: Config section ``Arch``; a `DistillationModel` if the loss compares models.
-
-    Returns:
-        A `CenterDistance`, or a layer that maps the outputs of a `DistillationNetwork` to the cost per image,
-        [B] float32.
-
-    Raises:
-        TypeError: The loss has no trainable layers.
+    The network for distillation calls the layers in its forward pass, because ranks exchange only the
+    gradients of parameters that the forward pass uses. Its output contains the cost per image, [B].
     """
-    match spec:
-        case CenterLoss():
-            return CenterDistance(spec.num_classes, spec.feat_dim, spec.center_rate)
-        case AFDLoss():
-            student, teacher = (
-                [layer_output_name(name, key) for key in keys]
-                for name, keys in zip(spec.model_name_pair, spec.attention_layers(arch), strict=True)
+
+    has_weights: ClassVar[bool] = True
+
+    def build_term(self, data: ClassStatistics, name: str = "", model: nn.Layer | None = None) -> Criterion:
+        """Returns the mean of the cost per image; see `Loss.build_term`."""
+        return lambda outputs, _: outputs[name].mean()
+
+
+class DistillationPairLoss(LearnedDistillationLoss, ModelPairLoss):
+    """A loss that compares one layer of each model, with additional trainable layers.
+
+    The trainable layers are not part of the student. ``MGDLoss`` removes some channels of the student's
+    features and predicts the teacher's features from the remaining channels (Yang et al. 2022, "Masked
+    Generative Distillation"). ``PEFDLoss`` is one minus the cosine between the teacher's features and the
+    mean of several projections of the student's features (Chen et al. 2022, "Projector Ensemble").
+    """
+
+    base_loss_name: Literal["MGDLoss", "PEFDLoss"]
+    """Loss that compares the layers."""
+    name: str | None = None
+    """Accepted for compatibility with PaddleClas; has no effect."""
+    s_key: str | None = None
+    """Name of the layer of the learner. Set either `s_key` or `s_keys`."""
+    t_key: str | None = None
+    """Name of the layer of the teacher. Set either `t_key` or `t_keys`."""
+    s_keys: tuple[str] | None = None
+    """List with the name of the layer of the learner. Set either `s_key` or `s_keys`."""
+    t_keys: tuple[str] | None = None
+    """List with the name of the layer of the teacher. Set either `t_key` or `t_keys`."""
+    student_channels: Count | None = None
+    """Number of channels of the learner's layer. Set either `student_channels` or `student_channel`."""
+    teacher_channels: Count | None = None
+    """Number of channels of the teacher's layer. Set either `teacher_channels` or `teacher_channel`."""
+    student_channel: Count | None = None
+    """Alias of `student_channels`."""
+    teacher_channel: Count | None = None
+    """Alias of `teacher_channels`."""
+    alpha_mgd: Positive = 1.756
+    """Factor of MGDLoss."""
+    lambda_mgd: Decay = 0.15
+    """Share of the channels that MGDLoss removes, 0 to 1."""
+    num_projectors: Count = 3
+    """Number of projections of PEFDLoss."""
+
+    @property
+    def keys(self) -> tuple[str, str]:
+        """Names of the layers of the learner and of the teacher."""
+        one = self.s_key or (self.s_keys or ("",))[0]
+        other = self.t_key or (self.t_keys or ("",))[0]
+        return one, other
+
+    @property
+    def channels(self) -> tuple[int, int]:
+        """Numbers of channels of the layers of the learner and of the teacher."""
+        one = self.student_channels or self.student_channel
+        other = self.teacher_channels or self.teacher_channel
+        assert one is not None  # by _check_both
+        assert other is not None
+        return one, other
+
+    @model_validator(mode="after")
+    def _check_both(self) -> Self:
+        problems = [
+            problem(f"expected either {name} or {other}, and not both", name)
+            for name, other in (
+                ("s_key", "s_keys"),
+                ("t_key", "t_keys"),
+                ("student_channels", "student_channel"),
+                ("teacher_channels", "teacher_channel"),
             )
-            return AttentionTransfer(student, teacher, spec.s_shapes, spec.t_shapes, spec.qk_dim)
-        case DistillationPairLoss():
-            pairs = [
-                (layer_output_name(one, spec.keys[0]), layer_output_name(other, spec.keys[1]))
-                for one, other in spec.model_name_pairs
-            ]
-            if spec.base_loss_name == "MGDLoss":
-                return MaskedGeneration(pairs, *spec.channels, spec.lambda_mgd, spec.alpha_mgd)
-            return ProjectorEnsemble(pairs, *spec.channels, spec.num_projectors)
-    raise TypeError(f"{spec.kind} has no trainable layers")
-
-
-class CenterDistance(nn.Layer):  # type: ignore[misc]
-    """Computes squared distances between embeddings and the centers of their classes.
-
-    See Wen et al. 2016, equation 2. The centers are trained with plain SGD.
-
-    Attributes:
-        centers: Center of each class, [classes, size], initially from the standard normal distribution.
-
-    Args:
-        classes: Number of classes.
-        size: Length of an embedding.
-        rate: Learning rate of the centers. See `ppcls.optimizer.functional.with_plain_sgd`.
-    """
-
-    def __init__(self, classes: int, size: int, rate: float) -> None:
-        super().__init__()
-        attr = paddle.ParamAttr(initializer=nn.initializer.Normal(), need_clip=False)
-        self.centers = self.create_parameter([classes, size], attr=attr)
-        self.centers.optimize_attr[SGD_RATE] = rate
-
-    def zeros(self, rows: int) -> Tensor:
-        """Returns zeros, [rows] float32, that are computed from the centers, with a gradient of 0."""
-        return (self.centers.sum() * 0.0).expand([rows])
-
-    def forward(self, features: Tensor, label: Tensor) -> Tensor:
-        """Returns the mean distance over the batch, a float32 scalar.
-
-        Args:
-            features: Embeddings, [B, size].
-            label: [B] int64.
-
-        Raises:
-            UserError: The length of the embeddings differs from ``size``.
-        """
-        if features.shape[1] != self.centers.shape[1]:
-            raise UserError(
-                f"Loss.Train: CenterLoss.feat_dim: expected {features.shape[1]}, the length of the features, "
-                f"got {self.centers.shape[1]}"
-            )
-        with paddle.amp.auto_cast(enable=False):
-            return (features.astype("float32") - F.embedding(label, self.centers)).square().sum(axis=1).mean()
-
-
-class FeaturePairLoss(nn.Layer):  # type: ignore[misc]
-    """Base class of losses that sum a cost over pairs of feature maps.
-
-    The second feature map of a pair gets no gradient.
-
-    Args:
-        pairs: Names of the two outputs of each pair.
-        channels: Number of channels of the first output of each pair.
-        other_channels: Number of channels of the second output of each pair.
-    """
-
-    def __init__(self, pairs: Sequence[tuple[str, str]], channels: int, other_channels: int) -> None:
-        super().__init__()
-        self._pairs = tuple(pairs)
-        self._channels = (channels, other_channels)
-
-    def forward(self, outputs: Mapping[str, Tensor]) -> Tensor:
-        """Returns the cost per image, [B] float32.
-
-        Args:
-            outputs: Outputs of the models by name.
-
-        Raises:
-            UserError: An output has another number of channels, or the outputs of a pair differ in height or
-                width.
-        """
-        total: Tensor | float = 0.0
-        for one, other in self._pairs:
-            student = outputs[one]
-            target = outputs[other].detach()
-            for name, feature, channels in zip((one, other), (student, target), self._channels, strict=True):
-                _check_shape(name, feature, [channels, *target.shape[2:]])
-            total = total + self.cost(student, target)
-        return total
-
-    def cost(self, student: Tensor, other: Tensor) -> Tensor:
-        """Returns the cost per image, [B] float32, for feature maps [B, C, H, W] and [B, C', H, W]."""
-        raise NotImplementedError
-
-
-class MaskedGeneration(FeaturePairLoss):
-    """Implements masked generative distillation (Yang et al. 2022, equation 4).
-
-    Random channels of the student's features are masked. Two convolutions then generate the other model's
-    features from them. The cost is the mean squared difference.
-
-    Args:
-        pairs: Names of the two outputs of each pair.
-        channels: Number of channels of the student's features.
-        other_channels: Number of channels of the other model's features.
-        masked: Share of masked channels.
-        factor: Factor of the cost.
-    """
-
-    def __init__(
-        self,
-        pairs: Sequence[tuple[str, str]],
-        channels: int,
-        other_channels: int,
-        masked: float,
-        factor: float,
-    ) -> None:
-        super().__init__(pairs, channels, other_channels)
-        self._masked = masked
-        self._factor = factor
-        self.align = nn.Identity() if channels == other_channels else _conv(channels, other_channels, 1)
-        first = _conv(other_channels, other_channels, 3)
-        second = _conv(other_channels, other_channels, 3)
-        self.generation = nn.Sequential(first, nn.ReLU(), second)
-
-    def cost(self, student: Tensor, other: Tensor) -> Tensor:
-        """Returns the cost per image. See `FeaturePairLoss.cost`."""
-        student = self.align(student)
-        mask = (paddle.rand([*student.shape[:2], 1, 1]) >= self._masked).astype(student.dtype)
-        generated = self.generation(student * mask)
-        with paddle.amp.auto_cast(enable=False):
-            difference = generated.astype("float32") - other.astype("float32")
-            return difference.square().mean(axis=[1, 2, 3]) * self._factor
-
-
-def _conv(in_channels: int, out_channels: int, kernel: int) -> nn.Conv2D:
-    # The paper's code uses the fan-out.
-    initializer = nn.initializer.KaimingNormal(fan_in=out_channels * kernel**2)
-    return nn.Conv2D(in_channels, out_channels, kernel, padding=kernel // 2, weight_attr=initializer)
-
-
-class ProjectorEnsemble(FeaturePairLoss):
-    """Implements the projector ensemble (Chen et al. 2022, equations 5 and 6).
-
-    Several layers project the student's features. The cost is one minus the cosine between the mean of the
-    projections and the other model's features.
-
-    Args:
-        pairs: Names of the two outputs of each pair.
-        channels: Number of channels of the student's features.
-        other_channels: Number of channels of the other model's features.
-        projectors: Number of projections.
-    """
-
-    def __init__(
-        self, pairs: Sequence[tuple[str, str]], channels: int, other_channels: int, projectors: int
-    ) -> None:
-        super().__init__(pairs, channels, other_channels)
-        self.projectors = nn.LayerList([nn.Conv2D(channels, other_channels, 1) for _ in range(projectors)])
-
-    def cost(self, student: Tensor, other: Tensor) -> Tensor:
-        """Returns the cost per image. See `FeaturePairLoss.cost`."""
-        projected = sum(F.relu(project(student)) for project in self.projectors) / len(self.projectors)
-        with paddle.amp.auto_cast(enable=False):
-            one = projected.astype("float32").flatten(1)
-            two = other.astype("float32").flatten(1)
-            return 1.0 - F.cosine_similarity(one, two, axis=1)
-
-
-class LinearNorm(nn.Layer):  # type: ignore[misc]
-    """A linear layer, followed by batch normalization."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(inputs, outputs)
-        self.bn = nn.BatchNorm1D(outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, inputs] to [B, outputs]."""
-        return self.bn(self.linear(x))
-
-
-class AttentionTransfer(nn.Layer):  # type: ignore[misc]
-    """Implements attention-based feature distillation, AFD (Ji, Heo & Park 2021, equations 2 to 6).
-
-    Queries are computed from the channel means of the teacher's layers, and keys from the channel means of
-    the student's layers. The softmax of their products is the weight of each pair of layers. The cost is the
-    weighted sum of the mean squared differences between energies. The energy of a layer is the mean square
-    over channels, normalized to length 1.
-
-    Args:
-        student: Output names of the student's layers.
-        teacher: Output names of the teacher's layers.
-        student_shapes: Shapes of the student's layers.
-        teacher_shapes: Shapes of the teacher's layers.
-        size: Length of a query or key.
-    """
-
-    def __init__(
-        self,
-        student: Sequence[str],
-        teacher: Sequence[str],
-        student_shapes: Sequence[FeatureShape],
-        teacher_shapes: Sequence[FeatureShape],
-        size: int,
-    ) -> None:
-        super().__init__()
-        self._student = tuple(student)
-        self._teacher = tuple(teacher)
-        names = (*student, *teacher)
-        self._shapes = dict(zip(names, (*student_shapes, *teacher_shapes), strict=True))
-        self._sides = [(height, width) for _, height, width in teacher_shapes]
-        self._size = size
-        self.query_layer = nn.LayerList([LinearNorm(shape[0], size) for shape in teacher_shapes])
-        self.key_layer = nn.LayerList([LinearNorm(shape[0], size) for shape in student_shapes])
-        self.bilinear = LinearNorm(size, size * len(teacher_shapes))
-        normal = nn.initializer.XavierNormal()
-        self.p_t, self.p_s = (
-            self.create_parameter([len(names), size], default_initializer=normal)
-            for names in (teacher, student)
-        )
-
-    def forward(self, outputs: Mapping[str, Tensor]) -> Tensor:
-        """Returns the cost per image, [B] float32. The teacher's outputs get no gradient.
-
-        Args:
-            outputs: Outputs of the models by name.
-
-        Raises:
-            UserError: The shape of an output differs from the config.
-        """
-        for name, shape in self._shapes.items():
-            _check_shape(name, outputs[name], shape)
-        student = [outputs[name] for name in self._student]
-        targets = [outputs[name].detach() for name in self._teacher]
-        attention = self._attention(student, targets)  # [B, teacher's layers, student's layers]
-        with paddle.amp.auto_cast(enable=False):
-            energies = {sides: _pooled_energies(student, sides) for sides in set(self._sides)}
-            cost = paddle.zeros([len(student[0])])
-            for position, (target, sides) in enumerate(zip(targets, self._sides, strict=True)):
-                energy = F.normalize(_energy(target).flatten(1), axis=1)
-                difference = (energies[sides] - energy.unsqueeze(1)).square().mean(axis=2)
-                cost = cost + (difference * attention[:, position]).sum(axis=1)
-            return cost
-
-    def _attention(self, student: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:
-        """Returns the weights of pairs, [B, teacher's layers, student's layers] float32.
-
-        The sum over the last axis is 1.
-        """
-        queries = [layer(_means(feature)) for layer, feature in zip(self.query_layer, targets, strict=True)]
-        query = paddle.stack(queries, 1)
-        keys = [
-            F.relu(layer(_means(feature))) for layer, feature in zip(self.key_layer, student, strict=True)
+            if (getattr(self, name) is None) == (getattr(self, other) is None)
         ]
-        key = self.bilinear(paddle.stack(keys, 1).flatten(0, 1))
-        key = key.reshape([-1, len(student), len(targets), self._size])
-        with paddle.amp.auto_cast(enable=False):
-            fit = paddle.einsum("bstq,btq->bts", key.astype("float32"), query.astype("float32"))
-            prior = self.p_t.astype("float32").matmul(self.p_s.astype("float32"), transpose_y=True)
-            return F.softmax((fit + prior) / self._size**0.5, axis=2)
+        if problems:
+            raise ValidationError.from_exception_data("pair", problems)
+        return self
+
+    def layers(self, models: Mapping[str, ModelFacts]) -> Iterator[tuple[str, str]]:
+        """Yields the layer of each model of each pair; see `Loss.layers`."""
+        for pair in self.model_name_pairs:
+            yield from zip(pair, self.keys, strict=True)
+
+    def build_layer(self, models: Mapping[str, ModelFacts]) -> FeaturePairLoss:
+        """Returns a layer that maps the outputs of all models to the cost per image, [B] float32."""
+        from ppcls.loss.layers import MaskedGeneration, ProjectorEnsemble
+
+        learner_key, teacher_key = self.keys
+        pairs = [
+            (layer_output_name(one, learner_key), layer_output_name(other, teacher_key))
+            for one, other in self.model_name_pairs
+        ]
+        if self.base_loss_name == "MGDLoss":
+            return MaskedGeneration(pairs, *self.channels, self.lambda_mgd, self.alpha_mgd)
+        return ProjectorEnsemble(pairs, *self.channels, self.num_projectors)
 
 
-def _check_shape(name: str, feature: Tensor, shape: Sequence[int]) -> None:
-    """Raises `UserError` if the shape of an output is not [B, *shape]."""
-    actual = list(feature.shape[1:])
-    if actual != list(shape):
-        raise UserError(
-            f"Loss.Train: {name} has the shape {actual}, channels first, but the loss expects {list(shape)}; "
-            "correct the shape in the config of the loss, or choose another layer"
+class AFDLoss(LearnedDistillationLoss):
+    """Attention-based feature distillation (Ji et al. 2021), which learns which pairs of layers to compare.
+
+    The trainable layers of the loss are not part of the student. The key ``attention`` of each model, or its
+    ``AttentionModel``, lists the layers.
+    """
+
+    model_name_pair: tuple[str, str] = ("Student", "Teacher")
+    """Pair [learner, teacher] of model names."""
+    student_keys: tuple[Literal["bilinear_key"], Literal["value"]] = ("bilinear_key", "value")
+    """Accepted for compatibility with PaddleClas; has no effect."""
+    teacher_keys: tuple[Literal["query"], Literal["value"]] = ("query", "value")
+    """Accepted for compatibility with PaddleClas; has no effect."""
+    s_shapes: tuple[LayerShape, ...] = Field(min_length=1)
+    """Output shape [channels, height, width] of each layer of the learner."""
+    t_shapes: tuple[LayerShape, ...] = Field(min_length=1)
+    """Output shape [channels, height, width] of each layer of the teacher."""
+    qk_dim: Count = 128
+    """Length of the query and key vectors of the attention. Must equal `qk_dim` of both models."""
+    name: str | None = None
+    """Accepted for compatibility with PaddleClas; has no effect."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of both models."""
+        return self.model_name_pair
+
+    def learners(self, student: str) -> tuple[str, ...]:
+        """Returns the name of the learner; see `Loss.learners`."""
+        return self.model_name_pair[:1]
+
+    def layers(self, models: Mapping[str, ModelFacts]) -> Iterator[tuple[str, str]]:
+        """Yields the layers of both models that their key ``attention`` lists; see `Loss.layers`."""
+        for name, shapes in zip(self.model_name_pair, (self.s_shapes, self.t_shapes), strict=True):
+            model = models[name]
+            if model.attention_size is None:
+                raise ValueError(
+                    f"the model {name} has no layers for this loss; list them in the key 'attention' of this "
+                    "model (Arch.models)"
+                )
+            if len(model.attention_layers) != len(shapes):
+                raise ValueError(
+                    f"expected {len(model.attention_layers)} shapes for {name}, got {len(shapes)}"
+                )
+            if model.attention_size != self.qk_dim:
+                raise ValueError(
+                    f"qk_dim is {self.qk_dim}, but attention.qk_dim of {name} is {model.attention_size}; "
+                    "set both to the same value"
+                )
+            yield from ((name, layer) for layer in model.attention_layers)
+
+    def build_layer(self, models: Mapping[str, ModelFacts]) -> AttentionTransfer:
+        """Returns a layer that maps the outputs of both models to the cost per image, [B] float32."""
+        from ppcls.loss.layers import AttentionTransfer
+
+        learner, teacher = (
+            [layer_output_name(name, layer) for layer in models[name].attention_layers]
+            for name in self.model_name_pair
         )
+        return AttentionTransfer(learner, teacher, self.s_shapes, self.t_shapes, self.qk_dim)
 
 
-def _means(feature: Tensor) -> Tensor:
-    """Returns the mean of each channel, [B, C], of a feature map [B, C, H, W]."""
-    return feature.mean(axis=[2, 3])
+class CenterLoss(EmbeddingLoss):
+    """Center loss (Wen et al. 2016): mean squared distance between embeddings and learned class centers.
 
+    SGD with a constant learning rate updates the centers, independently of the optimizer of the model. Use
+    this loss in `Loss.Train` only, together with a loss of classes.
+    """
 
-def _energy(feature: Tensor) -> Tensor:
-    """Returns the mean square over channels, [B, 1, H, W] float32, of a feature map [B, C, H, W]."""
-    return feature.astype("float32").square().mean(axis=1, keepdim=True)
+    has_weights: ClassVar[bool] = True
+    num_classes: ClassCount
+    """Number of centers. Must equal the number of classes."""
+    feat_dim: Count
+    """Length of the embeddings."""
+    feature_from: Literal["features", "backbone"] = "features"
+    """Vector that the loss uses: the embedding (`features`), or the input of Neck (`backbone`)."""
+    center_rate: NonNegative = 1000.0
+    """Learning rate of the centers. It multiplies the gradient of the weighted loss. To use the rate r with
+    the gradient of the unweighted loss, set `center_rate` to r divided by `weight`."""
 
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Name of the output with the vectors that the loss uses."""
+        return (self.feature_from,)
 
-def _pooled_energies(features: Sequence[Tensor], sides: tuple[int, int]) -> Tensor:
-    """Returns the energies of all features, pooled to ``sides`` and normalized, [B, layers, H * W]."""
-    pooled = [F.adaptive_avg_pool2d(_energy(feature), sides).flatten(1) for feature in features]
-    return F.normalize(paddle.stack(pooled, 1), axis=2)
+    def build_layer(self, models: Mapping[str, ModelFacts]) -> CenterDistance:
+        """Returns a layer that maps embeddings, [B, feat_dim], and labels to the mean distance."""
+        from ppcls.loss.layers import CenterDistance
+
+        return CenterDistance(self.num_classes, self.feat_dim, self.center_rate)
+
+    def build_term(self, data: ClassStatistics, name: str = "", model: nn.Layer | None = None) -> Criterion:
+        """Returns the distance that the sublayer ``name`` of ``model`` computes; see `Loss.build_term`."""
+        return lambda outputs, label: getattr(model, name)(outputs[self.feature_from], label)
+
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        """Yields conflicts with evaluation, mixed precision, and the sizes of the model."""
+        yield from super().problems(facts, part)
+        if part == "Eval":
+            yield problem("supported only in Loss.Train, where the centers are learned; remove it")
+        if part == "Train" and facts.amp_level == "O2":
+            yield problem("the centers need float32; expected AMP.level: O1, got O2")
+        if not facts.embeds or not facts.has_classes:
+            return
+        if self.num_classes != facts.class_num:
+            text = f"expected {facts.class_num}, the value in Arch, got {self.num_classes}"
+            yield problem(text, "num_classes")
+        # The backbone determines the length of its vectors, so that the layer checks it in the first step.
+        if self.feature_from == "features" and self.feat_dim != facts.embedding_size:
+            text = f"expected {facts.embedding_size}, the value in Arch, got {self.feat_dim}"
+            yield problem(text, "feat_dim")

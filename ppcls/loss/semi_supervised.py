@@ -1,58 +1,63 @@
-"""Implements the loss of FixMatch (Sohn et al. 2020).
-
-Confident predictions for weakly augmented images are used as labels of the same images with strong
-augmentation.
-"""
+"""The section ``SSL``: training on labelled and unlabelled images."""
 
 from __future__ import annotations
 
-import paddle
-from paddle import Tensor
-from paddle.nn import functional as F
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar
 
-from ppcls.config.sections.objective import SSL
-from ppcls.loss.build import Criterion
-from ppcls.outputs import Outputs, first_rows, get_logits
+from pydantic_core import InitErrorDetails
+
+from ppcls.config.base.component import RunFacts
+from ppcls.config.base.fields import Fraction, NonNegative, Positive, Section, problem
+from ppcls.loss.base import Criterion
+from ppcls.outputs import first_rows, get_logits
+
+if TYPE_CHECKING:
+    from paddle import Tensor
+
+    from ppcls.outputs import Outputs
 
 
-def with_pseudo_labels(criterion: Criterion, spec: SSL) -> Criterion:
-    """Adds the loss of unlabelled images to a criterion of labelled images.
+class SSL(Section):
+    """Semi-supervised training with DataLoader.UnLabelTrain (FixMatch, Sohn et al. 2020).
 
-    Args:
-        criterion: Loss of labelled images.
-        spec: Config of the loss of unlabelled images.
-
-    Returns:
-        A function of outputs and of B labels. The rows of the outputs are B labelled images, U weak views,
-        and U strong views of the same images.
+    The model predicts the classes of weakly augmented unlabelled images. A confident prediction becomes the
+    label of the strongly augmented view of the same image.
     """
 
-    def semi_supervised(outputs: Outputs, label: Tensor) -> Tensor:
-        loss = criterion(first_rows(outputs, len(label)), label)
-        count = len(label)
-        logits = get_logits(outputs)
-        if len(logits) == count:  # no unlabelled images, for example when speed is measured
-            return loss
-        weak, strong = logits[count:].chunk(2)
-        return loss + spec.weight * pseudo_label_loss(weak, strong, spec.temperature, spec.threshold)
+    ignored: ClassVar[Mapping[str, str]] = {"tempture": "set temperature instead, the right spelling"}
+    threshold: Fraction = 0.95
+    """Smallest probability, 0 to 1, with which a prediction becomes a label."""
+    temperature: Positive = 1.0
+    """Divisor of the logits before the softmax that computes the probability."""
+    weight: NonNegative = 1.0
+    """Factor of the loss of unlabelled images in the total loss."""
 
-    return semi_supervised
+    def build(self, criterion: Criterion) -> Criterion:
+        """Adds the loss of unlabelled images to a criterion of labelled images.
 
+        Args:
+            criterion: Loss of labelled images.
 
-def pseudo_label_loss(weak: Tensor, strong: Tensor, temperature: float, threshold: float) -> Tensor:
-    """Returns the cross-entropy with confident pseudo labels (Sohn et al. 2020, equation 4).
+        Returns:
+            A function of outputs and of B labels. The rows of the outputs are B labelled images, U weak
+            views, and U strong views of the same images.
+        """
+        from ppcls.loss.functional.pseudo_labels import pseudo_label_loss
 
-    Args:
-        weak: Logits of the weak views, [U, C]. They get no gradient.
-        strong: Logits of the strong views, [U, C].
-        temperature: Divisor of the weak logits.
-        threshold: Minimum probability of a class that is used as a label.
+        def semi_supervised(outputs: Outputs, label: Tensor) -> Tensor:
+            loss = criterion(first_rows(outputs, len(label)), label)
+            count = len(label)
+            logits = get_logits(outputs)
+            if len(logits) == count:  # no unlabelled images, for example when speed is measured
+                return loss
+            weak, strong = logits[count:].chunk(2)
+            return loss + self.weight * pseudo_label_loss(weak, strong, self.temperature, self.threshold)
 
-    Returns:
-        Float32 scalar, the sum over confident images, divided by U.
-    """
-    with paddle.amp.auto_cast(enable=False):
-        probability = F.softmax(weak.detach().astype("float32") / temperature, axis=-1)
-        confident = (probability.max(axis=-1) >= threshold).astype("float32")
-        cost = F.cross_entropy(strong.astype("float32"), probability.argmax(axis=-1), reduction="none")
-        return (cost.reshape([-1]) * confident).mean()
+        return semi_supervised
+
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        """Yields the conflict with models other than a single classifier."""
+        if facts.models or facts.embeds:
+            kind = "DistillationModel" if facts.models else "RecModel"
+            yield problem(f"semi-supervised training of a {kind} is not supported; use a single architecture")

@@ -12,7 +12,7 @@ from pydantic_core import InitErrorDetails
 
 from ppcls.config.base.component import RunFacts
 from ppcls.config.base.fields import Bound, Count, Fraction, problem
-from ppcls.config.objectives.distillation import STUDENT
+from ppcls.config.base.tree import STUDENT
 from ppcls.metric.base import AcceptedLabels, DatasetMetric, Metric
 
 if TYPE_CHECKING:
@@ -90,10 +90,10 @@ class DistillationTopkAcc(TopkAcc):
     def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
         """Yields the conflicts of `TopkAcc`, and a model that is unknown or not evaluated."""
         yield from super().problems(facts, part)
-        if not facts.members:
+        if not facts.models:
             yield problem("needs several models; expected Arch.name: DistillationModel")
-        elif self.model_key not in facts.members:
-            known = ", ".join(facts.members)
+        elif self.model_key not in facts.models:
+            known = ", ".join(facts.models)
             yield problem(f"Arch.models has no model {self.model_key!r}; expected {known}")
         elif part == "Eval" and self.model_key != facts.student:
             text = f"only {facts.student!r} is evaluated; expected a loss or metric of only this model"

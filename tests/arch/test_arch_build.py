@@ -9,9 +9,9 @@ from paddle.nn import functional as F
 from paddle.vision import models
 
 from ppcls.arch.build import build_model
-from ppcls.config.sections.model import ALL_OPTIONS
-from ppcls.config.sections.objective import GoogLeNetLoss
+from ppcls.arch.section import ALL_OPTIONS
 from ppcls.loss.build import build_criterion
+from ppcls.loss.classification import GoogLeNetLoss
 from ppcls.registry import ARCHITECTURES, UnknownNameError
 from ppcls.zoo import ZOO
 

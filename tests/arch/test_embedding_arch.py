@@ -16,7 +16,7 @@ from ppcls.arch.embedding import (
     remove_classifier,
 )
 from ppcls.arch.embedding import EmbeddingLinear as Neck
-from ppcls.config.objectives.rec_model import RecModel
+from ppcls.arch.rec_model import RecModel
 from ppcls.engine.core.networks import build_network
 
 
@@ -66,14 +66,13 @@ def test_embedding_network_has_paddleclas_names_and_returns_cosines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layer", "names"),
+    ("neck", "names"),
     [
-        (EmbeddingConvolution, {"conv.weight", "conv.bias"}),
-        (EmbeddingNorm, {"feat_bn.weight", "feat_bn.bias", "feat_bn._mean", "feat_bn._variance"}),
+        (EmbeddingConvolution(6, 6), {"conv.weight", "conv.bias"}),
+        (EmbeddingNorm(6), {"feat_bn.weight", "feat_bn.bias", "feat_bn._mean", "feat_bn._variance"}),
     ],
 )
-def test_necks_have_paddleclas_names(layer, names) -> None:
-    neck = layer(6, 6)
+def test_necks_have_paddleclas_names(neck, names) -> None:
     assert set(neck.state_dict()) == names
     assert neck(paddle.randn([4, 6])).shape == [4, 6]
 

@@ -13,7 +13,6 @@ MULTI_LABEL = (
     "Metric={Train: [AccuracyScore], Eval: [MultiLabelMAP, HammingDistance]}",
     "Infer.PostProcess={name: MultiLabelThreshOutput, threshold: 0.4}",
 )
-WEIGHTED = "Loss.Train=[MultiLabelLoss: {weight_ratio: True}]"
 ONE_LABEL = "Metric.Train=[TopkAcc: {topk: 1}]"
 MIXUP = f"{TRAIN}.dataset.batch_transform_ops=[MixupOperator]"
 O2 = "AMP={level: O2, scale_loss: 128.0}"
@@ -56,27 +55,6 @@ def test_checks_consistent_sections_have_no_problems(overrides: tuple[str, ...])
 @pytest.mark.parametrize(
     ("overrides", "place", "text"),
     [
-        (
-            ("Loss.Train=[CELoss: {class_weight: [1, 2]}]",),
-            "Loss.Train[0].CELoss.class_weight",
-            "10 classes, got 2",
-        ),
-        (
-            ("Loss.Eval=[CELoss: {class_weight: balanced}]",),
-            "Loss.Eval[0].CELoss.class_weight",
-            "in evaluation use a list",
-        ),
-        (
-            ("Loss.Eval=[CELoss: {logit_adjustment: 1}]",),
-            "Loss.Eval[0].CELoss.logit_adjustment",
-            "remove this key",
-        ),
-        (("Loss.Train=[FocalLoss: {alpha: 0.25}]",), "Loss.Train[0].FocalLoss.alpha", "activation: sigmoid"),
-        (
-            (*MULTI_LABEL, "Loss.Train=[FocalLoss]"),
-            "Loss.Train[0].FocalLoss.activation",
-            "expected sigmoid",
-        ),
         (("AMP={}", "Global.device=cpu"), "AMP.dtype", "use bfloat16, or train on a GPU"),
         ((O2, "AMP.min_loss_scaling=256"), "AMP.scale_loss", "expected at least AMP.min_loss_scaling (256)"),
         ((O2, "Optimizer.multi_precision=False"), "Optimizer.multi_precision", "expected True"),
@@ -110,21 +88,10 @@ def test_checks_consistent_sections_have_no_problems(overrides: tuple[str, ...])
         (("Metric.Eval=[TopkAcc, TopkAcc]",), "Metric.Eval[1].TopkAcc", "top1, top5 is reported twice"),
         ((*MULTI_LABEL, "Metric.Train=[MultiLabelMAP]"), "Metric.Train[0].MultiLabelMAP", "to Metric.Eval"),
         (("Metric={Eval: [AccuracyScore]}",), "Metric.Eval[0].AccuracyScore", "expected TopkAcc"),
-        ((*MULTI_LABEL, "Loss.Train=[CELoss]"), "Loss.Train[0].CELoss", "or MultiLabelAsymmetricLoss"),
         (
             (*MULTI_LABEL, "Metric.Train=[TopkAcc: {topk: 1}]"),
             "Metric.Train[0].TopkAcc",
             "expected AccuracyScore",
-        ),
-        (
-            (*MULTI_LABEL, WEIGHTED),
-            "Loss.Train[0].MultiLabelLoss.weight_ratio",
-            f"set {TRAIN}.dataset.label_ratio: True",
-        ),
-        (
-            (WEIGHTED,),
-            "Loss.Train[0].MultiLabelLoss.weight_ratio",
-            "use MultiLabelDataset",
         ),
         (
             ("Infer.PostProcess={name: MultiLabelThreshOutput}",),

@@ -9,23 +9,24 @@ import pytest
 from paths import ROOT
 
 from ppcls.config.base.errors import ConfigError
-from ppcls.config.custom import CustomLoss, CustomTransform, register
+from ppcls.config.base.fields import Section
+from ppcls.config.custom import CustomTransform, register
 from ppcls.config.load import load_config
-from ppcls.config.sections.objective import CELoss
 from ppcls.config.sections.transform import ImageState
 from ppcls.engine.core.hooks import load_hooks
 from ppcls.errors import UserError
+from ppcls.loss import Loss
+from ppcls.loss.classification import CELoss
 from ppcls.registry import LOSSES
 
 CONFIG = ROOT / "configs" / "quickstart.yaml"
 PARTS = """
-from ppcls.config.custom import CustomLoss, register
+from ppcls.loss import Loss
 
-@register
-class ZeroLoss{number}(CustomLoss):
+class ZeroLoss{number}(Loss):
     factor: int = 1
 
-    def build(self):
+    def build(self, data):
         return lambda logits, label: logits.sum() * 0
 """
 
@@ -43,7 +44,7 @@ def test_module_of_the_current_folder_registers_a_loss(folder: Path) -> None:
     overrides = ["Global.import_modules=[zero_parts_1]", "Loss.Train=[ZeroLoss1: {factor: 3}]"]
     for _ in range(2):  # modules are imported once
         (loss,) = load_config(CONFIG, overrides).Loss.Train
-        assert isinstance(loss, CustomLoss)
+        assert isinstance(loss, Loss)
         assert loss.model_dump()["factor"] == 3
     with pytest.raises(ConfigError, match=r"ZeroLoss1\.factr: unknown key; did you mean 'factor'"):
         load_config(CONFIG, [overrides[0], "Loss.Train=[ZeroLoss1: {factr: 3}]"])
@@ -74,10 +75,10 @@ def test_invalid_names_are_reported_at_their_key(override: str, text: str) -> No
 
 
 def test_register_rejects_other_classes_and_repeated_names() -> None:
-    with pytest.raises(TypeError, match="CELoss: expected a subclass of CustomLoss"):
-        register(CELoss)
+    with pytest.raises(TypeError, match="Section: expected a subclass of Loss, DatasetMetric"):
+        register(Section)
     with pytest.raises(ValueError, match="registered twice"):
-        register(type("CELoss", (CustomLoss,), {}))
+        type("CELoss", (Loss,), {})
     assert LOSSES["CELoss"] is CELoss
 
 

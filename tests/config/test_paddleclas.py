@@ -9,16 +9,16 @@ import paddle
 import pytest
 from paddleclas_trees import attributes, plain, retrieving
 
+from ppcls.arch.rec_model import RecModel
 from ppcls.config.base.errors import ConfigError
 from ppcls.config.compat import config_warnings
 from ppcls.config.load import load_config
-from ppcls.config.objectives.embedding import CenterLoss
-from ppcls.config.objectives.rec_model import RecModel
 from ppcls.config.sections.dataset import CustomLabelDataset
 from ppcls.config.sections.infer import MultiLabelThreshOutput, ThreshOutput
 from ppcls.config.sections.sampler import PKSampler, RepeatedAugSampler
 from ppcls.data.transforms.specs.blur import BlurImage
 from ppcls.engine.core.networks import build_network
+from ppcls.loss.learned import CenterLoss
 from ppcls.metric.single_label import TopkAcc
 from ppcls.optimizer.schedules import Piecewise
 

@@ -21,6 +21,7 @@ from small_config import put
 from small_tree import CLASSES, small_tree
 
 from ppcls.arch.build import build_model
+from ppcls.arch.margins import arc_margin
 from ppcls.cli import dataset as dataset_cli
 from ppcls.cli import export as export_cli
 from ppcls.cli import infer as infer_cli
@@ -39,7 +40,6 @@ from ppcls.engine.evaluation.evaluate import build_evaluator
 from ppcls.engine.setup import load_pretrained
 from ppcls.errors import UserError
 from ppcls.loss.build import build_criterion
-from ppcls.loss.embedding import arc_margin
 from ppcls.registry import ARCHITECTURES, TRANSFORMS
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import EvalRecord

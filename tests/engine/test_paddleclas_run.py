@@ -11,10 +11,10 @@ import paddle
 import pytest
 
 from ppcls import fit, load_config
+from ppcls.arch.distillation_model import DistillationModel
+from ppcls.arch.section import Arch
 from ppcls.config.base.yaml import read_yaml
-from ppcls.config.objectives.distillation import DistillationModel
 from ppcls.config.schema import Config
-from ppcls.config.sections.model import Arch
 from ppcls.config.sections.sampler import EqualPixels
 from ppcls.data.sampling.input_size import EqualPixelsOrder
 from ppcls.data.sampling.sampler import ShuffledSampler

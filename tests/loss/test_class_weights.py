@@ -6,15 +6,17 @@ import numpy as np
 import paddle
 import pytest
 
-from ppcls.config.objectives.distillation_losses import DistillationMultiLabelLoss
-from ppcls.config.objectives.multi_label import MultiLabelLoss
-from ppcls.config.sections.objective import CELoss, FocalLoss
 from ppcls.engine.core.build import build_state
+from ppcls.loss.base import ClassCounts, ClassStatistics
 from ppcls.loss.build import build_criterion
-from ppcls.loss.class_weights import ClassCounts, class_weights, count_classes, logit_offsets
+from ppcls.loss.class_weights import count_classes
+from ppcls.loss.classification import CELoss, FocalLoss
+from ppcls.loss.distillation import DistillationMultiLabelLoss
+from ppcls.loss.multi_label import MultiLabelLoss
 
 LABELS = np.array([0] * 6 + [1] * 3 + [3])  # nobody has class 2
 COUNTS = ClassCounts(np.array([6.0, 3.0, 0.0, 1.0]), 10)
+DATA = ClassStatistics(counts=COUNTS)
 RNG = np.random.default_rng(0)
 LOGITS = (3 * RNG.standard_normal((5, 4))).astype("float32")
 LABEL = np.array([0, 3, 1, 1, 2])
@@ -87,27 +89,26 @@ def test_weighted_loss_does_not_depend_on_the_split_into_batches(label):
 
 
 def test_computed_weights_follow_the_class_frequencies():
-    balanced = class_weights(CELoss(class_weight="balanced"), COUNTS)
+    balanced = CELoss(class_weight="balanced").class_weights(DATA)
     np.testing.assert_allclose(balanced[[0, 1, 3]], 10 / 3 / np.array([6, 3, 1]))
     assert balanced[2] == 1.0, "a class without images"
     assert (balanced * COUNTS.positives).sum() == pytest.approx(10), "the mean over images is 1"
-    effective = class_weights(CELoss(class_weight="effective_number", class_weight_beta=0.9), COUNTS)
+    effective = CELoss(class_weight="effective_number", class_weight_beta=0.9).class_weights(DATA)
     numbers = (1 - 0.9 ** np.array([6, 3, 1])) / 0.1
     np.testing.assert_allclose(effective[[1, 3]] / effective[0], numbers[0] / numbers[1:])
     assert (effective * COUNTS.positives).sum() == pytest.approx(10)
     assert (
-        class_weights(CELoss(class_weight="effective_number", class_weight_beta=0.0), COUNTS).tolist()
-        == [1] * 4
+        CELoss(class_weight="effective_number", class_weight_beta=0.0).class_weights(DATA).tolist() == [1] * 4
     )
 
 
 def test_balanced_weights_of_several_labels_are_negatives_by_positives():
-    weights = class_weights(MultiLabelLoss(class_weight="balanced"), COUNTS)
+    weights = MultiLabelLoss(class_weight="balanced").class_weights(DATA)
     np.testing.assert_allclose(weights, [4 / 6, 7 / 3, 1, 9])
     focal = FocalLoss(class_weight="balanced", activation="sigmoid")
-    np.testing.assert_allclose(class_weights(focal, COUNTS), weights)
-    inner = DistillationMultiLabelLoss(model_names=["Student"], class_weight="balanced").loss
-    assert inner.class_weight == "balanced"
+    np.testing.assert_allclose(focal.class_weights(DATA), weights)
+    of_models = DistillationMultiLabelLoss(model_names=["Student"], class_weight="balanced")
+    np.testing.assert_allclose(of_models.class_weights(DATA), weights)
 
 
 def test_counts_are_of_labels_of_both_kinds():
@@ -121,7 +122,7 @@ def test_counts_are_of_labels_of_both_kinds():
 
 def test_logit_adjustment_adds_logarithms_of_frequencies():
     offsets = 0.5 * np.log(np.array([6, 3, 1, 1]) / 10)
-    np.testing.assert_allclose(logit_offsets(CELoss(logit_adjustment=0.5), COUNTS), offsets)
+    np.testing.assert_allclose(CELoss(logit_adjustment=0.5).logit_offsets(DATA), offsets)
     for label, target in targets():
         cost = -(target * log_softmax(LOGITS + offsets)).sum(axis=1).mean()
         assert loss_of(CELoss(logit_adjustment=0.5), label) == pytest.approx(cost)

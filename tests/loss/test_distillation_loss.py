@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from scipy.special import log_expit, log_softmax, rel_entr, softmax
 from scipy.stats import pearsonr
 
-from ppcls.config.objectives.distillation_losses import (
+from ppcls.loss.build import build_criterion
+from ppcls.loss.classification import CELoss
+from ppcls.loss.distillation import (
     DistillationCELoss,
     DistillationDISTLoss,
     DistillationDKDLoss,
@@ -21,9 +23,7 @@ from ppcls.config.objectives.distillation_losses import (
     DistillationSKDLoss,
     DistillationWSLLoss,
 )
-from ppcls.config.objectives.multi_label import MultiLabelLoss
-from ppcls.config.sections.objective import CELoss
-from ppcls.loss.build import build_criterion
+from ppcls.loss.multi_label import MultiLabelLoss
 
 quick = settings(deadline=None, max_examples=30)
 PAIR = [("Student", "Teacher")]

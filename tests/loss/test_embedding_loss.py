@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ppcls.config.objectives.embedding import SupConLoss, TripletLoss, TripletLossV2
-from ppcls.config.objectives.rec_model import ArcMargin, CircleMargin, CosMargin
-from ppcls.config.sections.objective import CELoss
+from ppcls.arch.heads import ArcMargin, CircleMargin, CosMargin
 from ppcls.loss.build import build_criterion
+from ppcls.loss.classification import CELoss
+from ppcls.loss.embedding import SupConLoss, TripletLoss, TripletLossV2
 
 quick = settings(deadline=None, max_examples=30)
 

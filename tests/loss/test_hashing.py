@@ -8,9 +8,9 @@ import numpy as np
 import paddle
 import pytest
 
-from ppcls.config.objectives.embedding import DCHLoss, DSHSDLoss, LCDSHLoss, PairwiseCosface
-from ppcls.config.sections.objective import LossSpec
+from ppcls.loss.base import Loss
 from ppcls.loss.build import build_criterion
+from ppcls.loss.embedding import DCHLoss, DSHSDLoss, LCDSHLoss, PairwiseCosface
 
 RNG = np.random.default_rng(5)
 CODES = RNG.standard_normal((6, 4)).astype("float32")
@@ -19,7 +19,7 @@ LABELS = np.array([0, 1, 1, 2, 0, 1])
 PAIRS = [(i, j) for i in range(6) for j in range(6)]
 
 
-def value(spec: LossSpec, codes: np.ndarray = CODES, labels: np.ndarray = LABELS) -> float:
+def value(spec: Loss, codes: np.ndarray = CODES, labels: np.ndarray = LABELS) -> float:
     outputs = {"features": paddle.to_tensor(codes), "logits": paddle.to_tensor(LOGITS)}
     return float(build_criterion((spec,))(outputs, paddle.to_tensor(labels)))
 

@@ -14,17 +14,12 @@ from hypothesis import strategies as st
 from paddle import nn
 from scipy.special import softmax
 
-from ppcls.config.objectives.distillation import DistillationModel
-from ppcls.config.objectives.embedding import CenterLoss
-from ppcls.config.objectives.layer_losses import (
-    AFDLoss,
-    DistillationDistanceLoss,
-    DistillationPairLoss,
-    DistillationRKDLoss,
-)
+from ppcls.arch.distillation_model import DistillationModel
 from ppcls.errors import UserError
+from ppcls.loss.base import learned_losses
 from ppcls.loss.build import build_criterion
-from ppcls.loss.learned import build_learned_loss, learned_losses
+from ppcls.loss.layer_distillation import DistillationDistanceLoss, DistillationRKDLoss
+from ppcls.loss.learned import AFDLoss, CenterLoss, DistillationPairLoss
 from ppcls.outputs import layer_output_name
 
 quick = settings(deadline=None, max_examples=25)
@@ -137,7 +132,7 @@ def both(own, other):
 
 def test_mgd_loss_equals_formula():
     paddle.seed(0)
-    layer = build_learned_loss(pair("MGDLoss", lambda_mgd=0.0), arch=None)
+    layer = pair("MGDLoss", lambda_mgd=0.0).build_layer({})
     own, other = paddle.randn([5, 3, 4, 4]), paddle.randn([5, 4, 4, 4])
     own.stop_gradient = False
     cost = layer(both(own, other))
@@ -155,7 +150,7 @@ def test_mgd_loss_equals_formula():
 def test_mgd_loss_masks_random_channels():
     paddle.seed(0)
     seen = []
-    layer = build_learned_loss(pair("MGDLoss", lambda_mgd=0.25, student_channels=4), arch=None)
+    layer = pair("MGDLoss", lambda_mgd=0.25, student_channels=4).build_layer({})
     layer.generation.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     layer(both(paddle.ones([500, 4, 2, 2]), paddle.ones([500, 4, 2, 2])))
     masked = seen[0].numpy()
@@ -166,7 +161,7 @@ def test_mgd_loss_masks_random_channels():
 
 def test_pefd_loss_equals_cosine_of_projections():
     paddle.seed(0)
-    layer = build_learned_loss(pair("PEFDLoss", num_projectors=2), arch=None)
+    layer = pair("PEFDLoss", num_projectors=2).build_layer({})
     assert len(layer.projectors) == 2
     own, other = paddle.randn([5, 3, 1, 1]), paddle.randn([5, 4, 1, 1])
     mean = sum(np.maximum(each(own).numpy(), 0) for each in layer.projectors).reshape(5, 4) / 2
@@ -215,7 +210,7 @@ def test_afd_loss_attention_equals_paddleclas():
     file.loader.exec_module(theirs)  # only this file: the package needs more
     spec, arch = attending()
     paddle.seed(0)
-    ours = build_learned_loss(spec, arch)
+    ours = spec.build_layer(arch.model_facts)
     shapes = {"t_shapes": TEACHER}
     query = theirs.LinearTransformTeacher(qk_dim=8, keys=["c", "d", "e"], **shapes)
     key = theirs.LinearTransformStudent(qk_dim=8, keys=["a", "b"], s_shapes=STUDENT, **shapes)
@@ -245,7 +240,7 @@ def test_afd_loss_attention_equals_paddleclas():
 
 def test_afd_loss_gets_gradients():
     spec, arch = attending()
-    layer = build_learned_loss(spec, arch)
+    layer = spec.build_layer(arch.model_facts)
     outputs = {}
     for name, keys, shapes in (("Student", "ab", STUDENT), ("Teacher", "cde", TEACHER)):
         for key, shape in zip(keys, shapes, strict=True):
@@ -260,7 +255,7 @@ def test_afd_loss_gets_gradients():
 def test_center_loss_equals_its_formula() -> None:
     spec = CenterLoss(num_classes=3, feat_dim=4, feature_from="backbone", weight=0.5)
     model = nn.Layer()
-    model.loss0 = build_learned_loss(spec, None)
+    model.loss0 = spec.build_layer({})
     rng = np.random.default_rng(0)
     x, label = rng.standard_normal((5, 4)).astype("float32"), np.array([0, 2, 2, 1, 0])
     tensor = paddle.to_tensor(x, stop_gradient=False)
@@ -276,6 +271,6 @@ def test_center_loss_equals_its_formula() -> None:
 
 
 def test_center_loss_of_another_length_is_an_error() -> None:
-    layer = build_learned_loss(CenterLoss(num_classes=3, feat_dim=4), None)
+    layer = CenterLoss(num_classes=3, feat_dim=4).build_layer({})
     with pytest.raises(UserError, match=r"CenterLoss\.feat_dim: expected 6, .* got 4"):
         layer(paddle.zeros([2, 6]), paddle.zeros([2], "int64"))

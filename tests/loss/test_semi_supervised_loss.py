@@ -6,9 +6,10 @@ import numpy as np
 import paddle
 import pytest
 
-from ppcls.config.sections.objective import SSL, CELoss
 from ppcls.loss.build import build_criterion
-from ppcls.loss.semi_supervised import pseudo_label_loss, with_pseudo_labels
+from ppcls.loss.classification import CELoss
+from ppcls.loss.functional.pseudo_labels import pseudo_label_loss
+from ppcls.loss.semi_supervised import SSL
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -36,7 +37,7 @@ def test_loss_of_unlabelled_rows_is_added_to_that_of_labelled_ones() -> None:
     paddle.seed(1)
     logits, label = paddle.randn([3 + 2 * 4, 5]), paddle.to_tensor([0, 4, 2])
     plain = build_criterion((CELoss(),))
-    criterion = with_pseudo_labels(plain, SSL(threshold=0.0, weight=0.5))
+    criterion = SSL(threshold=0.0, weight=0.5).build(plain)
     unlabelled = pseudo_label_loss(logits[3:7], logits[7:], 1.0, 0.0)
     assert float(criterion(logits, label)) == pytest.approx(
         float(plain(logits[:3], label)) + 0.5 * float(unlabelled), rel=1e-6

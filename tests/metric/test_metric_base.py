@@ -9,7 +9,7 @@ import paddle
 import pytest
 from quickstart import problems
 
-from ppcls.config.base.component import RunFacts
+from ppcls.config.base.component import ModelFacts, RunFacts
 from ppcls.config.load import load_config
 from ppcls.metric.base import DatasetMetric, Metric
 from ppcls.metric.build import CountMetric, GatheredMetric, Rows, build_metrics
@@ -112,7 +112,7 @@ FACTS = RunFacts(
     epochs=1,
     evaluates=True,
     retrieval=False,
-    members=("Teacher", "Student"),
+    models={"Teacher": ModelFacts(trainable=False), "Student": ModelFacts(trainable=True)},
     student="Student",
     labels={"Train": "one", "Eval": "one"},
     datasets={"Train": "ImageNetDataset", "Eval": "ImageNetDataset"},
@@ -120,19 +120,19 @@ FACTS = RunFacts(
 
 
 @pytest.mark.parametrize(
-    ("model", "part", "members", "text"),
+    ("model", "part", "models", "text"),
     [
-        ("Student", "Eval", FACTS.members, None),
-        ("Teacher", "Train", FACTS.members, None),
-        ("Teacher", "Eval", FACTS.members, "only 'Student' is evaluated"),
-        ("Other", "Train", FACTS.members, "Arch.models has no model 'Other'; expected Teacher, Student"),
-        ("Student", "Train", (), "needs several models; expected Arch.name: DistillationModel"),
+        ("Student", "Eval", FACTS.models, None),
+        ("Teacher", "Train", FACTS.models, None),
+        ("Teacher", "Eval", FACTS.models, "only 'Student' is evaluated"),
+        ("Other", "Train", FACTS.models, "Arch.models has no model 'Other'; expected Teacher, Student"),
+        ("Student", "Train", {}, "needs several models; expected Arch.name: DistillationModel"),
     ],
 )
 def test_metric_of_one_model_needs_a_model_that_is_evaluated(
-    model: str, part: str, members: tuple[str, ...], text: str | None
+    model: str, part: str, models: dict[str, ModelFacts], text: str | None
 ) -> None:
-    facts = RunFacts(**{**vars(FACTS), "members": members})
+    facts = RunFacts(**{**vars(FACTS), "models": models})
     metric = DistillationTopkAcc(model_key=model)
     assert isinstance(metric.build(10, PLAIN_SEARCH), CountMetric)
     messages = [str(each["type"]) for each in metric.problems(facts, part)]

@@ -12,7 +12,6 @@ from paddle import nn, optimizer
 from small_tree import small_tree
 
 from ppcls.config.load import validate
-from ppcls.config.sections.objective import CELoss
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.sampling.order import Cursor, Order
 from ppcls.data.sampling.sampler import SequentialSampler, ShuffledSampler
@@ -24,6 +23,7 @@ from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import train_step
 from ppcls.engine.evaluation.evaluate import EvalResult, Evaluator
 from ppcls.loss.build import build_criterion
+from ppcls.loss.classification import CELoss
 from ppcls.metric.build import build_metrics
 from ppcls.metric.single_label import TopkAcc
 from ppcls.optimizer.state import master_weights

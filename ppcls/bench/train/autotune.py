@@ -18,12 +18,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from ppcls.arch.section import Arch
 from ppcls.bench.measure.processes import MeasuringProcess, worker_command
 from ppcls.bench.measure.runner import MeasurementFailed, Sample
 from ppcls.bench.train.tasks import CHECKED_UPDATES, TrainTask
 from ppcls.config.load import dump_config
 from ppcls.config.schema import Config
-from ppcls.config.sections.model import Arch
 from ppcls.data.index.read import read_index
 from ppcls.files import read_regular, write_text
 from ppcls.runtime.hardware import Card

@@ -11,11 +11,11 @@ import paddle
 
 from ppcls.arch.build import build_model
 from ppcls.arch.cost import measure as measure_cost
+from ppcls.arch.distillation_model import DistillationModel
 from ppcls.bench.measure.usage import UsageMeter
 from ppcls.bench.train.tasks import TrainTask
 from ppcls.bench.train.variants import Inspection
 from ppcls.bench.train.workloads import Workload, bare_workload, image_shape, our_workload
-from ppcls.config.objectives.distillation import DistillationModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.transform import check_chain
 from ppcls.engine.core.networks import build_network

@@ -1,7 +1,7 @@
 """The base class of components, and what their rules may know about the rest of the run.
 
 Decisions:
-- A component is one class. Its fields are its keys in YAML, its validators and `Component.problems` are its
+- A component is one class. Its fields are its keys in YAML, its validators and `Section.problems` are its
   rules, and ``build`` makes the object that runs. Built-in components and users' own share the base classes.
 - A subclass registers itself. There is no table of names, so a new component is one class in one file.
 - Paddle is imported inside ``build``, because a config is checked before Paddle is imported: Paddle reads the
@@ -12,7 +12,7 @@ Decisions:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -23,6 +23,23 @@ from ppcls.registry import Registry
 
 LabelsPerImage = Literal["one", "several"]
 Location: TypeAlias = tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """One of the models of a `DistillationModel`.
+
+    Attributes:
+        trainable: Whether the model is trained; a frozen model is a teacher.
+        layers: Names of the layers whose outputs losses can use.
+        attention_layers: Names of the layers that `AFDLoss` compares.
+        attention_size: Length of the query and key vectors of `AFDLoss`; None if the model lists no layers.
+    """
+
+    trainable: bool
+    layers: tuple[str, ...] = ()
+    attention_layers: tuple[str, ...] = ()
+    attention_size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -37,10 +54,15 @@ class RunFacts:
         retrieval: Whether the evaluation compares embeddings.
         amp_level: Level of mixed precision; None without mixed precision.
         has_classes: Whether the model returns the logits of classes. A RecModel without a Head does not.
-        members: Names of the models of a `DistillationModel`; empty for other models.
+        embeds: Whether the model returns embeddings, like a RecModel.
+        embedding_size: Length of an embedding; None if the backbone determines it, or without embeddings.
+        trained_outputs: Names of the model outputs that the losses of training use, such as ``logits``.
+        models: The models of a `DistillationModel`, by name; empty for other models.
         student: Name of the model of a `DistillationModel` that is evaluated; "" for other models.
         labels: Number of labels per image of each data set, by its key, such as ``Train`` or ``Eval.Query``.
         datasets: Kind of each data set, such as ``ImageNetDataset``, by the same keys.
+        label_shares: Keys of the data sets that compute the share of images that have each class.
+        random_labels: Keys of the data sets whose labels a random transform determines.
     """
 
     class_num: int
@@ -50,10 +72,15 @@ class RunFacts:
     retrieval: bool
     amp_level: Literal["O1", "O2"] | None = None
     has_classes: bool = True
-    members: tuple[str, ...] = ()
+    embeds: bool = False
+    embedding_size: int | None = None
+    trained_outputs: frozenset[str] = frozenset()
+    models: Mapping[str, ModelFacts] = field(default_factory=dict)
     student: str = ""
     labels: dict[str, LabelsPerImage] = field(default_factory=dict)
     datasets: dict[str, str] = field(default_factory=dict)
+    label_shares: frozenset[str] = frozenset()
+    random_labels: frozenset[str] = frozenset()
 
 
 class Component(Spec):
@@ -88,29 +115,11 @@ class Component(Spec):
             for name in (cls.__name__, *cls.__dict__.get("aliases", ())):
                 cls.registry.register(name, cls)
 
-    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
-        """Yields the conflicts of this component with other sections, relative to the component.
 
-        Args:
-            facts: What the component may know about the run.
-            part: Keys between the section of the config and the component, such as ``Train`` for
-                ``Loss.Train``, ``Eval.Query`` for ``DataLoader.Eval.Query.sampler``, and "" for
-                ``Optimizer``.
-        """
-        yield from ()
+def find_sections(section: Section, loc: Location = ()) -> Iterator[tuple[Location, str, Section]]:
+    """Yields each section in a section: its location, ``part`` and the section itself.
 
-    def warnings(self, facts: RunFacts, part: str) -> Iterator[str]:
-        """Yields a line for each key that has no effect in this run, or a limited one.
-
-        A line starts with the key. See `problems` for the arguments.
-        """
-        yield from ()
-
-
-def find_components(section: Section, loc: Location = ()) -> Iterator[tuple[Location, str, Component]]:
-    """Yields each component in a section and in its subsections: location, ``part`` and component.
-
-    See `Component.problems` for ``part``.
+    See `Section.problems` for ``part``.
 
     Args:
         section: A section of the config.
@@ -124,14 +133,13 @@ def find_components(section: Section, loc: Location = ()) -> Iterator[tuple[Loca
             items = [((*loc, key, position, item.kind), item) for position, item in specs]
             part = (*loc, key)[1:]
         for where, item in items:
-            if isinstance(item, Component):
-                yield where, ".".join(map(str, part)), item
             if isinstance(item, Section):
-                yield from find_components(item, where)
+                yield where, ".".join(map(str, part)), item
+                yield from find_sections(item, where)
 
 
-def component_problems(section: Section, facts: RunFacts) -> Iterator[InitErrorDetails]:
-    """Yields the `Component.problems` of all components in a config."""
-    for loc, part, component in find_components(section):
-        for error in component.problems(facts, part):
+def section_problems(section: Section, facts: RunFacts) -> Iterator[InitErrorDetails]:
+    """Yields the `Section.problems` of all sections in a config."""
+    for loc, part, item in find_sections(section):
+        for error in item.problems(facts, part):
             yield {**error, "loc": (*loc, *error.get("loc", ()))}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import reprlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 from pydantic import (
     AfterValidator,
@@ -23,6 +23,9 @@ from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCu
 from typing_extensions import Self
 
 from ppcls.registry import Registry, UnknownNameError, suggest
+
+if TYPE_CHECKING:
+    from ppcls.config.base.component import RunFacts
 
 MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _QUOTIENT = re.compile(r"\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*/\s*([\d.]+(?:[eE][-+]?\d+)?)\s*")
@@ -131,6 +134,24 @@ class Section(BaseModel):
     def ignored_keys(self) -> tuple[str, ...]:
         """Keys of `ignored` that the config contains."""
         return self._ignored_keys
+
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        """Yields the conflicts of this section with other sections, located relative to this section.
+
+        Args:
+            facts: What the rules may know about the run.
+            part: Keys between the section of the config and this section, such as ``Train`` for
+                ``Loss.Train``, ``Eval.Query`` for ``DataLoader.Eval.Query.sampler``, and "" for
+                ``Optimizer``.
+        """
+        yield from ()
+
+    def warnings(self, facts: RunFacts, part: str) -> Iterator[str]:
+        """Yields a line for each key that has no effect in this run, or a limited one.
+
+        A line starts with the key. See `problems` for the arguments.
+        """
+        yield from ()
 
     @classmethod
     def _hint(cls, key: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 Tree = dict[str, Any]
+STUDENT = "Student"  # default name of the model that distillation trains and evaluates, as in PaddleClas
 
 
 def node_at(tree: Any, path: str) -> Any:

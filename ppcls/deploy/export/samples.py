@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.config.objectives.rec_model import RecModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.loader import Split
 from ppcls.data.images.paths import find_images
@@ -93,9 +92,7 @@ def read_split(config: Config, split: Split | None, key: str) -> ImageSamples:
     """
     if split is None:
         raise UserError(f"the config has no DataLoader.{key}")
-    index = read_index(
-        split.dataset, None if isinstance(config.Arch.inferred, RecModel) else config.Arch.class_num
-    )
+    index = read_index(split.dataset, None if config.Arch.embeds else config.Arch.class_num)
     readers = [_SampleReader(index.read, position) for position in range(len(index))]
     return ImageSamples(str(index.source), index.labels, readers)
 

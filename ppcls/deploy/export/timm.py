@@ -6,8 +6,8 @@ from pathlib import Path
 
 import safetensors.numpy
 
+from ppcls.arch.section import Arch
 from ppcls.config.schema import Config
-from ppcls.config.sections.model import Arch
 from ppcls.engine.core.networks import build_network, read_inferred
 from ppcls.errors import UserError
 from ppcls.files import atomic_write

@@ -18,7 +18,6 @@ from typing_extensions import Self
 from ppcls.config.base.errors import ConfigError, describe_problems
 from ppcls.config.base.fields import MAX_SIDE, Bound, Count, Fraction, Positive, Section
 from ppcls.config.base.yaml import dump_yaml, read_description_yaml
-from ppcls.config.objectives.rec_model import RecModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.dataset import FixedChain
 from ppcls.config.sections.infer import Infer, MultiLabelThreshOutput, ScoreOutput, ThreshOutput, Topk
@@ -373,7 +372,7 @@ def describe_model(
         "Output": {"shape": [-1, arch.class_num], "dtype": "float32"},
         "PostProcess": None,
     }
-    if isinstance(arch.inferred, RecModel):
+    if arch.embeds:
         tree["Output"] |= {"shape": [-1, arch.inferred.embedding_size or -1], "activation": "l2_norm"}
     else:
         tree["Output"] |= {"activation": settings.PostProcess.activation, "temperature": temperature}

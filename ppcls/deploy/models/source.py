@@ -16,7 +16,6 @@ from ppcls.config.base.fields import Section
 from ppcls.config.base.overrides import Overrides, read_overrides
 from ppcls.config.base.tree import node_at
 from ppcls.config.load import ConfigSource, load_config
-from ppcls.config.objectives.rec_model import RecModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.infer import Infer
 from ppcls.config.sections.loader import Dali
@@ -289,7 +288,7 @@ def _trained_source(
         )
     if file is None:
         file = next((path for folder in folders if (path := _find_names(folder))), None)
-    embeds = isinstance(config.Arch.inferred, RecModel)
+    embeds = config.Arch.embeds
     names = read_class_names(file, config.Arch.class_num) if file is not None and not embeds else None
     settings = need_infer(config)
     split = next(iter(config.DataLoader.evaluated.values()), None)

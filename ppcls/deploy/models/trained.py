@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.embedding import FEATURES, EmbeddingNetwork
+from ppcls.arch.embedding import EmbeddingNetwork
 from ppcls.arch.fuse import fuse
 from ppcls.arch.kernels.errors import KernelsUnavailableError
 from ppcls.arch.layers.reparameterize import reparameterize
@@ -27,7 +27,7 @@ from ppcls.engine.cuda_graph.graph import STREAM_LOCK, GraphCapture
 from ppcls.engine.cuda_graph.graphed_forward import GraphedForward
 from ppcls.engine.evaluation.forward import Forward, run_model
 from ppcls.errors import UserError
-from ppcls.outputs import Outputs, map_outputs
+from ppcls.outputs import FEATURES, Outputs, map_outputs
 from ppcls.runtime.start import Runtime
 from ppcls.weights.files import fill_model, non_finite_names
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import paddle
 from paddle import nn
 
+from ppcls.arch.distillation_model import DistillationModel
 from ppcls.arch.fuse import fuse
 from ppcls.arch.kernels.errors import KernelsUnavailableError
-from ppcls.config.objectives.distillation import DistillationModel
-from ppcls.config.sections.model import Arch
+from ppcls.arch.section import Arch
 from ppcls.data.build import add_unlabelled, build_loader
 from ppcls.data.index.protocol import positive_rates
 from ppcls.data.loaders.batch import Loader
@@ -27,7 +27,6 @@ from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
 from ppcls.loss.build import build_criterion
 from ppcls.loss.class_weights import count_classes
-from ppcls.loss.semi_supervised import with_pseudo_labels
 from ppcls.metric.build import build_metrics
 from ppcls.optimizer.base import Optimizer
 from ppcls.optimizer.build import build_optimizer
@@ -87,7 +86,7 @@ def build_state(
     counts = count_classes(losses, loader.index.labels, config.Arch.class_num)
     criterion = build_criterion(losses, positive_rates(loader.index), config.Arch.margins, counts, model)
     if config.SSL is not None:
-        criterion = with_pseudo_labels(criterion, config.SSL)
+        criterion = config.SSL.build(criterion)
     ema = None
     if config.EMA is not None:
         masters = master_weights(optimizer, model)

@@ -18,7 +18,7 @@ import paddle
 from paddle import nn
 
 from ppcls.arch.layers.norm_act import expect_float16
-from ppcls.config.sections.model import Arch
+from ppcls.arch.section import Arch
 from ppcls.engine.core.settings import AMP, ExecutionSettings
 from ppcls.errors import UserError
 from ppcls.runtime.paddle_import import stop_cudnn_search

@@ -4,41 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from paddle import ParamAttr, nn
+from paddle import nn
 
-from ppcls.arch import embedding
 from ppcls.arch.build import build_model
 from ppcls.arch.distillation import DistillationNetwork, attach_to_student
-from ppcls.arch.embedding import CosineHead, remove_classifier
+from ppcls.arch.distillation_model import DistillationModel
+from ppcls.arch.embedding import EmbeddingNetwork, remove_classifier
+from ppcls.arch.heads import NeckOrHead
 from ppcls.arch.layers.feature_extractor import FeatureExtractor, FeatureLayerError
 from ppcls.arch.layers.ml_decoder import replace_head
-from ppcls.config.objectives.distillation import DistillationModel
-from ppcls.config.objectives.distillation_losses import DistillationLossSpec
-from ppcls.config.objectives.rec_model import (
-    BNNeck,
-    HeadSpec,
-    LayerAttributes,
-    MarginHead,
-    Parameter,
-    RecModel,
-    SizedNeck,
-    Tanh,
-    VehicleNeck,
-)
-from ppcls.config.sections.model import Arch
+from ppcls.arch.rec_model import RecModel
+from ppcls.arch.section import Arch
 from ppcls.engine.core.precision import build_precision
 from ppcls.engine.core.settings import AMP
 from ppcls.errors import UserError
-from ppcls.loss.learned import CenterDistance, build_learned_loss, learned_losses
+from ppcls.loss.base import Loss, learned_losses
 from ppcls.weights.files import Arrays, fill_model, read_weights, start_from
 
 if TYPE_CHECKING:
     from ppcls.config.schema import Config
 
 AnyArch = Arch | RecModel | DistillationModel
-Losses = Sequence[Any]  # specs of Loss.Train or Loss.Eval
+Losses = Sequence[Loss]
 
 
 def build_arch(arch: Arch) -> nn.Layer:
@@ -76,43 +65,24 @@ def _build_embedding(arch: RecModel, pretrained: bool) -> nn.Layer:
             size = remove_classifier(backbone)
         except ValueError as error:
             raise UserError(f"Arch.Backbone: {error}; choose another architecture") from None
-    neck: nn.Layer | None = None
+    neck = None
     head = None
-    if isinstance(arch.Neck, Tanh):
-        neck = nn.Tanh()
-    elif arch.Neck is not None:
+    if arch.Neck is not None:
         neck = _build_head("Neck", arch.Neck, size)
-        size = arch.Neck.class_num
+        size = arch.Neck.output_size or size
     if arch.Head is not None:
         head = _build_head("Head", arch.Head, size)
-    return embedding.EmbeddingNetwork(backbone, neck, head, size)
+    return EmbeddingNetwork(backbone, neck, head, size)
 
 
-_LAYERS = {VehicleNeck: embedding.EmbeddingConvolution, BNNeck: embedding.EmbeddingNorm}
-
-
-def _build_head(name: str, spec: HeadSpec | SizedNeck, size: int) -> nn.Layer:
-    if spec.embedding_size != size:
+def _build_head(name: str, section: NeckOrHead, size: int) -> nn.Layer:
+    """Builds a neck or head, and checks that it accepts vectors of length ``size``."""
+    if section.input_size not in (None, size):
         raise UserError(
-            f"Arch.{name}.embedding_size: expected {size}, the size of the layer's input, got "
-            f"{spec.embedding_size}"
+            f"Arch.{name}.{section.input_key}: expected {size}, the size of the layer's input, got "
+            f"{section.input_size}"
         )
-    usual = CosineHead if isinstance(spec, MarginHead) else embedding.EmbeddingLinear
-    attributes = {}
-    if isinstance(spec, LayerAttributes):
-        attributes = {"weight_attr": _attribute(spec.weight_attr), "bias_attr": _attribute(spec.bias_attr)}
-    return _LAYERS.get(type(spec), usual)(size, spec.class_num, **attributes)
-
-
-def _attribute(spec: Parameter | Literal[False] | None) -> ParamAttr | Literal[False] | None:
-    """Returns the initializer and learning rate of a parameter as Paddle's ``ParamAttr``."""
-    if spec is None or spec is False:
-        return spec
-    initial = spec.initializer
-    if initial is not None:
-        arguments = initial.model_dump(exclude={"name"}, exclude_none=True)
-        initial = getattr(nn.initializer, initial.name)(**arguments)
-    return ParamAttr(initializer=initial, learning_rate=spec.learning_rate)
+    return section.build()
 
 
 def join_beside(student: nn.Layer, arch: AnyArch, losses: Losses) -> None:
@@ -131,15 +101,18 @@ def join_beside(student: nn.Layer, arch: AnyArch, losses: Losses) -> None:
             if source is not None:
                 start_from(peer, read_weights(Path(source)), source)
             beside[name] = peer
-    for name, spec in learned_losses(losses).items():
-        beside[name] = build_learned_loss(spec, arch)
+    learned = learned_losses(losses)
+    for name, loss in learned.items():
+        beside[name] = loss.build_layer(arch.model_facts)
     for name, layer in beside.items():
         try:
             attach_to_student(student, name, layer)
-            if isinstance(layer, CenterDistance):
-                student.losses = (*student.losses, name)
         except ValueError as error:
             raise UserError(f"Arch.models: {error}") from None
+    # The network for distillation calls the layers of its losses. Other losses need the embedding network to
+    # use their parameters in its forward pass; see `EmbeddingNetwork.losses`.
+    if alone := [name for name, loss in learned.items() if not loss.multi_model]:
+        student.losses = (*student.losses, *alone)
 
 
 def build_distilling(
@@ -170,16 +143,16 @@ def build_distilling(
             extractors[name] = FeatureExtractor(model, layers[name], arch.data_format)
         except FeatureLayerError as error:
             raise UserError(f"Arch.models: {name}: {error}") from None
-    learned = learned_losses(losses).items()
-    names = [name for name, spec in learned if isinstance(spec, DistillationLossSpec)]
+    names = [name for name, loss in learned_losses(losses).items() if loss.multi_model]
     return DistillationNetwork(arch.student, student, extractors, arch.peers, names, contexts)
 
 
 def _loss_layers(arch: DistillationModel, losses: Losses) -> dict[str, list[str]]:
     """Returns the layers of each model whose outputs the losses use."""
     layers: dict[str, list[str]] = {name: [] for name in arch.members}
-    for spec in losses:
-        for name, layer in spec.layers(arch) if isinstance(spec, DistillationLossSpec) else ():
+    facts = arch.model_facts
+    for loss in losses:
+        for name, layer in loss.layers(facts):
             if layer not in layers[name]:
                 layers[name].append(layer)
     return layers

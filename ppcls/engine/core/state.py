@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # only for annotations: the training step must not import the
     from ppcls.engine.core.ema import Ema
     from ppcls.engine.core.gradients import GradientStore
     from ppcls.engine.core.precision import Precision
-    from ppcls.loss.build import Criterion
+    from ppcls.loss.base import Criterion
     from ppcls.metric.build import Metrics
     from ppcls.optimizer.plateau import Plateau
     from ppcls.runtime.start import Runtime

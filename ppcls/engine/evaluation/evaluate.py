@@ -21,7 +21,8 @@ from ppcls.engine.core.settings import RetrievalSettings
 from ppcls.engine.evaluation.forward import EvalForward, Forward, run_model
 from ppcls.engine.evaluation.outcomes import OutcomeCollector, append_rows
 from ppcls.errors import UserError
-from ppcls.loss.build import Criterion, build_criterion
+from ppcls.loss.base import Criterion, Loss
+from ppcls.loss.build import build_criterion
 from ppcls.metric.build import Metrics, Rows, build_metrics
 from ppcls.metric.functional.retrieval import Search
 from ppcls.outputs import Outputs, get_logits, zero_loss
@@ -220,9 +221,9 @@ def _search(settings: RetrievalSettings) -> Search:
     )
 
 
-def _criterion_on_embeddings(losses: Sequence[Any]) -> Criterion:
+def _criterion_on_embeddings(losses: Sequence[Loss]) -> Criterion:
     """Returns a criterion of the losses that use only embeddings. Without such losses, it returns 0."""
-    losses = tuple(spec for spec in losses if spec.on_embeddings)
+    losses = tuple(loss for loss in losses if loss.on_embeddings)
     return build_criterion(losses) if losses else lambda outputs, _label: zero_loss(outputs)
 
 

@@ -6,7 +6,6 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.config.objectives.rec_model import RecModel
 from ppcls.config.schema import Config
 from ppcls.config.sections.loader import Split
 from ppcls.data.transforms.views import ImageViews, ViewKind, transforms_for_views
@@ -50,7 +49,7 @@ def config_for_views(config: Config, kind: ViewKind) -> Config:
         UserError: The model returns embeddings, or the views do not support the transforms of the config.
     """
     split = config.DataLoader.evaluated.get("Eval")
-    if isinstance(config.Arch.inferred, RecModel) or not isinstance(split, Split):
+    if config.Arch.embeds or not isinstance(split, Split):
         raise UserError(
             "--tta needs a classifier and DataLoader.Eval with one data set; embeddings can't be averaged; "
             "remove --tta"

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 import pytest
 from pydantic_core import InitErrorDetails
 
-from ppcls.config.base.component import Component, RunFacts, component_problems, find_components
+from ppcls.config.base.component import Component, RunFacts, find_sections, section_problems
 from ppcls.config.base.fields import Keyed, Section, Tagged, problem
 from ppcls.registry import Registry, UnknownNameError
 
@@ -106,23 +106,30 @@ class Car(Section):
     left: Side
     spare: tuple[Annotated[Part, Keyed(PARTS)], ...] = ()
 
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        if len(self.spare) > facts.epochs - 1:
+            yield problem(f"too many in '{part}'", "spare")
+
 
 class Garage(Section):
     car: Car
 
 
-def test_components_are_found_in_all_sections_with_their_part() -> None:
+def test_sections_are_found_with_their_part() -> None:
     tree = {"left": {"axle": {"name": "Axle", "wheel": {"name": "Wheel", "size": 4}}}}
     garage = Garage.model_validate({"car": {**tree, "spare": ["Wheel", {"Wheel": {"size": 5}}]}})
-    found = [(loc, part, component.kind) for loc, part, component in find_components(garage)]
+    found = [(loc, part, type(section).__name__) for loc, part, section in find_sections(garage)]
     assert found == [
+        (("car",), "", "Car"),
+        (("car", "left"), "", "Side"),
         (("car", "left", "axle"), "left", "Axle"),
         (("car", "left", "axle", "wheel"), "left.axle", "Wheel"),
         (("car", "spare", 0, "Wheel"), "spare", "Wheel"),
         (("car", "spare", 1, "Wheel"), "spare", "Wheel"),
     ]
-    problems = [(each["loc"], str(each["type"])) for each in component_problems(garage, FACTS)]
+    problems = [(each["loc"], str(each["type"])) for each in section_problems(garage, FACTS)]
     assert problems == [
+        (("car", "spare"), "too many in ''"),
         (("car", "left", "axle", "wheel", "size"), "at most 3 in 'left.axle'"),
         (("car", "spare", 1, "Wheel", "size"), "at most 3 in 'spare'"),
     ]

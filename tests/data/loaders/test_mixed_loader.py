@@ -13,7 +13,6 @@ import pytest
 from loader_conformance import FAST, MAKERS, Arrays, arrays, assert_equal, take
 from numpy.typing import NDArray
 
-from ppcls.config.sections.objective import CELoss
 from ppcls.config.sections.sampler import MultiScale
 from ppcls.config.sections.transform import (
     BatchTransform,
@@ -48,6 +47,7 @@ from ppcls.data.transforms.specs import (
     plan_chain,
 )
 from ppcls.loss.build import build_criterion
+from ppcls.loss.classification import CELoss
 from ppcls.metric.functional.single_label import topk_correct
 
 CLASSES = 7

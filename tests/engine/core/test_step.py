@@ -12,7 +12,6 @@ from paddle import nn
 from small_tree import small_tree
 
 from ppcls.config.load import validate
-from ppcls.config.sections.objective import CELoss
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.sampling.order import Cursor, Order
 from ppcls.data.sampling.sampler import SequentialSampler
@@ -22,6 +21,7 @@ from ppcls.engine.core.precision import FP32
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import train_step
 from ppcls.loss.build import build_criterion
+from ppcls.loss.classification import CELoss
 from ppcls.metric.build import build_metrics
 from ppcls.metric.single_label import TopkAcc
 from ppcls.runtime.start import Runtime

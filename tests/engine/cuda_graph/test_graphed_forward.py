@@ -9,13 +9,13 @@ import paddle
 import pytest
 from small_net import MemoryLoader, make_state
 
-from ppcls.config.sections.objective import CELoss
 from ppcls.engine.core.precision import build_precision
 from ppcls.engine.core.settings import AMP
 from ppcls.engine.cuda_graph.graphed_forward import GraphedForward
 from ppcls.engine.cuda_graph.graphed_step import GraphedStep
 from ppcls.engine.evaluation.evaluate import Evaluator
 from ppcls.loss.build import build_criterion
+from ppcls.loss.classification import CELoss
 from ppcls.metric.build import build_metrics
 from ppcls.metric.single_label import TopkAcc
 

@@ -30,7 +30,7 @@ from ppcls.engine.cuda_graph.graphed_step import EAGER_UPDATES, GraphedStep, dra
 from ppcls.engine.loop import Run
 from ppcls.engine.profiling.profile import Profile
 from ppcls.engine.train import train as run
-from ppcls.loss.learned import CenterDistance
+from ppcls.loss.layers import CenterDistance
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.name_rules import factors, freeze
 from ppcls.optimizer.state import changed_by_step, master_weights

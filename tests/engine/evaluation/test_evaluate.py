@@ -9,7 +9,6 @@ import pytest
 from small_net import MemoryLoader, Net, assert_equal, content, evaluate
 
 from ppcls.config.schema import Config
-from ppcls.config.sections.objective import CELoss
 from ppcls.data.build import build_loader
 from ppcls.data.index.read import read_index
 from ppcls.data.transforms.numpy_ops import run
@@ -18,6 +17,7 @@ from ppcls.engine.core.precision import FP32
 from ppcls.engine.evaluation.evaluate import build_evaluator
 from ppcls.errors import UserError
 from ppcls.loss.build import build_criterion
+from ppcls.loss.classification import CELoss
 from ppcls.metric.build import build_metrics
 from ppcls.metric.single_label import TopkAcc
 from ppcls.runtime.start import Runtime

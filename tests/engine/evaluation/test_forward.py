@@ -6,11 +6,11 @@ import pytest
 from paddle import nn
 from small_net import CLASSES, MemoryLoader, evaluate
 
-from ppcls.config.sections.objective import CELoss
 from ppcls.engine.core.precision import FP32, AmpO1, AmpO2, Precision
 from ppcls.engine.core.settings import AMP
 from ppcls.engine.evaluation.evaluate import EvalResult
 from ppcls.loss.build import build_criterion
+from ppcls.loss.classification import CELoss
 from ppcls.metric.build import build_metrics
 from ppcls.metric.single_label import TopkAcc
 

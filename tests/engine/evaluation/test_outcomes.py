@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_net import MemoryLoader, Net, evaluate
 
-from ppcls.config.sections.objective import CELoss
 from ppcls.data.loaders.batch import Batch
 from ppcls.engine.core.precision import FP32
 from ppcls.engine.evaluation import outcomes
 from ppcls.engine.evaluation.outcomes import WORST, OutcomeCollector
 from ppcls.loss.build import build_criterion
+from ppcls.loss.classification import CELoss
 from ppcls.metric.build import build_metrics
 from ppcls.metric.single_label import TopkAcc
 from ppcls.report.record import Outcomes

@@ -10,12 +10,13 @@ from pydantic import Field, GetCoreSchemaHandler, ValidationError, model_validat
 from pydantic_core import CoreSchema, InitErrorDetails, core_schema
 from typing_extensions import Self
 
+from ppcls.arch.heads import MarginHead
+from ppcls.arch.rec_model import RecModel
+from ppcls.arch.section import Arch, MemberArch
+from ppcls.config.base.component import ModelFacts, RunFacts
 from ppcls.config.base.fields import ClassCountOrAuto, Count, Section, error_at, expected, problem
-from ppcls.config.base.tree import mapping_at
-from ppcls.config.objectives.rec_model import MarginHead, RecModel
-from ppcls.config.sections.model import Arch, MemberArch
+from ppcls.config.base.tree import STUDENT, mapping_at
 
-STUDENT = "Student"
 _ATTENTION_MODEL = "AttentionModel"
 _TRANSFORMS = ("LinearTransformTeacher", "LinearTransformStudent")
 _SHAPES = ("t_shapes", "s_shapes")  # dropped, because AFDLoss has the same keys
@@ -214,6 +215,41 @@ class DistillationModel(Section):
         """Margin heads, keyed by the name of the model output that contains their cosines."""
         heads = {name: head for name, arch in self.members.items() for head in arch.margins.values()}
         return {**heads, **self.inferred.margins}
+
+    @property
+    def embeds(self) -> bool:
+        """Whether the student returns embeddings."""
+        return self.inferred.embeds
+
+    @property
+    def embedding_size(self) -> int | None:
+        """Length of the student's embeddings; None if the backbone determines it, or for a classifier."""
+        return self.inferred.embedding_size
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether the student returns the logits of classes in training."""
+        return self.inferred.has_classes
+
+    @property
+    def model_facts(self) -> dict[str, ModelFacts]:
+        """What losses and metrics may know about the models, by name."""
+        facts = {}
+        for name, model in self.members.items():
+            attention = model.attention
+            facts[name] = ModelFacts(
+                trainable=name not in self.frozen,
+                layers=model.return_patterns,
+                attention_layers=() if attention is None else attention.keys,
+                attention_size=None if attention is None else attention.qk_dim,
+            )
+        return facts
+
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        """Yields the conflicts of the student."""
+        position = list(self.members).index(self.student)
+        for conflict in self.inferred.problems(facts, part):
+            yield {**conflict, "loc": ("models", position, self.student, *conflict.get("loc", ()))}
 
     @property
     def inferred(self) -> DistilledArch | DistilledRecModel:

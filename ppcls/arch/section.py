@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 from typing_extensions import Self
 
+from ppcls.config.base.component import ModelFacts
 from ppcls.config.base.fields import (
     ClassCountOrAuto,
     Count,
@@ -183,6 +184,26 @@ class Arch(Section):
         return {}
 
     @property
+    def embeds(self) -> bool:
+        """False: the model returns the logits of classes, not embeddings."""
+        return False
+
+    @property
+    def embedding_size(self) -> None:
+        """None: the model has no embeddings; see `RecModel.embedding_size`."""
+        return None
+
+    @property
+    def has_classes(self) -> bool:
+        """True: the model returns the logits of classes."""
+        return True
+
+    @property
+    def model_facts(self) -> dict[str, ModelFacts]:
+        """Empty, because there is only one model; see `DistillationModel.model_facts`."""
+        return {}
+
+    @property
     def exported(self) -> Arch:
         """The model that is evaluated, saved and exported, which is this model."""
         return self
@@ -244,6 +265,14 @@ class Arch(Section):
             values["override_params"] = self.override_params.model_dump()
         return {key: value for key, value in values.items() if value is not None}
 
+    @field_validator("ml_decoder")
+    @classmethod
+    def _check_decoder(cls, value: MLDecoder | None, info: ValidationInfo) -> MLDecoder | None:
+        # It would replace only one of the three classifiers.
+        if value is not None and info.data.get("name") == "GoogLeNet":
+            raise ValueError("GoogLeNet does not support this option; remove it")
+        return value
+
     @field_validator(*ALL_OPTIONS)
     @classmethod
     def _check_option(cls, value: Any, info: ValidationInfo) -> Any:
@@ -284,3 +313,11 @@ class MemberArch(Arch):
 
     `class_num`, `data_format` and `input_image_channel` have the values of the enclosing section by default.
     """
+
+    @field_validator("name")
+    @classmethod
+    def _check_outputs(cls, name: str) -> str:
+        # In training, GoogLeNet also returns the logits of its auxiliary classifiers.
+        if name == "GoogLeNet":
+            raise ValueError("GoogLeNet is only supported as Arch.name; choose another architecture")
+        return name

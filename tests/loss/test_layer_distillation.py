@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from paddleclas_trees import LABELS, MGD, PAIRS, PEFD, RKD, STAGES, attentive, distilled, patterned
 
+from ppcls.arch.distillation_model import DistillationModel
 from ppcls.config.base.errors import ConfigError
 from ppcls.config.load import load_config
-from ppcls.config.objectives.distillation import DistillationModel
 
 Tree = dict[str, Any]
 CHANNELS = {"student_channels": 512, "teacher_channels": 512}

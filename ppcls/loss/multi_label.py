@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 from ppcls.config.base.fields import Decay, NonNegative, Positive
-from ppcls.config.sections.objective import ClassWeight, ClassWeightedLoss, LossSpec
+from ppcls.loss.base import ClassStatistics, LogitsLoss, Loss
+from ppcls.loss.class_weights import ClassWeight, ClassWeightedLoss
 
 
 class MultiLabelLoss(ClassWeightedLoss):
@@ -26,8 +28,30 @@ class MultiLabelLoss(ClassWeightedLoss):
     """Weight positives and negatives of a class by the share of positives in the data set, so that the rarer
     of the two has the larger weight. Needs `label_ratio: True` in the data set."""
 
+    @property
+    def weights_positives(self) -> bool:
+        """True: the weights apply only to the positives of each class."""
+        return True
 
-class MultiLabelAsymmetricLoss(LossSpec):
+    @property
+    def needs_shares(self) -> bool:
+        """Whether the loss needs the share of images that have each class."""
+        return self.weight_ratio
+
+    def build(self, data: ClassStatistics) -> LogitsLoss:
+        """Returns the binary cross-entropy; see `Loss.build`."""
+        from ppcls.loss.functional import classification as functional
+
+        return partial(
+            functional.binary_cross_entropy,
+            smoothing=self.epsilon or 0.0,
+            size_sum=self.size_sum,
+            positives=functional.per_class(data.share) if self.weight_ratio else None,
+            weights=functional.per_class(self.class_weights(data)),
+        )
+
+
+class MultiLabelAsymmetricLoss(Loss):
     """Asymmetric loss (Ridnik et al. 2021), which gives less weight to easy negatives than to positives."""
 
     gamma_pos: NonNegative = 1.0
@@ -43,3 +67,12 @@ class MultiLabelAsymmetricLoss(LossSpec):
     reduction: Literal["sum", "mean"] = "sum"
     """Reduction over the classes of an image: `sum` or `mean`. Over images, the loss is always the mean, so
     gradients do not depend on the batch size. In PaddleClas, `sum` also applies to the images."""
+
+    def build(self, data: ClassStatistics) -> LogitsLoss:
+        """Returns the asymmetric loss; see `Loss.build`."""
+        from ppcls.loss.functional.classification import AsymmetricFocus, asymmetric_loss
+
+        focus = AsymmetricFocus(
+            self.gamma_pos, self.gamma_neg, self.clip or 0.0, self.disable_focal_loss_grad
+        )
+        return partial(asymmetric_loss, focus=focus, epsilon=self.epsilon, mean=self.reduction == "mean")

@@ -7,7 +7,7 @@ import quickstart
 import yaml
 from quickstart import TREE as QUICKSTART
 
-from ppcls.config.objectives.distillation import DistillationModel
+from ppcls.arch.distillation_model import DistillationModel
 
 ARCH = """
 name: DistillationModel

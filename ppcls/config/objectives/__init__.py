@@ -1,1 +1,0 @@
-"""Config sections for distillation, embeddings, and images with several labels."""
