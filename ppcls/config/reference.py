@@ -98,14 +98,10 @@ def _plain(value: Any) -> str:
 
 
 def description(cls: type[Section], name: str) -> str:
-    """Returns the description of a key, from the class or the nearest base class that has one."""
+    """Returns the description of a key: the string below it in the class, or in the nearest base class."""
     for base in cls.__mro__:
-        if issubclass(base, Section) and name in base.model_fields:
-            if text := base.model_fields[name].description or _attribute_docs(base).get(name):
-                return " ".join((text[0].upper() + text[1:]).split())
-            _, _, attributes = (inspect.getdoc(base) or "").partition("Attributes:\n")
-            if match := re.search(rf"^    {name}: (.*(?:\n {{8}}.*)*)", attributes, re.MULTILINE):
-                return " ".join(match[1].split())
+        if issubclass(base, Section) and (text := _attribute_docs(base).get(name)):
+            return " ".join(text.split())
     return ""
 
 

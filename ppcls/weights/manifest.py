@@ -30,7 +30,8 @@ class FileRecord(BaseModel):
     """The size in bytes and the SHA-256 of one file."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
-    size: int = Field(ge=0, description="bytes")
+    size: int = Field(ge=0)
+    """Bytes."""
     sha256: str
 
 

@@ -63,20 +63,17 @@ class _Preprocessing(Section):
     """Transforms that are applied to each image, in order."""
 
     transform_ops: FixedChain
-    in_graph: bool | Literal["normalize"] = Field(
-        False,
-        description="transforms that the model contains: true for all except decoding, normalize for "
-        "NormalizeImage and the layout, false for none. The model expects RGB pixels unless it is false",
-    )
+    in_graph: bool | Literal["normalize"] = False
+    """Transforms that the model contains: true for all except decoding, normalize for NormalizeImage and the
+    layout, false for none. The model expects RGB pixels unless it is false."""
 
 
 class _OutputTensor(Section):
     shape: tuple[int, Annotated[int, Bound(ge=-1)]]
     dtype: Literal["float32"]
     activation: Activation
-    temperature: Positive = Field(
-        1.0, description="divisor of the logits before the activation, computed by ppcls calibrate"
-    )
+    temperature: Positive = 1.0
+    """Divisor of the logits before the activation, computed by ppcls calibrate."""
 
 
 class _TopkNames(Section):
@@ -120,30 +117,29 @@ class Calibration(Section):
 class Comparison(Section):
     """Comparison of the outputs of an exported and the trained model on some images."""
 
-    source: str = Field(description="list file, folder or container of the images; or random")
+    source: str
+    """List file, folder or container of the images; or random."""
     images: Count
-    trained_accuracy: float | None = Field(
-        description="top-1 accuracy; for several labels per image, the share of correct decisions; for "
-        "embeddings, the share of images whose nearest other image has the same label; null for images "
-        "without labels"
-    )
+    trained_accuracy: float | None
+    """Top-1 accuracy; for several labels per image, the share of correct decisions; for embeddings, the share
+    of images whose nearest other image has the same label; null for images without labels."""
     exported_accuracy: float | None
-    agreement: float = Field(description="share of decisions on which both models agree")
-    largest_difference: float = Field(
-        description="largest difference of two scores, or of two values of an embedding"
-    )
+    agreement: float
+    """Share of decisions on which both models agree."""
+    largest_difference: float
+    """Largest difference of two scores, or of two values of an embedding."""
 
 
 class ExportRecord(Section):
     """Record of an export: precision, calibration, comparison with the trained model, and files."""
 
     precision: Precision
-    device: Literal["gpu"] | None = Field(
-        None, description="gpu for a program whose operators only exist on GPUs; otherwise null"
-    )
+    device: Literal["gpu"] | None = None
+    """Gpu for a program whose operators only exist on GPUs; otherwise null."""
     calibration: Calibration | None = None
     comparison: Comparison | None = None
-    files: dict[FileName, FileRecord] = Field({}, description="all files except inference.yml")
+    files: dict[FileName, FileRecord] = Field(default_factory=dict)
+    """All files except inference.yml."""
 
 
 class ModelDescription(Section):
@@ -156,9 +152,8 @@ class ModelDescription(Section):
     Input: _InputTensor
     PreProcess: _Preprocessing
     Output: _OutputTensor
-    PostProcess: _Postprocessing | None = Field(
-        description="method that chooses classes from the scores; null for embeddings"
-    )
+    PostProcess: _Postprocessing | None
+    """Method that chooses classes from the scores; null for embeddings."""
     Export: ExportRecord | None = None
 
     @model_validator(mode="after")

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from ppcls.config.base.fields import Bound, Count, Fraction, Number, Side
 from ppcls.config.sections.transform import Dtype, ImageState, Transform
@@ -34,21 +34,18 @@ class DecodeImage(Transform):
         "backend": "the loader chooses the decoder",
         "to_np": "transforms always receive arrays",
     }
-    to_rgb: bool = Field(True, description="decode to RGB order; False decodes to BGR order")
-    channel_first: Literal[False] = Field(False, description="must be False; for CHW use ToCHWImage")
-    channels: Count = Field(
-        3,
-        description="number of channels; 3 converts grey, palette and alpha images to colour, any other "
-        "number must equal that of the file",
-    )
-    dtype: Literal["uint8", "uint16"] = Field(
-        "uint8",
-        description="dtype of the decoded pixels; files with the other bit depth are scaled, so that 255 "
-        "corresponds to 65535",
-    )
-    max_pixels: Count = Field(
-        _MAX_PIXELS, description="an image with more pixels (width x height) is rejected before decoding"
-    )
+    to_rgb: bool = True
+    """Decode to RGB order; False decodes to BGR order."""
+    channel_first: Literal[False] = False
+    """Must be False; for CHW use ToCHWImage."""
+    channels: Count = 3
+    """Number of channels; 3 converts grey, palette and alpha images to colour, any other number must equal
+    that of the file."""
+    dtype: Literal["uint8", "uint16"] = "uint8"
+    """Dtype of the decoded pixels; files with the other bit depth are scaled, so that 255 corresponds to
+    65535."""
+    max_pixels: Count = _MAX_PIXELS
+    """An image with more pixels (width x height) is rejected before decoding."""
 
     @model_validator(mode="after")
     def _check_order(self) -> DecodeImage:
@@ -66,13 +63,12 @@ class DecodeImage(Transform):
 class DecodeNumpy(Transform):
     """Reads ``.npy`` files of arrays [height, width, channels] or [height, width] in C order."""
 
-    channels: Count = Field(
-        3, description="number of channels of all arrays; 1 for arrays of shape [height, width]"
-    )
-    dtype: Literal["uint8", "uint16", "float32"] = Field("uint8", description="dtype of all arrays")
-    max_pixels: Count = Field(
-        _MAX_PIXELS, description="an array with more pixels (width x height) is rejected before it is read"
-    )
+    channels: Count = 3
+    """Number of channels of all arrays; 1 for arrays of shape [height, width]."""
+    dtype: Literal["uint8", "uint16", "float32"] = "uint8"
+    """Dtype of all arrays."""
+    max_pixels: Count = _MAX_PIXELS
+    """An array with more pixels (width x height) is rejected before it is read."""
 
     def after(self, state: ImageState) -> ImageState:
         """Returns the state of decoded images."""
@@ -92,11 +88,9 @@ class _ResamplingTransform(Transform):
 
     interpolation: Interpolation = "bilinear"
     """Method of interpolation between pixels."""
-    backend: Literal["cv2", "pil"] = Field(
-        "cv2",
-        description="`cv2` interpolates between neighbouring pixels only; `pil` averages over all source "
-        "pixels (antialias), and supports only 8-bit images",
-    )
+    backend: Literal["cv2", "pil"] = "cv2"
+    """`cv2` interpolates between neighbouring pixels only; `pil` averages over all source pixels (antialias),
+    and supports only 8-bit images."""
 
     @property
     def antialias(self) -> bool:
@@ -183,15 +177,12 @@ class RandCropImage(_ResamplingTransform):
     """Side of square images, or [width, height], in pixels, after resizing."""
     interpolation: Interpolation | Literal["random"] = "bilinear"  # type: ignore[assignment]
     """Method of interpolation. `random` uses bilinear or bicubic, each for half of the images."""
-    scale: tuple[Fraction, Fraction] = Field(
-        (0.08, 1.0), description="area of the window as a share of the image's area, [min, max]"
-    )
-    ratio: tuple[Ratio, Ratio] = Field(
-        (0.75, 4 / 3), description="aspect ratio of the window, width / height, [min, max]"
-    )
-    use_log_aspect: bool = Field(
-        False, description="draw the logarithm of the aspect ratio uniformly, instead of the ratio itself"
-    )
+    scale: tuple[Fraction, Fraction] = (0.08, 1.0)
+    """Area of the window as a share of the image's area, [min, max]."""
+    ratio: tuple[Ratio, Ratio] = (0.75, 4 / 3)
+    """Aspect ratio of the window, width / height, [min, max]."""
+    use_log_aspect: bool = False
+    """Draw the logarithm of the aspect ratio uniformly, instead of the ratio itself."""
 
     @property
     def draws(self) -> int:  # type: ignore[override]
@@ -274,9 +265,8 @@ class RandFlipImage(Transform):
 
     draws: ClassVar[int] = 1
 
-    flip_code: Literal[1, 0, -1] = Field(
-        1, description="direction of the flip: 1 horizontal, 0 vertical, -1 both"
-    )
+    flip_code: Literal[1, 0, -1] = 1
+    """Direction of the flip: 1 horizontal, 0 vertical, -1 both."""
 
     def after(self, state: ImageState) -> ImageState:
         """Checks the state, and returns it unchanged."""
@@ -293,20 +283,18 @@ def decide_flip(spec: RandFlipImage, draws: Draws, sides: Sides) -> Decisions:
 class NormalizeImage(Transform):
     """Computes ``(pixel * scale - mean) / std`` per channel in float32, and optionally rounds to float16."""
 
-    scale: Number = Field(1.0 / 255.0, description="factor of the pixels, applied before mean and std")
+    scale: Number = 1.0 / 255.0
+    """Factor of the pixels, applied before mean and std."""
     mean: tuple[Number, ...] = (0.485, 0.456, 0.406)
     """Mean of each channel, in units of pixel * `scale`."""
     std: tuple[Annotated[float, Bound(gt=0)], ...] = (0.229, 0.224, 0.225)
     """Standard deviation of each channel, in units of pixel * `scale`."""
-    order: Literal["", "hwc", "chw"] | None = Field(
-        None, description="layout that the image must have; '' means hwc; null accepts any layout"
-    )
-    output_fp16: bool = Field(False, description="return float16 instead of float32, for mixed precision")
-    channel_num: Count | None = Field(
-        None,
-        description="number of channels after padding with zeros, such as 4 for tensor cores; null: no "
-        "padding",
-    )
+    order: Literal["", "hwc", "chw"] | None = None
+    """Layout that the image must have; '' means hwc; null accepts any layout."""
+    output_fp16: bool = False
+    """Return float16 instead of float32, for mixed precision."""
+    channel_num: Count | None = None
+    """Number of channels after padding with zeros, such as 4 for tensor cores; null: no padding."""
 
     @model_validator(mode="after")
     def _check_lengths(self) -> NormalizeImage:

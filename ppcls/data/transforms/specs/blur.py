@@ -6,7 +6,6 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from ppcls.config.base.fields import Bound, Fraction
 from ppcls.config.sections.transform import ImageState, Transform
@@ -28,7 +27,8 @@ class BlurImage(Transform):
     label_key: ClassVar[str] = "blur_image"
     label_count: ClassVar[int] = 2
 
-    ratio: Fraction = Field(0.5, description="share of the images that are blurred")
+    ratio: Fraction = 0.5
+    """Share of the images that are blurred."""
     motion_max_ksize: KernelBound = 12
     """Upper limit of the length of the line in pixels, exclusive."""
     motion_max_angle: Annotated[int, Bound(ge=0, le=180)] = 45

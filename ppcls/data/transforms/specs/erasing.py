@@ -58,27 +58,23 @@ class RandomErasing(Transform):
     into the image, so no further attempts are necessary. All positions of the rectangle are equally likely.
     """
 
-    EPSILON: Fraction = Field(0.5, description="share of the images in which a rectangle is filled")
-    sl: Fraction = Field(0.02, description="minimum area of the rectangle, as a share of the image's area")
-    sh: Fraction = Field(0.4, description="maximum area of the rectangle, as a share of the image's area")
-    r1: Positive = Field(
-        0.3, description="minimum aspect ratio, height / width, at most 1; the maximum is 1 / r1"
-    )
-    mean: Fill = Field(
-        (0.0,), description="pixel value for `mode: const`: one number for all channels, or one per channel"
-    )
-    attempt: Count = Field(
-        100,
-        description="no effect, accepted for compatibility with PaddleClas; every rectangle fits",
-    )
-    use_log_aspect: bool = Field(
-        False, description="draw the logarithm of the aspect ratio uniformly, instead of the ratio itself"
-    )
-    mode: Literal["const", "rand", "pixel"] = Field(
-        "const",
-        description="filling of the rectangle: `const`: the value of `mean`; `rand`: one normally "
-        "distributed colour; `pixel`: normally distributed noise",
-    )
+    EPSILON: Fraction = 0.5
+    """Share of the images in which a rectangle is filled."""
+    sl: Fraction = 0.02
+    """Minimum area of the rectangle, as a share of the image's area."""
+    sh: Fraction = 0.4
+    """Maximum area of the rectangle, as a share of the image's area."""
+    r1: Positive = 0.3
+    """Minimum aspect ratio, height / width, at most 1; the maximum is 1 / r1."""
+    mean: Fill = (0.0,)
+    """Pixel value for `mode: const`: one number for all channels, or one per channel."""
+    attempt: Count = 100
+    """No effect, accepted for compatibility with PaddleClas; every rectangle fits."""
+    use_log_aspect: bool = False
+    """Draw the logarithm of the aspect ratio uniformly, instead of the ratio itself."""
+    mode: Literal["const", "rand", "pixel"] = "const"
+    """Filling of the rectangle: `const`: the value of `mean`; `rand`: one normally distributed colour;
+    `pixel`: normally distributed noise."""
 
     @property
     def draws(self) -> int:  # type: ignore[override]
@@ -137,12 +133,11 @@ class Cutout(Transform):
 
     n_holes: Count = 1
     """Number of holes per image."""
-    length: Count = Field(112, description="side of a hole in pixels; odd values are reduced by one")
-    fill_value: Annotated[Fill | None, _NONE] = Field(
-        (0.0,),
-        description="pixel value of the holes: one number for all channels, or one per channel; null: a "
-        "random colour per image",
-    )
+    length: Count = 112
+    """Side of a hole in pixels; odd values are reduced by one."""
+    fill_value: Annotated[Fill | None, _NONE] = (0.0,)
+    """Pixel value of the holes: one number for all channels, or one per channel; null: a random colour per
+    image."""
 
     @property
     def draws(self) -> int:  # type: ignore[override]
@@ -183,12 +178,18 @@ class GridMask(Transform):
 
     draws: ClassVar[int] = 5
 
-    d1: Count = Field(96, description="minimum period d of the grid in pixels")
-    d2: Count = Field(224, description="upper limit of the period d in pixels, exclusive")
-    rotate: NonNegative = Field(1, description="upper limit of the angle in degrees, exclusive")
-    ratio: Fraction = Field(0.5, description="width of the bars as a share of d")
-    mode: Literal[0, 1] = Field(0, description="0: erase the bars; 1: erase the squares between the bars")
-    prob: Fraction = Field(1.0, description="share of the images that are masked")
+    d1: Count = 96
+    """Minimum period d of the grid in pixels."""
+    d2: Count = 224
+    """Upper limit of the period d in pixels, exclusive."""
+    rotate: NonNegative = 1
+    """Upper limit of the angle in degrees, exclusive."""
+    ratio: Fraction = 0.5
+    """Width of the bars as a share of d."""
+    mode: Literal[0, 1] = 0
+    """0: erase the bars; 1: erase the squares between the bars."""
+    prob: Fraction = 1.0
+    """Share of the images that are masked."""
 
     @model_validator(mode="after")
     def _check_range(self) -> GridMask:
@@ -233,12 +234,10 @@ class HideAndSeek(Transform):
 
     draws: ClassVar[int] = 3
 
-    hide_prob: Fraction = Field(0.5, description="share of the patches that are hidden")
-    grid_sizes: tuple[Index, ...] = Field(
-        (0, 16, 32, 44, 56),
-        min_length=1,
-        description="possible sides of the patches in pixels; one is drawn per image; 0 hides nothing",
-    )
+    hide_prob: Fraction = 0.5
+    """Share of the patches that are hidden."""
+    grid_sizes: tuple[Index, ...] = Field((0, 16, 32, 44, 56), min_length=1)
+    """Possible sides of the patches in pixels; one is drawn per image; 0 hides nothing."""
 
     def after(self, state: ImageState) -> ImageState:
         """Checks the state, and returns it unchanged."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 
 from ppcls.config.base.fields import Fraction, Number, expected
 from ppcls.config.sections.transform import ImageState, Transform
@@ -48,19 +48,14 @@ class Pad(Transform):
     """Adds a border to the image."""
 
     ignored: ClassVar[Mapping[str, str]] = {"backend": "all backends compute the same"}
-    padding: Annotated[tuple[int, int, int, int], BeforeValidator(_border)] = Field(
-        description="width of the border in pixels: one number for all sides, [horizontal, vertical], or "
-        "[left, top, right, bottom]"
-    )
-    fill: Fill = Field(
-        (0.0,),
-        description="value of the border for `padding_mode: constant`: one number, or one per channel",
-    )
-    padding_mode: Literal["constant", "edge", "reflect"] = Field(
-        "constant",
-        description="pixels of the border: `constant`: the value of `fill`; `edge`: copies of the outermost "
-        "pixels; `reflect`: mirror image without the outermost pixels",
-    )
+    padding: Annotated[tuple[int, int, int, int], BeforeValidator(_border)]
+    """Width of the border in pixels: one number for all sides, [horizontal, vertical], or [left, top, right,
+    bottom]."""
+    fill: Fill = (0.0,)
+    """Value of the border for `padding_mode: constant`: one number, or one per channel."""
+    padding_mode: Literal["constant", "edge", "reflect"] = "constant"
+    """Pixels of the border: `constant`: the value of `fill`; `edge`: copies of the outermost pixels;
+    `reflect`: mirror image without the outermost pixels."""
 
     def after(self, state: ImageState) -> ImageState:
         """Returns the state of images with the border."""
@@ -123,10 +118,10 @@ class RandomRotation(Transform):
 
     draws: ClassVar[int] = 2
 
-    prob: Fraction = Field(0.5, description="share of the images that are rotated")
-    degrees: Annotated[tuple[Number, Number], AroundZero] = Field(
-        description="angle in degrees, counter-clockwise, as [min, max]; one number d means [-d, d]"
-    )
+    prob: Fraction = 0.5
+    """Share of the images that are rotated."""
+    degrees: Annotated[tuple[Number, Number], AroundZero]
+    """Angle in degrees, counter-clockwise, as [min, max]; one number d means [-d, d]."""
     interpolation: Literal["nearest", "bilinear"] = "nearest"
     """Method of interpolation between pixels."""
     fill: Number = 0.0

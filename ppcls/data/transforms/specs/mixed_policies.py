@@ -6,7 +6,6 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from ppcls.config.base.fields import Bound, Count, Fraction, Positive
 from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decide
@@ -64,21 +63,18 @@ class AugMix(Policy):
 
     furthest_share: ClassVar[float | None] = 1 / 3
 
-    prob: Fraction = Field(0.5, description="share of the images that are mixed")
-    aug_prob_coeff: Positive = Field(
-        0.1, description="parameter of the Dirichlet and Beta distributions from which weights are drawn"
-    )
-    mixture_width: Count = Field(3, description="number of chains")
-    mixture_depth: Annotated[int, Bound(ge=-1, le=10)] = Field(
-        1, description="number of operations per chain; -1 or 0: a random number from 1 to 3"
-    )
-    aug_severity: Annotated[float, Bound(ge=0.1, le=_MAX_LEVEL)] = Field(
-        1,
-        description="maximum strength of an operation, up to 10; strengths are drawn from 0.1 to this value",
-    )
-    fill_value: GreyLevel = Field(
-        0, description="grey level of the area that a translation, shear or rotation uncovers"
-    )
+    prob: Fraction = 0.5
+    """Share of the images that are mixed."""
+    aug_prob_coeff: Positive = 0.1
+    """Parameter of the Dirichlet and Beta distributions from which weights are drawn."""
+    mixture_width: Count = 3
+    """Number of chains."""
+    mixture_depth: Annotated[int, Bound(ge=-1, le=10)] = 1
+    """Number of operations per chain; -1 or 0: a random number from 1 to 3."""
+    aug_severity: Annotated[float, Bound(ge=0.1, le=_MAX_LEVEL)] = 1
+    """Maximum strength of an operation, up to 10; strengths are drawn from 0.1 to this value."""
+    fill_value: GreyLevel = 0
+    """Grey level of the area that a translation, shear or rotation uncovers."""
 
     @property
     def depth(self) -> int:

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from ppcls.config.base.fields import Bound, Count, Fraction, NonNegative, Positive
 from ppcls.config.sections.transform import ImageState, Transform
@@ -60,25 +60,17 @@ class ColorJitter(ColorMap):
 
     draws: ClassVar[int] = 5
 
-    prob: Fraction = Field(1.0, description="share of the images that are changed")
-    brightness: Factors = Field(
-        (1.0, 1.0),
-        description="factor of the brightness, as [min, max]; one number b means [max(0, 1 - b), 1 + b]",
-    )
-    contrast: Factors = Field(
-        (1.0, 1.0),
-        description="factor of the contrast, as [min, max]; one number c means [max(0, 1 - c), 1 + c]",
-    )
-    saturation: Factors = Field(
-        (1.0, 1.0),
-        description="factor of the saturation, as [min, max]; one number s means [max(0, 1 - s), 1 + s]; 0 "
-        "results in grey images",
-    )
-    hue: Annotated[tuple[Turn, Turn], AroundZero] = Field(
-        (0.0, 0.0),
-        description="rotation of the hue as a share of the full circle, as [min, max]; one number h means "
-        "[-h, h]",
-    )
+    prob: Fraction = 1.0
+    """Share of the images that are changed."""
+    brightness: Factors = (1.0, 1.0)
+    """Factor of the brightness, as [min, max]; one number b means [max(0, 1 - b), 1 + b]."""
+    contrast: Factors = (1.0, 1.0)
+    """Factor of the contrast, as [min, max]; one number c means [max(0, 1 - c), 1 + c]."""
+    saturation: Factors = (1.0, 1.0)
+    """Factor of the saturation, as [min, max]; one number s means [max(0, 1 - s), 1 + s]; 0 results in grey
+    images."""
+    hue: Annotated[tuple[Turn, Turn], AroundZero] = (0.0, 0.0)
+    """Rotation of the hue as a share of the full circle, as [min, max]; one number h means [-h, h]."""
 
 
 @decide.register
@@ -111,7 +103,8 @@ class RandomGrayscale(ColorMap):
 
     draws: ClassVar[int] = 1
 
-    prob: Fraction = Field(0.1, description="share of the images that are converted to grey")
+    prob: Fraction = 0.1
+    """Share of the images that are converted to grey."""
 
 
 @decide.register
@@ -129,11 +122,9 @@ class PCALighting(ColorMap):
 
     draws: ClassVar[int] = 4
 
-    alphastd: NonNegative = Field(
-        0.1,
-        description="standard deviation of the colour, relative to the standard deviation of ImageNet's "
-        "colours along each axis",
-    )
+    alphastd: NonNegative = 0.1
+    """Standard deviation of the colour, relative to the standard deviation of ImageNet's colours along each
+    axis."""
 
 
 @decide.register
@@ -152,11 +143,12 @@ class GaussianBlur(Transform):
 
     draws: ClassVar[int] = 2
 
-    prob: Fraction = Field(0.5, description="share of the images that are blurred")
-    kernel_size: Count = Field(23, description="side of the kernel in pixels; must be odd")
-    sigma: Annotated[tuple[Positive, Positive], Itself] = Field(
-        (0.1, 2.0), description="standard deviation of the kernel in pixels, as [min, max] or one number"
-    )
+    prob: Fraction = 0.5
+    """Share of the images that are blurred."""
+    kernel_size: Count = 23
+    """Side of the kernel in pixels; must be odd."""
+    sigma: Annotated[tuple[Positive, Positive], Itself] = (0.1, 2.0)
+    """Standard deviation of the kernel in pixels, as [min, max] or one number."""
 
     @model_validator(mode="after")
     def _check_odd(self) -> GaussianBlur:

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, model_validator
 
 from ppcls.config.base.fields import Bound, Count, Fraction, Index
 from ppcls.config.sections.transform import ImageState, Transform
@@ -78,18 +78,14 @@ class Policy(Transform):
     furthest_share: ClassVar[float | None] = None
     furthest_pixels: ClassVar[int | None] = None
 
-    fill_value: GreyLevel = Field(
-        128, description="grey level of the area that a translation, shear or rotation uncovers"
-    )
-    max_translate_rel: Fraction | None = Field(
-        None,
-        description="maximum translation as a share of the side; null: 150/331 in AutoAugment, RandAugmentV3 "
-        "and RandAugmentV4, 100/224 in RandAugment, 0.45 in TimmAutoAugment, 1/3 in AugMix, 32 pixels in "
-        "TrivialAugment",
-    )
-    max_translate_abs: Count | None = Field(
-        None, description="maximum translation in pixels; excludes max_translate_rel"
-    )
+    fill_value: GreyLevel = 128
+    """Grey level of the area that a translation, shear or rotation uncovers."""
+    max_translate_rel: Fraction | None = None
+    """Maximum translation as a share of the side; null: 150/331 in AutoAugment, RandAugmentV3 and
+    RandAugmentV4, 100/224 in RandAugment, 0.45 in TimmAutoAugment, 1/3 in AugMix, 32 pixels in
+    TrivialAugment."""
+    max_translate_abs: Count | None = None
+    """Maximum translation in pixels; excludes max_translate_rel."""
 
     @model_validator(mode="after")
     def _check_translation(self) -> Policy:
@@ -151,10 +147,8 @@ class AutoAugment(Policy):
     draws: ClassVar[int] = 5
     furthest_share: ClassVar[float | None] = 150 / 331  # table 6 of the paper: 150 pixels of 331
 
-    policy: PolicyName = Field(
-        "reduced_image_net",
-        description="dataset for which the pairs were determined; PaddleClas uses reduced_image_net",
-    )
+    policy: PolicyName = "reduced_image_net"
+    """Dataset for which the pairs were determined; PaddleClas uses reduced_image_net."""
 
     @property
     def space(self) -> SearchSpace:
@@ -178,20 +172,16 @@ class RandAugment(Policy):
 
     furthest_share: ClassVar[float | None] = 100 / 224  # 100 pixels of 224, as in the paper's code
 
-    num_layers: Count = Field(2, description="number of operations per image")
-    magnitude: Index = Field(
-        5, description="strength of the operations, from 0 (weakest) to num_magnitude_bins - 1"
-    )
-    num_magnitude_bins: Annotated[int, Bound(ge=2)] = Field(
-        11,
-        description="number of magnitudes: 11 for the scale of PaddleClas, 0 to 10; 31 for the scale of DALI "
-        "and torchvision, 0 to 30",
-    )
-    monotonic_mag: bool = Field(
-        True,
-        description="True: a higher magnitude strengthens all operations; False: use AutoAugment's ranges, "
-        "in which a higher magnitude weakens some operations",
-    )
+    num_layers: Count = 2
+    """Number of operations per image."""
+    magnitude: Index = 5
+    """Strength of the operations, from 0 (weakest) to num_magnitude_bins - 1."""
+    num_magnitude_bins: Annotated[int, Bound(ge=2)] = 11
+    """Number of magnitudes: 11 for the scale of PaddleClas, 0 to 10; 31 for the scale of DALI and
+    torchvision, 0 to 30."""
+    monotonic_mag: bool = True
+    """True: a higher magnitude strengthens all operations; False: use AutoAugment's ranges, in which a higher
+    magnitude weakens some operations."""
 
     @model_validator(mode="after")
     def _check_magnitude(self) -> RandAugment:
@@ -231,17 +221,14 @@ class RandAugmentV3(RandAugment):
 
     furthest_share: ClassVar[float | None] = 150 / 331
 
-    magnitude: Index = Field(
-        3, description="strength of the operations, from 0 (weakest) to num_magnitude_bins - 1"
-    )
-    monotonic_mag: Literal[True] = Field(True, description="must be True")
-    fill_value: GreyLevel = Field(
-        0, description="grey level of the area that a translation, shear or rotation uncovers"
-    )
-    interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos", "random"] | None = Field(
-        None,
-        description="no effect, accepted for compatibility with PaddleClas; interpolation is always bilinear",
-    )
+    magnitude: Index = 3
+    """Strength of the operations, from 0 (weakest) to num_magnitude_bins - 1."""
+    monotonic_mag: Literal[True] = True
+    """Must be True."""
+    fill_value: GreyLevel = 0
+    """Grey level of the area that a translation, shear or rotation uncovers."""
+    interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos", "random"] | None = None
+    """No effect, accepted for compatibility with PaddleClas; interpolation is always bilinear."""
 
     @property
     def space(self) -> SearchSpace:
@@ -255,9 +242,8 @@ class TrivialAugment(Policy):
     draws: ClassVar[int] = 3
     furthest_pixels: ClassVar[int | None] = 32
 
-    num_magnitude_bins: Annotated[int, Bound(ge=2)] = Field(
-        31, description="number of magnitudes from which one is drawn"
-    )
+    num_magnitude_bins: Annotated[int, Bound(ge=2)] = 31
+    """Number of magnitudes from which one is drawn."""
 
     @property
     def space(self) -> SearchSpace:
@@ -330,27 +316,18 @@ class TimmAutoAugment(Policy):
     ignored: ClassVar[Mapping[str, str]] = {"mean": "fill_value sets the colour of uncovered areas"}
     furthest_share: ClassVar[float | None] = 0.45
 
-    config_str: Annotated[str, AfterValidator(_check_timm_config)] = Field(
-        "rand-m9-mstd0.5-inc1",
-        description="`rand`, followed by these parts in any order: `m`: mean magnitude, 0 to 10, default 10; "
-        "`mstd`: standard deviation of the magnitude, default 0; `inc1`: required; `n`: number of operations "
-        "per image, default 2",
-    )
-    interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos", "random"] | None = Field(
-        None,
-        description="no effect, accepted for compatibility with PaddleClas; interpolation is always bilinear",
-    )
-    img_size: Count | tuple[Count, Count] | None = Field(
-        None,
-        description="no effect, accepted for compatibility with PaddleClas; translations use the sides of "
-        "the image",
-    )
-    fill_value: GreyLevel = Field(
-        116,
-        description="grey level of the area that a translation, shear or rotation uncovers; 116 is the "
-        "mean of ImageNet",
-    )
-    prob: Fraction = Field(1.0, description="share of the images that are augmented")
+    config_str: Annotated[str, AfterValidator(_check_timm_config)] = "rand-m9-mstd0.5-inc1"
+    """`rand`, followed by these parts in any order: `m`: mean magnitude, 0 to 10, default 10; `mstd`:
+    standard deviation of the magnitude, default 0; `inc1`: required; `n`: number of operations per image,
+    default 2."""
+    interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos", "random"] | None = None
+    """No effect, accepted for compatibility with PaddleClas; interpolation is always bilinear."""
+    img_size: Count | tuple[Count, Count] | None = None
+    """No effect, accepted for compatibility with PaddleClas; translations use the sides of the image."""
+    fill_value: GreyLevel = 116
+    """Grey level of the area that a translation, shear or rotation uncovers; 116 is the mean of ImageNet."""
+    prob: Fraction = 1.0
+    """Share of the images that are augmented."""
 
     @property
     def strength(self) -> TimmStrength:
