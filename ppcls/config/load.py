@@ -14,7 +14,7 @@ from ppcls.config.base.errors import ConfigError, describe_problems
 from ppcls.config.base.fields import MODULE_NAME, Section, show
 from ppcls.config.base.overrides import Override, Overrides, plain, read_overrides
 from ppcls.config.base.tree import Tree, node_at
-from ppcls.config.base.yaml import MAX_LENGTH, TOO_LONG, dump_yaml, read_yaml
+from ppcls.config.base.yaml import MAX_LENGTH, TOO_LONG, dump_section, read_yaml
 from ppcls.config.class_folders import fill_from_class_folders
 from ppcls.config.compat import translate_old_keys
 from ppcls.config.paddleclas import describe_other_file, translate_paddleclas
@@ -206,4 +206,4 @@ def _import_modules(tree: Tree) -> None:
 
 def dump_config(config: Config) -> str:
     """Returns the config, including all defaults, as YAML text that `load_config` can read."""
-    return dump_yaml(config.model_dump(mode="json"))
+    return dump_section(config)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 from pydantic import ValidationError, field_validator, model_validator
@@ -16,6 +16,7 @@ from ppcls.config.base.component import LabelsPerImage, RunFacts, section_proble
 from ppcls.config.base.fields import Section, Tagged, Variants
 from ppcls.config.sections import infer, loader
 from ppcls.config.sections.dataset import CustomLabelDataset, MultiLabelDataset
+from ppcls.config.sections.transform import Transform
 from ppcls.engine.core import settings as engine
 from ppcls.loss import semi_supervised
 from ppcls.loss.section import LossSection
@@ -138,6 +139,16 @@ class Config(Section):
         splits = self.DataLoader.splits
         evaluates = self.Global.eval_during_train
         return {place: split for place, split in splits.items() if evaluates or place == "Train"}
+
+    @property
+    def chains(self) -> dict[str, Sequence[Transform]]:
+        """Lists of transforms that a training run and prediction use, by section, such as ``Infer``."""
+        chains: dict[str, Sequence[Transform]] = {
+            f"DataLoader.{place}": split.dataset.transform_ops for place, split in self.used_splits.items()
+        }
+        if self.Infer is not None:
+            chains["Infer"] = self.Infer.transforms
+        return chains
 
     def class_count(self, *, training: bool) -> int | None:
         """Returns the number of classes of the labels; None if labels are identities with any numbers.

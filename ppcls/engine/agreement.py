@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import cv2
 import paddle
 
-from ppcls.config.base.tree import leaves
-from ppcls.config.schema import Config
+from ppcls.config.base.tree import Tree, leaves
 from ppcls.data.index.protocol import Index, describe_index
 from ppcls.engine.checkpoint.paddleclas import is_paddleclas
 from ppcls.errors import UserError
@@ -34,10 +33,11 @@ Facts = dict[str, Any]
 _SHOWN = 10
 
 
-def agree(config: Config, runtime: Runtime, indexes: Mapping[str, Index]) -> None:
+def agree(config: Tree, runtime: Runtime, indexes: Mapping[str, Index]) -> None:
     """Checks that all processes have the same config, data and software. All processes must call it.
 
     Args:
+        config: Config of this process as plain data.
         indexes: Indexes of the data sets, keyed by their paths in the config.
 
     Raises:
@@ -48,7 +48,7 @@ def agree(config: Config, runtime: Runtime, indexes: Mapping[str, Index]) -> Non
     facts = {
         **_software(),
         **{f"{name}.dataset": describe_index(index) for name, index in indexes.items()},
-        **dict(leaves(config.model_dump(mode="json"))),
+        **dict(leaves(config)),
     }
     gathered = all_gather_json(runtime, [socket.gethostname(), facts])
     hosts, all_facts = zip(*gathered, strict=True)

@@ -125,7 +125,10 @@ def dry_run(config: Config, runtime: Runtime) -> str:
     Raises:
         UserError: Training would fail as well, for example because of a bad image or too little memory.
     """
-    with explain_out_of_memory(config, runtime), suggest_skipping(config.DataLoader.splits):
+    with (
+        explain_out_of_memory(runtime, config.used_splits, config.Global, config.AMP),
+        suggest_skipping(config.DataLoader.splits),
+    ):
         run = build_run(config, runtime, Path(config.Global.output_dir))
         split = config.DataLoader.need_train()
         feed = describe_feed(split, runtime, config.Arch, use_dali=config.Global.use_dali)

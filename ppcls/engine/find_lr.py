@@ -78,7 +78,10 @@ def find_lr(config: Config, runtime: Runtime, output_dir: Path) -> str:
     Raises:
         UserError: Training would fail as well, for example because of a bad image or too little memory.
     """
-    with explain_out_of_memory(config, runtime), suggest_skipping(config.DataLoader.splits):
+    with (
+        explain_out_of_memory(runtime, config.used_splits, config.Global, config.AMP),
+        suggest_skipping(config.DataLoader.splits),
+    ):
         run = build_run(config, runtime, output_dir)
         try:
             test = _measure(run)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ppcls.config.schema import Config
+from ppcls.config.sections.transform import Transform
 from ppcls.data.transforms.specs.basic import CropImage, NormalizeImage, ResizeImage
 from ppcls.errors import UserError
 from ppcls.weights.hub import PREFIX, fetch_from_hub
@@ -34,20 +34,24 @@ class Preprocessing(NamedTuple):
     interpolation: str
 
 
-def compare_preprocessing(config: Config, source: str) -> list[str]:
-    """Compares the preprocessing of a config with the preprocessing that its initial weights expect.
+def compare_preprocessing(
+    chains: Mapping[str, Sequence[Transform]], architecture_name: str, source: str
+) -> list[str]:
+    """Compares lists of transforms with the preprocessing that initial weights expect.
 
     Args:
+        chains: Lists of transforms, by the section of the config, see `Config.chains`.
+        architecture_name: Name of the architecture.
         source: The weights: a file, the name of an architecture, or a model of the Hugging Face Hub, whose
             ``config.json`` is read.
 
     Returns:
         One warning if they differ, else an empty list.
     """
-    expected = _expected_preprocessing(config.Arch.name, source)
+    expected = _expected_preprocessing(architecture_name, source)
     if expected is None:
         return []
-    differences = list(dict.fromkeys(_differences(config, expected)))
+    differences = list(dict.fromkeys(_differences(chains, expected)))
     if not differences:
         return []
     return [f"warning: {source} expects other images: {'; '.join(differences)}"]
@@ -79,13 +83,8 @@ def _read_hub(source: str) -> Preprocessing | None:
         return None
 
 
-def _differences(config: Config, expected: Preprocessing) -> Iterator[str]:
+def _differences(chains: Mapping[str, Sequence[Transform]], expected: Preprocessing) -> Iterator[str]:
     """Yields the expected transforms that the config does not have, with their paths in the config."""
-    chains = {
-        f"DataLoader.{place}": split.dataset.transform_ops for place, split in config.used_splits.items()
-    }
-    if config.Infer is not None:
-        chains["Infer"] = config.Infer.transforms
     for place, specs in chains.items():
         for spec in specs:
             if isinstance(spec, NormalizeImage) and len(spec.mean) == len(expected.mean):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from ppcls.config.load import dump_config
+from ppcls.config.base.yaml import dump_section
 from ppcls.config.schema import Config
 from ppcls.data.bad_images.quarantine import BAD_IMAGES
 from ppcls.data.index.class_names import LABEL_LIST, write_class_names
@@ -78,7 +78,7 @@ def _collect_pictures(config: Config, run: Run, output_dir: Path) -> ReportImage
 
 def _open_reports(config: Config, run: Run, output_dir: Path, pictures: ReportImages) -> Reporter:
     """Writes the config and the class names to the output folder, and returns the reporter of the run."""
-    text = dump_config(config)
+    text = dump_section(config)
     write_text(output_dir / "config.yaml", text)
     if run.folder_classes:
         write_class_names(output_dir / LABEL_LIST, run.folder_classes)

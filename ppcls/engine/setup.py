@@ -17,6 +17,7 @@ from paddle import nn
 from ppcls.arch.distillation_model import DistillationModel
 from ppcls.arch.rec_model import RecModel
 from ppcls.arch.section import AUTO, Arch
+from ppcls.config.base.yaml import dump_section
 from ppcls.config.class_folders import find_class_root
 from ppcls.config.compat import config_warnings
 from ppcls.config.schema import Config
@@ -89,7 +90,7 @@ def _assemble(
     config: Config, runtime: Runtime, output_dir: Path, state: TrainState | None, *, writing: bool
 ) -> Run:
     """Builds a run without reports and observers. Writes no file."""
-    checkpoints = Checkpoints(output_dir, config)
+    checkpoints = Checkpoints(output_dir, config.Global, dump_section(config))
     resumed = choose_checkpoint(checkpoints, config.Global.checkpoints, runtime, writing=writing)
     notes = [runtime.describe(), *config_warnings(config)]
     with fail_together(runtime):
@@ -108,7 +109,7 @@ def _assemble(
         indexes = all_indexes(all_loaders(state, evaluator))
         notes += _describe_data(config, indexes, checkpoints.class_names, classes)
         notes += _restore(state, checkpoints, resumed, config.Global.pretrained_model)
-    agree(config, runtime, indexes)
+    agree(config.model_dump(mode="json"), runtime, indexes)
     state, step, execution = connect(config, state)
     if isinstance(step, GraphedStep) and evaluator is not None:
         evaluator = replace(evaluator, forward=GraphedForward(step.capture, lambda: step.captured))
@@ -168,7 +169,7 @@ def _start_from(config: Config, model: nn.Layer, source: str) -> list[str]:
         lines[0] += f"; {', '.join(started.random)} are random, for {config.Arch.class_num} classes"
     if started.adapted:
         lines.append(started.adapted)
-    return [*lines, *compare_preprocessing(config, source)]
+    return [*lines, *compare_preprocessing(config.chains, config.Arch.name, source)]
 
 
 def _from_scratch(spec: Optimizer) -> str:

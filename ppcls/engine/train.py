@@ -60,7 +60,11 @@ def train(
         SignalExit: A signal stopped the run; its state is saved.
     """
     advice = suggest_skipping(config.DataLoader.splits)
-    with explain_out_of_memory(config, runtime), advice, _lock(output_dir, runtime) as note:
+    with (
+        explain_out_of_memory(runtime, config.used_splits, config.Global, config.AMP),
+        advice,
+        _lock(output_dir, runtime) as note,
+    ):
         outcomes = OutcomeKeeper()
         recording = Recording([outcomes, *hooks], profiled)
         run = build_run(config, runtime, output_dir, state, recording)

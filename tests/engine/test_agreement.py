@@ -144,7 +144,7 @@ def test_agreement_of_one_process_exchanges_nothing(
     make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path, error: Exception
 ) -> None:
     assert all_gather_json(cpu, ["value"]) == [["value"]]
-    agree(make_config(), cpu, {})
+    agree(make_config().model_dump(mode="json"), cpu, {})
     assert describe_unshared(cpu, tmp_path) == []
     with pytest.raises(type(error)) as caught, fail_together(cpu):
         raise error

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from paddle import nn
 from recording import Notes
+from run_checkpoints import checkpoints_of
 from small_net import Flat, MemoryLoader, assert_equal, content, make_state
 
 from ppcls import files
 from ppcls.config.schema import Config
 from ppcls.data.loaders.batch import Batch
 from ppcls.engine import loop
-from ppcls.engine.checkpoint.checkpoints import Checkpoints
 from ppcls.engine.checkpoint.resume import resume
 from ppcls.engine.core.hooks import StepHooks
 from ppcls.engine.core.loss_scale import LossScale
@@ -257,7 +257,7 @@ def test_diverging_run_stops_and_keeps_previous_model(
     with pytest.raises(
         UserError, match="the weights are NaN or infinite after a non-finite loss or gradient"
     ) as error:
-        fit(Run(state, settings, Checkpoints(tmp_path, make_config()), Scores(0.1, 0.2), notes))
+        fit(Run(state, settings, checkpoints_of(tmp_path, make_config()), Scores(0.1, 0.2), notes))
     for text in (
         "update 9 (epoch 2, batch 2)",
         "learning rate 0.01111",
@@ -282,7 +282,7 @@ def test_diverging_run_names_checkpoint_in_fallback_folder(
     config = make_config(Global__checkpoint_fallback_dir=str(other))
     state, settings = make_state(model=Flat(), loader=Diverging(size=50)), Global(epochs=3)
     with pytest.raises(UserError, match="non-finite") as error:
-        fit(Run(state, settings, Checkpoints(output, config), Scores(0.1, 0.2), Notes()))
+        fit(Run(state, settings, checkpoints_of(output, config), Scores(0.1, 0.2), Notes()))
     (kept,) = other.iterdir()
     assert f"last good checkpoint: {kept}/latest (step_00000007)" in str(error.value)
 
@@ -303,7 +303,7 @@ def test_run_continues_after_skipped_update_and_logs_it(tmp_path: Path, make_con
     notes, said = Notes(), list[str]()
     notes.message = lambda text, update=None: said.append(text)  # type: ignore[method-assign]
     settings = Global(epochs=3, print_batch_step=2, output_dir=str(tmp_path))
-    fit(Run(state, settings, Checkpoints(tmp_path, make_config()), Scores(0.1, 0.2, 0.3), notes))
+    fit(Run(state, settings, checkpoints_of(tmp_path, make_config()), Scores(0.1, 0.2, 0.3), notes))
     assert (state.epoch, state.update) == (3, 21)
     assert all(np.isfinite(each.loss) for each in notes.steps)
     assert said == ["skipped update 9 because of non-finite gradients; the loss scale is 512"]
@@ -325,7 +325,7 @@ def test_weights_that_break_in_the_last_update_are_not_saved(tmp_path: Path, mak
     loader = Exploding()
     state = replace(make_state(loader=loader), schedule=lambda _: loader.rate)
     with pytest.raises(UserError, match="weights are NaN or infinite at update 6"):
-        fit(Run(state, Global(epochs=3), Checkpoints(tmp_path, make_config()), None, Notes()))
+        fit(Run(state, Global(epochs=3), checkpoints_of(tmp_path, make_config()), None, Notes()))
     again = make_state()
     resume(again, tmp_path / "latest")
     assert again.update == 3
@@ -355,7 +355,7 @@ def handlers() -> Iterator[None]:
 def test_resume_repeats_interrupted_evaluation_first(
     tmp_path: Path, make_config: Callable[..., Config]
 ) -> None:
-    state, checkpoints = make_state(decay=0.9), Checkpoints(tmp_path, make_config())
+    state, checkpoints = make_state(decay=0.9), checkpoints_of(tmp_path, make_config())
     with pytest.raises(SignalExit) as caught:
         fit(Run(state, Global(epochs=2), checkpoints, Signalled(), Notes()))  # type: ignore[arg-type]
     assert caught.value.code == 143

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from run_checkpoints import checkpoints_of
 from small_net import make_state, train_epochs
 
 from ppcls.config.load import validate
 from ppcls.config.schema import Config
-from ppcls.engine.checkpoint.checkpoints import LATEST, Checkpoints
+from ppcls.engine.checkpoint.checkpoints import LATEST
 from ppcls.engine.checkpoint.resume import resume
 from ppcls.errors import UserError
 from ppcls.weights.manifest import MANIFEST
@@ -36,7 +37,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory, config: Config) -> Path:
     output = tmp_path_factory.mktemp("run")
     state = train_epochs(make_state(decay=0.9))
     next(iter(state.loader))
-    Checkpoints(output, config).save(state, [LATEST])
+    checkpoints_of(output, config).save(state, [LATEST])
     return output
 
 
@@ -93,7 +94,7 @@ def error_of(does: Callable[..., object], *arguments: object) -> str | None:
 
 
 def test_undamaged_copy_is_valid(copy: Path, config: Config) -> None:
-    assert Checkpoints(copy, config).find("auto") == copy / LATEST
+    assert checkpoints_of(copy, config).find("auto") == copy / LATEST
 
 
 @settings(max_examples=200)
@@ -106,7 +107,7 @@ def test_changed_byte_is_detected(
     damaged = mutate(whole, changes)
     if damaged == whole:
         return
-    checkpoints = Checkpoints(saved, validate(TREE, "small"))
+    checkpoints = checkpoints_of(saved, validate(TREE, "small"))
     try:
         path.write_bytes(damaged)
         said = [error_of(checkpoints.find, wanted) for wanted in ("auto", str(saved / LATEST))]

@@ -14,13 +14,14 @@ from typing import Any, BinaryIO
 
 import pytest
 from calls import CALLS
+from run_checkpoints import checkpoints_of
 from small_net import assert_equal, content, make_state, train_epochs
 from test_damage import TREE, error_of
 
 from ppcls import files
 from ppcls.config.load import validate
 from ppcls.config.schema import Config
-from ppcls.engine.checkpoint.checkpoints import BEST, LATEST, Checkpoints
+from ppcls.engine.checkpoint.checkpoints import BEST, LATEST
 from ppcls.engine.checkpoint.resume import resume
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
@@ -83,11 +84,11 @@ def test_save_with_each_call_failing_on_a_full_disk_keeps_the_previous(
 ) -> None:
     one, two = two_states()
     with faults(lambda _call: False) as counted:
-        Checkpoints(tmp_path / "count", config).save(one, [LATEST, BEST])
+        checkpoints_of(tmp_path / "count", config).save(one, [LATEST, BEST])
     assert counted.calls > 25
     for fatal in range(1, counted.calls + 12):  # the second save also removes the first one
         output = tmp_path / str(fatal)
-        checkpoints = Checkpoints(output, config)
+        checkpoints = checkpoints_of(output, config)
         checkpoints.save(one, [LATEST, BEST])
         with faults(lambda call, fatal=fatal: call == fatal):  # type: ignore[misc]
             said = error_of(checkpoints.save, two, [LATEST, BEST])
@@ -105,7 +106,7 @@ def test_save_with_each_call_failing_on_a_full_disk_keeps_the_previous(
 
 def test_save_after_a_temporary_drive_failure_is_retried(tmp_path: Path, config: Config) -> None:
     one, two = two_states()
-    checkpoints = Checkpoints(tmp_path, config)
+    checkpoints = checkpoints_of(tmp_path, config)
     checkpoints.save(one, [LATEST])
     for fatal in (1, 7, 20):
         with faults(lambda call, fatal=fatal: call == fatal, errno.EIO):  # type: ignore[misc]
@@ -122,7 +123,7 @@ def test_silently_truncated_write_is_detected(
     tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = two_states()
-    checkpoints = Checkpoints(tmp_path, config)
+    checkpoints = checkpoints_of(tmp_path, config)
     checkpoints.save(one, [LATEST])
     whole = manifest_module.atomic_write
 
@@ -150,7 +151,7 @@ def test_silently_truncated_write_is_detected(
 def test_file_size_limit_of_the_system_is_a_user_error(tmp_path: Path, config: Config) -> None:
     """Files may not grow beyond a size: the write that would is cut short by the kernel, then refused."""
     one, two = two_states()
-    checkpoints = Checkpoints(tmp_path, config)
+    checkpoints = checkpoints_of(tmp_path, config)
     checkpoints.save(one, [LATEST])
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -170,7 +171,7 @@ def test_full_disk_saves_checkpoints_in_the_fallback_folder(
 ) -> None:
     output, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     config, (one, two) = with_fallback(elsewhere), two_states()
-    checkpoints = Checkpoints(output, config)
+    checkpoints = checkpoints_of(output, config)
     checkpoints.save(one, [LATEST, BEST])
     whole = Path.mkdir
 
@@ -186,13 +187,13 @@ def test_full_disk_saves_checkpoints_in_the_fallback_folder(
     assert f"{output}/checkpoints: can't write a checkpoint: No space left on device; written to " in said
     assert str(elsewhere) in said
     assert verify(output / LATEST).update == one.update
-    found = Checkpoints(output, config).find("auto")
+    found = checkpoints_of(output, config).find("auto")
     assert found is not None
     assert elsewhere in found.parents
     is_one_of(found, two)
     checkpoints.check_unused(found)
     checkpoints.save(train_epochs(make_state(), 3), [LATEST])  # there is room again
-    assert Checkpoints(output, config).find("auto") == output / LATEST
+    assert checkpoints_of(output, config).find("auto") == output / LATEST
     with faults(lambda _call: True), pytest.raises(UserError, match=r"No space left.*; .*No space left"):
         checkpoints.save(two, [LATEST])
 
@@ -201,7 +202,7 @@ def test_read_only_folder_saves_checkpoints_in_the_fallback_folder(tmp_path: Pat
     (tmp_path / "run").write_text("a file: nothing can be written below it, not even by root")
     config = with_fallback(tmp_path / "elsewhere")
     one, _ = two_states()
-    Checkpoints(tmp_path / "run", config).save(one, [LATEST])
+    checkpoints_of(tmp_path / "run", config).save(one, [LATEST])
     (folder,) = (tmp_path / "elsewhere").iterdir()
     assert folder.name.startswith("run-")
     assert verify(folder / LATEST).update == one.update

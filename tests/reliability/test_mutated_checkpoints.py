@@ -21,12 +21,13 @@ from figures import Figure
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mutations import TREE_CHANGE, Tally, change_tree
+from run_checkpoints import checkpoints_of
 from small_net import make_state, train_epochs
 from test_damage import CHANGES, FILES, TREE, mutate
 
 from ppcls.config.load import validate
 from ppcls.config.schema import Config
-from ppcls.engine.checkpoint.checkpoints import LATEST, Checkpoints
+from ppcls.engine.checkpoint.checkpoints import LATEST
 from ppcls.engine.checkpoint.resume import resume
 from ppcls.errors import UserError
 from ppcls.weights.files import read_weights
@@ -52,7 +53,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory, config: Config) -> Path:
     output = tmp_path_factory.mktemp("run")
     state = train_epochs(make_state(decay=0.9))
     next(iter(state.loader))
-    Checkpoints(output, config).save(state, [LATEST])
+    checkpoints_of(output, config).save(state, [LATEST])
     return output
 
 
@@ -90,7 +91,7 @@ def look(output: Path, config: Config) -> Callable[[], Any]:
     """Finds the newest whole checkpoint as ``auto`` does, and resumes from it."""
 
     def act() -> Any:
-        found = Checkpoints(output, config).find("auto")
+        found = checkpoints_of(output, config).find("auto")
         assert found is not None
         resume(replace(make_state(decay=0.9), config=config), found)
 

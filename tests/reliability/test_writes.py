@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from figures import Figure
+from run_checkpoints import checkpoints_of
 from runs import begin, end, said
 from test_damage import TREE, error_of
 from test_faults import faults, is_one_of, two_states
@@ -22,7 +23,7 @@ from test_faults import faults, is_one_of, two_states
 from ppcls import files
 from ppcls.config.load import validate
 from ppcls.config.schema import Config
-from ppcls.engine.checkpoint.checkpoints import BEST, LATEST, Checkpoints
+from ppcls.engine.checkpoint.checkpoints import BEST, LATEST
 from ppcls.engine.core.state import TrainState
 from ppcls.weights.manifest import verify
 
@@ -100,7 +101,7 @@ def config() -> Config:
 
 def assert_nothing_lost(output: Path, config: Config, states: tuple[TrainState, TrainState]) -> None:
     """Holds the run's checkpoints to be whole, each of the one state or the other."""
-    found = Checkpoints(output, config).find("auto")
+    found = checkpoints_of(output, config).find("auto")
     assert found is not None
     is_one_of(found, *states)
     for role in (LATEST, BEST):
@@ -112,14 +113,14 @@ def test_save_with_any_failing_write_keeps_the_previous(
 ) -> None:
     states = one, two = two_states()
     with failing(0, "full") as counted:
-        Checkpoints(tmp_path / "count", config).save(one, [LATEST, BEST])
+        checkpoints_of(tmp_path / "count", config).save(one, [LATEST, BEST])
     assert len(counted.ends) == 5, "model, optimizer, config, state, manifest"
     places = sorted({place for ends in counted.ends.values() for place in ends})
     ways = ("full", "broken", "half", "short", "nothing")
     for how in ways:
         for fatal in places:
             output = tmp_path / f"{how}{fatal}"
-            checkpoints = Checkpoints(output, config)
+            checkpoints = checkpoints_of(output, config)
             checkpoints.save(one, [LATEST, BEST])
             with failing(fatal, how):
                 said = error_of(checkpoints.save, two, [LATEST, BEST])
@@ -147,12 +148,12 @@ def test_save_with_any_failing_system_call_keeps_the_previous(
     """ENOSPC is in test_faults; here a drive that does not come back, one gone read-only, a quota."""
     states = one, two = two_states()
     with faults(lambda _call: False) as counted:
-        Checkpoints(tmp_path / "count", config).save(one, [LATEST, BEST])
+        checkpoints_of(tmp_path / "count", config).save(one, [LATEST, BEST])
     lost = 0
     calls = range(1, counted.calls + 12)  # the second save also removes the first one
     for fatal in calls:
         output = tmp_path / str(fatal)
-        checkpoints = Checkpoints(output, config)
+        checkpoints = checkpoints_of(output, config)
         checkpoints.save(one, [LATEST, BEST])
         with faults(lambda call, fatal=fatal: call >= fatal, number):  # type: ignore[misc]
             said = error_of(checkpoints.save, two, [LATEST, BEST])
@@ -173,7 +174,7 @@ def test_save_at_any_file_size_limit_keeps_the_previous(
 ) -> None:
     """The kernel cuts the write that goes beyond, as a full disk does, and refuses the next."""
     states = one, two = two_states()
-    checkpoints = Checkpoints(tmp_path, config)
+    checkpoints = checkpoints_of(tmp_path, config)
     checkpoints.save(one, [LATEST, BEST])
     sizes = {file.stat().st_size for file in (tmp_path / LATEST).resolve().iterdir()}
     limits = sorted({max(0, size + by) for size in sizes for by in (-1, 0)} | set(range(0, max(sizes), 173)))

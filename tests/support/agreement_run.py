@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from run_checkpoints import checkpoints_of
 
 from ppcls.config.load import load_config
 from ppcls.data.index.read import read_index
 from ppcls.engine.agreement import agree, choose_checkpoint, describe_unshared
-from ppcls.engine.checkpoint.checkpoints import Checkpoints
 from ppcls.errors import UserError
 from ppcls.runtime import start as runtime
 from ppcls.runtime.collectives import all_gather_json, fail_together, gather_rows
@@ -46,11 +46,11 @@ def agreed(*overrides: str, listing: str | None = None) -> None:
     dataset = train.dataset
     if listing is not None and run.rank == 1:
         dataset = dataset.model_copy(update={"cls_label_path": listing})
-    agree(mine, run, {"DataLoader.Train": read_index(dataset, mine.Arch.class_num)})
+    agree(mine.model_dump(mode="json"), run, {"DataLoader.Train": read_index(dataset, mine.Arch.class_num)})
 
 
 def chosen(folder: Path, wanted: str | None) -> str | None:
-    found = choose_checkpoint(Checkpoints(folder, config), wanted, run)
+    found = choose_checkpoint(checkpoints_of(folder, config), wanted, run)
     return None if found is None else str(found)
 
 

@@ -17,6 +17,7 @@ import pytest
 import safetensors.numpy
 
 from ppcls.config.load import load_config
+from ppcls.config.schema import Config
 from ppcls.engine.preprocessing import compare_preprocessing
 from ppcls.errors import UserError
 from ppcls.weights.files import read_weights
@@ -25,6 +26,10 @@ SETTINGS = {"mean": [0.5] * 3, "std": [0.25] * 3, "crop_pct": 0.95, "interpolati
 CONFIG = json.dumps({"architecture": "resnet50", "pretrained_cfg": SETTINGS}).encode()
 CONTENT = safetensors.numpy.save({"w": np.arange(10, dtype=np.float32)})
 MODEL = Path("hf-hub:timm/resnet50.a1_in1k")
+
+
+def compared(config: Config, source: str) -> list[str]:
+    return compare_preprocessing(config.chains, config.Arch.name, source)
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -86,7 +91,7 @@ def test_preprocessing_unlike_that_of_the_hub_is_a_warning(hub: ThreadingHTTPSer
     overrides = {"DataLoader.Eval": None, "Global.eval_during_train": False}
     config = load_config("ResNet50", {**overrides, "Arch.pretrained": str(MODEL)})
     normalize = "NormalizeImage with mean [0.5, 0.5, 0.5] and std [0.25, 0.25, 0.25]"
-    assert compare_preprocessing(config, str(MODEL)) == [
+    assert compared(config, str(MODEL)) == [
         f"warning: {MODEL} expects other images: DataLoader.Train: {normalize}; Infer: {normalize}; Infer: "
         "ResizeImage with interpolation bicubic; Infer: ResizeImage with resize_short 236 (crop ratio 0.95)"
     ]
@@ -99,16 +104,16 @@ def test_preprocessing_unlike_that_of_the_hub_is_a_warning(hub: ThreadingHTTPSer
             "Infer": None,
         },
     )
-    assert compare_preprocessing(same, str(MODEL)) == []
+    assert compared(same, str(MODEL)) == []
 
 
 def test_weights_of_another_architecture_expect_its_preprocessing() -> None:
-    (warning,) = compare_preprocessing(load_config("ResNet50"), "EfficientNet_lite0")
+    (warning,) = compared(load_config("ResNet50"), "EfficientNet_lite0")
     assert "EfficientNet_lite0 expects other images: DataLoader.Train: NormalizeImage with mean" in warning
 
 
 def test_model_of_the_hub_without_settings_gives_no_warning(hub: ThreadingHTTPServer) -> None:
-    assert compare_preprocessing(load_config("ResNet50"), "hf-hub:timm/resnet18.a1_in1k") == []
+    assert compared(load_config("ResNet50"), "hf-hub:timm/resnet18.a1_in1k") == []
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def measure(config: Config, runtime: Runtime, task: TrainTask) -> dict[str, Any]
     Raises:
         UserError: The variant cannot be trained, for example because the memory is too small.
     """
-    with explain_out_of_memory(config, runtime):
+    with explain_out_of_memory(runtime, config.used_splits, config.Global, config.AMP):
         bare = task.source == "bare"
         workload = bare_workload(config, runtime) if bare else our_workload(config, runtime, task.source)
         try:
@@ -145,7 +145,7 @@ def _try_phases(task: TrainTask, workload: Workload, config: Config, runtime: Ru
     Eager steps can fail, because they need memory in addition to that of a CUDA graph.
     """
     try:
-        with explain_out_of_memory(config, runtime):
+        with explain_out_of_memory(runtime, config.used_splits, config.Global, config.AMP):
             return {"phases": _time_phases(task, workload, runtime)}
     except UserError as error:
         return {"no_phases": str(error)}

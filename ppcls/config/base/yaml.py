@@ -18,7 +18,7 @@ from typing import Any, NoReturn, cast
 import yaml
 
 from ppcls.config.base.errors import ConfigError
-from ppcls.config.base.fields import show
+from ppcls.config.base.fields import Section, show
 from ppcls.config.base.tree import Tree, copy_tree
 from ppcls.errors import UserError
 from ppcls.files import expand_home, open_regular
@@ -211,6 +211,11 @@ def _read_mapping(path: Path, max_bytes: int, loader: type[_Loader]) -> Tree:
         raise ConfigError(path, [f"expected sections such as Global and Arch, got {show(tree)}"])
     # PyYAML returns one object for an anchor and its aliases; an override must change only one place.
     return cast(Tree, copy_tree(tree))
+
+
+def dump_section(section: Section) -> str:
+    """Returns a section, including all defaults, as YAML text."""
+    return dump_yaml(section.model_dump(mode="json"))
 
 
 def dump_yaml(value: Any, *, in_one_line: bool = False) -> str:

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import paddle
 
-from ppcls.config.schema import Config
 from ppcls.data.index.class_names import LABEL_LIST, format_label_list
 from ppcls.engine.checkpoint.paddleclas import is_paddleclas
 from ppcls.engine.checkpoint.snapshot import Content, snapshot_files
+from ppcls.engine.core.settings import CheckpointSettings
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
 from ppcls.files import print_error, retry_io
@@ -40,16 +40,18 @@ class Checkpoints:
     The fallback folder is used while the output folder can't be written.
 
     Args:
-        config: Config to save with each checkpoint.
+        settings: Number of best models to keep, and the fallback folder.
+        config: Config of the run as YAML text, to save with each checkpoint.
 
     Attributes:
         damaged: Problems of the damaged checkpoints that `find` skipped.
         class_names: Class names in order of label, to save with each checkpoint; empty if unknown.
     """
 
-    def __init__(self, output_dir: Path, config: Config) -> None:
+    def __init__(self, output_dir: Path, settings: CheckpointSettings, config: str) -> None:
+        self._settings = settings
         self._config = config
-        roots = checkpoint_roots(output_dir, config.Global.checkpoint_fallback_dir)
+        roots = checkpoint_roots(output_dir, settings.checkpoint_fallback_dir)
         self._stores = [Store(root) for root in roots]
         self._store = self._stores[0]
         self.damaged: list[str] = []
@@ -265,7 +267,7 @@ class Checkpoints:
         for role in roles:
             if role != BEST:
                 store.link(role, folder)
-        store.link_best(folder, manifest, self._config.Global.keep_best, best=BEST in roles)
+        store.link_best(folder, manifest, self._settings.keep_best, best=BEST in roles)
         store.remove_unlinked()
         return folder
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ppcls.config.base.fields import show
-from ppcls.config.base.tree import leaves
+from ppcls.config.base.tree import Tree, leaves
 from ppcls.config.base.yaml import read_yaml
-from ppcls.config.schema import Config
 from ppcls.data.index.protocol import describe_index
 from ppcls.engine.checkpoint.paddleclas import is_paddleclas, restore_paddleclas
 from ppcls.engine.checkpoint.snapshot import CONFIG, STATE, SavedState, has_average, restore
@@ -67,7 +66,9 @@ def resume(state: TrainState, source: Path, *, best_score: float = math.inf) -> 
     if saved is not None:
         lines += [
             f"changed: {line}"
-            for line in _changed(source / CONFIG, state.config, state.epoch + (state.step > 0))
+            for line in _changed(
+                source / CONFIG, state.config.model_dump(mode="json"), state.epoch + (state.step > 0)
+            )
         ]
     position = f"epoch {state.epoch + 1}, batch {state.step}, update {state.update}"
     if saved is not None and saved.world != world:
@@ -137,16 +138,16 @@ def _keeps_plateau(state: TrainState, saved: SavedState) -> bool:
     return bool(saved.plateau.get("of", state.plateau.of) == state.plateau.of)
 
 
-def _changed(path: Path, config: Config, epochs: int) -> Iterator[str]:
+def _changed(path: Path, config: Tree, epochs: int) -> Iterator[str]:
     """Yields the keys that differ between the config of the checkpoint and of the run, with both values.
 
     Args:
         path: Config of the checkpoint.
-        config: Config of the run.
+        config: Config of the run as plain data.
         epochs: Number of epochs that the checkpoint has started.
     """
     before = dict(leaves(read_yaml(path)))
-    now = dict(leaves(config.model_dump(mode="json")))
+    now = dict(leaves(config))
     # Users may resume a run with another number of epochs. Only an unchanged number can show damage.
     if before.get(_EPOCHS) == now[_EPOCHS] < epochs:
         raise UserError(

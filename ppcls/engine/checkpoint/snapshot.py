@@ -15,8 +15,6 @@ from typing import Any
 import paddle
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ppcls.config.load import dump_config
-from ppcls.config.schema import Config
 from ppcls.data.index.protocol import describe_index
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
@@ -65,11 +63,12 @@ class SavedState(BaseModel):
 
 
 def snapshot_files(
-    state: TrainState, config: Config, memory: defaultdict[str, HostMemory]
+    state: TrainState, config: str, memory: defaultdict[str, HostMemory]
 ) -> Iterator[tuple[str, Content]]:
     """Yields the name and content of each file of a checkpoint.
 
     Args:
+        config: Config of the run as YAML text.
         memory: Memory for the arrays of each file. The next snapshot with the same memory overwrites them.
 
     Raises:
@@ -82,7 +81,7 @@ def snapshot_files(
     yield OPTIMIZER, copy_to_host(optimizer, memory[OPTIMIZER])
     if state.ema is not None:
         yield AVERAGE, copy_to_host(_full_average(state), memory[AVERAGE])
-    yield CONFIG, dump_config(config).encode()
+    yield CONFIG, config.encode()
     saved = SavedState(
         update=state.update,
         best=state.progress.best,

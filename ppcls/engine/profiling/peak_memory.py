@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import paddle
 
-from ppcls.config.schema import Config
+from ppcls.config.sections.loader import Split
 from ppcls.engine.core.compiled import measured
+from ppcls.engine.core.settings import AMP, ExecutionSettings
 from ppcls.errors import UserError
 from ppcls.runtime.start import Runtime
 
@@ -59,8 +60,15 @@ def peak_memory(runtime: Runtime) -> PeakMemory:
 
 
 @contextmanager
-def explain_out_of_memory(config: Config, runtime: Runtime) -> Iterator[None]:
+def explain_out_of_memory(
+    runtime: Runtime, splits: Mapping[str, Split], settings: ExecutionSettings, amp: AMP | None
+) -> Iterator[None]:
     """Returns a context that converts a failed allocation to a `UserError` with memory sizes and advice.
+
+    Args:
+        splits: Data sets that the run reads, by their keys in ``DataLoader``.
+        settings: How steps are executed.
+        amp: Settings of mixed precision; None without mixed precision.
 
     Raises:
         UserError: An allocation failed.
@@ -68,14 +76,20 @@ def explain_out_of_memory(config: Config, runtime: Runtime) -> Iterator[None]:
     try:
         yield
     except MemoryError as error:
-        raise _explain(error, config, runtime) from error
+        raise _explain(error, runtime, splits, settings, amp) from error
     except (OSError, RuntimeError) as error:
         if getattr(error, "errno", None) is not None or not _OUT_OF_MEMORY.search(str(error)):
             raise
-        raise _explain(error, config, runtime) from error
+        raise _explain(error, runtime, splits, settings, amp) from error
 
 
-def _explain(error: Exception, config: Config, runtime: Runtime) -> UserError:
+def _explain(
+    error: Exception,
+    runtime: Runtime,
+    splits: Mapping[str, Split],
+    settings: ExecutionSettings,
+    amp: AMP | None,
+) -> UserError:
     text = str(error)
     on_gpu = runtime.device == "gpu" and _GPU.search(text) is not None
     used = f"peak so far: {peak_memory(runtime).describe()}"
@@ -83,12 +97,12 @@ def _explain(error: Exception, config: Config, runtime: Runtime) -> UserError:
         budget = runtime.budget
         card = runtime.card
         used += f"; Paddle may use {budget.share} ({budget.reason}), {card.free()} of {card.total} are free"
-    sizes = [(name, *split.sampler.batch_setting) for name, split in config.used_splits.items()]
+    sizes = [(name, *split.sampler.batch_setting) for name, split in splits.items()]
     keys = " or ".join(f"DataLoader.{name}.sampler.{key} ({size})" for name, key, size in sizes)
     fixes = [f"lower {keys} and raise Global.update_freq by the same factor"]
-    if on_gpu and (config.AMP is None or not config.AMP.use_amp):
+    if on_gpu and (amp is None or not amp.use_amp):
         fixes.append("compute in half precision (AMP)")
-    graph = config.Global.cuda_graph
+    graph = settings.cuda_graph
     if on_gpu and (graph is True or (graph == "auto" and measured())):
         fixes.append("set Global.cuda_graph to False, since a CUDA graph needs additional memory")
     if on_gpu and runtime.budget is not None:

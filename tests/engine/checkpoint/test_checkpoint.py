@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
+from run_checkpoints import checkpoints_of
 from small_net import CLASSES, Net, assert_equal, content, make_state, train_epochs
 
 from ppcls.config.load import load_config
@@ -49,7 +50,7 @@ def config(make_config: Callable[..., Config]) -> Config:
 
 @pytest.fixture
 def checkpoints(output: Path, config: Config) -> Checkpoints:
-    return Checkpoints(output, config)
+    return checkpoints_of(output, config)
 
 
 def everything(state: TrainState) -> dict[str, np.ndarray]:
@@ -112,7 +113,7 @@ def test_best_metric_is_restored_for_the_same_metric_only(
         replace(make_state(), config=make_config(Metric__Eval=[{"TopkAcc": {"topk": k}}])) for k in (1, topk)
     )
     state.progress.best, state.progress.not_better = 0.25, 2
-    Checkpoints(output, state.config).save(state, [LATEST])
+    checkpoints_of(output, state.config).save(state, [LATEST])
     resume(again, output / LATEST)
     assert (again.progress.best, again.progress.not_better) == (best, 0 if best is None else 2)
 
@@ -352,7 +353,7 @@ def test_leftovers_of_killed_runs_are_removed(output: Path, config: Config) -> N
     left.mkdir(parents=True)
     (left / WEIGHTS).write_bytes(b"half a file")
     (output / ".latest.new").symlink_to("checkpoints/step_00000040")
-    Checkpoints(output, config).save(make_state(), [LATEST])
+    checkpoints_of(output, config).save(make_state(), [LATEST])
     assert folders(output) == ["step_00000000"]
     assert links(output) == {LATEST: "step_00000000"}
 
@@ -368,7 +369,7 @@ def test_files_of_another_running_save_are_kept(output: Path, checkpoints: Check
 def test_checkpoint_error_names_folder_that_cannot_be_created(tmp_path: Path, config: Config) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"file/checkpoints: can't write a checkpoint: Not a directory"):
-        Checkpoints(tmp_path / "file", config).save(make_state(), [LATEST])
+        checkpoints_of(tmp_path / "file", config).save(make_state(), [LATEST])
 
 
 # Which one to resume from
@@ -469,7 +470,7 @@ def test_keep_best_keeps_k_checkpoints(
     scores: tuple[float | None, ...],
     kept: tuple[float, ...],
 ) -> None:
-    checkpoints, state = Checkpoints(output, make_config(Global__keep_best=3)), make_state()
+    checkpoints, state = checkpoints_of(output, make_config(Global__keep_best=3)), make_state()
     for score in scores:
         best = score is not None and (state.progress.best is None or score > state.progress.best)
         state.progress.best = score if best else state.progress.best
@@ -478,7 +479,7 @@ def test_keep_best_keeps_k_checkpoints(
     assert tuple(read_manifest(output / name).score for name in names) == kept
     assert len({(output / name).resolve() for name in names}) == 3
     assert set(links(output)) == {LATEST, *names}
-    fewer = Checkpoints(output, make_config(Global__keep_best=1))
+    fewer = checkpoints_of(output, make_config(Global__keep_best=1))
     fewer.save(train_epochs(state), [LATEST])
     assert set(links(output)) == {LATEST, BEST}
     assert folders(output) == sorted(set(links(output).values()))
@@ -489,7 +490,7 @@ def test_scores_of_another_metric_are_not_compared(output: Path, make_config: Ca
     for topk, scores in ((1, (0.8, 0.9)), (3, (0.3, 0.2))):
         config = make_config(Global__keep_best=3, Metric__Eval=[{"TopkAcc": {"topk": topk}}])
         state = replace(state, config=config)
-        checkpoints, state.progress.best = Checkpoints(output, state.config), None
+        checkpoints, state.progress.best = checkpoints_of(output, state.config), None
         for score in scores:
             best = state.progress.best is None or score > state.progress.best
             state.progress.best = score if best else state.progress.best
@@ -529,7 +530,7 @@ def test_resumed_run_rejects_folder_of_another_run(
     output: Path, checkpoints: Checkpoints, config: Config
 ) -> None:
     checkpoints.save(make_state(), [LATEST])
-    other = Checkpoints(output.with_name("other"), config)
+    other = checkpoints_of(output.with_name("other"), config)
     other.check_unused(output / LATEST)
     output.with_name("other").mkdir()
     other.save(make_state(), [LATEST])

@@ -13,12 +13,13 @@ import numpy as np
 import paddle
 import pytest
 from paths import SUPPORT
+from run_checkpoints import checkpoints_of
 from small_net import Net, assert_equal, content, make_state, train_epochs
 
 from ppcls.arch.build import build_model
 from ppcls.cli.export import export
 from ppcls.config.schema import Config
-from ppcls.engine.checkpoint.checkpoints import LATEST, Checkpoints
+from ppcls.engine.checkpoint.checkpoints import LATEST
 from ppcls.engine.checkpoint.paddleclas import is_paddleclas, write_pdparams
 from ppcls.engine.checkpoint.resume import resume
 from ppcls.engine.core.state import TrainState
@@ -55,7 +56,7 @@ def test_paddleclas_checkpoint_resumes(
     prefix = tmp_path / "epoch_2"
     save_as_paddleclas(state, prefix, epoch=2, average=average)
     again = make_state(seed=2, kind=kind, decay=decay)
-    found = Checkpoints(tmp_path, make_config()).find(str(prefix))
+    found = checkpoints_of(tmp_path, make_config()).find(str(prefix))
     assert found == prefix
     plan = resume(again, prefix)
     assert plan[0] == f"resumed {prefix}: epoch 3, batch 0, update 6"
@@ -174,7 +175,7 @@ def test_pdparams_are_written_completely_and_overwrite_nothing(
 ) -> None:
     state = train_epochs(make_state())
     (tmp_path / "run").mkdir()
-    Checkpoints(tmp_path / "run", make_config()).save(state, [LATEST])
+    checkpoints_of(tmp_path / "run", make_config()).save(state, [LATEST])
     target = tmp_path / "ours.pdparams"
     arguments = ["-c", str(make_yaml()), "--pdparams", str(target)]
     override = ["-o", f"Global.pretrained_model={tmp_path / 'run' / LATEST}"]

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from paddle import nn
+from run_checkpoints import checkpoints_of
 from small_net import assert_equal, content
 
 from ppcls.config.schema import Config
 from ppcls.engine import execution
-from ppcls.engine.checkpoint.checkpoints import Checkpoints
 from ppcls.engine.checkpoint.resume import resume
 from ppcls.engine.core.build import build_state
 from ppcls.engine.core.state import TrainState
@@ -212,7 +212,7 @@ def test_resume_with_another_loader_continues_with_the_same_samples(
     run_and_kill(config, cpu, 2, monkeypatch)
     switched = make_config("switch", Global__use_dali=False, Global__checkpoints="auto")
     state = build_state(switched, cpu, lambda *_: None)
-    folder = Checkpoints(output(switched), switched).find("auto")
+    folder = checkpoints_of(output(switched), switched).find("auto")
     assert folder is not None
     resume(state, folder)
     assert (state.epoch, state.step, state.update) == (0, 2, 2)
@@ -407,7 +407,7 @@ def test_failed_evaluation_keeps_the_epoch(
     config = make_config(DataLoader__Eval__dataset__cls_label_path=str(listing))
     with pytest.raises(UserError, match="not an image"):
         train(config, cpu, output(config))
-    folder = Checkpoints(output(config), config).find("auto")
+    folder = checkpoints_of(output(config), config).find("auto")
     assert folder is not None
     state = build_state(config, cpu, lambda *_: None)
     resume(state, folder)

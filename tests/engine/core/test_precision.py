@@ -12,6 +12,7 @@ import numpy as np
 import paddle
 import pytest
 from paddle import nn
+from run_checkpoints import checkpoints_of
 from small_net import (
     Flat,
     MemoryLoader,
@@ -26,7 +27,7 @@ from small_net import (
 
 from ppcls.arch.layers.transformer import MatrixProduct
 from ppcls.config.schema import Config
-from ppcls.engine.checkpoint.checkpoints import LATEST, Checkpoints
+from ppcls.engine.checkpoint.checkpoints import LATEST
 from ppcls.engine.checkpoint.resume import resume
 from ppcls.engine.core.build import build_state
 from ppcls.engine.core.precision import FP32, AmpO1, AmpO2, RoundedBF16, build_precision
@@ -421,7 +422,7 @@ def test_checkpoint_holds_float32_and_resumes_bit_for_bit(
     level: str, dtype: str, make_config: Callable[..., Config], tmp_path: Path
 ) -> None:
     state = train_epochs(on_gpu(level, dtype, decay=0.9), 2)
-    Checkpoints(tmp_path, make_config()).save(state, [LATEST])
+    checkpoints_of(tmp_path, make_config()).save(state, [LATEST])
     saved = read_arrays(tmp_path / LATEST / WEIGHTS)
     assert {array.dtype for array in saved.values()} == {np.dtype(np.float32)}
     kept = optimizer_state(state.optimizer, state.model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,10 @@ from ppcls.registry import ARCHITECTURES
 from ppcls.runtime.hardware import Card
 from ppcls.runtime.memory import MemoryRequest, divide_memory
 from ppcls.runtime.start import Runtime
+
+
+def explained(config: Config, runtime: Runtime) -> AbstractContextManager[None]:
+    return explain_out_of_memory(runtime, config.used_splits, config.Global, config.AMP)
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +68,7 @@ def test_evaluation_out_of_memory_keeps_the_epoch(
 
 def test_out_of_memory_of_numpy_is_recognized(make_config: Callable[..., Config], cpu: Runtime) -> None:
     said = r"^out of memory: could not allocate 256\. TiB more"
-    with pytest.raises(UserError, match=said), explain_out_of_memory(make_config(), cpu):
+    with pytest.raises(UserError, match=said), explained(make_config(), cpu):
         np.empty(1 << 45)
 
 
@@ -74,7 +79,7 @@ def test_out_of_memory_of_numpy_is_recognized(make_config: Callable[..., Config]
 def test_other_errors_are_raised_unchanged(
     make_config: Callable[..., Config], cpu: Runtime, other: Exception
 ) -> None:
-    with pytest.raises(type(other)) as raised, explain_out_of_memory(make_config(), cpu):
+    with pytest.raises(type(other)) as raised, explained(make_config(), cpu):
         raise other
     assert raised.value is other
 
@@ -117,7 +122,7 @@ def test_out_of_memory_on_a_gpu_names_figures_and_fixes(
     make_config: Callable[..., Config], gpu: Runtime, error: Exception, said: str, cure: str
 ) -> None:
     config = make_config(Global__eval_during_train=False, Global__cuda_graph=False)
-    with pytest.raises(UserError) as raised, explain_out_of_memory(config, gpu):
+    with pytest.raises(UserError) as raised, explained(config, gpu):
         raise error
     assert str(raised.value) == (
         f"{said}{FIGURES}To fix: lower DataLoader.Train.sampler.batch_size (8) and raise Global.update_freq "
@@ -140,7 +145,7 @@ def test_out_of_memory_suggests_disabling_a_cuda_graph_that_is_used(
     monkeypatch.setattr("ppcls.engine.profiling.peak_memory.measured", lambda: by_default)
     with (
         pytest.raises(UserError) as raised,
-        explain_out_of_memory(make_config(Global__cuda_graph=setting), gpu),
+        explained(make_config(Global__cuda_graph=setting), gpu),
     ):
         raise MemoryError(PADDLES)
     advice = (
@@ -162,7 +167,7 @@ def test_peak_memory_of_a_process_is_reported(cpu: Runtime) -> None:
 def test_out_of_memory_of_paddle_on_a_gpu_is_recognized(make_config: Callable[..., Config]) -> None:
     gpu = Runtime(device="gpu", device_id=0)
     said = r"^out of GPU memory: could not allocate .* more; peak so far: Paddle \d+"
-    with pytest.raises(UserError, match=said), explain_out_of_memory(make_config(), gpu):
+    with pytest.raises(UserError, match=said), explained(make_config(), gpu):
         paddle.zeros([1 << 45])
 
 
