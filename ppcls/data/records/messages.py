@@ -17,8 +17,10 @@ _TYPES = {
     "bytes": _Field.TYPE_BYTES,
     "string": _Field.TYPE_STRING,
     "float": _Field.TYPE_FLOAT,
+    "double": _Field.TYPE_DOUBLE,
     "int32": _Field.TYPE_INT32,
     "int64": _Field.TYPE_INT64,
+    "bool": _Field.TYPE_BOOL,
 }
 # Fields of each message as (name, number, type); * marks repeated fields.
 _EXAMPLE = {
@@ -48,14 +50,17 @@ _TENSORS = {
 }
 
 
-def _create_messages(package: str, messages: dict[str, list[tuple[str, int, str]]]) -> dict[str, Any]:
-    """Creates message classes in a separate pool, so that they don't conflict with TensorFlow's classes.
+def create_messages(
+    package: str, messages: dict[str, list[tuple[str, int, str]]], syntax: str = "proto3"
+) -> dict[str, Any]:
+    """Creates message classes in a separate pool, so that they don't conflict with other packages' classes.
 
     Args:
         package: Name of the Protobuf package.
         messages: Fields of each message as (name, number, type). ``*`` marks repeated fields.
+        syntax: ``proto3``, or ``proto2``, in which a field that is not set differs from one that is 0.
     """
-    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax=syntax)
     for message, fields in messages.items():
         descriptor = file.message_type.add(name=message)
         for name, number, kind in fields:
@@ -74,14 +79,23 @@ def _create_messages(package: str, messages: dict[str, list[tuple[str, int, str]
     }
 
 
-_EXAMPLES = _create_messages("ppcls.example", _EXAMPLE)
+_EXAMPLES = create_messages("ppcls.example", _EXAMPLE)
 Example = _EXAMPLES["Example"]
 Feature = _EXAMPLES["Feature"]
-_TENSOR_MESSAGES = _create_messages("ppcls.caffe2", _TENSORS)
+_TENSOR_MESSAGES = create_messages("ppcls.caffe2", _TENSORS)
 TensorProto = _TENSOR_MESSAGES["TensorProto"]
 TensorProtos = _TENSOR_MESSAGES["TensorProtos"]
 
-__all__ = ["Bytes", "Example", "Feature", "ProtobufError", "TensorProto", "TensorProtos", "fields"]
+__all__ = [
+    "Bytes",
+    "Example",
+    "Feature",
+    "ProtobufError",
+    "TensorProto",
+    "TensorProtos",
+    "create_messages",
+    "fields",
+]
 
 
 class Bytes(Protocol):

@@ -71,11 +71,11 @@ def _check_paddle(precision: Precision, runtime: Runtime) -> None:
 
 
 def load_exported(file: Path, description: ModelDescription, runtime: Runtime) -> InferenceModel:
-    """Loads an exported model. ONNX and OpenVINO models run on the CPU."""
+    """Loads a model that was just exported. ONNX and OpenVINO models run on the CPU."""
     if file.suffix == ".onnx":
         from ppcls.deploy.models.onnx import OnnxModel  # only this format needs onnxruntime
 
         return OnnxModel(file, description, "cpu", usable_cores())
     if file.suffix == ".xml":
         return OpenVinoModel(file, description, usable_cores())
-    return PaddleInferenceModel(file, description, runtime)
+    return PaddleInferenceModel(file, description, runtime, trust=True)

@@ -17,6 +17,7 @@ from paddle import inference
 
 from ppcls.deploy.models.description import ModelDescription, Precision
 from ppcls.deploy.models.predictor_graphs import PredictorGraphs
+from ppcls.deploy.models.programs.check import read_program
 from ppcls.engine.core.compiled import measured
 from ppcls.engine.cuda_graph.graph import STREAM_LOCK
 from ppcls.errors import UserError
@@ -81,6 +82,48 @@ def capture_native_output() -> Iterator[None]:
                 os.write(2, captured.read())
 
 
+@contextmanager
+def _checked_program(program: Path, weights: Path, trust: bool) -> Iterator[Path]:
+    """Yields the file of a program to load: a checked copy, or the program itself if the user trusts it."""
+    if trust:
+        yield program
+        return
+    content = read_program(program, weights)
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ppcls-program-"))
+            copy = Path(folder, program.name)
+            copy.write_bytes(content)
+        except OSError as error:
+            raise UserError(
+                f"{program}: cannot write a copy to the temporary folder {tempfile.gettempdir()}: "
+                f"{error.strerror}; set TMPDIR to another folder"
+            ) from None
+        yield copy
+
+
+def _settings(
+    program: Path, weights: Path, description: ModelDescription, precision: Precision, runtime: Runtime
+) -> Any:
+    """Returns the settings with which Paddle Inference loads and runs a program."""
+    settings = inference.Config(str(program), str(weights))
+    settings.disable_glog_info()
+    if runtime.device_id is None:
+        settings.disable_gpu()
+        settings.set_cpu_math_library_num_threads(runtime.threads)
+        settings.delete_pass(_WRONG_FUSION)
+        if precision == "bfloat16":
+            settings.enable_mkldnn()
+            settings.enable_mkldnn_bfloat16()
+    elif description.needs_gpu:  # the program has its final form, with float16 operators
+        settings.enable_use_gpu(_GPU_MEMORY, runtime.device_id)
+        settings.switch_ir_optim(False)
+        settings.enable_memory_optim()  # operators share the memory of their outputs
+    else:
+        settings.enable_use_gpu(_GPU_MEMORY, runtime.device_id, _GPU_PRECISIONS[precision])
+    return settings
+
+
 class PaddleInferenceModel:
     """An `InferenceModel` that runs an exported program with Paddle Inference.
 
@@ -88,15 +131,19 @@ class PaddleInferenceModel:
         program: File of the program. The weights are in the same folder.
         description: Description of the model.
         runtime: Device to run on.
+        trust: Whether to load the program without checking what it does.
 
     Attributes:
         engine: Name of the engine, with its version, device and precision.
 
     Raises:
-        UserError: The files cannot be read, were written by another version of Paddle, or need a GPU.
+        UserError: The files cannot be read, were written by another version of Paddle, or need a GPU; or the
+            program does more than compute a network.
     """
 
-    def __init__(self, program: Path, description: ModelDescription, runtime: Runtime) -> None:
+    def __init__(
+        self, program: Path, description: ModelDescription, runtime: Runtime, *, trust: bool = False
+    ) -> None:
         weights = program.with_suffix(".pdiparams")
         if not weights.is_file():
             raise UserError(f"{weights}: no such file; expected the weights in the folder of {program.name}")
@@ -106,30 +153,17 @@ class PaddleInferenceModel:
                 "the CPU; set Global.device=gpu, or export the model with --precision float32"
             )
         precision = find_precision(description.precision, runtime)
-        settings = inference.Config(str(program), str(weights))
-        settings.disable_glog_info()
-        if runtime.device_id is None:
-            settings.disable_gpu()
-            settings.set_cpu_math_library_num_threads(runtime.threads)
-            settings.delete_pass(_WRONG_FUSION)
-            if precision == "bfloat16":
-                settings.enable_mkldnn()
-                settings.enable_mkldnn_bfloat16()
-        elif description.needs_gpu:  # the program has its final form, with float16 operators
-            settings.enable_use_gpu(_GPU_MEMORY, runtime.device_id)
-            settings.switch_ir_optim(False)
-            settings.enable_memory_optim()  # operators share the memory of their outputs
-        else:
-            settings.enable_use_gpu(_GPU_MEMORY, runtime.device_id, _GPU_PRECISIONS[precision])
-        try:
-            with capture_native_output():  # Paddle prints which operators it converts to bfloat16
-                self._predictor = inference.create_predictor(settings)
-        except (OSError, RuntimeError, ValueError) as error:
-            raise UserError(
-                f"{program}: Paddle {paddle.__version__} cannot load this model: {program.name} or "
-                f"{weights.name} is damaged or was written by another version (inference.json needs Paddle "
-                f"3, inference.pdmodel needs 2.6); export the model again: {_last_line(error)}"
-            ) from None
+        with _checked_program(program, weights, trust) as checked:
+            settings = _settings(checked, weights, description, precision, runtime)
+            try:
+                with capture_native_output():  # Paddle prints which operators it converts to bfloat16
+                    self._predictor = inference.create_predictor(settings)
+            except (OSError, RuntimeError, ValueError) as error:
+                raise UserError(
+                    f"{program}: Paddle {paddle.__version__} cannot load this model: {program.name} or "
+                    f"{weights.name} is damaged or was written by another version (inference.json needs "
+                    f"Paddle 3, inference.pdmodel needs 2.6); export the model again: {_last_line(error)}"
+                ) from None
         names = self._predictor.get_input_names()
         if names != [description.Input.name]:
             raise UserError(

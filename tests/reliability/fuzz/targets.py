@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import uvicorn
+from paddle.base.proto import framework_pb2
 from starlette.datastructures import Headers
 from uvicorn.server import ServerState
 
@@ -40,6 +42,10 @@ from ppcls.data.transforms.specs import DecodeImage
 from ppcls.data.transforms.specs.basic import DecodeNumpy
 from ppcls.deploy.image_index import ImageIndex, load_index
 from ppcls.deploy.models.description import read_description
+from ppcls.deploy.models.programs.legacy import read_legacy
+from ppcls.deploy.models.programs.parameters import check_parameters
+from ppcls.deploy.models.programs.parts import ProgramError, StoredTensor, find_operator
+from ppcls.deploy.models.programs.pir import read_pir
 from ppcls.deploy.results import Classification, Embedding, Prediction
 from ppcls.engine.checkpoint.snapshot import _read_state
 from ppcls.errors import UserError
@@ -52,7 +58,7 @@ from ppcls.weights.files import read_arrays, read_pdparams
 from ppcls.weights.manifest import read_manifest
 from ppcls.weights.torch_file import read_torch
 
-EXPECTED = (UserError, DecodeError, RequestError, BusyError)
+EXPECTED = (UserError, DecodeError, RequestError, BusyError, ProgramError)
 SECONDS = 10
 MEMORY_MIB = 2048
 
@@ -105,6 +111,38 @@ def manifest(data: bytes, folder: Path) -> None:
 def state(data: bytes, folder: Path) -> None:
     written(data, folder / "state.json")
     _read_state(folder)
+
+
+@target
+def program_json(data: bytes, folder: Path) -> None:
+    """What is accepted stays the same when it is read again, and contains only operators of the table."""
+    copy, parameters = read_pir(data)
+    assert read_pir(copy) == (copy, parameters)
+    names = re.findall(rb'"#":"([^"]*)","A":', copy)
+    assert all(name == b"p" or find_operator("pir", name.decode().removesuffix("_")) for name in names)
+    with written(data, folder / "inference.pdiparams").open("rb") as file:
+        check_parameters(file, parameters)
+
+
+@target
+def program_protobuf(data: bytes, folder: Path) -> None:
+    """What is accepted is a program of one block with operators of the table for Paddle's own parser, too."""
+    copy, parameters = read_legacy(data)
+    assert read_legacy(copy) == (copy, parameters)
+    program = framework_pb2.ProgramDesc.FromString(copy)
+    assert len(program.blocks) == 1
+    for operator in program.blocks[0].ops:
+        find_operator("legacy", operator.type)
+    with written(data, folder / "inference.pdiparams").open("rb") as file:
+        check_parameters(file, parameters)
+
+
+@target
+def program_parameters(data: bytes, folder: Path) -> None:
+    """The parameters of a program with two tensors."""
+    expected = [StoredTensor("a", "float32", (2, 3)), StoredTensor("b", "int64", (1,))]
+    with written(data, folder / "inference.pdiparams").open("rb") as file:
+        check_parameters(file, expected)
 
 
 @target

@@ -1,0 +1,1 @@
+"""Checks of exported programs of Paddle before Paddle loads them."""
