@@ -255,13 +255,13 @@ def _check_number(value: Any, where: str) -> None:
 
 def _check_integer(value: Any, where: str) -> None:
     if type(value) is not int or value not in _INT64:
-        raise ProgramError(f"{where}: expected a number, present {str(value)[:40]}")
+        raise ProgramError(f"{where}: expected a number, found {str(value)[:40]}")
 
 
 def _need_keys(value: Any, keys: Iterable[str], where: str) -> None:
     if not isinstance(value, dict) or value.keys() != set(keys):
         present = ", ".join(value) if isinstance(value, dict) else str(value)
-        raise ProgramError(f"{where}: damaged: expected {', '.join(keys)}, present {present[:80]}")
+        raise ProgramError(f"{where}: damaged: expected {', '.join(keys)}, found {present[:80]}")
 
 
 def _items(value: Any, where: str) -> list[Any]:
