@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import html
 import io
 import os
@@ -17,8 +16,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from ppcls import api
-from ppcls.cli.eval import read_checkpoint_config
-from ppcls.cli.options import EVAL_FLAGS, TRAIN_FLAGS, Flag, apply_flags
+from ppcls.cli.eval import EvalOptions, read_checkpoint_config
+from ppcls.cli.short_options import apply_values, key_options
+from ppcls.cli.train import TrainOptions
 from ppcls.config.base.fields import show
 from ppcls.config.base.overrides import Override, read_overrides
 from ppcls.config.load import ConfigSource
@@ -117,7 +117,7 @@ class Classifier:
             **options,
         }
         source = ConfigSource.read(_CONFIG)
-        _apply_options(TRAIN_FLAGS, values, source)
+        _apply_options(TrainOptions, values, source)
         if self._pretrained is False:
             source.apply([Override.of_value("Arch.pretrained", False, "pretrained=False")])
         source.apply(read_overrides(overrides or {}))
@@ -182,7 +182,7 @@ class Classifier:
             "device": self._device,
         }
         source = read_checkpoint_config(checkpoint)
-        _apply_options(EVAL_FLAGS, values, source)
+        _apply_options(EvalOptions, values, source)
         result = api.evaluate(source.load())
         return Evaluation(result.loss, result.metrics, result.images, result.seconds)
 
@@ -382,13 +382,13 @@ class Predictions(list[Classification]):
         return _table(["image", "classes"], rows)
 
 
-def _apply_options(flags: Mapping[str, Flag], values: Mapping[str, Any], source: ConfigSource) -> None:
-    """Sets the values of short options, whose names are written with ``_`` instead of ``-``, in a config."""
-    names = [name.replace("-", "_") for name in flags]
+def _apply_options(options: type[Any], values: Mapping[str, Any], source: ConfigSource) -> None:
+    """Sets the values of a command's short options, by the names of their fields, in a config."""
+    names = [option.field for option in key_options(options)]
     for name in values:
         if name not in names:
             raise UserError(f"unknown option '{name}'{suggest(name, names)}")
-    apply_flags(flags, argparse.Namespace(**{name: values.get(name) for name in names}), source)
+    apply_values(options, values, source)
 
 
 def _read(picture: Any) -> Any:

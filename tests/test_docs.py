@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,13 @@ from ppcls.cli import infer as infer_cli
 from ppcls.cli import models as models_cli
 from ppcls.cli import serve as serve_cli
 from ppcls.cli import train as cli
+from ppcls.cli.command import Command, CommandGroup
 from ppcls.cli.doctor import doctor
 from ppcls.cli.eval import calibrate, evaluate
 from ppcls.config.load import load_config
 from ppcls.config.reference import render
 
-TOOLS: dict[str, Callable[[list[str]], object]] = {
+TOOLS: dict[str, Command[Any] | CommandGroup] = {
     "benchmark": benchmark_cli.main,
     "calibrate": calibrate,
     "dataset": dataset_cli.main,
@@ -132,23 +132,9 @@ def test_document_names_existing_config_keys(document: Path) -> None:
         assert wrong == [], f"{document.name}: {name}"
 
 
-class Parsed(Exception):
-    """What a tool's command line says; the tool goes no further."""
-
-
-@pytest.fixture
-def parse_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    parse = argparse.ArgumentParser.parse_args
-
-    def parse_args(parser: argparse.ArgumentParser, argv: Any = None) -> None:
-        raise Parsed(parse(parser, argv))
-
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
-
-
 @pytest.mark.parametrize("document", [path for path in WRITTEN if calls(path)], ids=lambda path: path.name)
 def test_document_shows_valid_commands(
-    document: Path, parse_only: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is parsed by its tool; its config and what it sets there are checked as the tool would."""
     for folder in ("configs", "examples"):
@@ -157,43 +143,43 @@ def test_document_shows_valid_commands(
         (tmp_path / "pictures" / name).mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     for tool, words in calls(document):
-        with pytest.raises(Parsed) as stopped:
-            TOOLS[tool](words)
-        said = stopped.value.args[0]
-        if getattr(said, "config", None) is not None:
-            load_config(said.config, said.override)
+        called = TOOLS[tool]
+        if isinstance(called, CommandGroup):
+            called = called.commands[words.pop(0)]
+        options: Any = called.parse(words)
+        if getattr(options, "config", None) is not None:
+            load_config(options.config, options.override)
 
 
-def subparsers(
-    command: str, parser: argparse.ArgumentParser
-) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Yields a command's parser and those of its subcommands, each with the command's name."""
-    yield command, parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for name, subparser in action.choices.items():
-                yield from subparsers(f"{command} {name}", subparser)
+def commands_of(tool: str) -> Iterator[tuple[str, Command[Any]]]:
+    """Yields a tool's commands, each with its name on the command line."""
+    called = TOOLS[tool]
+    if isinstance(called, Command):
+        yield f"ppcls {tool}", called
+    else:
+        yield from ((f"ppcls {tool} {name}", each) for name, each in called.commands.items())
+
+
+def check_examples(name: str, examples: Sequence[str], parse: Callable[[list[str]], Any]) -> None:
+    assert 2 <= len(examples) <= 3, name
+    for example in examples:
+        assert example.startswith(name), example
+        options = parse(shlex.split(example)[len(name.split()) :])
+        if getattr(options, "config", None) is not None:
+            load_config(ROOT / options.config, options.override)
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_help_ends_with_examples_that_parse(tool: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    parse = argparse.ArgumentParser.parse_args
-
-    def capture(parser: argparse.ArgumentParser, argv: Any = None) -> None:
-        raise Parsed(parser)
-
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", capture)
-    with pytest.raises(Parsed) as captured:
-        TOOLS[tool]([])
-    parser = captured.value.args[0]
-    for command, subparser in subparsers(f"ppcls {tool}", parser):
-        examples = [line.strip() for line in subparser.format_help().partition("examples:\n")[2].splitlines()]
-        assert 2 <= len(examples) <= 3, command
-        for example in examples:
-            assert example.startswith(command), example
-            arguments = parse(parser, shlex.split(example)[2:])
-            if getattr(arguments, "config", None) is not None:
-                load_config(ROOT / arguments.config, arguments.override)
+def test_help_ends_with_examples_that_parse(tool: str) -> None:
+    for name, each in commands_of(tool):
+        check_examples(name, each.options.examples, each.parse)
+        assert each.parser().format_help().endswith("".join(f"  {line}\n" for line in each.options.examples))
+    group = TOOLS[tool]
+    if isinstance(group, CommandGroup):
+        check_examples(
+            f"ppcls {tool}", group.examples, lambda words: group.commands[words[0]].parse(words[1:])
+        )
+        assert all(example in group.help("ppcls") for example in group.examples)
 
 
 def test_document_shows_valid_settings_for_own_pictures(tmp_path: Path) -> None:

@@ -1,123 +1,179 @@
-"""Parts that all commands share: exit codes, error messages, suggestions for unknown options, and output."""
+"""Commands: a function with typed options, its exit codes and error messages, and groups of commands."""
 
 from __future__ import annotations
 
-import argparse
-import functools
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
+from ppcls.cli.options import OptionsError, parsed_options, summarize
+from ppcls.cli.parser import CommandParser, wrap
 from ppcls.errors import SignalExit, SignalInterrupt, UserError
-from ppcls.files import expand_home, print_error
-from ppcls.registry import suggest
+from ppcls.files import print_error
 
 Arguments = Sequence[str] | None
+O = TypeVar("O")  # noqa: E741 - a class of options
 _INTERRUPTED = 130
 _CLOSED_PIPE = 141
+_USAGE = 2
 
 
-def command(function: Callable[[Arguments], None]) -> Callable[[Arguments], int]:
-    """Decorates the function of a command, so that it returns an exit code.
+class Command(Generic[O]):
+    """A command of ``ppcls``, which is called with the words of a command line and returns an exit code.
+
+    Args:
+        name: Name of the command, such as ``train``.
+        options: Class that declares its options; see `ppcls.cli.options`.
+        function: Function that runs it.
+        elsewhere: For each option that only another command has, the name of this command.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        options: type[O],
+        function: Callable[[O], None],
+        elsewhere: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.options = options
+        self.function = function
+        self._elsewhere = elsewhere
+        self.__doc__ = function.__doc__
+
+    def __call__(self, words: Arguments = None, prog: str | None = None) -> int:
+        """Runs the command, and returns its exit code; see `exit_code`.
+
+        Args:
+            words: Words of the command line; by default those of the process.
+            prog: Name of the program in messages; by default that of the process.
+
+        Raises:
+            SystemExit: The words are invalid (code 2), or are ``--help`` (code 0).
+        """
+        options = self.parse(words, prog)
+        return exit_code(lambda: self.function(options))
+
+    def parse(self, words: Arguments = None, prog: str | None = None) -> O:
+        """Returns the options on a command line.
+
+        Raises:
+            SystemExit: The words are invalid, or are ``--help``.
+        """
+        parser = self.parser(prog)
+        try:
+            return parsed_options(self.options, parser.parse_args(words))
+        except OptionsError as error:
+            parser.error(f"{error}{parser.suggest_options(error.written)}")
+
+    def parser(self, prog: str | None = None) -> CommandParser:
+        """Returns the parser of the options."""
+        return CommandParser(self.name, self.options, prog, self._elsewhere)
+
+
+def command(
+    name: str, options: type[O], elsewhere: Mapping[str, str] | None = None
+) -> Callable[[Callable[[O], None]], Command[O]]:
+    """Returns a decorator that turns a function of options into a `Command`."""
+    return lambda function: Command(name, options, function, elsewhere)
+
+
+class CommandGroup:
+    """A command that consists of commands, such as ``ppcls dataset``.
+
+    Args:
+        name: Name of the group.
+        description: What the commands do.
+        examples: Command lines for the help.
+        commands: The commands.
+        moved: Error messages for commands that no longer exist, by name.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        examples: Sequence[str],
+        commands: Sequence[Command[Any]],
+        moved: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.commands = {each.name: each for each in commands}
+        self.examples = examples
+        self._description = description
+        self._moved = moved or {}
+
+    def __call__(self, words: Arguments = None) -> int:
+        """Runs the command that the first word names, and returns its exit code."""
+        prog = Path(sys.argv[0]).name
+        name, *rest = (sys.argv[1:] if words is None else list(words)) or [""]
+        if name in ("-h", "--help"):
+            write_output(self.help(prog))
+            return 0
+        if name in self.commands:
+            return self.commands[name](rest, f"{prog} {name}")
+        sys.stderr.write(f"{prog}: error: {self._reject(name)}\n")
+        return _USAGE
+
+    def help(self, prog: str) -> str:
+        """Returns the help of the group."""
+        summaries = {name: summarize(each.options) for name, each in self.commands.items()}
+        return group_help(prog, self._description, summaries, self.examples)
+
+    def _reject(self, name: str) -> str:
+        from ppcls.registry import suggest
+
+        if name in self._moved:
+            return self._moved[name]
+        known = f"known: {', '.join(self.commands)}"
+        if not name or name.startswith("-"):
+            return f"expected a command first; {known}"
+        return f"unknown command '{name}'{suggest(name, list(self.commands), known)}"
+
+
+def group_help(prog: str, description: str, summaries: Mapping[str, str], examples: Sequence[str]) -> str:
+    """Returns the help of a program that consists of commands.
+
+    Args:
+        prog: Name of the program.
+        description: What the commands do.
+        summaries: One line per command.
+        examples: Command lines.
+    """
+    width = max(map(len, summaries))
+    commands = "".join(f"  {name:<{width}} {summary}\n" for name, summary in summaries.items())
+    lines = "".join(f"  {example}\n" for example in examples)
+    return (
+        f"usage: {prog} COMMAND [ARGUMENTS]\n\n{wrap(description)}\n\ncommands:\n{commands}\n"
+        f"`{prog} COMMAND --help` lists the options of a command.\n\nexamples:\n{lines}"
+    )
+
+
+def exit_code(run: Callable[[], None]) -> int:
+    """Runs a command, and returns its exit code.
 
     The code is 0 after success, and 128 + N after signal N. If the user can fix an error, only its message is
     printed, to standard error. The code is then that of the `UserError`, or 1 for an error of the operating
     system, such as a full disk.
     """
-
-    @functools.wraps(function)
-    def run(arguments: Arguments = None) -> int:
-        try:
-            function(arguments)
-        except UserError as error:
-            return _fail(f"error: {error}", error.code)
-        except OSError as error:
-            if error.errno is None:  # Paddle's own errors have no number
-                raise
-            place = "" if error.filename is None else f"{error.filename}: "
-            return _fail(f"error: {place}{error.strerror}", 1)
-        except KeyboardInterrupt as interrupt:
-            text = "; ".join(["interrupted", *map(str, interrupt.args)])
-            return _fail(text, interrupt.code if isinstance(interrupt, SignalInterrupt) else _INTERRUPTED)
-        except SignalExit as stopped:
-            return _fail(str(stopped), stopped.code)
-        return 0
-
-    return run
-
-
-class CommandParser(argparse.ArgumentParser):
-    """An argument parser that suggests which option to use instead of an unknown one.
-
-    Attributes:
-        elsewhere: For each option that only another command has, the name of this command.
-        other_tools: For each option of other trainers, the option to use instead.
-    """
-
-    elsewhere: Mapping[str, str] = {}
-    other_tools: Mapping[str, str] = {}
-    _settings: Sequence[str] = ()  # arguments such as ``epochs=3``
-
-    def parse_known_args(  # type: ignore[override]
-        self, args: Arguments = None, namespace: argparse.Namespace | None = None
-    ) -> tuple[argparse.Namespace, list[str]]:
-        """Returns the parsed and the unknown arguments.
-
-        The home folder in ``--option=~/…`` is expanded. If any argument is unknown, a positional argument
-        such as ``model=PATH`` is also returned as unknown.
-        """
-        words = [
-            re.sub(r"^(--[\w-]+=)(~/.*)", lambda found: found[1] + expand_home(found[2]), word)
-            for word in (sys.argv[1:] if args is None else args)
-        ]
-        self._settings = [text for text in words if re.match(r"[\w-]+=", text)]
-        parsed, unknown = super().parse_known_args(words, namespace)
-        values = (getattr(parsed, action.dest, None) for action in self._get_positional_actions())
-        first = [text for text in values if text in self._settings] if unknown else []
-        return parsed, sorted([*first, *unknown], key=words.index)
-
-    def error(self, message: str) -> NoReturn:
-        """Prints the message with suggestions, and exits with code 2."""
-        if message == "one of the arguments -c/--config --model is required":
-            message = "expected --model PATH, such as --model runs/pets, or -c CONFIG"
-            hint = self.suggest_options(self._settings)
-        else:
-            title, _, unknown = message.partition("unrecognized arguments: ")
-            hint = self.suggest_options(unknown.split()) if unknown and not title else ""
-        self.exit(2, f"{self.prog}: error: {message}{hint}\n`{self.prog} --help` lists all options\n")
-
-    def suggest_options(self, unknown: Sequence[str]) -> str:
-        """Returns the end of an error message, which suggests options to use instead of unknown ones.
-
-        Args:
-            unknown: Arguments such as ``--epochs=3``, ``--epochs 3``, or ``epochs=3``.
-        """
-        hints = []
-        remaining = list(unknown)
-        while remaining:
-            text = remaining.pop(0)
-            if re.match(r"-|[\w.-]+=", text):
-                name, equals, value = text.partition("=")
-                if not equals and remaining and not remaining[0].startswith("-"):
-                    value = remaining.pop(0)
-                hints.append(self._suggest_option(name, value))
-        return "".join(hint for hint in dict.fromkeys(hints))
-
-    def _suggest_option(self, written: str, value: str) -> str:
-        name = written.lstrip("-").replace("_", "-")
-        if "." in name:
-            return f"; to set a key of the config, use -o {written.lstrip('-')}=VALUE"
-        if f"--{name}" in self._option_string_actions:
-            return f"; use --{name} {value}".rstrip()
-        if f"--{name}" in self.elsewhere:
-            return f"; --{name} is an option of {self.elsewhere[f'--{name}']}"
-        if name in self.other_tools:
-            other = self.other_tools[name]
-            return f"; use {other} {value}".rstrip() if re.fullmatch(r"--[\w-]+", other) else f"; use {other}"
-        return suggest(f"--{name}", list(self._option_string_actions))
+    try:
+        run()
+    except UserError as error:
+        return _fail(f"error: {error}", error.code)
+    except OSError as error:
+        if error.errno is None:  # Paddle's own errors have no number
+            raise
+        place = "" if error.filename is None else f"{error.filename}: "
+        return _fail(f"error: {place}{error.strerror}", 1)
+    except KeyboardInterrupt as interrupt:
+        text = "; ".join(["interrupted", *map(str, interrupt.args)])
+        return _fail(text, interrupt.code if isinstance(interrupt, SignalInterrupt) else _INTERRUPTED)
+    except SignalExit as stopped:
+        return _fail(str(stopped), stopped.code)
+    return 0
 
 
 def _fail(text: str, code: int) -> int:

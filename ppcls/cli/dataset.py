@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
-import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ppcls.cli import dataset_files
-from ppcls.cli.command import Arguments, command, write_output
-from ppcls.cli.dataset_files import progress_bars
-from ppcls.cli.options import build_parser
+from ppcls.cli.command import CommandGroup, write_output
+from ppcls.cli.dataset_files import dataset_command, progress_bars
+from ppcls.cli.options import argument, option
 from ppcls.errors import UserError
 
 if TYPE_CHECKING:  # imported by the subcommand that needs it
@@ -19,49 +18,94 @@ if TYPE_CHECKING:  # imported by the subcommand that needs it
     from ppcls.data.index.protocol import Index
 
 
-@command
-def main(argv: Arguments = None) -> None:
-    """Creates, checks, describes, splits, shrinks or converts a data set."""
-    commands = {"digits": _digits, "photos": _photos, "cells": _cells, "check": _check}
-    arguments = build_parser("dataset", types={"share": dataset_files.share_or_count}).parse_args(argv)
-    try:
-        (commands | dataset_files.COMMANDS)[arguments.command](arguments)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(arguments.interrupted) from None
-    except OSError as error:
-        if error.errno is None:
-            raise UserError(str(error)) from None
-        place = error.filename or getattr(arguments, "out", None)  # the error of a full disk has no file name
-        hint = f"; {arguments.interrupted}" if error.errno == errno.ENOSPC else ""
-        raise UserError(f"{f'{place}: ' if place else ''}{error.strerror}{hint}") from None
+@dataclass(frozen=True, kw_only=True)
+class DigitsOptions:
+    """Create the 1,797 handwritten digits of the quick start."""
+
+    examples: ClassVar[Sequence[str]] = ("ppcls dataset digits", "ppcls dataset digits --out data/digits")
+
+    out: Path = option(Path("dataset/digits"), "output folder")
 
 
-def _digits(arguments: argparse.Namespace) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PhotosOptions:
+    """Create JPEG photographs similar to ImageNet's in size and decoding time, for benchmarks."""
+
+    examples: ClassVar[Sequence[str]] = (
+        "ppcls dataset photos 4096",
+        "ppcls dataset photos 20000 --classes 32 --out data/photos",
+    )
+
+    images: int = argument("number of images")
+    classes: int = option(8, "number of classes, 2 to 32")
+    seed: int = option(0, "seed of the random crops")
+    out: Path = option(Path("dataset/photos"), "output folder")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellsOptions:
+    """Create images of drawn cells: 16-bit TIFF files with five channels."""
+
+    examples: ClassVar[Sequence[str]] = ("ppcls dataset cells", "ppcls dataset cells 200 --out data/cells")
+
+    images: int = argument("number of images", default=800, gt=0)
+    seed: int = option(0, "random seed for the pictures", ge=0)
+    out: Path = option(Path("dataset/cells"), "output folder")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """Decode all images and list the bad ones; exit code 1 if there are any."""
+
+    examples: ClassVar[Sequence[str]] = (
+        "ppcls dataset check pictures/",
+        "ppcls dataset check -c configs/ResNet50.yaml --out bad_images.txt",
+    )
+
+    paths: tuple[Path, ...] = argument(
+        "files and folders to check, instead of the data sets of a config", default=()
+    )
+    config: str | None = option(
+        None, "config with the data sets to check; its DecodeImage is used", names=["-c"]
+    )
+    override: tuple[str, ...] = option((), "set values of the config", names=["-o"], metavar="KEY=VALUE")
+    split: Literal["Train", "Eval"] | None = option(None, "check only this data set of the config")
+    out: Path = option(Path("bad_images.txt"), "file for the list of bad images")
+
+
+@dataset_command("digits", DigitsOptions)
+def digits(options: DigitsOptions) -> None:
+    """Creates the digits."""
     from ppcls.dataset_tools.digits import make_digits
 
-    created = make_digits(arguments.out)
-    write_output(f"{arguments.out}: {'1797 digits of 32×32' if created else 'the digits exist already'}\n")
+    created = make_digits(options.out)
+    write_output(f"{options.out}: {'1797 digits of 32×32' if created else 'the digits exist already'}\n")
 
 
-def _photos(arguments: argparse.Namespace) -> None:
+@dataset_command("photos", PhotosOptions)
+def photos(options: PhotosOptions) -> None:
+    """Creates the photographs."""
     from ppcls.dataset_tools.photos import make_photos
 
     result = "the photographs exist already"
-    if make_photos(arguments.out, arguments.images, arguments.classes, arguments.seed):
-        sizes = [path.stat().st_size for path in arguments.out.glob("images/*/*.jpg")]
+    if make_photos(options.out, options.images, options.classes, options.seed):
+        sizes = [path.stat().st_size for path in options.out.glob("images/*/*.jpg")]
         result = f"{len(sizes)} photographs, {sum(sizes) / len(sizes) / 1000:.0f} KB on average"
-    write_output(f"{arguments.out}: {result}\n")
+    write_output(f"{options.out}: {result}\n")
 
 
-def _cells(arguments: argparse.Namespace) -> None:
+@dataset_command("cells", CellsOptions)
+def cells(options: CellsOptions) -> None:
+    """Creates the images of cells."""
     from ppcls.dataset_tools.cells import make_cells
 
-    created = make_cells(arguments.out, arguments.images, arguments.seed)
-    result = f"{arguments.images} cells of five channels" if created else "the cells exist already"
-    write_output(f"{arguments.out}: {result}\n")
+    created = make_cells(options.out, options.images, options.seed)
+    result = f"{options.images} cells of five channels" if created else "the cells exist already"
+    write_output(f"{options.out}: {result}\n")
 
 
-def _check(arguments: argparse.Namespace) -> None:
+@dataset_command("check", CheckOptions)
+def check(options: CheckOptions) -> None:
     """Decodes all images; writes a list of the bad ones and raises `UserError` if there are any."""
     from ppcls.data.bad_images.lists import BadImage, bad_image_error, write_bad_images
     from ppcls.data.index.files import FileIndex, describe_skipped
@@ -69,17 +113,17 @@ def _check(arguments: argparse.Namespace) -> None:
     from ppcls.files import check_writable
     from ppcls.runtime.hardware import usable_cores
 
-    out: Path = arguments.out
+    out = options.out
     if out.is_dir():
         raise UserError(f"--out {out}: expected a file for the list, found a folder")
     check_writable(out)
     checked = 0
     bad = list[BadImage]()
-    notes = [line for path in arguments.paths if path.is_dir() for line in describe_unused(path)]
+    notes = [line for path in options.paths if path.is_dir() for line in describe_unused(path)]
     try:
         with progress_bars() as bars:
-            for name, index, decoder in _splits_to_check(arguments):
-                if isinstance(index, FileIndex) and arguments.config:
+            for name, index, decoder in _splits_to_check(options):
+                if isinstance(index, FileIndex) and options.config:
                     notes.append(describe_skipped(index.root, index.skipped))
                 task = bars.add_task(name, total=len(index))
                 for bad_images in find_bad_images(index, decoder, usable_cores()):
@@ -89,7 +133,8 @@ def _check(arguments: argparse.Namespace) -> None:
     except KeyboardInterrupt:
         if bad and not out.exists():  # an existing list may be complete
             write_bad_images(out, bad)
-            arguments.interrupted = f"{out} lists the {len(bad)} bad images among the first {checked}"
+            kept = f"{out} lists the {len(bad)} bad images among the first {checked}"
+            raise KeyboardInterrupt(kept) from None
         raise
     write_bad_images(out, bad)
     write_output("".join(f"{line}\n" for line in dict.fromkeys(notes) if line))
@@ -98,7 +143,7 @@ def _check(arguments: argparse.Namespace) -> None:
     write_output(f"all {checked} images can be decoded\n")
 
 
-def _splits_to_check(arguments: argparse.Namespace) -> Iterator[tuple[str, Index, Transform]]:
+def _splits_to_check(options: CheckOptions) -> Iterator[tuple[str, Index, Transform]]:
     """Yields the name, the samples and the decoder of each data set to check."""
     from ppcls.config.load import load_config
     from ppcls.data.images.paths import find_images
@@ -107,22 +152,30 @@ def _splits_to_check(arguments: argparse.Namespace) -> Iterator[tuple[str, Index
     from ppcls.data.records.shard import SHARD_SUFFIXES
     from ppcls.data.transforms.specs import DecodeImage
 
-    if bool(arguments.paths) == bool(arguments.config):
+    if bool(options.paths) == (options.config is not None):
         raise UserError("expected either files and folders to check, or -c CONFIG")
-    if containers := [path for path in arguments.paths if path.suffix in SHARD_SUFFIXES]:
+    if containers := [path for path in options.paths if path.suffix in SHARD_SUFFIXES]:
         raise UserError(
             f"{containers[0]}: expected an image file or a folder, found a container; to check the images in "
             "it, use -c CONFIG"
         )
-    if arguments.paths:
-        yield "images", list_files(find_images(arguments.paths)), DecodeImage()
+    if options.config is None:
+        yield "images", list_files(find_images(options.paths)), DecodeImage()
         return
-    config = load_config(arguments.config, arguments.override)
+    config = load_config(options.config, options.override)
     splits = config.DataLoader.splits
-    chosen = [name for name in splits if arguments.split in (None, name.split(".")[0])]
-    if arguments.split and not chosen:
-        raise UserError(f"{arguments.config}: DataLoader.{arguments.split} is not set; nothing to check")
+    chosen = [name for name in splits if options.split in (None, name.split(".")[0])]
+    if options.split and not chosen:
+        raise UserError(f"{options.config}: DataLoader.{options.split} is not set; nothing to check")
     for name in chosen:
         dataset = splits[name].dataset
         classes = config.class_count(training=name == "Train")
         yield name, read_index(dataset, classes), dataset.transform_ops[0]
+
+
+main = CommandGroup(
+    "dataset",
+    "Create a demo data set without a download, or check, describe, split, shrink or convert a data set.",
+    ("ppcls dataset digits", "ppcls dataset check pictures/", "ppcls dataset stats pictures/ --out stats"),
+    (digits, photos, cells, check, *dataset_files.COMMANDS),
+)

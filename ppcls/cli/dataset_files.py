@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
-from ppcls.cli.command import write_output
+from ppcls.cli.command import Command, write_output
+from ppcls.cli.options import Exclusive, argument, option, required
 from ppcls.errors import UserError
 
 if TYPE_CHECKING:  # imported by the subcommand that needs it
@@ -23,10 +26,166 @@ if TYPE_CHECKING:  # imported by the subcommand that needs it
     from ppcls.data.transforms.specs import DecodeImage
     from ppcls.dataset_tools.resize import ResizeJob, ResizeResult
 
-_CONTAINERS = ("webdataset", "tfrecord", "recordio", "lmdb")
+_CONTINUE = "run the same command again to continue"
+_SHARDS = Exclusive()
+ContainerFormat = Literal["webdataset", "tfrecord", "recordio", "lmdb"]
+O = TypeVar("O")  # noqa: E741 - a class of options
 
 
-def read_source(arguments: argparse.Namespace) -> tuple[FileIndex, tuple[str, ...]]:
+def share_or_count(text: str) -> Fraction | int:
+    """Returns the value of ``--val``."""
+    if text.isascii() and text.isdecimal() and int(text):
+        return int(text)
+    try:
+        share = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        share = Fraction(0)
+    if not 0 < share < 1:
+        raise argparse.ArgumentTypeError(f"expected a share such as 0.2, or an integer > 0, got {text!r}")
+    return share
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledImagesOptions:
+    """Options of a command whose ``source`` is a folder or a list file of labelled images."""
+
+    image_root: Path | None = option(
+        None, "folder to which the paths in a list are relative (default: the list's folder)"
+    )
+    follow_links: bool = option(
+        False, "follow symbolic links that point outside the folder, and use the images there"
+    )
+    delimiter: str = option(" ", "separator of path and label in a list (default: a space)")
+    names: Path | None = option(None, "file with the names of a list's classes, one 'id name' per line")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResizeOptions:
+    """Copy a folder of images, and shrink the large images."""
+
+    examples: ClassVar[Sequence[str]] = (
+        "ppcls dataset resize pictures/ --max-size 512 --out small/",
+        "ppcls dataset resize scans/ --max-size 1024 --quality 95 --out scans_1024/",
+    )
+
+    source: Path = argument("folder to copy; it is not changed")
+    max_size: int = required("maximum length of an image's short side in pixels", gt=0)
+    quality: int = option(90, "quality of JPEG and WebP images, 1 to 100", ge=1, le=100)
+    out: Path = required("folder for the copy")
+    follow_links: bool = option(
+        False, "follow symbolic links that point outside the folder, and copy the files there"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitOptions(LabelledImagesOptions):
+    """Write list files for training and validation; both contain all classes if possible."""
+
+    examples: ClassVar[Sequence[str]] = (
+        "ppcls dataset split pictures/ --out lists/",
+        "ppcls dataset split list.txt --image-root pictures/ --val 0.1 --out lists/",
+    )
+
+    source: Path = argument("folder with one subfolder per class, or list file with lines of 'path label'")
+    val: Fraction | int = option(
+        Fraction("0.2"),
+        "share or number of images for validation, such as 0.1 or 5000",
+        read=share_or_count,
+    )
+    seed: int = option(0, "seed of the random split", ge=0)
+    out: Path = required("new folder for the lists")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatsOptions(LabelledImagesOptions):
+    """Report classes, image sizes, mean and standard deviation, as JSON and PNG."""
+
+    examples: ClassVar[Sequence[str]] = (
+        "ppcls dataset stats pictures/",
+        "ppcls dataset stats -c configs/ResNet50.yaml --split Eval",
+    )
+
+    source: Path | None = argument(
+        "folder with one subfolder per class, or list file with lines of 'path label'", default=None
+    )
+    config: str | None = option(
+        None, "config with the data set to describe; its DecodeImage is used", names=["-c"]
+    )
+    override: tuple[str, ...] = option((), "set values of the config", names=["-o"], metavar="KEY=VALUE")
+    split: Literal["Train", "Eval", "Eval.Query", "Eval.Gallery"] = option(
+        "Train", "data set of the config to describe"
+    )
+    channels: int = option(3, "number of channels of the images in source", gt=0)
+    dtype: Literal["uint8", "uint16"] = option("uint8", "dtype of the pixels of the images in source")
+    out: Path = option(Path("stats"), "folder for the results")
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexOptions:
+    """Write an index file for DALI next to each container."""
+
+    examples: ClassVar[Sequence[str]] = (
+        "ppcls dataset index shards/*.tar",
+        "ppcls dataset index part-000 --format tfrecord",
+    )
+
+    files: tuple[Path, ...] = argument("containers: .tar, .tfrecord or .rec files")
+    format: ContainerFormat | None = option(
+        None, "format of the containers (default: chosen by the file name)"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertOptions(LabelledImagesOptions):
+    """Write image files into containers, or continue an interrupted conversion."""
+
+    examples: ClassVar[Sequence[str]] = (
+        "ppcls dataset convert webdataset pictures/ --out shards/",
+        "ppcls dataset convert tfrecord list.txt --shard-size 200 --out shards/",
+    )
+
+    format: ContainerFormat = argument("format of the containers")
+    source: Path = argument("folder with one subfolder per class, or list file with lines of 'path label'")
+    out: Path = required("folder for the containers (shards)")
+    shards: int | None = option(None, "number of shards", gt=0, exclusive=_SHARDS)
+    shard_size: int = option(
+        1000, "maximum total size of the images in one shard, in MB", gt=0, exclusive=_SHARDS
+    )
+
+
+def dataset_command(
+    name: str, options: type[O], interrupted: str = "nothing was written"
+) -> Callable[[Callable[[O], None]], Command[O]]:
+    """Returns a decorator that turns a function into a subcommand of ``ppcls dataset``.
+
+    Args:
+        name: Name of the subcommand.
+        options: Class that declares its options.
+        interrupted: What remains after an interrupt or on a full disk, for the message. A function that
+            knows more raises `KeyboardInterrupt` with another text.
+    """
+
+    def decorate(function: Callable[[O], None]) -> Command[O]:
+        def run(options: O) -> None:
+            try:
+                function(options)
+            except KeyboardInterrupt as interrupt:
+                raise KeyboardInterrupt(*(interrupt.args or (interrupted,))) from None
+            except OSError as error:
+                if error.errno is None:
+                    raise UserError(str(error)) from None
+                # The error of a full disk has no file name.
+                place = error.filename or getattr(options, "out", None)
+                hint = f"; {interrupted}" if error.errno == errno.ENOSPC else ""
+                raise UserError(f"{f'{place}: ' if place else ''}{error.strerror}{hint}") from None
+
+        run.__doc__ = function.__doc__
+        return Command(name, options, run)
+
+    return decorate
+
+
+def read_source(source: Path, options: LabelledImagesOptions) -> tuple[FileIndex, tuple[str, ...]]:
     """Returns the labelled images and the class names, which are empty if unknown.
 
     Raises:
@@ -37,18 +196,17 @@ def read_source(arguments: argparse.Namespace) -> tuple[FileIndex, tuple[str, ..
     from ppcls.data.records.shard import SHARD_SUFFIXES
     from ppcls.files import IMAGE_EXTENSIONS
 
-    source: Path = arguments.source
     if source.is_dir():
-        index = read_folder(source, IMAGE_EXTENSIONS, follow_links=arguments.follow_links)
+        index = read_folder(source, IMAGE_EXTENSIONS, follow_links=options.follow_links)
         return index, list_class_folders(source)
     if source.suffix in SHARD_SUFFIXES:
         raise UserError(
             f"{source}: expected a folder with one subfolder per class, or a list file of 'path label', "
             "found a container"
         )
-    root = arguments.image_root or source.parent
-    index = read_list(root, source, arguments.delimiter, follow_links=arguments.follow_links)
-    names = read_class_names(arguments.names, int(index.labels.max()) + 1) if arguments.names else ()
+    root = options.image_root or source.parent
+    index = read_list(root, source, options.delimiter, follow_links=options.follow_links)
+    names = read_class_names(options.names, int(index.labels.max()) + 1) if options.names else ()
     return index, names
 
 
@@ -60,14 +218,16 @@ def progress_bars() -> Progress:
     return Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=Console(stderr=True))
 
 
-def _resize(arguments: argparse.Namespace) -> None:
+@dataset_command("resize", ResizeOptions, _CONTINUE)
+def resize(options: ResizeOptions) -> None:
+    """Copies a folder, and shrinks large images."""
     from ppcls.data.bad_images.lists import BadImage, bad_image_error
     from ppcls.dataset_tools.resize import plan_resize, resize_tree
     from ppcls.runtime.hardware import usable_cores
 
-    source = arguments.source
-    out = arguments.out
-    job = plan_resize(source, out, arguments.max_size, arguments.quality, follow_links=arguments.follow_links)
+    source = options.source
+    out = options.out
+    job = plan_resize(source, out, options.max_size, options.quality, follow_links=options.follow_links)
     with progress_bars() as bars:
         task = bars.add_task(f"{out}", total=len(job.files))
         results = resize_tree(job, usable_cores(), lambda files: bars.advance(task, files))
@@ -98,16 +258,18 @@ def _report_resize(job: ResizeJob, results: dict[Path, ResizeResult]) -> None:
     )
 
 
-def _split(arguments: argparse.Namespace) -> None:
+@dataset_command("split", SplitOptions)
+def split(options: SplitOptions) -> None:
+    """Writes the lists."""
     import numpy as np
 
     from ppcls.data.index.split import choose_validation, write_split
 
-    index, names = read_source(arguments)
-    validation = choose_validation(index, arguments.val, arguments.seed)
-    write_split(index, validation, arguments.out, names, arguments.delimiter)
+    index, names = read_source(options.source, options)
+    validation = choose_validation(index, options.val, options.seed)
+    write_split(index, validation, options.out, names, options.delimiter)
     training = int((~validation).sum())
-    write_output(f"{arguments.out}: {training} images for training, {int(validation.sum())} for validation\n")
+    write_output(f"{options.out}: {training} images for training, {int(validation.sum())} for validation\n")
     missing = np.setdiff1d(index.labels, index.labels[validation])
     if len(missing):
         classes = [f"{label} ({names[label]})" if names else str(label) for label in missing[:10]]
@@ -115,20 +277,9 @@ def _split(arguments: argparse.Namespace) -> None:
         write_output(f"classes without validation images: {', '.join(classes)}{more}\n")
 
 
-def share_or_count(text: str) -> Fraction | int:
-    """Returns the value of ``--val``."""
-    if text.isascii() and text.isdecimal() and int(text):
-        return int(text)
-    try:
-        share = Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        share = Fraction(0)
-    if not 0 < share < 1:
-        raise argparse.ArgumentTypeError(f"expected a share such as 0.2, or an integer > 0, got {text!r}")
-    return share
-
-
-def _stats(arguments: argparse.Namespace) -> None:
+@dataset_command("stats", StatsOptions)
+def stats(options: StatsOptions) -> None:
+    """Computes and writes the statistics."""
     import json
 
     from ppcls.dataset_tools.mean_std import compute_mean_std
@@ -137,12 +288,12 @@ def _stats(arguments: argparse.Namespace) -> None:
     from ppcls.files import check_writable, write_text
     from ppcls.runtime.hardware import usable_cores
 
-    name, index, names, decoder = _dataset_to_describe(arguments)
-    out: Path = arguments.out
+    name, index, names, decoder = _dataset_to_describe(options)
+    out = options.out
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out}: expected a folder, found a file")
     check_writable(out)
-    with progress_bars() as bars, _advice_on_bad_images(arguments):
+    with progress_bars() as bars, _advice_on_bad_images(options):
         task = bars.add_task(name, total=len(index))
         mean_std = compute_mean_std(index, decoder, usable_cores(), lambda images: bars.advance(task, images))
     stats = collect_stats(name, index.labels, names, mean_std, decoder)
@@ -154,7 +305,7 @@ def _stats(arguments: argparse.Namespace) -> None:
 
 
 @contextmanager
-def _advice_on_bad_images(arguments: argparse.Namespace) -> Iterator[None]:
+def _advice_on_bad_images(options: StatsOptions) -> Iterator[None]:
     """Adds advice to the error about a bad image, such as the ``--channels`` to use."""
     from ppcls.data.bad_images.lists import BadImageError
 
@@ -162,7 +313,7 @@ def _advice_on_bad_images(arguments: argparse.Namespace) -> Iterator[None]:
         yield
     except BadImageError as error:
         match = re.search(r": expected \d+ channels?, found (\d+) channel", str(error))
-        if not arguments.source or match is None:
+        if not options.source or match is None:
             advice = "fix or remove it; `ppcls dataset check` lists all bad images"
         else:
             images = f"images with {match[1]} channels" if match[1] != "1" else "grey images"
@@ -170,40 +321,43 @@ def _advice_on_bad_images(arguments: argparse.Namespace) -> Iterator[None]:
         raise UserError(f"{error}\n{advice}") from None
 
 
-def _dataset_to_describe(arguments: argparse.Namespace) -> tuple[str, Index, tuple[str, ...], DecodeImage]:
+def _dataset_to_describe(options: StatsOptions) -> tuple[str, Index, tuple[str, ...], DecodeImage]:
     """Returns the name, the samples, the class names (empty if unknown) and the decoder of a data set."""
     from ppcls.config.load import load_config
     from ppcls.data.index.read import read_index
     from ppcls.data.transforms.specs import DecodeImage
 
-    if bool(arguments.source) == bool(arguments.config):
+    if (options.source is None) == (options.config is None):
         raise UserError("expected either a folder or list file, or -c CONFIG")
-    if arguments.source:
-        index, names = read_source(arguments)
-        decoder = DecodeImage(channels=arguments.channels, dtype=arguments.dtype)
-        return str(arguments.source), index, names, decoder
-    config = load_config(arguments.config, arguments.override)
+    if options.source is not None:
+        index, names = read_source(options.source, options)
+        decoder = DecodeImage(channels=options.channels, dtype=options.dtype)
+        return str(options.source), index, names, decoder
+    assert options.config is not None  # checked above
+    config = load_config(options.config, options.override)
     splits = config.DataLoader.splits
-    if (split := splits.get(arguments.split)) is None:
+    if (split := splits.get(options.split)) is None:
         known = f"; known: {', '.join(splits)}" if splits else ""
-        raise UserError(f"{arguments.config}: no data set DataLoader.{arguments.split}{known}")
+        raise UserError(f"{options.config}: no data set DataLoader.{options.split}{known}")
     first = split.dataset.transform_ops[0]
     if not isinstance(first, DecodeImage):
         raise UserError(
-            f"{arguments.config}: expected DecodeImage as the first transform, found {first.kind}; "
+            f"{options.config}: expected DecodeImage as the first transform, found {first.kind}; "
             "stats describes images only"
         )
-    classes = config.class_count(training=arguments.split == "Train")
+    classes = config.class_count(training=options.split == "Train")
     return split.dataset.place, read_index(split.dataset, classes), (), first
 
 
-def _index(arguments: argparse.Namespace) -> None:
+@dataset_command("index", IndexOptions, "the index files listed above are complete")
+def index_containers(options: IndexOptions) -> None:
+    """Writes the index files."""
     from ppcls.data.records.formats import detect_format
     from ppcls.data.records.shard import default_index_path
     from ppcls.files import write_text
 
-    for path in arguments.files:
-        container = detect_format(path, arguments.format)
+    for path in options.files:
+        container = detect_format(path, options.format)
         text = container.build_index(path)
         index_path = default_index_path(path)
         if text is None:
@@ -217,20 +371,22 @@ def _index(arguments: argparse.Namespace) -> None:
             raise UserError(f"{index_path}: a different index exists already; delete it to write a new one")
 
 
-def _convert(arguments: argparse.Namespace) -> None:
+@dataset_command("convert", ConvertOptions, _CONTINUE)
+def convert(options: ConvertOptions) -> None:
+    """Writes the containers."""
     from ppcls.data.index.class_names import LABEL_LIST, write_class_names
     from ppcls.dataset_tools.convert import convert, file_sizes, plan_conversion, split_by_size, split_evenly
 
-    index, names = read_source(arguments)
-    out: Path = arguments.out
+    index, names = read_source(options.source, options)
+    out = options.out
 
     def ends() -> tuple[int, ...]:
-        if arguments.shards:
-            return split_evenly(len(index), arguments.shards)
-        return split_by_size(file_sizes(index), arguments.shard_size * 10**6)
+        if options.shards:
+            return split_evenly(len(index), options.shards)
+        return split_by_size(file_sizes(index), options.shard_size * 10**6)
 
-    split = {"shards": arguments.shards} if arguments.shards else {"shard_size": arguments.shard_size}
-    conversion = plan_conversion(index, _record_format(arguments.format, index), out, split, ends)
+    split = {"shards": options.shards} if options.shards else {"shard_size": options.shard_size}
+    conversion = plan_conversion(index, _record_format(options.format, index), out, split, ends)
     if names:
         write_class_names(out / LABEL_LIST, names)
     with progress_bars() as bars:
@@ -255,4 +411,4 @@ def _record_format(name: str, index: FileIndex) -> RecordFormat:
     return WebDatasetFormat(tuple(sorted(suffixes)))
 
 
-COMMANDS = {"resize": _resize, "split": _split, "stats": _stats, "index": _index, "convert": _convert}
+COMMANDS = (resize, split, stats, index_containers, convert)

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import ppcls
-from ppcls.cli.command import Arguments, command, write_output
-from ppcls.cli.options import build_parser
+from ppcls.cli.command import command, write_output
+from ppcls.cli.options import option
 from ppcls.deploy.models.engine import find_tensorrt
 from ppcls.errors import UserError
 from ppcls.runtime.device import PYPI_GPU_CAPABILITIES, has_pypi_kernels
@@ -114,16 +114,27 @@ class UnusableError(UserError):
     """Something that training needs is missing or unusable. The printed checks have the details."""
 
 
-@command
-def doctor(argv: Arguments = None) -> None:
+@dataclass(frozen=True, kw_only=True)
+class DoctorOptions:
+    """Check the driver, the GPUs, Paddle and the other packages, and print what to install.
+
+    Exit code 1: something that training needs is missing or unusable.
+    """
+
+    examples: ClassVar[Sequence[str]] = ("ppcls doctor", "ppcls doctor --json")
+
+    json: bool = option(False, "print the checks as JSON")
+
+
+@command("doctor", DoctorOptions)
+def doctor(options: DoctorOptions) -> None:
     """Checks the driver, GPUs, packages, cores, memory and disk. Fails if training is impossible."""
-    as_json = build_parser("doctor").parse_args(argv).json
     checks = []
     for check in _checks():
         checks.append(check)
-        if not as_json:
+        if not options.json:
             write_output(f"{check}\n")
-    if as_json:
+    if options.json:
         write_output(json.dumps([asdict(check) for check in checks], indent=2) + "\n")
     errors = [check.name for check in checks if check.status == "error"]
     if errors:

@@ -4,27 +4,104 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from ppcls.cli.command import Arguments, command
-from ppcls.cli.options import EVAL_FLAGS, TRAIN_FLAGS, apply_flags, config_parser, read_config
-from ppcls.config.base.overrides import Override
-from ppcls.config.load import ConfigSource
+from ppcls.cli.command import command
+from ppcls.cli.options import Exclusive, option, required
+from ppcls.cli.shared_options import (
+    ConfigOptions,
+    Device,
+    Views,
+    amp_option,
+    device_option,
+    image_size_option,
+    load_or_print,
+    override_option,
+    views_option,
+    workers_option,
+)
+from ppcls.cli.short_options import apply_options, key_options, set_eval_splits
+from ppcls.cli.train import TrainOptions
 from ppcls.errors import UserError
 
+if TYPE_CHECKING:  # not needed for --help
+    from ppcls.config.load import ConfigSource
 
-@command
-def evaluate(argv: Arguments = None) -> None:
+_SOURCE = Exclusive(required=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalOptions(ConfigOptions):
+    """Evaluate an image classifier."""
+
+    examples: ClassVar[Sequence[str]] = (
+        "ppcls eval --model runs/pets",
+        "ppcls eval -c configs/ResNet50.yaml --confusion confusion.csv",
+    )
+
+    config: str | None = option(None, "config file (YAML)", names=["-c"], exclusive=_SOURCE)
+    model: str | None = option(
+        None,
+        "output folder of a run, whose best model is used, or a checkpoint folder; needs no config",
+        metavar="PATH",
+        exclusive=_SOURCE,
+    )
+    data: str | None = option(
+        None,
+        "folder of the images",
+        metavar="FOLDER",
+        key="DataLoader.Eval.dataset.image_root",
+        sets=set_eval_splits("dataset.image_root"),
+    )
+    batch_size: int | None = option(
+        None,
+        "number of images per batch, on each process",
+        gt=0,
+        key="DataLoader.Eval.sampler.batch_size",
+        sets=set_eval_splits("sampler.batch_size"),
+    )
+    image_size: int | None = image_size_option()
+    device: Device | None = device_option()
+    amp: Literal["O1", "O2"] | None = amp_option("evaluate")
+    workers: int | None = workers_option()
+    confusion: Path | None = option(None, "write the confusion matrix to FILE, as CSV", metavar="FILE")
+    tta: Views | None = views_option()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateOptions:
+    """Find the temperature that makes the probabilities of a model match its accuracy on DataLoader.Eval.
+
+    The temperature divides the logits. It is stored in the checkpoint; infer, serve and export use it. The
+    predicted classes do not change.
+    """
+
+    examples: ClassVar[Sequence[str]] = (
+        "ppcls calibrate --model runs/pets",
+        "ppcls calibrate --model runs/pets -o DataLoader.Eval.dataset.cls_label_path=held_out.txt",
+    )
+
+    model: str = required(
+        "output folder of a run, whose best model is used, or a checkpoint folder", metavar="PATH"
+    )
+    override: tuple[str, ...] = override_option("DataLoader.Eval.dataset.image_root=held_out")
+
+
+@command("eval", EvalOptions, elsewhere={each.name: "train" for each in key_options(TrainOptions)})
+def evaluate(options: EvalOptions) -> None:
     """Evaluates a model on ``DataLoader.Eval``."""
-    parser = config_parser("eval")
-    parser.elsewhere = {f"--{name}": "train" for name in TRAIN_FLAGS}
-    arguments = parser.parse_args(argv)
-    if arguments.model is not None:
-        source = read_checkpoint_config(need_checkpoint(Path(arguments.model)))
+    from ppcls.config.load import ConfigSource
+
+    if options.model is not None:
+        source = read_checkpoint_config(need_checkpoint(Path(options.model)))
     else:
-        source = ConfigSource.read(arguments.config)
-    apply_flags(EVAL_FLAGS, arguments, source)
-    config = read_config(arguments, source)
+        assert options.config is not None  # one of the two is required
+        source = ConfigSource.read(options.config)
+    apply_options(options, source)
+    config = load_or_print(source, options)
     if config is None:
         return
     from ppcls import api
@@ -32,14 +109,14 @@ def evaluate(argv: Arguments = None) -> None:
     from ppcls.metric.single_label import MAX_CONFUSION_CLASSES
     from ppcls.runtime.launch import read_launch
 
-    confusion: Path | None = arguments.confusion
+    confusion = options.confusion
     if confusion is not None:
         _check_file("--confusion", confusion)
         classes = config.Arch.class_num
         if classes > MAX_CONFUSION_CLASSES:
             raise UserError(f"--confusion: expected at most {MAX_CONFUSION_CLASSES} classes, got {classes}")
     weights = find_weights(config.Global)
-    result = api.evaluate(config, sample_by_sample=confusion is not None, own_process=True, tta=arguments.tta)
+    result = api.evaluate(config, sample_by_sample=confusion is not None, own_process=True, tta=options.tta)
     if read_launch().rank > 0:
         return
     if confusion is not None:
@@ -55,13 +132,14 @@ def evaluate(argv: Arguments = None) -> None:
     sys.stdout.write(f"[Eval] {weights}: loss {result.loss:.4f} {metrics}, {amount}\n")
 
 
-@command
-def calibrate(argv: Arguments = None) -> None:
+@command("calibrate", CalibrateOptions)
+def calibrate(options: CalibrateOptions) -> None:
     """Fits the temperature of a checkpoint on ``DataLoader.Eval``, and stores it in the checkpoint."""
-    arguments = config_parser("calibrate").parse_args(argv)
-    checkpoint = need_checkpoint(Path(arguments.model))
+    from ppcls.config.base.overrides import Override
+
+    checkpoint = need_checkpoint(Path(options.model))
     source = read_checkpoint_config(checkpoint)
-    source.apply(map(Override.parse, arguments.override))
+    source.apply(map(Override.parse, options.override))
     config = source.load()
     if config.Arch.embeds:
         raise UserError(f"{checkpoint}: returns embeddings, which have no probabilities to calibrate")
@@ -103,6 +181,9 @@ def need_checkpoint(folder: Path) -> Path:
 
 def read_checkpoint_config(checkpoint: Path) -> ConfigSource:
     """Reads the config of a checkpoint, and sets the checkpoint as its weights."""
+    from ppcls.config.base.overrides import Override
+    from ppcls.config.load import ConfigSource
+
     source = ConfigSource.read(checkpoint / "config.yaml")
     source.apply([Override.of_value("Global.pretrained_model", str(checkpoint), f"--model {checkpoint}")])
     return source

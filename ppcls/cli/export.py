@@ -2,88 +2,179 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from ppcls.cli.command import Arguments, command
-from ppcls.cli.infer import read_source
-from ppcls.cli.options import parse_model_arguments
-from ppcls.config.load import load_config
-from ppcls.deploy.models.source import check_path, find_source, find_weights
-from ppcls.deploy.results import printable
+from ppcls.cli.command import command
+from ppcls.cli.infer import ModelOptions, read_source
+from ppcls.cli.options import Exclusive, option
+from ppcls.cli.shared_options import Device, device_option
+from ppcls.cli.short_options import model_overrides
 from ppcls.errors import UserError
-from ppcls.runtime.launch import check_single_process
-from ppcls.weights.store import BEST
 
 if TYPE_CHECKING:  # export imports Paddle
+    from ppcls.config.base.overrides import Override
     from ppcls.deploy.export.export import ExportResult
+    from ppcls.deploy.models.source import ModelSource
     from ppcls.recipe.settings import Global
 
+_WEIGHTS = Exclusive()  # write only the weights
 
-@command
-def export(argv: Arguments = None) -> None:
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(ModelOptions):
+    """Export a model for Paddle Inference, ONNX or OpenVINO, or its weights for PaddleClas or timm."""
+
+    examples: ClassVar[Sequence[str]] = (
+        "ppcls export --model runs/pets --format onnx --output onnx",
+        "ppcls export --model runs/pets --pdparams pets.pdparams",
+        "ppcls export --model runs/pets --safetensors pets.safetensors",
+    )
+
+    format: Literal["paddle", "onnx", "openvino"] = option(
+        "paddle",
+        "paddle: for Paddle Inference; onnx: for ONNX Runtime and other engines; openvino: for OpenVINO on "
+        "CPUs",
+    )
+    pdparams: Path | None = option(
+        None,
+        "write only the weights, in PaddleClas's format, to a new file FILE that ends in .pdparams",
+        metavar="FILE",
+        exclusive=_WEIGHTS,
+    )
+    safetensors: Path | None = option(
+        None,
+        "write only the weights, with timm's names and layouts, to a new file FILE that ends in .safetensors",
+        metavar="FILE",
+        exclusive=_WEIGHTS,
+    )
+    preprocess: Literal["all", "normalize"] | None = option(
+        None,
+        "include transforms of Infer.transforms in the model, which then expects 8-bit RGB images [B, H, W, "
+        "3]. all: all transforms, so images can have any size; normalize: only NormalizeImage, in any "
+        "precision",
+        without_value="all",
+    )
+    precision: Literal["float32", "float16", "bfloat16", "int8"] = option(
+        "float32",
+        "precision in which the exported model computes; docs/deploy.md lists the devices and formats of "
+        "each precision",
+    )
+    calibration: Literal["percentile", "entropy", "minmax"] = option(
+        "percentile", "for int8 in ONNX: method that chooses the range of each tensor's values"
+    )
+    calibration_images: int = option(
+        256,
+        "for int8: number of training images from which the ranges are computed",
+        ge=16,
+        le=100_000,
+    )
+    calibration_data: tuple[Path, ...] = option(
+        (),
+        "for int8: folder, file or pattern of images to use instead of DataLoader.Train; can be repeated",
+        metavar="PATH",
+        repeated=True,
+    )
+    evaluation_images: int = option(
+        1000,
+        "number of images of DataLoader.Eval on which the exported model is compared with the trained model",
+        gt=0,
+    )
+    max_accuracy_loss: float = option(
+        0.5,
+        "maximum loss of accuracy on these images, in percentage points; after a larger loss, nothing is "
+        "written",
+        metavar="POINTS",
+        ge=0,
+        le=100,
+    )
+    output: str | None = option(
+        None,
+        "new folder for the exported model (default: the folder inference in the folder of the run)",
+        metavar="FOLDER",
+        key="Global.save_inference_dir",
+    )
+    device: Device | None = device_option()
+
+
+@command("export", ExportOptions)
+def export(options: ExportOptions) -> None:
     """Exports a model for other programs to ``Global.save_inference_dir``."""
-    arguments = parse_model_arguments("export", argv)
-    if arguments.pdparams or arguments.safetensors:
-        _export_weights(arguments)
+    weights = options.pdparams or options.safetensors
+    if weights is not None:
+        _export_weights(options, weights)
         return
-    source = read_source(arguments)
+    overrides = model_overrides(options)
+    source = read_source(options.config, options.model, overrides, options.print_config)
     if source is None:
         return
-    folder = check_path("Global.save_inference_dir", _find_folder(arguments, source.run))
+    from ppcls.deploy.models.source import check_path
     from ppcls.runtime import start as runtime
+    from ppcls.runtime.launch import check_single_process
 
+    folder = check_path("Global.save_inference_dir", _find_folder(options.model, overrides, source.run))
     check_single_process("ppcls export")
     run = runtime.start(source.run)
     from ppcls.deploy.export.export import PrecisionSettings, export_model
-    from ppcls.deploy.export.parity import BATCHES
 
     settings = PrecisionSettings(
-        arguments.precision,
-        arguments.calibration,
-        arguments.calibration_images,
-        tuple(arguments.calibration_data),
-        arguments.evaluation_images,
-        arguments.max_accuracy_loss,
+        options.precision,
+        options.calibration,
+        options.calibration_images,
+        options.calibration_data,
+        options.evaluation_images,
+        options.max_accuracy_loss,
     )
     exported = export_model(
-        source, folder, arguments.format, preprocess=arguments.preprocess, settings=settings, runtime=run
+        source, folder, options.format, preprocess=options.preprocess, settings=settings, runtime=run
     )
+    sys.stdout.writelines(f"[Export] {line}\n" for line in _describe_export(source, folder, exported))
+
+
+def _describe_export(source: ModelSource, folder: Path, exported: ExportResult) -> Iterator[str]:
+    """Yields lines that describe the files of an exported model, its input, and how it was checked."""
+    from ppcls.deploy.export.parity import BATCHES
+    from ppcls.deploy.results import printable
+
     tensor = exported.description.Input
     files = exported.files
     size = sum(files.values()) / 1e6
-    sys.stdout.write(
-        f"[Export] {printable(source.file)} -> {folder}: {', '.join(files)}, {size:.1f} MB; "
-        f"input {list(tensor.shape)} {tensor.dtype} {tensor.layout}, any batch size\n"
+    yield (
+        f"{printable(source.file)} -> {folder}: {', '.join(files)}, {size:.1f} MB; "
+        f"input {list(tensor.shape)} {tensor.dtype} {tensor.layout}, any batch size"
     )
     if exported.difference is not None:
         kinds = {"l2_norm": "embeddings", "none": "outputs"}
         outputs = kinds.get(exported.description.Output.activation, "logarithms of the scores")
         batches = ", ".join(map(str, BATCHES))
-        sys.stdout.write(
-            f"[Export] checked: the relative difference between the {outputs} of the exported and the "
-            f"trained model is at most {exported.difference:.1e}, for batches of {batches} random images\n"
+        yield (
+            f"checked: the relative difference between the {outputs} of the exported and the "
+            f"trained model is at most {exported.difference:.1e}, for batches of {batches} random images"
         )
-    sys.stdout.writelines(f"[Export] {line}\n" for line in _describe_precision(exported))
+    yield from _describe_precision(exported)
 
 
-def _find_folder(arguments: argparse.Namespace, settings: Global) -> str:
+def _find_folder(model: str | None, overrides: Sequence[Override], settings: Global) -> str:
     """Returns the folder to write. By default it is in the folder of the run, even if the run was moved."""
+    from ppcls.weights.store import BEST
+
     folder = settings.save_inference_dir
     output = settings.output_dir
-    chosen = any(override.path.strip() == "Global.save_inference_dir" for override in arguments.override)
-    if arguments.model is None or chosen or not folder.startswith(f"{output}/"):
+    chosen = any(override.path.strip() == "Global.save_inference_dir" for override in overrides)
+    if model is None or chosen or not folder.startswith(f"{output}/"):
         return folder
-    model = Path(arguments.model)
-    run = next((place for place in (model, model.parent) if (place / BEST).is_symlink()), None)
+    path = Path(model)
+    run = next((place for place in (path, path.parent) if (place / BEST).is_symlink()), None)
     return folder if run is None else f"{run}{folder.removeprefix(output)}"
 
 
 def _describe_precision(exported: ExportResult) -> Iterator[str]:
     """Yields lines that describe the precision and the accuracy of an exported model."""
+    from ppcls.deploy.results import printable
+
     record = exported.description.Export
     if exported.quantized is not None:
         assert record is not None
@@ -114,29 +205,34 @@ def _describe_precision(exported: ExportResult) -> Iterator[str]:
     )
 
 
-def _export_weights(arguments: argparse.Namespace) -> None:
-    option = "pdparams" if arguments.pdparams else "safetensors"
-    path = Path(arguments.pdparams or arguments.safetensors)
+def _export_weights(options: ExportOptions, path: Path) -> None:
+    """Writes the weights of a model to a new file, in the format of PaddleClas or timm."""
+    from ppcls.config.load import load_config
+    from ppcls.deploy.models.source import find_source, find_weights
+    from ppcls.deploy.results import printable
+
+    option = "pdparams" if options.pdparams is not None else "safetensors"
+    overrides = model_overrides(options)
     if path.suffix != f".{option}" or path.exists():
         raise UserError(f"--{option} {path}: expected a new file whose name ends in .{option}")
-    if arguments.model is not None:
-        source = find_source(Path(arguments.model), arguments.override)
+    if options.model is not None:
+        source = find_source(Path(options.model), overrides)
         if source.config is None:
-            raise UserError(
-                f"{arguments.model}: this model is already exported; expected a checkpoint folder"
-            )
+            raise UserError(f"{options.model}: this model is already exported; expected a checkpoint folder")
         weights = source.file
         config = source.config
     else:
-        config = load_config(arguments.config, arguments.override)
+        assert options.config is not None  # one of the two is required
+        config = load_config(options.config, overrides)
         weights = find_weights(config.Global)
     if not path.parent.is_dir():
         raise UserError(f"--{option} {path}: the folder {path.parent} does not exist")
     from ppcls.runtime import start as runtime
+    from ppcls.runtime.launch import check_single_process
 
     check_single_process("ppcls export")
     runtime.start(config.Global)
-    if arguments.pdparams:
+    if option == "pdparams":
         from ppcls.engine.checkpoint.paddleclas import write_pdparams
         from ppcls.engine.core.networks import read_inferred
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from ppcls.cli.command import Arguments, command, write_output
-from ppcls.cli.options import build_parser
+from ppcls.cli.command import CommandGroup, command, write_output
+from ppcls.cli.options import argument, option, required
 from ppcls.errors import UserError
 from ppcls.files import check_writable
 
@@ -19,66 +19,138 @@ if TYPE_CHECKING:  # imported by the subcommand that needs it
     from ppcls.runtime.start import Runtime
 
 
-@command
-def main(argv: Arguments = None) -> None:
-    """Builds, searches or changes an index of images. Fails at the end if images could not be read."""
-    arguments = build_parser("index").parse_args(argv)
-    commands = {"build": _build, "add": _add_images, "search": _search, "remove": _remove}
-    commands[arguments.command](arguments)
+@dataclass(frozen=True, kw_only=True)
+class _EmbeddingOptions:
+    """Options of a command that embeds images."""
+
+    index: Path = argument("file of the index")
+    images: tuple[Path, ...] = argument("image files, folders and patterns; put them before -o")
+    model: str | None = option(
+        None,
+        "embedding model, in any form that ppcls infer accepts (default: the model that built the index)",
+        metavar="PATH",
+    )
+    override: tuple[str, ...] = option(
+        (), "set values of the model's config, such as Infer.batch_size=64", names=["-o"], metavar="KEY=VALUE"
+    )
 
 
-def _build(arguments: argparse.Namespace) -> None:
+@dataclass(frozen=True, kw_only=True)
+class BuildIndexOptions(_EmbeddingOptions):
+    """Embed images and write a new index."""
+
+    examples: ClassVar[Sequence[str]] = (
+        "ppcls index build catalogue.index catalogue/ --model output/best_model",
+        "ppcls index build catalogue.index 'photos/**/*.jpg' --model output/inference --kind hnsw",
+    )
+
+    model: str = required("embedding model, in any form that ppcls infer accepts", metavar="PATH")
+    kind: Literal["flat", "hnsw"] = option(
+        "flat",
+        "flat: exact search, which compares a query with all images; hnsw: approximate search for millions "
+        "of images, needs FAISS",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddToIndexOptions(_EmbeddingOptions):
+    """Add images; replace the embeddings of images that are already in the index."""
+
+    examples: ClassVar[Sequence[str]] = (
+        "ppcls index add catalogue.index more/",
+        "ppcls index add catalogue.index more/ --model output/inference",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchIndexOptions(_EmbeddingOptions):
+    """Print the most similar images in the index for each image."""
+
+    examples: ClassVar[Sequence[str]] = (
+        "ppcls index search catalogue.index photo.jpg --nearest 5",
+        "ppcls index search catalogue.index photos/ --rerank --json",
+    )
+
+    nearest: int = option(5, "number of nearest images", metavar="K", gt=0)
+    rerank: bool = option(
+        False,
+        "re-rank the 100 nearest images by the neighbours that they and the query have in common "
+        "(k-reciprocal re-ranking)",
+    )
+    json: bool = option(False, "print one line of JSON per image")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoveFromIndexOptions:
+    """Remove images."""
+
+    examples: ClassVar[Sequence[str]] = (
+        "ppcls index remove catalogue.index catalogue/old",
+        "ppcls index remove catalogue.index catalogue/17.jpg catalogue/18.jpg",
+    )
+
+    index: Path = argument("file of the index")
+    paths: tuple[Path, ...] = argument(
+        "paths of the images to remove, as they were added, or folders that contain such images"
+    )
+
+
+@command("build", BuildIndexOptions)
+def _build(options: BuildIndexOptions) -> None:
     import numpy as np
 
     from ppcls.deploy.image_index import ImageIndex, probe_embedding
 
-    if arguments.index.exists():
-        raise UserError(f"{arguments.index}: exists already; add images with ppcls index add, or delete it")
-    check_writable(arguments.index)
-    predictor, embeddings, failed = _embed(arguments, arguments.model)
+    if options.index.exists():
+        raise UserError(f"{options.index}: exists already; add images with ppcls index add, or delete it")
+    check_writable(options.index)
+    predictor, embeddings, failed = _embed(options, options.model)
     if not embeddings:
         raise UserError("no image could be read; the lines above give the reasons")
-    model = str(Path(arguments.model).absolute())
+    model = str(Path(options.model).absolute())
     probe = probe_embedding(predictor)
     vectors = np.stack(list(embeddings.values()))
-    index = ImageIndex(tuple(embeddings), vectors, arguments.kind, model, probe)
-    _save(index, arguments.index)
+    index = ImageIndex(tuple(embeddings), vectors, options.kind, model, probe)
+    _save(index, options.index)
     _fail_for(failed)
 
 
-def _add_images(arguments: argparse.Namespace) -> None:
-    index = _load(arguments.index)
-    predictor, embeddings, failed = _embed(arguments, arguments.model or index.model)
+@command("add", AddToIndexOptions)
+def _add_images(options: AddToIndexOptions) -> None:
+    index = _load(options.index)
+    predictor, embeddings, failed = _embed(options, options.model or index.model)
     index.check_model(predictor)
     if embeddings:
-        _save(index.added(embeddings), arguments.index)
+        _save(index.added(embeddings), options.index)
     _fail_for(failed)
 
 
-def _remove(arguments: argparse.Namespace) -> None:
-    _save(_load(arguments.index).without(arguments.paths), arguments.index)
+@command("remove", RemoveFromIndexOptions)
+def _remove(options: RemoveFromIndexOptions) -> None:
+    _save(_load(options.index).without(options.paths), options.index)
 
 
-def _search(arguments: argparse.Namespace) -> None:
+@command("search", SearchIndexOptions)
+def _search(options: SearchIndexOptions) -> None:
     import numpy as np
 
     from ppcls.deploy.infer import PredictedFile
 
-    index = _load(arguments.index)
-    predictor, embeddings, failed = _embed(arguments, arguments.model or index.model)
+    index = _load(options.index)
+    predictor, embeddings, failed = _embed(options, options.model or index.model, options.json)
     index.check_model(predictor)
     if embeddings:
         queries = np.stack(list(embeddings.values()))
         for file, nearest in zip(
-            embeddings, index.nearest(queries, arguments.nearest, arguments.rerank), strict=True
+            embeddings, index.nearest(queries, options.nearest, options.rerank), strict=True
         ):
             result = PredictedFile(file, nearest)
-            write_output(f"{result.as_json() if arguments.json else result}\n")
+            write_output(f"{result.as_json() if options.json else result}\n")
     _fail_for(failed)
 
 
 def _embed(
-    arguments: argparse.Namespace, model: str
+    options: _EmbeddingOptions, model: str, as_json: bool = False
 ) -> tuple[Predictor, dict[Path, Array], Sequence[FailedFile]]:
     """Returns the model, the embeddings of the images, and the images that cannot be read."""
     from ppcls.data.images.paths import find_images
@@ -86,8 +158,8 @@ def _embed(
     from ppcls.deploy.models.source import find_source
     from ppcls.deploy.predictor import Predictor
 
-    files = find_images(arguments.images)
-    source = find_source(Path(model), arguments.override)
+    files = find_images(options.images)
+    source = find_source(Path(model), options.override)
     run: Runtime | None = None
     if source.needs_paddle or source.by_dali:
         from ppcls.runtime import start as runtime
@@ -95,8 +167,7 @@ def _embed(
         run = runtime.start(source.run)
     predictor = Predictor(source, runtime=run)
     embeddings, failed = embed_files(predictor, files, run)
-    json = getattr(arguments, "json", False)
-    write_output("".join(f"{bad.as_json() if json else bad}\n" for bad in failed))
+    write_output("".join(f"{bad.as_json() if as_json else bad}\n" for bad in failed))
     return predictor, embeddings, failed
 
 
@@ -116,3 +187,15 @@ def _fail_for(failed: Iterable[FailedFile]) -> None:
 
     if count := len(list(failed)):
         raise NotAllPredictedError(f"{count} images could not be read; their lines give the reasons")
+
+
+main = CommandGroup(
+    "index",
+    "Search for similar images with an embedding model (RecModel). An index is a file with the embeddings of "
+    "images.\nExit code 3: some images could not be read; a line for each of them gives the reason.",
+    (
+        "ppcls index build catalogue.index catalogue/ --model output/best_model",
+        "ppcls index search catalogue.index photo.jpg --nearest 5 --rerank",
+    ),
+    (_build, _add_images, _search, _remove),
+)

@@ -2,101 +2,200 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, ClassVar, Literal
 
-from ppcls.cli.command import Arguments, command, write_output
-from ppcls.cli.options import parse_model_arguments
-from ppcls.config.load import dump_config, load_config
-from ppcls.data.images.paths import find_images, read_paths
-from ppcls.deploy.models.source import ModelSource, find_source, source_of_config
+from ppcls.cli.command import command, write_output
+from ppcls.cli.options import Exclusive, argument, option
+from ppcls.cli.shared_options import ConfigOptions, Device, Views, device_option, views_option
+from ppcls.cli.short_options import model_overrides
 from ppcls.errors import UserError
-from ppcls.runtime.launch import check_single_process
+
+if TYPE_CHECKING:  # not needed for --help
+    from ppcls.config.base.overrides import Override
+    from ppcls.deploy.infer import FailedFile, PredictedFile
+    from ppcls.deploy.models.source import ModelSource
+    from ppcls.deploy.predictor import Predictor
+    from ppcls.runtime.start import Runtime
 
 _STDIN = "-"
 _NEAREST = 5
+SOURCE = Exclusive(required=True)  # where the model comes from
 
 
-def read_source(arguments: argparse.Namespace) -> ModelSource | None:
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(ConfigOptions):
+    """Options of a command that reads one model."""
+
+    config: str | None = option(None, "config file (YAML)", names=["-c"], exclusive=SOURCE)
+    model: str | None = option(
+        None,
+        "output folder of a run; checkpoint folder; folder, .onnx or .xml file written by ppcls export; or "
+        "architecture with published weights. No config is needed",
+        metavar="PATH",
+        exclusive=SOURCE,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferOptions(ModelOptions):
+    """Predict the classes or embeddings of images.
+
+    Exit code 0: all images were predicted. Exit code 3: some images could not be predicted; a line for each
+    of them gives the reason. Exit code 1: another error, such as a missing model.
+    """
+
+    examples: ClassVar[Sequence[str]] = (
+        "ppcls infer --model runs/pets photo.jpg",
+        "ppcls infer --model EfficientNet_lite0 'photos/**/*.jpg' --out classes.jsonl",
+    )
+
+    images: tuple[str, ...] = argument(
+        "image files, folders and patterns such as 'photos/**/*.jpg'; put them before -o; - reads one path "
+        "per line from standard input (default: Infer.infer_imgs)",
+        default=(),
+    )
+    tta: Views | None = views_option()
+    explain: Path | None = option(
+        None,
+        "write each image, with a heat map of the pixels that support its best class, to the new folder "
+        "FOLDER; needs a checkpoint",
+        metavar="FOLDER",
+    )
+    json: bool = option(False, "print one line of JSON per image")
+    out: str | None = option(
+        None, "write one line of JSON per image to the new file FILE", names=["--output"], metavar="FILE"
+    )
+    gallery: tuple[Path, ...] = option(
+        (),
+        "for each image, print the nearest images from this folder, file or pattern; needs an embedding "
+        "model; can be repeated",
+        metavar="PATH",
+        repeated=True,
+    )
+    nearest: int | None = option(None, f"number of nearest images (default: {_NEAREST})", metavar="K", gt=0)
+    on_error: Literal["fail", "ignore", "stop"] = option(
+        "fail",
+        "exit code after a broken image. fail: 3, at the end; stop: 3, without predicting the remaining "
+        "images; ignore: 0",
+    )
+    topk: int | None = option(
+        None, "number of classes per image", metavar="K", gt=0, key="Infer.PostProcess.topk"
+    )
+    batch_size: int | None = option(None, "number of images per batch", gt=0, key="Infer.batch_size")
+    device: Device | None = device_option()
+
+
+def read_source(
+    config: str | None, model: str | None, overrides: Sequence[Override], print_config: bool
+) -> ModelSource | None:
     """Returns the model of ``-c`` or ``--model``, or None if ``--print-config`` printed its config."""
-    if arguments.model is None:
-        config = load_config(arguments.config, arguments.override)
-        if not arguments.print_config:
-            return source_of_config(config)
-        sys.stdout.write(dump_config(config))
+    from ppcls.config.load import dump_config, load_config
+    from ppcls.deploy.models.source import find_source, source_of_config
+
+    if model is None:
+        assert config is not None  # one of the two is required
+        loaded = load_config(config, overrides)
+        if not print_config:
+            return source_of_config(loaded)
+        sys.stdout.write(dump_config(loaded))
         return None
-    source = find_source(Path(arguments.model), arguments.override)
-    if not arguments.print_config:
+    source = find_source(Path(model), overrides)
+    if not print_config:
         return source
     if source.config is None:
-        raise UserError(f"--print-config: {arguments.model} is an exported model, which has no config")
+        raise UserError(f"--print-config: {model} is an exported model, which has no config")
     sys.stdout.write(dump_config(source.config))
     return None
 
 
-@command
-def infer(argv: Arguments = None) -> None:
+@command("infer", InferOptions)
+def infer(options: InferOptions) -> None:
     """Runs a model on image files. Fails at the end if there is no prediction for some files."""
-    arguments = parse_model_arguments("infer", argv)
-    source = read_source(arguments)
+    source = read_source(options.config, options.model, model_overrides(options), options.print_config)
     if source is None:
         return
-    if arguments.nearest is not None and not arguments.gallery:
+    from ppcls.data.images.paths import find_images
+
+    if options.nearest is not None and not options.gallery:
         raise UserError("--nearest needs --gallery, the images to search")
-    files = _find_files(arguments.images or [source.infer.infer_imgs])
-    gallery = find_images(arguments.gallery)
-    with _open_results(arguments.out) as write:
-        from ppcls.runtime import start as runtime
+    files = _find_files(options.images or [source.infer.infer_imgs])
+    gallery = find_images(options.gallery)
+    with _open_results(options.out) as write:
+        run = _start_runtime(source)
+        from ppcls.deploy.infer import NotAllPredictedError, predict_files, search
 
-        run = None
-        if source.needs_paddle or source.by_dali:
-            check_single_process("ppcls infer")
-            run = runtime.start(source.run)
-        from ppcls.deploy.infer import FailedFile, NotAllPredictedError, PredictedFile, predict_files, search
-        from ppcls.deploy.predictor import Predictor
-
-        if arguments.tta is None:
-            predictor = Predictor(source, runtime=run)
+        predictor = _load_predictor(source, options.tta, run)
+        sys.stderr.write(f"[Infer] {predictor.description.Global.model_name} by {predictor.model.engine}\n")
+        if gallery:
+            results = search(predictor, gallery, files, options.nearest or _NEAREST, run)
         else:
-            from ppcls.deploy.views import predictor_with_views
-
-            predictor = predictor_with_views(source, arguments.tta, run)
-        failed = 0
-        explain = None
-        if arguments.explain is not None:
-            from ppcls.deploy.heat_map import HeatMapWriter
-
-            explain = HeatMapWriter(source, arguments.explain)
-        name = predictor.description.Global.model_name
-        sys.stderr.write(f"[Infer] {name} by {predictor.model.engine}\n")
-        results = (
-            search(predictor, gallery, files, arguments.nearest or _NEAREST, run)
-            if gallery
-            else predict_files(predictor, files, run)
-        )
-        for result in results:
-            write(f"{result.as_json()}\n")
-            write_output(f"{result.as_json() if arguments.json else result}\n")
-            best = result.best_class if isinstance(result, PredictedFile) else None
-            if explain is not None and best is not None:
-                explain.write(result.file, best)
-            if isinstance(result, FailedFile):
-                failed += 1
-                if arguments.on_error == "stop":
-                    break
-    if failed and arguments.on_error != "ignore":
+            results = predict_files(predictor, files, run)
+        failed = _report_results(options, source, results, write)
+    if failed and options.on_error != "ignore":
         raise NotAllPredictedError(
             f"{failed} of {len(gallery) + len(files)} images could not be predicted; "
             "their lines give the reasons (see --on-error)"
         )
 
 
+def _start_runtime(source: ModelSource) -> Runtime | None:
+    """Starts Paddle and returns the runtime; None if neither the model nor DALI needs it."""
+    from ppcls.runtime import start as runtime
+    from ppcls.runtime.launch import check_single_process
+
+    if not (source.needs_paddle or source.by_dali):
+        return None
+    check_single_process("ppcls infer")
+    return runtime.start(source.run)
+
+
+def _load_predictor(source: ModelSource, views: Views | None, run: Runtime | None) -> Predictor:
+    from ppcls.deploy.predictor import Predictor
+
+    if views is None:
+        return Predictor(source, runtime=run)
+    from ppcls.deploy.views import predictor_with_views
+
+    return predictor_with_views(source, views, run)
+
+
+def _report_results(
+    options: InferOptions,
+    source: ModelSource,
+    results: Iterable[PredictedFile | FailedFile],
+    write: _ResultsFile,
+) -> int:
+    """Prints and writes each result as soon as it is known, and returns the number of broken images."""
+    from ppcls.deploy.infer import FailedFile, PredictedFile
+
+    failed = 0
+    explain = None
+    if options.explain is not None:
+        from ppcls.deploy.heat_map import HeatMapWriter
+
+        explain = HeatMapWriter(source, options.explain)
+    for result in results:
+        write(f"{result.as_json()}\n")
+        write_output(f"{result.as_json() if options.json else result}\n")
+        best = result.best_class if isinstance(result, PredictedFile) else None
+        if explain is not None and best is not None:
+            explain.write(result.file, best)
+        if isinstance(result, FailedFile):
+            failed += 1
+            if options.on_error == "stop":
+                break
+    return failed
+
+
 def _find_files(names: Sequence[str | None]) -> list[Path]:
     """Returns the images, in order and without duplicates."""
+    from ppcls.data.images.paths import find_images, read_paths
+
     if names == [None]:
         raise UserError("nothing to predict: pass images or folders (before any -o), or set Infer.infer_imgs")
     files = dict.fromkeys(find_images([Path(name) for name in names if name and name != _STDIN]))

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 import ppcls
+from ppcls.cli.command import group_help
 
 # Each command is imported when it runs.
 _COMMANDS = {
@@ -36,12 +37,12 @@ _OTHER_NAMES = {
     **dict.fromkeys(("check", "env", "info"), "doctor"),
     **{"export_model": "export", "onnx": "export", "data": "dataset"},
 }
-_EXAMPLES = """examples:
-  ppcls train pictures/ --model ResNet50 --epochs 20 --output runs/pets
-  ppcls eval --model runs/pets
-  ppcls infer --model runs/pets photo.jpg
-  ppcls train -c configs/ResNet50.yaml -o Global.epochs=90
-"""
+_EXAMPLES = (
+    "ppcls train pictures/ --model ResNet50 --epochs 20 --output runs/pets",
+    "ppcls eval --model runs/pets",
+    "ppcls infer --model runs/pets photo.jpg",
+    "ppcls train -c configs/ResNet50.yaml -o Global.epochs=90",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,11 +80,8 @@ def _explain_missing(error: ModuleNotFoundError) -> str:
 
 
 def _help() -> str:
-    commands = "".join(f"  {name:<10} {summary}\n" for name, (_, summary) in _COMMANDS.items())
-    return (
-        f"usage: ppcls COMMAND [ARGUMENTS]\n\n{ppcls.__doc__}\n\ncommands:\n{commands}\n"
-        f"`ppcls COMMAND --help` lists the options of a command.\n\n{_EXAMPLES}"
-    )
+    summaries = {name: summary for name, (_, summary) in _COMMANDS.items()}
+    return group_help("ppcls", ppcls.__doc__ or "", summaries, _EXAMPLES)
 
 
 def _unknown(name: str, arguments: Sequence[str]) -> str:

@@ -5,45 +5,85 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from ppcls.cli.command import Arguments, command, exit_on_closed_pipe, write_output
-from ppcls.cli.options import build_parser
+from ppcls.cli.command import CommandGroup, command, exit_on_closed_pipe, write_output
+from ppcls.cli.options import argument, option
 from ppcls.errors import UserError
 from ppcls.registry import suggest
 from ppcls.runtime.start import start_on_cpu
 from ppcls.zoo import ZOO, Architecture, published_file
 
-
-@command
-def main(argv: Arguments = None) -> None:
-    """Lists or measures architectures, or downloads weights."""
-    arguments = build_parser("models").parse_args(argv)
-    if arguments.command == "fetch":
-        _fetch(arguments.names)
-        return
-    selected = _select(arguments.patterns)
-    if arguments.command == "list":
-        rows = _list_rows(selected)
-    else:
-        rows = _speed_rows(selected) if arguments.speed else _measure_rows(selected)
-    if arguments.json:
-        write_output(json.dumps(rows, indent=1) + "\n")
-    else:
-        with exit_on_closed_pipe():
-            _print_table(rows)
+_PATTERNS = "architectures to select, such as 'ResNet*' (default: all)"
 
 
-def _fetch(names: Sequence[str]) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ListModelsOptions:
+    """Print the name, parameters, multiply-adds, input size and published top-1 accuracy of architectures."""
+
+    examples: ClassVar[Sequence[str]] = ("ppcls models list", "ppcls models list 'ResNet*' 'Swin*' --json")
+
+    patterns: tuple[str, ...] = argument(_PATTERNS, default=(), metavar="PATTERN")
+    json: bool = option(False, "print the result as a JSON list")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureModelsOptions:
+    """Build the models, and count their parameters and multiply-adds."""
+
+    examples: ClassVar[Sequence[str]] = (
+        "ppcls models measure ResNet50",
+        "ppcls models measure 'MobileNet*' --json",
+    )
+
+    patterns: tuple[str, ...] = argument(_PATTERNS, default=(), metavar="PATTERN")
+    speed: bool = option(
+        False,
+        "also measure how many images per second one CPU core predicts, with batches of one image in float32",
+    )
+    json: bool = option(False, "print the result as a JSON list")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchModelsOptions:
+    """Download published weights to ~/.paddleclas/weights, or to $PPCLS_HOME/weights."""
+
+    examples: ClassVar[Sequence[str]] = (
+        "ppcls models fetch ResNet50",
+        "ppcls models fetch ResNet50_ssld MobileNetV3_small_x1_0",
+    )
+
+    names: tuple[str, ...] = argument(
+        "architecture, such as ResNet50, or variant of its weights, such as ResNet50_ssld", metavar="NAME"
+    )
+
+
+@command("list", ListModelsOptions)
+def _list(options: ListModelsOptions) -> None:
+    """Prints the figures of the table of architectures."""
+    _print_rows(_list_rows(_select(options.patterns)), options.json)
+
+
+@command("measure", MeasureModelsOptions)
+def _measure(options: MeasureModelsOptions) -> None:
+    """Prints the cost of models, which it builds."""
+    selected = _select(options.patterns)
+    rows = _speed_rows(selected) if options.speed else _measure_rows(selected)
+    _print_rows(rows, options.json)
+
+
+@command("fetch", FetchModelsOptions)
+def _fetch(options: FetchModelsOptions) -> None:
     """Downloads the published weights that are not on this machine yet, and prints the paths of all."""
     start_on_cpu()
 
     from ppcls.weights.files import fetch_weights
 
-    for name in names:
+    for name in options.names:
         if published_file(name) is None:
             raise UserError(f"{name}: no published weights with this name{suggest(name, list(ZOO))}")
         write_output(f"{fetch_weights(Path(name))}\n")
@@ -106,6 +146,14 @@ def _row(architecture: Architecture, parameters: int, flops: int) -> dict[str, A
     }
 
 
+def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        write_output(json.dumps(rows, indent=1) + "\n")
+    else:
+        with exit_on_closed_pipe():
+            _print_table(rows)
+
+
 def _print_table(rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -132,3 +180,11 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
             *([f"{row['cpu_images_per_second']:.1f}"] if measured else []),
         )
     Console().print(table)
+
+
+main = CommandGroup(
+    "models",
+    "List or measure architectures, or download their weights.",
+    ("ppcls models list 'ResNet*'", "ppcls models fetch ResNet50"),
+    (_list, _measure, _fetch),
+)

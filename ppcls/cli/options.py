@@ -1,146 +1,243 @@
-"""Builds the parsers of all commands from ``commands.yaml``, and applies short options to a config."""
+"""Declares the options of a command as a frozen dataclass, from which its parser follows.
+
+Each command has one class of options in its file. A field is one option: its annotation is the type of the
+value, its default is the default of the command, and `option`, `required` or `argument` adds the help. Thus
+a new option is one field, and mypy and editors know its type wherever it is used::
+
+    @dataclass(frozen=True, kw_only=True)
+    class InferOptions:
+        \"\"\"Predict the classes of images.\"\"\"  # the description in --help
+
+        examples: ClassVar[Sequence[str]] = ("ppcls infer photo.jpg",)  # the end of --help
+
+        images: tuple[Path, ...] = argument("image files and folders", default=())
+        topk: int | None = option(None, "number of classes per image", gt=0, key="Infer.PostProcess.topk")
+
+The module imports neither pydantic nor PyYAML, so that ``--help`` appears at once.
+"""
 
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+import dataclasses
+import inspect
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    TypedDict,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+)
+from typing import get_type_hints as resolve_annotations
 
-from ppcls.cli.command import CommandParser
-from ppcls.config.base.fields import Bound
-from ppcls.config.base.overrides import Override
-from ppcls.config.base.tree import Tree, node_at
-from ppcls.errors import UserError
-from ppcls.zoo import architecture, read_table
+from ppcls.config.base.bounds import Bounds
 
-if TYPE_CHECKING:  # not needed for --help
-    from ppcls.config.load import ConfigSource
-    from ppcls.config.schema import Config
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+    from ppcls.config.base.tree import Tree
+
+_KEY = "argument"  # in the metadata of a field
 _BOUNDS = ("gt", "ge", "lt", "le")
-_FILE = Path(__file__).with_name("commands.yaml")
+_SHORT_OPTIONS = "short options for keys of the config"
+T = TypeVar("T")
 Number = TypeVar("Number", int, float)
-_TYPES: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "Path": Path}
 
 
-class HelpFormatter(argparse.HelpFormatter):
-    """Wraps each paragraph of a description, but keeps the lines of examples."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        paragraphs = []
-        for paragraph in text.split("\n\n"):
-            is_list = "\n  " in paragraph
-            paragraphs.append(paragraph if is_list else super()._fill_text(paragraph, width, indent))
-        return "\n\n".join(paragraphs)
-
-
-def build_parser(
-    command: str, types: Mapping[str, Callable[[str], Any]] = MappingProxyType({})
-) -> argparse.ArgumentParser:
-    """Returns the parser of a command, as described in ``commands.yaml``.
+class OptionsError(ValueError):
+    """Raised by an options class whose values contradict each other. The command prints it as a usage error.
 
     Args:
-        command: Name of the command, such as ``dataset``.
-        types: Further types of arguments, by the names in the file.
+        text: The message.
+        written: Words of the command line, such as ``epochs=3``, for which options are suggested.
     """
-    parser = argparse.ArgumentParser()
-    _describe(parser, _read_commands()[command], {**_TYPES, **types})
-    return parser
+
+    def __init__(self, text: str, written: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.written = tuple(written)
 
 
-def config_parser(command: str) -> CommandParser:
-    """Returns the parser of a command that reads a config, as described in ``commands.yaml``."""
-    parser = CommandParser()
-    described = _read_commands()[command]
-    _describe(parser, described, _TYPES)
-    others = described.get("other_tools", {})
-    parser.other_tools = {name: option for option, names in others.items() for name in names.split()}
-    return parser
+@dataclass(frozen=True, eq=False)
+class Exclusive:
+    """A group of options of which only one can be used.
 
-
-def parse_model_arguments(command: str, argv: Sequence[str] | None) -> argparse.Namespace:
-    """Returns the arguments of a command that accepts models. ``override`` includes its short options."""
-    arguments = config_parser(command).parse_args(argv)
-    flags = _read_flags(command)
-    values = {name: getattr(arguments, name.replace("-", "_")) for name in flags}
-    short = [
-        Override.of_value(flags[name].key, value, f"--{name} {value}")
-        for name, value in values.items()
-        if value is not None
-    ]
-    arguments.override = [*short, *map(Override.parse, arguments.override)]
-    return arguments
-
-
-@cache
-def _read_commands() -> dict[str, Any]:
-    return read_table(_FILE)
-
-
-def _describe(parser: argparse.ArgumentParser, command: Mapping[str, Any], types: Mapping[str, Any]) -> None:
-    summary = command.get("summary", "")
-    parser.formatter_class = HelpFormatter
-    parser.description = command.get("description", f"{summary[:1].upper()}{summary[1:]}.")
-    examples = "\n  ".join(("examples:", *command["examples"]))
-    parser.epilog = "\n\n".join([*([command["epilog"]] if "epilog" in command else ()), examples])
-    parser.set_defaults(**command.get("defaults", {}))
-    _add_arguments(parser, command.get("arguments", ()), types)
-    if "commands" in command:
-        commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
-        for name, described in command["commands"].items():
-            _describe(commands.add_parser(name, help=described["summary"]), described, types)
-
-
-def _add_arguments(
-    parser: argparse._ActionsContainer, groups: Sequence[Mapping[str, Any]], types: Mapping[str, Any]
-) -> None:
-    for group in groups:
-        if "exclusive" in group:
-            exclusive = parser.add_mutually_exclusive_group(required=group.get("required", False))
-            _add_arguments(exclusive, group["exclusive"], types)
-        elif "group" in group:
-            _add_arguments(parser.add_argument_group(group["group"]), group["arguments"], types)
-        else:
-            for names, settings in group.items():
-                parser.add_argument(*names.split(), **_argument(settings, types))
-
-
-def _argument(settings: Mapping[str, Any], types: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the keyword arguments of ``add_argument``."""
-    keywords = {name: value for name, value in settings.items() if name not in (*_BOUNDS, "key")}
-    bounds = {name: settings[name] for name in _BOUNDS if name in settings}
-    if "type" in settings:
-        kind = types[settings["type"]]
-        keywords["type"] = within(kind, **bounds) if bounds else kind
-    if "key" in settings:
-        keywords["help"] += f" ({settings['key']})"
-    return keywords
-
-
-def read_config(arguments: argparse.Namespace, source: ConfigSource | None = None) -> Config | None:
-    """Returns the config; None after printing it for ``--print-config``.
-
-    Args:
-        source: Config file to which all short options are applied, but not ``-o``. None to read it here.
+    Attributes:
+        required: Whether one of them must be used.
     """
-    from ppcls.config.compat import config_warnings
-    from ppcls.config.load import ConfigSource, dump_config
 
-    if source is None:
-        source = ConfigSource.read(arguments.config)
-    source.apply(map(Override.parse, arguments.override))
-    config = source.load()
-    if arguments.print_config:
-        for line in config_warnings(config):
-            print(line, file=sys.stderr)  # noqa: T201
-        sys.stdout.write(dump_config(config))
-        return None
-    return config
+    required: bool = False
+
+
+class Settings(TypedDict, total=False):
+    """Optional settings of an option.
+
+    Attributes:
+        names: Further names, such as ``-c``.
+        metavar: Name of the value in the help; by default ``N`` for an integer.
+        gt: Lower bound of a number, which it must exceed.
+        ge: Smallest number.
+        lt: Upper bound of a number, which must be smaller.
+        le: Largest number.
+        without_value: Value of the option if it is written without one.
+        repeated: Whether each use of the option adds one value to the tuple. Otherwise each adds one or more.
+        read: Function that converts the text, for types other than numbers, text and paths.
+        key: Key of the config that the option sets, or a description of several keys.
+        sets: Function that returns the keys to set and their values, given the config as plain data and the
+            value of the option. Without it, the option sets ``key``.
+        exclusive: Group of options of which only one can be used.
+        group: Title of a group in the help.
+    """
+
+    names: Sequence[str]
+    metavar: str
+    gt: float
+    ge: float
+    lt: float
+    le: float
+    without_value: Any
+    repeated: bool
+    read: Callable[[str], Any]
+    key: str
+    sets: Callable[[Tree, Any], dict[str, Any]]
+    exclusive: Exclusive
+    group: str
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What the parser knows about a field, besides its name, type and default.
+
+    Attributes:
+        help: Description of the value.
+        positional: Whether the value is written without the name of the option.
+        settings: Further settings.
+    """
+
+    help: str
+    positional: bool
+    settings: Settings
+
+
+def option(default: T, help: str, **settings: Unpack[Settings]) -> T:
+    """Returns the field of an option ``--name``. For settings, see `Settings`."""
+    return field(default=default, metadata={_KEY: Declaration(help, False, settings)})
+
+
+def required(help: str, **settings: Unpack[Settings]) -> Any:
+    """Returns the field of an option that must be used."""
+    return field(metadata={_KEY: Declaration(help, False, settings)})
+
+
+def argument(help: str, *, default: Any = dataclasses.MISSING, **settings: Unpack[Settings]) -> Any:
+    """Returns the field of a positional argument. Without a default, it must be used."""
+    return field(default=default, metadata={_KEY: Declaration(help, True, settings)})
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of a command, or a positional argument.
+
+    Attributes:
+        field: Name of the field.
+        kind: Type of a value: ``int``, ``float``, ``str``, ``Path`` or ``bool``.
+        choices: Accepted values; empty if any value of the type is accepted.
+        many: Whether the field is a tuple.
+        default: Default value; `dataclasses.MISSING` if the option must be used.
+        argument: Description and settings.
+    """
+
+    field: str
+    kind: Callable[[str], Any]
+    choices: tuple[Any, ...]
+    many: bool
+    default: Any
+    argument: Declaration
+
+    @property
+    def name(self) -> str:
+        """Name on the command line, such as ``--batch-size``."""
+        return self.field if self.argument.positional else f"--{self.field.replace('_', '-')}"
+
+    @property
+    def names(self) -> list[str]:
+        """All names on the command line, the short ones first."""
+        names = sorted(
+            (*self.argument.settings.get("names", ()), self.name), key=lambda name: name[:2] == "--"
+        )
+        return names
+
+    @property
+    def key(self) -> str | None:
+        """Key of the config that the option sets; None for other options."""
+        return self.argument.settings.get("key")
+
+    def help(self) -> str:
+        """Returns the text in ``--help``: the description, the key, and the default."""
+        text = self.argument.help
+        if self.key is not None:
+            text += f" ({self.key})"
+        constant = self.argument.settings.get("without_value")
+        if isinstance(constant, str) and constant and "without a value" not in text:
+            text += f" (without a value: {constant})"
+        if shown := _show_default(self.default):
+            text += f" (default: {shown})"
+        return text.replace("%", "%%")  # argparse replaces %(default)s and similar texts
+
+    def keywords(self) -> dict[str, Any]:
+        """Returns the keyword arguments of ``add_argument``."""
+        settings = self.argument.settings
+        # The dataclass has the defaults, so the parser returns only the values on the command line. For a
+        # positional argument without a value it returns None: argparse would convert SUPPRESS to the type.
+        keywords: dict[str, Any] = {"help": self.help()}
+        is_required = self.default is dataclasses.MISSING
+        if not self.argument.positional:
+            keywords["default"] = argparse.SUPPRESS
+            keywords["dest"] = self.field
+            keywords["required"] = is_required
+        if self.kind is bool:
+            return {**keywords, "action": "store_true"}
+        if "metavar" in settings or self.kind is int:
+            keywords["metavar"] = settings.get("metavar", "N")
+        if self.choices:
+            keywords["choices"] = self.choices
+        keywords["type"] = self._converter()
+        if self.many and self.argument.positional:
+            keywords["nargs"] = "+" if is_required else "*"
+        elif self.many:
+            keywords |= (
+                {"action": "append"} if settings.get("repeated") else {"action": "extend", "nargs": "+"}
+            )
+        elif "without_value" in settings:
+            keywords |= {"nargs": "?", "const": settings["without_value"]}
+        elif self.argument.positional and not is_required:
+            keywords["nargs"] = "?"
+        return keywords
+
+    def _converter(self) -> Callable[[str], Any]:
+        settings = self.argument.settings
+        if "read" in settings:
+            return settings["read"]
+        if self.kind in (int, float):
+            bounds = {name: limit for name, limit in settings.items() if name in _BOUNDS}
+            return within(cast(type[int], self.kind), **cast(dict[str, float], bounds))
+        return self.kind
+
+
+def _show_default(default: Any) -> str:
+    """Returns a default for the help; "" for one that needs no mention, such as None and False."""
+    if default is dataclasses.MISSING or default is None or default is False or default in ("", (), " "):
+        return ""
+    if isinstance(default, tuple):
+        return " ".join(map(str, default))
+    return f"{float(default):g}" if isinstance(default, (float, Fraction)) else str(default)
 
 
 def within(kind: type[Number], **bounds: float) -> Callable[[str], Number]:
@@ -148,9 +245,9 @@ def within(kind: type[Number], **bounds: float) -> Callable[[str], Number]:
 
     Args:
         kind: ``int`` or ``float``.
-        **bounds: See `ppcls.config.base.fields.Bound`.
+        **bounds: See `ppcls.config.base.bounds.Bounds`.
     """
-    bound = Bound(**bounds)
+    bound = Bounds(**bounds)
 
     def read(text: str) -> Number:
         try:
@@ -164,175 +261,68 @@ def within(kind: type[Number], **bounds: float) -> Callable[[str], Number]:
     return read
 
 
-@dataclass(frozen=True)
-class Flag:
-    """A short option for one or more keys of the config, such as ``--epochs 20``.
-
-    Attributes:
-        key: Key, or pattern of several keys, that ``--help`` shows.
-        overrides: Function that returns the keys to set and their values, given the config and the flag's
-            value. None if the flag sets only ``key``.
-    """
-
-    key: str
-    overrides: Callable[[Tree, Any], dict[str, Any]] | None = None
+def read_options(cls: type[Any]) -> tuple[Option, ...]:
+    """Returns the options that the fields of a class declare, in order."""
+    annotations = resolve_annotations(cls)
+    return tuple(_read_option(each, annotations[each.name]) for each in dataclasses.fields(cls))
 
 
-def apply_flags(flags: Mapping[str, Flag], arguments: argparse.Namespace, source: ConfigSource) -> None:
-    """Sets the values of the flags on the command line in a config.
+def _read_option(declared: dataclasses.Field[Any], annotation: Any) -> Option:
+    described: Declaration = declared.metadata[_KEY]
+    many = get_origin(annotation) is tuple
+    kind = get_args(annotation)[0] if many else annotation
+    if get_origin(kind) in (Union, types.UnionType):
+        # None is the absence of the option, and True its use without a value: text never becomes a bool.
+        members = [member for member in get_args(kind) if member not in (bool, types.NoneType)]
+        kind = members[0]
+    choices: tuple[Any, ...] = ()
+    if get_origin(kind) is Literal:
+        choices = get_args(kind)
+        kind = str
+    return Option(declared.name, kind, choices, many, declared.default, described)
+
+
+def add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
+    """Adds options to a parser, in order, but all options of an exclusive group together."""
+    titled: dict[str, argparse._ArgumentGroup] = {}
+    added = set[Exclusive]()
+    for each in options:
+        settings = each.argument.settings
+        title = settings.get("group", _SHORT_OPTIONS if each.key is not None else None)
+        target: argparse._ActionsContainer = parser
+        if title is not None:
+            if title not in titled:
+                titled[title] = parser.add_argument_group(title)
+            target = titled[title]
+        group = settings.get("exclusive")
+        if group is None:
+            target.add_argument(*each.names, **each.keywords())
+        elif group not in added:
+            added.add(group)
+            exclusive = target.add_mutually_exclusive_group(required=group.required)
+            for member in options:
+                if member.argument.settings.get("exclusive") is group:
+                    exclusive.add_argument(*member.names, **member.keywords())
+
+
+def describe(cls: type[Any]) -> str:
+    """Returns the description of a command: the docstring of its options class."""
+    return inspect.cleandoc(cls.__doc__ or "")
+
+
+def summarize(cls: type[Any]) -> str:
+    """Returns the first line of a command's description for a list of commands."""
+    line = describe(cls).splitlines()[0].rstrip(".")
+    return f"{line[:1].lower()}{line[1:]}"
+
+
+def parsed_options(cls: type[T], parsed: argparse.Namespace) -> T:
+    """Returns the options with the values on the command line.
 
     Raises:
-        UserError: A flag does not fit the config.
+        OptionsError: The values contradict each other.
     """
-    for name, flag in flags.items():
-        value = getattr(arguments, name.replace("-", "_"))
-        if value is None:
-            continue
-        values = flag.overrides(source.tree, value) if flag.overrides is not None else {flag.key: value}
-        origin = f"--{name}" if value is True else f"--{name} {value}"
-        # One flag after the other, because --image-size looks at the model that --model sets.
-        source.apply(Override.of_value(key, setting, origin) for key, setting in values.items())
-
-
-def splits(tree: Tree) -> list[str]:
-    """Returns the paths of the data sets in a config, such as ``DataLoader.Train``."""
-    paths = [f"DataLoader.{name}" for name in ("Train", "Eval", "Eval.Query", "Eval.Gallery")]
-    return [path for path in paths if isinstance(node_at(tree, f"{path}.dataset"), dict)]
-
-
-def _set_train_data(tree: Tree, folder: str) -> dict[str, Any]:
-    """Returns the new ``image_root`` of ``DataLoader.Train``, and of every other data set that has one."""
-    key = "dataset.image_root"
-    paths = [
-        "DataLoader.Train",
-        *(path for path in splits(tree) if node_at(tree, f"{path}.{key}") is not None),
-    ]
-    return {f"{path}.{key}": folder for path in paths}
-
-
-def _set_model(tree: Tree, model: str) -> dict[str, Any]:
-    """Returns the settings of an architecture and of the preprocessing for its published weights.
-
-    A mean, standard deviation or interpolation in the config is not changed if it differs from that of the
-    config's architecture.
-    """
-    overrides: dict[str, Any] = {"Arch.name": model}
-    before = architecture(str(node_at(tree, "Arch.name")))
-    after = architecture(model)
-    for path in _transform_lists(tree):
-        for position, transform in enumerate(node_at(tree, path) or []):
-            for kind, parameters in transform.items() if isinstance(transform, dict) else ():
-                settings = parameters if isinstance(parameters, dict) else {}
-                key = f"{path}.{position}.{kind}"
-                for name in ("mean", "std") if kind == "NormalizeImage" else ():
-                    if settings.get(name) == list(getattr(before, name)) != list(getattr(after, name)):
-                        overrides[f"{key}.{name}"] = list(getattr(after, name))
-                used = settings.get("interpolation", "bilinear")
-                if kind == "ResizeImage" and used == before.interpolation != after.interpolation:
-                    backend = "cv2" if after.interpolation == "bilinear" else "pil"
-                    overrides |= {f"{key}.interpolation": after.interpolation, f"{key}.backend": backend}
-    return overrides
-
-
-def _transform_lists(tree: Tree) -> list[str]:
-    """Returns the paths of the lists of transforms in a config. Those of ``DataLoader.Train`` are last."""
-    return ["Infer.transforms", *(f"{path}.dataset.transform_ops" for path in reversed(splits(tree)))]
-
-
-def _set_eval_splits(key: str) -> Callable[[Tree, Any], dict[str, Any]]:
-    return lambda tree, value: {
-        f"{path}.{key}": value for path in splits(tree) if path.startswith("DataLoader.Eval")
+    values = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in vars(parsed).items()
     }
-
-
-def _set_pretrained(_tree: Tree, weights: str | bool) -> dict[str, Any]:
-    if weights is True:
-        return {"Arch.pretrained": True, "Global.pretrained_model": None}
-    return {"Global.pretrained_model": weights}
-
-
-def _set_output(tree: Tree, folder: str) -> dict[str, Any]:
-    """Returns the keys to change for a new output folder.
-
-    If the folder of exported models is in the old output folder, it moves to the new one.
-    """
-    overrides = {"Global.output_dir": folder}
-    before = node_at(tree, "Global.output_dir")
-    exported = node_at(tree, "Global.save_inference_dir")
-    if isinstance(before, str) and isinstance(exported, str) and exported.startswith(f"{before}/"):
-        overrides["Global.save_inference_dir"] = folder + exported.removeprefix(before)
-    return overrides
-
-
-def _set_workers(tree: Tree, workers: int) -> dict[str, Any]:
-    keys = ["num_workers", "dali.num_threads"] if workers else ["num_workers"]
-    return {f"{path}.loader.{key}": workers for path in splits(tree) for key in keys}
-
-
-def _set_amp(_tree: Tree, level: str) -> dict[str, Any]:
-    return {"AMP.use_amp": True, "AMP.level": level}
-
-
-def _set_image_size(tree: Tree, side: int) -> dict[str, Any]:
-    """Returns the keys of all sizes in the transforms, scaled for square images of ``side`` pixels."""
-    for path in splits(tree):
-        for key in ("sampler.scales", "input_size"):
-            if node_at(tree, f"{path}.{key}") is not None:
-                raise UserError(f"--image-size {side}: {path}.{key} sets the image sizes; change them there")
-    sizes = {path: dict(_sizes(path, node_at(tree, path))) for path in _transform_lists(tree)}
-    channels, height, width = node_at(tree, "Global.image_shape") or (3, 224, 224)
-    for chain_sizes in sizes.values():  # the last size in a list of transforms is the model's input size
-        if final := [size for key, size in chain_sizes.items() if key.endswith(".size")]:
-            width, height = final[-1]
-            break
-    overrides: dict[str, Any] = {"Global.image_shape": [channels, side, side]}
-    for key, size in (item for chain_sizes in sizes.values() for item in chain_sizes.items()):
-        if key.endswith(".resize_short"):
-            overrides[key] = round(size[0] * side / min(width, height))
-        else:
-            scaled = [round(size[0] * side / width), round(size[1] * side / height)]
-            overrides[key] = scaled[0] if scaled[0] == scaled[1] else scaled
-    if architecture(str(node_at(tree, "Arch.name"))).patch:
-        overrides["Arch.img_size"] = side
-    return overrides
-
-
-def _sizes(path: str, transforms: Any) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yields the key, width and height of each valid size in a list of transforms."""
-    for position, transform in enumerate(transforms if isinstance(transforms, list) else []):
-        for name, settings in transform.items() if isinstance(transform, dict) else ():
-            for key in ("size", "resize_short") if isinstance(settings, dict) else ():
-                size = settings.get(key)
-                pair = size if isinstance(size, list) else [size, size]
-                if len(pair) == 2 and all(isinstance(number, int) for number in pair):
-                    yield f"{path}.{position}.{name}.{key}", (pair[0], pair[1])
-
-
-def _read_flags(command: str, **overrides: Callable[[Tree, Any], dict[str, Any]]) -> dict[str, Flag]:
-    """Returns the short options of a command by name. The keywords are their `Flag.overrides`."""
-    groups = (group.get("arguments", ()) for group in _read_commands()[command]["arguments"])
-    options = {name: settings for group in groups for part in group for name, settings in part.items()}
-    return {
-        name[2:]: Flag(settings["key"], overrides.get(name[2:].replace("-", "_")))
-        for name, settings in options.items()
-    }
-
-
-TRAIN_FLAGS = _read_flags(
-    "train",
-    data=_set_train_data,
-    model=_set_model,
-    pretrained=_set_pretrained,
-    output=_set_output,
-    amp=_set_amp,
-    workers=_set_workers,
-    image_size=_set_image_size,
-)
-EVAL_FLAGS = _read_flags(
-    "eval",
-    data=_set_eval_splits("dataset.image_root"),
-    batch_size=_set_eval_splits("sampler.batch_size"),
-    amp=_set_amp,
-    workers=_set_workers,
-    image_size=_set_image_size,
-)
+    return cls(**values)

@@ -2,61 +2,171 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from ppcls.cli.command import Arguments, command, write_output
+from ppcls.cli.command import command, exit_code, write_output
 from ppcls.cli.infer import read_source
-from ppcls.cli.options import parse_model_arguments
-from ppcls.deploy.models.source import ModelSource
+from ppcls.cli.options import Exclusive, option
+from ppcls.cli.shared_options import ConfigOptions, Device, device_option
+from ppcls.cli.short_options import model_overrides
 from ppcls.errors import UserError
 
-if TYPE_CHECKING:  # an optional package
+if TYPE_CHECKING:  # not needed for --help; some are parts of optional packages
     from starlette.types import ASGIApp
 
     from ppcls.deploy.image_index import ImageIndex
+    from ppcls.deploy.models.source import ModelSource
     from ppcls.deploy.predictor import Predictor
 
 _MIB = 1 << 20
 _NAMED = re.compile(r"([A-Za-z0-9][\w.-]*)=(.+)")  # NAME=PATH
+_SOURCE = Exclusive(required=True)
 
 
-@command
-def serve(argv: Arguments = None) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions(ConfigOptions):
+    """Serve models over HTTP.
+
+    Open / in a browser to try a model, and /docs for the API: POST /predict, /explain and /search, and GET
+    /models, /live, /ready, /health and /metrics.
+    """
+
+    examples: ClassVar[Sequence[str]] = (
+        "ppcls serve --model runs/pets",
+        "ppcls serve --model onnx/inference.onnx --host 0.0.0.0 --port 9000 --max-batch 32",
+        "ppcls serve --model cats=runs/cats --model dogs=runs/dogs --api-key-file keys.txt",
+    )
+
+    config: str | None = option(None, "config file (YAML)", names=["-c"], exclusive=_SOURCE)
+    model: tuple[str, ...] = option(
+        (),
+        "output folder of a run; checkpoint folder; folder, .onnx or .xml file written by ppcls export; or "
+        "architecture with published weights. No config is needed. Repeat the option as --model NAME=PATH to "
+        "serve several models; a request chooses one with ?model=NAME (default: the first one)",
+        metavar="PATH",
+        repeated=True,
+        exclusive=_SOURCE,
+    )
+    host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 for all networks")
+    allowed_hosts: tuple[str, ...] = option(
+        (),
+        "host names by which clients may address this server, in addition to IP addresses, localhost and the "
+        "name of this machine; * allows any name",
+        metavar="NAME",
+    )
+    api_key_file: Path | None = option(
+        None,
+        "file of API keys, one per line; requests then need a key in the header 'Authorization: Bearer KEY' "
+        "or 'X-API-Key: KEY'",
+        metavar="FILE",
+    )
+    tls_cert: Path | None = option(None, "serve HTTPS with this certificate, in PEM format", metavar="FILE")
+    tls_key: Path | None = option(
+        None,
+        "file with the private key of the certificate, in PEM format (default: the file of --tls-cert)",
+        metavar="FILE",
+    )
+    models_folder: Path | None = option(
+        None,
+        "let clients load and unload the models in the subfolders of FOLDER, by PUT and DELETE /models/NAME; "
+        "needs --api-key-file",
+        metavar="FOLDER",
+    )
+    index: Path | None = option(
+        None,
+        "index for POST /search, written by ppcls index build with the same model as the first --model",
+        metavar="FILE",
+    )
+    access_log: bool = option(False, "log one line per request")
+    log_format: Literal["text", "json"] = option("text", "format of log lines")
+    port: int = option(8000, "port to listen on; 0 for any free port", ge=0, le=65_535)
+    max_batch: int = option(16, "maximum number of images per batch", ge=1, le=4096)
+    workers: int = option(
+        1,
+        "number of processes, each with its own copy of the models and its share of the CPU cores; each "
+        "process applies the other limits separately",
+        ge=1,
+        le=256,
+    )
+    max_wait: float = option(
+        5.0,
+        "maximum time in milliseconds that an image waits for further images of its batch to be decoded",
+        metavar="MS",
+        ge=0,
+        le=1000,
+    )
+    max_connections: int = option(
+        512,
+        "maximum number of connections, at most half of them from one address; further ones are closed",
+        ge=1,
+        le=100_000,
+    )
+    max_waiting: int = option(
+        256,
+        "maximum number of images that wait or are being predicted; further requests get status 503",
+        ge=1,
+        le=100_000,
+    )
+    max_images: int = option(
+        32,
+        "maximum number of images per request; larger requests get status 413",
+        ge=1,
+        le=10_000,
+    )
+    max_mib: float = option(
+        32.0,
+        "maximum size of a request in MiB; larger requests get status 413",
+        metavar="MIB",
+        ge=0.001,
+        le=1024,
+    )
+    timeout: float = option(
+        30.0,
+        "time limit in seconds for receiving a request, and separately for answering it; late requests get "
+        "status 408 or 504",
+        metavar="S",
+        ge=0.1,
+        le=3600,
+    )
+    device: Device | None = device_option()
+
+
+@command("serve", ServeOptions)
+def serve(options: ServeOptions) -> None:
     """Serves models over HTTP until Ctrl-C or SIGTERM."""
-    arguments = parse_model_arguments("serve", argv)
-    if arguments.max_images > arguments.max_waiting:
+    if options.max_images > options.max_waiting:
         raise UserError(
-            f"--max-images {arguments.max_images}: expected at most --max-waiting ({arguments.max_waiting}), "
+            f"--max-images {options.max_images}: expected at most --max-waiting ({options.max_waiting}), "
             "because larger requests would always be rejected"
         )
-    sources = _read_sources(arguments)
+    sources = _read_sources(options)
     if not sources:
         return
     from ppcls.serve.server import address_of, bind
 
-    _check_files(arguments)
-    shared = arguments.workers > 1
-    with bind(arguments.host, arguments.port, shared) as bound, ThreadPoolExecutor(1, "model") as worker:
-        address = address_of(bound, arguments.tls_cert is not None)
+    _check_files(options)
+    shared = options.workers > 1
+    with bind(options.host, options.port, shared) as bound, ThreadPoolExecutor(1, "model") as worker:
+        address = address_of(bound, options.tls_cert is not None)
         served = f"{', '.join(sources)} {'is' if len(sources) == 1 else 'are'} served on {address}"
         end = "until Ctrl-C or SIGTERM\n"
         if shared:
             from ppcls.serve.request_log import configure_log
             from ppcls.serve.workers import WorkerProcesses
 
-            configure_log(arguments.log_format, arguments.access_log)
+            configure_log(options.log_format, options.access_log)
             port = bound.getsockname()[1]
-            workers = WorkerProcesses(_serve_shared, (arguments, port), arguments.workers, arguments.timeout)
-            workers.run(lambda: write_output(f"{served} by {arguments.workers} workers {end}"))
+            workers = WorkerProcesses(_serve_shared, (options, port), options.workers, options.timeout)
+            workers.run(lambda: write_output(f"{served} by {options.workers} workers {end}"))
         else:
             _serve(
-                arguments,
+                options,
                 sources,
                 bound,
                 worker,
@@ -65,47 +175,51 @@ def serve(argv: Arguments = None) -> None:
     write_output("stopped: all requests were answered\n")
 
 
-def _serve_shared(arguments: argparse.Namespace, port: int, on_ready: Callable[[], None]) -> int:
+def _serve_shared(options: ServeOptions, port: int, on_ready: Callable[[], None]) -> int:
     """Serves the models in one of several processes, and returns the exit code of this process."""
 
-    @command
-    def serve_port(_: Arguments) -> None:
+    def serve_port() -> None:
         from ppcls.serve.server import bind
 
-        sources = _read_sources(arguments)
-        with bind(arguments.host, port, shared=True) as bound, ThreadPoolExecutor(1, "model") as worker:
-            _serve(arguments, sources, bound, worker, lambda _: on_ready())
+        sources = _read_sources(options)
+        with bind(options.host, port, shared=True) as bound, ThreadPoolExecutor(1, "model") as worker:
+            _serve(options, sources, bound, worker, lambda _: on_ready())
 
-    return serve_port(None)
+    return exit_code(serve_port)
 
 
-def _check_files(arguments: argparse.Namespace) -> None:
+def _check_files(options: ServeOptions) -> None:
     """Checks the files of API keys and certificates before any model is loaded."""
     from ppcls.serve.middleware import read_keys
     from ppcls.serve.server import TlsFiles
 
-    keys = read_keys(arguments.api_key_file) if arguments.api_key_file else []
-    folder: Path | None = arguments.models_folder
+    keys = read_keys(options.api_key_file) if options.api_key_file else []
+    folder = options.models_folder
     if folder is not None and not (keys and folder.is_dir()):
         raise UserError(f"--models-folder {folder}: expected a folder, and --api-key-file to protect it")
-    if folder is not None and arguments.workers > 1:
+    if folder is not None and options.workers > 1:
         raise UserError(
-            f"--workers {arguments.workers}: expected 1 with --models-folder, because a request to load a "
+            f"--workers {options.workers}: expected 1 with --models-folder, because a request to load a "
             "model reaches only one worker"
         )
-    if arguments.tls_cert:
-        TlsFiles(arguments.tls_cert, arguments.tls_key).check()
-    elif arguments.tls_key:
+    if options.tls_cert:
+        TlsFiles(options.tls_cert, options.tls_key).check()
+    elif options.tls_key:
         raise UserError("--tls-key needs --tls-cert, the certificate of this key")
 
 
-def _read_sources(arguments: argparse.Namespace) -> dict[str, ModelSource]:
+def _read_sources(options: ServeOptions) -> dict[str, ModelSource]:
     """Returns the models, keyed by name; an empty dict if ``--print-config`` printed a config."""
     sources: dict[str, ModelSource] = {}
-    for text in arguments.model or [None]:
-        named = _NAMED.fullmatch(text or "")
-        name, path = named.groups() if named is not None and not Path(text).exists() else (None, text)
-        source = read_source(argparse.Namespace(**{**vars(arguments), "model": path}))
+    overrides = model_overrides(options)
+    for text in options.model or (None,):
+        name = None
+        path = text
+        # A path that contains "=" is not a name and a path.
+        if text is not None and not Path(text).exists() and (named := _NAMED.fullmatch(text)):
+            name = named[1]
+            path = named[2]
+        source = read_source(options.config, path, overrides, options.print_config)
         if source is None:
             return {}
         name = name or source.description.Global.model_name
@@ -116,7 +230,7 @@ def _read_sources(arguments: argparse.Namespace) -> dict[str, ModelSource]:
 
 
 def _serve(
-    arguments: argparse.Namespace,
+    options: ServeOptions,
     sources: dict[str, ModelSource],
     bound: socket.socket,
     worker: ThreadPoolExecutor,
@@ -131,38 +245,36 @@ def _serve(
     from ppcls.serve.server import TlsFiles, run
     from ppcls.serve.service import BatchingOptions, load
 
-    batching = BatchingOptions(arguments.max_batch, arguments.max_wait / 1000, arguments.max_waiting)
-    limits = RequestLimits(int(arguments.max_mib * _MIB), arguments.max_images, arguments.timeout)
+    batching = BatchingOptions(options.max_batch, options.max_wait / 1000, options.max_waiting)
+    limits = RequestLimits(int(options.max_mib * _MIB), options.max_images, options.timeout)
     predictors = {
         name: worker.submit(load, source, batching.max_batch).result() for name, source in sources.items()
     }
-    index = _load_index(arguments, next(iter(predictors.values())), worker)
-    models = ServedModels(predictors, worker, batching, arguments.models_folder)
+    index = _load_index(options, next(iter(predictors.values())), worker)
+    models = ServedModels(predictors, worker, batching, options.models_folder)
     app: ASGIApp = build_app(models, limits, index)
-    if arguments.api_key_file:
-        app = ApiKeys(app, read_keys(arguments.api_key_file))
-    hosts = ["localhost", socket.gethostname(), arguments.host, *arguments.allowed_hosts]
+    if options.api_key_file:
+        app = ApiKeys(app, read_keys(options.api_key_file))
+    hosts = ["localhost", socket.gethostname(), options.host, *options.allowed_hosts]
     app = RequestLog(AllowedHosts(app, hosts))
-    configure_log(arguments.log_format, arguments.access_log)
+    configure_log(options.log_format, options.access_log)
     engines = ", ".join(dict.fromkeys(predictor.model.engine for predictor in predictors.values()))
-    tls = TlsFiles(arguments.tls_cert, arguments.tls_key) if arguments.tls_cert else None
-    run(app, bound, limits.timeout, arguments.max_connections, lambda: on_ready(engines), tls)
+    tls = TlsFiles(options.tls_cert, options.tls_key) if options.tls_cert else None
+    run(app, bound, limits.timeout, options.max_connections, lambda: on_ready(engines), tls)
 
 
-def _load_index(
-    arguments: argparse.Namespace, predictor: Predictor, worker: ThreadPoolExecutor
-) -> ImageIndex | None:
+def _load_index(options: ServeOptions, predictor: Predictor, worker: ThreadPoolExecutor) -> ImageIndex | None:
     """Returns the index of ``--index``, or None without this option."""
-    if arguments.index is None:
+    if options.index is None:
         return None
     from ppcls.deploy.image_index import load_index
 
-    if arguments.models_folder is not None:
+    if options.models_folder is not None:
         raise UserError(
             "--index: cannot be combined with --models-folder, which can replace the index's model"
         )
     if not predictor.embeds:
         raise UserError(f"--index: expected an embedding model, but {predictor.source.file} returns classes")
-    index = load_index(arguments.index)
+    index = load_index(options.index)
     worker.submit(index.check_model, predictor).result()
     return index

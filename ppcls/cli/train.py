@@ -2,122 +2,281 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from ppcls.cli.command import Arguments, command, exit_on_closed_pipe, write_output
-from ppcls.cli.options import TRAIN_FLAGS, apply_flags, config_parser, read_config, splits
+from ppcls.cli.command import command, exit_on_closed_pipe, write_output
+from ppcls.cli.options import Exclusive, OptionsError, argument, option
+from ppcls.cli.shared_options import (
+    ConfigOptions,
+    Device,
+    RequiredConfigOptions,
+    amp_option,
+    device_option,
+    image_size_option,
+    load_or_print,
+    read_config,
+    workers_option,
+)
+from ppcls.cli.short_options import (
+    apply_options,
+    set_model,
+    set_output,
+    set_pretrained,
+    set_train_data,
+    splits,
+)
 from ppcls.config.base.tree import Tree, node_at
-from ppcls.config.load import ConfigSource
 from ppcls.errors import UserError, raise_line_errors
-from ppcls.files import create_output_dir
-from ppcls.runtime.launch import read_launch
-from ppcls.weights.store import LATEST
 
 if TYPE_CHECKING:  # not needed for --help
     from ppcls.config.schema import Config
 
 _DEFAULT_CONFIG = str(Path(__file__).parents[1] / "configs" / "finetune.yaml")
+_MODE = Exclusive()  # what to do with the config instead of training
 
 
-@command
-def train(argv: Arguments = None) -> None:
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(ConfigOptions):
+    """Train an image classifier."""
+
+    examples: ClassVar[Sequence[str]] = (
+        "ppcls train pictures/ --model ResNet18 --epochs 20 --output runs/pets",
+        "ppcls train -c configs/ResNet50.yaml -o Global.use_dali=True --dry-run",
+        "ppcls train -c configs/ResNet50.yaml -o Global.checkpoints=auto",
+    )
+
+    folder: str | None = argument(
+        "folder of the images, same as --data; put it before any -o", default=None, metavar="DATA"
+    )
+    data: str | None = option(
+        None,
+        "folder of the images; with the default config, one subfolder per class",
+        metavar="FOLDER",
+        key="DataLoader.Train.dataset.image_root",
+        sets=set_train_data,
+    )
+    model: str | None = option(
+        None,
+        "architecture, such as ResNet50, and the preprocessing of its published weights",
+        metavar="NAME",
+        key="Arch.name, NormalizeImage.mean and std, ResizeImage.interpolation",
+        sets=set_model,
+    )
+    pretrained: str | bool | None = option(
+        None,
+        "initial weights: a file or a checkpoint folder; without a value: the published weights. Without "
+        "this option, the default config uses the published weights for small data sets if they can be "
+        "downloaded; -o Arch.pretrained=False trains from scratch",
+        metavar="PATH",
+        without_value=True,
+        key="Global.pretrained_model; Arch.pretrained without a value",
+        sets=set_pretrained,
+    )
+    epochs: int | None = option(None, "number of epochs", gt=0, key="Global.epochs")
+    batch_size: int | None = option(
+        None,
+        "number of images per training batch, on each process",
+        gt=0,
+        key="DataLoader.Train.sampler.batch_size",
+    )
+    lr: float | None = option(None, "learning rate", metavar="RATE", gt=0, key="Optimizer.lr.learning_rate")
+    image_size: int | None = image_size_option()
+    output: str | None = option(
+        None, "output folder of the run", metavar="FOLDER", key="Global.output_dir", sets=set_output
+    )
+    resume: str | None = option(
+        None,
+        "resume training from the checkpoint PATH; without a value: from the latest checkpoint in the output "
+        "folder, if there is one",
+        metavar="PATH",
+        without_value="auto",
+        key="Global.checkpoints",
+    )
+    device: Device | None = device_option()
+    amp: Literal["O1", "O2"] | None = amp_option("train")
+    workers: int | None = workers_option()
+    seed: int | None = option(None, "seed of all random choices", ge=0, key="Global.seed")
+    explain_data: bool = option(
+        False, "print how images are loaded and transformed, without training", exclusive=_MODE
+    )
+    dry_run: bool = option(
+        False,
+        "train for a few updates, and print the expected duration and memory of the whole run",
+        exclusive=_MODE,
+    )
+    find_lr: bool = option(
+        False,
+        "train for at most 100 updates with a rising learning rate, plot the loss, and suggest a learning "
+        "rate",
+        exclusive=_MODE,
+    )
+    find_batch_size: bool = option(
+        False,
+        "try batch sizes, and print the largest one that fits into memory and the matching "
+        "Global.update_freq",
+        exclusive=_MODE,
+    )
+    folds: int | None = option(
+        None,
+        "cross-validate: train K models, each on K - 1 parts of DataLoader.Train, and evaluate it on the "
+        "remaining part",
+        metavar="K",
+        ge=2,
+        le=100,
+        exclusive=_MODE,
+    )
+    profile: str | None = option(
+        None,
+        "profile the updates from START to STOP - 1, counted from 0 at the start of this run, and print the "
+        "duration of each phase",
+        metavar="START:STOP",
+        exclusive=_MODE,
+    )
+
+    def __post_init__(self) -> None:
+        """Rejects options that contradict each other.
+
+        Raises:
+            OptionsError: There is no data, or it is named twice.
+        """
+        if self.folder is not None and "=" in self.folder and not Path(self.folder).exists():
+            raise OptionsError(f"{self.folder}: no such folder", [self.folder])
+        if self.folder is not None and self.data is not None:
+            raise OptionsError(f"--data: not allowed with the folder {self.folder}")
+        if self.config is None and self.folder is None and self.data is None:
+            raise OptionsError("expected a folder of images, or -c CONFIG")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneOptions(RequiredConfigOptions):
+    """Search for the best settings with Optuna.
+
+    Each trial trains with different values of the searched keys. To resume a search, run the same command
+    again.
+    """
+
+    examples: ClassVar[Sequence[str]] = (
+        "ppcls tune -c configs/quickstart.yaml --search Optimizer.lr.learning_rate=log:0.01..1",
+        "ppcls tune -c configs/quickstart.yaml --space examples/tune.yaml --trials 50",
+    )
+
+    search: tuple[str, ...] = option(
+        (),
+        "values to try for a key: LOW..HIGH, log:LOW..HIGH, or a list such as [AdamW, Lion]; can be repeated",
+        metavar="KEY=SPACE",
+        repeated=True,
+    )
+    space: Path | None = option(None, "YAML file with one line 'KEY: SPACE' per searched key", metavar="FILE")
+    trials: int = option(20, "total number of trials", gt=0)
+
+
+@command("train", TrainOptions, elsewhere={"--confusion": "eval"})
+def train(options: TrainOptions) -> None:
     """Trains a model."""
-    parser = config_parser("train")
-    parser.elsewhere = {"--confusion": "eval"}
-    arguments = parser.parse_args(argv)
-    if arguments.folder is not None and "=" in arguments.folder and not Path(arguments.folder).exists():
-        parser.error(f"{arguments.folder}: no such folder{parser.suggest_options([arguments.folder])}")
-    if arguments.folder is not None and arguments.data is not None:
-        parser.error(f"--data: not allowed with the folder {arguments.folder}")
-    arguments.data = arguments.data or arguments.folder
-    if arguments.config is None:
-        if arguments.data is None:
-            parser.error("expected a folder of images, or -c CONFIG")
-        arguments.config = _DEFAULT_CONFIG
-    from ppcls import api
-    from ppcls.engine.core.hooks import read_profile_window
+    options = replace(options, data=options.data or options.folder, folder=None)
+    profiled = None
+    if options.profile is not None:
+        from ppcls.engine.core.hooks import read_profile_window
 
-    profiled = read_profile_window(arguments.profile) if arguments.profile is not None else None
-    source = ConfigSource.read(arguments.config)
-    apply_flags(TRAIN_FLAGS, arguments, source)
-    try:
-        config = read_config(arguments, source)
-    except UserError as error:
-        problems = _find_problems(arguments, source.tree)
-        raise UserError(
-            "\n".join([str(error), *(line for line in problems if line not in str(error))])
-        ) from None
+        profiled = read_profile_window(options.profile)
+    config = _read_train_config(options)
     if config is None:
         return
-    raise_line_errors(_find_problems(arguments, source.tree))
-    if arguments.dry_run:
+    if options.dry_run:
         _dry_run(config)
-    elif arguments.find_lr:
+    elif options.find_lr:
         _find_lr(config)
-    elif arguments.find_batch_size:
+    elif options.find_batch_size:
         from ppcls.search.batch_size import find_batch_size
 
         write_output(find_batch_size(config, _report) + "\n")
-    elif arguments.folds is not None:
+    elif options.folds is not None:
+        from ppcls.files import create_output_dir
         from ppcls.search.folds import cross_validate
 
         output_dir = create_output_dir(Path(config.Global.output_dir))
-        write_output(cross_validate(config, arguments.folds, output_dir, _report))
-    elif arguments.explain_data:
+        write_output(cross_validate(config, options.folds, output_dir, _report))
+    elif options.explain_data:
         _explain_data(config)
     else:
+        from ppcls import api
+
         api.fit(config, profiled=profiled, own_process=True)
 
 
-@command
-def tune(argv: Arguments = None) -> None:
+def _read_train_config(options: TrainOptions) -> Config | None:
+    """Returns the config of a run; None after printing it for ``--print-config``.
+
+    Raises:
+        UserError: The config is invalid, or a file or folder that the run needs cannot be used. The message
+            lists all these problems, so that the user can fix them together.
+    """
+    from ppcls.config.load import ConfigSource
+
+    source = ConfigSource.read(options.config or _DEFAULT_CONFIG)
+    apply_options(options, source)
+    try:
+        config = load_or_print(source, options)
+    except UserError as error:
+        problems = _find_problems(options, source.tree)
+        lines = [str(error), *(line for line in problems if line not in str(error))]
+        raise UserError("\n".join(lines)) from None
+    raise_line_errors(_find_problems(options, source.tree))
+    return config
+
+
+@command("tune", TuneOptions)
+def tune(options: TuneOptions) -> None:
     """Searches for the best settings of a config."""
-    arguments = config_parser("tune").parse_args(argv)
-    config = read_config(arguments)
+    config = read_config(options)
     if config is None:
         return
     from ppcls.config.base.yaml import parse_yaml, read_yaml
+    from ppcls.files import create_output_dir
     from ppcls.search.space import read_space
     from ppcls.search.tune import tune as search
 
-    settings = read_yaml(arguments.space) if arguments.space is not None else {}
-    for text in arguments.search:
+    ranges = read_yaml(options.space) if options.space is not None else {}
+    for text in options.search:
         key, equals, value = text.partition("=")
         if not equals:
             raise UserError(f"--search {text}: expected KEY=SPACE, such as Global.epochs=5..20")
-        settings[key] = parse_yaml(value, f"--search {text}") if value.strip().startswith("[") else value
-    space = read_space(settings)
+        ranges[key] = parse_yaml(value, f"--search {text}") if value.strip().startswith("[") else value
+    space = read_space(ranges)
     output_dir = create_output_dir(Path(config.Global.output_dir))
-    write_output(search(config, space, arguments.trials, output_dir, _report))
+    write_output(search(config, space, options.trials, output_dir, _report))
 
 
 def _report(line: str) -> None:
     write_output(line + "\n")
 
 
-def _find_problems(arguments: argparse.Namespace, tree: Tree) -> list[str]:
+def _find_problems(options: TrainOptions, tree: Tree) -> list[str]:
     """Returns one line per file or folder that the run cannot use. Does not load Paddle.
 
     Args:
+        options: Options of the command.
         tree: Config to which all options are applied. It may be invalid.
     """
-    if arguments.print_config:
+    from ppcls.runtime.launch import read_launch
+
+    if options.print_config:
         return []  # a config can be printed on a machine without its data
     if read_launch().world_size > 1:
         return []  # the ranks check together, after the start
-    modes = (
-        arguments.dry_run,
-        arguments.find_lr,
-        arguments.find_batch_size,
-        arguments.folds,
-        arguments.explain_data,
+    keeps_output = (
+        options.dry_run
+        or options.find_lr
+        or options.find_batch_size
+        or options.folds is not None
+        or options.explain_data
     )
-    return [*_missing_data(tree), *(() if any(modes) else _used_output(tree))]
+    return [*_missing_data(tree), *(() if keeps_output else _used_output(tree))]
 
 
 def _missing_data(tree: Tree) -> Iterator[str]:
@@ -135,6 +294,8 @@ def _missing_data(tree: Tree) -> Iterator[str]:
 
 def _used_output(tree: Tree) -> Iterator[str]:
     """Yields one line if the output folder contains a run that is not to be resumed."""
+    from ppcls.weights.store import LATEST
+
     folder = node_at(tree, "Global.output_dir")
     if not isinstance(folder, str) or node_at(tree, "Global.checkpoints"):
         return
@@ -160,6 +321,7 @@ def _dry_run(config: Config) -> None:
 
 
 def _find_lr(config: Config) -> None:
+    from ppcls.files import create_output_dir
     from ppcls.runtime import session
     from ppcls.runtime.signals import interruptible
 

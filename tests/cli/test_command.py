@@ -6,17 +6,16 @@ import signal
 
 import pytest
 
-from ppcls.cli.command import Arguments, command
+from ppcls.cli.command import exit_code
 from ppcls.errors import SignalExit, SignalInterrupt, UserError
 
 
 def run_with(error: BaseException | None) -> int:
-    @command
-    def run(_arguments: Arguments) -> None:
+    def run() -> None:
         if error is not None:
             raise error
 
-    return run([])
+    return exit_code(run)
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,10 @@ print("imported", *sorted(watched & set(sys.modules)))
     ("arguments", "imported"),
     [
         (["--help"], set()),
-        (["train", "--help"], {"pydantic"}),
+        (["train", "--help"], set()),
+        (["infer", "--help"], set()),
+        (["dataset", "check", "--help"], set()),
+        (["benchmark", "train", "--help"], set()),
         (["train", "-c", "configs/quickstart.yaml", "--print-config"], {"pydantic", "numpy"}),
     ],
 )

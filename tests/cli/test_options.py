@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from paths import ROOT
 
 from ppcls.cli import dataset as dataset_cli
-from ppcls.cli.options import build_parser, within
+from ppcls.cli.options import within
+from ppcls.cli.train import tune
 
 positive_int, non_negative_int, positive_float = within(int, gt=0), within(int, ge=0), within(float, gt=0)
 
@@ -51,9 +52,9 @@ def test_infinity_is_rejected_as_a_positive_number() -> None:
 
 
 def test_repeated_override_options_are_joined() -> None:
-    parser, config = build_parser("tune"), ["-c", "config.yaml"]
-    assert parser.parse_args([*config, "-o", "a=1", "b=2", "-o", "c=3"]).override == ["a=1", "b=2", "c=3"]
-    assert parser.parse_args(config).override == []
+    config = ["-c", "config.yaml"]
+    assert tune.parse([*config, "-o", "a=1", "b=2", "-o", "c=3"]).override == ("a=1", "b=2", "c=3")
+    assert tune.parse(config).override == ()
 
 
 @pytest.mark.parametrize("command", ["check", "stats"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from typing import Any, Literal, NamedTuple
@@ -155,7 +155,7 @@ def config_variant(config: Config, machine: Inspection, source: Source) -> Varia
 
 
 def find_variants(
-    config: Config, machine: Inspection, sources: list[Source], axes: dict[str, list[Any]]
+    config: Config, machine: Inspection, sources: Sequence[Source], axes: Mapping[str, Sequence[Any]]
 ) -> list[Variant]:
     """Returns all combinations of the axes' values, each with every source.
 
@@ -165,7 +165,7 @@ def find_variants(
         config: Config to train.
         machine: Machine to train on.
         sources: Sources of the batches.
-        axes: Values by name of a field of `Variant`; an empty list keeps the config's value.
+        axes: Values by name of a field of `Variant`; an empty sequence keeps the config's value.
 
     Raises:
         UserError: The config has no ``DataLoader.Train``.

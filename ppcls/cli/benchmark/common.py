@@ -2,33 +2,69 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ppcls.bench.measure.runner import Candidate, Effort, find_conclusions, run_rounds
-from ppcls.bench.results.schema import JSON, ResultRow, Results, write_results
 from ppcls.cli.command import write_output
+from ppcls.cli.options import option
 from ppcls.errors import UserError
-from ppcls.files import create_output_dir, write_text
+
+if TYPE_CHECKING:  # not needed for --help
+    from ppcls.bench.measure.runner import Candidate, Effort
+    from ppcls.bench.results.schema import ResultRow, Results
 
 
-def read_effort(arguments: argparse.Namespace) -> Effort:
-    """Returns the values of the options that `add_effort` adds."""
-    names = ("rounds", "warm_up", "counted", "seconds", "timeout")
-    return Effort(**{name: getattr(arguments, name) for name in names})
+@dataclass(frozen=True, kw_only=True)
+class EffortOptions:
+    """Options for the number and duration of measurements; see `Effort`."""
+
+    rounds: int = option(3, "number of rounds; each round measures every variant once", gt=0)
+    warm_up: int = option(5, "number of steps before the measurement starts", gt=0)
+    seconds: float = option(5.0, "duration of one measurement in seconds", gt=0)
+    timeout: float = option(900.0, "time limit of one measurement in seconds", gt=0)
+
+    def effort(self, counted: int | None) -> Effort:
+        """Returns the effort, with the number of steps or requests per measurement."""
+        from ppcls.bench.measure.runner import Effort
+
+        return Effort(self.rounds, self.warm_up, counted, self.seconds, self.timeout)
 
 
-def check_out(arguments: argparse.Namespace) -> None:
+@dataclass(frozen=True, kw_only=True)
+class RequestOptions(EffortOptions):
+    """Options for the number and duration of measurements of requests."""
+
+    warm_up: int = option(10, "number of requests before the measurement starts", gt=0)
+    timeout: float = option(600.0, "time limit of one measurement in seconds", gt=0)
+    requests: int | None = option(
+        None,
+        "number of requests in one measurement (default: as many as fit into --seconds)",
+        gt=0,
+    )
+
+
+def out_option() -> Path | None:
+    """Returns the field of ``--out``."""
+    return option(
+        None,
+        "folder for results.txt, results.json, results.csv and charts (default: only print the results)",
+        metavar="FOLDER",
+    )
+
+
+def check_out(out: Path | None) -> None:
     """Checks, before anything is measured, that the results can be written to the ``--out`` folder.
 
     Raises:
         UserError: The folder contains results, is a file, or cannot be created or written.
     """
-    out: Path | None = arguments.out
+    from ppcls.bench.results.schema import JSON
+    from ppcls.files import create_output_dir
+
     if out is None:
         return
     if out.exists() and not out.is_dir():
@@ -39,7 +75,8 @@ def check_out(arguments: argparse.Namespace) -> None:
 
 
 def measure_and_report(
-    arguments: argparse.Namespace,
+    out: Path | None,
+    rounds: int,
     empty: Results,
     candidates: Sequence[Candidate[Any]],
     conclude: Callable[[], Iterable[str]] = tuple,
@@ -48,7 +85,8 @@ def measure_and_report(
     """Measures candidates, prints the results, and writes them to the ``--out`` folder.
 
     Args:
-        arguments: Parsed arguments, of which ``out`` and ``rounds`` are used.
+        out: Folder for the results; None to print them only.
+        rounds: Number of measurements of each candidate.
         empty: Results without rows.
         candidates: Candidates to measure.
         conclude: Function that returns conclusions for the results, in addition to those of
@@ -60,13 +98,14 @@ def measure_and_report(
         KeyboardInterrupt: The measurement was interrupted. The results so far are printed and written first.
         UserError: Nothing could be measured. The results with the reasons are printed and written first.
     """
+    from ppcls.bench.measure.runner import find_conclusions, run_rounds
 
     def make_results() -> Results:
         rows = [each.row() for each in candidates] if make_rows is None else make_rows()
         return empty.filled(rows, [*find_conclusions(candidates), *conclude()])
 
-    interrupt = run_rounds(candidates, arguments.rounds, report, lambda: keep(arguments, make_results()))
-    finish(arguments, make_results(), interrupt)
+    interrupt = run_rounds(candidates, rounds, report, lambda: keep(out, make_results()))
+    finish(out, make_results(), interrupt)
     if not any(candidate.samples for candidate in candidates):
         raise UserError("there are no measurements; the table above gives the reason for each row")
 
@@ -76,15 +115,15 @@ def report(line: str) -> None:
     write_output(f"{line}\n")
 
 
-def keep(arguments: argparse.Namespace, results: Results) -> None:
+def keep(out: Path | None, results: Results) -> None:
     """Writes the results so far to the ``--out`` folder, so that a later failure does not lose them."""
-    if arguments.out is not None:
-        write_results(arguments.out, results)
+    from ppcls.bench.results.schema import write_results
+
+    if out is not None:
+        write_results(out, results)
 
 
-def finish(
-    arguments: argparse.Namespace, results: Results, interrupt: KeyboardInterrupt | None = None
-) -> None:
+def finish(out: Path | None, results: Results, interrupt: KeyboardInterrupt | None = None) -> None:
     """Prints results, and writes them and their charts to the ``--out`` folder.
 
     Raises:
@@ -92,9 +131,9 @@ def finish(
     """
     from ppcls.bench.results.charts import draw_pictures
     from ppcls.bench.results.tables import render_results
+    from ppcls.files import write_text
 
-    out: Path | None = arguments.out
-    keep(arguments, results)
+    keep(out, results)
     if out is not None:
         write_text(out / "results.txt", render_results(results))
         draw_pictures(out, results)

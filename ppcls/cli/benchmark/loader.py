@@ -2,89 +2,151 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from ppcls.bench.measure.runner import find_conclusions, powers_of_two, run_rounds
-from ppcls.bench.results.schema import ResultRow, Results, new_results
-from ppcls.cli import options
 from ppcls.cli.benchmark import common
-from ppcls.config.load import dump_config
+from ppcls.cli.command import command
+from ppcls.cli.options import option
+from ppcls.cli.shared_options import RequiredConfigOptions, read_config
 from ppcls.errors import UserError
 
-if TYPE_CHECKING:  # they import Paddle and DALI
+if TYPE_CHECKING:  # not needed for --help
     from ppcls.bench.loader.runners import BatchTimer, Loaders
     from ppcls.bench.loader.workload import LoaderWorkload
+    from ppcls.bench.results.schema import ResultRow, Results
 
 _ROUNDS = 3
 _QUICK_ROUNDS = 5
 _RUN_SECONDS = 1.0  # approximate time to start and end a loader
 
 
-def _start(
-    arguments: argparse.Namespace, benchmark: str
-) -> tuple[LoaderWorkload, BatchTimer, Results] | None:
+@dataclass(frozen=True, kw_only=True)
+class _LoadingOptions(RequiredConfigOptions):
+    seconds: float = option(2.0, "duration of one run in seconds", gt=0, le=3600)
+    images: int = option(8192, "maximum number of images to use", gt=0)
+    out: Path | None = common.out_option()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderOptions(_LoadingOptions):
+    """Measure the speed of DALI, paddle.io and a bare DALI pipeline as data loaders.
+
+    Measures many settings, and reports the bottleneck and the best setting.
+    """
+
+    examples: ClassVar[Sequence[str]] = (
+        "ppcls benchmark loader -c configs/ResNet50_photos.yaml --quick",
+        "ppcls benchmark loader -c configs/ResNet50_photos.yaml --write-config best.yaml",
+    )
+
+    quick: bool = option(
+        False,
+        "only compare three loaders with the config's settings: ppcls's DALI loader, a bare DALI pipeline "
+        "and paddle.io",
+    )
+    rounds: int | None = option(
+        None,
+        f"number of runs of each setting (default: {_ROUNDS}; with --quick: {_QUICK_ROUNDS})",
+        gt=0,
+    )
+    threads: tuple[int, ...] = option(
+        (),
+        "numbers of DALI threads (default: powers of two up to the number of cores)",
+        gt=0,
+    )
+    workers: tuple[int, ...] = option(
+        (),
+        "numbers of paddle.io workers (default: 0 and powers of two up to the number of cores; with --quick: "
+        "2)",
+        ge=0,
+    )
+    mixup: bool = option(False, "with --quick: also measure ppcls's DALI loader with Mixup")
+    write_config: Path | None = option(
+        None, "write a copy of the config with the best setting to the new file FILE", metavar="FILE"
+    )
+
+    @property
+    def effective_rounds(self) -> int:
+        """Number of runs of each setting."""
+        return self.rounds or (_QUICK_ROUNDS if self.quick else _ROUNDS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainersOptions(_LoadingOptions):
+    """Compare the speed of reading image files and containers (WebDataset, TFRecord, RecordIO, LMDB)."""
+
+    examples: ClassVar[Sequence[str]] = (
+        "ppcls benchmark containers -c configs/ResNet50_photos.yaml",
+        "ppcls benchmark containers -c configs/ResNet50_photos.yaml --rounds 9 --out containers",
+    )
+
+    rounds: int = option(5, "number of runs of each reader", gt=0)
+
+
+def _start(options: _LoadingOptions, benchmark: str) -> tuple[LoaderWorkload, BatchTimer, Results] | None:
     """Returns workload, timer and results without rows, or None if ``--print-config`` printed the config."""
-    config = options.read_config(arguments)
+    config = read_config(options)
     if config is None:
         return None
-    common.check_out(arguments)
+    common.check_out(options.out)
     from ppcls.runtime import start as runtime
 
     run = runtime.start(config.Global)
     common.report(run.describe())
     from ppcls.bench.loader.runners import make_timer
     from ppcls.bench.loader.workload import read_workload
+    from ppcls.bench.results.schema import new_results
+    from ppcls.config.load import dump_config
     from ppcls.report.environment import read_hardware, read_versions
 
-    workload = read_workload(config, run, arguments.images)
+    workload = read_workload(config, run, options.images)
     results = new_results(benchmark, dump_config(config), read_hardware(run), read_versions())
-    return workload, make_timer(workload, arguments.seconds), results
+    return workload, make_timer(workload, options.seconds), results
 
 
-def measure_loader(arguments: argparse.Namespace) -> None:
+@command("loader", LoaderOptions)
+def measure_loader(options: LoaderOptions) -> None:
     """Measures data loaders, and finds the bottleneck."""
-    if arguments.mixup and not arguments.quick:
+    if options.mixup and not options.quick:
         raise UserError("--mixup needs --quick")
-    for name in ("write_config", "threads") if arguments.quick else ():
-        if getattr(arguments, name):
-            raise UserError(f"--{name.replace('_', '-')} cannot be used with --quick")
-    if arguments.write_config is not None:
+    if options.quick and (options.write_config or options.threads):
+        name = "--write-config" if options.write_config else "--threads"
+        raise UserError(f"{name} cannot be used with --quick")
+    if options.write_config is not None:
         from ppcls.bench.loader.write_config import check_new_file
 
-        check_new_file(arguments.write_config)
-    arguments.rounds = arguments.rounds or (_QUICK_ROUNDS if arguments.quick else _ROUNDS)
-    if (started := _start(arguments, "quick loader" if arguments.quick else "loader")) is not None:
-        (_quick if arguments.quick else _sweep)(arguments, *started)
+        check_new_file(options.write_config)
+    if (started := _start(options, "quick loader" if options.quick else "loader")) is not None:
+        (_quick if options.quick else _sweep)(options, *started)
 
 
-def _quick(
-    arguments: argparse.Namespace, workload: LoaderWorkload, timer: BatchTimer, empty: Results
-) -> None:
+def _quick(options: LoaderOptions, workload: LoaderWorkload, timer: BatchTimer, empty: Results) -> None:
     from ppcls.bench.loader.sweep import compare_loaders, quick_candidates
 
-    candidates = quick_candidates(workload, arguments.workers or [2], timer, mixup=arguments.mixup)
-    common.measure_and_report(arguments, empty, candidates, lambda: compare_loaders(candidates))
+    candidates = quick_candidates(workload, options.workers or (2,), timer, mixup=options.mixup)
+    common.measure_and_report(
+        options.out, options.effective_rounds, empty, candidates, lambda: compare_loaders(candidates)
+    )
 
 
-def _sweep(
-    arguments: argparse.Namespace, workload: LoaderWorkload, timer: BatchTimer, empty: Results
-) -> None:
+def _sweep(options: LoaderOptions, workload: LoaderWorkload, timer: BatchTimer, empty: Results) -> None:
     from ppcls.bench.loader.advice import config_values
     from ppcls.bench.loader.sweep import LoaderSweep
     from ppcls.bench.loader.write_config import write_config
+    from ppcls.bench.measure.runner import find_conclusions, powers_of_two, run_rounds
 
     counts = powers_of_two(workload.runtime.cores)
-    rounds = arguments.rounds
-    threads = sorted(set(arguments.threads or counts))
-    workers = sorted({0, *counts} if arguments.workers is None else set(arguments.workers))
+    rounds = options.effective_rounds
+    threads = sorted(set(options.threads or counts))
+    workers = sorted(set(options.workers or (0, *counts)))
     kinds = len(workers) + len(threads) * (2 if workload.on_gpu else 1) + 12  # approximately
     common.report(
         f"{workload.images} images of {workload.image_bytes / 1000:.0f} KB, batches of "
-        f"{workload.batch_size}. About {kinds} settings x {rounds} runs of {arguments.seconds:g} s: at least "
-        f"{kinds * rounds * (arguments.seconds + _RUN_SECONDS) / 60:.0f} min. To save time, use fewer "
+        f"{workload.batch_size}. About {kinds} settings x {rounds} runs of {options.seconds:g} s: at least "
+        f"{kinds * rounds * (options.seconds + _RUN_SECONDS) / 60:.0f} min. To save time, use fewer "
         "--threads, --workers, --rounds or --seconds, or --quick."
     )
 
@@ -93,7 +155,7 @@ def _sweep(
         return empty.filled(rows, findings)
 
     def measure(candidates: Loaders) -> None:
-        interrupt = run_rounds(candidates, rounds, common.report, lambda: common.keep(arguments, results()))
+        interrupt = run_rounds(candidates, rounds, common.report, lambda: common.keep(options.out, results()))
         if interrupt is not None:
             raise interrupt
 
@@ -109,31 +171,33 @@ def _sweep(
         interrupt = interrupted
     loaders = [each for each in sweep.candidates if "up to" not in each.labels]
     findings = [*find_conclusions(loaders), *findings]
-    common.finish(arguments, results(findings), interrupt)
-    if (target := arguments.write_config) is None:
+    common.finish(options.out, results(findings), interrupt)
+    if (target := options.write_config) is None:
         return
     if setting is None:
         raise UserError(
             f"--write-config {target}: not written, because no setting is recommended (see above)"
         )
-    write_config(Path(arguments.config), target, config_values(setting))
-    overrides = "; values of -o are not included" if arguments.override else ""
-    common.report(f"wrote {target}: {arguments.config} with {setting.describe()}{overrides}")
+    write_config(Path(options.config), target, config_values(setting))
+    overrides = "; values of -o are not included" if options.override else ""
+    common.report(f"wrote {target}: {options.config} with {setting.describe()}{overrides}")
 
 
-def measure_containers(arguments: argparse.Namespace) -> None:
+@command("containers", ContainersOptions)
+def measure_containers(options: ContainersOptions) -> None:
     """Measures the readers of containers."""
-    if (started := _start(arguments, "containers")) is None:
+    if (started := _start(options, "containers")) is None:
         return
     from ppcls.bench.loader.containers import container_groups
+    from ppcls.bench.measure.runner import run_rounds
 
     workload, timer, results = started
     rows = list[ResultRow]()
     interrupt = None
     for candidates in container_groups(workload, timer):
-        interrupt = run_rounds(candidates, arguments.rounds, common.report)
+        interrupt = run_rounds(candidates, options.rounds, common.report)
         rows += [each.row() for each in candidates]
-        common.keep(arguments, results.filled(rows))
+        common.keep(options.out, results.filled(rows))
         if interrupt is not None:
             break
-    common.finish(arguments, results.filled(rows), interrupt)
+    common.finish(options.out, results.filled(rows), interrupt)

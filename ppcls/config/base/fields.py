@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import reprlib
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
@@ -22,6 +21,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
 from typing_extensions import Self
 
+from ppcls.config.base.bounds import Bounds
 from ppcls.registry import Registry, UnknownNameError, suggest
 
 if TYPE_CHECKING:
@@ -184,33 +184,8 @@ def read_number(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Bound:
-    """Bounds of an ``int`` or ``float`` field: greater than, greater or equal, less than, less or equal."""
-
-    gt: float | None = None
-    ge: float | None = None
-    lt: float | None = None
-    le: float | None = None
-
-    def describe(self, source: type) -> str:
-        """Returns the accepted values as text, such as ``an integer > 0``."""
-        limits = [
-            f"{sign} {limit:.12g}"
-            for sign, limit in ((">", self.gt), (">=", self.ge), ("<", self.lt), ("<=", self.le))
-            if limit is not None
-        ]
-        noun = "an integer" if source is int else "a number"
-        return " ".join([noun, " and ".join(limits)]).strip()
-
-    def holds(self, value: float) -> bool:
-        """Returns whether a number is finite and within the bounds."""
-        return (
-            (self.gt is None or value > self.gt)
-            and (self.ge is None or value >= self.ge)
-            and (self.lt is None or value < self.lt)
-            and (self.le is None or value <= self.le)
-            and abs(value) <= sys.float_info.max
-        )
+class Bound(Bounds):
+    """Bounds of a field, which is read and checked by pydantic; see `Bounds`."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         kinds = (int,) if source is int else (int, float)

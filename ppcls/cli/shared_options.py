@@ -1,0 +1,123 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from ppcls.cli.options import option, required
+from ppcls.cli.short_options import set_amp, set_image_size, set_workers
+
+if TYPE_CHECKING:  # not needed for --help
+    from ppcls.config.load import ConfigSource
+    from ppcls.config.schema import Config
+
+Device = Literal["auto", "gpu", "cpu"]
+Views = Literal["flip", "five-crop"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigOptions:
+    """Options of a command that reads a config."""
+
+    epilog: ClassVar[str] = "docs/config.md describes every key of the config."
+    examples: ClassVar[Sequence[str]]
+
+    config: str | None = option(None, "config file (YAML)", names=["-c"])
+    override: tuple[str, ...] = option(
+        (), "set values of the config, such as Global.epochs=10", names=["-o"], metavar="KEY=VALUE"
+    )
+    print_config: bool = option(False, "print the complete config, with defaults and options, and exit")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequiredConfigOptions(ConfigOptions):
+    """Options of a command that needs a config."""
+
+    config: str = required("config file (YAML)", names=["-c"])
+
+
+def override_option(example: str) -> tuple[str, ...]:
+    """Returns the field of ``-o``, with an example in its help."""
+    return option((), f"set values of the config, such as {example}", names=["-o"], metavar="KEY=VALUE")
+
+
+def image_size_option() -> int | None:
+    """Returns the field of ``--image-size``."""
+    return option(
+        None,
+        "side of the model's square input images in pixels; all crops and resizes are scaled accordingly",
+        gt=0,
+        key="Global.image_shape, and every size in the transforms",
+        sets=set_image_size,
+    )
+
+
+def device_option() -> Device | None:
+    """Returns the field of ``--device``."""
+    return option(
+        None,
+        "device that runs the model; auto: a GPU if there is one, otherwise the CPU",
+        key="Global.device",
+    )
+
+
+def workers_option() -> int | None:
+    """Returns the field of ``--workers``."""
+    return option(
+        None,
+        "number of worker processes of paddle.io and of threads of DALI",
+        ge=0,
+        key="DataLoader.*.loader.num_workers and dali.num_threads",
+        sets=set_workers,
+    )
+
+
+def amp_option(verb: str) -> Literal["O1", "O2"] | None:
+    """Returns the field of ``--amp``. The verb in its help says what is done in mixed precision."""
+    return option(
+        None,
+        f"{verb} in mixed precision, at this level",
+        without_value="O1",
+        key="AMP.level",
+        sets=set_amp,
+    )
+
+
+def views_option() -> Views | None:
+    """Returns the field of ``--tta``."""
+    return option(
+        None,
+        "average the probabilities of several views of each image. flip: the image and its mirror image; "
+        "five-crop: its centre and its four corners (default: only the image)",
+    )
+
+
+def read_config(options: RequiredConfigOptions) -> Config | None:
+    """Returns the config of a command without short options; see `load_or_print`."""
+    from ppcls.config.load import ConfigSource
+
+    return load_or_print(ConfigSource.read(options.config), options)
+
+
+def load_or_print(source: ConfigSource, options: ConfigOptions) -> Config | None:
+    """Returns a config; None after printing it for ``--print-config``.
+
+    Args:
+        source: Config file to which all short options are applied, but not ``-o``, which is applied here.
+        options: Options of the command.
+    """
+    from ppcls.config.base.overrides import Override
+    from ppcls.config.compat import config_warnings
+    from ppcls.config.load import dump_config
+
+    source.apply(map(Override.parse, options.override))
+    config = source.load()
+    if options.print_config:
+        for line in config_warnings(config):
+            print(line, file=sys.stderr)  # noqa: T201
+        sys.stdout.write(dump_config(config))
+        return None
+    return config

@@ -1,0 +1,192 @@
+"""Short options for keys of the config, such as ``--epochs 20``, and the keys that they set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ppcls.cli.options import Option, read_options
+from ppcls.config.base.tree import Tree, node_at
+from ppcls.errors import UserError
+
+if TYPE_CHECKING:  # not needed for --help
+    from ppcls.config.base.overrides import Override
+    from ppcls.config.load import ConfigSource
+
+
+def apply_options(options: Any, source: ConfigSource) -> None:
+    """Sets the values of the short options on a command line in a config.
+
+    Raises:
+        UserError: An option does not fit the config.
+    """
+    apply_values(type(options), vars(options), source)
+
+
+def apply_values(cls: type[Any], values: Mapping[str, Any], source: ConfigSource) -> None:
+    """Sets the values of short options in a config.
+
+    Args:
+        cls: Class that declares the options.
+        values: Values by the name of the field. None and missing values set nothing.
+        source: Config file.
+
+    Raises:
+        UserError: An option does not fit the config.
+    """
+    for option in key_options(cls):
+        # One option after the other, because --image-size looks at the model that --model sets.
+        source.apply(_overrides(option, values.get(option.field), source.tree))
+
+
+def model_overrides(options: Any) -> list[Override]:
+    """Returns the overrides of a command that accepts models: the short options, then those of ``-o``.
+
+    The command does not read the config itself, because an exported model has only a part of it.
+    """
+    from ppcls.config.base.overrides import Override
+
+    short = [
+        override
+        for option in key_options(type(options))
+        for override in _overrides(option, getattr(options, option.field), {})
+    ]
+    return [*short, *map(Override.parse, options.override)]
+
+
+def _overrides(option: Option, value: Any, tree: Tree) -> list[Override]:
+    from ppcls.config.base.overrides import Override
+
+    if value is None:
+        return []
+    sets = option.argument.settings.get("sets")
+    values = sets(tree, value) if sets is not None else {str(option.key): value}
+    origin = option.name if value is True else f"{option.name} {value}"
+    return [Override.of_value(key, setting, origin) for key, setting in values.items()]
+
+
+def key_options(cls: type[Any]) -> list[Option]:
+    """Returns the options that set keys of the config, in the order in which they are applied."""
+    return [each for each in read_options(cls) if each.key is not None]
+
+
+def splits(tree: Tree) -> list[str]:
+    """Returns the paths of the data sets in a config, such as ``DataLoader.Train``."""
+    paths = [f"DataLoader.{name}" for name in ("Train", "Eval", "Eval.Query", "Eval.Gallery")]
+    return [path for path in paths if isinstance(node_at(tree, f"{path}.dataset"), dict)]
+
+
+def set_train_data(tree: Tree, folder: str) -> dict[str, Any]:
+    """Returns the new ``image_root`` of ``DataLoader.Train``, and of every other data set that has one."""
+    key = "dataset.image_root"
+    paths = [
+        "DataLoader.Train",
+        *(path for path in splits(tree) if node_at(tree, f"{path}.{key}") is not None),
+    ]
+    return {f"{path}.{key}": folder for path in paths}
+
+
+def set_model(tree: Tree, model: str) -> dict[str, Any]:
+    """Returns the settings of an architecture and of the preprocessing for its published weights.
+
+    A mean, standard deviation or interpolation in the config is not changed if it differs from that of the
+    config's architecture.
+    """
+    from ppcls.zoo import architecture  # reads a large table, which --help does not need
+
+    overrides: dict[str, Any] = {"Arch.name": model}
+    before = architecture(str(node_at(tree, "Arch.name")))
+    after = architecture(model)
+    for path in _transform_lists(tree):
+        for position, transform in enumerate(node_at(tree, path) or []):
+            for kind, parameters in transform.items() if isinstance(transform, dict) else ():
+                settings = parameters if isinstance(parameters, dict) else {}
+                key = f"{path}.{position}.{kind}"
+                for name in ("mean", "std") if kind == "NormalizeImage" else ():
+                    if settings.get(name) == list(getattr(before, name)) != list(getattr(after, name)):
+                        overrides[f"{key}.{name}"] = list(getattr(after, name))
+                used = settings.get("interpolation", "bilinear")
+                if kind == "ResizeImage" and used == before.interpolation != after.interpolation:
+                    backend = "cv2" if after.interpolation == "bilinear" else "pil"
+                    overrides |= {f"{key}.interpolation": after.interpolation, f"{key}.backend": backend}
+    return overrides
+
+
+def _transform_lists(tree: Tree) -> list[str]:
+    """Returns the paths of the lists of transforms in a config. Those of ``DataLoader.Train`` are last."""
+    return ["Infer.transforms", *(f"{path}.dataset.transform_ops" for path in reversed(splits(tree)))]
+
+
+def set_eval_splits(key: str) -> Callable[[Tree, Any], dict[str, Any]]:
+    """Returns a function that sets a key of every data set for evaluation."""
+    return lambda tree, value: {
+        f"{path}.{key}": value for path in splits(tree) if path.startswith("DataLoader.Eval")
+    }
+
+
+def set_pretrained(_tree: Tree, weights: str | bool) -> dict[str, Any]:
+    """Returns the keys of the initial weights: a path, or True for the published weights."""
+    if weights is True:
+        return {"Arch.pretrained": True, "Global.pretrained_model": None}
+    return {"Global.pretrained_model": weights}
+
+
+def set_output(tree: Tree, folder: str) -> dict[str, Any]:
+    """Returns the keys to change for a new output folder.
+
+    If the folder of exported models is in the old output folder, it moves to the new one.
+    """
+    overrides = {"Global.output_dir": folder}
+    before = node_at(tree, "Global.output_dir")
+    exported = node_at(tree, "Global.save_inference_dir")
+    if isinstance(before, str) and isinstance(exported, str) and exported.startswith(f"{before}/"):
+        overrides["Global.save_inference_dir"] = folder + exported.removeprefix(before)
+    return overrides
+
+
+def set_workers(tree: Tree, workers: int) -> dict[str, Any]:
+    """Returns the keys of the numbers of processes and threads. DALI needs at least one thread."""
+    keys = ["num_workers", "dali.num_threads"] if workers else ["num_workers"]
+    return {f"{path}.loader.{key}": workers for path in splits(tree) for key in keys}
+
+
+def set_amp(_tree: Tree, level: str) -> dict[str, Any]:
+    """Returns the keys that enable mixed precision at a level."""
+    return {"AMP.use_amp": True, "AMP.level": level}
+
+
+def set_image_size(tree: Tree, side: int) -> dict[str, Any]:
+    """Returns the keys of all sizes in the transforms, scaled for square images of ``side`` pixels."""
+    from ppcls.zoo import architecture
+
+    for path in splits(tree):
+        for key in ("sampler.scales", "input_size"):
+            if node_at(tree, f"{path}.{key}") is not None:
+                raise UserError(f"--image-size {side}: {path}.{key} sets the image sizes; change them there")
+    sizes = {path: dict(_sizes(path, node_at(tree, path))) for path in _transform_lists(tree)}
+    channels, height, width = node_at(tree, "Global.image_shape") or (3, 224, 224)
+    for chain_sizes in sizes.values():  # the last size in a list of transforms is the model's input size
+        if final := [size for key, size in chain_sizes.items() if key.endswith(".size")]:
+            width, height = final[-1]
+            break
+    overrides: dict[str, Any] = {"Global.image_shape": [channels, side, side]}
+    for key, size in (item for chain_sizes in sizes.values() for item in chain_sizes.items()):
+        if key.endswith(".resize_short"):
+            overrides[key] = round(size[0] * side / min(width, height))
+        else:
+            scaled = [round(size[0] * side / width), round(size[1] * side / height)]
+            overrides[key] = scaled[0] if scaled[0] == scaled[1] else scaled
+    if architecture(str(node_at(tree, "Arch.name"))).patch:
+        overrides["Arch.img_size"] = side
+    return overrides
+
+
+def _sizes(path: str, transforms: Any) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yields the key, width and height of each valid size in a list of transforms."""
+    for position, transform in enumerate(transforms if isinstance(transforms, list) else []):
+        for name, settings in transform.items() if isinstance(transform, dict) else ():
+            for key in ("size", "resize_short") if isinstance(settings, dict) else ():
+                size = settings.get(key)
+                pair = size if isinstance(size, list) else [size, size]
+                if len(pair) == 2 and all(isinstance(number, int) for number in pair):
+                    yield f"{path}.{position}.{name}.{key}", (pair[0], pair[1])
