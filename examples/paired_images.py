@@ -18,10 +18,10 @@ from pathlib import Path
 from PIL import Image, ImageFilter
 from skimage import data
 
-from ppcls.config.sections.transform import Transform
 from ppcls.data.loaders.pairs import PairLoader, read_pairs
+from ppcls.data.sampling.epoch_samplers import SequentialSampler, ShuffledSampler
 from ppcls.data.sampling.order import Order
-from ppcls.data.sampling.sampler import SequentialSampler, ShuffledSampler
+from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.specs import CropImage, DecodeImage, NormalizeImage, RandFlipImage, plan_chain
 from ppcls.data.transforms.specs.geometry import RandomCropImage
 from ppcls.data.transforms.specs.photometric import ColorJitter

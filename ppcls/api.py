@@ -27,7 +27,7 @@ from ppcls.runtime.signals import interruptible
 from ppcls.weights.store import BEST, LATEST, newest
 
 if TYPE_CHECKING:  # these modules import Paddle
-    from ppcls.data.transforms.views import ViewKind
+    from ppcls.data.views import ViewKind
     from ppcls.engine.core.hooks import ProfileWindow
     from ppcls.engine.core.state import TrainState
     from ppcls.engine.evaluation.evaluate import EvalResult

@@ -200,13 +200,25 @@ _COMPONENTS = read_table(Path(__file__).with_name("components.yaml"))
 ARCHITECTURES = Registry(
     "architecture", {architecture.name: architecture.builder for architecture in ZOO.values()}
 )
-DATASETS = _read("dataset")
-INPUT_SIZES = _read("image-size schedule")
-SAMPLERS = _read("sampler")
-TRANSFORMS = _read("transform")
+DATASETS = Registry(
+    "dataset",
+    modules=[
+        f"ppcls.data.index.{name}"
+        for name in ("image_lists", "persons", "folders", "cifar", "records", "python_source")
+    ],
+)
+INPUT_SIZES = Registry("image-size schedule", modules=("ppcls.data.sampling.sizes",))
+SAMPLERS = Registry("sampler", modules=("ppcls.data.sampling.samplers",))
+TRANSFORMS = Registry(
+    "transform",
+    modules=[
+        f"ppcls.data.transforms.specs.{name}"
+        for name in ("basic", "geometry", "policies", "mixed_policies", "photometric", "blur", "erasing")
+    ],
+)
 LOGGERS = _read("logger")
 SOURCES = Registry("Python source", {})  # the user's code adds entries
-BATCH_TRANSFORMS = _read("batch transform")
+BATCH_TRANSFORMS = Registry("batch transform", modules=("ppcls.data.transforms.batch",))
 LOSSES = Registry(
     "loss",
     hints={

@@ -21,6 +21,7 @@ from PIL import Image
 from skimage import data
 from small_config import cpu, images, make_config, make_yaml
 
+from ppcls import registry
 from ppcls.report.charts import CurvesPicture
 
 __all__ = ["cpu", "images", "make_config", "make_yaml"]  # fixtures
@@ -106,6 +107,21 @@ def _device(request: pytest.FixtureRequest) -> Iterator[None]:
     paddle.set_device("gpu:0")
     yield
     paddle.set_device(before)
+
+
+REGISTRIES = [entry for entry in vars(registry).values() if isinstance(entry, registry.Registry)]
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> Iterator[None]:
+    """Removes the components that a test defines, which register themselves, from the registries."""
+    before = [set(entries._entries) for entries in REGISTRIES]
+    yield
+    for entries, names in zip(REGISTRIES, before, strict=True):
+        for name, entry in list(entries._entries.items()):
+            # Built-in components stay: the registry imports their modules only once.
+            if name not in names and not getattr(entry, "__module__", "ppcls.").startswith("ppcls."):
+                del entries._entries[name]
 
 
 @pytest.fixture

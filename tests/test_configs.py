@@ -12,7 +12,7 @@ from paths import ROOT
 
 from ppcls.config.load import dump_config, load_config, validate
 from ppcls.config.schema import Config
-from ppcls.config.sections.loader import Split
+from ppcls.data.section import Split
 from ppcls.data.supported import check_numpy
 from ppcls.data.transforms.specs import plan_chain
 from ppcls.engine.core.networks import build_network

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from ppcls import registry
-from ppcls.config.sections.transform import Transform
+from ppcls.data.transforms.base import Transform
 from ppcls.registry import Registry, UnknownNameError, suggest
 
 ALL = [each for each in vars(registry).values() if isinstance(each, Registry)]

@@ -14,8 +14,8 @@ from ppcls.cli.options import argument, option
 from ppcls.errors import UserError
 
 if TYPE_CHECKING:  # imported by the subcommand that needs it
-    from ppcls.config.sections.transform import Transform
     from ppcls.data.index.protocol import Index
+    from ppcls.data.transforms.base import Transform
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +148,6 @@ def _splits_to_check(options: CheckOptions) -> Iterator[tuple[str, Index, Transf
     from ppcls.config.load import load_config
     from ppcls.data.images.paths import find_images
     from ppcls.data.index.files import list_files
-    from ppcls.data.index.read import read_index
     from ppcls.data.records.shard import SHARD_SUFFIXES
     from ppcls.data.transforms.specs import DecodeImage
 
@@ -170,7 +169,7 @@ def _splits_to_check(options: CheckOptions) -> Iterator[tuple[str, Index, Transf
     for name in chosen:
         dataset = splits[name].dataset
         classes = config.class_count(training=name == "Train")
-        yield name, read_index(dataset, classes), dataset.transform_ops[0]
+        yield name, dataset.read(classes), dataset.transform_ops[0]
 
 
 main = CommandGroup(

@@ -324,7 +324,6 @@ def _advice_on_bad_images(options: StatsOptions) -> Iterator[None]:
 def _dataset_to_describe(options: StatsOptions) -> tuple[str, Index, tuple[str, ...], DecodeImage]:
     """Returns the name, the samples, the class names (empty if unknown) and the decoder of a data set."""
     from ppcls.config.load import load_config
-    from ppcls.data.index.read import read_index
     from ppcls.data.transforms.specs import DecodeImage
 
     if (options.source is None) == (options.config is None):
@@ -346,7 +345,7 @@ def _dataset_to_describe(options: StatsOptions) -> tuple[str, Index, tuple[str, 
             "stats describes images only"
         )
     classes = config.class_count(training=options.split == "Train")
-    return split.dataset.place, read_index(split.dataset, classes), (), first
+    return split.dataset.place, split.dataset.read(classes), (), first
 
 
 @dataset_command("index", IndexOptions, "the index files listed above are complete")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from pydantic_core import InitErrorDetails
 
@@ -11,22 +11,23 @@ from ppcls.arch.distillation_model import DistillationModel
 from ppcls.arch.rec_model import RecModel
 from ppcls.arch.section import Arch
 from ppcls.config.base.fields import problem
-from ppcls.config.sections.dataset import CustomLabelDataset, ImageFolderDataset, MultiLabelDataset
 from ppcls.config.sections.infer import Infer, MultiLabelThreshOutput, ScoreOutput, ThreshOutput, Topk
-from ppcls.config.sections.loader import DataLoader, QueryAndGallery, Split
-from ppcls.config.sections.sampler import (
+from ppcls.data.sampling.samplers import (
     ClassBalancedSampler,
     DistributedBatchSampler,
     MultiScaleSampler,
     PKSampler,
-    Progressive,
     WeightedSampler,
 )
-from ppcls.config.sections.transform import Transform, check_chain
+from ppcls.data.sampling.sizes import Progressive
+from ppcls.data.transforms.base import Transform, check_chain
 from ppcls.engine.core.settings import AMP
 from ppcls.loss.semi_supervised import SSL
 from ppcls.recipe.settings import Global
 from ppcls.zoo import architecture
+
+if TYPE_CHECKING:  # only for annotations
+    from ppcls.data.section import DataLoader, Split
 
 Problems: TypeAlias = Iterator[InitErrorDetails]
 Model: TypeAlias = Arch | DistillationModel | RecModel
@@ -61,7 +62,7 @@ def multi_label_problems(data: DataLoader, use_multilabel: bool) -> Problems:
         by_class = isinstance(sampler, (ClassBalancedSampler, PKSampler)) or (
             isinstance(sampler, WeightedSampler) and sampler.class_weights is not None
         )
-        if isinstance(split.dataset, MultiLabelDataset):
+        if split.dataset.labels == "several":
             if by_class:
                 yield problem(
                     f"{sampler.kind} needs images with one label, but MultiLabelDataset has several; "
@@ -93,7 +94,7 @@ def post_process_problems(infer: Infer | None, data: DataLoader, arch: Model) ->
     split = next(iter(data.splits.values()), None)
     if split is None:
         return
-    multi_label = isinstance(split.dataset, MultiLabelDataset)
+    multi_label = split.dataset.labels == "several"
     if multi_label != isinstance(post, MultiLabelThreshOutput) and not isinstance(post, ScoreOutput):
         suitable = "MultiLabelThreshOutput" if multi_label else "Topk"
         text = f"expected {suitable}, got {post.kind}, because the data set is a {split.dataset.kind}"
@@ -158,9 +159,9 @@ def semi_supervised_problems(spec: SSL | None, data: DataLoader) -> Problems:
 def drawn_label_problems(data: DataLoader, arch: Model) -> Problems:
     """Checks that the classes and the sampler fit labels that a random transform determines."""
     for place, split in data.splits.items():
-        if not isinstance(split.dataset, CustomLabelDataset):
+        if split.dataset.drawn_label is None:
             continue
-        transform = split.dataset.labelling
+        transform = split.dataset.transform_ops[split.dataset.drawn_label]
         where = (*_split_loc(place), "dataset", "label_key")
         if arch.class_num != transform.label_count:
             text = (
@@ -174,28 +175,12 @@ def drawn_label_problems(data: DataLoader, arch: Model) -> Problems:
 
 
 def folder_problems(data: DataLoader) -> Problems:
-    """Checks that training and evaluation on parts of one folder have no images in common."""
-    train = None if data.Train is None else data.Train.dataset
+    """Checks that training and evaluation have no images in common."""
+    if data.Train is None:
+        return
     for place, split in data.evaluated.items():
-        dataset = split.dataset
-        if not isinstance(train, ImageFolderDataset) or not isinstance(dataset, ImageFolderDataset):
-            continue
-        if train.image_root != dataset.image_root:
-            continue
-        if (train.part, dataset.part) not in ((None, None), ("train", "val")):
-            yield problem(
-                "training and evaluation on one folder must not share images; expected part: train in "
-                f"DataLoader.Train and part: val here, got {train.part or 'null'} and "
-                f"{dataset.part or 'null'}",
-                *(*_split_loc(place), "dataset", "part"),
-            )
-        for name in ("val_share", "split_seed"):
-            if getattr(train, name) != getattr(dataset, name):
-                yield problem(
-                    f"expected {getattr(train, name)}, the value in DataLoader.Train, so that the parts "
-                    f"share no images; got {getattr(dataset, name)}; remove this key",
-                    *(*_split_loc(place), "dataset", name),
-                )
+        for error in split.dataset.overlap_problems(data.Train.dataset):
+            yield {**error, "loc": (*_split_loc(place), "dataset", *error.get("loc", ()))}
 
 
 def sampler_problems(data: DataLoader, settings: Global, class_num: int) -> Problems:
@@ -261,12 +246,12 @@ def retrieval_problems(arch: Model, data: DataLoader, retrieval: bool) -> Proble
     """Checks that retrieval has embeddings, and that the data of an embedding model have identities."""
     if retrieval and not arch.embeds:
         yield problem("retrieval needs embeddings; expected Arch.name: RecModel", "Global", "eval_mode")
-    if isinstance(data.Eval, QueryAndGallery) and not retrieval:
+    if data.has_gallery and not retrieval:
         text = "Query and Gallery are only for retrieval; set Global.eval_mode: retrieval"
         yield problem(text, "DataLoader", "Eval")
     for place, split in data.splits.items() if arch.embeds else ():
         where = (*_split_loc(place), "dataset")
-        if isinstance(split.dataset, MultiLabelDataset):
+        if split.dataset.labels == "several":
             text = "a RecModel needs one identity per image; use a data set with one label per image"
             yield problem(text, *where, "name")
         if split.dataset.batch_transform_ops:

@@ -11,7 +11,7 @@ from ppcls.config.base.component import find_sections
 from ppcls.config.base.errors import place
 from ppcls.config.base.fields import Section, Spec
 from ppcls.config.sections.infer import Topk
-from ppcls.config.sections.transform import check_chain
+from ppcls.data.transforms.base import check_chain
 from ppcls.registry import ARCHITECTURES
 
 if TYPE_CHECKING:  # only for annotations

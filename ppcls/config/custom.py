@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from ppcls.config.base.component import Component
 from ppcls.config.base.fields import Spec
-from ppcls.config.sections.transform import CustomTransform as CustomTransform
+from ppcls.data.transforms.base import CustomTransform as CustomTransform
 from ppcls.registry import ARCHITECTURES, TRANSFORMS
 
 Registered = TypeVar("Registered", bound=type[Spec])

@@ -12,11 +12,11 @@ from ppcls.arch.distillation_model import DistillationModel
 from ppcls.arch.rec_model import RecModel
 from ppcls.arch.section import Arch as PlainArch
 from ppcls.config import checks
-from ppcls.config.base.component import LabelsPerImage, RunFacts, section_problems
+from ppcls.config.base.component import RunFacts, section_problems
 from ppcls.config.base.fields import Section, Tagged, Variants
-from ppcls.config.sections import infer, loader
-from ppcls.config.sections.dataset import CustomLabelDataset, MultiLabelDataset
-from ppcls.config.sections.transform import Transform
+from ppcls.config.sections import infer
+from ppcls.data import section
+from ppcls.data.transforms.base import Transform
 from ppcls.engine.core import settings as engine
 from ppcls.loss import semi_supervised
 from ppcls.loss.section import LossSection
@@ -59,7 +59,7 @@ class Config(Section):
     """Settings of semi-supervised training; default: training on labelled images only."""
     Optimizer: Annotated[optimizer.Optimizer, Tagged(OPTIMIZERS)]
     """Optimizer and learning rate schedule."""
-    DataLoader: loader.DataLoader = loader.DataLoader()
+    DataLoader: section.DataLoader = section.DataLoader()
     """Data sets of training and evaluation, and how they are loaded."""
     Infer: infer.Infer | None = None
     """Settings of prediction on files; needed only for prediction and export."""
@@ -106,10 +106,6 @@ class Config(Section):
         amp = self.AMP
         arch = self.Arch
         splits = self.DataLoader.splits
-        labels: dict[str, LabelsPerImage] = {
-            place: "several" if isinstance(split.dataset, MultiLabelDataset) else "one"
-            for place, split in splits.items()
-        }
         return RunFacts(
             class_num=arch.class_num,
             architectures=tuple(model.name for model in arch.architectures),
@@ -123,18 +119,18 @@ class Config(Section):
             trained_outputs=self.Loss.trained_outputs,
             models=arch.model_facts,
             student=arch.student if isinstance(arch, DistillationModel) else "",
-            labels=labels,
+            labels={place: split.dataset.labels for place, split in splits.items()},
             datasets={place: split.dataset.kind for place, split in splits.items()},
             label_shares=frozenset(
-                place for place, split in splits.items() if getattr(split.dataset, "label_ratio", False)
+                place for place, split in splits.items() if split.dataset.has_label_shares
             ),
             random_labels=frozenset(
-                place for place, split in splits.items() if isinstance(split.dataset, CustomLabelDataset)
+                place for place, split in splits.items() if split.dataset.drawn_label is not None
             ),
         )
 
     @property
-    def used_splits(self) -> dict[str, loader.Split]:
+    def used_splits(self) -> dict[str, section.Split]:
         """Data sets that a training run reads, by their keys in ``DataLoader``."""
         splits = self.DataLoader.splits
         evaluates = self.Global.eval_during_train

@@ -8,21 +8,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from ppcls.config.sections.dataset import CustomLabelDataset, Dataset
-from ppcls.config.sections.loader import Dali, Split, Unlabelled
-from ppcls.config.sections.sampler import EqualPixels
-from ppcls.config.sections.transform import Layout, check_chain
 from ppcls.data.bad_images.quarantine import BAD_IMAGES, Quarantine, RejectedImages
+from ppcls.data.index.base import Dataset
 from ppcls.data.index.protocol import Index
-from ppcls.data.index.read import read_index
 from ppcls.data.loaders.base import DrawnLabels, OrderedLoader
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.loaders.dali.settings import DaliSettings, resolve_dali_settings
-from ppcls.data.sampling.build import build_sampler
-from ppcls.data.sampling.input_size import EqualPixelsOrder
+from ppcls.data.loaders.section import Dali
+from ppcls.data.sampling.epoch_samplers import SequentialSampler
+from ppcls.data.sampling.equal_pixels import EqualPixelsOrder
 from ppcls.data.sampling.order import Order
-from ppcls.data.sampling.sampler import SequentialSampler
+from ppcls.data.section import Split, Unlabelled
 from ppcls.data.supported import check_dali, check_numpy
+from ppcls.data.transforms.base import Layout, check_chain
 from ppcls.data.transforms.specs import Op, plan_chain
 from ppcls.errors import UserError
 from ppcls.runtime.memory import estimate_pipeline_memory
@@ -102,7 +100,7 @@ def build_loader(
             backend does not support a transform on this device.
     """
     training = place in ("Train", "UnLabelTrain")
-    index = read_index(split.dataset, label_count)
+    index = split.dataset.read(label_count)
     mixing = split.dataset.batch_transform_ops if training else ()
     group = math.lcm(split.sampler.group, 2 if mixing else 1) if training else 1
     order = _build_order(split, index, runtime, run, training=training, group=group)
@@ -125,9 +123,8 @@ def build_loader(
 
         workers = PaddleSettings(split.loader.num_workers, split.loader.use_shared_memory)
         loader = PaddleLoader(index, order, ops, workers, split.sizes, quarantine)
-    if isinstance(split.dataset, CustomLabelDataset):
-        position = split.dataset.transform_ops.index(split.dataset.labelling)
-        loader.labels = DrawnLabels(ops, position, order.seed)
+    if split.dataset.drawn_label is not None:
+        loader.labels = DrawnLabels(ops, split.dataset.drawn_label, order.seed)
     if not mixing:
         return loader
     from ppcls.data.loaders.mixing import MixedLoader
@@ -237,7 +234,7 @@ def _build_order(
     world = runtime.world_size
     kind = Order if sizes is None else partial(EqualPixelsOrder, sizes=sizes.grouped(group))
     order = kind(
-        sampler=build_sampler(spec, index, world) if training else SequentialSampler(len(index)),
+        sampler=spec.build(index, world) if training else SequentialSampler(len(index)),
         batch_size=spec.rows(world, group),
         seed=run.seed,
         rank=runtime.rank,
@@ -292,11 +289,7 @@ def _build_quarantine(dataset: Dataset, index: Index, output_dir: Path) -> Quara
 
 def _batch_shapes(split: Split, world: int) -> list[tuple[int, int, int]]:
     """Returns (rows, height, width) of the largest batch on one rank, or of the batch of each input size."""
-    sizes = split.sizes
-    if isinstance(sizes, EqualPixels):
-        return [(rows, side, side) for side, rows in zip(sizes.sizes, sizes.rows, strict=True)]
     size = check_chain(split.dataset.transform_ops).size
     assert size is not None  # by check_chain
-    height, width = size
-    largest = 0 if sizes is None else max(sizes.sizes)
-    return [(split.sampler.rows(world), max(height, largest), max(width, largest))]
+    rows = split.sampler.rows(world)
+    return [(rows, *size)] if split.sizes is None else split.sizes.batch_shapes(rows, size)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
-from ppcls.config.sections.transform import Transform
-from ppcls.data.loaders.dali.settings import DaliSettings
+from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.numpy_ops.chain import apply
 from ppcls.data.transforms.specs import Op
 from ppcls.data.transforms.specs.decisions import count_decisions
 from ppcls.data.transforms.specs.fuse import FusedTransform, VariableSize
 from ppcls.errors import UserError
+
+if TYPE_CHECKING:  # only for annotations
+    from ppcls.data.loaders.dali.settings import DaliSettings
 
 
 def transforms_of(op: Op) -> list[tuple[int | None, Transform]]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.data.transforms.views import ImageViews, ViewKind, transforms_for_views
+from ppcls.data.views import ImageViews, ViewKind, transforms_for_views
 from ppcls.deploy.models.source import ModelSource
 from ppcls.deploy.predictor import InferenceModel, Predictor
 from ppcls.errors import UserError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ppcls.config.sections.loader import Dali
+from ppcls.data.loaders.section import Dali
 
 _LOADER = "DataLoader.Train.loader"
 _NEGLIGIBLE = 0.05  # largest share of waiting time that needs no change

@@ -17,8 +17,6 @@ from pathlib import Path
 import numpy as np
 
 from ppcls.config.schema import Config
-from ppcls.config.sections.loader import Split
-from ppcls.config.sections.transform import check_chain
 from ppcls.data.bad_images.lists import suggest_skipping
 from ppcls.data.bad_images.quarantine import describe_skipped
 from ppcls.data.build import Feed, dali_settings, describe_feed
@@ -26,6 +24,8 @@ from ppcls.data.images.header import DecodeError
 from ppcls.data.images.read_header import read_header
 from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.batch import Batch, endless
+from ppcls.data.section import Split
+from ppcls.data.transforms.base import check_chain
 from ppcls.data.transforms.specs import DecodeImage
 from ppcls.engine.advice import LoadingSpeed, advise
 from ppcls.engine.core.hooks import NO_HOOKS

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ppcls.config.sections.transform import Transform
+from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.specs.basic import CropImage, NormalizeImage, ResizeImage
 from ppcls.errors import UserError
 from ppcls.weights.hub import PREFIX, fetch_from_hub

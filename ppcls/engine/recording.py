@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ppcls.config.base.yaml import dump_section
 from ppcls.config.schema import Config
@@ -16,7 +17,6 @@ from ppcls.engine.core.networks import build_network, read_inferred
 from ppcls.engine.core.observers import MemoryObserver, Observers, ProgressObserver
 from ppcls.engine.evaluation.heat_map import HeatMaps
 from ppcls.engine.evaluation.report_inputs import ReportImages, weight_histograms
-from ppcls.engine.loop import Run
 from ppcls.engine.profiling.profile import build_profile
 from ppcls.files import write_text
 from ppcls.report.environment import read_hardware, read_versions
@@ -26,6 +26,9 @@ from ppcls.report.reporters import build_reporters
 from ppcls.runtime.collectives import fail_together
 from ppcls.weights.files import fill_model
 from ppcls.weights.store import BEST, newest
+
+if TYPE_CHECKING:  # only for annotations
+    from ppcls.engine.loop import Run
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,8 @@ from ppcls.arch.distillation_model import DistillationModel
 from ppcls.arch.rec_model import RecModel
 from ppcls.arch.section import AUTO, Arch
 from ppcls.config.base.yaml import dump_section
-from ppcls.config.class_folders import find_class_root
 from ppcls.config.compat import config_warnings
 from ppcls.config.schema import Config
-from ppcls.config.sections.dataset import ImageFolderDataset
 from ppcls.config.sections.infer import Infer
 from ppcls.data.build import gpu_memory_need
 from ppcls.data.index.class_names import (
@@ -34,9 +32,7 @@ from ppcls.data.index.class_names import (
 )
 from ppcls.data.index.files import FileIndex, describe_skipped
 from ppcls.data.index.folders import (
-    describe_folders,
     describe_imbalance,
-    describe_unclassified_images,
 )
 from ppcls.data.index.protocol import Index
 from ppcls.engine.agreement import agree, choose_checkpoint
@@ -275,9 +271,9 @@ def _describe_data(
     evaluated = [index.labels for name, index in indexes.items() if name != "DataLoader.Train"]
     trained = indexes["DataLoader.Train"].labels
     labels = np.concatenate(evaluated) if evaluated else None
-    notes = describe_folders(train.dataset, folder_classes, trained, labels)
+    notes = train.dataset.describe_classes(folder_classes, trained, labels)
     unclassified = [
-        line for split in config.used_splits.values() for line in describe_unclassified_images(split.dataset)
+        line for split in config.used_splits.values() for line in split.dataset.describe_ignored()
     ]
     for index in indexes.values():
         if isinstance(index, FileIndex) and (line := describe_skipped(index.root, index.skipped)):
@@ -305,9 +301,9 @@ def _read_listed_classes(infer: Infer | None, classes: int) -> tuple[str, ...]:
 def _read_folder_classes(config: Config) -> tuple[str, ...]:
     """Returns the names of the class folders in ascending order; an empty tuple without class folders."""
     roots = [
-        find_class_root(Path(split.dataset.image_root), split.dataset.part)[0]
+        split.dataset.class_root
         for name, split in config.used_splits.items()
-        if isinstance(split.dataset, ImageFolderDataset)
+        if split.dataset.class_root is not None
         and (name == "Train" or config.Global.eval_mode == "classification")
     ]
     classes = [list_class_folders(root) for root in roots if root.is_dir()]

@@ -9,8 +9,8 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, TextIO
 
 from ppcls.config.base.fields import Spec
-from ppcls.config.sections.transform import Transform
 from ppcls.data.supported import transforms_of
+from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.specs import Op
 from ppcls.data.transforms.specs.decisions import decide
 

@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-from numpy.typing import NDArray
 from pydantic_core import InitErrorDetails
 
 from ppcls.config.base.component import Component, LabelsPerImage, RunFacts
 from ppcls.config.base.fields import problem
 from ppcls.registry import METRICS
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # --help must not wait for NumPy
+    from numpy.typing import NDArray
+
     from ppcls.metric.build import CountMetric, GatheredMetric
     from ppcls.metric.functional.retrieval import Search
 

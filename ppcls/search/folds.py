@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.config.class_folders import LABEL_LIST, find_class_root, list_class_folders
+from ppcls.config.class_folders import LABEL_LIST, list_class_folders
 from ppcls.config.load import validate
 from ppcls.config.schema import Config
-from ppcls.config.sections.dataset import FileDataset, ImageFolderDataset, MultiLabelDataset
 from ppcls.data.index.class_names import write_class_names
 from ppcls.data.index.files import FileIndex
-from ppcls.data.index.read import read_index
 from ppcls.data.index.split import write_list
 from ppcls.errors import UserError
 from ppcls.files import write_text
@@ -79,27 +77,23 @@ def write_folds(config: Config, folds: int, output_dir: Path) -> list[Path]:
             "in the config"
         )
     dataset = train.dataset
-    if not isinstance(dataset, FileDataset):
+    if not dataset.in_files:
         raise UserError(
             f"--folds needs images in separate files, got {dataset.kind}; use a data set such as "
             "ImageFolderDataset"
         )
-    if (
-        isinstance(dataset, ImageFolderDataset)
-        and not find_class_root(Path(dataset.image_root), dataset.part)[1]
-    ):
-        dataset = dataset.model_copy(update={"part": None})
-    index = read_index(dataset, config.Arch.class_num)
+    dataset = dataset.unsplit()
+    index = dataset.read(config.Arch.class_num)
     if not isinstance(index, FileIndex):
         raise UserError(
             f"--folds needs whole images, but {dataset.kind} crops them; store the cropped images as files"
         )
     tree = config.model_dump(mode="json")
-    if isinstance(dataset, ImageFolderDataset) and tree["Infer"] is not None:
+    if dataset.class_root is not None and tree["Infer"] is not None:
         write_class_names(output_dir / LABEL_LIST, list_class_folders(index.root))
         tree["Infer"]["PostProcess"].setdefault("class_id_map_file", None)
         tree["Infer"]["PostProcess"]["class_id_map_file"] = str(output_dir / LABEL_LIST)
-    several = isinstance(dataset, MultiLabelDataset)
+    several = dataset.labels == "several"
     configs = []
     for number, held_out in enumerate(split_folds(index.labels, folds, config.Global.seed), start=1):
         for part, chosen in (("Train", ~held_out), ("Eval", held_out)):
@@ -108,7 +102,7 @@ def write_folds(config: Config, folds: int, output_dir: Path) -> list[Path]:
             split = tree["DataLoader"][part]["dataset"]
             settings = {key: split[key] for key in _CHAIN_KEYS if key in split}
             tree["DataLoader"][part]["dataset"] = {
-                "name": dataset.kind if several else "ImageNetDataset",
+                "name": "MultiLabelDataset" if several else "ImageNetDataset",
                 "image_root": str(index.root),
                 "cls_label_path": str(listing),
                 "delimiter": "\t" if several else " ",

@@ -15,9 +15,8 @@ from PIL import Image
 from skimage import data
 
 from ppcls.cli.dataset import main
-from ppcls.config.sections.dataset import LMDBDataset, RecordIODataset, TFRecordDataset, WebDataset
 from ppcls.data.index.class_names import read_class_names
-from ppcls.data.index.read import read_index
+from ppcls.data.index.records import LMDBDataset, RecordIODataset, TFRecordDataset, WebDataset
 from ppcls.data.records.formats import FORMATS
 from ppcls.data.records.shard import ImageRecord
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage
@@ -64,7 +63,7 @@ def test_convert_writes_a_folder_and_skips_existing_shards(
         last = capsys.readouterr().out.splitlines()[-1]
         assert last == f"{out}: 6 images in 2 shards{already}; all verified"
     dataset = DATASETS[name](paths=(f"{out}/*{FORMATS[name].suffix}",), transform_ops=CHAIN, **_endings(name))
-    index = read_index(dataset, 2)
+    index = dataset.read(2)
     assert index.labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert [index.read(i) for i in range(6)] == [b"image %d" % i for i in (0, 2, 4, 1, 3, 5)]
     assert read_class_names(out / "label_list.txt", 2) == ("cat", "dog")
@@ -89,7 +88,7 @@ def test_convert_writes_a_list_with_its_names(images: Path, tmp_path: Path) -> N
         1,
     )
     assert run("convert", "tfrecord", listing, "--out", out, *options) == 0
-    index = read_index(TFRecordDataset(paths=(f"{out}/*.tfrecord",), transform_ops=CHAIN), 2)
+    index = TFRecordDataset(paths=(f"{out}/*.tfrecord",), transform_ops=CHAIN).read(2)
     assert [index.read(i) for i in range(6)] == [b"image %d" % i for i in (5, 4, 3, 2, 1, 0)]
     assert index.labels.tolist() == [1, 0, 1, 0, 1, 0]
     assert (out / "label_list.txt").read_text() == "0 cat\n1 dog\n"

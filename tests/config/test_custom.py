@@ -12,7 +12,7 @@ from ppcls.config.base.errors import ConfigError
 from ppcls.config.base.fields import Section
 from ppcls.config.custom import CustomTransform, register
 from ppcls.config.load import load_config
-from ppcls.config.sections.transform import ImageState
+from ppcls.data.transforms.base import ImageState
 from ppcls.engine.core.hooks import load_hooks
 from ppcls.errors import UserError
 from ppcls.loss import Loss

@@ -13,9 +13,9 @@ from ppcls.arch.rec_model import RecModel
 from ppcls.config.base.errors import ConfigError
 from ppcls.config.compat import config_warnings
 from ppcls.config.load import load_config
-from ppcls.config.sections.dataset import CustomLabelDataset
 from ppcls.config.sections.infer import MultiLabelThreshOutput, ThreshOutput
-from ppcls.config.sections.sampler import PKSampler, RepeatedAugSampler
+from ppcls.data.index.image_lists import CustomLabelDataset
+from ppcls.data.sampling.samplers import PKSampler, RepeatedAugSampler
 from ppcls.data.transforms.specs.blur import BlurImage
 from ppcls.engine.core.networks import build_network
 from ppcls.loss.learned import CenterLoss
@@ -368,7 +368,8 @@ def test_drawn_label_of_pulc_loads() -> None:
     config = load_config(tree)
     loaded = config.DataLoader.need_train().dataset
     assert isinstance(loaded, CustomLabelDataset)
-    assert loaded.labelling == BlurImage()
+    assert loaded.drawn_label is not None
+    assert loaded.transform_ops[loaded.drawn_label] == BlurImage()
 
 
 def test_googlenet_needs_its_loss_and_the_loss_needs_googlenet() -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from ppcls.config.load import load_config
 from ppcls.config.schema import Config
-from ppcls.config.sections.loader import Dali
-from ppcls.config.sections.transform import ImageState, Transform
 from ppcls.data.build import Feed, build_loader, dali_settings, describe_feed
-from ppcls.data.sampling.sampler import SequentialSampler
+from ppcls.data.loaders.section import Dali
+from ppcls.data.sampling.epoch_samplers import SequentialSampler
+from ppcls.data.transforms.base import ImageState, Transform
 from ppcls.errors import UserError
 from ppcls.registry import TRANSFORMS
 from ppcls.runtime.start import Runtime
@@ -79,7 +79,7 @@ def test_build_loader_rejects_epoch_smaller_than_batch(
     assert str(caught.value) == f"{listing}: {text}decrease DataLoader.Train.sampler.{name}"
 
 
-class Formless(Transform):
+class Formless(Transform, abstract=True):
     """Neither DALI nor numpy can do it."""
 
     def after(self, state: ImageState) -> ImageState:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from nvidia.dali import fn
 
-from ppcls.config.sections.transform import ImageState, Transform
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.supported import check_dali, check_numpy, transforms_of
+from ppcls.data.transforms.base import ImageState, Transform
 from ppcls.data.transforms.dali_ops import LoweringContext, lower
 from ppcls.data.transforms.numpy_ops import apply
 from ppcls.data.transforms.specs import (
@@ -30,7 +30,7 @@ from ppcls.errors import UserError
 PATH = "DataLoader.Train.dataset.transform_ops"
 
 
-class _Same(Transform):
+class _Same(Transform, abstract=True):
     def after(self, state: ImageState) -> ImageState:
         return state
 

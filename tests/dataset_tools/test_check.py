@@ -13,10 +13,10 @@ from zoo import make_zoo
 
 import ppcls.dataset_tools.check
 from ppcls.cli import dataset as dataset_cli
-from ppcls.config.sections.transform import Transform
 from ppcls.data.bad_images.lists import BadImage, read_bad_images, write_bad_images
 from ppcls.data.bad_images.search import find_undecodable
 from ppcls.data.index.protocol import Index
+from ppcls.data.transforms.base import Transform
 from ppcls.dataset_tools import jobs
 
 

@@ -14,7 +14,7 @@ from small_classifier import CLASSES, config_tree, write_config, write_image, wr
 from ppcls.cli.eval import evaluate
 from ppcls.cli.export import export
 from ppcls.cli.infer import infer
-from ppcls.data.transforms.views import ImageViews
+from ppcls.data.views import ImageViews
 from ppcls.deploy.predictor import Predictor
 
 IMAGES = 9

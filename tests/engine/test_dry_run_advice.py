@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppcls.config.sections.loader import Dali
+from ppcls.data.loaders.section import Dali
 from ppcls.engine.advice import LoadingSpeed, advise
 
 SLOW = LoadingSpeed(

@@ -29,8 +29,7 @@ from ppcls.cli import train as cli
 from ppcls.cli.eval import evaluate
 from ppcls.config.base.errors import ConfigError
 from ppcls.config.load import dump_config, validate
-from ppcls.config.sections.transform import ImageState, Transform
-from ppcls.data.index.read import read_index
+from ppcls.data.transforms.base import ImageState, Transform
 from ppcls.data.transforms.numpy_ops import run as apply_chain
 from ppcls.data.transforms.specs import plan_chain
 from ppcls.engine.core.build import build_state
@@ -115,7 +114,7 @@ def test_trained_embeddings_find_images_of_the_same_identity(
     model.eval()
     split = config.DataLoader.Eval
     assert split is not None
-    index, ops = read_index(split.dataset, None), plan_chain(split.dataset.transform_ops, "CHW")
+    index, ops = split.dataset.read(None), plan_chain(split.dataset.transform_ops, "CHW")
     pixels = np.stack([apply_chain(ops, index.read(i), np.zeros(0, np.float32)) for i in range(len(index))])
     features = model(paddle.to_tensor(pixels))["features"].numpy().astype("float64")
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
@@ -184,7 +183,7 @@ def test_embedding_models_learn_from_each_other(
     student = {name for name in trained if not name.startswith("Teacher.")}
     assert student == set(teacher.state_dict())
     assert (trained.keys() > student) is not frozen
-    image = read_index(config.DataLoader.need_train().dataset, None).name(0)
+    image = config.DataLoader.need_train().dataset.read(None).name(0)
     assert infer_cli.infer([image, "--model", str(tmp_path / "run"), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out.splitlines()[-1])["embedding"]) == 6
 
@@ -254,7 +253,7 @@ def test_queries_look_in_a_gallery_on_any_number_of_ranks(
     model.eval()
     features, labels = [], []
     for split in config.DataLoader.evaluated.values():
-        index, ops = read_index(split.dataset, None), plan_chain(split.dataset.transform_ops, "CHW")
+        index, ops = split.dataset.read(None), plan_chain(split.dataset.transform_ops, "CHW")
         pixels = [apply_chain(ops, index.read(i), np.zeros(0, np.float32)) for i in range(len(index))]
         found = model(paddle.to_tensor(np.stack(pixels)))["features"].numpy().astype("float64")
         features.append(found / np.linalg.norm(found, axis=1, keepdims=True))
@@ -410,7 +409,7 @@ def test_query_and_gallery_errors_are_reported(images: Path, tmp_path: Path) -> 
     assert "DataLoader.Eval.Query.dataset.transform_ops: produces images with 1 channel," in problems
 
 
-class Formless(Transform):
+class Formless(Transform, abstract=True):
     """A spec that no backend has a form of."""
 
     def after(self, state: ImageState) -> ImageState:

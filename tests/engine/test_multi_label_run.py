@@ -22,7 +22,6 @@ from ppcls.cli import infer as infer_cli
 from ppcls.cli import train as cli
 from ppcls.cli.eval import evaluate
 from ppcls.config.load import validate
-from ppcls.data.index.read import read_index
 from ppcls.data.transforms.numpy_ops import run as apply_chain
 from ppcls.data.transforms.specs import plan_chain
 from ppcls.deploy.predictor import Predictor
@@ -147,7 +146,7 @@ def scored(tree: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     model.eval()
     split = config.DataLoader.Eval
     assert split is not None
-    index, ops = read_index(split.dataset, CLASSES), plan_chain(split.dataset.transform_ops, "CHW")
+    index, ops = split.dataset.read(CLASSES), plan_chain(split.dataset.transform_ops, "CHW")
     images = [apply_chain(ops, index.read(i), np.zeros(0, np.float32)) for i in range(len(index))]
     logits = [model(paddle.to_tensor(image[None])).numpy()[0] for image in images]
     return np.stack(logits), index.labels

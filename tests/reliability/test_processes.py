@@ -18,15 +18,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from runs import begin, end, lines, said
 
-from ppcls.config.sections.dataset import ImageNetDataset
+from ppcls.data.index.image_lists import ImageNetDataset
 from ppcls.data.index.protocol import Index
-from ppcls.data.index.read import read_index
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.loaders.paddle import PaddleLoader
+from ppcls.data.sampling.epoch_samplers import SequentialSampler, ShuffledSampler
 from ppcls.data.sampling.order import Cursor, Order
-from ppcls.data.sampling.sampler import SequentialSampler, ShuffledSampler
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, RandCropImage, plan_chain
 from ppcls.weights.files import read_arrays
 
@@ -118,7 +117,7 @@ def test_loaders_of_any_number_of_processes_give_the_same_images(
 ) -> None:
     chain = [{"DecodeImage": None}, {"RandCropImage": {"size": 16}}, {"NormalizeImage": None}]
     dataset = {"image_root": str(listing.parent), "cls_label_path": str(listing), "transform_ops": chain}
-    index = read_index(ImageNetDataset.model_validate(dataset), COUNT)
+    index = ImageNetDataset.model_validate(dataset).read(COUNT)
     one, *others = (images_of(MAKERS[kind], index, world) for world in WORLDS)
     for epoch in (one[: len(one) // 2], one[len(one) // 2 :]):
         assert sorted(label for step in epoch for label in step) == list(range(COUNT))

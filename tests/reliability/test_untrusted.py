@@ -39,8 +39,8 @@ from ppcls.data.loaders.paddle import PaddleLoader
 from ppcls.data.records.formats import FORMATS
 from ppcls.data.records.pickled import unpickle
 from ppcls.data.records.shard import OpenFiles, default_index_path
+from ppcls.data.sampling.epoch_samplers import SequentialSampler
 from ppcls.data.sampling.order import Order
-from ppcls.data.sampling.sampler import SequentialSampler
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage, plan_chain
 from ppcls.data.transforms.specs.basic import DecodeNumpy
 from ppcls.errors import UserError

@@ -11,8 +11,8 @@ import pytest
 from costly_transforms import Crash, Endless
 from PIL import Image
 
-from ppcls.config.sections.transform import Transform
 from ppcls.data.images.header import DecodeError
+from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.specs.basic import DecodeImage
 from ppcls.data.transforms.specs.chain import Op
 from ppcls.serve.preparation import Preparation

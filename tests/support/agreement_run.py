@@ -13,7 +13,6 @@ import numpy as np
 from run_checkpoints import checkpoints_of
 
 from ppcls.config.load import load_config
-from ppcls.data.index.read import read_index
 from ppcls.engine.agreement import agree, choose_checkpoint, describe_unshared
 from ppcls.errors import UserError
 from ppcls.runtime import start as runtime
@@ -46,7 +45,7 @@ def agreed(*overrides: str, listing: str | None = None) -> None:
     dataset = train.dataset
     if listing is not None and run.rank == 1:
         dataset = dataset.model_copy(update={"cls_label_path": listing})
-    agree(mine.model_dump(mode="json"), run, {"DataLoader.Train": read_index(dataset, mine.Arch.class_num)})
+    agree(mine.model_dump(mode="json"), run, {"DataLoader.Train": dataset.read(mine.Arch.class_num)})
 
 
 def chosen(folder: Path, wanted: str | None) -> str | None:

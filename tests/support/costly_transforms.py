@@ -8,17 +8,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ppcls.config.sections.transform import Transform
+from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.numpy_ops.chain import apply
 
 
-class Endless(Transform):
+class Endless(Transform, abstract=True):
     """Writes the number of its process to ``file``, and does not end."""
 
     file: str
 
 
-class Crash(Transform):
+class Crash(Transform, abstract=True):
     """Ends its process, as a fault in a decoder does."""
 
 

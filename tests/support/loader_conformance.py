@@ -11,17 +11,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ppcls.config.sections.dataset import ImageNetDataset
+from ppcls.data.index.image_lists import ImageNetDataset
 from ppcls.data.index.protocol import Index
-from ppcls.data.index.read import read_index
 from ppcls.data.loaders.batch import Batch, Loader
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.loaders.paddle import PaddleLoader, PaddleSettings
 from ppcls.data.records.formats import FORMATS as CONTAINER_FORMATS
 from ppcls.data.records.shard import ImageRecord, OpenFiles, Shard, default_index_path
+from ppcls.data.sampling.epoch_samplers import SequentialSampler, ShuffledSampler
 from ppcls.data.sampling.order import Cursor, Order
-from ppcls.data.sampling.sampler import SequentialSampler, ShuffledSampler
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import (
     DecodeImage,
@@ -109,7 +108,7 @@ def read_list(root: Path, listing: Path) -> Index:
         cls_label_path=str(listing),
         transform_ops=tuple(op.spec for op in TRAIN),
     )
-    return read_index(dataset, 21)
+    return dataset.read(21)
 
 
 def folder_loader(kind: str, folder: Path, batch_size: int = 2, ops: tuple[Op, ...] = TRAIN) -> Loader:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from shared_pipeline import Images, SharedPipeline, chain_branch, expected
 
-from ppcls.config.sections.transform import Transform
+from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.dali_ops import Device, LoweringContext
 from ppcls.data.transforms.specs import (
     DecodeImage,

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn
 
-from ppcls.config.sections.transform import Transform
+from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.dali_ops import Device, LoweringContext, Node, lower_chain
 from ppcls.data.transforms.numpy_ops import run, run_steps
 from ppcls.data.transforms.specs import Op

@@ -13,8 +13,8 @@ from small_tree import small_tree
 
 from ppcls.config.load import validate
 from ppcls.data.loaders.batch import Batch
+from ppcls.data.sampling.epoch_samplers import SequentialSampler, ShuffledSampler
 from ppcls.data.sampling.order import Cursor, Order
-from ppcls.data.sampling.sampler import SequentialSampler, ShuffledSampler
 from ppcls.engine.core.ema import Ema
 from ppcls.engine.core.gradients import ParameterGradients
 from ppcls.engine.core.loss_scale import LossScale

@@ -21,15 +21,8 @@ from ppcls.bench.loader.runners import BatchTimer, Loaders, loader_candidate
 from ppcls.bench.loader.settings import LoaderSetting
 from ppcls.bench.loader.workload import LoaderWorkload
 from ppcls.bench.results.schema import Label
-from ppcls.config.sections.dataset import (
-    LMDBDataset,
-    RecordDataset,
-    RecordIODataset,
-    TFRecordDataset,
-    WebDataset,
-)
 from ppcls.data.index.files import FileIndex
-from ppcls.data.index.read import read_index
+from ppcls.data.index.records import LMDBDataset, RecordDataset, RecordIODataset, TFRecordDataset, WebDataset
 from ppcls.data.records.formats import FORMATS
 from ppcls.data.records.shard import default_index_path
 from ppcls.dataset_tools.convert import Conversion, convert
@@ -94,7 +87,7 @@ def container_groups(workload: LoaderWorkload, timer: BatchTimer) -> Iterator[Lo
             converted = replace(
                 workload,
                 split=split.model_copy(update={"dataset": written}),
-                index=read_index(written, workload.config.Arch.class_num),
+                index=written.read(workload.config.Arch.class_num),
                 reader=partial(reader, str(path), str(default_index_path(path))),
             )
             yield _candidates(name, converted, timer)

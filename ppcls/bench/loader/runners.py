@@ -22,7 +22,6 @@ from ppcls.bench.loader.workload import LoaderWorkload
 from ppcls.bench.measure.runner import RATE, Candidate, MeasurementFailed, Sample
 from ppcls.bench.measure.usage import UsageMeter
 from ppcls.bench.results.schema import Label
-from ppcls.config.sections.transform import MixupOperator
 from ppcls.data.bad_images.search import error_reason
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.loaders.dali.loader import DaliLoader, PipelineInput
@@ -38,6 +37,7 @@ from ppcls.data.loaders.paddle import (
 )
 from ppcls.data.sampling.order import Order
 from ppcls.data.supported import check_dali, check_numpy
+from ppcls.data.transforms.batch import MixupOperator
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import Op, RandCropImage
 from ppcls.errors import UserError

@@ -12,15 +12,13 @@ from numpy.typing import NDArray
 
 from ppcls.bench.loader.settings import LoaderSetting
 from ppcls.config.schema import Config
-from ppcls.config.sections.loader import Split
-from ppcls.config.sections.sampler import DistributedBatchSampler, MultiScaleSampler
-from ppcls.config.sections.transform import Layout
 from ppcls.data.build import dali_settings
 from ppcls.data.index.protocol import Index
-from ppcls.data.index.read import read_index
 from ppcls.data.loaders.dali.settings import DaliSettings
+from ppcls.data.sampling.epoch_samplers import ListSampler, Positions
 from ppcls.data.sampling.order import Order
-from ppcls.data.sampling.sampler import ListSampler, Positions
+from ppcls.data.section import Split
+from ppcls.data.transforms.base import Layout
 from ppcls.data.transforms.specs import Op, count_draws, plan_chain
 from ppcls.data.transforms.specs.rng import permutation, uniforms
 from ppcls.errors import UserError
@@ -125,12 +123,8 @@ def read_workload(config: Config, runtime: Runtime, images: int) -> LoaderWorklo
     split = config.DataLoader.need_train()
     if runtime.world_size > 1:
         raise UserError("this benchmark needs a single process; run it without paddle.distributed.launch")
-    if split.input_size is not None:
-        split = split.model_copy(update={"input_size": None})
-    if isinstance(split.sampler, MultiScaleSampler):
-        sampler = DistributedBatchSampler(batch_size=split.sampler.first_bs, shuffle=True)
-        split = split.model_copy(update={"sampler": sampler})
-    index = read_index(split.dataset, config.Arch.class_num)
+    split = split.model_copy(update={"input_size": None, "sampler": split.sampler.with_one_size()})
+    index = split.dataset.read(config.Arch.class_num)
     card = selected_card() if runtime.device_id is not None else None
     workload = LoaderWorkload(config, split, runtime, index, min(images, len(index)), card)
     if workload.images < workload.batch_size:

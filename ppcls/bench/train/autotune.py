@@ -24,7 +24,6 @@ from ppcls.bench.measure.runner import MeasurementFailed, Sample
 from ppcls.bench.train.tasks import CHECKED_UPDATES, TrainTask
 from ppcls.config.load import dump_config
 from ppcls.config.schema import Config
-from ppcls.data.index.read import read_index
 from ppcls.files import read_regular, write_text
 from ppcls.runtime.hardware import Card
 from ppcls.runtime.launch import local_processes, read_launch
@@ -200,7 +199,7 @@ def _tuned_card(config: Config) -> Card | None:
 
 def _count_updates(config: Config) -> int:
     train = config.DataLoader.need_train()
-    index = read_index(train.dataset, config.class_count(training=True))
+    index = train.dataset.read(config.class_count(training=True))
     world = read_launch().world_size
     images = train.sampler.rows(world) * world * config.Global.update_freq
     return len(index) // images * config.Global.epochs

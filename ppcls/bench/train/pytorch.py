@@ -11,7 +11,7 @@ from ppcls.bench.measure.runner import Candidate, MeasurementFailed
 from ppcls.bench.train.tasks import TrainTask, make_candidate
 from ppcls.bench.train.variants import PRECISIONS, Inspection, Variant
 from ppcls.config.schema import Config
-from ppcls.config.sections.transform import check_chain
+from ppcls.data.transforms.base import check_chain
 from ppcls.errors import UserError
 
 EAGER = "PyTorch"

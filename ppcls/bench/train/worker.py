@@ -17,7 +17,7 @@ from ppcls.bench.train.tasks import TrainTask
 from ppcls.bench.train.variants import Inspection
 from ppcls.bench.train.workloads import Workload, bare_workload, image_shape, our_workload
 from ppcls.config.schema import Config
-from ppcls.config.sections.transform import check_chain
+from ppcls.data.transforms.base import check_chain
 from ppcls.engine.core.networks import build_network
 from ppcls.engine.profiling.peak_memory import explain_out_of_memory, peak_memory
 from ppcls.engine.profiling.phase_timer import PhaseTimer

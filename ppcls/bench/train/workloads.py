@@ -15,13 +15,12 @@ from paddle.nn import functional as F
 
 from ppcls.bench.train.tasks import CHECKED_UPDATES
 from ppcls.config.schema import Config
-from ppcls.config.sections.dataset import MultiLabelDataset
-from ppcls.config.sections.loader import Split
-from ppcls.config.sections.transform import check_chain
 from ppcls.data.loaders.base import OrderedLoader
 from ppcls.data.loaders.batch import Batch, Loader
+from ppcls.data.sampling.epoch_samplers import SequentialSampler
 from ppcls.data.sampling.order import Order
-from ppcls.data.sampling.sampler import SequentialSampler
+from ppcls.data.section import Split
+from ppcls.data.transforms.base import check_chain
 from ppcls.engine.core.build import build_state
 from ppcls.engine.core.hooks import NO_HOOKS
 from ppcls.engine.core.networks import build_network
@@ -115,7 +114,7 @@ def bare_workload(config: Config, runtime: Runtime) -> Workload:
     """
     split = config.DataLoader.need_train()
     amp = config.AMP
-    if isinstance(split.dataset, MultiLabelDataset):
+    if split.dataset.labels == "several":
         raise UserError("the bare loop supports only images with one label")
     if config.Global.update_freq > 1:
         raise UserError("the bare loop does not support gradient accumulation (Global.update_freq)")
@@ -207,7 +206,7 @@ class SyntheticLoader(OrderedLoader):
         rows = split.sampler.rows(world)
         count = rows * world * _EPOCH_STEPS
         labels: NDArray[Any] = np.arange(count, dtype=np.int64) % classes
-        if isinstance(split.dataset, MultiLabelDataset):
+        if split.dataset.labels == "several":
             labels = np.broadcast_to(np.arange(classes, dtype=np.float32) % 2, (count, classes))
         accumulate = config.Global.update_freq
         order = Order(SequentialSampler(count), rows, rank=rank, world=world, accumulate=accumulate)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from ppcls.config.base.fields import BatchSize, Bound, Count, Fraction, Section, Spec, Tagged
-from ppcls.config.sections.dataset import FixedChain
+from ppcls.data.transforms.base import FixedChain
 from ppcls.registry import POSTPROCESSES
 
 Activation = Literal["softmax", "sigmoid", "none"]  # the first two convert logits to scores from 0 to 1

@@ -13,11 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ppcls.config.sections.loader import Split
 from ppcls.data.index.protocol import Index
 from ppcls.errors import UserError
 from ppcls.files import read_regular, write_text
+
+if TYPE_CHECKING:  # the section above uses this folder
+    from ppcls.data.section import Split
 
 _SHOWN = 10
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.config.sections.transform import Transform
 from ppcls.data.bad_images.lists import (
     TooManyBadImagesError,
     append_bad_images,
@@ -24,6 +23,7 @@ from ppcls.data.bad_images.lists import (
 from ppcls.data.bad_images.search import find_undecodable
 from ppcls.data.index.protocol import Index
 from ppcls.data.sampling.order import Cursor, Order, StepSamples
+from ppcls.data.transforms.base import Transform
 from ppcls.files import print_error
 
 BAD_IMAGES = "bad_images.txt"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from ppcls.config.sections.transform import Transform
 from ppcls.data.index.protocol import Index
+from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.numpy_ops.chain import DecodeError, apply
 
 _IMAGE_ERROR = re.compile(r"fn\.(decoders\.|peek_image_shape|io\.file\.read)")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import io
 import tarfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from ppcls.config.sections.dataset import Cifar10
+from ppcls.config.base.fields import Count, Index
+from ppcls.data.index.base import DECODER, Dataset
 from ppcls.data.index.class_names import check_labels
 from ppcls.data.records.pickled import unpickle_bytes
 from ppcls.errors import UserError
@@ -53,35 +53,56 @@ class CifarIndex:
 
     def read(self, position: int) -> bytes:
         """Returns the image encoded as BMP, the format that is fastest to encode and decode."""
+        from PIL import Image  # only this data set needs it
+
         planes = self._pixels[position].reshape(_CHANNELS, _SIDE, _SIDE)
         encoded = io.BytesIO()
         Image.fromarray(planes.transpose(1, 2, 0)).save(encoded, "BMP")
         return encoded.getvalue()
 
 
-def read_cifar(dataset: Cifar10, class_num: int | None) -> CifarIndex:
-    """Reads the images and labels of CIFAR-10.
+class Cifar10(Dataset):
+    """CIFAR-10 (Krizhevsky 2009) in its Python version. The reader does not execute code in the files."""
 
-    Args:
-        dataset: Config of the dataset.
-        class_num: Number of classes of the model; None if any label >= 0 is valid.
+    ignored: ClassVar[Mapping[str, str]] = {
+        "download": "nothing is downloaded; set data_file instead",
+        **DECODER,
+    }
+    data_file: str = "~/.cache/paddle/dataset/cifar/cifar-10-python.tar.gz"
+    """The file `cifar-10-python.tar.gz`, or the folder `cifar-10-batches-py` from it. The default is the path
+    to which Paddle downloads the file."""
+    mode: Literal["train", "test"] = "train"
+    """Part of the images: `train` has 50,000 images, `test` has 10,000."""
+    sample_per_label: Count | None = None
+    """Number of images per class, selected at random; default: all images."""
+    expand_labels: Count = 1
+    """Number of times that each selected image occurs in an epoch. Needs `sample_per_label`."""
+    sample_seed: Index = 0
+    """Seed of the random selection of `sample_per_label` images per class."""
 
-    Raises:
-        UserError: A file is missing or damaged, or is not a file of CIFAR-10; or a class has fewer images
-            than ``sample_per_label``.
-    """
-    source = Path(dataset.data_file).expanduser()
-    batches = [_read_batch(data, path) for path, data in _read_files(source, _FILES[dataset.mode])]
-    pixels, labels = (np.concatenate(parts) for parts in zip(*batches, strict=True))
-    if dataset.sample_per_label is not None:
-        chosen = np.tile(
-            _sample(labels, dataset.sample_per_label, dataset.sample_seed, source), dataset.expand_labels
-        )
-        pixels = pixels[chosen]
-        labels = labels[chosen]
-    index = CifarIndex(source, pixels, labels)
-    check_labels(index.labels, lambda at: f"{index.name(at)}, {index.where(at)}", class_num)
-    return index
+    @property
+    def place(self) -> str:
+        """File or folder of the data set."""
+        return self.data_file
+
+    def read(self, class_num: int | None) -> CifarIndex:
+        """Reads the images and labels.
+
+        Raises:
+            UserError: A file is missing or damaged, or is not a file of CIFAR-10; or a class has fewer images
+                than ``sample_per_label``.
+        """
+        source = Path(self.data_file).expanduser()
+        batches = [_read_batch(data, path) for path, data in _read_files(source, _FILES[self.mode])]
+        pixels, labels = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+        if self.sample_per_label is not None:
+            sampled = _sample(labels, self.sample_per_label, self.sample_seed, source)
+            chosen = np.tile(sampled, self.expand_labels)
+            pixels = pixels[chosen]
+            labels = labels[chosen]
+        index = CifarIndex(source, pixels, labels)
+        check_labels(index.labels, lambda at: f"{index.name(at)}, {index.where(at)}", class_num)
+        return index
 
 
 def _read_files(source: Path, names: Sequence[str]) -> list[tuple[Path, bytes]]:

@@ -1,99 +1,145 @@
-"""Reads class folders, splits them into training and validation images, and describes them in log lines."""
+"""The data set of class folders: finds and splits its images, and describes them in log lines."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import model_validator
+from pydantic_core import InitErrorDetails
+from typing_extensions import Self
 
+from ppcls.config.base.fields import Index, Part, problem
 from ppcls.config.class_folders import find_class_root, list_class_folders
-from ppcls.config.sections.dataset import Dataset, ImageFolderDataset
+from ppcls.data.index.base import Dataset, FileDataset
 from ppcls.data.index.class_names import join_first
 from ppcls.data.index.files import FileIndex, read_folder
 from ppcls.data.index.split import choose_validation
 from ppcls.errors import UserError
-from ppcls.files import is_image_name
+from ppcls.files import IMAGE_EXTENSIONS, is_image_name
 
 _UNBALANCED = 10  # ratio of the largest to the smallest class
 _ENDS = 5  # number of the largest classes, and of the smallest classes, that are listed
 
 
-def read_part(dataset: ImageFolderDataset, class_num: int | None) -> FileIndex:
-    """Finds the training or validation images of a dataset (key ``part``) without opening them.
+class ImageFolderDataset(FileDataset):
+    """Images in one subfolder per class, as in torchvision. Labels are indices of the sorted folder names."""
 
-    Without folders ``train`` and ``val``, the split depends only on paths and seed, so it is equal in all
-    processes.
+    extensions: tuple[str, ...] = IMAGE_EXTENSIONS
+    """File extensions of the images, in lower case. Other files are ignored."""
+    part: Literal["train", "val"] | None = None
+    """Part of the images to use; default: all images. If `image_root` has the subfolders `train` and `val`
+    (or `valid`), the part is the subfolder of this name. Otherwise the images are split at random (see
+    `val_share`). DataLoader.Eval with a part uses the image_root of DataLoader.Train unless it sets its
+    own."""
+    val_share: Part = 0.2
+    """Share of the images of each class in part `val` of a random split. All other images are in part
+    `train`."""
+    split_seed: Index = 0
+    """Seed of the random split into `train` and `val`."""
 
-    Raises:
-        UserError: See `read_folder`; or a class has no images to train on, or there are too few images for
-            the split.
-    """
-    root, has_part_folders = find_class_root(Path(dataset.image_root), dataset.part)
-    index = read_folder(root, dataset.extensions, class_num, follow_links=dataset.follow_links)
-    if dataset.part is not None and (dataset.part == "train" or not has_part_folders):
-        _check_no_empty_class(index, dataset.extensions)
-    if has_part_folders:
-        return index
-    share = Fraction(str(dataset.val_share))
-    chosen = choose_validation(index, share, dataset.split_seed, "DataLoader.Train.dataset.val_share")
-    if dataset.part == "train":
-        chosen = ~chosen
-    return replace(index, paths=index.paths[chosen], labels=index.labels[chosen])
+    @model_validator(mode="after")
+    def _check_part(self) -> Self:
+        for name in ("val_share", "split_seed"):
+            if self.part is None and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"{name} needs part: train or part: val, but part is not set; set part, or remove {name}"
+                )
+        return self
 
+    @property
+    def class_root(self) -> Path:
+        """Folder that contains the class folders of this part."""
+        return find_class_root(Path(self.image_root), self.part)[0]
 
-def describe_folders(
-    dataset: Dataset, classes: Sequence[str], train: NDArray[Any], val: NDArray[Any] | None
-) -> list[str]:
-    """Returns log lines about the classes and the numbers of training and validation images.
+    def overlap_problems(self, train: Dataset) -> Iterator[InitErrorDetails]:
+        """Yields the keys that let this evaluation data set have images in common with the training data."""
+        if not isinstance(train, ImageFolderDataset) or train.image_root != self.image_root:
+            return
+        if (train.part, self.part) not in ((None, None), ("train", "val")):
+            yield problem(
+                "training and evaluation on one folder must not share images; expected part: train in "
+                f"DataLoader.Train and part: val here, got {train.part or 'null'} and {self.part or 'null'}",
+                "part",
+            )
+        for name in ("val_share", "split_seed"):
+            if getattr(train, name) != getattr(self, name):
+                yield problem(
+                    f"expected {getattr(train, name)}, the value in DataLoader.Train, so that the parts "
+                    f"share no images; got {getattr(self, name)}; remove this key",
+                    name,
+                )
 
-    If the key ``part`` is not set, only classes without training images are reported.
+    def unsplit(self) -> Dataset:
+        """Returns the data set of all images if this one is a random part of them, otherwise this one."""
+        is_whole = find_class_root(Path(self.image_root), self.part)[1]
+        return self if is_whole else self.model_copy(update={"part": None})
 
-    Args:
-        dataset: Config of the training set.
-        classes: Class names, in the order of their labels.
-        train: Labels of the training images.
-        val: Labels of the validation images; None if the run has no evaluation.
-    """
-    if not isinstance(dataset, ImageFolderDataset):
-        return []
-    empty = _classes_without_images(classes, train)
-    if dataset.part is None:
-        return [f"{dataset.image_root}: classes without training images: {empty}"] if empty else []
-    folder, has_part_folders = find_class_root(Path(dataset.image_root), "val")
-    source = (
-        f"its folders train and {folder.name}" if has_part_folders else f"val_share {dataset.val_share:g}"
-    )
-    validation = "" if val is None else f", {len(val)} validation images ({source})"
-    counts = f"{len(classes)} classes ({join_first(classes)}); {len(train)} training images{validation}"
-    lines = [f"{dataset.image_root}: {counts}"]
-    if val is not None and (empty := _classes_without_images(classes, val)):
-        lines.append(f"classes without validation images: {empty}")
-    return lines
+    def read(self, class_num: int | None) -> FileIndex:
+        """Finds the images of ``part`` without opening them.
 
+        Without folders ``train`` and ``val``, the split depends only on paths and seed, so it is equal in all
+        processes.
 
-def describe_unclassified_images(dataset: Dataset) -> list[str]:
-    """Returns log lines about images outside the class folders. They have no class and are ignored."""
-    if not isinstance(dataset, ImageFolderDataset):
-        return []
-    root = Path(dataset.image_root)
-    lines = []
-    for folder in dict.fromkeys([root, find_class_root(root, dataset.part)[0]]):
-        images = sorted(
-            entry.name
-            for entry in os.scandir(folder)
-            if is_image_name(entry.name, dataset.extensions) and entry.is_file()
+        Raises:
+            UserError: See `read_folder`; or a class has no images to train on, or there are too few images
+                for the split.
+        """
+        root, has_part_folders = find_class_root(Path(self.image_root), self.part)
+        index = read_folder(root, self.extensions, class_num, follow_links=self.follow_links)
+        if self.part is not None and (self.part == "train" or not has_part_folders):
+            _check_no_empty_class(index, self.extensions)
+        if has_part_folders:
+            return index
+        share = Fraction(str(self.val_share))
+        chosen = choose_validation(index, share, self.split_seed, "DataLoader.Train.dataset.val_share")
+        if self.part == "train":
+            chosen = ~chosen
+        return replace(index, paths=index.paths[chosen], labels=index.labels[chosen])
+
+    def describe_classes(
+        self, classes: Sequence[str], train: NDArray[Any], val: NDArray[Any] | None
+    ) -> list[str]:
+        """Returns log lines about the classes and the numbers of training and validation images.
+
+        If the key ``part`` is not set, only classes without training images are reported. See
+        `Dataset.describe_classes` for the arguments.
+        """
+        empty = _classes_without_images(classes, train)
+        if self.part is None:
+            return [f"{self.image_root}: classes without training images: {empty}"] if empty else []
+        folder, has_part_folders = find_class_root(Path(self.image_root), "val")
+        source = (
+            f"its folders train and {folder.name}" if has_part_folders else f"val_share {self.val_share:g}"
         )
-        if images:
-            count = "1 image" if len(images) == 1 else f"{len(images)} images"
-            more = ", …" if images[1:] else ""
-            lines.append(f"{folder}: ignored {count} outside the class folders: {images[0]}{more}")
-    return lines
+        validation = "" if val is None else f", {len(val)} validation images ({source})"
+        counts = f"{len(classes)} classes ({join_first(classes)}); {len(train)} training images{validation}"
+        lines = [f"{self.image_root}: {counts}"]
+        if val is not None and (empty := _classes_without_images(classes, val)):
+            lines.append(f"classes without validation images: {empty}")
+        return lines
+
+    def describe_ignored(self) -> list[str]:
+        """Returns log lines about images outside the class folders. They have no class and are ignored."""
+        root = Path(self.image_root)
+        lines = []
+        for folder in dict.fromkeys([root, self.class_root]):
+            images = sorted(
+                entry.name
+                for entry in os.scandir(folder)
+                if is_image_name(entry.name, self.extensions) and entry.is_file()
+            )
+            if images:
+                count = "1 image" if len(images) == 1 else f"{len(images)} images"
+                more = ", …" if images[1:] else ""
+                lines.append(f"{folder}: ignored {count} outside the class folders: {images[0]}{more}")
+        return lines
 
 
 def describe_imbalance(labels: NDArray[Any], classes: Sequence[str]) -> str:

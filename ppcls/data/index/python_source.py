@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator
 
 from ppcls.data.images.header import DecodeError
+from ppcls.data.index.base import Dataset
 from ppcls.data.index.class_names import check_labels
 from ppcls.errors import UserError
-from ppcls.registry import SOURCES
+from ppcls.registry import SOURCES, suggest
 
 
 class PythonSource(Protocol):
@@ -89,24 +91,40 @@ class PythonIndex:
         return data
 
 
-def read_source(name: str, class_num: int | None) -> PythonIndex:
-    """Creates the index of a registered source.
-
-    Args:
-        name: Registered name of the source.
-        class_num: Number of classes of the model; None if any label >= 0 is valid.
-
-    Raises:
-        UserError: There are no samples, or the labels are not one whole number in 0..class_num - 1 per
-            sample.
-    """
-    samples: PythonSource = SOURCES[name]()
-    labels = np.asarray(samples.labels)
-    if labels.shape != (len(samples),) or not len(labels) or labels.dtype.kind not in "iu":
-        raise UserError(
-            f"Python source {name!r}: expected one whole number per sample as labels, of shape "
-            f"[{len(samples)}], found {list(labels.shape)} {labels.dtype}"
+def _check_source(name: str) -> str:
+    if name not in SOURCES:
+        raise ValueError(
+            f"unknown Python source '{name}'{suggest(name, list(SOURCES))}; register it with "
+            "ppcls.data.index.python_source.register_source before loading the config"
         )
-    index = PythonIndex(name, samples, labels.astype(np.int64))
-    check_labels(index.labels, lambda at: f"{index.name(at)}, {index.where(at)}", class_num)
-    return index
+    return name
+
+
+class PythonDataset(Dataset):
+    """Images from a Python object; see ``examples/python_source.py``."""
+
+    source: Annotated[str, AfterValidator(_check_source)]
+    """Registered name of the function that creates the object."""
+
+    @property
+    def place(self) -> str:
+        """Name of the source."""
+        return self.source
+
+    def read(self, class_num: int | None) -> PythonIndex:
+        """Creates the registered source, and returns its index.
+
+        Raises:
+            UserError: There are no samples, or the labels are not one whole number in 0..class_num - 1 per
+                sample.
+        """
+        samples: PythonSource = SOURCES[self.source]()
+        labels = np.asarray(samples.labels)
+        if labels.shape != (len(samples),) or not len(labels) or labels.dtype.kind not in "iu":
+            raise UserError(
+                f"Python source {self.source!r}: expected one whole number per sample as labels, of shape "
+                f"[{len(samples)}], found {list(labels.shape)} {labels.dtype}"
+            )
+        index = PythonIndex(self.source, samples, labels.astype(np.int64))
+        check_labels(index.labels, lambda at: f"{index.name(at)}, {index.where(at)}", class_num)
+        return index

@@ -1,20 +1,29 @@
-"""Reads datasets in record files, and combines all shards into one index."""
+"""Data sets in record files, whose shards are combined into one index."""
 
 from __future__ import annotations
 
 import glob
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from ppcls.config.base.fields import Index
+from ppcls.data.index.base import Dataset
 from ppcls.data.index.class_names import check_labels
+from ppcls.data.records.lmdb import LMDBFormat
+from ppcls.data.records.recordio import RecordIOFormat
 from ppcls.data.records.shard import INDEX_SUFFIX, OpenFiles, RecordFormat, Shard, default_index_path
+from ppcls.data.records.tfrecord import TFRecordFormat
+from ppcls.data.records.webdataset import WebDatasetFormat
 from ppcls.errors import UserError
+from ppcls.files import IMAGE_EXTENSIONS
 
 _PARALLEL_SHARDS = 16  # shards that are opened at the same time, because network drives have a high latency
 
@@ -124,3 +133,80 @@ def _expand_patterns(patterns: Sequence[str], *, indexes: bool) -> list[Path]:
             raise UserError(f"{path}: listed twice; list each file once")
         seen.add(path.resolve())
     return paths
+
+
+class RecordDataset(Dataset, abstract=True):
+    """Images and labels in container files."""
+
+    paths: tuple[str, ...] = Field(min_length=1)
+    """Files, or patterns such as `train-*.tar`. Files of a pattern are read in the order of their names."""
+
+    @property
+    def place(self) -> str:
+        """Paths of the files."""
+        return ", ".join(self.paths)
+
+    @property
+    def record_format(self) -> RecordFormat:
+        """Format of the files, with the options of the data set."""
+        raise NotImplementedError(f"{self.kind} does not define the format of its files")
+
+    def read(self, class_num: int | None) -> RecordIndex:
+        """Returns the index of the samples in all files."""
+        return read_records(self.record_format, self.paths, None, class_num)
+
+
+class IndexedDataset(RecordDataset, abstract=True):
+    """Container files with index files, which `tools/dataset.py index` writes."""
+
+    index_paths: tuple[str, ...] | None = None
+    """Index files in DALI's format, one per file, in the order of `paths`; default: the paths of the files
+    with the extension `.idx`."""
+
+    def read(self, class_num: int | None) -> RecordIndex:
+        """Returns the index of the samples in all files."""
+        return read_records(self.record_format, self.paths, self.index_paths, class_num)
+
+
+class WebDataset(IndexedDataset):
+    """Tar files with two entries per sample, image and label, such as ``0007.jpg`` and ``0007.cls``."""
+
+    extensions: tuple[str, ...] = IMAGE_EXTENSIONS
+    """File extensions of the images, in lower case."""
+
+    @property
+    def record_format(self) -> RecordFormat:
+        """Format of tar files with these extensions."""
+        return WebDatasetFormat(self.extensions)
+
+
+class TFRecordDataset(IndexedDataset):
+    """TFRecord files with ``image/encoded`` and ``image/class/label``, as in TensorFlow's ImageNet."""
+
+    first_label: Index = 0
+    """Label of the first class in the files. Use 1 for TensorFlow's ImageNet."""
+
+    @property
+    def record_format(self) -> RecordFormat:
+        """Format of TFRecord files with this first label."""
+        return TFRecordFormat(self.first_label)
+
+
+class RecordIODataset(IndexedDataset):
+    """RecordIO files of MXNet with image headers, as MXNet's tool im2rec writes them."""
+
+    @property
+    def record_format(self) -> RecordFormat:
+        """Format of RecordIO files."""
+        return RecordIOFormat()
+
+
+class LMDBDataset(RecordDataset):
+    """LMDB folders in the format of Caffe2, with an encoded image and an int32 label per key."""
+
+    key_hints: ClassVar[Mapping[str, str]] = {"index_paths": "LMDB needs no index files; remove it"}
+
+    @property
+    def record_format(self) -> RecordFormat:
+        """Format of LMDB folders."""
+        return LMDBFormat()

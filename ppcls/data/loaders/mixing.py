@@ -7,10 +7,8 @@ always on the same rank, so the result does not depend on the number of ranks.
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import singledispatch
+from dataclasses import replace
 from typing import Any
 
 import cv2
@@ -19,52 +17,11 @@ import paddle
 from numpy.typing import NDArray
 from paddle.nn import functional as F
 
-from ppcls.config.sections.transform import BatchTransform, CutmixOperator, Layout, MixupOperator, OpSampler
 from ppcls.data.loaders.batch import Batch, Loader
 from ppcls.data.sampling.order import Cursor
+from ppcls.data.transforms.base import Layout
+from ppcls.data.transforms.batch import DRAWS, BatchTransform, Mix, Size
 from ppcls.data.transforms.specs.rng import step_fractions
-
-# Indices of a step's random numbers: choice of the transform, its strength, and the centre of the window.
-_CHOICE, _STRENGTH, _ROW, _COLUMN = range(4)
-_DRAWS = 4
-
-Draws = NDArray[np.float64]
-Size = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class MixWindow:
-    """A window of an image, with the rows ``[top, bottom)`` and the columns ``[left, right)``."""
-
-    top: int
-    bottom: int
-    left: int
-    right: int
-
-    @property
-    def area(self) -> int:
-        """Number of pixels in the window."""
-        return (self.bottom - self.top) * (self.right - self.left)
-
-    def slices(self, layout: Layout) -> tuple[slice, ...]:
-        """Returns slices that select the window in an image."""
-        spatial = slice(self.top, self.bottom), slice(self.left, self.right)
-        return (slice(None), *spatial) if layout == "CHW" else (*spatial, slice(None))
-
-
-@dataclass(frozen=True)
-class Mix:
-    """Parameters for mixing the images of a batch with their partners.
-
-    Attributes:
-        kept: Weight of an image's own label: 0..1 with a window, 0.5..1 without one. The weight of the
-            partner's label is ``1 - kept``.
-        window: Window whose pixels come from the partner (CutMix). If None, all pixels are weighted sums of
-            both images, with the weights of the labels (Mixup).
-    """
-
-    kept: float = 1.0
-    window: MixWindow | None = None
 
 
 def decide_mix(spec: BatchTransform, seed: int, cursor: Cursor, size: Size) -> Mix:
@@ -76,60 +33,7 @@ def decide_mix(spec: BatchTransform, seed: int, cursor: Cursor, size: Size) -> M
         cursor: Position of the step.
         size: Height and width of the images in pixels.
     """
-    return _decide(spec, step_fractions(seed, cursor.epoch, cursor.step, _DRAWS), size)
-
-
-@singledispatch
-def _decide(spec: BatchTransform, draws: Draws, size: Size) -> Mix:
-    raise NotImplementedError(f"batch mixing is not implemented for {spec.kind}")
-
-
-@_decide.register
-def decide_mixup(spec: MixupOperator, draws: Draws, size: Size) -> Mix:
-    """Draws the weight from Beta(alpha, alpha), as in the paper, and returns it if it is at least 0.5.
-
-    A smaller weight is replaced by its complement. This only swaps the two results, because each of the
-    partners is mixed with the other one.
-    """
-    share = _beta(spec.alpha, draws[_STRENGTH])
-    return Mix(max(share, 1.0 - share))
-
-
-@_decide.register
-def decide_cutmix(spec: CutmixOperator, draws: Draws, size: Size) -> Mix:
-    """Chooses a window around a random pixel. It has the image's aspect ratio and is clipped at the edges."""
-    side = math.sqrt(1.0 - _beta(spec.alpha, draws[_STRENGTH]))
-    (top, bottom), (left, right) = (
-        _clipped_interval(length, int(length * side), int(length * draws[column]))
-        for length, column in zip(size, (_ROW, _COLUMN), strict=True)
-    )
-    window = MixWindow(top, bottom, left, right)
-    return Mix(1.0 - window.area / math.prod(size), window)
-
-
-@_decide.register
-def decide_one_of(spec: OpSampler, draws: Draws, size: Size) -> Mix:
-    """Chooses Mixup, CutMix, or no mixing, with the probabilities of ``spec``."""
-    mixup = spec.MixupOperator
-    cutmix = spec.CutmixOperator
-    if draws[_CHOICE] < mixup.prob:
-        return _decide(MixupOperator(alpha=mixup.alpha), draws, size)
-    if draws[_CHOICE] < mixup.prob + cutmix.prob:
-        return _decide(CutmixOperator(alpha=cutmix.alpha), draws, size)
-    return Mix()
-
-
-def _beta(alpha: float, uniform: float) -> float:
-    """Returns the quantile of the distribution Beta(alpha, alpha) for a probability in [0, 1)."""
-    from scipy.special import betaincinv  # slow to import
-
-    return float(betaincinv(alpha, alpha, uniform))
-
-
-def _clipped_interval(length: int, size: int, centre: int) -> tuple[int, int]:
-    """Returns the start and end of ``size`` pixels around ``centre``, clipped to ``[0, length)``."""
-    begin = centre - size // 2
-    return max(begin, 0), min(begin + size, length)
+    return spec.decide(step_fractions(seed, cursor.epoch, cursor.step, DRAWS).tolist(), size)
 
 
 class MixedLoader:

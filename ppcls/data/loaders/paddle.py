@@ -22,14 +22,13 @@ import paddle
 from numpy.typing import NDArray
 from paddle.base import core
 
-from ppcls.config.sections.sampler import InputSize
 from ppcls.data.bad_images.lists import bad_image_error, to_bad_images
 from ppcls.data.bad_images.quarantine import Quarantine
 from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.base import OrderedLoader
 from ppcls.data.loaders.batch import Batch
-from ppcls.data.sampling.input_size import size_at
 from ppcls.data.sampling.order import BatchOrder, Cursor, Order
+from ppcls.data.sampling.sizes import InputSize
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import Op, count_draws
 from ppcls.data.transforms.specs.fuse import resize_chain
@@ -137,7 +136,7 @@ class _StepSampler(paddle.io.BatchSampler):  # type: ignore[misc]
     def keys(self, cursor: Cursor) -> list[SampleKey]:
         """Returns the keys of the samples in a step."""
         step = self._plan.at(cursor)
-        size = size_at(self._sizes, self._plan.seed, cursor) if self._sizes is not None else 0
+        size = self._sizes.size_at(self._plan.seed, cursor) if self._sizes is not None else 0
         rows = zip(step.indices.tolist(), step.repeats.tolist(), strict=True)
         return [SampleKey(cursor.epoch, *row, size) for row in rows]
 

@@ -1,16 +1,9 @@
-"""Selects a record format by its name, by the suffix of a file name, or for a dataset."""
+"""Selects a record format by its name or by the suffix of a file name."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from ppcls.config.sections.dataset import (
-    LMDBDataset,
-    RecordDataset,
-    RecordIODataset,
-    TFRecordDataset,
-    WebDataset,
-)
 from ppcls.data.records.lmdb import DATA, LMDBFormat
 from ppcls.data.records.recordio import RecordIOFormat
 from ppcls.data.records.shard import RecordFormat
@@ -54,17 +47,3 @@ def detect_format(path: Path, name: str | None = None) -> RecordFormat:
             "formats with --format"
         )
     return FORMATS[_BY_SUFFIX[path.suffix]]
-
-
-def dataset_format(dataset: RecordDataset) -> RecordFormat:
-    """Returns the format of a dataset's shards, with the options of the dataset."""
-    match dataset:
-        case WebDataset():
-            return WebDatasetFormat(dataset.extensions)
-        case TFRecordDataset():
-            return TFRecordFormat(dataset.first_label)
-        case RecordIODataset():
-            return RecordIOFormat()
-        case LMDBDataset():
-            return LMDBFormat()
-    raise TypeError(f"no record format for {dataset.kind}")

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.data.sampling.sampler import EpochSampler, Positions
+from ppcls.data.sampling.epoch_samplers import EpochSampler, Positions
 from ppcls.errors import UserError
 
 _CONFIG_KEYS = {"accumulate": "Global.update_freq"}  # config keys of settings, for messages

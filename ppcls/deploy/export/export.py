@@ -16,7 +16,7 @@ from paddle import nn
 
 from ppcls.arch.embedding import EmbeddingNetwork
 from ppcls.config.schema import Config
-from ppcls.config.sections.transform import Transform
+from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.numpy_ops import run_on_pixels
 from ppcls.data.transforms.specs import Op, ToCHWImage, plan_chain, split_chain
 from ppcls.deploy.export.accuracy import check_accuracy, compare_accuracy

@@ -16,7 +16,7 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from ppcls.config.sections.transform import Transform
+from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.specs import CropImage, DecodeImage, NormalizeImage, ResizeImage, ToCHWImage
 from ppcls.errors import UserError
 

@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.config.schema import Config
-from ppcls.config.sections.loader import Split
 from ppcls.data.images.paths import find_images
 from ppcls.data.index.files import read_image
-from ppcls.data.index.read import read_index
+from ppcls.data.section import Split
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import Op
 from ppcls.errors import UserError
@@ -92,7 +91,7 @@ def read_split(config: Config, split: Split | None, key: str) -> ImageSamples:
     """
     if split is None:
         raise UserError(f"the config has no DataLoader.{key}")
-    index = read_index(split.dataset, None if config.Arch.embeds else config.Arch.class_num)
+    index = split.dataset.read(None if config.Arch.embeds else config.Arch.class_num)
     readers = [_SampleReader(index.read, position) for position in range(len(index))]
     return ImageSamples(str(index.source), index.labels, readers)
 

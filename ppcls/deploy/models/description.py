@@ -19,10 +19,9 @@ from ppcls.config.base.errors import ConfigError, describe_problems
 from ppcls.config.base.fields import MAX_SIDE, Bound, Count, Fraction, Positive, Section
 from ppcls.config.base.yaml import dump_yaml, read_description_yaml
 from ppcls.config.schema import Config
-from ppcls.config.sections.dataset import FixedChain
 from ppcls.config.sections.infer import Infer, MultiLabelThreshOutput, ScoreOutput, ThreshOutput, Topk
 from ppcls.config.sections.infer import PostProcess as PostprocessSpec
-from ppcls.config.sections.transform import check_chain
+from ppcls.data.transforms.base import FixedChain, check_chain
 from ppcls.data.transforms.specs import NormalizeImage, Op, plan_chain, split_chain
 from ppcls.errors import UserError
 from ppcls.weights.manifest import FileName, FileRecord, read_record

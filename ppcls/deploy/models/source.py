@@ -18,8 +18,8 @@ from ppcls.config.base.tree import node_at
 from ppcls.config.load import ConfigSource, load_config
 from ppcls.config.schema import Config
 from ppcls.config.sections.infer import Infer
-from ppcls.config.sections.loader import Dali
 from ppcls.data.index.class_names import IMAGENET_NAMES, LABEL_LIST, find_names_file, read_class_names
+from ppcls.data.loaders.section import Dali
 from ppcls.deploy.models.description import (
     DESCRIPTION,
     ModelDescription,

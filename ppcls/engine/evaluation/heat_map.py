@@ -14,7 +14,7 @@ from paddle import Tensor, nn
 
 from ppcls.arch.families.vision_transformer import VisionTransformer
 from ppcls.arch.layers.transformer import SelfAttention
-from ppcls.config.sections.transform import ImageState, Transform
+from ppcls.data.transforms.base import ImageState, Transform
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import NormalizeImage, plan_chain
 from ppcls.engine.evaluation.report_inputs import to_uint8

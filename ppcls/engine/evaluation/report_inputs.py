@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from paddle import Tensor, nn
 from typing_extensions import override
 
-from ppcls.config.sections.loader import DataLoader
-from ppcls.config.sections.transform import ImageState, Transform
 from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.batch import Batch
+from ppcls.data.section import DataLoader
+from ppcls.data.transforms.base import ImageState, Transform
 from ppcls.data.transforms.numpy_ops import DecodeError, apply
 from ppcls.data.transforms.specs import NormalizeImage
 from ppcls.engine.core.observers import StepObserver

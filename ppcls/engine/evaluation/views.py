@@ -7,8 +7,8 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.config.schema import Config
-from ppcls.config.sections.loader import Split
-from ppcls.data.transforms.views import ImageViews, ViewKind, transforms_for_views
+from ppcls.data.section import Split
+from ppcls.data.views import ImageViews, ViewKind, transforms_for_views
 from ppcls.errors import UserError
 
 _SMALLEST = 1e-30  # probability

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import paddle
 
-from ppcls.config.sections.loader import Split
+from ppcls.data.section import Split
 from ppcls.engine.core.compiled import measured
 from ppcls.engine.core.settings import AMP, ExecutionSettings
 from ppcls.errors import UserError

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ppcls.config.sections.loader import Split
 from ppcls.data.bad_images.lists import (
     BadImage,
     BadImageError,
@@ -20,6 +19,7 @@ from ppcls.data.bad_images.lists import (
     suggest_skipping,
     write_bad_images,
 )
+from ppcls.data.section import Split
 from ppcls.errors import UserError
 
 NAMES = st.binary(min_size=1).filter(lambda name: b"\0" not in name).map(os.fsdecode)

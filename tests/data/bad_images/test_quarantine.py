@@ -14,19 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ppcls.config.sections.dataset import ImageNetDataset
-from ppcls.config.sections.transform import Transform
 from ppcls.data.bad_images.lists import BadImageError, read_bad_images, write_bad_images
 from ppcls.data.bad_images.quarantine import CleanOrder, Quarantine
 from ppcls.data.bad_images.search import bisect_bad_images, error_reason, is_image_error
 from ppcls.data.index.files import FileIndex
+from ppcls.data.index.image_lists import ImageNetDataset
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.loaders.dali import loader as dali_loader
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.loaders.paddle import PaddleLoader, PaddleSettings
+from ppcls.data.sampling.epoch_samplers import SequentialSampler, ShuffledSampler
 from ppcls.data.sampling.order import Cursor, Order
-from ppcls.data.sampling.sampler import SequentialSampler, ShuffledSampler
+from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, RandCropImage, ResizeImage, plan_chain
 
 CHAIN: list[Transform] = [DecodeImage(), RandCropImage(size=(20, 20)), NormalizeImage()]

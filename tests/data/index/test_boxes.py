@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from ppcls.config.sections.dataset import CompCars
 from ppcls.data.images.header import DecodeError
+from ppcls.data.index.image_lists import CompCars
 from ppcls.data.index.protocol import Index
-from ppcls.data.index.read import read_index
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage
 from ppcls.errors import UserError
 
@@ -34,7 +33,7 @@ def read(folder: Path, box: str) -> Index:
         cls_label_path=str(folder / "list.txt"),
         transform_ops=CHAIN,
     )
-    return read_index(dataset, 3)
+    return dataset.read(3)
 
 
 def test_image_is_cropped_to_the_box_in_the_last_line(tmp_path: Path) -> None:
@@ -64,11 +63,9 @@ def test_missing_boxes_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="bbox_crop needs the folder of the bounding boxes"):
         CompCars(**settings, transform_ops=CHAIN, bbox_crop=True)
     with pytest.raises(UserError, match=r"nowhere: no such folder; set label_root"):
-        read_index(
-            CompCars(**settings, transform_ops=CHAIN, bbox_crop=True, label_root=str(tmp_path / "nowhere")), 3
+        CompCars(**settings, transform_ops=CHAIN, bbox_crop=True, label_root=str(tmp_path / "nowhere")).read(
+            3
         )
     (tmp_path / "label" / "78" / "a.txt").unlink()
     with pytest.raises(UserError, match=r"list\.txt, line 1: .*a\.txt: can't read the box"):
-        read_index(
-            CompCars(**settings, transform_ops=CHAIN, bbox_crop=True, label_root=str(tmp_path / "label")), 3
-        )
+        CompCars(**settings, transform_ops=CHAIN, bbox_crop=True, label_root=str(tmp_path / "label")).read(3)

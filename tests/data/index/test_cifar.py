@@ -15,8 +15,7 @@ from cifar_files import FOLDER, images, write_cifar, written_by_python_2
 
 from ppcls.config.base.errors import ConfigError
 from ppcls.config.load import load_config
-from ppcls.config.sections.dataset import Cifar10
-from ppcls.data.index.read import read_index
+from ppcls.data.index.cifar import Cifar10
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage
 from ppcls.errors import UserError
 
@@ -38,32 +37,32 @@ def packed(folder: Path) -> Path:
 def test_archive_and_folder_hold_the_same_images(folder: Path) -> None:
     pixels, labels = images(20, seed=5)
     for source in (folder, packed(folder)):
-        index = read_index(Cifar10(data_file=str(source), mode="test", transform_ops=CHAIN), 10)
+        index = Cifar10(data_file=str(source), mode="test", transform_ops=CHAIN).read(10)
         assert index.labels.tolist() == labels
         decoded = cv2.imdecode(np.frombuffer(index.read(3), np.uint8), cv2.IMREAD_COLOR)
         np.testing.assert_array_equal(decoded[:, :, ::-1], pixels[3].reshape(3, 32, 32).transpose(1, 2, 0))
-        assert len(read_index(Cifar10(data_file=str(source), transform_ops=CHAIN), 10)) == 100
+        assert len(Cifar10(data_file=str(source), transform_ops=CHAIN).read(10)) == 100
         assert index.where(3) == "image 3"
 
 
 def test_few_images_per_class_are_drawn_by_the_seed_and_repeated(folder: Path) -> None:
     few = {"data_file": str(folder), "sample_per_label": 2, "expand_labels": 3, "transform_ops": CHAIN}
-    index = read_index(Cifar10(**few), 10)
+    index = Cifar10(**few).read(10)
     assert np.bincount(index.labels).tolist() == [6] * 10
     chosen = [index.read(position) for position in range(20)]
     assert len(set(chosen)) == 20
     assert chosen == [index.read(position) for position in range(40, 60)]
-    again, other = (read_index(Cifar10(**few, sample_seed=seed), 10) for seed in (0, 1))
+    again, other = (Cifar10(**few, sample_seed=seed).read(10) for seed in (0, 1))
     assert [again.read(position) for position in range(20)] == chosen
     assert [other.read(position) for position in range(20)] != chosen
     with pytest.raises(UserError, match="class 0 has 10 images, but sample_per_label is 11"):
-        read_index(Cifar10(**{**few, "sample_per_label": 11}), 10)
+        Cifar10(**{**few, "sample_per_label": 11}).read(10)
 
 
 def test_files_that_are_no_cifar_are_named(folder: Path, tmp_path: Path) -> None:
     def reading(source: Path, text: str) -> None:
         with pytest.raises(UserError, match=text):
-            read_index(Cifar10(data_file=str(source), mode="test", transform_ops=CHAIN), 10)
+            Cifar10(data_file=str(source), mode="test", transform_ops=CHAIN).read(10)
 
     reading(tmp_path / "missing.tar.gz", r"missing\.tar\.gz: no such file; download")
     empty = tmp_path / "other.tar"
@@ -91,7 +90,7 @@ def test_code_in_a_file_is_not_run(folder: Path, tmp_path: Path) -> None:
         UserError,
         match="rejected: expected a dataset with only arrays, numbers and text, found a reference to",
     ):
-        read_index(Cifar10(data_file=str(folder), mode="test", transform_ops=CHAIN), 10)
+        Cifar10(data_file=str(folder), mode="test", transform_ops=CHAIN).read(10)
     assert not (tmp_path / "attacked").exists()
 
 

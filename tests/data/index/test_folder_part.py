@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ppcls.config.sections.dataset import ImageFolderDataset
 from ppcls.data.index.files import read_folder
 from ppcls.data.index.folders import (
-    describe_folders,
+    ImageFolderDataset,
     describe_imbalance,
-    describe_unclassified_images,
-    read_part,
 )
 from ppcls.errors import UserError
 
@@ -48,16 +46,16 @@ def test_parts_are_disjoint_and_stratified(
     tmp_path_factory: pytest.TempPathFactory, counts: list[int], share: float, seed: int
 ) -> None:
     root = fill(tmp_path_factory.mktemp("pics"), {f"c {k}": count for k, count in enumerate(counts)})
-    total = round(share * sum(counts) + 1e-9)
+    total = round(Fraction(str(share)) * sum(counts))
     fields = {"val_share": share, "split_seed": seed}
     if not 0 < total <= sum(counts) - len(counts):
         with pytest.raises(UserError, match=r"DataLoader.Train.dataset.val_share: .*expected"):
-            read_part(dataset(root, "val", **fields), len(counts))
+            dataset(root, "val", **fields).read(len(counts))
         return
-    whole = named(read_part(dataset(root, None), len(counts)))
-    train, val = (named(read_part(dataset(root, part, **fields), len(counts))) for part in ("train", "val"))
+    whole = named(dataset(root, None).read(len(counts)))
+    train, val = (named(dataset(root, part, **fields).read(len(counts))) for part in ("train", "val"))
     assert sorted(train + val) == sorted(whole)
-    assert len(val) == pytest.approx(total, abs=1)
+    assert len(val) == max(total, sum(count > 1 for count in counts))  # at least one per class
     for label, count in enumerate(counts):
         assert any(each == label for _, each in train)
         assert sum(each == label for _, each in val) <= share * count + 1
@@ -66,18 +64,18 @@ def test_parts_are_disjoint_and_stratified(
 def test_parts_do_not_depend_on_the_folder(tmp_path: Path) -> None:
     counts = {"a": 9, "b": 5}
     first, second = (fill(tmp_path / name, counts) for name in ("here", "there"))
-    assert named(read_part(dataset(first, "val"), 2)) == named(read_part(dataset(second, "val"), 2))
-    other = [named(read_part(dataset(first, "val", split_seed=seed), 2)) for seed in range(4)]
+    assert named(dataset(first, "val").read(2)) == named(dataset(second, "val").read(2))
+    other = [named(dataset(first, "val", split_seed=seed).read(2)) for seed in range(4)]
     assert len({tuple(each) for each in other}) > 1
 
 
 def test_parts_use_folders_train_and_val(tmp_path: Path) -> None:
     fill(tmp_path / "train", {"a": 3, "b": 2})
     fill(tmp_path / "val", {"a": 1, "b": 0})
-    assert len(read_part(dataset(tmp_path, "train"), 2)) == 5
-    assert named(read_part(dataset(tmp_path, "val"), 2)) == [(b"a/0.jpg", 0)]
-    line, unseen = describe_folders(
-        dataset(tmp_path, "train"), ("a", "b"), np.array([0, 0, 0, 1, 1]), np.array([0])
+    assert len(dataset(tmp_path, "train").read(2)) == 5
+    assert named(dataset(tmp_path, "val").read(2)) == [(b"a/0.jpg", 0)]
+    line, unseen = dataset(tmp_path, "train").describe_classes(
+        ("a", "b"), np.array([0, 0, 0, 1, 1]), np.array([0])
     )
     assert (
         line
@@ -89,38 +87,38 @@ def test_parts_use_folders_train_and_val(tmp_path: Path) -> None:
 def test_part_train_rejects_class_without_images(tmp_path: Path) -> None:
     fill(tmp_path, {"a": 4, "b": 0, "c": 4, "d": 0})
     with pytest.raises(UserError) as caught:
-        read_part(dataset(tmp_path, "train", extensions=(".jpg",)), 4)
+        dataset(tmp_path, "train", extensions=(".jpg",)).read(4)
     assert str(caught.value).startswith(
         f"{tmp_path}: no images in class folder b, d; expected files that end"
     )
-    assert len(read_part(dataset(tmp_path, None), 4)) == 8
+    assert len(dataset(tmp_path, None).read(4)) == 8
 
 
 def test_describe_folders_counts_images(tmp_path: Path) -> None:
     fill(tmp_path, {"a": 4, "b": 4})
     names = tuple(f"c{k}" for k in range(12))
-    (line,) = describe_folders(dataset(tmp_path, "train", val_share=0.25), names, np.arange(6), np.arange(12))
+    (line,) = dataset(tmp_path, "train", val_share=0.25).describe_classes(names, np.arange(6), np.arange(12))
     shown = ", ".join(names[:10])
     assert (
         line
         == f"{tmp_path}: 12 classes ({shown}, …); 6 training images, 12 validation images (val_share 0.25)"
     )
-    assert describe_folders(dataset(tmp_path, None), names, np.arange(12), None) == []
-    assert describe_folders(dataset(tmp_path, None), names, np.arange(1, 11), None) == [
+    assert dataset(tmp_path, None).describe_classes(names, np.arange(12), None) == []
+    assert dataset(tmp_path, None).describe_classes(names, np.arange(1, 11), None) == [
         f"{tmp_path}: classes without training images: c0, c11"
     ]
 
 
 def test_describe_unclassified_images_counts_files(tmp_path: Path) -> None:
     fill(tmp_path, {"a": 1, "b": 1, "looks like one.jpg": 1})
-    assert describe_unclassified_images(dataset(tmp_path, None)) == []
+    assert dataset(tmp_path, None).describe_ignored() == []
     (tmp_path / "2.JPG").touch()
     (tmp_path / "notes.txt").touch()
-    assert describe_unclassified_images(dataset(tmp_path, None)) == [
+    assert dataset(tmp_path, None).describe_ignored() == [
         f"{tmp_path}: ignored 1 image outside the class folders: 2.JPG"
     ]
     (tmp_path / "1.jpg").touch()
-    assert describe_unclassified_images(dataset(tmp_path, "train")) == [
+    assert dataset(tmp_path, "train").describe_ignored() == [
         f"{tmp_path}: ignored 2 images outside the class folders: 1.jpg, …"
     ]
 
@@ -130,7 +128,7 @@ def test_describe_unclassified_images_names_both_folders(tmp_path: Path) -> None
         fill(tmp_path / part, {"a": 1, "b": 1})
     for name in ("1.jpg", "val/1.jpg", "train/1.jpg"):
         (tmp_path / name).touch()
-    found = [line.partition(":")[0] for line in describe_unclassified_images(dataset(tmp_path, "val"))]
+    found = [line.partition(":")[0] for line in dataset(tmp_path, "val").describe_ignored()]
     assert found == [str(tmp_path), str(tmp_path / "val")]
 
 

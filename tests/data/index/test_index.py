@@ -11,19 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from ppcls.config.sections.dataset import (
-    Dataset,
-    DukeMTMC,
-    ImageFolderDataset,
-    ImageNetDataset,
-    Market1501,
-    VeriWild,
-)
+from ppcls.data.index.base import Dataset
 from ppcls.data.index.class_names import list_class_folders
 from ppcls.data.index.files import FileIndex, read_named_files
 from ppcls.data.index.files import read_list as read_list_file
+from ppcls.data.index.folders import ImageFolderDataset
+from ppcls.data.index.image_lists import ImageNetDataset, VeriWild
+from ppcls.data.index.persons import DukeMTMC, Market1501
 from ppcls.data.index.protocol import cameras_of
-from ppcls.data.index.read import read_index
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage
 from ppcls.errors import UserError
 
@@ -31,7 +26,7 @@ CHAIN = (DecodeImage(), ResizeImage(size=(8, 8)), NormalizeImage())
 
 
 def file_index(dataset: Dataset, class_num: int) -> FileIndex:
-    index = read_index(dataset, class_num)
+    index = dataset.read(class_num)
     assert isinstance(index, FileIndex)
     return index
 
@@ -157,21 +152,21 @@ def test_read_list_reports_missing_files(tmp_path: Path) -> None:
     listing = tmp_path / "list.txt"
     dataset = ImageNetDataset(image_root=str(tmp_path), cls_label_path=str(listing), transform_ops=CHAIN)
     with pytest.raises(UserError) as caught:
-        read_index(dataset, 10)
+        dataset.read(10)
     assert str(caught.value) == f"{listing}: no such list file; expected lines of 'path label'"
     listing.mkdir()
     with pytest.raises(UserError) as caught:
-        read_index(dataset, 10)
+        dataset.read(10)
     assert str(caught.value) == f"{listing}: can't read this list file: Is a directory"
     with pytest.raises(UserError) as caught:
-        read_index(dataset.model_copy(update={"image_root": str(tmp_path / "none")}), 10)
+        dataset.model_copy(update={"image_root": str(tmp_path / "none")}).read(10)
     assert (
         str(caught.value)
         == f"{tmp_path / 'none'}: no such folder; set image_root to the folder of the images"
     )
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="no such folder"):
-        read_index(dataset.model_copy(update={"image_root": str(tmp_path / "file")}), 10)
+        dataset.model_copy(update={"image_root": str(tmp_path / "file")}).read(10)
 
 
 NAMES = st.text(
@@ -336,7 +331,7 @@ def test_labels_with_gaps_are_renumbered(tmp_path: Path) -> None:
     dataset = ImageNetDataset(**paths, relabel=True, transform_ops=CHAIN)
     assert file_index(dataset, 2).labels.tolist() == [1, 0, 1]
     with pytest.raises(UserError, match=r"has 2 different labels, but Arch\.class_num is 1"):
-        read_index(dataset, 1)
+        dataset.read(1)
 
 
 def write_persons(folder: Path, *names: str) -> None:
@@ -351,7 +346,7 @@ def test_names_of_persons_hold_identity_and_camera(tmp_path: Path) -> None:
     write_persons(folder / "bounding_box_train", *names)
     write_persons(folder / "query", *names)
     training, query = (
-        read_index(Market1501(transform_ops=CHAIN, image_root=str(tmp_path), cls_label_path=part), count)
+        Market1501(transform_ops=CHAIN, image_root=str(tmp_path), cls_label_path=part).read(count)
         for part, count in (("bounding_box_train", 2), ("query", None))
     )
     assert training.labels.tolist() == [0, 1]
@@ -362,10 +357,10 @@ def test_names_of_persons_hold_identity_and_camera(tmp_path: Path) -> None:
         assert index.read(1)
     spec = Market1501(transform_ops=CHAIN, image_root=str(tmp_path), cls_label_path="query")
     with pytest.raises(UserError, match="2 identities with labels up to 7, but the head's class_num is 2"):
-        read_index(spec, 2)
+        spec.read(2)
     (folder / "empty").mkdir()
     with pytest.raises(UserError, match="no images with identities"):
-        read_index(spec.model_copy(update={"cls_label_path": "empty"}), None)
+        spec.model_copy(update={"cls_label_path": "empty"}).read(None)
 
 
 def test_third_column_of_veri_wild_is_the_camera(tmp_path: Path) -> None:
@@ -373,15 +368,15 @@ def test_third_column_of_veri_wild_is_the_camera(tmp_path: Path) -> None:
     listing = tmp_path / "list.txt"
     spec = VeriWild(transform_ops=CHAIN, image_root=str(tmp_path), cls_label_path=str(listing))
     listing.write_text("a.jpg 5 17\na.jpg 6 2\n")
-    index = read_index(spec, None)
+    index = spec.read(None)
     assert (index.labels.tolist(), cameras_of(index).tolist()) == ([5, 6], [17, 2])
     listing.write_text("a.jpg 5\na.jpg 6\n")
-    assert cameras_of(read_index(spec, None)) is None
+    assert cameras_of(spec.read(None)) is None
     listing.write_text("a.jpg 5 1\na.jpg 6\n")
     with pytest.raises(UserError, match=r"list.txt, line 2: expected a camera in all lines or in none"):
-        read_index(spec, None)
+        spec.read(None)
     plain = ImageNetDataset(transform_ops=CHAIN, image_root=str(tmp_path), cls_label_path=str(listing))
-    assert Path(read_index(plain, None).name(0)).name == "a.jpg 5", "other data sets accept blanks in paths"
+    assert Path(plain.read(None).name(0)).name == "a.jpg 5", "other data sets accept blanks in paths"
 
 
 @pytest.mark.hostile

@@ -10,16 +10,15 @@ import numpy as np
 import paddle
 import pytest
 
-from ppcls.config.sections.dataset import ImageNetDataset, MultiLabelDataset
-from ppcls.config.sections.transform import MixupOperator
+from ppcls.data.index.image_lists import ImageNetDataset, MultiLabelDataset
 from ppcls.data.index.protocol import Index, describe_index, positive_rates
-from ppcls.data.index.read import read_index
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
-from ppcls.data.loaders.mixing import Mix, MixedLoader, decide_mix, mix_labels
+from ppcls.data.loaders.mixing import MixedLoader, decide_mix, mix_labels
 from ppcls.data.loaders.paddle import PaddleLoader, PaddleSettings
+from ppcls.data.sampling.epoch_samplers import ShuffledSampler
 from ppcls.data.sampling.order import Cursor, Order
-from ppcls.data.sampling.sampler import ShuffledSampler
+from ppcls.data.transforms.batch import Mix, MixupOperator
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage, plan_chain
 from ppcls.dataset_tools.mean_std import compute_mean_std
 from ppcls.dataset_tools.stats import collect_stats
@@ -45,7 +44,7 @@ def read(folder: Path, content: str, class_num: int = 3, **options: Any) -> Inde
     dataset = MultiLabelDataset(
         image_root=str(folder), cls_label_path=str(listing), transform_ops=CHAIN, **options
     )
-    return read_index(dataset, class_num)
+    return dataset.read(class_num)
 
 
 @pytest.fixture
@@ -56,7 +55,7 @@ def index(photos: dict[str, Path], tmp_path: Path) -> Index:
     rows = (f"{name}\t{','.join(map(str, label))}" for name, label in zip(names, LABELS, strict=False))
     listing.write_text("\n".join(rows) + "\n")
     dataset = MultiLabelDataset(image_root=str(folder), cls_label_path=str(listing), transform_ops=CHAIN)
-    return read_index(dataset, 3)
+    return dataset.read(3)
 
 
 def test_multi_label_list_returns_rows_of_flags(tmp_path: Path) -> None:
@@ -94,7 +93,7 @@ def test_single_label_list_suggests_multi_label_dataset(tmp_path: Path) -> None:
     listing.write_text("a.jpg 0,1,1\n")
     dataset = ImageNetDataset(image_root=str(tmp_path), cls_label_path=str(listing), transform_ops=CHAIN)
     with pytest.raises(UserError, match="as label, got '0,1,1'; for several labels use MultiLabelDataset"):
-        read_index(dataset, 3)
+        dataset.read(3)
 
 
 @kinds

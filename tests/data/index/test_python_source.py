@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from ppcls.config.sections.dataset import PythonDataset
 from ppcls.data.index.protocol import Index
-from ppcls.data.index.python_source import register_source
-from ppcls.data.index.read import read_index
+from ppcls.data.index.python_source import PythonDataset, register_source
 from ppcls.data.transforms.numpy_ops import DecodeError
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage
 from ppcls.errors import UserError
@@ -42,7 +40,7 @@ def _registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def read(samples: Samples, class_num: int = 3) -> Index:
     register_source("mine", lambda: samples)
-    return read_index(PythonDataset(source="mine", transform_ops=CHAIN), class_num)
+    return PythonDataset(source="mine", transform_ops=CHAIN).read(class_num)
 
 
 @pytest.mark.parametrize("labels", [[2, 0], (2, 0), np.array([2, 0], np.uint8)], ids=type)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ppcls.config.sections.dataset import (
+from ppcls.data.index.protocol import Index
+from ppcls.data.index.records import (
     IndexedDataset,
     LMDBDataset,
     RecordDataset,
@@ -18,8 +19,6 @@ from ppcls.config.sections.dataset import (
     TFRecordDataset,
     WebDataset,
 )
-from ppcls.data.index.protocol import Index
-from ppcls.data.index.read import read_index
 from ppcls.data.records.lmdb import LMDBFormat
 from ppcls.data.records.recordio import RecordIOFormat
 from ppcls.data.records.shard import ImageRecord, RecordFormat, default_index_path
@@ -54,7 +53,7 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[type[RecordDat
 
 
 def read(dataset: type[RecordDataset], class_num: int = 8, **options: Any) -> Index:
-    return read_index(dataset(transform_ops=CHAIN, **options), class_num)
+    return dataset(transform_ops=CHAIN, **options).read(class_num)
 
 
 def test_record_index_concatenates_shards(

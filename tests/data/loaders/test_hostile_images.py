@@ -17,8 +17,8 @@ from ppcls.data.images.header import check_header
 from ppcls.data.images.jpeg import count_scans
 from ppcls.data.images.read_header import read_header
 from ppcls.data.index.files import FileIndex
+from ppcls.data.sampling.epoch_samplers import SequentialSampler
 from ppcls.data.sampling.order import Order
-from ppcls.data.sampling.sampler import SequentialSampler
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage, plan_chain
 
 pytestmark = pytest.mark.hostile

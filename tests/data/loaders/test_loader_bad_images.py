@@ -33,11 +33,11 @@ from ppcls.data.index.python_source import PythonIndex
 from ppcls.data.index.records import RecordIndex
 from ppcls.data.records.formats import FORMATS as CONTAINER_FORMATS
 from ppcls.data.records.shard import OpenFiles, default_index_path
-from ppcls.data.sampling.order import Order
-from ppcls.data.sampling.sampler import (
+from ppcls.data.sampling.epoch_samplers import (
     SequentialSampler,
     ShuffledSampler,
 )
+from ppcls.data.sampling.order import Order
 from ppcls.data.transforms.specs import (
     DecodeImage,
     NormalizeImage,

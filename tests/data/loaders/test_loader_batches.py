@@ -29,8 +29,7 @@ from loader_conformance import (
 
 from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.batch import Loader
-from ppcls.data.sampling.order import Cursor, Order
-from ppcls.data.sampling.sampler import (
+from ppcls.data.sampling.epoch_samplers import (
     BalancedClassSampler,
     IdentitySampler,
     RepeatedAugmentationSampler,
@@ -38,6 +37,7 @@ from ppcls.data.sampling.sampler import (
     ShuffledSampler,
     WeightedRandomSampler,
 )
+from ppcls.data.sampling.order import Cursor, Order
 from ppcls.data.transforms.specs import (
     Op,
 )

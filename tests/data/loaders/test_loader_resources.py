@@ -17,16 +17,16 @@ import pytest
 from loader_conformance import GREY_LEVELS, MAKERS, ORDER, TRAIN, Arrays, arrays, assert_equal, take
 from numpy.typing import NDArray
 
-from ppcls.config.sections.transform import Transform
 from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.loaders.paddle import PaddleLoader, PaddleSettings, exit_with_parent
-from ppcls.data.sampling.order import Cursor, Order
-from ppcls.data.sampling.sampler import (
+from ppcls.data.sampling.epoch_samplers import (
     SequentialSampler,
 )
+from ppcls.data.sampling.order import Cursor, Order
+from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.numpy_ops import apply
 from ppcls.data.transforms.specs import (
     Op,
@@ -109,7 +109,7 @@ def test_shared_memory_off_keeps_batches(index: Index) -> None:
     )
 
 
-class CollectGarbage(Transform):
+class CollectGarbage(Transform, abstract=True):
     """Collects garbage and keeps the image."""
 
 

@@ -13,31 +13,24 @@ import pytest
 from loader_conformance import FAST, MAKERS, Arrays, arrays, assert_equal, take
 from numpy.typing import NDArray
 
-from ppcls.config.sections.sampler import MultiScale
-from ppcls.config.sections.transform import (
+from ppcls.data.index.files import FileIndex
+from ppcls.data.loaders.batch import Loader
+from ppcls.data.loaders.mixing import MixedLoader, _partners, decide_mix, mix_images, mix_in_place, mix_labels
+from ppcls.data.loaders.paddle import PaddleLoader
+from ppcls.data.sampling.epoch_samplers import IdentitySampler, ShuffledSampler
+from ppcls.data.sampling.order import Cursor, Order
+from ppcls.data.sampling.sizes import MultiScale
+from ppcls.data.transforms.base import Layout
+from ppcls.data.transforms.batch import (
     BatchTransform,
     CutmixOperator,
-    Layout,
+    Mix,
     MixupOperator,
+    MixWindow,
     OpSampler,
     SampledCutmix,
     SampledMixup,
 )
-from ppcls.data.index.files import FileIndex
-from ppcls.data.loaders.batch import Loader
-from ppcls.data.loaders.mixing import (
-    Mix,
-    MixedLoader,
-    MixWindow,
-    _partners,
-    decide_mix,
-    mix_images,
-    mix_in_place,
-    mix_labels,
-)
-from ppcls.data.loaders.paddle import PaddleLoader
-from ppcls.data.sampling.order import Cursor, Order
-from ppcls.data.sampling.sampler import IdentitySampler, ShuffledSampler
 from ppcls.data.transforms.specs import (
     DecodeImage,
     NormalizeImage,

@@ -12,16 +12,17 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from ppcls.config.sections.transform import (
+from ppcls.data.loaders.mixing import decide_mix
+from ppcls.data.sampling.order import Cursor
+from ppcls.data.transforms.batch import (
     BatchTransform,
     CutmixOperator,
+    Mix,
     MixupOperator,
     OpSampler,
     SampledCutmix,
     SampledMixup,
 )
-from ppcls.data.loaders.mixing import Mix, decide_mix
-from ppcls.data.sampling.order import Cursor
 from ppcls.data.transforms.specs.rng import step_fractions
 
 STEPS = 2000
@@ -125,5 +126,5 @@ def test_probability_one_always_mixes() -> None:
 
 
 def test_unknown_batch_transform_raises() -> None:
-    with pytest.raises(NotImplementedError, match="batch mixing is not implemented for BatchTransform"):
+    with pytest.raises(NotImplementedError, match="BatchTransform does not define how to mix images"):
         decide_mix(BatchTransform(), 0, Cursor(), (8, 8))

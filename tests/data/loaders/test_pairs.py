@@ -13,12 +13,12 @@ from loader_conformance import FAST, MAKERS
 from numpy.typing import NDArray
 from PIL import Image
 
-from ppcls.config.sections.transform import Transform
 from ppcls.data.bad_images.lists import BadImageError
 from ppcls.data.loaders.paddle import PaddleLoader
 from ppcls.data.loaders.pairs import PairLoader, read_pairs
+from ppcls.data.sampling.epoch_samplers import ShuffledSampler
 from ppcls.data.sampling.order import Cursor, Order
-from ppcls.data.sampling.sampler import ShuffledSampler
+from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.specs import (
     DecodeImage,
     NormalizeImage,

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_input_size import CHAINS, MAKERS, index, take
 
-from ppcls.config.sections.sampler import EqualPixels, MultiScaleSampler
 from ppcls.data.index.files import FileIndex
-from ppcls.data.sampling.input_size import EqualPixelsOrder, size_at
+from ppcls.data.sampling.epoch_samplers import ShuffledSampler
+from ppcls.data.sampling.equal_pixels import EqualPixelsOrder
 from ppcls.data.sampling.order import Cursor
-from ppcls.data.sampling.sampler import ShuffledSampler
+from ppcls.data.sampling.samplers import MultiScaleSampler
+from ppcls.data.sampling.sizes import EqualPixels
 from ppcls.data.transforms.specs import plan_chain
 from ppcls.errors import UserError
 
@@ -54,7 +55,7 @@ def test_equal_pixels_epoch_has_each_sample_once_with_equal_weight(
         steps = [order.at(Cursor(epoch, number)) for order in orders]
         assert {len(step.indices) for step in steps} == {one.rows(number)}
         assert (
-            size_at(one.sizes, one.seed, Cursor(epoch, number)) == 1 + one.sizes.rows.index(one.rows(number))
+            one.sizes.size_at(one.seed, Cursor(epoch, number)) == 1 + one.sizes.rows.index(one.rows(number))
             or one.sizes.rows.count(one.rows(number)) > 1
         )
         for step in steps:
@@ -90,7 +91,7 @@ def test_loaders_return_equal_pixels_batches(kind: str, index: FileIndex) -> Non
     assert len({image.shape for _, image in batches}) == 3
     for number, (batch, image) in enumerate(batches):
         cursor = Cursor(number // len(order), number % len(order))
-        side, step = size_at(SIZES, 5, cursor), order.at(cursor)
+        side, step = SIZES.size_at(5, cursor), order.at(cursor)
         assert image.shape == (dict(zip(SIZES.sizes, SIZES.rows, strict=True))[side], 3, side, side)
         np.testing.assert_array_equal(batch.label.numpy(), index.labels[step.indices])
         assert batch.valid == step.valid

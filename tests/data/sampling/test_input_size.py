@@ -12,16 +12,15 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from ppcls.config.sections.sampler import InputSize, MultiScale, Progressive, check_sizes
-from ppcls.config.sections.transform import Transform
 from ppcls.data.index.files import FileIndex
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.loaders.paddle import PaddleLoader
-from ppcls.data.sampling.input_size import size_at
+from ppcls.data.sampling.epoch_samplers import ShuffledSampler
 from ppcls.data.sampling.order import Cursor, Order
-from ppcls.data.sampling.sampler import ShuffledSampler
+from ppcls.data.sampling.sizes import InputSize, MultiScale, Progressive, check_sizes
+from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.specs import (
     CropImage,
     DecodeImage,
@@ -83,7 +82,7 @@ def test_loaders_return_batches_of_the_drawn_size(
     batches = take(MAKERS[kind](index, order(), ops, sizes=sizes), epochs=4)
     cursor, seen = Cursor(), set()
     for image in batches:
-        side = size_at(sizes, 3, cursor)
+        side = sizes.size_at(3, cursor)
         assert image.shape == (4, 3, side, side)
         seen.add(side)
         cursor = cursor.next(3)
@@ -129,18 +128,18 @@ def test_resize_chain_at_its_size_changes_nothing(index: FileIndex) -> None:
 
 
 def test_multi_scale_sizes_are_uniform_and_last_every_steps() -> None:
-    drawn = [size_at(MANY, 0, Cursor(epoch, step)) for epoch in range(30) for step in range(100)]
+    drawn = [MANY.size_at(0, Cursor(epoch, step)) for epoch in range(30) for step in range(100)]
     counts = Counter(drawn)
     assert set(counts) == {16, 24, 40}
     assert all(abs(count - 1000) < 5 * 1000**0.5 for count in counts.values())
     stretches = MultiScale(sizes=(16, 24, 40), every=5)
     for first in range(0, 100, 5):
-        assert len({size_at(stretches, 0, Cursor(2, step)) for step in range(first, first + 5)}) == 1
-    assert drawn != [size_at(MANY, 1, Cursor(epoch, step)) for epoch in range(30) for step in range(100)]
+        assert len({stretches.size_at(0, Cursor(2, step)) for step in range(first, first + 5)}) == 1
+    assert drawn != [MANY.size_at(1, Cursor(epoch, step)) for epoch in range(30) for step in range(100)]
 
 
 def test_progressive_size_follows_the_epoch() -> None:
-    assert [size_at(GROWING, 0, Cursor(epoch, 7)) for epoch in range(5)] == [16, 24, 24, 40, 40]
+    assert [GROWING.size_at(0, Cursor(epoch, 7)) for epoch in range(5)] == [16, 24, 24, 40, 40]
 
 
 def test_resize_chain_changes_only_the_resizing_op() -> None:

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppcls.config.sections.sampler import DistributedBatchSampler
-from ppcls.data.sampling.order import Cursor, Order, StepSamples, count_repeats
-from ppcls.data.sampling.sampler import (
+from ppcls.data.sampling.epoch_samplers import (
     BalancedClassSampler,
     EpochSampler,
     RepeatedAugmentationSampler,
     SequentialSampler,
     ShuffledSampler,
 )
+from ppcls.data.sampling.order import Cursor, Order, StepSamples, count_repeats
+from ppcls.data.sampling.samplers import DistributedBatchSampler
 from ppcls.errors import UserError
 
 ONCE = st.one_of(

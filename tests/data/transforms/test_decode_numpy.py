@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from parity import plan
 from shared_pipeline import SharedPipeline, chain_branch
 
-from ppcls.config.sections.transform import check_chain
 from ppcls.data.bad_images.lists import BadImageError
 from ppcls.data.images.header import DecodeError
 from ppcls.data.images.npy import read_npy
 from ppcls.data.index.files import read_folder
 from ppcls.data.loaders.dali.headers import admit
+from ppcls.data.sampling.epoch_samplers import SequentialSampler
 from ppcls.data.sampling.order import Order
-from ppcls.data.sampling.sampler import SequentialSampler
+from ppcls.data.transforms.base import check_chain
 from ppcls.data.transforms.dali_ops import LoweringContext
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import (

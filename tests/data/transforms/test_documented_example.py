@@ -15,10 +15,10 @@ from pydantic import Field
 
 from ppcls.config.base.fields import Fraction
 from ppcls.config.load import validate
-from ppcls.config.sections.transform import ImageState, Transform
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.supported import check_dali, check_numpy
 from ppcls.data.transforms import dali_ops, numpy_ops
+from ppcls.data.transforms.base import ImageState, Transform
 from ppcls.data.transforms.specs import Op
 from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decide
 from ppcls.data.transforms.specs.fields import bernoulli, need_8_bit, need_hwc
@@ -43,6 +43,7 @@ def example() -> tuple[type[Transform], list[parity.Case]]:
     names = {**IMPORTED, "ALONE": cases, "__name__": "example"}
     exec(compile(CODE, "docs/data.md", "exec"), names)
     ((name, own),) = cases.items()
+    del TRANSFORMS._entries[name]  # the example registered itself
     return names[name], own
 
 

@@ -21,7 +21,7 @@ from parity import (
 )
 from shared_pipeline import SharedPipeline
 
-from ppcls.config.sections.transform import Transform
+from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.dali_ops import LoweringContext, lower_chain
 from ppcls.data.transforms.dali_ops.graph import nodes_between, operator_device, operator_name
 from ppcls.data.transforms.numpy_ops import run

@@ -13,7 +13,7 @@ from parity import alone_and_fused, plan
 from shared_pipeline import SharedPipeline, chain_branch, expected
 from zoo import tiff
 
-from ppcls.config.sections.transform import Transform
+from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.dali_ops import Device, LoweringContext
 from ppcls.data.transforms.specs import (
     CropImage,

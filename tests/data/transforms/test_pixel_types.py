@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from nvidia.dali import fn
 from shared_pipeline import GraphBranch, Images, SharedPipeline
 
-from ppcls.config.sections.transform import ImageState, Transform
+from ppcls.data.transforms.base import ImageState, Transform
 from ppcls.data.transforms.dali_ops import Device, LoweringContext, Node, lower
 from ppcls.data.transforms.numpy_ops import apply
 from ppcls.data.transforms.specs.blur import BlurImage

@@ -24,8 +24,7 @@ from ppcls.cli import export as export_cli
 from ppcls.config.compat import config_warnings
 from ppcls.config.load import validate
 from ppcls.config.schema import Config
-from ppcls.config.sections.dataset import FixedChain
-from ppcls.config.sections.transform import check_chain
+from ppcls.data.transforms.base import FixedChain, check_chain
 from ppcls.data.transforms.numpy_ops import Array, apply, run
 from ppcls.data.transforms.specs import ToCHWImage, plan_chain
 from ppcls.deploy.models.description import describe_model, read_description

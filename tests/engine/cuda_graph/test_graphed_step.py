@@ -15,8 +15,8 @@ from small_net import CLASSES, Flat, MemoryLoader, Net, assert_equal, content, m
 
 from ppcls.config.schema import Config
 from ppcls.data.loaders.batch import Batch
+from ppcls.data.sampling.epoch_samplers import ShuffledSampler
 from ppcls.data.sampling.order import Order
-from ppcls.data.sampling.sampler import ShuffledSampler
 from ppcls.engine.core.ema import Ema
 from ppcls.engine.core.gradients import ParameterGradients
 from ppcls.engine.core.hooks import NO_HOOKS, ProfileWindow, StepHooks

@@ -10,7 +10,6 @@ from small_net import MemoryLoader, Net, assert_equal, content, evaluate
 
 from ppcls.config.schema import Config
 from ppcls.data.build import build_loader
-from ppcls.data.index.read import read_index
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import plan_chain
 from ppcls.engine.core.precision import FP32
@@ -56,7 +55,7 @@ def test_counts_are_those_of_a_plain_loop(
     config = make_config(Global__use_dali=use_dali, DataLoader__Eval__sampler__batch_size=batch_size)
     split = config.DataLoader.Eval
     assert split is not None
-    index, ops = read_index(split.dataset, 4), plan_chain(split.dataset.transform_ops, "CHW")
+    index, ops = split.dataset.read(4), plan_chain(split.dataset.transform_ops, "CHW")
     images = [run(ops, index.read(i), np.zeros(0, np.float32)) for i in range(len(index))]
     loss, top1, top2 = plain(model, images, index.labels.tolist())
     assert 0 < top1 < top2 < 11  # the numbers tell something

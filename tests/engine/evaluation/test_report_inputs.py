@@ -8,7 +8,6 @@ import pytest
 from small_net import Net, make_state
 
 from ppcls.config.schema import Config
-from ppcls.data.index.read import read_index
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ToCHWImage
 from ppcls.data.transforms.specs.basic import DecodeNumpy
@@ -79,7 +78,7 @@ def test_evaluated_samples_are_read_while_they_can_be(make_config: Callable[...,
     config = make_config()
     split = config.DataLoader.Eval
     assert split is not None
-    index = read_index(split.dataset, 4)
+    index = split.dataset.read(4)
     pictures = ReportImages(config.DataLoader, config.Arch.data_format, index, ())
     found = pictures.evaluated(1)
     assert found is not None

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import fn, types
 
-from ppcls.config.sections.transform import Transform
 from ppcls.data.images.decode import decode
 from ppcls.data.images.header import MAX_SCANS, check_header, check_pixel_count, check_size
 from ppcls.data.images.jpeg import MIN_SCAN_BYTES, count_scans
 from ppcls.data.images.npy import read_npy_header
 from ppcls.data.images.read_header import read_header
+from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.specs.basic import DecodeImage, DecodeNumpy
 
 _JPEG_BEGIN = np.array([0xFF, 0xD8], np.uint8)

@@ -20,7 +20,6 @@ from nvidia.dali import Pipeline, fn
 from nvidia.dali.backend import ReleaseUnusedMemory  # type: ignore[attr-defined]
 from nvidia.dali.plugin.paddle import DALIGenericIterator
 
-from ppcls.config.sections.sampler import InputSize
 from ppcls.data.bad_images.lists import bad_image_error, to_bad_images
 from ppcls.data.bad_images.quarantine import Quarantine
 from ppcls.data.bad_images.search import bisect_bad_images, find_undecodable, is_image_error
@@ -31,9 +30,9 @@ from ppcls.data.loaders.batch import Batch
 from ppcls.data.loaders.dali.pipes import PipeUnblocker
 from ppcls.data.loaders.dali.reader import EncodedBatch, Reader, build_reader, shut_down
 from ppcls.data.loaders.dali.settings import DaliSettings
-from ppcls.data.sampling.input_size import size_at
+from ppcls.data.sampling.epoch_samplers import ListSampler
 from ppcls.data.sampling.order import BatchOrder, Cursor, Order
-from ppcls.data.sampling.sampler import ListSampler
+from ppcls.data.sampling.sizes import InputSize
 from ppcls.data.transforms.dali_ops import LoweringContext, Node, lower_chain
 from ppcls.data.transforms.specs import Op, count_draws
 from ppcls.data.transforms.specs.chain import decide_chain
@@ -168,7 +167,7 @@ class PipelineInput:
         draws = uniforms(self._order.seed, batch.cursor.epoch, indices, self._draws, batch.step.repeats)
         ops = self._ops
         if self._sizes is not None:
-            ops = resize_chain(ops, size_at(self._sizes, self._order.seed, batch.cursor))
+            ops = resize_chain(ops, self._sizes.size_at(self._order.seed, batch.cursor))
         decisions = decide_chain(ops, draws, batch.sides)
         return [self._index.labels[indices], *chain.from_iterable(decisions)]
 

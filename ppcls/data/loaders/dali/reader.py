@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn
 from nvidia.dali.backend import TensorCPU, TensorListCPU
 
-from ppcls.config.sections.transform import Transform
 from ppcls.data.images.header import DecodeError
 from ppcls.data.index.files import FileIndex
 from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.dali.headers import Node, admit, peek
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.sampling.order import BatchOrder, Cursor, StepSamples
+from ppcls.data.transforms.base import Transform
 from ppcls.errors import UserError
 
 _PREFETCH = 2  # batches

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ppcls.config.sections.loader import Dali
+from ppcls.data.loaders.section import Dali
 from ppcls.data.transforms.specs import Op
 from ppcls.data.transforms.specs.fuse import fuse
 from ppcls.runtime.start import Runtime

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn
 
-from ppcls.config.sections.transform import Transform
+from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.numpy_ops.chain import apply
 from ppcls.data.transforms.specs.chain import Op
 from ppcls.data.transforms.specs.decisions import count_decisions

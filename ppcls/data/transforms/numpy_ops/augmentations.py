@@ -5,7 +5,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
-from ppcls.config.sections.transform import CustomTransform
+from ppcls.data.transforms.base import CustomTransform
 from ppcls.data.transforms.numpy_ops.chain import Array, apply, crop
 from ppcls.data.transforms.specs.blur import BlurImage
 from ppcls.data.transforms.specs.decisions import Decisions

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.config.sections.transform import Transform
 from ppcls.data.images.header import DecodeError as DecodeError
+from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.specs.basic import DecodeImage
 from ppcls.data.transforms.specs.decisions import Decisions, decide
 

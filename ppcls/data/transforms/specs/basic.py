@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 
 from ppcls.config.base.fields import Bound, Count, Fraction, Number, Side
-from ppcls.config.sections.transform import Dtype, ImageState, Transform
+from ppcls.data.transforms.base import Dtype, ImageState, Transform
 from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decide, fixed_sides, sides_after
 from ppcls.data.transforms.specs.fields import (
     Size,
@@ -83,7 +83,7 @@ def decide_array_shape(spec: DecodeNumpy, draws: Draws, sides: Sides) -> Decisio
     return (np.column_stack([sides, np.full(len(sides), spec.channels)]).astype(np.int32),)
 
 
-class _ResamplingTransform(Transform):
+class _ResamplingTransform(Transform, abstract=True):
     """Base class of transforms that resize images."""
 
     interpolation: Interpolation = "bilinear"

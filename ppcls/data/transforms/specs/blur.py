@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.config.base.fields import Bound, Fraction
-from ppcls.config.sections.transform import ImageState, Transform
+from ppcls.data.transforms.base import ImageState, Transform
 from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decide, drawn_labels
 from ppcls.data.transforms.specs.fields import bernoulli, need_hwc, need_not_float16
 

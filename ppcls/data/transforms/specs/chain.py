@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from ppcls.config.sections.transform import Layout, Transform
+from ppcls.data.transforms.base import Layout, Transform
 from ppcls.data.transforms.specs.basic import (
     CropImage,
     DecodeImage,

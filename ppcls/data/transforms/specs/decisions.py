@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.config.sections.transform import CustomTransform, Transform
+from ppcls.data.transforms.base import CustomTransform, Transform
 
 Sides = NDArray[np.int64]  # [N, 2] heights and widths
 Draws = NDArray[np.float32]  # [N, spec.draws] uniform in [0, 1)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
 
 from ppcls.config.base.fields import Count, Fraction, Index, NonNegative, Positive
-from ppcls.config.sections.transform import ImageState, Transform
+from ppcls.data.transforms.base import ImageState, Transform
 from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decide
 from ppcls.data.transforms.specs.fields import (
     Fill,

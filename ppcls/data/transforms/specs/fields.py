@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator
 
 from ppcls.config.base.fields import MAX_SIDE, Number, expected, read_number
-from ppcls.config.sections.transform import ImageState
+
+if TYPE_CHECKING:  # only for annotations
+    from ppcls.data.transforms.base import ImageState
 
 _LARGEST = {"uint8": 255, "uint16": 65535}
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ppcls.config.sections.transform import ImageState, Transform
+from ppcls.data.transforms.base import ImageState, Transform
 from ppcls.data.transforms.specs.basic import (
     CropImage,
     DecodeImage,
@@ -31,7 +31,7 @@ from ppcls.data.transforms.specs.decisions import (
 )
 
 
-class FusedTransform(Transform):
+class FusedTransform(Transform, abstract=True):
     """Base class of transforms that combine several neighbouring transforms of a chain.
 
     The parts use consecutive random numbers, in the order of the parts.
@@ -77,7 +77,7 @@ def sides_after_parts(spec: FusedTransform, sides: Sides, decisions: Decisions) 
     return sides
 
 
-class DecodeRandCrop(FusedTransform):
+class DecodeRandCrop(FusedTransform, abstract=True):
     """Decodes only the window of a random crop, and resizes it."""
 
     decode: DecodeImage
@@ -88,7 +88,7 @@ class DecodeRandCrop(FusedTransform):
         return self.model_copy(update={"crop": self.crop.resized(size)})
 
 
-class DecodeCropFlipNormalize(DecodeRandCrop):
+class DecodeCropFlipNormalize(DecodeRandCrop, abstract=True):
     """Decodes the window of a random crop, and flips and normalizes each colour plane of the window."""
 
     flip: RandFlipImage
@@ -96,7 +96,7 @@ class DecodeCropFlipNormalize(DecodeRandCrop):
     to_chw: ToCHWImage
 
 
-class CropFlipNormalize(FusedTransform):
+class CropFlipNormalize(FusedTransform, abstract=True):
     """Crops the centre, flips, normalizes and transposes in one pass over the pixels."""
 
     crop: CropImage | None = None
@@ -166,7 +166,7 @@ def _positions(ops: Sequence[Op]) -> tuple[int, ...]:
     return tuple(position for op in ops for position in op.positions)
 
 
-class VariableSize(Transform):
+class VariableSize(Transform, abstract=True):
     """A transform that resizes images to a size that changes from step to step."""
 
     part: Any

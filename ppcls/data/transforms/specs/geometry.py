@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator
 
 from ppcls.config.base.fields import Fraction, Number, expected
-from ppcls.config.sections.transform import ImageState, Transform
+from ppcls.data.transforms.base import ImageState, Transform
 from ppcls.data.transforms.specs.decisions import (
     Decisions,
     Draws,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 
 from ppcls.config.base.fields import Bound, Count, Fraction, NonNegative, Positive
-from ppcls.config.sections.transform import ImageState, Transform
+from ppcls.data.transforms.base import ImageState, Transform
 from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decide
 from ppcls.data.transforms.specs.fields import (
     AroundOne,
@@ -39,7 +39,7 @@ Factors = Annotated[tuple[NonNegative, NonNegative], AroundOne]
 Turn = Annotated[float, Bound(ge=-0.5, le=0.5)]
 
 
-class ColorMap(Transform):
+class ColorMap(Transform, abstract=True):
     """Base class of transforms that apply one affine map to the colours of all pixels of an image."""
 
     def after(self, state: ImageState) -> ImageState:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, model_validator
 
 from ppcls.config.base.fields import Bound, Count, Fraction, Index
-from ppcls.config.sections.transform import ImageState, Transform
+from ppcls.data.transforms.base import ImageState, Transform
 from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decide
 from ppcls.data.transforms.specs.fields import need_rgb
 from ppcls.data.transforms.specs.policy_tables import (
@@ -66,7 +66,7 @@ class SearchSpace(NamedTuple):
     bins: int
 
 
-class Policy(Transform):
+class Policy(Transform, abstract=True):
     """Base class of policies, which change 8-bit RGB images of any size and do not change the size.
 
     The decisions of a policy are three arrays, [N, stages] int32. The first one has the positions of the

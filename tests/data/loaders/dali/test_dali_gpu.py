@@ -8,12 +8,12 @@ import numpy as np
 import paddle
 import pytest
 
-from ppcls.config.sections.transform import Transform
 from ppcls.data.index.files import FileIndex
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
+from ppcls.data.sampling.epoch_samplers import ShuffledSampler
 from ppcls.data.sampling.order import Order
-from ppcls.data.sampling.sampler import ShuffledSampler
+from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, RandCropImage, plan_chain
 
 CHAIN: tuple[Transform, ...] = (DecodeImage(), RandCropImage(size=(160, 160)), NormalizeImage())

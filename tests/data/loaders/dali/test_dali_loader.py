@@ -16,8 +16,8 @@ from ppcls.data.index.files import FileIndex
 from ppcls.data.loaders.dali import loader as dali_loader
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
+from ppcls.data.sampling.epoch_samplers import SequentialSampler
 from ppcls.data.sampling.order import Order
-from ppcls.data.sampling.sampler import SequentialSampler
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage, plan_chain
 from ppcls.runtime.host_memory import share_array
 

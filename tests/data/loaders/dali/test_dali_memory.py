@@ -9,12 +9,12 @@ import numpy as np
 import paddle
 import pytest
 
-from ppcls.config.sections.transform import Transform
 from ppcls.data.index.files import FileIndex
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
+from ppcls.data.sampling.epoch_samplers import SequentialSampler, ShuffledSampler
 from ppcls.data.sampling.order import Order
-from ppcls.data.sampling.sampler import SequentialSampler, ShuffledSampler
+from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, RandCropImage, ResizeImage, plan_chain
 from ppcls.runtime.hardware import find_card
 

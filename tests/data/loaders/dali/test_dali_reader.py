@@ -14,8 +14,8 @@ from ppcls.data.index.files import FileIndex
 from ppcls.data.index.python_source import PythonIndex
 from ppcls.data.loaders.dali.reader import CacheReader, FileReader, MemoryReader, Reader, build_reader
 from ppcls.data.loaders.dali.settings import DaliSettings
+from ppcls.data.sampling.epoch_samplers import SequentialSampler, ShuffledSampler
 from ppcls.data.sampling.order import Cursor, Order
-from ppcls.data.sampling.sampler import SequentialSampler, ShuffledSampler
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import DecodeImage, plan_chain
 from ppcls.errors import UserError

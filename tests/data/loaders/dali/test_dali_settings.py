@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pytest
 from pydantic import ValidationError
 
-from ppcls.config.sections.loader import Dali
 from ppcls.data.loaders.dali.settings import DaliSettings, resolve_dali_settings
+from ppcls.data.loaders.section import Dali
 from ppcls.runtime.start import Runtime
 
 CPU = Runtime(cores=3)

@@ -6,8 +6,7 @@ import pytest
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from ppcls.config.sections.dataset import Chain
-from ppcls.config.sections.transform import ChainError, ImageState, Transform, check_chain
+from ppcls.data.transforms.base import Chain, ChainError, ImageState, Transform, check_chain
 from ppcls.data.transforms.specs import (
     CropImage,
     DecodeImage,

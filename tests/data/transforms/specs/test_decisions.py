@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppcls.config.sections.transform import Transform
+from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.numpy_ops import decide_and_apply
 from ppcls.data.transforms.specs import (
     CropImage,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ppcls.config.sections.transform import Layout, Transform, check_chain
+from ppcls.data.transforms.base import Layout, Transform, check_chain
 from ppcls.data.transforms.specs import (
     CropImage,
     DecodeImage,

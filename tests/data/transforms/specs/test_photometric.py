@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from ppcls.config.sections.transform import ImageState, Transform
+from ppcls.data.transforms.base import ImageState, Transform
 from ppcls.data.transforms.numpy_ops import apply, decide_and_apply
 from ppcls.data.transforms.specs.decisions import decide
 from ppcls.data.transforms.specs.photometric import ColorJitter, GaussianBlur, PCALighting, RandomGrayscale

@@ -23,15 +23,15 @@ from pydantic import ValidationError
 from shared_pipeline import GraphBranch, Images, SharedPipeline
 from skimage import data
 
-from ppcls.config.sections.dataset import ImageFolderDataset, ImageNetDataset
-from ppcls.config.sections.transform import ImageState
+from ppcls.data.index.folders import ImageFolderDataset
+from ppcls.data.index.image_lists import ImageNetDataset
 from ppcls.data.index.protocol import Index
-from ppcls.data.index.read import read_index
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.loaders.paddle import PaddleLoader
+from ppcls.data.sampling.epoch_samplers import SequentialSampler, ShuffledSampler
 from ppcls.data.sampling.order import Cursor, Order
-from ppcls.data.sampling.sampler import SequentialSampler, ShuffledSampler
+from ppcls.data.transforms.base import ImageState
 from ppcls.data.transforms.dali_ops import Device, LoweringContext, Node, lower
 from ppcls.data.transforms.dali_ops.graph import nodes_between, operator_device
 from ppcls.data.transforms.dali_ops.policies import dali_suite
@@ -519,7 +519,7 @@ def index(photos: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
     root = str(next(iter(photos.values())).parent)
     specs = tuple(op.spec for op in planned(RandAugment()))
     dataset = ImageNetDataset(image_root=root, cls_label_path=str(listing), transform_ops=specs)
-    return read_index(dataset, 1)
+    return dataset.read(1)
 
 
 def epoch_of(loader: Any) -> NDArray[np.float32]:

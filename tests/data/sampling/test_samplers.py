@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ppcls.config.sections.sampler import MultiScaleSampler, WeightedSampler
-from ppcls.config.sections.sampler import SamplerSpec as Spec
 from ppcls.data.index.files import FileIndex
-from ppcls.data.sampling.build import build_sampler, read_weights
-from ppcls.data.sampling.sampler import (
+from ppcls.data.sampling.base import Sampler as Spec
+from ppcls.data.sampling.epoch_samplers import (
     BalancedClassSampler,
     EpochSampler,
     IdentitySampler,
@@ -21,6 +19,8 @@ from ppcls.data.sampling.sampler import (
     ShuffledSampler,
     WeightedRandomSampler,
 )
+from ppcls.data.sampling.samplers import MultiScaleSampler, WeightedSampler
+from ppcls.data.sampling.weights import read_weights
 from ppcls.errors import UserError
 from ppcls.registry import SAMPLERS
 
@@ -49,7 +49,7 @@ EXPECTED: dict[str, list[tuple[dict[str, Any], EpochSampler]]] = {
 def test_build_sampler_returns_the_named_sampler(name: str) -> None:
     for options, expected in EXPECTED[name]:
         spec: Spec = SAMPLERS[name](batch_size=8, **options)
-        found = build_sampler(spec, INDEX, world=2)
+        found = spec.build(INDEX, world=2)
         assert type(found) is type(expected)
         assert len(found) == len(expected)
         assert found.describe() == expected.describe()
@@ -60,17 +60,17 @@ def test_build_sampler_returns_the_named_sampler(name: str) -> None:
 def test_built_sampler_ignores_the_number_of_ranks(name: str) -> None:
     for options, _ in EXPECTED[name]:
         one, four = (
-            build_sampler(SAMPLERS[name](batch_size=batch, **options), INDEX, world)
+            SAMPLERS[name](batch_size=batch, **options).build(INDEX, world)
             for batch, world in ((16, 1), (4, 4))
         )
         np.testing.assert_array_equal(one.epoch(3, 1), four.epoch(3, 1))
         assert one.describe() == four.describe()
-        spread = build_sampler(SAMPLERS[name](global_batch_size=16, **options), INDEX, 3)
+        spread = SAMPLERS[name](global_batch_size=16, **options).build(INDEX, 3)
         np.testing.assert_array_equal(spread.epoch(3, 1), one.epoch(3, 1))
 
 
 def test_multi_scale_sampler_has_each_sample_once() -> None:
-    found = build_sampler(MultiScaleSampler(scales=(32, 64), first_bs=8), INDEX, world=2)
+    found = MultiScaleSampler(scales=(32, 64), first_bs=8).build(INDEX, world=2)
     np.testing.assert_array_equal(found.epoch(3, 1), ShuffledSampler(30).epoch(3, 1))
 
 
@@ -81,14 +81,14 @@ def test_all_registered_samplers_are_tested() -> None:
 def test_build_sampler_reads_weights_file(tmp_path: Path) -> None:
     file = tmp_path / "weights.txt"
     file.write_text("\n".join(map(str, range(30))))
-    found = build_sampler(WeightedSampler(batch_size=8, weights_file=str(file)), INDEX, 1)
+    found = WeightedSampler(batch_size=8, weights_file=str(file)).build(INDEX, 1)
     np.testing.assert_array_equal(found.epoch(0, 0), WeightedRandomSampler(np.arange(30.0), 30).epoch(0, 0))
 
 
 def test_build_sampler_rejects_weights_without_samples() -> None:
     spec = WeightedSampler(batch_size=8, class_weights=(0,) * 6 + (1,))
     with pytest.raises(UserError) as caught:
-        build_sampler(spec, INDEX, 1)
+        spec.build(INDEX, 1)
     assert str(caught.value) == (
         "list.txt: the classes of all samples have weight 0; "
         "increase DataLoader.Train.sampler.class_weights for a class that has samples"
@@ -97,10 +97,10 @@ def test_build_sampler_rejects_weights_without_samples() -> None:
 
 def test_build_sampler_rejects_too_few_identities() -> None:
     spec = SAMPLERS["PKSampler"](batch_size=8, sample_per_id=2)
-    assert len(build_sampler(spec, INDEX, 1)) == 30
+    assert len(spec.build(INDEX, 1)) == 30
     needed = r"PKSampler needs 8 .*batch_size 8 / sample_per_id 2 x 2 processes"
     with pytest.raises(UserError, match=rf"6 identities, but {needed}.*decrease .*sampler\.batch_size"):
-        build_sampler(spec, INDEX, 2)
+        spec.build(INDEX, 2)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
-"""Base class of transforms, check of a chain of transforms, and transforms of batches.
+"""Base class of transforms of single images, and the check of a chain of transforms.
 
-The transforms of single images are in ``ppcls.data.transforms.specs``. Each transform computes the properties
-of an image after it from the properties before it. A chain can therefore be checked before an image is read.
+The transforms are in ``ppcls.data.transforms.specs``. Each transform computes the properties of an image
+after it from the properties before it. A chain can therefore be checked before an image is read.
 """
 
 from __future__ import annotations
@@ -10,90 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, model_validator
-from typing_extensions import Self
+from pydantic import AfterValidator, ValidationError
 
-from ppcls.config.base.fields import Fraction, Keyed, Positive, Section, Spec
-from ppcls.registry import BATCH_TRANSFORMS
+from ppcls.config.base.component import Component
+from ppcls.config.base.fields import Keyed, error_at, problem
+from ppcls.registry import TRANSFORMS
 
 if TYPE_CHECKING:  # --help and --print-config must not wait for NumPy
     from numpy.typing import NDArray
-
-
-class BatchTransform(Spec):
-    """Base class of transforms that mix each image of a batch, and its label, with the next image."""
-
-
-class _Mixup(Section):
-    """Keys of Mixup, as a transform of its own and in OpSampler."""
-
-    alpha: Positive = 1.0
-    """Parameter of the distribution Beta(alpha, alpha), from which the weight of the image is drawn for each
-    batch."""
-
-
-class _Cutmix(Section):
-    """Keys of CutMix, as a transform of its own and in OpSampler."""
-
-    alpha: Positive = 1.0
-    """Parameter of the distribution Beta(alpha, alpha), from which the share of the image outside the window
-    is drawn for each batch."""
-
-
-class MixupOperator(_Mixup, BatchTransform):
-    """Mixup: adds each image and its neighbour, and their labels, with random weights (Zhang et al. 2018)."""
-
-
-class CutmixOperator(_Cutmix, BatchTransform):
-    """CutMix (Yun et al. 2019): copies a random window of the next image into each image.
-
-    The labels of both images are added, weighted by the areas that the images occupy.
-    """
-
-
-class SampledMixup(_Mixup):
-    """Keys of Mixup in OpSampler."""
-
-    prob: Fraction
-    """Probability, 0 to 1, that Mixup is applied to a batch."""
-
-
-class SampledCutmix(_Cutmix):
-    """Keys of CutMix in OpSampler."""
-
-    prob: Fraction
-    """Probability, 0 to 1, that CutMix is applied to a batch."""
-
-
-class OpSampler(BatchTransform):
-    """Chooses Mixup, CutMix or neither for each batch, at random."""
-
-    MixupOperator: SampledMixup = SampledMixup(prob=0.0)
-    """Settings of Mixup. By default, it is not applied."""
-    CutmixOperator: SampledCutmix = SampledCutmix(prob=0.0)
-    """Settings of CutMix. By default, it is not applied."""
-
-    @model_validator(mode="after")
-    def _check_shares(self) -> Self:
-        total = self.MixupOperator.prob + self.CutmixOperator.prob
-        if not 0 < total <= 1 + 1e-9:
-            raise ValueError(f"expected the sum of prob to be > 0 and <= 1, got {total:.12g}")
-        return self
-
-
-def _check_one(specs: tuple[BatchTransform, ...]) -> tuple[BatchTransform, ...]:
-    if len(specs) > 1:
-        raise ValueError(
-            f"expected at most one batch transform, got {', '.join(spec.kind for spec in specs)}; "
-            "use OpSampler to choose between them at random"
-        )
-    return specs
-
-
-BatchTransforms = Annotated[
-    tuple[Annotated[BatchTransform, Keyed(BATCH_TRANSFORMS)], ...], AfterValidator(_check_one)
-]
-
 
 Layout = Literal["HWC", "CHW"]
 Dtype = Literal["uint8", "uint16", "float32", "float16"]
@@ -142,7 +66,7 @@ class ChainError(ValueError):
         self.position = position
 
 
-class Transform(Spec):
+class Transform(Component, registry=TRANSFORMS):
     """Base class of transforms of single images.
 
     Attributes:
@@ -171,7 +95,7 @@ class Transform(Spec):
         return None
 
 
-class CustomTransform(Transform):
+class CustomTransform(Transform, abstract=True):
     """Base class of users' transforms of single images, for paddle.io (``Global.use_dali: False``).
 
     A subclass overrides ``apply``. It sets ``draws`` if it needs random numbers, and also overrides ``after``
@@ -216,3 +140,27 @@ def check_chain(specs: Sequence[Transform]) -> ImageState:
             None, "images of different sizes can't form a batch; add CropImage or ResizeImage(size)"
         )
     return state
+
+
+def _check_transforms(specs: tuple[Transform, ...]) -> tuple[Transform, ...]:
+    try:
+        check_chain(specs)
+    except ChainError as error:
+        place = () if error.position is None else (error.position, specs[error.position].kind)
+        raise error_at(str(error), *place) from None
+    return specs
+
+
+def _check_not_random(specs: tuple[Transform, ...]) -> tuple[Transform, ...]:
+    random = [
+        problem("is random, but prediction is deterministic; remove it", position, spec.kind)
+        for position, spec in enumerate(specs)
+        if spec.draws
+    ]
+    if random:
+        raise ValidationError.from_exception_data("chain", random)
+    return specs
+
+
+Chain = Annotated[tuple[Annotated[Transform, Keyed(TRANSFORMS)], ...], AfterValidator(_check_transforms)]
+FixedChain = Annotated[Chain, AfterValidator(_check_not_random)]

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppcls.data.sampling.order import Cursor, Order
-from ppcls.data.sampling.sampler import (
+from ppcls.data.sampling.epoch_samplers import (
     BalancedClassSampler,
     EpochSampler,
     IdentitySampler,
@@ -21,6 +20,7 @@ from ppcls.data.sampling.sampler import (
     ShuffledSampler,
     WeightedRandomSampler,
 )
+from ppcls.data.sampling.order import Cursor, Order
 
 SEEDS = st.integers(0, 9)
 EPOCHS = st.integers(0, 9)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from quickstart import problems, read
 
-from ppcls.config.sections.transform import MixupOperator, OpSampler, SampledMixup
+from ppcls.data.transforms.batch import MixupOperator, OpSampler, SampledMixup
 
 KEY = "DataLoader.Train.dataset.batch_transform_ops"
 

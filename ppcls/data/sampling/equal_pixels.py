@@ -1,45 +1,13 @@
-"""Determines the input size of each step if the size changes during training."""
+"""Forms batches with fewer images the larger the images are."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, singledispatch
+from functools import cached_property
 from typing import Any
 
-from ppcls.config.sections.sampler import EqualPixels, InputSize, MultiScale, Progressive
 from ppcls.data.sampling.order import Cursor, Order
-from ppcls.data.transforms.specs.rng import Purpose, step_fractions
-
-
-@singledispatch
-def size_at(spec: InputSize, seed: int, cursor: Cursor) -> int:
-    """Returns the side of the images in pixels at the step of ``cursor``."""
-    raise NotImplementedError(f"size_at has no implementation for {spec.kind}")
-
-
-@size_at.register
-def draw_multi_scale_size(spec: MultiScale, seed: int, cursor: Cursor) -> int:
-    """Draws a new size after every ``spec.every`` steps, and returns the size of the step."""
-    (drawn,) = step_fractions(seed, cursor.epoch, cursor.step // spec.every, 1, Purpose.SIZE)
-    return spec.sizes[int(drawn * len(spec.sizes))]
-
-
-@size_at.register
-def find_progressive_size(spec: Progressive, seed: int, cursor: Cursor) -> int:
-    """Returns the size for the epoch of ``cursor``."""
-    return spec.sizes[sum(cursor.epoch >= first for first in spec.epochs) - 1]
-
-
-@size_at.register
-def draw_equal_pixels_size(spec: EqualPixels, seed: int, cursor: Cursor) -> int:
-    """Draws the size of a step. It is the same in all epochs."""
-    return spec.sizes[draw_size_index(spec, seed, cursor.step)]
-
-
-def draw_size_index(spec: EqualPixels, seed: int, step: int) -> int:
-    """Returns the index in ``spec.sizes`` of the size of a step. It is the same in all epochs."""
-    (drawn,) = step_fractions(seed, 0, step, 1, Purpose.SIZE)
-    return int(drawn * len(spec.sizes))
+from ppcls.data.sampling.sizes import EqualPixels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +42,7 @@ class EqualPixelsOrder(Order):
 
     def rows(self, step: int) -> int:
         """Returns the number of rows of a step on this rank, including padding."""
-        return self.sizes.rows[draw_size_index(self.sizes, self.seed, step)]
+        return self.sizes.rows[self.sizes.index_at(self.seed, step)]
 
     def state_dict(self, cursor: Cursor) -> dict[str, Any]:
         """Returns ``cursor`` and all settings that its meaning depends on, including sizes and ranks."""

@@ -1,90 +1,24 @@
-"""The section ``DataLoader``: data sets, batches, and settings of paddle.io and DALI."""
+"""The section ``DataLoader``: data sets, their samplers and their loaders."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, ValidationInfo, field_validator, model_validator
+from pydantic import ValidationInfo, field_validator, model_validator
 from typing_extensions import Self
 
-from ppcls.config.base.fields import Bound, Count, Fraction, Index, Section, Tagged, Workers, error_at
-from ppcls.config.sections.dataset import Chain, Dataset
-from ppcls.config.sections.sampler import DistributedBatchSampler, InputSize, SamplerSpec, check_sizes
-from ppcls.config.sections.transform import check_chain
+from ppcls.config.base.fields import Section, Tagged, error_at
+from ppcls.data.index.base import Dataset
+from ppcls.data.loaders.section import LoaderSettings
+from ppcls.data.sampling.base import Sampler
+from ppcls.data.sampling.sizes import InputSize, check_sizes
+from ppcls.data.transforms.base import Chain, check_chain
 from ppcls.errors import UserError
 from ppcls.registry import DATASETS, INPUT_SIZES, SAMPLERS
 
+_SAMPLER = "DistributedBatchSampler"  # the sampler without a name
 _EVALUATED = 256  # largest default batch size of evaluations; larger batches are hardly faster
-_AUTO = BeforeValidator(lambda value: None if value == "auto" else value)
-
-
-class Dali(Section):
-    """Settings of DALI. The default null means ``auto``."""
-
-    num_threads: Annotated[Workers | None, _AUTO] = None
-    """Number of CPU threads per process; `auto`: the number of cores that the process may use, divided by the
-    processes that share them."""
-    prefetch_queue_depth: Annotated[Count | None, _AUTO] = None
-    """Number of batches to prepare in advance; `auto`: 2 on a GPU; on a CPU 2 per thread, limited
-    to 32 and to the number that fits into 2 GiB, but at least 4."""
-    exec_dynamic: bool = True
-    """Use DALI's dynamic executor, which returns batches without copying them."""
-    affinity: Annotated[bool | None, _AUTO] = None
-    """Run DALI's threads only on the cores near the GPU; `auto`: True if the driver reports these cores."""
-    decode: Literal["auto", "window", "whole"] = "auto"
-    """Part of an image to decode: `window`: only the part that a random crop needs; `whole`: the whole image,
-    which is then cropped on the device; `auto`: `whole` if the decoder caches images, else `window`."""
-    decode_on: Literal["auto", "gpu", "cpu"] = "auto"
-    """Device that decodes images if the GPU transforms them. `cpu` reduces the load on the GPU, but needs
-    enough cores. `auto`: `cpu` if each process has at least 12 threads (`num_threads`) and no option of the
-    GPU's decoder is set, otherwise `gpu`."""
-    hw_decoder_load: Annotated[Fraction | None, _AUTO] = None
-    """Share of the JPEGs that the GPU's hardware decoder decodes, 0 to 1; `auto`: 0.9."""
-    device_memory_padding: Annotated[Index | None, _AUTO] = None
-    """Initial size, in bytes, of the GPU buffer of each decoding thread; `auto`: DALI's default, 16 MiB."""
-    host_memory_padding: Annotated[Index | None, _AUTO] = None
-    """Initial size, in bytes, of each of the two pinned host buffers of a decoding thread; `auto`: DALI's
-    default, 8 MiB."""
-    preallocate_width_hint: Annotated[Count | None, _AUTO] = None
-    """Width of the largest image in pixels, for which DALI allocates memory in advance; `auto`: allocate no
-    memory in advance."""
-    preallocate_height_hint: Annotated[Count | None, _AUTO] = None
-    """Height of the largest image in pixels, for which DALI allocates memory in advance; `auto`: allocate no
-    memory in advance."""
-    jpeg_fancy_upsampling: bool = False
-    """On a GPU, upsample chroma with the method of CPU decoders. The pixels are then closer to those of a CPU
-    decoder, but decoding is slightly slower."""
-    jpeg_fast_idct: bool = False
-    """Decode JPEGs on a CPU with a less exact transform. Decoding is a few percent faster, but pixels differ
-    by 1 or 2 of 255 levels."""
-    cache_size: Index = 0
-    """GPU memory for a cache of decoded images, in MB; 0 for no cache. Only the GPU's decoder supports it."""
-    cache_type: Literal["threshold", "largest"] = "largest"
-    """Images to cache: `threshold`: those of at least `cache_threshold` bytes, in the order of reading;
-    `largest`: the largest images."""
-    cache_threshold: Index = 0
-    """Minimum size of a decoded image to cache, in bytes, with `cache_type: threshold`."""
-
-    @model_validator(mode="after")
-    def _check_cache(self) -> Self:
-        if self.cache_size and self.decode == "window":
-            raise ValueError("the cache needs whole images; set decode: whole, or cache_size: 0")
-        if self.cache_size and self.decode_on == "cpu":
-            raise ValueError("only the GPU's decoder has a cache; set decode_on: gpu, or cache_size: 0")
-        return self
-
-
-class LoaderSettings(Section):
-    """Settings of the loader: paddle.io by default, or DALI with Global.use_dali."""
-
-    num_workers: Annotated[int, Bound(ge=0, le=4096)] = 4
-    """Number of worker processes of paddle.io per training process. With 0, the training process itself reads
-    the images."""
-    use_shared_memory: bool = True
-    """Transfer batches from the workers of paddle.io through shared memory."""
-    dali: Dali = Dali()
-    """Settings of DALI, for `Global.use_dali: True`."""
 
 
 class Split(Section):
@@ -97,7 +31,7 @@ class Split(Section):
 
     dataset: Annotated[Dataset, Tagged(DATASETS)]
     """Labelled images and their transforms."""
-    sampler: Annotated[SamplerSpec, Tagged(SAMPLERS, default="DistributedBatchSampler")]
+    sampler: Annotated[Sampler, Tagged(SAMPLERS, default=_SAMPLER)]
     """Sampler, which defines the batches. Without `name` it is a DistributedBatchSampler."""
     loader: LoaderSettings = LoaderSettings()
     """Settings of the loader, which reads the samples."""
@@ -202,9 +136,8 @@ def _evaluation_batch_size(data: dict[str, Any]) -> tuple[str, int] | None:
 
 
 def _lacks_batch_size(sampler: dict[str, Any]) -> bool:
-    default = DistributedBatchSampler.__name__
     keys = ("batch_size", "global_batch_size")
-    return sampler.get("name", default) == default and not any(key in sampler for key in keys)
+    return sampler.get("name", _SAMPLER) == _SAMPLER and not any(key in sampler for key in keys)
 
 
 class DataLoader(Section):
@@ -241,6 +174,11 @@ class DataLoader(Section):
         if self.Train is None:
             raise UserError("DataLoader.Train: missing; add a data set for training to the config")
         return self.Train
+
+    @property
+    def has_gallery(self) -> bool:
+        """Whether the evaluation data has two data sets, Query and Gallery."""
+        return isinstance(self.Eval, QueryAndGallery)
 
     @property
     def evaluated(self) -> dict[str, Split]:
