@@ -116,7 +116,7 @@ def load_or_print(source: ConfigSource, options: ConfigOptions) -> Config | None
     source.apply(map(Override.parse, options.override))
     config = source.load()
     if options.print_config:
-        for line in config_warnings(config):
+        for line in (*config.notes, *config_warnings(config)):
             print(line, file=sys.stderr)  # noqa: T201
         sys.stdout.write(dump_config(config))
         return None

@@ -18,6 +18,7 @@ from ppcls.config.base.yaml import MAX_LENGTH, TOO_LONG, dump_section, read_yaml
 from ppcls.config.class_folders import fill_from_class_folders
 from ppcls.config.compat import translate_old_keys
 from ppcls.config.paddleclas import describe_other_file, translate_paddleclas
+from ppcls.config.published import published_names, read_published
 from ppcls.config.schema import Config
 from ppcls.errors import UserError
 from ppcls.registry import import_user_module, suggest
@@ -41,11 +42,13 @@ class ConfigSource:
         tree: All values that are set so far. After `load`, older keys are translated.
         name: The argument ``name``.
         origins: Paths of values that do not come from the file, each with its `Override.origin`, in order.
+        notes: Lines for the log about the source, such as the file that was read for a path of PaddleClas.
     """
 
-    def __init__(self, tree: Tree, name: str) -> None:
+    def __init__(self, tree: Tree, name: str, notes: tuple[str, ...] = ()) -> None:
         self.tree = tree
         self.name = name
+        self.notes = notes
         self.origins: dict[str, str] = {}
 
     @classmethod
@@ -53,7 +56,7 @@ class ConfigSource:
         """Reads a YAML file.
 
         If the file does not exist, a config of the package with this name is read, such as
-        ``configs/ResNet50.yaml`` or ``ResNet50``.
+        ``configs/ResNet50.yaml`` or ``ResNet50``, or the recipe for a path of PaddleClas's tree.
 
         Raises:
             UserError: The file does not exist, is not a regular file or can't be read.
@@ -63,6 +66,9 @@ class ConfigSource:
         try:
             return cls(read_yaml(path), str(path))
         except FileNotFoundError:
+            if (published := read_published(path, _INSTALLED)) is not None:
+                tree, note = published
+                return cls(tree, str(path), (note,))
             installed = _INSTALLED / path.with_suffix(".yaml").name if path.name else path
             if str(path.parent) not in (".", "configs") or not installed.is_file():
                 raise UserError(f"{path}: no such config file{_suggest_config(path)}") from None
@@ -101,7 +107,9 @@ class ConfigSource:
             except ConfigError as invalid:
                 raise UserError(f"{error}\n{invalid}") from None
             raise
-        return self.validate()
+        config = self.validate()
+        config.set_notes(self.notes)
+        return config
 
     def validate(self) -> Config:
         """Returns the validated config. Older keys, which `load` translates, are unknown keys here.
@@ -157,7 +165,13 @@ def _suggest_config(path: Path) -> str:
         hint = f"; ppcls has -c {max(shorter, key=len)}"
     else:
         hint = suggest(path.stem, [*here, *installed], f"ppcls has: {', '.join(sorted(installed))}")
-    if "ppcls/configs/" in path.as_posix():
+    if "configs/ImageNet/" in path.as_posix():
+        known = sorted({name.partition("/")[0] for name in published_names()})
+        hint += (
+            f"; of PaddleClas's files in configs/ImageNet, ppcls has those in {', '.join(known)}; for "
+            "another one, give its path in a clone of PaddleClas"
+        )
+    elif "ppcls/configs/" in path.as_posix():
         hint += "; for a file of PaddleClas, give its path in a clone of PaddleClas"
     return hint
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
-from pydantic import ValidationError, field_validator, model_validator
+from pydantic import PrivateAttr, ValidationError, field_validator, model_validator
 from typing_extensions import Self
 
 from ppcls.arch.distillation_model import DistillationModel
@@ -128,6 +128,17 @@ class Config(Section):
                 place for place, split in splits.items() if split.dataset.drawn_label is not None
             ),
         )
+
+    _notes: tuple[str, ...] = PrivateAttr(())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Lines for the log about the source of the config; empty for an ordinary file."""
+        return self._notes
+
+    def set_notes(self, notes: tuple[str, ...]) -> None:
+        """Sets `notes`. They are no part of the settings: copies and dumps of the config do not have them."""
+        self._notes = notes
 
     @property
     def used_splits(self) -> dict[str, section.Split]:

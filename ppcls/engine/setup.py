@@ -88,7 +88,7 @@ def _assemble(
     """Builds a run without reports and observers. Writes no file."""
     checkpoints = Checkpoints(output_dir, config.Global, dump_section(config))
     resumed = choose_checkpoint(checkpoints, config.Global.checkpoints, runtime, writing=writing)
-    notes = [runtime.describe(), *config_warnings(config)]
+    notes = [*config.notes, runtime.describe(), *config_warnings(config)]
     with fail_together(runtime):
         classes = _read_folder_classes(config)
         checkpoints.class_names = classes or _read_listed_classes(config.Infer, config.Arch.class_num)

@@ -449,8 +449,8 @@ def test_exported_models_go_to_the_output_folder_by_default(settings: dict[str, 
     [
         ("ResNet50_fp16_dygraph.yaml", "; ppcls has -c ResNet50_fp16"),
         (
-            "ppcls/configs/ImageNet/ResNet/ResNet50_vd.yaml",
-            "; ppcls has -c ResNet50; for a file of PaddleClas, ",
+            "ppcls/configs/ImageNet/ResNet/ResNet50_vb.yaml",
+            "; ppcls has -c ResNet50; of PaddleClas's files in configs/ImageNet, ppcls has those in ",
         ),
         ("fintune.yaml", "; did you mean 'finetune'?"),
     ],
