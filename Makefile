@@ -114,8 +114,8 @@ test: setup-dev ## run the tests that need no GPU
 test-slow: setup-dev ## run the slow tests, for example of several processes, kills and a lost machine
 	$(RUN) -m pytest -m "slow and not gpu" $(PARALLEL)
 
-test-models: setup-dev ## compare all models with PaddleClas's names, costs, initial states and logits (four minutes)
-	$(RUN) -m pytest -m "table" tests/arch tests/test_zoo.py
+test-models: setup-dev ## compare models (names, costs, states, logits) and learning rates with PaddleClas's (four minutes)
+	$(RUN) -m pytest -m "table" tests/arch tests/optimizer tests/test_zoo.py
 
 RELIABILITY := tests/reliability tests/engine/test_stop.py tests/runtime/test_watchdog.py
 

@@ -17,7 +17,7 @@ from ppcls.config.base.tree import Tree, node_at
 from ppcls.config.base.yaml import MAX_LENGTH, TOO_LONG, dump_section, read_yaml
 from ppcls.config.class_folders import fill_from_class_folders
 from ppcls.config.compat import translate_old_keys
-from ppcls.config.paddleclas import describe_other_file, translate_paddleclas
+from ppcls.config.paddleclas import INFERENCE_KEY, describe_other_file, is_paddleclas, translate_paddleclas
 from ppcls.config.published import published_names, read_published
 from ppcls.config.schema import Config
 from ppcls.errors import UserError
@@ -97,8 +97,10 @@ class ConfigSource:
         if reason := describe_other_file(self.tree):
             raise self._error([reason])
         _import_modules(self.tree)
+        # Before the translation of old keys, which removes the key. An override may set it in any file.
+        from_paddleclas = is_paddleclas(self.tree) and INFERENCE_KEY not in self.origins
         translate_old_keys(self.tree)
-        translate_paddleclas(self.tree)
+        translate_paddleclas(self.tree, from_paddleclas)
         try:
             fill_from_class_folders(self.tree)
         except UserError as error:
@@ -109,6 +111,8 @@ class ConfigSource:
             raise
         config = self.validate()
         config.set_notes(self.notes)
+        if from_paddleclas:
+            config.mark_from_paddleclas()
         return config
 
     def validate(self) -> Config:

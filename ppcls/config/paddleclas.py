@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from ppcls.config.base.tree import STUDENT, Tree, mapping_at, model_sections
+from ppcls.config.base.tree import STUDENT, Tree, mapping_at, model_sections, node_at
 
 # Sections that occur only in files that are not configs of a training run, with a description of the file.
 _OTHER_FILES = {
@@ -28,6 +28,9 @@ _TYPES = 9
 _TABLE_KEYS = ("source", "number", "color", "clarity", "obstruction", "angle")
 _DECODING_DATASETS = ("Market1501", "DukeMTMC", "CompCars")  # PaddleClas decodes them without DecodeImage
 _CIFAR_SIDE = 32  # pixels
+# Schedules whose epochs PaddleClas counts from the end of the warm-up.
+_BOUNDARY_SCHEDULES = ("Piecewise", "MultiStepDecay", "MultiStep")
+INFERENCE_KEY = "Global.save_inference_dir"
 _LCNET_STAGES = ("conv1.*", *(f"blocks{stage}.*" for stage in range(2, 7)))
 # PaddleClas's sampler, with the sampler of ppcls and a map of its keys.
 _SAMPLERS = {
@@ -41,11 +44,25 @@ def describe_other_file(tree: Tree) -> str:
     return next((f"{key}: {text}" for key, text in _OTHER_FILES.items() if key in tree), "")
 
 
-def translate_paddleclas(tree: Tree) -> None:
+def is_paddleclas(tree: Tree) -> bool:
+    """Returns whether a config is a file of PaddleClas, perhaps edited. Must be called before translations.
+
+    The language is the same, but some values have another meaning, such as the epochs of Piecewise. Such a
+    value can be translated only if the file is known to be PaddleClas's. All its files write this value of
+    ``Global.save_inference_dir``. In ppcls this is not the default, and `dump_config` does not write it.
+
+    Args:
+        tree: The YAML, which may be invalid.
+    """
+    return node_at(tree, INFERENCE_KEY) in ("./inference", "./inference/")
+
+
+def translate_paddleclas(tree: Tree, from_paddleclas: bool) -> None:
     """Replaces keys of PaddleClas's files with keys of ppcls, in place.
 
     Args:
         tree: The YAML, which may be invalid.
+        from_paddleclas: Whether values that have another meaning in PaddleClas are translated, too.
     """
     settings = mapping_at(tree, "Global")
     arch = tree.get("Arch")
@@ -71,7 +88,7 @@ def translate_paddleclas(tree: Tree) -> None:
             _translate_cifar(node)
     _translate_semi_supervised(tree, settings)
     _translate_optimizers(tree)
-    _translate_schedule(tree.get("Optimizer"))
+    _translate_schedule(mapping_at(tree, "Optimizer.lr"), from_paddleclas)
     for node in _mappings(tree.get("DataLoader")):
         _translate_sampler(node.get("sampler"))
     for node in _mappings(tree.get("Metric")):
@@ -151,15 +168,18 @@ def _translate_optimizers(tree: Tree) -> None:
     tree["Optimizer"] = {"name": name, **{key: value for key, value in keys.items() if key != "scope"}}
 
 
-def _translate_schedule(optimizer: Any) -> None:
-    """Removes the last item of ``decay_epochs`` of Piecewise if no learning rate follows it."""
-    lr = optimizer.get("lr") if isinstance(optimizer, dict) else None
-    if not isinstance(lr, dict) or lr.get("name") != "Piecewise":
-        return
-    epochs = lr.get("decay_epochs")
-    values = lr.get("values")
-    if isinstance(epochs, list) and isinstance(values, list) and len(epochs) == len(values) > 0:
-        lr["decay_epochs"] = epochs[:-1]
+def _translate_schedule(lr: Tree, from_paddleclas: bool) -> None:
+    """Translates what PaddleClas's schedules count differently."""
+    if lr.get("last_epoch") == -1:  # the default
+        del lr["last_epoch"]
+    name = lr.get("name")
+    if name == "Piecewise":
+        epochs = lr.get("decay_epochs")
+        values = lr.get("values")
+        if isinstance(epochs, list) and isinstance(values, list) and len(epochs) == len(values) > 0:
+            lr["decay_epochs"] = epochs[:-1]  # no learning rate follows the last item
+    if from_paddleclas and name in _BOUNDARY_SCHEDULES and lr.get("warmup_epoch"):
+        lr.setdefault("count_from", "end_of_warmup")
 
 
 def _translate_sampler(sampler: Any) -> None:

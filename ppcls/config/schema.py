@@ -42,6 +42,7 @@ class Config(Section):
         "Slim": "quantization and pruning during training are not supported; remove it, and export the "
         "trained model in int8 with: ppcls export --precision int8 --format onnx (or openvino, for CPUs)",
     }
+    _from_paddleclas: bool = PrivateAttr(False)
     Global: settings.Global = settings.Global()
     """General settings of the run."""
     Arch: Annotated[
@@ -100,6 +101,10 @@ class Config(Section):
             raise ValidationError.from_exception_data("Config", problems)
         return self
 
+    def mark_from_paddleclas(self) -> None:
+        """Notes that the config is a file of PaddleClas, so that warnings name differences in the results."""
+        self._from_paddleclas = True
+
     @property
     def facts(self) -> RunFacts:
         """What the rules of components may know about the run."""
@@ -127,6 +132,7 @@ class Config(Section):
             random_labels=frozenset(
                 place for place, split in splits.items() if split.dataset.drawn_label is not None
             ),
+            from_paddleclas=self._from_paddleclas,
         )
 
     _notes: tuple[str, ...] = PrivateAttr(())

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from numpy.typing import NDArray
-
 from ppcls.config.base.fields import Fraction
 from ppcls.metric.base import AcceptedLabels, DatasetMetric, Metric
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from ppcls.metric.build import CountMetric
     from ppcls.metric.functional.retrieval import Search
 

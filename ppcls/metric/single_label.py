@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from numpy.typing import NDArray
 from pydantic import field_validator
 from pydantic_core import InitErrorDetails
 
@@ -16,6 +15,7 @@ from ppcls.config.base.tree import STUDENT
 from ppcls.metric.base import AcceptedLabels, DatasetMetric, Metric
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from paddle import Tensor
 
     from ppcls.metric.build import CountMetric

@@ -25,19 +25,10 @@ from ppcls.optimizer.plateau import Plateau
 from ppcls.registry import SCHEDULES
 
 LearningRate = Callable[[int], float]
+_DECAY_INTERVAL = (
+    30  # epochs between two changes of the rate if `learning_rate` of PaddleClas's Piecewise is set
+)
 Factor = Annotated[float, Bound(gt=0, le=1)]
-
-
-def _check_increasing(name: str, epochs: tuple[int, ...], warmup_epoch: float) -> None:
-    """Checks that ``epochs`` increase strictly and are not within the warm-up."""
-    for before, after in pairwise(epochs):
-        if after <= before:
-            raise ValueError(f"{name} must increase, but {after} follows {before}")
-    if epochs and epochs[0] < warmup_epoch:
-        raise ValueError(
-            f"{name} count from the start of the run, including the warm-up, "
-            f"but {epochs[0]} is within the warm-up of {warmup_epoch:g} epochs"
-        )
 
 
 class ScheduleTime(NamedTuple):
@@ -67,7 +58,8 @@ class Schedule(Component, registry=SCHEDULES):
 
     ignored: ClassVar[Mapping[str, str]] = {
         "epochs": "Global.epochs is the length of the run",
-        "last_epoch": "a resumed run continues its schedule",
+        "last_epoch": "a resumed run continues its schedule; in PaddleClas, 0 puts the schedule one update "
+        "ahead, or one epoch with by_epoch",
         "verbose": "the log shows the learning rate",
         "step_each_epoch": "the number of updates per epoch follows from the data set and the batch size",
     }
@@ -149,12 +141,25 @@ class Schedule(Component, registry=SCHEDULES):
         return self.warmup_epoch if self.warmup_epoch < epochs else epochs / 2
 
     def warnings(self, facts: RunFacts, part: str) -> Iterator[str]:  # noqa: ARG002
-        """Yields a warm-up that is not shorter than the run."""
+        """Yields a warm-up that is not shorter than the run, and the `differences`."""
         warmup = self.warmup_epoch
         if warmup and warmup >= facts.epochs:
             yield (
                 f"warmup_epoch ({warmup:g}) is not less than Global.epochs ({facts.epochs}), so the warm-up "
                 f"is shortened to {self.warmup_within(facts.epochs):g} epochs"
+            )
+        if facts.from_paddleclas:
+            yield from self.differences(facts)
+
+    def differences(self, facts: RunFacts) -> Iterator[str]:  # noqa: ARG002
+        """Yields a line for each reason why PaddleClas's learning rates for the same keys are different.
+
+        A line starts with the key.
+        """
+        if self.warmup_epoch % 1:
+            yield (
+                f"warmup_epoch ({self.warmup_epoch:g}): PaddleClas rounds the warm-up to whole updates, or "
+                "rejects it"
             )
 
 
@@ -173,16 +178,70 @@ class RatedSchedule(Schedule, abstract=True):
 class Constant(RatedSchedule):
     """Keeps the rate at ``learning_rate``."""
 
+    aliases: ClassVar[tuple[str, ...]] = ("ConstLR",)
+
     def decayed(self, now: ScheduleTime) -> float:  # noqa: ARG002
         """Returns ``learning_rate``."""
         return self.learning_rate
 
 
-class Piecewise(Schedule):
+class BoundarySchedule(Schedule, abstract=True):
+    """A schedule whose rate changes at certain epochs.
+
+    Attributes:
+        boundary_key: Name of the key with these epochs.
+    """
+
+    boundary_key: ClassVar[str]
+    count_from: Literal["start_of_run", "end_of_warmup"] = "start_of_run"
+    """Start of the count of epochs: `start_of_run`, or `end_of_warmup`, as in PaddleClas. The second is the
+    default in a file of PaddleClas."""
+
+    @property
+    def boundaries(self) -> tuple[int, ...]:
+        """Epochs at which the rate changes."""
+        epochs: tuple[int, ...] = getattr(self, self.boundary_key)
+        return epochs
+
+    def changes(self, now: ScheduleTime) -> int:
+        """Returns the number of changes of the rate until a time after the warm-up."""
+        if self.count_from == "end_of_warmup":
+            # The difference of two times is not exact: 32.4 - 2.4 epochs must be 30.
+            return bisect_right(self.boundaries, now.warm + 1e-9)
+        return bisect_right(self.boundaries, now.epoch)
+
+    @model_validator(mode="after")
+    def _check_boundaries(self) -> Self:
+        epochs = self.boundaries
+        for before, after in pairwise(epochs):
+            if after <= before:
+                raise ValueError(f"{self.boundary_key} must increase, but {after} follows {before}")
+        if self.count_from == "start_of_run" and epochs and epochs[0] < self.warmup_epoch:
+            raise ValueError(
+                f"{self.boundary_key} count from the start of the run, including the warm-up, but "
+                f"{epochs[0]} is within the warm-up of {self.warmup_epoch:g} epochs; change it, or set "
+                "count_from: end_of_warmup"
+            )
+        return self
+
+    def warnings(self, facts: RunFacts, part: str) -> Iterator[str]:
+        """Yields the warnings of all schedules, and boundaries that PaddleClas counts differently."""
+        yield from super().warnings(facts, part)
+        # PaddleClas's keys are the same as ours, so its schedule in another file can't be recognized.
+        if self.warmup_epoch and "count_from" not in self.model_fields_set:
+            yield (
+                f"{self.boundary_key} count from the start of the run, in PaddleClas from the end of the "
+                "warm-up; set count_from to start_of_run or end_of_warmup"
+            )
+
+
+class Piecewise(BoundarySchedule):
     """Keeps the rate at ``values[i]`` until epoch ``decay_epochs[i]``, then at the next value."""
 
+    boundary_key: ClassVar[str] = "decay_epochs"
     decay_epochs: tuple[Count, ...]
-    """Epochs at which the learning rate changes, counted from 0 at the start of the run."""
+    """Epochs at which the learning rate changes, counted from 0 at the start of the run, or at the end of the
+    warm-up (`count_from`)."""
     values: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
     """Learning rates, one more than there are `decay_epochs`. The first rate applies before epoch
     `decay_epochs[0]`, the second from this epoch on, and so on."""
@@ -201,7 +260,6 @@ class Piecewise(Schedule):
                 "expected one more value than decay_epochs, "
                 f"but there are {len(self.values)} values for {len(self.decay_epochs)} decay_epochs"
             )
-        _check_increasing("decay_epochs", self.decay_epochs, self.warmup_epoch)
         if self.learning_rate is not None and self.learning_rate != self.values[0]:
             raise ValueError(
                 f"learning_rate ({self.learning_rate:g}) differs from values[0] ({self.values[0]:g}), "
@@ -211,26 +269,38 @@ class Piecewise(Schedule):
 
     def decayed(self, now: ScheduleTime) -> float:
         """Returns the learning rate at a time after the warm-up."""
-        return self.values[bisect_right(self.decay_epochs, now.epoch)]
+        return self.values[self.changes(now)]
+
+    def differences(self, facts: RunFacts) -> Iterator[str]:
+        """Yields the differences of all schedules, and a ``learning_rate`` that replaces the other keys."""
+        yield from super().differences(facts)
+        if self.learning_rate is None:
+            return
+        epochs = tuple(range(_DECAY_INTERVAL, facts.epochs, _DECAY_INTERVAL))
+        rates = [self.learning_rate * 0.1**number for number in range(len(epochs) + 1)]
+        own_epochs = tuple(epoch for epoch in self.decay_epochs if epoch < facts.epochs)
+        own_rates = self.values[: len(own_epochs) + 1]
+        if epochs != own_epochs or not all(map(math.isclose, rates, own_rates)):
+            yield (
+                "learning_rate has no effect; in PaddleClas, it divides the rate by 10 every "
+                f"{_DECAY_INTERVAL} epochs, and decay_epochs and values have no effect"
+            )
 
 
-class MultiStepDecay(RatedSchedule):
+class MultiStepDecay(BoundarySchedule, RatedSchedule):
     """Multiplies the rate by ``gamma`` at each of the epochs in ``milestones``."""
 
     aliases: ClassVar[tuple[str, ...]] = ("MultiStep",)
+    boundary_key: ClassVar[str] = "milestones"
     milestones: Annotated[tuple[Count, ...], Field(min_length=1)]
-    """Epochs at which the learning rate changes, counted from 0 at the start of the run."""
+    """Epochs at which the learning rate changes, counted from 0 at the start of the run, or at the end of the
+    warm-up (`count_from`)."""
     gamma: Factor = 0.1
     """Factor by which each change multiplies the learning rate."""
 
-    @model_validator(mode="after")
-    def _check_milestones(self) -> Self:
-        _check_increasing("milestones", self.milestones, self.warmup_epoch)
-        return self
-
     def decayed(self, now: ScheduleTime) -> float:
         """Returns the learning rate at a time after the warm-up."""
-        return self.learning_rate * math.pow(self.gamma, bisect_right(self.milestones, now.epoch))
+        return self.learning_rate * math.pow(self.gamma, self.changes(now))
 
 
 class Cosine(RatedSchedule):
@@ -263,6 +333,12 @@ class CosineFixmatch(RatedSchedule):
         """Returns the learning rate at a time after the warm-up."""
         return self.learning_rate * math.cos(math.pi * self.num_cycles * now.progress)
 
+    def differences(self, facts: RunFacts) -> Iterator[str]:
+        """Yields the differences of all schedules, and ``by_epoch``."""
+        yield from super().differences(facts)
+        if self.by_epoch:
+            yield "by_epoch: PaddleClas counts epochs as updates, so its rate stays close to learning_rate"
+
 
 class Polynomial(RatedSchedule):
     """Sets the rate to ``end_lr + (learning_rate - end_lr) * (1 - progress) ** power``.
@@ -281,6 +357,12 @@ class Polynomial(RatedSchedule):
         share = math.pow(1.0 - now.progress, self.power)
         return self.end_lr + (self.learning_rate - self.end_lr) * share
 
+    def differences(self, facts: RunFacts) -> Iterator[str]:
+        """Yields the differences of all schedules, and a warm-up with ``by_epoch``."""
+        yield from super().differences(facts)
+        if self.by_epoch and self.warmup_epoch:
+            yield "warmup_epoch: with by_epoch, PaddleClas's warm-up has an epoch for each update of ours"
+
 
 class Linear(Polynomial):
     """PaddleClas's name for `Polynomial`. The rate falls linearly if ``power`` is not set."""
@@ -298,6 +380,12 @@ class Step(RatedSchedule):
         """Returns the learning rate at a time after the warm-up."""
         steps = math.floor(now.warm / self.step_size + 1e-9)  # 2.4 / 0.8 must be 3 despite rounding
         return self.learning_rate * math.pow(self.gamma, steps)
+
+    def differences(self, facts: RunFacts) -> Iterator[str]:
+        """Yields the differences of all schedules, and intervals that are not whole epochs."""
+        yield from super().differences(facts)
+        if self.step_size % 1:
+            yield f"step_size ({self.step_size:g}): PaddleClas rounds it down to whole updates"
 
 
 class Cyclic(Schedule):
@@ -408,6 +496,17 @@ class OneCycleLR(Schedule):
                 return start + (stop - start) * share
         raise AssertionError("progress is at most 1")
 
+    def differences(self, facts: RunFacts) -> Iterator[str]:
+        """Yields the differences of all schedules, and the last update."""
+        yield from super().differences(facts)
+        if self.by_epoch:
+            yield "by_epoch: PaddleClas counts epochs as updates, so its run ends early in the cycle"
+        else:
+            yield (
+                "name: OneCycleLR reaches end_learning_rate after the last update, in PaddleClas with it, so "
+                "PaddleClas's rates are up to one update ahead"
+            )
+
 
 class ReduceOnPlateau(RatedSchedule):
     """Multiplies the rate by ``factor`` when evaluations stop improving. Ignores those during the warm-up."""
@@ -445,3 +544,11 @@ class ReduceOnPlateau(RatedSchedule):
         yield from super().problems(facts, part)
         if not facts.evaluates:
             yield problem("ReduceOnPlateau needs evaluations; set Global.eval_during_train: True", "name")
+
+    def differences(self, facts: RunFacts) -> Iterator[str]:
+        """Yields the differences of all schedules, and what PaddleClas compares."""
+        yield from super().differences(facts)
+        if self.warmup_epoch:
+            yield "warmup_epoch: with a warm-up, PaddleClas compares numbers of updates, not evaluations"
+        elif self.mode == "min":
+            yield "mode (min) compares losses; PaddleClas compares the first metric in both modes"

@@ -28,19 +28,29 @@ def runs(draw, kinds=("Constant", "Piecewise", "MultiStepDecay", "Cosine", "Line
         "warmup_start_lr": peak * draw(shares),
         "by_epoch": draw(st.booleans()),
     }
-    marks = sorted(draw(st.sets(st.integers(max(warmup, 1), epochs + 3), min_size=1, max_size=4)))
+    count_from = draw(st.sampled_from(["start_of_run", "end_of_warmup"]))
+    first = 1 if count_from == "end_of_warmup" else max(warmup, 1)
+    marks = sorted(draw(st.sets(st.integers(first, epochs + 3), min_size=1, max_size=4)))
     if kind == "Piecewise":
         below = draw(st.lists(shares, min_size=len(marks), max_size=len(marks)))
-        fields |= {"decay_epochs": marks, "values": [peak, *sorted((peak * s for s in below), reverse=True)]}
+        fields |= {"count_from": count_from, "decay_epochs": marks}
+        fields |= {"values": [peak, *sorted((peak * s for s in below), reverse=True)]}
     else:
         fields["learning_rate"] = peak
     if kind == "MultiStepDecay":
-        fields |= {"milestones": marks, "gamma": draw(st.floats(0.01, 1.0))}
+        fields |= {"count_from": count_from, "milestones": marks, "gamma": draw(st.floats(0.01, 1.0))}
     if kind == "Cosine":
         fields["eta_min"] = peak * draw(shares)
     if kind in ("Linear", "Polynomial"):
         fields |= {"end_lr": peak * draw(shares), "power": draw(st.floats(0.5, 3.0))}
     return getattr(specs, kind).model_validate(fields), epochs, updates
+
+
+def boundaries(spec):
+    """Returns the epochs at which the rate changes, counted from the start of the run."""
+    marks = getattr(spec, "milestones", getattr(spec, "decay_epochs", ()))
+    offset = spec.warmup_epoch if getattr(spec, "count_from", "") == "end_of_warmup" else 0
+    return [mark + round(offset) for mark in marks]
 
 
 def curve(spec, epochs, updates, extra=0):
@@ -67,8 +77,7 @@ def test_schedule_rises_to_peak_then_never_rises(run):
 def test_schedule_is_continuous_at_end_of_warmup(run):
     spec, _, updates = run
     values, warm = curve(*run), round(spec.warmup_epoch) * updates
-    marks = getattr(spec, "milestones", getattr(spec, "decay_epochs", ()))
-    if spec.warmup_epoch not in marks:
+    if spec.warmup_epoch not in boundaries(spec):
         assert values[warm] == pytest.approx(spec.peak)
     if warm:
         assert values[0] == spec.warmup_start_lr
@@ -118,7 +127,7 @@ def test_schedule_equals_paddle(run):
     warm, lr = round(spec.warmup_epoch) * updates, paddle.optimizer.lr
     length = epochs * updates - warm
     # Paddle's schedulers count from the end of the warm-up, and so do its milestones.
-    marks = [m * updates - warm for m in getattr(spec, "milestones", getattr(spec, "decay_epochs", ()))]
+    marks = [m * updates - warm for m in boundaries(spec)]
     after = {
         "Constant": lambda: lr.LambdaDecay(spec.peak, lambda _: 1.0),
         "Piecewise": lambda: lr.PiecewiseDecay(marks, list(spec.values)),
@@ -156,6 +165,16 @@ def test_schedule_of_paddleclas_resnet50():
 def test_milestones_count_from_start_of_run():
     spec = specs.MultiStepDecay(learning_rate=1.0, milestones=(4,), gamma=0.5, warmup_epoch=2)
     assert curve(spec, 6, 2) == pytest.approx([0, 0.25, 0.5, 0.75, 1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5])
+
+
+@pytest.mark.parametrize("warmup", [0.1, 0.7, 1.5, 2.3, 2.4])
+@pytest.mark.parametrize("updates", [5, 10, 49, 5005])
+def test_milestones_count_from_the_end_of_any_warmup(warmup, updates):
+    fields = {"learning_rate": 1.0, "gamma": 0.5, "warmup_epoch": warmup, "count_from": "end_of_warmup"}
+    rate = specs.MultiStepDecay(milestones=(3, 30), **fields).build(60, updates)
+    for number, mark in enumerate((3, 30)):
+        change = math.ceil((mark + warmup) * updates - 1e-6)
+        assert (rate(change - 1), rate(change)) == (0.5**number, 0.5 ** (number + 1))
 
 
 def test_warmup_ends_within_epoch():
@@ -316,7 +335,7 @@ def test_reduce_on_plateau_is_constant_after_warmup():
             {"decay_epochs": [3], "values": [0.1, 0.01], "warmup_epoch": 5},
             "",
             "decay_epochs count from the start of the run, including the warm-up, "
-            "but 3 is within the warm-up of 5 epochs",
+            "but 3 is within the warm-up of 5 epochs; change it, or set count_from: end_of_warmup",
         ),
         (
             "MultiStepDecay",

@@ -63,6 +63,7 @@ class RunFacts:
         datasets: Kind of each data set, such as ``ImageNetDataset``, by the same keys.
         label_shares: Keys of the data sets that compute the share of images that have each class.
         random_labels: Keys of the data sets whose labels a random transform determines.
+        from_paddleclas: Whether the config is a file of PaddleClas, whose users expect PaddleClas's results.
     """
 
     class_num: int
@@ -81,6 +82,7 @@ class RunFacts:
     datasets: dict[str, str] = field(default_factory=dict)
     label_shares: frozenset[str] = frozenset()
     random_labels: frozenset[str] = frozenset()
+    from_paddleclas: bool = False
 
 
 class Component(Spec):
