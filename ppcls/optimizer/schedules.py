@@ -361,7 +361,7 @@ class Polynomial(RatedSchedule):
         """Yields the differences of all schedules, and a warm-up with ``by_epoch``."""
         yield from super().differences(facts)
         if self.by_epoch and self.warmup_epoch:
-            yield "warmup_epoch: with by_epoch, PaddleClas's warm-up has an epoch for each update of ours"
+            yield "warmup_epoch: with by_epoch, PaddleClas's warm-up has an epoch for each update"
 
 
 class Linear(Polynomial):

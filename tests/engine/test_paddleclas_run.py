@@ -9,13 +9,13 @@ import cv2
 import numpy as np
 import paddle
 import pytest
-from ppcls.data.sampling.sampler import ShuffledSampler
 
 from ppcls import fit, load_config
 from ppcls.arch.distillation_model import DistillationModel
 from ppcls.arch.section import Arch
 from ppcls.config.base.yaml import read_yaml
 from ppcls.config.schema import Config
+from ppcls.data.sampling.epoch_samplers import ShuffledSampler
 from ppcls.data.sampling.equal_pixels import EqualPixelsOrder
 from ppcls.data.sampling.sizes import EqualPixels
 from ppcls.engine.core.networks import build_arch, read_inferred
