@@ -184,11 +184,15 @@ def _evaluate_weights(
     from ppcls.engine.core.networks import build_network, read_inferred
     from ppcls.engine.core.precision import build_precision
     from ppcls.engine.evaluation.evaluate import build_evaluator
+    from ppcls.engine.evaluation.labels import label_by_names, warn_of_labels
     from ppcls.engine.evaluation.views import average_views, config_for_views
     from ppcls.report.console import count_batches
     from ppcls.weights.files import fill_model
 
     runtime.progress.mark_first_step()  # only the first training step needs the longer timeout
+    config, notes = label_by_names(config, weights)
+    if runtime.is_main:
+        warn_of_labels(notes)
     model = build_network(config.Arch)
     precision = build_precision(config.AMP, runtime.device)
     fill_model(model, read_inferred(config, weights), weights)

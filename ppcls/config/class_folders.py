@@ -96,6 +96,8 @@ def fill_from_class_folders(tree: dict[str, Any]) -> None:
     """Sets config values that depend on an image folder, in place, before validation.
 
     If ``DataLoader.Eval`` is a part of an image folder, it gets the missing keys from ``DataLoader.Train``.
+    If two data sets have different class folders, both get the same ``class_names``, so that a name has the
+    same label in both.
     ``class_num: auto`` of models and heads becomes the number of class folders. If the image folder is
     missing, for example for prediction on another machine, ``class_num`` becomes the number of names in
     ``label_list.txt`` of the run.
@@ -111,6 +113,7 @@ def fill_from_class_folders(tree: dict[str, Any]) -> None:
         for key in _SHARED:
             if key in train:
                 evaluation.setdefault(key, train[key])
+    _share_class_names(tree)
     if models := [model for model in model_sections(tree) if model.get("class_num") == "auto"]:
         classes = _ASSUMED_CLASSES
         try:
@@ -120,9 +123,44 @@ def fill_from_class_folders(tree: dict[str, Any]) -> None:
                 model["class_num"] = classes
 
 
+def _share_class_names(tree: dict[str, Any]) -> None:
+    """Sets ``class_names`` of evaluation data whose folders differ from those of the data that define them.
+
+    The training data define the classes of ``DataLoader.Eval``. For retrieval, the labels of query and
+    gallery need only be the same, so all names of both get a label.
+    """
+    train = _folder_names(mapping_at(tree, "DataLoader.Train.dataset"))
+    evaluation = mapping_at(tree, "DataLoader.Eval.dataset")
+    found = _folder_names(evaluation)
+    if train and found and found != train:
+        evaluation.setdefault("class_names", list(train))
+    retrieval = [mapping_at(tree, f"DataLoader.Eval.{part}.dataset") for part in ("Query", "Gallery")]
+    names = [_folder_names(dataset) for dataset in retrieval]
+    if all(names) and names[0] != names[1]:
+        for dataset in retrieval:
+            dataset.setdefault("class_names", sorted({*names[0], *names[1]}))
+
+
+def _folder_names(dataset: dict[Any, Any]) -> tuple[str, ...]:
+    """Returns the class names of an image folder; an empty tuple for other data and missing folders."""
+    root = dataset.get("image_root")
+    part = dataset.get("part")
+    names = dataset.get("class_names")
+    if dataset.get("name") != _FOLDER or not isinstance(root, str):
+        return ()
+    if isinstance(names, list) and all(isinstance(name, str) for name in names):
+        return tuple(names)
+    try:
+        return list_class_folders(find_class_root(Path(root), part if part in _PARTS else None)[0])
+    except (OSError, ValueError, UserError):
+        return ()  # reported when the images are listed
+
+
 def _count_classes(tree: dict[str, Any], train: dict[Any, Any]) -> int:
     root = train.get("image_root")
     part = train.get("part")
+    if train.get("name") == _FOLDER and isinstance(train.get("class_names"), list):
+        return len(train["class_names"])
     if train.get("name") != _FOLDER or root is None:
         raise UserError(
             "Arch.class_num: auto counts class folders, so it needs an ImageFolderDataset with an image_root "

@@ -27,7 +27,6 @@ from ppcls.data.index.class_names import (
     changed_class_names,
     describe_other_classes,
     find_names_file,
-    list_class_folders,
     read_class_names,
 )
 from ppcls.data.index.files import FileIndex, describe_skipped
@@ -299,22 +298,12 @@ def _read_listed_classes(infer: Infer | None, classes: int) -> tuple[str, ...]:
 
 
 def _read_folder_classes(config: Config) -> tuple[str, ...]:
-    """Returns the names of the class folders in ascending order; an empty tuple without class folders."""
-    roots = [
-        split.dataset.class_root
-        for name, split in config.used_splits.items()
-        if split.dataset.class_root is not None
-        and (name == "Train" or config.Global.eval_mode == "classification")
-    ]
-    classes = [list_class_folders(root) for root in roots if root.is_dir()]
-    if len(classes) == 2 and classes[0] != classes[1]:
-        other = sorted(set(classes[0]) ^ set(classes[1]))
-        raise UserError(
-            f"{roots[0]} and {roots[1]} have different class folders; these exist in only one of them: "
-            f"{', '.join(other[:10])}. A label is the position in the sorted folder names, so both need the "
-            "same folders"
-        )
-    return classes[0] if classes else ()
+    """Returns the names of the class folders in the order of their labels; an empty tuple without folders."""
+    for name, split in config.used_splits.items():
+        has_classes = name == "Train" or config.Global.eval_mode == "classification"
+        if has_classes and split.dataset.class_root is not None:
+            return split.dataset.folder_classes
+    return ()
 
 
 def _check_memory(config: Config, runtime: Runtime, notes: list[str]) -> Callable[[], str] | None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.config.class_folders import LABEL_LIST, list_class_folders
+from ppcls.config.class_folders import LABEL_LIST
 from ppcls.config.load import validate
 from ppcls.config.schema import Config
 from ppcls.data.index.class_names import write_class_names
@@ -90,7 +90,7 @@ def write_folds(config: Config, folds: int, output_dir: Path) -> list[Path]:
         )
     tree = config.model_dump(mode="json")
     if dataset.class_root is not None and tree["Infer"] is not None:
-        write_class_names(output_dir / LABEL_LIST, list_class_folders(index.root))
+        write_class_names(output_dir / LABEL_LIST, dataset.folder_classes)
         tree["Infer"]["PostProcess"].setdefault("class_id_map_file", None)
         tree["Infer"]["PostProcess"]["class_id_map_file"] = str(output_dir / LABEL_LIST)
     several = dataset.labels == "several"

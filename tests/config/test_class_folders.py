@@ -167,3 +167,31 @@ def test_parts_that_overlap_are_reported(tmp_path: Path, overrides: list[str], p
     with pytest.raises(UserError) as caught:
         load_config(FINETUNE, [f"{KEY}={tmp_path}", *overrides])
     assert f"\n  {problem}" in str(caught.value)
+
+
+def test_validation_folders_get_the_names_of_the_training_folders(tmp_path: Path) -> None:
+    root = make_folders(tmp_path, "train/a", "train/b", "train/c", "val/c")
+    config = load_config(FINETUNE, [f"{KEY}={root}"])
+    assert config.Arch.class_num == 3
+    assert config.DataLoader.evaluated["Eval"].dataset.class_names == ("a", "b", "c")
+    make_folders(root, "val/a", "val/b")
+    assert load_config(FINETUNE, [f"{KEY}={root}"]).DataLoader.evaluated["Eval"].dataset.class_names is None
+
+
+def test_class_names_determine_the_number_of_classes(tmp_path: Path) -> None:
+    root = make_folders(tmp_path, "a", "b")
+    names = "DataLoader.Train.dataset.class_names=[b, a, other]"
+    config = load_config(FINETUNE, [f"{KEY}={root}", names])
+    assert config.Arch.class_num == 3
+    assert config.DataLoader.evaluated["Eval"].dataset.class_names == ("b", "a", "other")
+
+
+def test_query_and_gallery_share_the_labels_of_their_folders(tmp_path: Path) -> None:
+    parts = {"Query": ("b", "d"), "Gallery": ("a", "b", "c")}
+    splits = {
+        part: image_folder(make_folders(tmp_path / part, *names))["Train"] for part, names in parts.items()
+    }
+    tree = {"DataLoader": {"Eval": splits}}
+    fill_from_class_folders(tree)
+    names = [splits[part]["dataset"]["class_names"] for part in parts]
+    assert names == [["a", "b", "c", "d"]] * 2

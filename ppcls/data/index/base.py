@@ -89,6 +89,11 @@ class Dataset(Component, registry=DATASETS):
         return None
 
     @property
+    def folder_classes(self) -> tuple[str, ...]:
+        """Names of the classes in the order of their labels; empty if they are no folders, or missing."""
+        return ()
+
+    @property
     def has_label_shares(self) -> bool:
         """Whether the share of images that have each class is computed."""
         return False

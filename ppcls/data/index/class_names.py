@@ -19,6 +19,7 @@ __all__ = [
     "IMAGENET_NAMES",
     "LABEL_LIST",
     "changed_class_names",
+    "check_known_folders",
     "check_labels",
     "describe_other_classes",
     "find_names_file",
@@ -115,6 +116,17 @@ def read_class_names(path: Path, class_num: int) -> tuple[str, ...]:
     return tuple(names[label] for label in range(class_num))
 
 
+def check_known_folders(root: Path, folders: Sequence[str], names: Sequence[str]) -> None:
+    """Raises `UserError` if a class folder has none of the names of the model's classes."""
+    if unknown := sorted(set(folders) - set(names)):
+        missing = sorted(set(names) - set(folders))
+        without = f"; no folder for the classes {join_first(missing)}" if missing else ""
+        raise UserError(
+            f"{root}: class folders that are no classes of the model: {join_first(unknown)}{without}. Labels "
+            f"follow the names: rename or remove these folders. The classes are {join_first(names)}"
+        )
+
+
 def changed_class_names(path: Path, names: Sequence[str]) -> str:
     """Lists the labels whose names differ from those in a file that `write_class_names` wrote.
 
@@ -143,25 +155,28 @@ def changed_class_names(path: Path, names: Sequence[str]) -> str:
 
 
 def describe_other_classes(path: Path, names: Sequence[str]) -> str:
-    """Lists the classes that were added and removed since `write_class_names` wrote a file.
+    """Describes how the classes changed since `write_class_names` wrote a file, except for mere renames.
 
     Args:
         path: File with the old names, which may be missing.
         names: [class_num] new names, in the order of their labels; empty if unknown.
 
     Returns:
-        An empty string if the number of classes is unchanged or unknown.
+        An empty string if the names are unknown, or if at most names changed: the number of classes is the
+        same, and each name that both lists contain has the same label.
     """
     if not names or not path.is_file():
         return ""
     old = [line.partition(" ")[2] for line in _read(path).splitlines()]
-    if len(old) == len(names):
+    labels = {name: label for label, name in enumerate(names)}
+    moved = [name for label, name in enumerate(old) if labels.get(name, label) != label]
+    if len(old) == len(names) and not moved:
         return ""
     added = sorted(set(names) - set(old))
     removed = sorted(set(old) - set(names))
     changes = [
         f"{verb} {join_first(changed)}"
-        for verb, changed in (("added", added), ("removed", removed))
+        for verb, changed in (("added", added), ("removed", removed), ("with another label", moved))
         if changed
     ]
     return f"{len(old)} classes before, {len(names)} now ({'; '.join(changes)})"

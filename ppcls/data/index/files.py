@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ppcls.data.images.header import DecodeError
 from ppcls.data.images.paths import NOT_REGULAR, find_unsafe_paths, read_regular_file
-from ppcls.data.index.class_names import list_class_folders
+from ppcls.data.index.class_names import check_known_folders, list_class_folders
 from ppcls.errors import UserError, raise_line_errors
 from ppcls.files import is_image_name, read_regular, retry_io
 
@@ -259,33 +259,44 @@ def read_named_files(root: Path, pattern: str, class_num: int | None, relabel: b
 
 
 def read_folder(
-    root: Path, extensions: tuple[str, ...], class_num: int | None = None, *, follow_links: bool = False
+    root: Path,
+    extensions: tuple[str, ...],
+    class_num: int | None = None,
+    *,
+    class_names: Sequence[str] | None = None,
+    follow_links: bool = False,
 ) -> FileIndex:
     """Finds the images of class folders without opening them.
 
     Args:
-        root: Folder with one subfolder per class. Labels number the subfolders in sorted order.
+        root: Folder with one subfolder per class.
         extensions: File name extensions of images, in lower case.
         class_num: Number of classes of the model; None to accept any number.
+        class_names: Names of the subfolders in the order of their labels. Some subfolders may be missing.
+            None numbers the subfolders in sorted order.
         follow_links: Whether to allow links that lead out of ``root``.
 
     Raises:
-        UserError: The folder is missing or has no images, or the number of class folders differs from
-            ``class_num``.
+        UserError: The folder is missing or has no images, has a subfolder that is not in ``class_names``, or
+            the number of classes differs from ``class_num``.
     """
     _check_folder(root)
     classes = list_class_folders(root)
     if not classes:
         raise UserError(f"{root}: expected one subfolder per class, found none")
-    if class_num is not None and len(classes) != class_num:
+    names = classes if class_names is None else tuple(class_names)
+    if class_num is not None and len(names) != class_num:
+        found = f"found {len(names)} class folders" if class_names is None else f"{len(names)} class_names"
         raise UserError(
-            f"{root}: found {len(classes)} class folders, but Arch.class_num is {class_num}; set it to "
-            f"{len(classes)}, or to auto to count them"
+            f"{root}: {found}, but Arch.class_num is {class_num}; set it to {len(names)}, or to auto to "
+            "count them"
         )
+    check_known_folders(root, classes, names)
+    labels_by_name = {name: label for label, name in enumerate(names)}
     paths: list[bytes] = []
     labels: list[int] = []
     skipped: Counter[str] = Counter()
-    for label, name in enumerate(classes):
+    for name in classes:
         for folder, folders, files in os.walk(root / name):
             folders.sort()
             relative = Path(folder).relative_to(root)
@@ -293,7 +304,7 @@ def read_folder(
             if len(images) < len(files):
                 skipped.update(count_skipped(files, extensions))
             paths += [os.fsencode(relative / file) for file in images]
-            labels += [label] * len(images)
+            labels += [labels_by_name[name]] * len(images)
     if not paths:
         raise UserError(f"{root}: no images; expected files that end in {', '.join(extensions)}")
     index = FileIndex(root, np.array(paths), np.array(labels, np.int64), root, skipped=dict(skipped))

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
@@ -29,7 +29,7 @@ _ENDS = 5  # number of the largest classes, and of the smallest classes, that ar
 
 
 class ImageFolderDataset(FileDataset):
-    """Images in one subfolder per class, as in torchvision. Labels are indices of the sorted folder names."""
+    """Images in one subfolder per class. Labels follow the names of the folders: see `class_names`."""
 
     extensions: tuple[str, ...] = IMAGE_EXTENSIONS
     """File extensions of the images, in lower case. Other files are ignored."""
@@ -43,6 +43,9 @@ class ImageFolderDataset(FileDataset):
     `train`."""
     split_seed: Index = 0
     """Seed of the random split into `train` and `val`."""
+    class_names: tuple[str, ...] | None = Field(None, min_length=1)
+    """Names of the class folders in the order of their labels. Default: the sorted names of the folders in
+    DataLoader.Train. Evaluations of trained weights use the names that are stored with the weights."""
 
     @model_validator(mode="after")
     def _check_part(self) -> Self:
@@ -57,6 +60,14 @@ class ImageFolderDataset(FileDataset):
     def class_root(self) -> Path:
         """Folder that contains the class folders of this part."""
         return find_class_root(Path(self.image_root), self.part)[0]
+
+    @property
+    def folder_classes(self) -> tuple[str, ...]:
+        """Names of the classes in the order of their labels; empty if the folder is missing."""
+        if self.class_names is not None:
+            return self.class_names
+        root = self.class_root
+        return list_class_folders(root) if root.is_dir() else ()
 
     def overlap_problems(self, train: Dataset) -> Iterator[InitErrorDetails]:
         """Yields the keys that let this evaluation data set have images in common with the training data."""
@@ -92,9 +103,15 @@ class ImageFolderDataset(FileDataset):
                 for the split.
         """
         root, has_part_folders = find_class_root(Path(self.image_root), self.part)
-        index = read_folder(root, self.extensions, class_num, follow_links=self.follow_links)
+        index = read_folder(
+            root,
+            self.extensions,
+            class_num,
+            class_names=self.class_names,
+            follow_links=self.follow_links,
+        )
         if self.part is not None and (self.part == "train" or not has_part_folders):
-            _check_no_empty_class(index, self.extensions)
+            _check_no_empty_folder(index, self)
         if has_part_folders:
             return index
         share = Fraction(str(self.val_share))
@@ -172,9 +189,12 @@ def _classes_without_images(classes: Sequence[str], labels: NDArray[Any]) -> str
     return join_first([name for label, name in enumerate(classes) if label not in present])
 
 
-def _check_no_empty_class(index: FileIndex, extensions: tuple[str, ...]) -> None:
-    if empty := _classes_without_images(list_class_folders(index.root), index.labels):
+def _check_no_empty_folder(index: FileIndex, dataset: ImageFolderDataset) -> None:
+    folders = list_class_folders(index.root)
+    names = dataset.class_names or folders
+    present = {names[label] for label in np.unique(index.labels).tolist()}
+    if empty := sorted(set(folders) - present):
         raise UserError(
-            f"{index.root}: no images in class folder {empty}; expected files that end in "
-            f"{', '.join(extensions)}; add images or remove the folder"
+            f"{index.root}: no images in class folder {join_first(empty)}; expected files that end in "
+            f"{', '.join(dataset.extensions)}; add images or remove the folder"
         )

@@ -49,6 +49,7 @@ from ppcls.deploy.models.paddle_inference import capture_native_output
 from ppcls.deploy.models.source import ONNX, OPENVINO, ModelSource, find_program, need_infer
 from ppcls.deploy.models.trained import build_activation, load_network
 from ppcls.deploy.predictor import InferenceModel
+from ppcls.engine.evaluation.labels import label_by_names, warn_of_labels
 from ppcls.errors import UserError
 from ppcls.files import new_folder, write_text
 from ppcls.runtime.hardware import usable_cores
@@ -207,7 +208,7 @@ def export_model(
             evaluation = None
             reason = None
             if preprocess != "all":
-                evaluation, reason = _read_evaluation(config, settings)
+                evaluation, reason = _read_evaluation(config, source.file, settings)
             if evaluation is not None or settings.precision != "float32" or not is_exact:
                 exported = load_exported(file, description.with_record(record), runtime)
                 comparison = _compare(exported, run_trained, description, ops, evaluation)
@@ -315,10 +316,14 @@ def _convert_to_float16(file: Path) -> None:
         store_weights_in_float16(file)
 
 
-def _read_evaluation(config: Config, settings: PrecisionSettings) -> tuple[ImageSamples | None, str | None]:
+def _read_evaluation(
+    config: Config, weights: Path, settings: PrecisionSettings
+) -> tuple[ImageSamples | None, str | None]:
     """Returns evaluation images, or the reason why there are none."""
-    key, split = next(iter(config.DataLoader.evaluated.items()), ("Eval", None))
     try:
+        config, notes = label_by_names(config, weights)
+        warn_of_labels(notes)
+        key, split = next(iter(config.DataLoader.evaluated.items()), ("Eval", None))
         return read_split(config, split, key).spread(settings.evaluation_images), None
     except UserError as error:
         return None, str(error)

@@ -33,6 +33,7 @@ from ppcls.engine.core.settings import CheckpointSettings
 from ppcls.errors import UserError
 from ppcls.files import file_states
 from ppcls.recipe.settings import Global
+from ppcls.weights.class_names import find_listed
 from ppcls.weights.manifest import MANIFEST, Manifest, verify
 from ppcls.weights.store import BEST, newest
 from ppcls.zoo import ZOO
@@ -239,7 +240,7 @@ def _checkpoint_source(folder: Path, overrides: Overrides) -> ModelSource:
     names_file = need_infer(config).PostProcess.class_id_map_file
     overridden = names_file if names_file != stored_names else None
     run = real.parent.parent  # also contains the class names
-    folders = [place for place in (real, run) if _find_names(place) is not None]
+    folders = [place for place in (real, run) if find_listed(place) is not None]
     model = _trained_source(config, real, overridden if folders else names_file, folders)
     return replace(model, file=folder, folder=real, files=files, manifest=manifest)
 
@@ -261,16 +262,6 @@ def _file_states(folder: Path, file: Path) -> FileStates:
         raise UserError(f"{file}: cannot be read: {error.strerror}") from None
 
 
-def _find_names(folder: Path) -> Path | None:
-    """Returns the file of class names in a folder, or None if there is none.
-
-    In a checkpoint, the file must be listed in the manifest and intact.
-    """
-    file = folder / LABEL_LIST
-    listed = not (folder / MANIFEST).is_file() or LABEL_LIST in verify(folder, (LABEL_LIST,)).files
-    return file if listed and file.is_file() else None
-
-
 def _trained_source(
     config: Config, weights: Path, names_file: str | None, folders: Sequence[Path]
 ) -> ModelSource:
@@ -287,7 +278,7 @@ def _trained_source(
             file=sys.stderr,
         )
     if file is None:
-        file = next((path for folder in folders if (path := _find_names(folder))), None)
+        file = next((path for folder in folders if (path := find_listed(folder))), None)
     embeds = config.Arch.embeds
     names = read_class_names(file, config.Arch.class_num) if file is not None and not embeds else None
     settings = need_infer(config)

@@ -96,4 +96,10 @@ def test_describe_other_classes_names_added_and_removed_ones(tmp_path: Path) -> 
     write_class_names(file, ("cats", "dogs"))
     assert describe_other_classes(file, ("cats", "mice")) == ""
     text = describe_other_classes(file, ("birds", "cats", "mice"))
-    assert text == "2 classes before, 3 now (added birds, mice; removed dogs)"
+    assert text == "2 classes before, 3 now (added birds, mice; removed dogs; with another label cats)"
+
+
+def test_describe_other_classes_names_moved_ones(tmp_path: Path) -> None:
+    write_class_names(tmp_path / "label_list.txt", ("ant", "bee", "cat"))
+    text = describe_other_classes(tmp_path / "label_list.txt", ("bee", "cat", "zebra"))
+    assert text == ("3 classes before, 3 now (added zebra; removed ant; with another label bee, cat)")
