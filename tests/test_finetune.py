@@ -82,11 +82,12 @@ def test_class_folder_with_another_name_is_reported(
 ) -> None:
     given = {**SMALL, "DataLoader.Train.dataset.image_root": pictures}
 
-    def train(name: str, **more: object) -> str:
+    def train(name: str, code: int = 0, **more: object) -> str:
         settings = {**given, "Global.output_dir": tmp_path / name, **more}
         arguments = [f"{key}={value}" for key, value in settings.items()]
-        assert cli.train(["-c", str(FINETUNE), "-o", *arguments]) == 0
-        return capsys.readouterr().out
+        assert cli.train(["-c", str(FINETUNE), "-o", *arguments]) == code
+        printed = capsys.readouterr()
+        return printed.err if code else printed.out
 
     train("output")
     (pictures / "black cat").rename(pictures / "zcat")  # now all labels mean something else
@@ -96,8 +97,13 @@ def test_class_folder_with_another_name_is_reported(
     best = tmp_path / "output" / "best_model"
     other = train("other", **{"Global.pretrained_model": best})
     assert f"{best}: the classifier is used, although its classes had other names: {changes}" in other
-    again = train("output", **{"Global.checkpoints": "auto", "Global.epochs": 3})
-    assert f"  changed: the class names: {changes}" in again
+    resuming = {"Global.checkpoints": "auto", "Global.epochs": 3}
+    assert "can't resume, because the classes changed: 3 classes before, 3 now (added zcat" in train(
+        "output", 1, **resuming
+    )
+    (pictures / "zcat").rename(pictures / "cat")  # all labels mean the same
+    again = train("output", **resuming)
+    assert "  changed: the class names: 0 was 'black cat' and is now 'cat'" in again
 
 
 @pytest.mark.parametrize(

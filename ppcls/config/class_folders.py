@@ -131,8 +131,8 @@ def _share_class_names(tree: dict[str, Any]) -> None:
     """
     train = _folder_names(mapping_at(tree, "DataLoader.Train.dataset"))
     evaluation = mapping_at(tree, "DataLoader.Eval.dataset")
-    found = _folder_names(evaluation)
-    if train and found and found != train:
+    folders = _folder_names(evaluation)
+    if train and folders and folders != train:
         evaluation.setdefault("class_names", list(train))
     retrieval = [mapping_at(tree, f"DataLoader.Eval.{part}.dataset") for part in ("Query", "Gallery")]
     names = [_folder_names(dataset) for dataset in retrieval]

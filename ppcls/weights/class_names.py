@@ -19,8 +19,8 @@ def find_label_list(weights: Path) -> Path | None:
         DamagedError: The file of the checkpoint has changed.
     """
     folder = weights if weights.is_dir() else weights.parent
-    if (found := find_listed(folder)) is not None:
-        return found
+    if (listing := find_listed(folder)) is not None:
+        return listing
     real = folder.resolve()  # best_model is a link to a checkpoint
     return find_listed(real.parent.parent) if (real / MANIFEST).is_file() else None
 

@@ -286,9 +286,9 @@ def read_folder(
         raise UserError(f"{root}: expected one subfolder per class, found none")
     names = classes if class_names is None else tuple(class_names)
     if class_num is not None and len(names) != class_num:
-        found = f"found {len(names)} class folders" if class_names is None else f"{len(names)} class_names"
+        number = f"found {len(names)} class folders" if class_names is None else f"{len(names)} class_names"
         raise UserError(
-            f"{root}: {found}, but Arch.class_num is {class_num}; set it to {len(names)}, or to auto to "
+            f"{root}: {number}, but Arch.class_num is {class_num}; set it to {len(names)}, or to auto to "
             "count them"
         )
     check_known_folders(root, classes, names)
