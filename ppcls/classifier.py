@@ -25,8 +25,8 @@ from ppcls.config.load import ConfigSource
 from ppcls.data.images.paths import find_images
 from ppcls.deploy.models.source import find_checkpoint, find_source
 from ppcls.deploy.predictor import Predictor
-from ppcls.deploy.results import Classification
 from ppcls.errors import UserError
+from ppcls.postprocess.results import Classification
 from ppcls.registry import suggest, suggest_architecture
 from ppcls.runtime.launch import ppcls_command
 from ppcls.zoo import ZOO

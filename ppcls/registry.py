@@ -1,8 +1,9 @@
 """Registries, which map names in YAML files to Python objects.
 
-``components.yaml`` lists the components. An entry is a string ``module:attribute``, which is imported on
-first use. Therefore a registry can list its names, and suggest one for a misspelt name, without importing
-Paddle.
+A component registers itself when its module is imported (`ppcls.config.base.component`). A registry imports
+the modules of its kind when it is first read. These modules do not import Paddle, so a registry can list its
+names and suggest one for a misspelt name without it. Architectures are entries ``module:attribute``, because
+their modules import Paddle.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from ppcls.errors import UserError
-from ppcls.zoo import ZOO, read_table
+from ppcls.zoo import ZOO
 
 _MAX_LISTED = 10
 
@@ -185,18 +186,6 @@ class Registry:
         return entry
 
 
-def _read(kind: str) -> Registry:
-    """Returns the registry of a kind of components in ``components.yaml``."""
-    described = _COMPONENTS[kind]
-    entries = {}
-    for module, names in (item for modules in described["modules"] for item in modules.items()):
-        for text in names.split():
-            name, _, attribute = text.partition("=")
-            entries[name] = f"{module}:{attribute or name}"
-    return Registry(kind, entries, described.get("hints"))
-
-
-_COMPONENTS = read_table(Path(__file__).with_name("components.yaml"))
 ARCHITECTURES = Registry(
     "architecture", {architecture.name: architecture.builder for architecture in ZOO.values()}
 )
@@ -216,7 +205,9 @@ TRANSFORMS = Registry(
         for name in ("basic", "geometry", "policies", "mixed_policies", "photometric", "blur", "erasing")
     ],
 )
-LOGGERS = _read("logger")
+LOGGERS = Registry(
+    "logger", hints={"visualdl": "set Global.use_visualdl: True"}, modules=("ppcls.report.loggers",)
+)
 SOURCES = Registry("Python source", {})  # the user's code adds entries
 BATCH_TRANSFORMS = Registry("batch transform", modules=("ppcls.data.transforms.batch",))
 LOSSES = Registry(
@@ -241,6 +232,6 @@ METRICS = Registry(
     modules=("ppcls.metric.single_label", "ppcls.metric.retrieval", "ppcls.metric.multi_label"),
 )
 HEADS = Registry("neck or head", modules=("ppcls.arch.heads",))
-POSTPROCESSES = _read("post-processing method")
+POSTPROCESSES = Registry("post-processing method", modules=("ppcls.postprocess.methods",))
 OPTIMIZERS = Registry("optimizer", modules=("ppcls.optimizer.optimizers",))
 SCHEDULES = Registry("learning-rate schedule", modules=("ppcls.optimizer.schedules",))

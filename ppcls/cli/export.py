@@ -137,7 +137,7 @@ def export(options: ExportOptions) -> None:
 def _describe_export(source: ModelSource, folder: Path, exported: ExportResult) -> Iterator[str]:
     """Yields lines that describe the files of an exported model, its input, and how it was checked."""
     from ppcls.deploy.export.parity import BATCHES
-    from ppcls.deploy.results import printable
+    from ppcls.postprocess.results import printable
 
     tensor = exported.description.Input
     files = exported.files
@@ -173,7 +173,7 @@ def _find_folder(model: str | None, overrides: Sequence[Override], settings: Glo
 
 def _describe_precision(exported: ExportResult) -> Iterator[str]:
     """Yields lines that describe the precision and the accuracy of an exported model."""
-    from ppcls.deploy.results import printable
+    from ppcls.postprocess.results import printable
 
     record = exported.description.Export
     if exported.quantized is not None:
@@ -209,7 +209,7 @@ def _export_weights(options: ExportOptions, path: Path) -> None:
     """Writes the weights of a model to a new file, in the format of PaddleClas or timm."""
     from ppcls.config.load import load_config
     from ppcls.deploy.models.source import find_source, find_weights
-    from ppcls.deploy.results import printable
+    from ppcls.postprocess.results import printable
 
     option = "pdparams" if options.pdparams is not None else "safetensors"
     overrides = model_overrides(options)

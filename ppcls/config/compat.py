@@ -10,7 +10,6 @@ from ppcls.arch.section import Arch
 from ppcls.config.base.component import find_sections
 from ppcls.config.base.errors import place
 from ppcls.config.base.fields import Section, Spec
-from ppcls.config.sections.infer import Topk
 from ppcls.data.transforms.base import check_chain
 from ppcls.registry import ARCHITECTURES
 
@@ -47,8 +46,6 @@ def _overridden_keys(config: Config) -> Iterator[str]:
             )
     if config.Global.re_ranking and config.Global.eval_mode != "retrieval":
         yield "Global.re_ranking has no effect without Global.eval_mode: retrieval"
-    if config.Arch.embeds and config.Infer is not None and config.Infer.PostProcess != Topk():
-        yield "Infer.PostProcess has no effect; a RecModel returns embeddings"
 
 
 def _ignored_keys(value: Any, path: str) -> Iterator[str]:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from ppcls.config.base.component import Component
 from ppcls.config.base.fields import Spec
 from ppcls.data.transforms.base import CustomTransform as CustomTransform
-from ppcls.registry import ARCHITECTURES, TRANSFORMS
+from ppcls.registry import ARCHITECTURES
 
 Registered = TypeVar("Registered", bound=type[Spec])
 # Base classes that have another name and module now.
@@ -49,9 +49,6 @@ def register(component: Registered) -> Registered:
     if issubclass(component, Component):
         text = f"@register is deprecated for {component.__name__}, which registers itself; remove it"
         warnings.warn(text, DeprecationWarning, stacklevel=2)
-        return component
-    if issubclass(component, CustomTransform):
-        TRANSFORMS.register(component.__name__, component)
         return component
     raise TypeError(
         f"{component.__name__}: expected a subclass of Loss, DatasetMetric, CoupledOptimizer or "

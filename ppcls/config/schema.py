@@ -11,10 +11,8 @@ from typing_extensions import Self
 from ppcls.arch.distillation_model import DistillationModel
 from ppcls.arch.rec_model import RecModel
 from ppcls.arch.section import Arch as PlainArch
-from ppcls.config import checks
 from ppcls.config.base.component import RunFacts, section_problems
 from ppcls.config.base.fields import Section, Tagged, Variants
-from ppcls.config.sections import infer
 from ppcls.data import section
 from ppcls.data.transforms.base import Transform
 from ppcls.engine.core import settings as engine
@@ -22,6 +20,7 @@ from ppcls.loss import semi_supervised
 from ppcls.loss.section import LossSection
 from ppcls.metric.section import MetricSection
 from ppcls.optimizer import base as optimizer
+from ppcls.postprocess.section import Infer as InferSection
 from ppcls.recipe import settings
 from ppcls.registry import OPTIMIZERS
 
@@ -62,7 +61,7 @@ class Config(Section):
     """Optimizer and learning rate schedule."""
     DataLoader: section.DataLoader = section.DataLoader()
     """Data sets of training and evaluation, and how they are loaded."""
-    Infer: infer.Infer | None = None
+    Infer: InferSection | None = None
     """Settings of prediction on files; needed only for prediction and export."""
     Metric: MetricSection = MetricSection()
     """Metrics of training and evaluation."""
@@ -79,24 +78,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _check_sections(self) -> Self:
-        settings = self.Global
-        data = self.DataLoader
-        arch = self.Arch
-        problems = [
-            *checks.early_stopping_problems(settings),
-            *checks.precision_problems(self.AMP, settings.device),
-            *checks.retrieval_problems(arch, data, settings.eval_mode == "retrieval"),
-            *checks.multi_label_problems(data, settings.use_multilabel),
-            *checks.post_process_problems(self.Infer, data, arch),
-            *checks.image_problems(settings, arch, data, self.Infer),
-            *checks.sampler_problems(data, settings, arch.class_num),
-            *checks.evaluation_problems(data),
-            *checks.folder_problems(data),
-            *checks.drawn_label_problems(data, arch),
-            *checks.mixing_problems(data.Train),
-            *checks.semi_supervised_problems(self.SSL, data),
-            *section_problems(self, self.facts),
-        ]
+        problems = list(section_problems(self, self.facts))
         if problems:
             raise ValidationError.from_exception_data("Config", problems)
         return self
@@ -110,10 +92,14 @@ class Config(Section):
         """What the rules of components may know about the run."""
         amp = self.AMP
         arch = self.Arch
-        splits = self.DataLoader.splits
+        data = self.DataLoader
+        splits = data.splits
         return RunFacts(
             class_num=arch.class_num,
             architectures=tuple(model.name for model in arch.architectures),
+            img_sizes=tuple(model.img_size for model in arch.architectures),
+            input_channels=arch.input_image_channel,
+            device=self.Global.device,
             epochs=self.Global.epochs,
             evaluates=self.Global.eval_during_train,
             retrieval=self.Global.eval_mode == "retrieval",
@@ -133,6 +119,10 @@ class Config(Section):
                 place for place, split in splits.items() if split.dataset.drawn_label is not None
             ),
             from_paddleclas=self._from_paddleclas,
+            mixed_by=data.mixed_by,
+            varying_batches=data.varying_batches,
+            semi_supervised=self.SSL is not None,
+            use_multilabel=self.Global.use_multilabel,
         )
 
     _notes: tuple[str, ...] = PrivateAttr(())

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import ValidationInfo, field_validator, model_validator
+from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
-from ppcls.config.base.fields import Section, Tagged, error_at
+from ppcls.config.base.component import RunFacts
+from ppcls.config.base.fields import Section, Tagged, error_at, located, problem
 from ppcls.data.index.base import Dataset
 from ppcls.data.loaders.section import LoaderSettings
 from ppcls.data.sampling.base import Sampler
@@ -165,6 +167,44 @@ class DataLoader(Section):
         splits = {name: _with_batch_size(split, default) for name, split in value.items()}
         return QueryAndGallery.model_validate(splits)
 
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        """Yields the conflicts between data sets, and of image sizes with the model."""
+        yield from super().problems(facts, part)
+        if self.has_gallery and not facts.retrieval:
+            text = "Query and Gallery are only for retrieval; set Global.eval_mode: retrieval"
+            yield problem(text, "Eval")
+        for place, split in self.evaluated.items():
+            keys = place.split(".")
+            if split.input_size is not None:
+                yield problem("evaluation uses one size; remove this key", *keys, "input_size")
+            if self.Train is not None:
+                shared = split.dataset.overlap_problems(self.Train.dataset)
+                yield from located(shared, *keys, "dataset")
+        if self.Train is not None and self.Train.sizes is not None:
+            where = ("sampler", "scales") if self.Train.input_size is None else ("input_size", "sizes")
+            for side in self.Train.sizes.sizes:
+                for text in facts.size_problems((side, side)):
+                    yield problem(text, "Train", *where)
+        yield from self._unlabelled_problems(facts)
+
+    def _unlabelled_problems(self, facts: RunFacts) -> Iterator[InitErrorDetails]:
+        unlabelled = self.UnLabelTrain
+        train = self.Train
+        if facts.semi_supervised != (unlabelled is not None):
+            missing = "DataLoader.UnLabelTrain" if facts.semi_supervised else "the section SSL"
+            text = f"semi-supervised training needs SSL and DataLoader.UnLabelTrain, but {missing} is missing"
+            yield problem(text, "UnLabelTrain")
+        if unlabelled is None or train is None:
+            return
+        if not train.sampler.drop_last:
+            text = "expected True with DataLoader.UnLabelTrain: all batches have the same size"
+            yield problem(text, "Train", "sampler", "drop_last")
+        if train.sizes is not None:
+            yield problem("not supported with DataLoader.UnLabelTrain; remove it", "Train", "input_size")
+        elif check_chain(train.dataset.transform_ops) != check_chain(unlabelled.dataset.transform_ops):
+            text = "expected transforms that produce images of the same size and type as in DataLoader.Train"
+            yield problem(text, "UnLabelTrain", "dataset", "transform_ops")
+
     def need_train(self) -> Split:
         """Returns the training data.
 
@@ -179,6 +219,19 @@ class DataLoader(Section):
     def has_gallery(self) -> bool:
         """Whether the evaluation data has two data sets, Query and Gallery."""
         return isinstance(self.Eval, QueryAndGallery)
+
+    @property
+    def mixed_by(self) -> str:
+        """Batch transform that mixes the training images; "" without mixing."""
+        mixing = () if self.Train is None else self.Train.dataset.batch_transform_ops
+        return mixing[0].kind if mixing else ""
+
+    @property
+    def varying_batches(self) -> str:
+        """Sampler whose training batches have different numbers of images; "" for none."""
+        if self.Train is None or self.Train.sampler.input_size is None:
+            return ""
+        return self.Train.sampler.kind
 
     @property
     def evaluated(self) -> dict[str, Split]:

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.deploy.predictor import Predictor
-from ppcls.deploy.results import NearestImages
 from ppcls.errors import UserError
 from ppcls.files import atomic_write, open_regular
 from ppcls.metric.functional.reranking import reranked_similarities
+from ppcls.postprocess.results import NearestImages
 
 Kind = Literal["flat", "hnsw"]
 Floats = NDArray[np.float32]

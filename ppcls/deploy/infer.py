@@ -19,8 +19,8 @@ from ppcls.data.loaders.dali.settings import resolve_dali_settings
 from ppcls.deploy.image_index import ImageIndex
 from ppcls.deploy.models.slices import SLICE, SlicedModel
 from ppcls.deploy.predictor import Array, InferenceModel, Predictor
-from ppcls.deploy.results import Classification, Embedding, NearestImages, Prediction, printable
 from ppcls.errors import UserError
+from ppcls.postprocess.results import Classification, Embedding, NearestImages, Prediction, printable
 from ppcls.runtime.start import Runtime
 
 _PREFETCHED = 3  # number of batches that are prepared ahead

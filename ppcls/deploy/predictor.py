@@ -15,15 +15,14 @@ from ppcls.config.base.fields import show
 from ppcls.config.base.overrides import Override, Overrides, read_overrides
 from ppcls.config.load import load_config
 from ppcls.config.schema import Config
-from ppcls.config.sections.infer import MultiLabelThreshOutput, ScoreOutput, ThreshOutput, Topk
 from ppcls.data.transforms.numpy_ops import run, run_on_pixels
 from ppcls.deploy.models.description import DESCRIPTION
 from ppcls.deploy.models.engine import Engine, choose_engine
 from ppcls.deploy.models.openvino import OpenVinoModel
 from ppcls.deploy.models.slices import SLICE, SlicedModel
 from ppcls.deploy.models.source import ModelSource, find_source, source_of_config
-from ppcls.deploy.results import Classification, Embedding, Prediction, Scores
 from ppcls.errors import UserError
+from ppcls.postprocess.results import Classification, Embedding, Prediction
 from ppcls.runtime.hardware import usable_cores
 from ppcls.runtime.start import Runtime, start
 
@@ -217,28 +216,9 @@ class Predictor:
                 threshold, this is the maximum number.
         """
         postprocess = self.description.postprocess
-        names = self.names
         if postprocess is None:
             return Embedding(output)
-        if isinstance(postprocess, ScoreOutput):
-            rounded = output.astype(np.float64).round(postprocess.decimal_places)
-            return Scores(tuple(rounded.tolist()), tuple(names) if names is not None else None)
-        kept = topk or postprocess.topk if isinstance(postprocess, Topk) else len(output)
-        ranked = rank(output, min(kept, len(output)))
-        match postprocess:
-            case Topk():
-                chosen = ranked
-            case ThreshOutput():
-                chosen = np.array([int(output[1] >= postprocess.threshold)])
-            case MultiLabelThreshOutput():
-                chosen = ranked[(output >= np.array(postprocess.threshold))[ranked]][:topk]
-            case _:
-                raise TypeError(f"{postprocess.kind} does not choose classes")
-        return Classification(
-            tuple(chosen.tolist()),
-            tuple(names[index] for index in chosen) if names is not None else None,
-            tuple(output[chosen].tolist()),
-        )
+        return postprocess.interpret(output, self.names, topk)
 
     def _predict(self, images: Sequence[Image], topk: int | None = None) -> list[Prediction]:
         if isinstance(images, (str, bytes, bytearray, memoryview, PurePath)):
@@ -263,14 +243,6 @@ class Predictor:
             return
         with ThreadPoolExecutor(self.cores) as pool:
             yield from pool.map(prepare, range(len(images)))
-
-
-def rank(scores: Array, count: int) -> NDArray[np.intp]:
-    """Returns the indexes of the highest scores in descending order. Equal scores are in order of index."""
-    least = np.partition(scores, -count)[-count]
-    candidates = np.flatnonzero(scores >= least)
-    order: NDArray[np.intp] = np.argsort(-scores[candidates], kind="stable")
-    return candidates[order][:count]
 
 
 def _find_source(model: str | Path | Config | ModelSource, overrides: Sequence[Override]) -> ModelSource:

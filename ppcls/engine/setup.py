@@ -20,7 +20,6 @@ from ppcls.arch.section import AUTO, Arch
 from ppcls.config.base.yaml import dump_section
 from ppcls.config.compat import config_warnings
 from ppcls.config.schema import Config
-from ppcls.config.sections.infer import Infer
 from ppcls.data.build import gpu_memory_need
 from ppcls.data.index.class_names import (
     LABEL_LIST,
@@ -49,6 +48,7 @@ from ppcls.engine.recording import Recording, record_run
 from ppcls.errors import UserError
 from ppcls.optimizer.base import Optimizer
 from ppcls.optimizer.name_rules import describe_frozen
+from ppcls.postprocess.section import Infer
 from ppcls.runtime.collectives import fail_together
 from ppcls.runtime.memory import MemoryNeeds, check_dali_memory, describe_memory_use
 from ppcls.runtime.start import Runtime

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from pydantic import model_validator
+from pydantic_core import InitErrorDetails
 
-from ppcls.config.base.fields import Count, ModuleName, Side
+from ppcls.config.base.component import RunFacts
+from ppcls.config.base.fields import Count, ModuleName, Side, problem
 from ppcls.engine.core.settings import EngineSettings
 from ppcls.report.settings import ReportSettings
 from ppcls.runtime.settings import RuntimeSettings
@@ -36,6 +38,16 @@ class Global(ReportSettings, EngineSettings, RuntimeSettings):
     precedence."""
     save_inference_dir: str = "./inference"
     """Folder of the exported model. If `output_dir` is set, the default is its subfolder `inference`."""
+
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        """Yields the conflicts with other sections."""
+        yield from super().problems(facts, part)
+        if self.image_channel not in (None, facts.input_channels):
+            text = (
+                f"expected Arch.input_image_channel ({facts.input_channels}), got {self.image_channel}; "
+                "remove it"
+            )
+            yield problem(text, "image_channel")
 
     @model_validator(mode="before")
     @classmethod

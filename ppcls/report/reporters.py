@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
-from ppcls.config.sections.logger import LoggerSpec
 from ppcls.files import print_error
+from ppcls.report.background import start_loggers
 from ppcls.report.charts import CurvesPicture
 from ppcls.report.console import LogFile, build_console
 from ppcls.report.html import HtmlReport, RunInfo
 from ppcls.report.jsonlines import EventsFile, MetricsFile, read_records, truncate_after
-from ppcls.report.loggers import TrackedRun, start_loggers
 from ppcls.report.record import Record, Reporter, StepPosition
+from ppcls.report.trackers import Logger, TrackedRun
 from ppcls.report.visualdl import VisualDLWriter
 
 _LOG = "train.log"
@@ -85,7 +85,7 @@ def build_reporters(
     resumed_from: int | None,
     forgiving: bool = False,
     info: RunInfo | None = None,
-    loggers: Sequence[LoggerSpec] = (),
+    loggers: Sequence[Logger] = (),
 ) -> Reporters:
     """Returns the reporters of rank 0.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from ppcls.config.base.fields import Keyed, Section
-from ppcls.config.sections.logger import LoggerSpec
 from ppcls.registry import LOGGERS
+from ppcls.report.trackers import Logger
 
 
 class ReportSettings(Section):
@@ -14,6 +14,6 @@ class ReportSettings(Section):
 
     use_visualdl: bool = False
     """Write scalars, images, weights and precision-recall curves for VisualDL to `output_dir`/visualdl."""
-    loggers: tuple[Annotated[LoggerSpec, Keyed(LOGGERS)], ...] = ()
+    loggers: tuple[Annotated[Logger, Keyed(LOGGERS)], ...] = ()
     """Experiment trackers that receive scalars and the config, such as `[tensorboard, {mlflow: {experiment:
     digits}}]`. Each tracker needs its own package (docs/recipes.md)."""

@@ -18,8 +18,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from ppcls.deploy.image_index import ImageIndex
-from ppcls.deploy.results import Classification, Embedding, NearestImages, Prediction
 from ppcls.errors import UserError
+from ppcls.postprocess.results import Classification, Embedding, NearestImages, Prediction
 from ppcls.serve.limits import AdmissionLimit, BusyError, RequestError, RequestLimits
 from ppcls.serve.middleware import RejectAmbiguousLength, error_response
 from ppcls.serve.models import ServedModels

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ppcls.deploy.models.source import ModelSource, can_explain
 from ppcls.deploy.predictor import Predictor
-from ppcls.deploy.results import Prediction
+from ppcls.postprocess.results import Prediction
 from ppcls.serve.batcher import Batcher
 from ppcls.serve.limits import AdmissionLimit, RequestError
 from ppcls.serve.metrics import ServerMetrics

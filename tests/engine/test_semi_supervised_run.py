@@ -83,7 +83,7 @@ def test_wide_resnet_trains_on_few_images_of_cifar(images: Path, tmp_path: Path,
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda tree: tree.pop("SSL"), r"SSL: missing"),
+        (lambda tree: tree.pop("SSL"), r"UnLabelTrain: .*the section SSL is missing"),
         (lambda tree: tree["DataLoader"].pop("UnLabelTrain"), r"DataLoader\.UnLabelTrain: missing"),
         (
             lambda tree: tree["DataLoader"]["Train"]["sampler"].pop("drop_last"),

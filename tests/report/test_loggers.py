@@ -18,19 +18,20 @@ from mlflow import MlflowClient
 from report_records import EVALUATION, STEP, make_records
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from ppcls.config.sections.logger import LoggerSpec, MLflow, TensorBoard, WandB
 from ppcls.errors import UserError
 from ppcls.recipe.settings import Global
-from ppcls.report import loggers
+from ppcls.report import background
+from ppcls.report.background import BackgroundLogger, start_loggers
 from ppcls.report.html import RunInfo
-from ppcls.report.loggers import BackgroundLogger, TrackedRun, flatten_config, start_loggers
+from ppcls.report.loggers import MLflow, TensorBoard, WandB
 from ppcls.report.record import Record
 from ppcls.report.reporters import build_reporters
+from ppcls.report.trackers import RUN_IDS, Logger, TrackedRun, flatten_config
 
 INFO = RunInfo("ResNet18, output", "Global: {epochs: 2}\nArch: {name: ResNet18}\n")
 
 
-def log(folder: Path, spec: LoggerSpec, records: list[Record], resumed_from: int | None = None) -> None:
+def log(folder: Path, spec: Logger, records: list[Record], resumed_from: int | None = None) -> None:
     reporters = build_reporters(folder, False, resumed_from, info=INFO, loggers=[spec])
     reporters.message("not a scalar")
     for record in records:
@@ -113,9 +114,9 @@ def check_mlflow_run(tmp_path: Path, address: str) -> None:
 
 def test_wandb_run_keeps_its_id_after_a_resume(tmp_path: Path) -> None:
     log(tmp_path, WandB(mode="offline"), make_records(1))
-    first = json.loads((tmp_path / loggers.RUN_IDS).read_text())["wandb"]
+    first = json.loads((tmp_path / RUN_IDS).read_text())["wandb"]
     log(tmp_path, WandB(mode="offline"), make_records(2)[3:], resumed_from=90)
-    assert json.loads((tmp_path / loggers.RUN_IDS).read_text())["wandb"] == first
+    assert json.loads((tmp_path / RUN_IDS).read_text())["wandb"] == first
     assert list(tmp_path.glob(f"wandb/offline-run-*-{first}/*.wandb"))
     wandb.teardown()  # its process ends before pytest looks for processes that are left
 
@@ -143,8 +144,8 @@ def test_failing_tracker_is_reported_once(capsys: pytest.CaptureFixture[str]) ->
 def test_slow_tracker_does_not_delay_the_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(loggers, "_CLOSE_SECONDS", 0.2)
-    monkeypatch.setattr(loggers, "_MAX_WAITING", 5)
+    monkeypatch.setattr(background, "_CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr(background, "_MAX_WAITING", 5)
     logger = BackgroundLogger("wandb", threading.Event().wait)  # type: ignore[arg-type]
     for _ in range(50):
         logger.record(EVALUATION)

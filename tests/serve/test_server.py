@@ -22,7 +22,7 @@ from small_classifier import CLASSES, write_config, write_huge_png
 from ppcls.cli import export as export_cli
 from ppcls.config.load import validate
 from ppcls.deploy.predictor import Predictor
-from ppcls.deploy.results import Classification
+from ppcls.postprocess.results import Classification
 
 
 @pytest.fixture(scope="module")

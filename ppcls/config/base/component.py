@@ -18,8 +18,9 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from pydantic_core import InitErrorDetails
 
-from ppcls.config.base.fields import Section, Spec
+from ppcls.config.base.fields import Section, Spec, located
 from ppcls.registry import Registry
+from ppcls.zoo import architecture
 
 LabelsPerImage = Literal["one", "several"]
 Location: TypeAlias = tuple[int | str, ...]
@@ -49,6 +50,9 @@ class RunFacts:
     Attributes:
         class_num: Number of classes, ``Arch.class_num``.
         architectures: Names of all architectures of the model; several for a `DistillationModel`.
+        img_sizes: ``Arch.img_size`` of each architecture; empty if none is set.
+        input_channels: Number of channels of the images that the model expects.
+        device: Device of the run, ``Global.device``.
         epochs: Number of epochs of the run.
         evaluates: Whether the run evaluates the model during training.
         retrieval: Whether the evaluation compares embeddings.
@@ -64,6 +68,10 @@ class RunFacts:
         label_shares: Keys of the data sets that compute the share of images that have each class.
         random_labels: Keys of the data sets whose labels a random transform determines.
         from_paddleclas: Whether the config is a file of PaddleClas, whose users expect PaddleClas's results.
+        mixed_by: Batch transform that mixes the training images; "" without mixing.
+        varying_batches: Sampler whose training batches have different numbers of images; "" for none.
+        semi_supervised: Whether the run also trains on unlabelled images, with the section ``SSL``.
+        use_multilabel: Whether the user states that images have several labels, ``Global.use_multilabel``.
     """
 
     class_num: int
@@ -83,6 +91,24 @@ class RunFacts:
     label_shares: frozenset[str] = frozenset()
     random_labels: frozenset[str] = frozenset()
     from_paddleclas: bool = False
+    img_sizes: tuple[int | None, ...] = ()
+    input_channels: int = 3
+    device: Literal["auto", "gpu", "cpu"] = "auto"
+    mixed_by: str = ""
+    varying_batches: str = ""
+    semi_supervised: bool = False
+    use_multilabel: bool = False
+
+    def size_problems(self, size: tuple[int, int]) -> Iterator[str]:
+        """Yields the reason for each architecture that does not accept images of this size.
+
+        Args:
+            size: Height and width in pixels.
+        """
+        img_sizes = self.img_sizes or (None,) * len(self.architectures)
+        for name, img_size in zip(self.architectures, img_sizes, strict=True):
+            if text := architecture(name).size_problem(size, img_size):
+                yield text
 
 
 class Component(Spec):
@@ -100,6 +126,16 @@ class Component(Spec):
     registry: ClassVar[Registry]
     aliases: ClassVar[tuple[str, ...]] = ()
 
+    @classmethod
+    def registered_name(cls) -> str:
+        """Returns the name of the component in YAML: the name of the class."""
+        return cls.__name__
+
+    @property
+    def kind(self) -> str:
+        """Name of the component in YAML."""
+        return self.registered_name()
+
     def __init_subclass__(
         cls, *, registry: Registry | None = None, abstract: bool = False, **config: Any
     ) -> None:
@@ -114,7 +150,7 @@ class Component(Spec):
         # Here the class is complete. A class whose fields are invalid must not be registered.
         super().__pydantic_init_subclass__(**config)
         if registry is None and not abstract:
-            for name in (cls.__name__, *cls.__dict__.get("aliases", ())):
+            for name in (cls.registered_name(), *cls.__dict__.get("aliases", ())):
                 cls.registry.register(name, cls)
 
 
@@ -143,5 +179,4 @@ def find_sections(section: Section, loc: Location = ()) -> Iterator[tuple[Locati
 def section_problems(section: Section, facts: RunFacts) -> Iterator[InitErrorDetails]:
     """Yields the `Section.problems` of all sections in a config."""
     for loc, part, item in find_sections(section):
-        for error in item.problems(facts, part):
-            yield {**error, "loc": (*loc, *error.get("loc", ()))}
+        yield from located(item.problems(facts, part), *loc)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
@@ -55,6 +55,17 @@ def problem(text: str, *loc: int | str) -> InitErrorDetails:
 def error_at(text: str, *loc: int | str) -> ValidationError:
     """Returns an exception with a single `problem`, which a validator can raise."""
     return ValidationError.from_exception_data("problem", [problem(text, *loc)])
+
+
+def located(problems: Iterable[InitErrorDetails], *loc: int | str) -> Iterator[InitErrorDetails]:
+    """Yields problems of a part of a section, located relative to the section.
+
+    Args:
+        problems: Problems, located relative to the part.
+        loc: Location of the part in the section.
+    """
+    for error in problems:
+        yield {**error, "loc": (*loc, *error.get("loc", ()))}
 
 
 def explain(error: ErrorDetails) -> str:

@@ -13,9 +13,9 @@ from pydantic import model_validator
 from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
-from ppcls.config.base.component import Component, LabelsPerImage
-from ppcls.config.base.fields import Count
-from ppcls.data.transforms.base import Chain
+from ppcls.config.base.component import Component, LabelsPerImage, RunFacts
+from ppcls.config.base.fields import Count, located, problem
+from ppcls.data.transforms.base import Chain, chain_problems
 from ppcls.data.transforms.batch import BatchTransforms
 from ppcls.registry import DATASETS
 
@@ -101,6 +101,20 @@ class Dataset(Component, registry=DATASETS):
     def overlap_problems(self, train: Dataset) -> Iterator[InitErrorDetails]:  # noqa: ARG002
         """Yields the keys that let this evaluation data set have images in common with the training data."""
         yield from ()
+
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        """Yields the conflicts with the model and the use of the images."""
+        yield from located(chain_problems(self.transform_ops, facts), "transform_ops")
+        if self.batch_transform_ops and part.startswith("Eval"):
+            yield problem("evaluation does not mix images; remove this key", "batch_transform_ops")
+        if self.batch_transform_ops and facts.embeds:
+            yield problem("mixed images have no identity; remove this key", "batch_transform_ops")
+        if self.labels == "several" and facts.embeds:
+            text = "a RecModel needs one identity per image; use a data set with one label per image"
+            yield problem(text, "name")
+        if facts.use_multilabel and facts.labels.get(part) == "one":
+            text = f"{self.kind} has one label per image; expected MultiLabelDataset"
+            yield problem(f"{text}, or Global.use_multilabel: False", "name")
 
     def unsplit(self) -> Dataset:
         """Returns the data set of all images if this one is a random part of them, otherwise this one."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
+from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
-from ppcls.config.base.component import LabelsPerImage
-from ppcls.config.base.fields import error_at
+from ppcls.config.base.component import LabelsPerImage, RunFacts
+from ppcls.config.base.fields import error_at, problem
 from ppcls.data.index.base import DECODER, FileDataset
 from ppcls.data.index.files import FileIndex, read_list, read_paths
 from ppcls.data.index.protocol import Index
@@ -149,6 +150,17 @@ class CustomLabelDataset(FileDataset):
         return next(
             position for position, spec in enumerate(self.transform_ops) if spec.label_key == self.label_key
         )
+
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        """Yields the conflicts with the model and the use of the images."""
+        yield from super().problems(facts, part)
+        transform = self.transform_ops[self.drawn_label]
+        if facts.class_num != transform.label_count:
+            text = (
+                f"{transform.kind} has {transform.label_count} labels, so Arch.class_num must be "
+                f"{transform.label_count}, got {facts.class_num}"
+            )
+            yield problem(text, "label_key")
 
     def read(self, class_num: int | None) -> Index:  # noqa: ARG002 - the labels are drawn later
         """Returns the index of the images in the list file. All labels are 0."""

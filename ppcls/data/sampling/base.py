@@ -5,13 +5,15 @@ A sampler is a section of the config. `Sampler.build` returns the `EpochSampler`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import model_validator
+from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
-from ppcls.config.base.component import Component
-from ppcls.config.base.fields import BatchSize, error_at
+from ppcls.config.base.component import Component, RunFacts
+from ppcls.config.base.fields import BatchSize, error_at, problem
 from ppcls.registry import SAMPLERS
 
 if TYPE_CHECKING:  # a config is checked without NumPy, which these modules import
@@ -21,8 +23,13 @@ if TYPE_CHECKING:  # a config is checked without NumPy, which these modules impo
 
 
 class Sampler(Component, registry=SAMPLERS):
-    """Sampler, which defines the samples of an epoch and the batches that they form."""
+    """Sampler, which defines the samples of an epoch and the batches that they form.
 
+    Attributes:
+        plain: Whether each sample is used once per epoch, in one size. Evaluations need such a sampler.
+    """
+
+    plain: ClassVar[bool] = False
     drop_last: bool = False
     """Skip the last batch of an epoch if it is smaller than the other batches."""
 
@@ -37,6 +44,11 @@ class Sampler(Component, registry=SAMPLERS):
             UserError: The sampler does not fit the samples.
         """
         raise NotImplementedError(f"{self.kind} does not define its samples")
+
+    @property
+    def needs_classes(self) -> bool:
+        """Whether the sampler uses the class of each sample."""
+        return False
 
     @property
     def group(self) -> int:
@@ -61,6 +73,31 @@ class Sampler(Component, registry=SAMPLERS):
     def batch_setting(self) -> tuple[str, int]:
         """Name and value of the key that sets the batch size."""
         raise NotImplementedError(f"{self.kind} defines no batch size")
+
+    @property
+    def mixed_setting(self) -> tuple[str, int]:
+        """Name and value of the key that must be even if batches are mixed, because images form pairs."""
+        return self.batch_setting
+
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        """Yields the conflicts with the data set and the use of its samples."""
+        if part.startswith("Eval") and not self.plain:
+            text = "evaluation uses each sample once, in order; expected DistributedBatchSampler"
+            yield problem(f"{text}, got {self.kind}", "name")
+        if facts.labels.get(part) == "several" and self.needs_classes:
+            yield problem(
+                f"{self.kind} needs images with one label, but {facts.datasets[part]} has several; "
+                "expected DistributedBatchSampler, or WeightedSampler with a weights_file",
+                "name",
+            )
+        if part in facts.random_labels and not self.plain:
+            text = f"{self.kind} needs a list file with labels; use DistributedBatchSampler"
+            yield problem(text, "name")
+        if part == "Train" and facts.mixed_by:
+            name, size = self.mixed_setting
+            if size % 2:
+                text = f"expected an even number, because {facts.mixed_by} mixes pairs of neighbours"
+                yield problem(f"{text}, got {size}", name)
 
     def global_batch(self, world: int) -> int:
         """Returns the number of images per step over all ``world`` processes."""

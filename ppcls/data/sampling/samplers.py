@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
+from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
-from ppcls.config.base.fields import BatchSize, Count, NonNegative, Side, error_at
+from ppcls.config.base.component import RunFacts
+from ppcls.config.base.fields import BatchSize, Count, NonNegative, Side, error_at, problem
 from ppcls.data.sampling.base import FixedSizeSampler, Sampler
 from ppcls.data.sampling.sizes import EqualPixels
 from ppcls.errors import UserError
@@ -21,6 +24,7 @@ if TYPE_CHECKING:  # a config is checked without NumPy, which these modules impo
 class DistributedBatchSampler(FixedSizeSampler):
     """Uses each sample once per epoch. This is the default sampler."""
 
+    plain: ClassVar[bool] = True
     shuffle: bool = False
     """Use a new random order of the samples in every epoch."""
 
@@ -29,6 +33,16 @@ class DistributedBatchSampler(FixedSizeSampler):
         from ppcls.data.sampling.epoch_samplers import SequentialSampler, ShuffledSampler
 
         return ShuffledSampler(len(index)) if self.shuffle else SequentialSampler(len(index))
+
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        """Yields the conflicts with the data set and the use of its samples."""
+        yield from super().problems(facts, part)
+        if part == "Train" and facts.mixed_by and not self.shuffle:
+            text = (
+                f"expected True: {facts.mixed_by} mixes neighbouring images, which often have the same class "
+                "if they are not shuffled"
+            )
+            yield problem(text, "shuffle")
 
 
 class BatchSampler(DistributedBatchSampler):
@@ -46,6 +60,11 @@ class ClassBalancedSampler(FixedSizeSampler):
         from ppcls.data.sampling.epoch_samplers import BalancedClassSampler
 
         return BalancedClassSampler(index.labels, self.samples or len(index))
+
+    @property
+    def needs_classes(self) -> bool:
+        """True, because the classes of the samples determine how often they are drawn."""
+        return True
 
 
 class WeightedSampler(FixedSizeSampler):
@@ -85,6 +104,19 @@ class WeightedSampler(FixedSizeSampler):
                 "increase DataLoader.Train.sampler.class_weights for a class that has samples"
             )
         return WeightedRandomSampler(weights, samples)
+
+    @property
+    def needs_classes(self) -> bool:
+        """Whether the weights are given per class."""
+        return self.class_weights is not None
+
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        """Yields the conflicts with the data set and the number of classes."""
+        yield from super().problems(facts, part)
+        weights = self.class_weights
+        if weights is not None and len(weights) != facts.class_num:
+            text = f"expected one weight for each of Arch.class_num ({facts.class_num}) classes"
+            yield problem(f"{text}, got {len(weights)}", "class_weights")
 
 
 class RepeatedAugSampler(FixedSizeSampler):
@@ -177,6 +209,16 @@ class PKSampler(FixedSizeSampler):
     def group(self) -> int:
         """Number of images per identity."""
         return self.sample_per_id
+
+    @property
+    def needs_classes(self) -> bool:
+        """True, because classes are identities."""
+        return True
+
+    @property
+    def mixed_setting(self) -> tuple[str, int]:
+        """Name and value of ``sample_per_id``, so that the images of a pair have the same identity."""
+        return "sample_per_id", self.sample_per_id
 
     @model_validator(mode="after")
     def _check_multiple(self) -> Self:

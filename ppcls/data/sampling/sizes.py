@@ -6,14 +6,15 @@ step, and a resumed run continues with the same sizes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import Field, model_validator
+from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
-from ppcls.config.base.component import Component
-from ppcls.config.base.fields import Count, Index, Side
+from ppcls.config.base.component import Component, RunFacts
+from ppcls.config.base.fields import Count, Index, Side, problem
 from ppcls.data.transforms.base import ChainError, Transform, check_chain
 from ppcls.registry import INPUT_SIZES
 
@@ -76,6 +77,13 @@ class Progressive(InputSize):
     def size_at(self, seed: int, cursor: Cursor) -> int:  # noqa: ARG002
         """Returns the size for the epoch of ``cursor``."""
         return self.sizes[sum(cursor.epoch >= first for first in self.epochs) - 1]
+
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        """Yields the conflict with a run that ends before the last size."""
+        yield from super().problems(facts, part)
+        if self.epochs[-1] >= facts.epochs:
+            text = f"the last size starts at epoch {self.epochs[-1]}, but Global.epochs is {facts.epochs}"
+            yield problem(f"{text}; use earlier epochs", "epochs")
 
 
 class EqualPixels(InputSize, abstract=True):

@@ -6,13 +6,14 @@ after it from the properties before it. A chain can therefore be checked before 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, ValidationError
+from pydantic_core import InitErrorDetails
 
-from ppcls.config.base.component import Component
+from ppcls.config.base.component import Component, RunFacts
 from ppcls.config.base.fields import Keyed, error_at, problem
 from ppcls.registry import TRANSFORMS
 
@@ -140,6 +141,19 @@ def check_chain(specs: Sequence[Transform]) -> ImageState:
             None, "images of different sizes can't form a batch; add CropImage or ResizeImage(size)"
         )
     return state
+
+
+def chain_problems(specs: Sequence[Transform], facts: RunFacts) -> Iterator[InitErrorDetails]:
+    """Yields the conflicts of a chain of transforms with the input of the model."""
+    state = check_chain(specs)
+    if state.channels != facts.input_channels:
+        yield problem(
+            f"produces images with {state.channels} channel{'s' * (state.channels != 1)}, but "
+            f"Arch.input_image_channel is {facts.input_channels}; change one of them"
+        )
+    if state.size is not None:
+        for text in facts.size_problems(state.size):
+            yield problem(f"produces images of {text}")
 
 
 def _check_transforms(specs: tuple[Transform, ...]) -> tuple[Transform, ...]:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.config.sections.infer import MultiLabelThreshOutput, ThreshOutput
 from ppcls.deploy.models.description import Comparison, ModelDescription
 from ppcls.deploy.predictor import InferenceModel
 from ppcls.errors import UserError
@@ -103,10 +102,4 @@ def _decisions(description: ModelDescription) -> Callable[[Array, Array | None],
 
     if postprocess is None:
         return nearest_labels
-    if isinstance(postprocess, MultiLabelThreshOutput):
-        threshold = np.array(postprocess.threshold)
-        return lambda scores, _labels: scores >= threshold
-    if isinstance(postprocess, ThreshOutput):
-        lowest = postprocess.threshold
-        return lambda scores, _labels: (scores[:, 1] >= lowest).astype(np.int64)
-    return lambda scores, _labels: scores.argmax(axis=1)
+    return lambda scores, _labels: postprocess.decide(scores)

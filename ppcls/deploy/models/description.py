@@ -7,23 +7,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError, model_validator
 from typing_extensions import Self
 
 from ppcls.config.base.errors import ConfigError, describe_problems
-from ppcls.config.base.fields import MAX_SIDE, Bound, Count, Fraction, Positive, Section
+from ppcls.config.base.fields import (
+    MAX_SIDE,
+    Bound,
+    Count,
+    Keyed,
+    Positive,
+    Section,
+    error_at,
+    expected,
+    explain,
+    located,
+    problem,
+    show,
+)
 from ppcls.config.base.yaml import dump_yaml, read_description_yaml
 from ppcls.config.schema import Config
-from ppcls.config.sections.infer import Infer, MultiLabelThreshOutput, ScoreOutput, ThreshOutput, Topk
-from ppcls.config.sections.infer import PostProcess as PostprocessSpec
 from ppcls.data.transforms.base import FixedChain, check_chain
 from ppcls.data.transforms.specs import NormalizeImage, Op, plan_chain, split_chain
 from ppcls.errors import UserError
+from ppcls.postprocess import base
+from ppcls.postprocess.section import Infer
+from ppcls.registry import POSTPROCESSES
 from ppcls.weights.manifest import FileName, FileRecord, read_record
 
 DESCRIPTION = "inference.yml"
@@ -75,34 +90,54 @@ class _OutputTensor(Section):
     """Divisor of the logits before the activation, computed by ppcls calibrate."""
 
 
-class _TopkNames(Section):
-    topk: Count
-    label_list: tuple[str, ...] | None = None
+@dataclass(frozen=True)
+class DescribedPostProcess:
+    """Post-processing of the outputs of a classifier, and the names of its classes.
+
+    In YAML it is ``{Topk: {topk: 5, label_list: [cat, dog]}}``, as in PaddleClas's files.
+
+    Attributes:
+        method: Post-processing method.
+        names: Names of the classes, [class_num]; None if they are unknown.
+    """
+
+    method: base.PostProcess
+    names: tuple[str, ...] | None
+
+    def as_tree(self) -> dict[str, Any]:
+        """Returns plain data for YAML, without keys that are not set."""
+        keys = self.method.model_dump(mode="json", exclude=set(self.method.not_exported), exclude_none=True)
+        names = {} if self.names is None else {"label_list": list(self.names)}
+        return {self.method.kind: {**keys, **names}}
 
 
-class _ThresholdNames(Section):
-    threshold: Fraction | tuple[Fraction, ...]
-    label_list: tuple[str, ...] | None = None
+_METHOD: TypeAdapter[base.PostProcess] = TypeAdapter(Annotated[base.PostProcess, Keyed(POSTPROCESSES)])
+_NAMES: TypeAdapter[tuple[str, ...] | None] = TypeAdapter(tuple[str, ...] | None)
 
 
-class _ScoreNames(Section):
-    decimal_places: Annotated[int, Bound(ge=0, le=15)]
-    label_list: tuple[str, ...] | None = None
+def _read_postprocess(value: Any) -> DescribedPostProcess:
+    if isinstance(value, DescribedPostProcess):
+        return value
+    if not isinstance(value, dict) or len(value) != 1:
+        raise expected("one post-processing method as 'Name: parameters'", value)
+    ((kind, keys),) = value.items()
+    if not isinstance(keys, dict):
+        raise error_at(f"expected a mapping of its parameters, got {show(keys)}", kind)
+    method = _METHOD.validate_python({kind: {key: keys[key] for key in keys if key != "label_list"}})
+    if forbidden := sorted(method.not_exported & keys.keys()):
+        raise error_at("not supported in the description of a model; remove this key", kind, forbidden[0])
+    try:
+        names = _NAMES.validate_python(keys.get("label_list"))
+    except ValidationError as error:
+        problems = (problem(explain(details), *details["loc"]) for details in error.errors(include_url=False))
+        where = (kind, "label_list")
+        raise ValidationError.from_exception_data("label_list", [*located(problems, *where)]) from None
+    return DescribedPostProcess(method, names)
 
 
-class _Postprocessing(Section):
-    """Postprocessing of the outputs of a classifier. Exactly one of the fields is set."""
-
-    Topk: _TopkNames | None = None
-    ThreshOutput: _ThresholdNames | None = None
-    MultiLabelThreshOutput: _ThresholdNames | None = None
-    ScoreOutput: _ScoreNames | None = None
-
-    @model_validator(mode="after")
-    def _check_one(self) -> Self:
-        if sum(getattr(self, kind) is not None for kind in type(self).model_fields) != 1:
-            raise ValueError("expected one of Topk, ThreshOutput, MultiLabelThreshOutput and ScoreOutput")
-        return self
+Described = Annotated[
+    DescribedPostProcess, PlainValidator(_read_postprocess), PlainSerializer(DescribedPostProcess.as_tree)
+]
 
 
 class Calibration(Section):
@@ -151,7 +186,7 @@ class ModelDescription(Section):
     Input: _InputTensor
     PreProcess: _Preprocessing
     Output: _OutputTensor
-    PostProcess: _Postprocessing | None
+    PostProcess: Described | None
     """Method that chooses classes from the scores; null for embeddings."""
     Export: ExportRecord | None = None
 
@@ -177,13 +212,9 @@ class ModelDescription(Section):
             if self.Output.activation != "l2_norm":
                 raise ValueError("PostProcess is null, but the model returns scores, not embeddings")
             return self
-        if isinstance(postprocess, Topk) and postprocess.topk > width:
-            raise ValueError(f"topk: expected at most {width}, the number of classes, got {postprocess.topk}")
-        threshold = getattr(postprocess, "threshold", None)
-        if isinstance(threshold, tuple) and len(threshold) != width:
-            raise ValueError(f"threshold has {len(threshold)} values, expected {width}, one per class")
-        if isinstance(postprocess, ThreshOutput) and width != 2:
-            raise ValueError(f"ThreshOutput needs two classes, but the model has {width}")
+        if problems := list(postprocess.class_problems(width)):
+            where = ("PostProcess", postprocess.kind)
+            raise ValidationError.from_exception_data("PostProcess", [*located(problems, *where)])
         if postprocess.activation != self.Output.activation:
             needed = postprocess.activation
             actual = self.Output.activation
@@ -193,26 +224,12 @@ class ModelDescription(Section):
     @property
     def names(self) -> tuple[str, ...] | None:
         """Names of the classes, [class_num]; None if they are unknown."""
-        if self.PostProcess is None:
-            return None
-        ways = self.PostProcess
-        chosen = ways.Topk or ways.ThreshOutput or ways.MultiLabelThreshOutput or ways.ScoreOutput
-        assert chosen is not None  # by _check_one
-        return chosen.label_list
+        return None if self.PostProcess is None else self.PostProcess.names
 
     @property
-    def postprocess(self) -> PostprocessSpec | None:
+    def postprocess(self) -> base.PostProcess | None:
         """Method that chooses classes from the scores; None for an embedding model."""
-        if self.PostProcess is None:
-            return None
-        if self.PostProcess.Topk is not None:
-            return Topk(topk=self.PostProcess.Topk.topk)
-        if self.PostProcess.ThreshOutput is not None:
-            return ThreshOutput(threshold=self.PostProcess.ThreshOutput.threshold)
-        if self.PostProcess.ScoreOutput is not None:
-            return ScoreOutput(decimal_places=self.PostProcess.ScoreOutput.decimal_places)
-        assert self.PostProcess.MultiLabelThreshOutput is not None  # by _check_one
-        return MultiLabelThreshOutput(threshold=self.PostProcess.MultiLabelThreshOutput.threshold)
+        return None if self.PostProcess is None else self.PostProcess.method
 
     @property
     def width(self) -> int:
@@ -334,8 +351,6 @@ class ModelDescription(Section):
             del tree["Export"]
         if self.Output.temperature == 1.0:
             del tree["Output"]["temperature"]
-        if self.PostProcess is not None:
-            tree["PostProcess"] = self.PostProcess.model_dump(mode="json", exclude_none=True)
         return dump_yaml(tree)
 
 
@@ -370,21 +385,19 @@ def describe_model(
         tree["Output"] |= {"shape": [-1, arch.inferred.embedding_size or -1], "activation": "l2_norm"}
     else:
         tree["Output"] |= {"activation": settings.PostProcess.activation, "temperature": temperature}
-        tree["PostProcess"] = dump_postprocess(settings.PostProcess, names)
+        tree["PostProcess"] = describe_postprocess(settings.PostProcess, names)
     return ModelDescription.model_validate(tree)
 
 
-def dump_postprocess(spec: PostprocessSpec, names: Sequence[str] | None) -> dict[str, Any]:
-    """Returns the section ``PostProcess`` of a description as plain data."""
-    if (
-        isinstance(spec, ThreshOutput)
-        and names is None
-        and spec.label_0 is not None
-        and spec.label_1 is not None
-    ):
-        names = (spec.label_0, spec.label_1)
-    excluded = {"class_id_map_file", "label_0", "label_1"}
-    return {spec.kind: {**spec.model_dump(exclude=excluded), "label_list": names}}
+def describe_postprocess(method: base.PostProcess, names: Sequence[str] | None) -> DescribedPostProcess:
+    """Returns the section ``PostProcess`` of a description.
+
+    Args:
+        method: Post-processing method of the config.
+        names: Names of the classes, [class_num]; None if they are unknown.
+    """
+    known = method.default_names if names is None else tuple(names)
+    return DescribedPostProcess(method.for_export(), known)
 
 
 def read_description(folder: Path) -> ModelDescription:

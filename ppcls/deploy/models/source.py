@@ -17,14 +17,13 @@ from ppcls.config.base.overrides import Overrides, read_overrides
 from ppcls.config.base.tree import node_at
 from ppcls.config.load import ConfigSource, load_config
 from ppcls.config.schema import Config
-from ppcls.config.sections.infer import Infer
 from ppcls.data.index.class_names import IMAGENET_NAMES, LABEL_LIST, find_names_file, read_class_names
 from ppcls.data.loaders.section import Dali
 from ppcls.deploy.models.description import (
     DESCRIPTION,
     ModelDescription,
     describe_model,
-    dump_postprocess,
+    describe_postprocess,
     read_description,
 )
 from ppcls.deploy.models.published import published_config
@@ -32,6 +31,7 @@ from ppcls.deploy.models.temperature import read_temperature
 from ppcls.engine.core.settings import CheckpointSettings
 from ppcls.errors import UserError
 from ppcls.files import file_states
+from ppcls.postprocess.section import Infer
 from ppcls.recipe.settings import Global
 from ppcls.weights.class_names import find_listed
 from ppcls.weights.manifest import MANIFEST, Manifest, verify
@@ -318,7 +318,7 @@ def _find_exported(file: Path, overrides: Overrides) -> ModelSource:
             path = check_path(_NAMES_KEY, names_file)
             names_path = find_names_file(names_file) or path
             names = read_class_names(names_path, description.width)
-        tree = {**dict(description), "PostProcess": dump_postprocess(infer.PostProcess, names)}
+        tree = {**dict(description), "PostProcess": describe_postprocess(infer.PostProcess, names)}
         try:
             description = ModelDescription.model_validate(tree)
         except ValidationError as error:

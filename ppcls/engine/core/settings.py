@@ -7,12 +7,24 @@ A function takes the group that it needs, so its signature shows which keys can 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, field_validator
+from pydantic_core import InitErrorDetails
 
-from ppcls.config.base.fields import MODULE_NAME, Bound, Count, Decay, Index, Positive, Section, show
+from ppcls.config.base.component import RunFacts
+from ppcls.config.base.fields import (
+    MODULE_NAME,
+    Bound,
+    Count,
+    Decay,
+    Index,
+    Positive,
+    Section,
+    problem,
+    show,
+)
 
 ENTRY_POINT = re.compile(r"\w[\w.-]*")
 
@@ -180,6 +192,17 @@ class EngineSettings(
 ):
     """All keys of ``Global`` that the engine uses."""
 
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        """Yields the conflicts with the model, the data and the evaluation."""
+        yield from super().problems(facts, part)
+        if self.early_stopping is not None and not self.eval_during_train:
+            yield problem("needs evaluations; set Global.eval_during_train: True", "early_stopping")
+        if self.eval_mode == "retrieval" and not facts.embeds:
+            yield problem("retrieval needs embeddings; expected Arch.name: RecModel", "eval_mode")
+        if self.auto_scale_lr and facts.varying_batches:
+            text = f"expected False: batches of {facts.varying_batches} have different sizes"
+            yield problem(text, "auto_scale_lr")
+
     def evaluates_after(self, epoch: int) -> bool:
         """Returns whether the model is evaluated at the end of ``epoch``, counted from 1."""
         due = epoch % self.eval_interval == 0 and epoch >= self.start_eval_epoch
@@ -234,3 +257,17 @@ class AMP(Section):
     use_fp16_test: bool | None = None
     """Evaluate in mixed precision too; default: True for float16, False for bfloat16. `O2` always evaluates
     in mixed precision. Batches that overflow in float16 are evaluated again in float32."""
+
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        """Yields the conflicts of float16 with the device and the loss scale."""
+        yield from super().problems(facts, part)
+        if not self.use_amp or self.dtype != "float16":
+            return
+        if facts.device == "cpu":
+            text = "float16 needs a GPU, but Global.device is cpu; use bfloat16, or train on a GPU"
+            yield problem(text, "dtype")
+        if self.use_dynamic_loss_scaling and self.scale_loss < self.min_loss_scaling:
+            text = (
+                f"expected at least AMP.min_loss_scaling ({self.min_loss_scaling:g}), got {self.scale_loss:g}"
+            )
+            yield problem(text, "scale_loss")

@@ -21,12 +21,12 @@ from ppcls.bench.infer.requests import find_models, make_candidates
 from ppcls.bench.measure.runner import Effort
 from ppcls.cli.export import export
 from ppcls.cli.infer import infer
-from ppcls.config.sections.infer import MultiLabelThreshOutput, Topk
 from ppcls.deploy.export import export as export_module
 from ppcls.deploy.export.accuracy import check_accuracy, compare_accuracy
 from ppcls.deploy.export.precision import quantize
 from ppcls.deploy.models.description import Comparison, ModelDescription, read_description
 from ppcls.errors import UserError
+from ppcls.postprocess.methods import MultiLabelThreshOutput, Topk
 from ppcls.weights.files import write_arrays
 
 IMAGES = 20

@@ -50,7 +50,7 @@ def changed(exported: Path, folder: Path, sections: dict[str, Any]) -> Path:
                 "Output": {"activation": "sigmoid"},
                 "PostProcess": {"MultiLabelThreshOutput": {"threshold": [0.5] * 7}},
             },
-            "threshold has 7 values, expected 3, one per class",
+            "threshold: expected 3 thresholds, one per class, got 7",
         ),
     ],
     ids=["input", "layout", "width", "threshold", "thresholds"],

@@ -46,9 +46,9 @@ from ppcls.deploy.models.programs.legacy import read_legacy
 from ppcls.deploy.models.programs.parameters import check_parameters
 from ppcls.deploy.models.programs.parts import ProgramError, StoredTensor, find_operator
 from ppcls.deploy.models.programs.pir import read_pir
-from ppcls.deploy.results import Classification, Embedding, Prediction
 from ppcls.engine.checkpoint.snapshot import _read_state
 from ppcls.errors import UserError
+from ppcls.postprocess.results import Classification, Embedding, Prediction
 from ppcls.serve.app import build_app
 from ppcls.serve.connections import LimitedProtocol, OpenConnections
 from ppcls.serve.limits import BusyError, RequestError, RequestLimits

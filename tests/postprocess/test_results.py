@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppcls.deploy.predictor import rank
-from ppcls.deploy.results import Embedding
+from ppcls.postprocess.results import Embedding, rank
 
 
 @given(st.lists(st.floats(-1, 1, width=32), min_size=1))

@@ -118,3 +118,11 @@ def printable(path: Path) -> str:
     """Returns a path as one line of text. Invalid UTF-8 and control characters are escaped."""
     text = str(path).encode("utf-8", "backslashreplace").decode("utf-8")
     return "".join(repr(char)[1:-1] if ord(char) < 32 or ord(char) == 127 else char for char in text)
+
+
+def rank(scores: NDArray[Any], count: int) -> NDArray[np.intp]:
+    """Returns the indexes of the highest scores in descending order. Equal scores are in order of index."""
+    least = np.partition(scores, -count)[-count]
+    candidates = np.flatnonzero(scores >= least)
+    order: NDArray[np.intp] = np.argsort(-scores[candidates], kind="stable")
+    return candidates[order][:count]

@@ -78,7 +78,11 @@ def test_checks_consistent_sections_have_no_problems(overrides: tuple[str, ...])
             "Metric.Eval[0].TopkAcc.topk",
             "expected at most Arch.class_num (4), got 5",
         ),
-        (("Infer.PostProcess.topk=12",), "Infer.PostProcess.topk", "at most Arch.class_num (10), got 12"),
+        (
+            ("Infer.PostProcess.topk=12",),
+            "Infer.PostProcess.topk",
+            "expected at most 10, the number of classes, got 12",
+        ),
         (("Metric.Eval=[TprAtFpr]",), "Metric.Eval[0].TprAtFpr", "expected two classes"),
         (
             ("Metric={Eval: [ConfusionMatrix]}", "Arch.class_num=1001"),

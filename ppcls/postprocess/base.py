@@ -1,0 +1,103 @@
+"""The base class of post-processing methods, which convert the scores of a model into a prediction.
+
+A method is a section of the config, ``Infer.PostProcess``, and of the description of an exported model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic_core import InitErrorDetails
+
+from ppcls.config.base.component import Component, LabelsPerImage, RunFacts
+from ppcls.config.base.fields import problem
+from ppcls.registry import POSTPROCESSES
+
+if TYPE_CHECKING:  # --help must not wait for NumPy
+    from numpy.typing import NDArray
+
+    from ppcls.postprocess.results import Prediction
+
+Activation = Literal["softmax", "sigmoid", "none"]  # the first two convert logits to scores from 0 to 1
+
+
+class PostProcess(Component, registry=POSTPROCESSES):
+    """Base class of post-processing, which selects classes by their scores.
+
+    A subclass overrides `select`, or `interpret` if its result is not a choice of classes.
+
+    Attributes:
+        activation: Function that converts the model's logits into the scores.
+        labels: Number of labels per image for which the method is meant.
+        not_exported: Keys that the description of an exported model does not contain. The description may
+            come from other people, so it must not name files of this machine.
+    """
+
+    activation: ClassVar[Activation] = "softmax"
+    labels: ClassVar[LabelsPerImage | Literal["any"]] = "one"
+    not_exported: ClassVar[frozenset[str]] = frozenset({"class_id_map_file"})
+    class_id_map_file: str | None = None
+    """Text file with one line `id name` per class; default: the names stored with the model, if any."""
+
+    def select(self, scores: NDArray[Any], topk: int | None) -> NDArray[Any]:
+        """Returns the positions of the selected classes.
+
+        Args:
+            scores: Scores of one image, [class_num] float32.
+            topk: Number of classes that the caller wants; None for the number of the method.
+        """
+        raise NotImplementedError(f"{self.kind} does not select classes")
+
+    def interpret(
+        self, scores: NDArray[Any], names: tuple[str, ...] | None, topk: int | None = None
+    ) -> Prediction:
+        """Returns the prediction for one image.
+
+        Args:
+            scores: Scores of the image, [class_num] float32.
+            names: Names of the classes, [class_num]; None if they are unknown.
+            topk: Number of classes that the caller wants; None for the number of the method.
+        """
+        from ppcls.postprocess.results import Classification
+
+        selected = self.select(scores, topk)
+        return Classification(
+            tuple(selected.tolist()),
+            None if names is None else tuple(names[position] for position in selected),
+            tuple(scores[selected].tolist()),
+        )
+
+    def decide(self, scores: NDArray[Any]) -> NDArray[Any]:
+        """Returns decisions that can be compared with labels: the class with the highest score, [N].
+
+        Args:
+            scores: Scores of N images, [N, class_num].
+        """
+        best: NDArray[Any] = scores.argmax(axis=1)
+        return best
+
+    @property
+    def default_names(self) -> tuple[str, ...] | None:
+        """Names of the classes in the keys of the method; None if it has no such keys."""
+        return None
+
+    def for_export(self) -> PostProcess:
+        """Returns the method that the description of an exported model contains."""
+        return self
+
+    def class_problems(self, class_num: int) -> Iterator[InitErrorDetails]:  # noqa: ARG002
+        """Yields the conflicts with the number of classes, located relative to this section."""
+        yield from ()
+
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        """Yields the conflicts with the classes and labels. Embedding models ignore the method."""
+        yield from super().problems(facts, part)
+        if facts.embeds:
+            return
+        yield from self.class_problems(facts.class_num)
+        for place, labels in list(facts.labels.items())[:1]:
+            if self.labels not in ("any", labels):
+                suitable = "MultiLabelThreshOutput" if labels == "several" else "Topk"
+                text = f"expected {suitable}, got {self.kind}, because the data set is a"
+                yield problem(f"{text} {facts.datasets[place]}", "name")
