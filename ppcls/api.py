@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,11 +69,13 @@ def build_state(config: Config) -> TrainState:
         raise UserError(f"expected a config from load_config, got {show(config)}")
     with session.embedded(config.Global) as runtime:
         from ppcls.engine.core import build
-        from ppcls.engine.setup import load_pretrained
+        from ppcls.engine.initial_weights import InitialWeights
         from ppcls.runtime.collectives import fail_together
 
+        source = config.Global.pretrained_model
+        weights = InitialWeights(config.Arch, source, config.chains, config.Optimizer.freezes)
         with fail_together(runtime):
-            return build.build_state(config, runtime, partial(load_pretrained, config))
+            return build.build_state(config, runtime, weights.load)
 
 
 def fit(
@@ -195,7 +196,7 @@ def _evaluate_weights(
         warn_of_labels(notes)
     model = build_network(config.Arch)
     precision = build_precision(config.AMP, runtime.device)
-    fill_model(model, read_inferred(config, weights), weights)
+    fill_model(model, read_inferred(config.Arch, config.Loss.Train, weights), weights)
     reparameterize(model)
     precision.prepare(model, None)
     if tta is not None:
@@ -211,7 +212,7 @@ def _evaluate_weights(
             return evaluator(model, after_batch)
 
 
-def _config_of(run: Config | TrainState) -> Config:
+def _config_of(run: object) -> Config:
     config = run if isinstance(run, Config) else getattr(run, "config", None)
     if not isinstance(config, Config):
         raise UserError(f"expected a config from load_config, or a state from build_state, got {show(run)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, GetCoreSchemaHandler, ValidationError, model_validator
 from pydantic_core import CoreSchema, InitErrorDetails, core_schema
@@ -16,6 +16,11 @@ from ppcls.arch.section import Arch, MemberArch
 from ppcls.config.base.component import ModelFacts, RunFacts
 from ppcls.config.base.fields import ClassCountOrAuto, Count, Section, error_at, expected, problem
 from ppcls.config.base.tree import STUDENT, mapping_at
+
+if TYPE_CHECKING:
+    from paddle import nn
+
+    from ppcls.arch.section import LoadBackbone
 
 _ATTENTION_MODEL = "AttentionModel"
 _TRANSFORMS = ("LinearTransformTeacher", "LinearTransformStudent")
@@ -97,11 +102,6 @@ class DistilledRecModel(RecModel):
     @property
     def attention(self) -> None:
         """None: AFDLoss does not support embedding models."""
-        return None
-
-    @property
-    def weights(self) -> None:
-        """None: the config can only set weights of the backbone."""
         return None
 
 
@@ -261,6 +261,30 @@ class DistillationModel(Section):
         """The student, or its backbone if it is an embedding model."""
         return self.inferred.exported
 
+    @property
+    def single_network(self) -> bool:
+        """False: a step runs several networks, which can't be compiled or captured together."""
+        return False
+
+    @property
+    def chooses_weights(self) -> bool:
+        """False: only a classifier can have ``pretrained: auto``."""
+        return False
+
+    @property
+    def start_weights(self) -> str | None:
+        """The file or name of the student's initial weights; None for random weights."""
+        return self.initial_weights(self.student)
+
+    @property
+    def backbone_weights(self) -> str | None:
+        """The weights of the student's backbone; None for random weights, or for a classifier."""
+        return self.inferred.backbone_weights
+
+    def build(self, load_backbone: LoadBackbone | None = None) -> nn.Layer:
+        """Returns the student, see `RecModel.build`."""
+        return self.inferred.build(load_backbone)
+
     def with_data_format(self, data_format: Literal["NCHW", "NHWC"]) -> Self:
         """Returns a copy of this section with another data format in all models."""
         models = tuple(
@@ -280,7 +304,7 @@ class DistillationModel(Section):
         """Returns the file or name of the initial weights of a model; None for random weights."""
         position = list(self.members).index(name)
         listed = self.pretrained_list[position] if self.pretrained_list is not None else None
-        return listed or self.members[name].weights
+        return listed or self.members[name].start_weights
 
     @model_validator(mode="before")
     @classmethod
@@ -345,3 +369,7 @@ class DistillationModel(Section):
         elif self.student not in trainable:
             key = "infer_model_key" if self.infer_model_key is not None else "infer_model_name"
             yield problem(f"expected a trainable model: {' or '.join(trainable)}", key)
+
+
+AnyArch: TypeAlias = Arch | RecModel | DistillationModel
+"""Section `Arch` of a config. Its class depends on the key `name`."""

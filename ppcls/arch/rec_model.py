@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 from pydantic_core import InitErrorDetails
@@ -13,8 +13,14 @@ from ppcls.arch.heads import MarginHead, NeckOrHead
 from ppcls.arch.section import Arch, MemberArch
 from ppcls.config.base.component import ModelFacts, RunFacts
 from ppcls.config.base.fields import Section, Tagged, error_at, problem
+from ppcls.errors import UserError
 from ppcls.outputs import BACKBONE, LOGITS
 from ppcls.registry import HEADS
+
+if TYPE_CHECKING:
+    from paddle import nn
+
+    from ppcls.arch.section import LoadBackbone
 
 
 class StopLayer(Section):
@@ -145,6 +151,62 @@ class RecModel(Section):
         """The architecture that is exported, which is the backbone."""
         return self.Backbone
 
+    @property
+    def single_network(self) -> bool:
+        """False: compiled and captured steps do not support outputs that are several tensors by name."""
+        return False
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """Empty, because there is only one model; see `DistillationModel.peers`."""
+        return ()
+
+    @property
+    def chooses_weights(self) -> bool:
+        """False: only a classifier can have ``pretrained: auto``."""
+        return False
+
+    @property
+    def start_weights(self) -> None:
+        """None: the config can only set weights of the backbone."""
+        return None
+
+    @property
+    def backbone_weights(self) -> str | None:
+        """The file, folder or name of the backbone's initial weights; None for random weights."""
+        return self.Backbone.weights
+
+    def build(self, load_backbone: LoadBackbone | None = None) -> nn.Layer:
+        """Returns the model, with random weights in the neck and the head.
+
+        Args:
+            load_backbone: Function that loads `backbone_weights` into the complete backbone, before its last
+                layer is removed. None for random weights.
+
+        Raises:
+            UserError: The weights can't be loaded, or the parts do not fit.
+        """
+        from ppcls.arch.embedding import EmbeddingNetwork, remove_classifier
+
+        backbone = self.Backbone.build()
+        if load_backbone is not None and self.backbone_weights:
+            load_backbone(backbone, self.backbone_weights)
+        if self.BackboneStopLayer.name == "none":
+            size = self.Backbone.class_num
+        else:
+            try:
+                size = remove_classifier(backbone)
+            except ValueError as error:
+                raise UserError(f"Arch.Backbone: {error}; choose another architecture") from None
+        neck = None
+        head = None
+        if self.Neck is not None:
+            neck = _build_head("Neck", self.Neck, size)
+            size = self.Neck.output_size or size
+        if self.Head is not None:
+            head = _build_head("Head", self.Head, size)
+        return EmbeddingNetwork(backbone, neck, head, size)
+
     def with_data_format(self, data_format: Literal["NCHW", "NHWC"]) -> Self:
         """Returns a copy of this section with another data format."""
         return self.model_copy(update={"Backbone": self.Backbone.with_data_format(data_format)})
@@ -158,3 +220,13 @@ class RecModel(Section):
     def inferred(self) -> RecModel:
         """The section of the model that is evaluated and exported, which is this one."""
         return self
+
+
+def _build_head(name: str, section: NeckOrHead, size: int) -> nn.Layer:
+    """Builds a neck or head, and checks that it accepts vectors of length ``size``."""
+    if section.input_size not in (None, size):
+        raise UserError(
+            f"Arch.{name}.{section.input_key}: expected {size}, the size of the layer's input, got "
+            f"{section.input_size}"
+        )
+    return section.build()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 from typing_extensions import Self
@@ -22,6 +22,11 @@ from ppcls.config.base.fields import (
 )
 from ppcls.registry import ARCHITECTURES, suggest_architecture
 from ppcls.zoo import ZOO, architecture, families_with
+
+if TYPE_CHECKING:
+    from paddle import nn
+
+    LoadBackbone: TypeAlias = Callable[[nn.Layer, str], None]
 
 AUTO = "auto"  # value of `Arch.pretrained`
 ALL_OPTIONS = tuple(dict.fromkeys(option for entry in ZOO.values() for option in entry.options))
@@ -207,6 +212,52 @@ class Arch(Section):
     def exported(self) -> Arch:
         """The model that is evaluated, saved and exported, which is this model."""
         return self
+
+    @property
+    def single_network(self) -> bool:
+        """True: steps of one network that returns logits can be compiled and captured."""
+        return True
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """Empty, because there is only one model; see `DistillationModel.peers`."""
+        return ()
+
+    @property
+    def chooses_weights(self) -> bool:
+        """Whether the run decides if it starts from published weights (``pretrained: auto``)."""
+        return self.pretrained == AUTO
+
+    @property
+    def start_weights(self) -> str | None:
+        """The file, folder or name of the weights of the whole model; None for random weights."""
+        return self.weights
+
+    @property
+    def backbone_weights(self) -> None:
+        """None: a classifier has no separate weights of the backbone; see `RecModel.backbone_weights`."""
+        return None
+
+    def describe(self) -> str:
+        """Returns an empty string: the name of the architecture describes the model."""
+        return ""
+
+    def build(self, load_backbone: LoadBackbone | None = None) -> nn.Layer:  # noqa: ARG002 - see RecModel
+        """Returns the model, with random weights."""
+        from ppcls.arch.build import build_model
+        from ppcls.arch.layers.ml_decoder import replace_head
+
+        model = build_model(
+            self.name, self.class_num, self.data_format, self.input_image_channel, **self.options
+        )
+        if (head := self.ml_decoder) is not None:
+            decoder = {
+                **{"queries": head.query_num, "width": head.embed_dim, "heads": head.num_heads},
+                **{"hidden": head.mlp_hidden_dim, "dropout": head.dropout},
+            }
+            layers = head.replace_layer, head.remove_layers
+            replace_head(model, decoder, self.class_num, self.data_format, layers)
+        return model
 
     @property
     def weights(self) -> str | None:

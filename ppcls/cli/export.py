@@ -236,7 +236,7 @@ def _export_weights(options: ExportOptions, path: Path) -> None:
         from ppcls.engine.checkpoint.paddleclas import write_pdparams
         from ppcls.engine.core.networks import read_inferred
 
-        write_pdparams(path, read_inferred(config, weights))
+        write_pdparams(path, read_inferred(config.Arch, config.Loss.Train, weights))
     else:
         from ppcls.deploy.export.timm import write_timm
 

@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import paddle
 
-from ppcls.arch.section import Arch
-from ppcls.config.schema import Config
-from ppcls.engine.core.compiled import compiles, measured
+from ppcls.arch.distillation_model import AnyArch
+from ppcls.data.section import Split
+from ppcls.engine.core.compiled import CompiledModel, measured
 from ppcls.engine.core.parallel import connect_ranks
+from ppcls.engine.core.settings import ExecutionSettings
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import Step, train_step
 from ppcls.engine.cuda_graph.graphed_step import GraphedStep, draws_random_numbers
@@ -21,8 +22,16 @@ from ppcls.errors import UserError
 _STRATEGY = "FLAGS_allocator_strategy"
 
 
-def connect(config: Config, state: TrainState) -> tuple[TrainState, Step, str]:
+def connect(
+    state: TrainState, settings: ExecutionSettings, arch: AnyArch, split: Split
+) -> tuple[TrainState, Step, str]:
     """Chooses the function that executes the steps of a run, and connects the ranks. All ranks must call it.
+
+    Args:
+        state: New state of the run.
+        settings: How steps are executed.
+        arch: Architecture of the model.
+        split: Training data, whose images may change their size.
 
     Returns:
         A state of the same run, in which all ranks have the weights of rank 0 and exchange gradients; the
@@ -31,29 +40,29 @@ def connect(config: Config, state: TrainState) -> tuple[TrainState, Step, str]:
     Raises:
         UserError: See `choose_step`.
     """
-    step, execution = choose_step(config, state)
+    step, execution = choose_step(state, settings, arch, split)
     overlapping = not isinstance(step, GraphedStep)
-    network = connect_ranks(state.network, config.Global, state.runtime, overlapping=overlapping)
+    network = connect_ranks(state.network, settings, state.runtime, overlapping=overlapping)
     return replace(state, network=network), step, execution
 
 
-def choose_step(config: Config, state: TrainState) -> tuple[Step, str]:
+def choose_step(
+    state: TrainState, settings: ExecutionSettings, arch: AnyArch, split: Split
+) -> tuple[Step, str]:
     """Returns the function that executes the steps of a run, and a line for the log.
+
+    See `connect` for the arguments.
 
     Raises:
         UserError: ``Global.cuda_graph`` is True, but the steps of this run can't be captured.
     """
-    setting = config.Global.cuda_graph
-    execution = (
-        "a compiled model"
-        if compiles(config.Global, config.Arch, config.AMP, state.runtime)
-        else "operator by operator"
-    )
-    if config.Global.fused_kernels is True:
+    setting = settings.cuda_graph
+    execution = "a compiled model" if isinstance(state.network, CompiledModel) else "operator by operator"
+    if settings.fused_kernels is True:
         execution += ", with fused kernels"
     if setting is False:
         return train_step, f"steps: {execution}; no CUDA graph (Global.cuda_graph)"
-    blocker = _capture_blocker(config, state)
+    blocker = _capture_blocker(state, settings, arch, split)
     if blocker is None and setting == "auto":
         blocker = _unmeasured(state)
     if blocker is None:
@@ -72,20 +81,21 @@ def _unmeasured(state: TrainState) -> str | None:
     return None
 
 
-def _capture_blocker(config: Config, state: TrainState) -> str | None:
+def _capture_blocker(
+    state: TrainState, settings: ExecutionSettings, arch: AnyArch, split: Split
+) -> str | None:
     """Returns the reason why the steps of a run can't be captured; None if they can be."""
-    split = config.DataLoader.Train
     if state.runtime.device != "gpu":
         return "the run is on a CPU"
     if (strategy := paddle.get_flags(_STRATEGY)[_STRATEGY]) != "auto_growth":
         return f"CUDA graphs need {_STRATEGY}=auto_growth, got {strategy}"
-    if config.Global.sync_bn and state.runtime.world_size > 1:
+    if settings.sync_bn and state.runtime.world_size > 1:
         return "SyncBatchNorm exchanges statistics within the step (Global.sync_bn)"
-    if split is not None and split.sizes is not None:
+    if split.sizes is not None:
         key = "input_size" if split.input_size is not None else f"sampler, {split.sampler.kind}"
         return f"the image size changes (DataLoader.Train.{key})"
-    if not isinstance(config.Arch, Arch):
-        return f"not supported for a model of several networks ({config.Arch.name})"
+    if not arch.single_network:
+        return f"not supported for a model of several networks ({arch.name})"
     if draws_random_numbers(state.model):
-        return f"{config.Arch.name} draws random numbers during training"
+        return f"{arch.name} draws random numbers during training"
     return None

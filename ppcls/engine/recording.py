@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ppcls.arch.distillation_model import AnyArch
 from ppcls.config.base.yaml import dump_section
 from ppcls.config.schema import Config
 from ppcls.data.bad_images.quarantine import BAD_IMAGES
 from ppcls.data.index.class_names import LABEL_LIST, write_class_names
+from ppcls.data.section import Split
 from ppcls.engine.core.hooks import ProfileWindow, RunHook, load_hooks
-from ppcls.engine.core.networks import build_network, read_inferred
+from ppcls.engine.core.networks import Losses, build_network, read_inferred
 from ppcls.engine.core.observers import MemoryObserver, Observers, ProgressObserver
 from ppcls.engine.evaluation.heat_map import HeatMaps
 from ppcls.engine.evaluation.report_inputs import ReportImages, weight_histograms
@@ -23,6 +25,7 @@ from ppcls.report.environment import read_hardware, read_versions
 from ppcls.report.html import RunInfo
 from ppcls.report.record import Reporter
 from ppcls.report.reporters import build_reporters
+from ppcls.report.settings import ReportSettings
 from ppcls.runtime.collectives import fail_together
 from ppcls.weights.files import fill_model
 from ppcls.weights.store import BEST, newest
@@ -61,33 +64,36 @@ def record_run(config: Config, run: Run, output_dir: Path, recording: Recording)
         observers.append(profile)
     reporter = Reporter()
     if runtime.is_main:
-        pictures = _collect_pictures(config, run, output_dir)
+        find_best = partial(newest, BEST, output_dir, config.Global.checkpoint_fallback_dir)
+        pictures = ReportImages(
+            config.DataLoader,
+            config.Arch.data_format,
+            run.indexes.get("DataLoader.Eval"),
+            run.checkpoints.class_names,
+            partial(_load_heat_maps, config.Arch, config.Loss.Train, config.DataLoader.evaluated, find_best),
+        )
         observers.append(pictures)
-        reporter = _open_reports(config, run, output_dir, pictures)
+        reporter = _open_reports(dump_section(config), config.Global, run, output_dir, pictures)
         if run.memory_report is not None:
             observers.append(MemoryObserver(run.memory_report, run.evaluator is not None))
     return replace(run, step=step, reporter=reporter, observers=Observers([*observers, *hooks]))
 
 
-def _collect_pictures(config: Config, run: Run, output_dir: Path) -> ReportImages:
-    return ReportImages(
-        config.DataLoader,
-        config.Arch.data_format,
-        run.indexes.get("DataLoader.Eval"),
-        run.checkpoints.class_names,
-        partial(_load_heat_maps, config, output_dir),
-    )
+def _open_reports(
+    config: str, settings: ReportSettings, run: Run, output_dir: Path, pictures: ReportImages
+) -> Reporter:
+    """Writes the config and the class names to the output folder, and returns the reporter of the run.
 
-
-def _open_reports(config: Config, run: Run, output_dir: Path, pictures: ReportImages) -> Reporter:
-    """Writes the config and the class names to the output folder, and returns the reporter of the run."""
-    text = dump_section(config)
-    write_text(output_dir / "config.yaml", text)
+    Args:
+        config: Config of the run as YAML text.
+        pictures: Images for the reports.
+    """
+    write_text(output_dir / "config.yaml", config)
     if run.folder_classes:
         write_class_names(output_dir / LABEL_LIST, run.folder_classes)
     info = RunInfo(
-        name=f"{config.Arch.name}, {output_dir}",
-        config=text,
+        name=f"{run.state.config.Arch.name}, {output_dir}",
+        config=config,
         versions=read_versions(),
         hardware=read_hardware(run.state.runtime),
         bad_images=output_dir / BAD_IMAGES,
@@ -97,20 +103,28 @@ def _open_reports(config: Config, run: Run, output_dir: Path, pictures: ReportIm
     )
     return build_reporters(
         output_dir,
-        config.Global.use_visualdl,
+        settings.use_visualdl,
         None if run.resumed is None else run.state.update,
-        forgiving=config.Global.checkpoint_fallback_dir is not None,
+        forgiving=run.settings.checkpoint_fallback_dir is not None,
         info=info,
-        loggers=config.Global.loggers,
+        loggers=settings.loggers,
     )
 
 
-def _load_heat_maps(config: Config, output_dir: Path) -> HeatMaps | None:
-    """Returns the heat maps of the best model; None without a best model or without evaluation data."""
-    best = newest(BEST, output_dir, config.Global.checkpoint_fallback_dir)
-    evaluation = config.DataLoader.evaluated.get("Eval")
+def _load_heat_maps(
+    arch: AnyArch, losses: Losses, evaluated: Mapping[str, Split], find_best: Callable[[], Path | None]
+) -> HeatMaps | None:
+    """Returns the heat maps of the best model; None without a best model or without evaluation data.
+
+    Args:
+        losses: Losses of training, whose weights a checkpoint contains too.
+        evaluated: Data sets for evaluation, by their keys in ``DataLoader``.
+        find_best: Function that returns the checkpoint of the best model.
+    """
+    best = find_best()
+    evaluation = evaluated.get("Eval")
     if best is None or evaluation is None:
         return None
-    model = build_network(config.Arch)
-    fill_model(model, read_inferred(config, best), best)
-    return HeatMaps(model, evaluation.dataset.transform_ops, config.Arch.data_format)
+    model = build_network(arch)
+    fill_model(model, read_inferred(arch, losses, best), best)
+    return HeatMaps(model, evaluation.dataset.transform_ops, arch.data_format)

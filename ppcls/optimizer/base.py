@@ -112,6 +112,11 @@ class Optimizer(Component, registry=OPTIMIZERS):
     """Factors of the learning rate and the weight decay of parameters with certain names."""
 
     @property
+    def freezes(self) -> bool:
+        """Whether a part of the parameters is not trained."""
+        return self.freeze is not None or self.train_only is not None
+
+    @property
     def decay(self) -> float:
         """Weight decay; 0 for none."""
         raise NotImplementedError(f"{self.kind} does not define decay")

@@ -36,7 +36,7 @@ from ppcls.engine.core.build import build_state
 from ppcls.engine.core.networks import build_network
 from ppcls.engine.core.precision import FP32
 from ppcls.engine.evaluation.evaluate import build_evaluator
-from ppcls.engine.setup import load_pretrained
+from ppcls.engine.initial_weights import InitialWeights
 from ppcls.errors import UserError
 from ppcls.loss.build import build_criterion
 from ppcls.registry import ARCHITECTURES, TRANSFORMS
@@ -319,7 +319,8 @@ def test_backbone_weights_may_have_other_classes(images: Path, tmp_path: Path) -
     assert validate(yaml.safe_load(dump_config(config)), "dumped") == config
     notes: list[str] = []
     begin = Runtime(cores=1, threads=1)
-    state = build_state(config, begin, lambda *given: notes.extend(load_pretrained(config, *given)))
+    weights = InitialWeights(config.Arch, None, config.chains, frozen=False)
+    state = build_state(config, begin, lambda *given: notes.extend(weights.load(*given)))
     assert notes == [f"weights of the backbone from {tmp_path}/backbone.safetensors"]
     own, given = state.model.state_dict(), other.state_dict()
     assert set(own) == {f"backbone.{name}" for name in given if not name.startswith("fc.")}

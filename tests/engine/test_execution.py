@@ -18,7 +18,8 @@ from ppcls.config.schema import Config
 from ppcls.engine import execution
 from ppcls.engine.core import compiled as compiling
 from ppcls.engine.core.compiled import compiles
-from ppcls.engine.core.step import train_step
+from ppcls.engine.core.state import TrainState
+from ppcls.engine.core.step import Step, train_step
 from ppcls.engine.cuda_graph.graphed_step import GraphedStep
 from ppcls.engine.execution import choose_step
 from ppcls.engine.train import train
@@ -28,6 +29,10 @@ from ppcls.weights.files import read_arrays
 
 GPU = Runtime(device="gpu", device_id=0)
 O2 = {"AMP": {"level": "O2"}, "Arch__data_format": "NHWC"}
+
+
+def chosen(config: Config, state: TrainState) -> tuple[Step, str]:
+    return choose_step(state, config.Global, config.Arch, config.DataLoader.need_train())
 
 
 @pytest.fixture
@@ -94,10 +99,10 @@ def test_rounded_bfloat16_is_not_compiled(make_config: Callable[..., Config]) ->
 def test_choose_step_captures_graph_on_gpu(make_config: Callable[..., Config], world: int) -> None:
     state = replace(make_state(), runtime=replace(GPU, world_size=world))
     for wanted in ("auto", True):
-        step, how = choose_step(make_config(f"{wanted}", Global__cuda_graph=wanted), state)
+        step, how = chosen(make_config(f"{wanted}", Global__cuda_graph=wanted), state)
         assert isinstance(step, GraphedStep)
         assert how == "steps: a CUDA graph, captured after the first steps (operator by operator)"
-    step, how = choose_step(make_config("z", Global__cuda_graph=False), state)
+    step, how = chosen(make_config("z", Global__cuda_graph=False), state)
     assert step is train_step
     assert how == "steps: operator by operator; no CUDA graph (Global.cuda_graph)"
 
@@ -111,12 +116,12 @@ def test_choose_step_captures_unmeasured_case_on_request(
     ):
         monkeypatch.setattr(execution, "measured", lambda known=known: known)
         state = replace(make_state(), runtime=runtime)
-        step, how = choose_step(make_config(f"{known}"), state)
+        step, how = chosen(make_config(f"{known}"), state)
         assert step is train_step
         assert (
             how == f"steps: operator by operator; no CUDA graph: {why}; set Global.cuda_graph=True to try it"
         )
-        step, _ = choose_step(make_config(f"{known} asked", Global__cuda_graph=True), state)
+        step, _ = chosen(make_config(f"{known} asked", Global__cuda_graph=True), state)
         assert isinstance(step, GraphedStep)
 
 
@@ -127,7 +132,7 @@ def test_cuda_graph_with_another_allocator_is_an_error(
     with pytest.raises(
         UserError, match="CUDA graphs need FLAGS_allocator_strategy=auto_growth, got naive_best"
     ):
-        choose_step(make_config("x", Global__cuda_graph=True), replace(make_state(), runtime=GPU))
+        chosen(make_config("x", Global__cuda_graph=True), replace(make_state(), runtime=GPU))
 
 
 @pytest.mark.parametrize(
@@ -169,9 +174,9 @@ def test_choose_step_explains_why_it_captures_no_graph(
     if "model" in state:
         state = state | {"model": nn.Sequential(state["model"])}
     run = replace(make_state(), **state)
-    step, how = choose_step(make_config("x", **overrides), run)
+    step, how = chosen(make_config("x", **overrides), run)
     assert step is train_step
     assert how == f"steps: operator by operator; no CUDA graph: {hindrance}"
     with pytest.raises(UserError) as caught:
-        choose_step(make_config("y", Global__cuda_graph=True, **overrides), run)
+        chosen(make_config("y", Global__cuda_graph=True, **overrides), run)
     assert str(caught.value) == f"Global.cuda_graph: {hindrance}; set this key to auto or False"

@@ -18,7 +18,7 @@ from ppcls.config.schema import Config
 from ppcls.data.sampling.epoch_samplers import ShuffledSampler
 from ppcls.data.sampling.equal_pixels import EqualPixelsOrder
 from ppcls.data.sampling.sizes import EqualPixels
-from ppcls.engine.core.networks import build_arch, read_inferred
+from ppcls.engine.core.networks import read_inferred
 from ppcls.errors import UserError
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import StepRecord
@@ -90,7 +90,7 @@ def publish(config: Config, folder: Path) -> None:
     assert teacher.weights is not None
     file = folder / ".paddleclas" / "weights" / Path(teacher.weights).name
     file.parent.mkdir(parents=True, exist_ok=True)
-    paddle.save(build_arch(teacher).state_dict(), str(file))
+    paddle.save(teacher.build().state_dict(), str(file))
 
 
 def alone(tree: Tree, name: str) -> Tree:
@@ -223,7 +223,9 @@ def test_paddleclas_distillation_learns_and_resumes(
     assert all((weights[name] != first[name]).any() for name in learns)
     assert (weights["fc.weight"] != first["fc.weight"]).any()
     assert isinstance(config.Arch, DistillationModel)
-    assert set(read_inferred(config, latest.parent)) == set(build_arch(config.Arch.exported).state_dict())
+    assert set(read_inferred(config.Arch, config.Loss.Train, latest.parent)) == set(
+        config.Arch.exported.build().state_dict()
+    )
     tree["Global"] |= {
         "checkpoints": str(tmp_path / "output" / "epoch_1"),
         "output_dir": str(tmp_path / "on"),

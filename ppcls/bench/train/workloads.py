@@ -66,7 +66,7 @@ def our_workload(config: Config, runtime: Runtime, source: str) -> Workload:
     # The recorded losses depend on the gradients. Later the learning rate is 0, so that the model does not
     # memorize the few images.
     state = replace(state, schedule=lambda update: _CHECKED_RATE if update < CHECKED_UPDATES else 0.0)
-    state, step, execution = connect(config, state)
+    state, step, execution = connect(state, config.Global, config.Arch, config.DataLoader.need_train())
     state.network.train()
     batches = _endless(state.loader)
     wait = build_data_wait(runtime)

@@ -27,7 +27,7 @@ def write_timm(path: Path, config: Config, weights: Path) -> None:
         kind = "embedding models" if not isinstance(arch, Arch) else "DiverseBranchBlock"
         raise UserError(f"{path}: timm has no {kind}; export ONNX instead: ppcls export --format onnx")
     model = build_network(arch)
-    fill_model(model, read_inferred(config, weights), weights)
+    fill_model(model, read_inferred(config.Arch, config.Loss.Train, weights), weights)
     arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
     data = safetensors.numpy.save(to_timm(model, arrays, arch.name), {"format": "pt"})
     with atomic_write(path) as file:

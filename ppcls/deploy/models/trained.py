@@ -62,7 +62,7 @@ def load_network(config: Config, weights: Path) -> nn.Layer:
         UserError: The weights cannot be read, or are those of another model.
     """
     model = build_network(config.Arch)
-    arrays = read_inferred(config, weights)
+    arrays = read_inferred(config.Arch, config.Loss.Train, weights)
     if wrong := non_finite_names(arrays):
         more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         text = f"warning: {weights}: NaN or infinite weights in {wrong[0]}{more}; predictions may be wrong"

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import paddle
 from paddle import nn
 
-from ppcls.arch.distillation_model import DistillationModel
+from ppcls.arch.distillation_model import AnyArch, DistillationModel
 from ppcls.arch.fuse import fuse
 from ppcls.arch.kernels.errors import KernelsUnavailableError
-from ppcls.arch.section import Arch
 from ppcls.data.build import add_unlabelled, build_loader
 from ppcls.data.index.protocol import positive_rates
 from ppcls.data.loaders.batch import Loader
@@ -19,10 +18,10 @@ from ppcls.data.sampling.order import Order
 from ppcls.engine.core.compiled import compile_model, compiles
 from ppcls.engine.core.ema import Ema
 from ppcls.engine.core.gradients import ParameterGradients
-from ppcls.engine.core.networks import build_distilling, build_network, join_beside
+from ppcls.engine.core.networks import Losses, build_distilling, build_network, join_beside
 from ppcls.engine.core.parallel import synchronize_batch_norm
 from ppcls.engine.core.precision import Precision, build_precision
-from ppcls.engine.core.settings import TrainingSettings
+from ppcls.engine.core.settings import AMP, ExecutionSettings, TrainingSettings
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
 from ppcls.loss.build import build_criterion
@@ -73,7 +72,7 @@ def build_state(
         model = synchronize_batch_norm(model, runtime)
     rates = factors(config.Optimizer, model)
     if config.Global.fused_kernels is True:
-        _fuse(model, config, runtime)
+        _fuse(model, config.Arch.name, runtime)
     optimizer = build_optimizer(config.Optimizer, model, precision.master_weights, rates)
     precision.prepare(model, optimizer)
     rate = config.Optimizer.lr
@@ -93,7 +92,7 @@ def build_state(
         ema = Ema(model, config.EMA.decay, masters, warmup=config.EMA.warmup, frozen=frozen)
     return TrainState(
         model=model,
-        network=_training_network(model, config, runtime),
+        network=_training_network(model, config.Arch, config.Loss.Train, config.AMP, config.Global, runtime),
         optimizer=optimizer,
         schedule=schedule if plateau is None else plateau.applied(schedule),
         precision=precision,
@@ -109,19 +108,26 @@ def build_state(
     )
 
 
-def _training_network(model: nn.Layer, config: Config, runtime: Runtime) -> nn.Layer:
+def _training_network(
+    model: nn.Layer,
+    arch: AnyArch,
+    losses: Losses,
+    amp: AMP | None,
+    settings: ExecutionSettings,
+    runtime: Runtime,
+) -> nn.Layer:
     """Returns the network that training calls.
 
     This is the model with its teachers and peers (distillation), the compiled model, or the model itself.
     """
-    if isinstance(config.Arch, DistillationModel):
-        return build_distilling(model, config.Arch, config.Loss.Train, config.AMP, runtime.device)
-    if isinstance(config.Arch, Arch) and compiles(config.Global, config.Arch, config.AMP, runtime):
-        return compile_model(model, config.Arch, config.AMP, runtime)
+    if isinstance(arch, DistillationModel):
+        return build_distilling(model, arch, losses, amp, runtime.device)
+    if compiles(settings, arch, amp, runtime):
+        return compile_model(model, arch, amp, runtime)
     return model
 
 
-def _fuse(model: nn.Layer, config: Config, runtime: Runtime) -> None:
+def _fuse(model: nn.Layer, name: str, runtime: Runtime) -> None:
     """Changes the layers of a model, in place, to use the fused kernels."""
     key = "Global.fused_kernels"
     fix = "set Global.fused_kernels=auto"
@@ -131,8 +137,7 @@ def _fuse(model: nn.Layer, config: Config, runtime: Runtime) -> None:
         raise UserError(f"{key}: {error}; {fix}") from error
     if not count:
         raise UserError(
-            f"{key}: {config.Arch.name} has no convolution or batch norm in NHWC; "
-            f"set Arch.data_format=NHWC, or {fix}"
+            f"{key}: {name} has no convolution or batch norm in NHWC; set Arch.data_format=NHWC, or {fix}"
         )
 
 

@@ -17,8 +17,8 @@ from typing import Any
 import paddle
 from paddle import nn
 
+from ppcls.arch.distillation_model import AnyArch
 from ppcls.arch.layers.norm_act import expect_float16
-from ppcls.arch.section import Arch
 from ppcls.engine.core.settings import AMP, ExecutionSettings
 from ppcls.errors import UserError
 from ppcls.runtime.paddle_import import stop_cudnn_search
@@ -126,18 +126,14 @@ class CompiledModel(nn.Layer):  # type: ignore[misc]
         return nn.Layer.__call__(self.model, image)
 
 
-def compiles(settings: ExecutionSettings, arch: object, amp: AMP | None, runtime: Runtime) -> bool:
-    """Returns whether training compiles the model.
-
-    Args:
-        arch: Config section ``Arch``. Models that consist of several networks are never compiled.
-    """
-    if not isinstance(arch, Arch) or settings.fused_kernels is True:
+def compiles(settings: ExecutionSettings, arch: AnyArch, amp: AMP | None, runtime: Runtime) -> bool:
+    """Returns whether training compiles the model. Models of several networks are never compiled."""
+    if not arch.single_network or settings.fused_kernels is True:
         return False
     return _is_nhwc_float16(arch, amp, runtime) if settings.to_static == "auto" else settings.to_static
 
 
-def compile_model(model: nn.Layer, arch: Arch, amp: AMP | None, runtime: Runtime) -> nn.Layer:
+def compile_model(model: nn.Layer, arch: AnyArch, amp: AMP | None, runtime: Runtime) -> nn.Layer:
     """Returns the compiled model.
 
     Raises:
@@ -157,7 +153,7 @@ def compile_model(model: nn.Layer, arch: Arch, amp: AMP | None, runtime: Runtime
     return network
 
 
-def _is_nhwc_float16(arch: Arch, amp: AMP | None, runtime: Runtime) -> bool:
+def _is_nhwc_float16(arch: AnyArch, amp: AMP | None, runtime: Runtime) -> bool:
     """Returns whether a compiled model uses cuDNN's fused operators, which make it faster.
 
     They need Paddle 2.6, a GPU, float16 and the layout NHWC.

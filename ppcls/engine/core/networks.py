@@ -4,43 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from paddle import nn
 
-from ppcls.arch.build import build_model
 from ppcls.arch.distillation import DistillationNetwork, attach_to_student
-from ppcls.arch.distillation_model import DistillationModel
-from ppcls.arch.embedding import EmbeddingNetwork, remove_classifier
-from ppcls.arch.heads import NeckOrHead
+from ppcls.arch.distillation_model import AnyArch, DistillationModel
 from ppcls.arch.layers.feature_extractor import FeatureExtractor, FeatureLayerError
-from ppcls.arch.layers.ml_decoder import replace_head
-from ppcls.arch.rec_model import RecModel
-from ppcls.arch.section import Arch
 from ppcls.engine.core.precision import build_precision
 from ppcls.engine.core.settings import AMP
 from ppcls.errors import UserError
 from ppcls.loss.base import Loss, learned_losses
 from ppcls.weights.files import Arrays, fill_model, read_weights, start_from
 
-if TYPE_CHECKING:
-    from ppcls.config.schema import Config
-
-AnyArch = Arch | RecModel | DistillationModel
 Losses = Sequence[Loss]
-
-
-def build_arch(arch: Arch) -> nn.Layer:
-    """Builds the model of one ``Arch`` section, with random weights."""
-    model = build_model(arch.name, arch.class_num, arch.data_format, arch.input_image_channel, **arch.options)
-    if (head := arch.ml_decoder) is not None:
-        decoder = {
-            **{"queries": head.query_num, "width": head.embed_dim, "heads": head.num_heads},
-            **{"hidden": head.mlp_hidden_dim, "dropout": head.dropout},
-        }
-        layers = head.replace_layer, head.remove_layers
-        replace_head(model, decoder, arch.class_num, arch.data_format, layers)
-    return model
 
 
 def build_network(arch: AnyArch, pretrained: bool = False) -> nn.Layer:
@@ -49,40 +26,11 @@ def build_network(arch: AnyArch, pretrained: bool = False) -> nn.Layer:
     Args:
         pretrained: Whether to load the weights that the config sets for the backbone of a `RecModel`.
     """
-    section = arch.inferred
-    return _build_embedding(section, pretrained) if isinstance(section, RecModel) else build_arch(section)
+    return arch.build(_load_backbone if pretrained else None)
 
 
-def _build_embedding(arch: RecModel, pretrained: bool) -> nn.Layer:
-    """Builds a backbone with its neck and head."""
-    backbone = build_arch(arch.Backbone)
-    if pretrained and (source := arch.Backbone.weights):
-        start_from(backbone, read_weights(Path(source)), source)
-    if arch.BackboneStopLayer.name == "none":
-        size = arch.Backbone.class_num
-    else:
-        try:
-            size = remove_classifier(backbone)
-        except ValueError as error:
-            raise UserError(f"Arch.Backbone: {error}; choose another architecture") from None
-    neck = None
-    head = None
-    if arch.Neck is not None:
-        neck = _build_head("Neck", arch.Neck, size)
-        size = arch.Neck.output_size or size
-    if arch.Head is not None:
-        head = _build_head("Head", arch.Head, size)
-    return EmbeddingNetwork(backbone, neck, head, size)
-
-
-def _build_head(name: str, section: NeckOrHead, size: int) -> nn.Layer:
-    """Builds a neck or head, and checks that it accepts vectors of length ``size``."""
-    if section.input_size not in (None, size):
-        raise UserError(
-            f"Arch.{name}.{section.input_key}: expected {size}, the size of the layer's input, got "
-            f"{section.input_size}"
-        )
-    return section.build()
+def _load_backbone(backbone: nn.Layer, source: str) -> None:
+    start_from(backbone, read_weights(Path(source)), source)
 
 
 def join_beside(student: nn.Layer, arch: AnyArch, losses: Losses) -> None:
@@ -158,15 +106,18 @@ def _loss_layers(arch: DistillationModel, losses: Losses) -> dict[str, list[str]
     return layers
 
 
-def read_inferred(config: Config, source: Path) -> Arrays:
+def read_inferred(arch: AnyArch, losses: Losses, source: Path) -> Arrays:
     """Reads the weights of the model that is evaluated and exported.
 
     Drops the weights of peers and trainable losses, which a checkpoint contains too.
+
+    Args:
+        losses: Losses of training.
+        source: Checkpoint folder, or another source of weights.
 
     Raises:
         UserError: See `read_weights`.
     """
     arrays = read_weights(source)
-    peers = config.Arch.peers if isinstance(config.Arch, DistillationModel) else ()
-    prefixes = tuple(f"{name}." for name in (*peers, *learned_losses(config.Loss.Train)))
+    prefixes = tuple(f"{name}." for name in (*arch.peers, *learned_losses(losses)))
     return {name: array for name, array in arrays.items() if not name.startswith(prefixes)}

@@ -70,7 +70,7 @@ def test_measure_settles_before_counting(make_config: MakeConfig, monkeypatch: p
         taken.append(batch)
         return train_step(state, batch, phases)
 
-    monkeypatch.setattr(workloads, "connect", lambda _config, state: (state, step, "counted"))
+    monkeypatch.setattr(workloads, "connect", lambda state, *_: (state, step, "counted"))
     for settle in (0.0, 1.0):
         taken.clear()
         given = task("synthetic", settle=settle, phase_steps=0)

@@ -223,7 +223,7 @@ def test_whole_run_replays_its_steps(
     plain = content(run(make_config("plain"), cpu, folders[0]).model)
     monkeypatch.setattr(Again, "replays", 0)
     monkeypatch.setattr(
-        "ppcls.engine.execution.choose_step", lambda _, state: (GraphedStep(state, Again), "steps: recorded")
+        "ppcls.engine.execution.choose_step", lambda state, *_: (GraphedStep(state, Again), "steps: recorded")
     )
     assert_equal(content(run(make_config("recorded"), cpu, folders[1]).model), plain)
     # Five batches after the eager updates: forward pass, backward pass, update. Then two of evaluation.

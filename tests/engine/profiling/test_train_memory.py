@@ -73,9 +73,14 @@ def test_dali_memory_estimate_of_several_sizes_uses_the_largest_batch(
     assert gpu_memory_need(split, gpu) == max(of_each) < estimate_pipeline_memory(200, 2, (3, 320, 320), 1)
 
 
+def check_memory(config: Config, runtime: Runtime, notes: list[str]) -> Callable[[], str] | None:
+    splits = config.used_splits if config.Global.use_dali else {}
+    return _check_memory(splits, runtime, notes)
+
+
 def test_log_states_the_shares_of_gpu_memory(make_config: Callable[..., Config], gpu: Runtime) -> None:
     notes: list[str] = []
-    measure = _check_memory(make_config(), gpu, notes)
+    measure = check_memory(make_config(), gpu, notes)
     assert notes == [
         "GPU memory: 8192 MiB, 92 MiB in use before; Paddle's share at most 4096 MiB "
         "(Global.gpu_memory_fraction 0.5); 4004 MiB left for DALI and CUDA's libraries",
@@ -91,7 +96,7 @@ def test_log_states_the_shares_of_gpu_memory(make_config: Callable[..., Config],
 
 def test_dali_memory_estimate_ignores_unused_split(make_config: Callable[..., Config], gpu: Runtime) -> None:
     notes: list[str] = []
-    _check_memory(make_config(Global__eval_during_train=False), gpu, notes)
+    check_memory(make_config(Global__eval_during_train=False), gpu, notes)
     assert "(train 128, CUDA's libraries 1024)" in notes[1]
 
 
@@ -99,7 +104,7 @@ def test_train_memory_without_dali_reports_only_the_division(
     make_config: Callable[..., Config], gpu: Runtime
 ) -> None:
     notes: list[str] = []
-    assert _check_memory(make_config(Global__use_dali=False), gpu, notes) is None
+    assert check_memory(make_config(Global__use_dali=False), gpu, notes) is None
     assert len(notes) == 1
 
 
@@ -107,7 +112,7 @@ def test_train_memory_without_budget_reports_nothing(
     make_config: Callable[..., Config], cpu: Runtime
 ) -> None:
     notes: list[str] = []
-    assert _check_memory(make_config(), cpu, notes) is None
+    assert check_memory(make_config(), cpu, notes) is None
     assert notes == []
 
 
@@ -118,7 +123,7 @@ def test_batch_too_large_for_remaining_memory_is_rejected(
     with pytest.raises(
         UserError, match=r"but only 3804 MiB are left\. .*\. Lower Global\.gpu_memory_fraction, or "
     ):
-        _check_memory(config, gpu, [])
+        check_memory(config, gpu, [])
 
 
 @pytest.mark.gpu
