@@ -148,7 +148,7 @@ test-paddle26: $(READY26) ## run the tests that need no GPU with PaddlePaddle 2.
 	$(RUN26) -m pytest -m "not gpu and not reliability and not table" $(PARALLEL)
 
 docs: setup-dev ## write docs/config.md and docs/models.md, and build the website; a broken link is an error
-	$(RUN) -m ppcls.config.reference docs/config.md
+	$(RUN) -m ppcls.recipe.reference docs/config.md
 	@$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
 	@$(RUN) .ci/docs_source.py
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet

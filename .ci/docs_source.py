@@ -20,7 +20,7 @@ API = """# Python API
 ::: ppcls.classifier.Predictions
 ::: ppcls.deploy.results.Classification
 ::: ppcls.deploy.predictor.Predictor
-::: ppcls.config.load.load_config
+::: ppcls.recipe.load.load_config
 ::: ppcls.api
     options:
       members: [build_state, fit, evaluate, FitResult]

@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from ppcls.config.base.errors import ConfigError
-from ppcls.config.load import load_config
+from ppcls.recipe.load import load_config
 
 _INTRO = """# PaddleClas's files
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from ppcls.bench.train.autotune import autotune
 from ppcls.config.base.fields import show
-from ppcls.config.load import load_config
-from ppcls.config.schema import Config
 from ppcls.deploy.models.source import find_weights
 from ppcls.engine.core.hooks import RunHook
 from ppcls.errors import UserError
 from ppcls.files import create_output_dir
+from ppcls.recipe.load import load_config
+from ppcls.recipe.schema import Config
 from ppcls.runtime import session
 from ppcls.runtime.signals import interruptible
 from ppcls.weights.store import BEST, LATEST, newest

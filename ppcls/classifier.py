@@ -21,12 +21,12 @@ from ppcls.cli.short_options import apply_values, key_options
 from ppcls.cli.train import TrainOptions
 from ppcls.config.base.fields import show
 from ppcls.config.base.overrides import Override, read_overrides
-from ppcls.config.load import ConfigSource
 from ppcls.data.images.paths import find_images
 from ppcls.deploy.models.source import find_checkpoint, find_source
 from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
 from ppcls.postprocess.results import Classification
+from ppcls.recipe.load import ConfigSource
 from ppcls.registry import suggest, suggest_architecture
 from ppcls.runtime.launch import ppcls_command
 from ppcls.zoo import ZOO

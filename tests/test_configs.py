@@ -10,8 +10,6 @@ import yaml
 from paddle import nn
 from paths import ROOT
 
-from ppcls.config.load import dump_config, load_config, validate
-from ppcls.config.schema import Config
 from ppcls.data.section import Split
 from ppcls.data.supported import check_numpy
 from ppcls.data.transforms.specs import plan_chain
@@ -20,6 +18,8 @@ from ppcls.loss.build import build_criterion
 from ppcls.metric.build import build_metrics
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.name_rules import factors, freeze
+from ppcls.recipe.load import dump_config, load_config, validate
+from ppcls.recipe.schema import Config
 
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 MODELS: dict[str, nn.Layer] = {}

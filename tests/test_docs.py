@@ -23,9 +23,9 @@ from ppcls.cli import train as cli
 from ppcls.cli.command import Command, CommandGroup
 from ppcls.cli.doctor import doctor
 from ppcls.cli.eval import calibrate, evaluate
-from ppcls.config.load import load_config
-from ppcls.config.published import published_names
-from ppcls.config.reference import render
+from ppcls.recipe.load import load_config
+from ppcls.recipe.published import published_names
+from ppcls.recipe.reference import render
 
 TOOLS: dict[str, Command[Any] | CommandGroup] = {
     "benchmark": benchmark_cli.main,
@@ -95,7 +95,7 @@ def test_document_links_exist(document: Path) -> None:
 def test_document_names_existing_files(document: Path) -> None:
     text = read(document)
     for name in re.findall(r"(?<![\w/.-])(?:configs|docs|examples|tools|tests|ppcls)/[\w./-]+\.\w+", text):
-        # Paths of PaddleClas's tree stand for recipes of ppcls; see `ppcls.config.published`.
+        # Paths of PaddleClas's tree stand for recipes of ppcls; see `ppcls.recipe.published`.
         published = name.partition("configs/ImageNet/")[2] in published_names()
         assert name in NOT_OURS or published or (ROOT / name).exists(), f"{document.name}: {name}"
     folders = [ROOT / folder for folder in ("ppcls", "tools", "tests", "examples")]

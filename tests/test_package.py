@@ -9,8 +9,8 @@ import pytest
 from paths import ROOT
 
 import ppcls
-from ppcls.config.load import ConfigSource
 from ppcls.errors import UserError
+from ppcls.recipe.load import ConfigSource
 
 
 def test_requirements_files_agree_with_pyproject() -> None:

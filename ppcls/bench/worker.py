@@ -33,7 +33,7 @@ def _measure(kind: str, task: dict[str, Any]) -> dict[str, Any]:
         from ppcls.bench.infer import worker as infer_worker
 
         return infer_worker.measure(task) if kind == "infer" else infer_worker.inspect(task)
-    from ppcls.config.load import load_config
+    from ppcls.recipe.load import load_config
     from ppcls.runtime import start as runtime
 
     config = load_config(task["config"], task["overrides"])

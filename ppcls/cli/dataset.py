@@ -145,11 +145,11 @@ def check(options: CheckOptions) -> None:
 
 def _splits_to_check(options: CheckOptions) -> Iterator[tuple[str, Index, Transform]]:
     """Yields the name, the samples and the decoder of each data set to check."""
-    from ppcls.config.load import load_config
     from ppcls.data.images.paths import find_images
     from ppcls.data.index.files import list_files
     from ppcls.data.records.shard import SHARD_SUFFIXES
     from ppcls.data.transforms.specs import DecodeImage
+    from ppcls.recipe.load import load_config
 
     if bool(options.paths) == (options.config is not None):
         raise UserError("expected either files and folders to check, or -c CONFIG")

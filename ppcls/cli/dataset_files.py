@@ -323,8 +323,8 @@ def _advice_on_bad_images(options: StatsOptions) -> Iterator[None]:
 
 def _dataset_to_describe(options: StatsOptions) -> tuple[str, Index, tuple[str, ...], DecodeImage]:
     """Returns the name, the samples, the class names (empty if unknown) and the decoder of a data set."""
-    from ppcls.config.load import load_config
     from ppcls.data.transforms.specs import DecodeImage
+    from ppcls.recipe.load import load_config
 
     if (options.source is None) == (options.config is None):
         raise UserError("expected either a folder or list file, or -c CONFIG")

@@ -28,7 +28,7 @@ from ppcls.cli.train import TrainOptions
 from ppcls.errors import UserError
 
 if TYPE_CHECKING:  # not needed for --help
-    from ppcls.config.load import ConfigSource
+    from ppcls.recipe.load import ConfigSource
 
 _SOURCE = Exclusive(required=True)
 
@@ -93,7 +93,7 @@ class CalibrateOptions:
 @command("eval", EvalOptions, elsewhere={each.name: "train" for each in key_options(TrainOptions)})
 def evaluate(options: EvalOptions) -> None:
     """Evaluates a model on ``DataLoader.Eval``."""
-    from ppcls.config.load import ConfigSource
+    from ppcls.recipe.load import ConfigSource
 
     if options.model is not None:
         source = read_checkpoint_config(need_checkpoint(Path(options.model)))
@@ -182,7 +182,7 @@ def need_checkpoint(folder: Path) -> Path:
 def read_checkpoint_config(checkpoint: Path) -> ConfigSource:
     """Reads the config of a checkpoint, and sets the checkpoint as its weights."""
     from ppcls.config.base.overrides import Override
-    from ppcls.config.load import ConfigSource
+    from ppcls.recipe.load import ConfigSource
 
     source = ConfigSource.read(checkpoint / "config.yaml")
     source.apply([Override.of_value("Global.pretrained_model", str(checkpoint), f"--model {checkpoint}")])

@@ -207,9 +207,9 @@ def _describe_precision(exported: ExportResult) -> Iterator[str]:
 
 def _export_weights(options: ExportOptions, path: Path) -> None:
     """Writes the weights of a model to a new file, in the format of PaddleClas or timm."""
-    from ppcls.config.load import load_config
     from ppcls.deploy.models.source import find_source, find_weights
     from ppcls.postprocess.results import printable
+    from ppcls.recipe.load import load_config
 
     option = "pdparams" if options.pdparams is not None else "safetensors"
     overrides = model_overrides(options)

@@ -94,8 +94,8 @@ def read_source(
     config: str | None, model: str | None, overrides: Sequence[Override], print_config: bool
 ) -> ModelSource | None:
     """Returns the model of ``-c`` or ``--model``, or None if ``--print-config`` printed its config."""
-    from ppcls.config.load import dump_config, load_config
     from ppcls.deploy.models.source import find_source, source_of_config
+    from ppcls.recipe.load import dump_config, load_config
 
     if model is None:
         assert config is not None  # one of the two is required

@@ -11,8 +11,8 @@ from ppcls.cli.options import option, required
 from ppcls.cli.short_options import set_amp, set_image_size, set_workers
 
 if TYPE_CHECKING:  # not needed for --help
-    from ppcls.config.load import ConfigSource
-    from ppcls.config.schema import Config
+    from ppcls.recipe.load import ConfigSource
+    from ppcls.recipe.schema import Config
 
 Device = Literal["auto", "gpu", "cpu"]
 Views = Literal["flip", "five-crop"]
@@ -97,7 +97,7 @@ def views_option() -> Views | None:
 
 def read_config(options: RequiredConfigOptions) -> Config | None:
     """Returns the config of a command without short options; see `load_or_print`."""
-    from ppcls.config.load import ConfigSource
+    from ppcls.recipe.load import ConfigSource
 
     return load_or_print(ConfigSource.read(options.config), options)
 
@@ -110,13 +110,12 @@ def load_or_print(source: ConfigSource, options: ConfigOptions) -> Config | None
         options: Options of the command.
     """
     from ppcls.config.base.overrides import Override
-    from ppcls.config.compat import config_warnings
-    from ppcls.config.load import dump_config
+    from ppcls.recipe.load import dump_config
 
     source.apply(map(Override.parse, options.override))
     config = source.load()
     if options.print_config:
-        for line in (*config.notes, *config_warnings(config)):
+        for line in (*config.notes, *config.key_warnings):
             print(line, file=sys.stderr)  # noqa: T201
         sys.stdout.write(dump_config(config))
         return None

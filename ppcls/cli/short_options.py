@@ -11,7 +11,7 @@ from ppcls.errors import UserError
 
 if TYPE_CHECKING:  # not needed for --help
     from ppcls.config.base.overrides import Override
-    from ppcls.config.load import ConfigSource
+    from ppcls.recipe.load import ConfigSource
 
 
 def apply_options(options: Any, source: ConfigSource) -> None:

@@ -34,7 +34,7 @@ from ppcls.config.base.tree import Tree, node_at
 from ppcls.errors import UserError, raise_line_errors
 
 if TYPE_CHECKING:  # not needed for --help
-    from ppcls.config.schema import Config
+    from ppcls.recipe.schema import Config
 
 _DEFAULT_CONFIG = str(Path(__file__).parents[1] / "configs" / "finetune.yaml")
 _MODE = Exclusive()  # what to do with the config instead of training
@@ -216,7 +216,7 @@ def _read_train_config(options: TrainOptions) -> Config | None:
         UserError: The config is invalid, or a file or folder that the run needs cannot be used. The message
             lists all these problems, so that the user can fix them together.
     """
-    from ppcls.config.load import ConfigSource
+    from ppcls.recipe.load import ConfigSource
 
     source = ConfigSource.read(options.config or _DEFAULT_CONFIG)
     apply_options(options, source)

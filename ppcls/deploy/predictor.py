@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from ppcls.config.base.fields import show
 from ppcls.config.base.overrides import Override, Overrides, read_overrides
-from ppcls.config.load import load_config
-from ppcls.config.schema import Config
 from ppcls.data.transforms.numpy_ops import run, run_on_pixels
 from ppcls.deploy.models.description import DESCRIPTION
 from ppcls.deploy.models.engine import Engine, choose_engine
@@ -23,6 +21,8 @@ from ppcls.deploy.models.slices import SLICE, SlicedModel
 from ppcls.deploy.models.source import ModelSource, find_source, source_of_config
 from ppcls.errors import UserError
 from ppcls.postprocess.results import Classification, Embedding, Prediction
+from ppcls.recipe.load import load_config
+from ppcls.recipe.schema import Config
 from ppcls.runtime.hardware import usable_cores
 from ppcls.runtime.start import Runtime, start
 

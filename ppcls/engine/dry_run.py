@@ -13,10 +13,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ppcls.config.schema import Config
 from ppcls.data.bad_images.lists import suggest_skipping
 from ppcls.data.bad_images.quarantine import describe_skipped
 from ppcls.data.build import Feed, dali_settings, describe_feed
@@ -41,6 +41,9 @@ from ppcls.errors import UserError
 from ppcls.report.console import clock
 from ppcls.runtime.collectives import all_reduce
 from ppcls.runtime.start import Runtime
+
+if TYPE_CHECKING:
+    from ppcls.recipe.schema import Config
 
 
 @dataclass(frozen=True)

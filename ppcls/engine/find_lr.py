@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import paddle
 from numpy.typing import NDArray
 
-from ppcls.config.schema import Config
 from ppcls.data.bad_images.lists import suggest_skipping
 from ppcls.data.loaders.batch import endless
 from ppcls.engine.core.build import rate_scale
@@ -21,6 +21,9 @@ from ppcls.engine.setup import build_run
 from ppcls.files import atomic_path
 from ppcls.runtime.collectives import all_reduce
 from ppcls.runtime.start import Runtime
+
+if TYPE_CHECKING:
+    from ppcls.recipe.schema import Config
 
 UPDATES = 100
 FIRST = 1e-6

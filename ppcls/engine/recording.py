@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from ppcls.arch.distillation_model import AnyArch
 from ppcls.config.base.yaml import dump_section
-from ppcls.config.schema import Config
 from ppcls.data.bad_images.quarantine import BAD_IMAGES
 from ppcls.data.index.class_names import LABEL_LIST, write_class_names
 from ppcls.data.section import Split
@@ -32,6 +31,7 @@ from ppcls.weights.store import BEST, newest
 
 if TYPE_CHECKING:  # only for annotations
     from ppcls.engine.loop import Run
+    from ppcls.recipe.schema import Config
 
 
 @dataclass(frozen=True)

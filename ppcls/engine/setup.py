@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.arch.distillation_model import AnyArch
 from ppcls.config.base.yaml import dump_section
-from ppcls.config.compat import config_warnings
-from ppcls.config.schema import Config
 from ppcls.data.build import gpu_memory_need
 from ppcls.data.index.class_names import (
     LABEL_LIST,
@@ -53,6 +51,9 @@ from ppcls.runtime.memory import MemoryNeeds, check_dali_memory, describe_memory
 from ppcls.runtime.start import Runtime
 from ppcls.zoo import architecture
 
+if TYPE_CHECKING:
+    from ppcls.recipe.schema import Config
+
 _LARGE_FLOPS = 1_500_000_000  # FLOPs from which an architecture is reported as slow on a CPU
 _SMALL = "MobileNetV3_small_x1_0"
 _TRAIN = "DataLoader.Train"
@@ -81,7 +82,7 @@ def build_run(
     checkpoints = Checkpoints(output_dir, settings, dump_section(config))
     writing = recording is not None
     resumed = choose_checkpoint(checkpoints, settings.checkpoints, runtime, writing=writing)
-    notes = [*config.notes, runtime.describe(), *config_warnings(config)]
+    notes = [*config.notes, runtime.describe(), *config.key_warnings]
     with fail_together(runtime):
         classes = _read_folder_classes(splits, by_class=settings.eval_mode == "classification")
         checkpoints.class_names = classes or _read_listed_classes(config.Infer, config.Arch.class_num)

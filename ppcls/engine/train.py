@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from paddle import distributed
 
-from ppcls.config.schema import Config
 from ppcls.data.bad_images.lists import suggest_skipping
 from ppcls.engine.agreement import describe_unshared
 from ppcls.engine.checkpoint.output_lock import OutputLock
@@ -32,6 +32,9 @@ from ppcls.runtime.collectives import fail_together
 from ppcls.runtime.signals import describe_ignored
 from ppcls.runtime.start import Runtime
 from ppcls.weights.store import LATEST
+
+if TYPE_CHECKING:
+    from ppcls.recipe.schema import Config
 
 _SHOWN_CLASSES = 10
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ppcls.config.schema import Config
 from ppcls.data.bad_images.lists import suggest_skipping
 from ppcls.data.build import build_loader, dali_settings
 from ppcls.data.loaders.mixing import MixedLoader
@@ -13,6 +12,7 @@ from ppcls.data.sampling.order import Order
 from ppcls.data.section import Split
 from ppcls.explain.description import PipelineDescription, PipelineStage, StageOperator, describe_spec
 from ppcls.explain.trace import trace_dali, trace_numpy
+from ppcls.recipe.schema import Config
 from ppcls.runtime.start import Runtime
 
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ppcls.config.base.errors import ConfigError
-from ppcls.config.load import load_config
-from ppcls.config.schema import Config
 from ppcls.errors import UserError
+from ppcls.recipe.load import load_config
+from ppcls.recipe.schema import Config
 from ppcls.runtime.launch import check_single_process
 from ppcls.search.trials import last_lines, start_training, write_config
 

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.config.class_folders import LABEL_LIST
-from ppcls.config.load import validate
-from ppcls.config.schema import Config
+from ppcls.data.index.class_folders import LABEL_LIST
 from ppcls.data.index.class_names import write_class_names
 from ppcls.data.index.files import FileIndex
 from ppcls.data.index.split import write_list
 from ppcls.errors import UserError
 from ppcls.files import write_text
+from ppcls.recipe.load import validate
+from ppcls.recipe.schema import Config
 from ppcls.report.record import EvalRecord
 from ppcls.runtime.launch import check_single_process
 from ppcls.search.page import render_page

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ppcls.config.load import dump_config
-from ppcls.config.schema import Config
 from ppcls.files import write_text
+from ppcls.recipe.load import dump_config
+from ppcls.recipe.schema import Config
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import EvalRecord
 from ppcls.runtime.launch import child_environment, ppcls_command

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ppcls.config.schema import Config
 from ppcls.errors import UserError
 from ppcls.files import write_text
+from ppcls.recipe.schema import Config
 from ppcls.runtime.launch import check_single_process
 from ppcls.search.page import render_page
 from ppcls.search.space import Dimension, NumberRange

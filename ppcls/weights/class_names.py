@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ppcls.config.class_folders import LABEL_LIST
+from ppcls.data.index.class_folders import LABEL_LIST
 from ppcls.weights.manifest import MANIFEST, verify
 
 

@@ -14,8 +14,8 @@ from ppcls.bench.loader.runners import BatchTimer
 from ppcls.bench.loader.sweep import LoaderSweep
 from ppcls.bench.results.schema import read_results
 from ppcls.cli import benchmark
-from ppcls.config.load import load_config
 from ppcls.errors import UserError
+from ppcls.recipe.load import load_config
 
 Run = Callable[..., str]
 SMALL = ("--rounds", "1", "--seconds", "0.01", "--threads", "1", "--workers", "0")

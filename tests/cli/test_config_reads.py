@@ -16,12 +16,12 @@ from ppcls.classifier import Classifier
 from ppcls.cli.eval import evaluate
 from ppcls.cli.infer import infer
 from ppcls.cli.train import train
-from ppcls.config import load as loading
 from ppcls.config.base.errors import ConfigError
 from ppcls.config.base.overrides import Override
 from ppcls.config.base.tree import node_at
 from ppcls.config.base.yaml import read_yaml
-from ppcls.config.load import ConfigSource
+from ppcls.recipe import load as loading
+from ppcls.recipe.load import ConfigSource
 from ppcls.report import jsonlines
 
 # YAML reads these texts as a number, a truth value, null and a mapping.

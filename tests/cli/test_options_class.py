@@ -17,7 +17,7 @@ from ppcls.cli.command import Command, CommandGroup, command
 from ppcls.cli.options import Exclusive, OptionsError, argument, option, read_options, required
 from ppcls.cli.short_options import apply_options
 from ppcls.config.base.tree import Tree
-from ppcls.config.load import ConfigSource
+from ppcls.recipe.load import ConfigSource
 
 EITHER = Exclusive(required=True)
 

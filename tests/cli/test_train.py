@@ -19,7 +19,7 @@ from runs import GUARD
 
 from ppcls.cli.eval import evaluate
 from ppcls.cli.train import train
-from ppcls.config.load import load_config
+from ppcls.recipe.load import load_config
 from ppcls.report import jsonlines
 from ppcls.weights import store
 

@@ -11,12 +11,12 @@ from paths import ROOT
 from ppcls.config.base.errors import ConfigError
 from ppcls.config.base.fields import Section
 from ppcls.config.custom import CustomTransform, register
-from ppcls.config.load import load_config
 from ppcls.data.transforms.base import ImageState
 from ppcls.engine.core.hooks import load_hooks
 from ppcls.errors import UserError
 from ppcls.loss import Loss
 from ppcls.loss.classification import CELoss
+from ppcls.recipe.load import load_config
 from ppcls.registry import LOSSES
 
 CONFIG = ROOT / "configs" / "quickstart.yaml"

@@ -6,7 +6,7 @@ import inspect
 import re
 import sys
 
-import ppcls.config.schema  # noqa: F401 - defines all sections
+import ppcls.recipe.schema  # noqa: F401 - defines all sections
 from ppcls.config.base.fields import Section
 
 

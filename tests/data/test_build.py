@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from ppcls.config.load import load_config
-from ppcls.config.schema import Config
 from ppcls.data.build import Feed, build_loader, dali_settings, describe_feed
 from ppcls.data.loaders.section import Dali
 from ppcls.data.sampling.epoch_samplers import SequentialSampler
 from ppcls.data.transforms.base import ImageState, Transform
 from ppcls.errors import UserError
+from ppcls.recipe.load import load_config
+from ppcls.recipe.schema import Config
 from ppcls.registry import TRANSFORMS
 from ppcls.runtime.start import Runtime
 

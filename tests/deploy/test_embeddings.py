@@ -16,14 +16,14 @@ from small_embedding import SIZE, embedding_tree, write_model
 from ppcls.cli import export as export_cli
 from ppcls.cli import infer as infer_cli
 from ppcls.config.base.errors import ConfigError
-from ppcls.config.compat import config_warnings
-from ppcls.config.load import load_config, validate
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import plan_chain
 from ppcls.deploy.export import parity
 from ppcls.deploy.predictor import Predictor
 from ppcls.engine.core.networks import build_network
 from ppcls.errors import UserError
+from ppcls.recipe.compat import config_warnings
+from ppcls.recipe.load import load_config, validate
 from ppcls.weights.files import fill_model, read_weights
 
 

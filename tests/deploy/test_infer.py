@@ -27,10 +27,10 @@ from small_classifier import (
 
 from ppcls.cli import export as export_cli
 from ppcls.cli import infer as infer_cli
-from ppcls.config.load import validate
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import plan_chain
 from ppcls.engine.core.networks import build_network
+from ppcls.recipe.load import validate
 from ppcls.weights.files import fill_model, read_weights
 
 TOOL = ROOT / "tools" / "infer.py"

@@ -20,10 +20,10 @@ from small_classifier import (
 
 from ppcls.cli import export as export_cli
 from ppcls.config.base.errors import ConfigError
-from ppcls.config.load import validate
 from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
 from ppcls.postprocess.results import Classification
+from ppcls.recipe.load import validate
 
 
 @pytest.fixture(scope="module")

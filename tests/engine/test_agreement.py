@@ -17,11 +17,11 @@ from launched_run import launch
 from paths import SUPPORT
 from small_tree import small_tree
 
-from ppcls.config.schema import Config
 from ppcls.data.index.files import FileIndex
 from ppcls.data.index.protocol import describe_index
 from ppcls.engine.agreement import agree, compare, describe_unshared, digest_package
 from ppcls.errors import UserError
+from ppcls.recipe.schema import Config
 from ppcls.runtime.collectives import all_gather_json, fail_together
 from ppcls.runtime.start import Runtime
 

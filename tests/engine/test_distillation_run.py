@@ -22,7 +22,6 @@ from ppcls.cli import export as export_cli
 from ppcls.cli import infer as infer_cli
 from ppcls.cli import train as cli
 from ppcls.cli.eval import evaluate
-from ppcls.config.load import validate
 from ppcls.data.loaders.batch import Batch
 from ppcls.engine.core.build import build_state
 from ppcls.engine.core.precision import build_precision
@@ -30,6 +29,7 @@ from ppcls.engine.core.settings import AMP
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import train_step
 from ppcls.errors import UserError
+from ppcls.recipe.load import validate
 from ppcls.registry import ARCHITECTURES
 from ppcls.report.jsonlines import read_records
 from ppcls.runtime.start import Runtime

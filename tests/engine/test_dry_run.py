@@ -13,10 +13,10 @@ from launched_run import LINEAR, run, train_on_gpu
 from small_net import build_net
 
 from ppcls.cli import train as cli
-from ppcls.config.schema import Config
 from ppcls.data.bad_images.quarantine import BAD_IMAGES
 from ppcls.engine import dry_run as module
 from ppcls.engine.dry_run import DryRunFigures
+from ppcls.recipe.schema import Config
 from ppcls.registry import ARCHITECTURES
 from ppcls.runtime.start import Runtime
 

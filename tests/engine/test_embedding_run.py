@@ -28,7 +28,6 @@ from ppcls.cli import infer as infer_cli
 from ppcls.cli import train as cli
 from ppcls.cli.eval import evaluate
 from ppcls.config.base.errors import ConfigError
-from ppcls.config.load import dump_config, validate
 from ppcls.data.transforms.base import ImageState, Transform
 from ppcls.data.transforms.numpy_ops import run as apply_chain
 from ppcls.data.transforms.specs import plan_chain
@@ -39,6 +38,7 @@ from ppcls.engine.evaluation.evaluate import build_evaluator
 from ppcls.engine.initial_weights import InitialWeights
 from ppcls.errors import UserError
 from ppcls.loss.build import build_criterion
+from ppcls.recipe.load import dump_config, validate
 from ppcls.registry import ARCHITECTURES, TRANSFORMS
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import EvalRecord

@@ -14,7 +14,6 @@ import pytest
 from paddle import nn
 from small_net import make_state
 
-from ppcls.config.schema import Config
 from ppcls.engine import execution
 from ppcls.engine.core import compiled as compiling
 from ppcls.engine.core.compiled import compiles
@@ -24,6 +23,7 @@ from ppcls.engine.cuda_graph.graphed_step import GraphedStep
 from ppcls.engine.execution import choose_step
 from ppcls.engine.train import train
 from ppcls.errors import UserError
+from ppcls.recipe.schema import Config
 from ppcls.runtime.start import Runtime
 from ppcls.weights.files import read_arrays
 

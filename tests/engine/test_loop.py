@@ -19,7 +19,6 @@ from run_checkpoints import checkpoints_of
 from small_net import Flat, MemoryLoader, assert_equal, content, make_state
 
 from ppcls import files
-from ppcls.config.schema import Config
 from ppcls.data.loaders.batch import Batch
 from ppcls.engine import loop
 from ppcls.engine.checkpoint.resume import resume
@@ -31,6 +30,7 @@ from ppcls.engine.core.step import Step
 from ppcls.engine.evaluation.evaluate import EvalResult
 from ppcls.engine.loop import Run, fit
 from ppcls.errors import SignalExit, UserError
+from ppcls.recipe.schema import Config
 from ppcls.recipe.settings import Global
 from ppcls.report.record import EvalRecord
 from ppcls.weights.manifest import read_manifest

@@ -21,7 +21,6 @@ from ppcls.cli import export as export_cli
 from ppcls.cli import infer as infer_cli
 from ppcls.cli import train as cli
 from ppcls.cli.eval import evaluate
-from ppcls.config.load import validate
 from ppcls.data.transforms.numpy_ops import run as apply_chain
 from ppcls.data.transforms.specs import plan_chain
 from ppcls.deploy.predictor import Predictor
@@ -29,6 +28,7 @@ from ppcls.engine.core.networks import build_network
 from ppcls.engine.evaluation.evaluate import EvalResult
 from ppcls.errors import UserError
 from ppcls.metric.multi_label import ATTRMetric
+from ppcls.recipe.load import validate
 from ppcls.registry import ARCHITECTURES
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import EvalRecord

@@ -14,12 +14,12 @@ from ppcls import fit, load_config
 from ppcls.arch.distillation_model import DistillationModel
 from ppcls.arch.section import Arch
 from ppcls.config.base.yaml import read_yaml
-from ppcls.config.schema import Config
 from ppcls.data.sampling.epoch_samplers import ShuffledSampler
 from ppcls.data.sampling.equal_pixels import EqualPixelsOrder
 from ppcls.data.sampling.sizes import EqualPixels
 from ppcls.engine.core.networks import read_inferred
 from ppcls.errors import UserError
+from ppcls.recipe.schema import Config
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import StepRecord
 from ppcls.weights.files import read_arrays

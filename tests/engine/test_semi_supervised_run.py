@@ -14,7 +14,7 @@ from small_tree import small_tree
 
 from ppcls.cli import train as cli
 from ppcls.config.base.errors import ConfigError
-from ppcls.config.load import load_config
+from ppcls.recipe.load import load_config
 from ppcls.weights.files import read_weights
 
 

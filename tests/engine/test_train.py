@@ -13,8 +13,6 @@ import paddle
 import pytest
 from small_net import Net, assert_equal, build_linear, build_net, content
 
-from ppcls.config.load import load_config, validate
-from ppcls.config.schema import Config
 from ppcls.data.index.class_names import LABEL_LIST, read_class_names
 from ppcls.dataset_tools.digits import make_digits
 from ppcls.engine import train as module
@@ -22,6 +20,8 @@ from ppcls.engine.checkpoint.output_lock import LOCK
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.train import describe_recall, train, warn_of_one_class
 from ppcls.errors import UserError
+from ppcls.recipe.load import load_config, validate
+from ppcls.recipe.schema import Config
 from ppcls.registry import ARCHITECTURES
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import EvalRecord, StepRecord

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from paths import ROOT
 
-from ppcls.config.load import load_config
-from ppcls.config.schema import Config
+from ppcls.recipe.load import load_config
+from ppcls.recipe.schema import Config
 
 Make = Callable[..., Config]
 

@@ -10,7 +10,7 @@ from paddleclas_trees import LABELS, MGD, PAIRS, PEFD, RKD, STAGES, attentive, d
 
 from ppcls.arch.distillation_model import DistillationModel
 from ppcls.config.base.errors import ConfigError
-from ppcls.config.load import load_config
+from ppcls.recipe.load import load_config
 
 Tree = dict[str, Any]
 CHANNELS = {"student_channels": 512, "teacher_channels": 512}

@@ -13,8 +13,6 @@ import pytest
 from quickstart import problems
 
 from ppcls.config.base.component import ModelFacts, RunFacts
-from ppcls.config.load import load_config
-from ppcls.config.schema import Config
 from ppcls.data.loaders.batch import Batch
 from ppcls.engine.core.build import build_state
 from ppcls.engine.core.step import train_step
@@ -24,6 +22,8 @@ from ppcls.loss.classification import CELoss
 from ppcls.loss.distillation import DistillationCELoss
 from ppcls.loss.learned import CenterLoss
 from ppcls.loss.section import LossSection
+from ppcls.recipe.load import load_config
+from ppcls.recipe.schema import Config
 from ppcls.registry import LOSSES
 from ppcls.runtime.start import Runtime
 

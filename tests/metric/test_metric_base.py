@@ -10,12 +10,12 @@ import pytest
 from quickstart import problems
 
 from ppcls.config.base.component import ModelFacts, RunFacts
-from ppcls.config.load import load_config
 from ppcls.metric.base import DatasetMetric, Metric
 from ppcls.metric.build import CountMetric, GatheredMetric, Rows, build_metrics
 from ppcls.metric.functional.retrieval import PLAIN_SEARCH
 from ppcls.metric.multi_label import ATTRMetric, MultiLabelMAP
 from ppcls.metric.single_label import DistillationTopkAcc
+from ppcls.recipe.load import load_config
 from ppcls.registry import METRICS
 
 CONFIG = Path(__file__).parents[2] / "configs" / "quickstart.yaml"

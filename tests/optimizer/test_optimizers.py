@@ -10,10 +10,10 @@ from paths import ROOT
 from quickstart import problems
 from specs import section_problems
 
-from ppcls.config.compat import config_warnings
-from ppcls.config.load import load_config
 from ppcls.optimizer.base import CoupledOptimizer, DecoupledOptimizer
 from ppcls.optimizer.build import build_optimizer
+from ppcls.recipe.compat import config_warnings
+from ppcls.recipe.load import load_config
 from ppcls.registry import OPTIMIZERS, SCHEDULES
 
 CONSTANT = {"name": "Constant", "learning_rate": 0.1}

@@ -12,9 +12,9 @@ from paddleclas_schedules import METRIC, SPARE_BITS, UPDATES
 from paddleclas_trees import plain
 from paths import ROOT, SUPPORT
 
-from ppcls.config.compat import config_warnings
-from ppcls.config.load import dump_config, load_config
-from ppcls.config.schema import Config
+from ppcls.recipe.compat import config_warnings
+from ppcls.recipe.load import dump_config, load_config
+from ppcls.recipe.schema import Config
 
 # Written by `paddleclas_schedules.py PADDLECLAS FILE.npz` from PaddleClas's code and configs.
 RATES = np.load(SUPPORT / "paddleclas_schedules.npz")

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from run_checkpoints import checkpoints_of
 from small_net import make_state, train_epochs
 
-from ppcls.config.load import validate
-from ppcls.config.schema import Config
 from ppcls.engine.checkpoint.checkpoints import LATEST
 from ppcls.engine.checkpoint.resume import resume
 from ppcls.errors import UserError
+from ppcls.recipe.load import validate
+from ppcls.recipe.schema import Config
 from ppcls.weights.manifest import MANIFEST
 
 TREE = {

@@ -19,12 +19,12 @@ from small_net import assert_equal, content, make_state, train_epochs
 from test_damage import TREE, error_of
 
 from ppcls import files
-from ppcls.config.load import validate
-from ppcls.config.schema import Config
 from ppcls.engine.checkpoint.checkpoints import BEST, LATEST
 from ppcls.engine.checkpoint.resume import resume
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
+from ppcls.recipe.load import validate
+from ppcls.recipe.schema import Config
 from ppcls.weights import manifest as manifest_module
 from ppcls.weights.manifest import verify
 

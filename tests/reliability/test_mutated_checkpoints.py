@@ -25,11 +25,11 @@ from run_checkpoints import checkpoints_of
 from small_net import make_state, train_epochs
 from test_damage import CHANGES, FILES, TREE, mutate
 
-from ppcls.config.load import validate
-from ppcls.config.schema import Config
 from ppcls.engine.checkpoint.checkpoints import LATEST
 from ppcls.engine.checkpoint.resume import resume
 from ppcls.errors import UserError
+from ppcls.recipe.load import validate
+from ppcls.recipe.schema import Config
 from ppcls.weights.files import read_weights
 from ppcls.weights.manifest import MANIFEST, Manifest, read_manifest, write_file, write_manifest
 

@@ -18,8 +18,8 @@ from mutations import BYTE_CHANGE, TREE_CHANGE, Tally, change_tree, mutate
 from paths import ROOT
 from small_tree import small_tree
 
-from ppcls.config.load import dump_config, load_config, validate
-from ppcls.config.schema import Config
+from ppcls.recipe.load import dump_config, load_config, validate
+from ppcls.recipe.schema import Config
 from ppcls.registry import SOURCES
 
 pytestmark = pytest.mark.hostile

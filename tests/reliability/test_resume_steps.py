@@ -12,9 +12,9 @@ from figures import Figure
 from runs import assert_same_files
 from small_net import build_net
 
-from ppcls.config.schema import Config
 from ppcls.engine.checkpoint.checkpoints import Checkpoints
 from ppcls.engine.train import train
+from ppcls.recipe.schema import Config
 from ppcls.registry import ARCHITECTURES
 from ppcls.runtime.start import Runtime
 

@@ -21,10 +21,10 @@ from test_damage import TREE, error_of
 from test_faults import faults, is_one_of, two_states
 
 from ppcls import files
-from ppcls.config.load import validate
-from ppcls.config.schema import Config
 from ppcls.engine.checkpoint.checkpoints import BEST, LATEST
 from ppcls.engine.core.state import TrainState
+from ppcls.recipe.load import validate
+from ppcls.recipe.schema import Config
 from ppcls.weights.manifest import verify
 
 

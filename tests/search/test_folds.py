@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from ppcls.cli import train as cli
-from ppcls.config.load import load_config
 from ppcls.errors import UserError
+from ppcls.recipe.load import load_config
 from ppcls.search.folds import split_folds, write_folds
 
 SMALL = {"Global__use_dali": False, "Global__epochs": 1}

@@ -12,9 +12,9 @@ from running import Running, running
 from small_classifier import write_config
 from small_embedding import SIZE, embedding_tree, write_model
 
-from ppcls.config.load import validate
 from ppcls.deploy.image_index import ImageIndex, probe_embedding
 from ppcls.deploy.predictor import Predictor
+from ppcls.recipe.load import validate
 
 
 @pytest.fixture(scope="module")

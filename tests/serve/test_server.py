@@ -20,9 +20,9 @@ from runs import GUARD
 from small_classifier import CLASSES, write_config, write_huge_png
 
 from ppcls.cli import export as export_cli
-from ppcls.config.load import validate
 from ppcls.deploy.predictor import Predictor
 from ppcls.postprocess.results import Classification
+from ppcls.recipe.load import validate
 
 
 @pytest.fixture(scope="module")

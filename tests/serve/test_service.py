@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from ppcls.config.load import validate
 from ppcls.errors import UserError
+from ppcls.recipe.load import validate
 from ppcls.serve.app import build_app
 from ppcls.serve.limits import RequestLimits
 from ppcls.serve.models import ServedModels

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from run_checkpoints import checkpoints_of
 
-from ppcls.config.load import load_config
 from ppcls.engine.agreement import agree, choose_checkpoint, describe_unshared
 from ppcls.errors import UserError
+from ppcls.recipe.load import load_config
 from ppcls.runtime import start as runtime
 from ppcls.runtime.collectives import all_gather_json, fail_together, gather_rows
 from ppcls.weights.manifest import Manifest, write_manifest

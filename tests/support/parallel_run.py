@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from ppcls.config.load import load_config
+from ppcls.recipe.load import load_config
 from ppcls.registry import ARCHITECTURES
 from ppcls.runtime import start as runtime
 

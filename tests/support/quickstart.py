@@ -11,8 +11,8 @@ from paths import ROOT
 from ppcls.config.base.errors import ConfigError
 from ppcls.config.base.overrides import Override
 from ppcls.config.base.yaml import read_yaml
-from ppcls.config.load import dump_config, validate
-from ppcls.config.schema import Config
+from ppcls.recipe.load import dump_config, validate
+from ppcls.recipe.schema import Config
 
 PATH = ROOT / "configs/quickstart.yaml"
 TREE = read_yaml(PATH)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ppcls.config.base.yaml import dump_section
-from ppcls.config.schema import Config
 from ppcls.engine.checkpoint.checkpoints import Checkpoints
+from ppcls.recipe.schema import Config
 
 
 def checkpoints_of(output_dir: Path, config: Config) -> Checkpoints:

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from small_tree import CLASSES, small_tree
 
-from ppcls.config.load import validate
-from ppcls.config.schema import Config
+from ppcls.recipe.load import validate
+from ppcls.recipe.schema import Config
 from ppcls.runtime.start import Runtime
 
 TRAIN, EVAL = 26, 11

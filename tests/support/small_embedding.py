@@ -8,8 +8,8 @@ from typing import Any
 import paddle
 from small_classifier import config_tree
 
-from ppcls.config.load import validate
 from ppcls.engine.core.networks import build_network
+from ppcls.recipe.load import validate
 from ppcls.weights.files import write_arrays
 
 SIZE = 6

@@ -11,7 +11,6 @@ import paddle
 from paddle import nn, optimizer
 from small_tree import small_tree
 
-from ppcls.config.load import validate
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.sampling.epoch_samplers import SequentialSampler, ShuffledSampler
 from ppcls.data.sampling.order import Cursor, Order
@@ -27,6 +26,7 @@ from ppcls.loss.classification import CELoss
 from ppcls.metric.build import build_metrics
 from ppcls.metric.single_label import TopkAcc
 from ppcls.optimizer.state import master_weights
+from ppcls.recipe.load import validate
 from ppcls.runtime.start import Runtime
 
 CLASSES = 4

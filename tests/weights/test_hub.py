@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from ppcls.config.load import load_config
-from ppcls.config.schema import Config
 from ppcls.engine.preprocessing import compare_preprocessing
 from ppcls.errors import UserError
+from ppcls.recipe.load import load_config
+from ppcls.recipe.schema import Config
 from ppcls.weights.files import read_weights
 
 SETTINGS = {"mean": [0.5] * 3, "std": [0.25] * 3, "crop_pct": 0.95, "interpolation": "bicubic"}

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.bench.loader.settings import LoaderSetting
-from ppcls.config.schema import Config
 from ppcls.data.build import dali_settings
 from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.dali.settings import DaliSettings
@@ -22,6 +21,7 @@ from ppcls.data.transforms.base import Layout
 from ppcls.data.transforms.specs import Op, count_draws, plan_chain
 from ppcls.data.transforms.specs.rng import permutation, uniforms
 from ppcls.errors import UserError
+from ppcls.recipe.schema import Config
 from ppcls.runtime.hardware import Card
 from ppcls.runtime.start import Runtime, selected_card
 

@@ -16,7 +16,7 @@ from threading import Timer
 from ppcls.bench.measure.processes import end_process, exit_text, last_lines, started_process
 from ppcls.bench.measure.runner import RATE, Candidate, MeasurementFailed, Sample
 from ppcls.bench.results.schema import ResultRow
-from ppcls.config.schema import Config
+from ppcls.recipe.schema import Config
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import Record, StepRecord
 from ppcls.runtime.launch import ppcls_command

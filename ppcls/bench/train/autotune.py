@@ -22,9 +22,9 @@ from ppcls.arch.section import Arch
 from ppcls.bench.measure.processes import MeasuringProcess, worker_command
 from ppcls.bench.measure.runner import MeasurementFailed, Sample
 from ppcls.bench.train.tasks import CHECKED_UPDATES, TrainTask
-from ppcls.config.load import dump_config
-from ppcls.config.schema import Config
 from ppcls.files import read_regular, write_text
+from ppcls.recipe.load import dump_config
+from ppcls.recipe.schema import Config
 from ppcls.runtime.hardware import Card
 from ppcls.runtime.launch import local_processes, read_launch
 from ppcls.runtime.start import selected_card

@@ -10,9 +10,9 @@ from ppcls.bench.measure.processes import MeasuringProcess
 from ppcls.bench.measure.runner import Candidate, MeasurementFailed
 from ppcls.bench.train.tasks import TrainTask, make_candidate
 from ppcls.bench.train.variants import PRECISIONS, Inspection, Variant
-from ppcls.config.schema import Config
 from ppcls.data.transforms.base import check_chain
 from ppcls.errors import UserError
+from ppcls.recipe.schema import Config
 
 EAGER = "PyTorch"
 COMPILED = "PyTorch, compiled"

@@ -9,9 +9,9 @@ from pathlib import Path
 from ppcls.bench.measure.processes import MeasuringProcess, worker_command
 from ppcls.bench.measure.runner import Candidate, Effort, MeasurementFailed, Sample
 from ppcls.bench.train.variants import Inspection, Variant, config_variant, find_obstacle
-from ppcls.config.load import load_config
-from ppcls.config.schema import Config
 from ppcls.errors import UserError
+from ppcls.recipe.load import load_config
+from ppcls.recipe.schema import Config
 
 CHECKED_UPDATES = 8  # number of updates whose losses are recorded; a CUDA graph is captured before the fourth
 _INSPECT_SECONDS = 300.0  # timeout of the process that inspects the machine

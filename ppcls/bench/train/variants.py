@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from ppcls.bench.measure.runner import powers_of_two
 from ppcls.bench.results.schema import Label
 from ppcls.bench.train.peak_flops import Format
-from ppcls.config.schema import Config
+from ppcls.recipe.schema import Config
 
 Source = Literal["synthetic", "loader", "bare"]
 # An idle GPU is fast for one second, then slows down. Its clock is stable after about 2 s; see

@@ -16,12 +16,12 @@ from ppcls.bench.measure.usage import UsageMeter
 from ppcls.bench.train.tasks import TrainTask
 from ppcls.bench.train.variants import Inspection
 from ppcls.bench.train.workloads import Workload, bare_workload, image_shape, our_workload
-from ppcls.config.schema import Config
 from ppcls.data.transforms.base import check_chain
 from ppcls.engine.core.networks import build_network
 from ppcls.engine.profiling.peak_memory import explain_out_of_memory, peak_memory
 from ppcls.engine.profiling.phase_timer import PhaseTimer
 from ppcls.errors import UserError
+from ppcls.recipe.schema import Config
 from ppcls.report.environment import read_hardware, read_versions
 from ppcls.report.step_times import summarize
 from ppcls.runtime.collectives import all_gather

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from paddle.nn import functional as F
 
 from ppcls.bench.train.tasks import CHECKED_UPDATES
-from ppcls.config.schema import Config
 from ppcls.data.loaders.base import OrderedLoader
 from ppcls.data.loaders.batch import Batch, Loader
 from ppcls.data.sampling.epoch_samplers import SequentialSampler
@@ -30,6 +29,7 @@ from ppcls.engine.profiling.phase_timer import PhaseTimer
 from ppcls.errors import UserError
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.name_rules import factors, freeze
+from ppcls.recipe.schema import Config
 from ppcls.runtime.start import Runtime
 
 _EPOCH_STEPS = 100

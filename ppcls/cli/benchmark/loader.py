@@ -99,7 +99,7 @@ def _start(options: _LoadingOptions, benchmark: str) -> tuple[LoaderWorkload, Ba
     from ppcls.bench.loader.runners import make_timer
     from ppcls.bench.loader.workload import read_workload
     from ppcls.bench.results.schema import new_results
-    from ppcls.config.load import dump_config
+    from ppcls.recipe.load import dump_config
     from ppcls.report.environment import read_hardware, read_versions
 
     workload = read_workload(config, run, options.images)

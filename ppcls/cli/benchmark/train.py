@@ -101,7 +101,7 @@ def measure_run(options: RunBenchmarkOptions) -> None:
     from ppcls.bench.results.schema import new_results
     from ppcls.bench.run.train_command import make_rows, run_training
     from ppcls.bench.train.tasks import inspect_machine
-    from ppcls.config.load import dump_config
+    from ppcls.recipe.load import dump_config
 
     inspection = inspect_machine(Path(options.config), options.override)
     measure = partial(run_training, config, options.config, options.override, options.timeout)
@@ -122,7 +122,7 @@ def measure_train(options: TrainBenchmarkOptions) -> None:
     from ppcls.bench.train.results import explain_rows, make_rows
     from ppcls.bench.train.tasks import TrainTask, inspect_machine, make_candidates
     from ppcls.bench.train.variants import find_variants
-    from ppcls.config.load import dump_config
+    from ppcls.recipe.load import dump_config
     from ppcls.runtime.launch import read_launch
 
     if read_launch().world_size > 1:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.config.class_folders import LABEL_LIST, list_class_folders
+from ppcls.data.index.class_folders import LABEL_LIST, list_class_folders
 from ppcls.errors import UserError, raise_line_errors
 from ppcls.files import read_regular, write_text
 

@@ -16,8 +16,8 @@ from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
 from ppcls.config.base.fields import Index, Part, problem
-from ppcls.config.class_folders import find_class_root, list_class_folders
 from ppcls.data.index.base import Dataset, FileDataset
+from ppcls.data.index.class_folders import find_class_root, list_class_folders
 from ppcls.data.index.class_names import join_first
 from ppcls.data.index.files import FileIndex, read_folder
 from ppcls.data.index.split import choose_validation

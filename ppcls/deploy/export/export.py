@@ -15,7 +15,6 @@ import paddle
 from paddle import nn
 
 from ppcls.arch.embedding import EmbeddingNetwork
-from ppcls.config.schema import Config
 from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.numpy_ops import run_on_pixels
 from ppcls.data.transforms.specs import Op, ToCHWImage, plan_chain, split_chain
@@ -52,6 +51,7 @@ from ppcls.deploy.predictor import InferenceModel
 from ppcls.engine.evaluation.labels import label_by_names, warn_of_labels
 from ppcls.errors import UserError
 from ppcls.files import new_folder, write_text
+from ppcls.recipe.schema import Config
 from ppcls.runtime.hardware import usable_cores
 from ppcls.runtime.start import Runtime
 from ppcls.weights.manifest import read_record

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.config.schema import Config
 from ppcls.data.images.paths import find_images
 from ppcls.data.index.files import read_image
 from ppcls.data.section import Split
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import Op
 from ppcls.errors import UserError
+from ppcls.recipe.schema import Config
 from ppcls.report.console import count_batches
 
 Array = NDArray[Any]

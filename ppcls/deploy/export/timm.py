@@ -7,10 +7,10 @@ from pathlib import Path
 import safetensors.numpy
 
 from ppcls.arch.section import Arch
-from ppcls.config.schema import Config
 from ppcls.engine.core.networks import build_network, read_inferred
 from ppcls.errors import UserError
 from ppcls.files import atomic_write
+from ppcls.recipe.schema import Config
 from ppcls.weights.files import fill_model
 from ppcls.weights.torch_names import to_timm
 

@@ -32,12 +32,12 @@ from ppcls.config.base.fields import (
     show,
 )
 from ppcls.config.base.yaml import dump_yaml, read_description_yaml
-from ppcls.config.schema import Config
 from ppcls.data.transforms.base import FixedChain, check_chain
 from ppcls.data.transforms.specs import NormalizeImage, Op, plan_chain, split_chain
 from ppcls.errors import UserError
 from ppcls.postprocess import base
 from ppcls.postprocess.section import Infer
+from ppcls.recipe.schema import Config
 from ppcls.registry import POSTPROCESSES
 from ppcls.weights.manifest import FileName, FileRecord, read_record
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ppcls.config.base.overrides import Overrides, read_overrides
-from ppcls.config.load import ConfigSource
-from ppcls.config.schema import Config
 from ppcls.errors import UserError
+from ppcls.recipe.load import ConfigSource
+from ppcls.recipe.schema import Config
 from ppcls.zoo import ZOO, architecture, nearest_with_weights
 
 _CLASSES = 1000

@@ -15,8 +15,6 @@ from ppcls.config.base.errors import ConfigError, describe_problems
 from ppcls.config.base.fields import Section
 from ppcls.config.base.overrides import Overrides, read_overrides
 from ppcls.config.base.tree import node_at
-from ppcls.config.load import ConfigSource, load_config
-from ppcls.config.schema import Config
 from ppcls.data.index.class_names import IMAGENET_NAMES, LABEL_LIST, find_names_file, read_class_names
 from ppcls.data.loaders.section import Dali
 from ppcls.deploy.models.description import (
@@ -32,6 +30,8 @@ from ppcls.engine.core.settings import CheckpointSettings
 from ppcls.errors import UserError
 from ppcls.files import file_states
 from ppcls.postprocess.section import Infer
+from ppcls.recipe.load import ConfigSource, load_config
+from ppcls.recipe.schema import Config
 from ppcls.recipe.settings import Global
 from ppcls.weights.class_names import find_listed
 from ppcls.weights.manifest import MANIFEST, Manifest, verify

@@ -17,7 +17,6 @@ from ppcls.arch.embedding import EmbeddingNetwork
 from ppcls.arch.fuse import fuse
 from ppcls.arch.kernels.errors import KernelsUnavailableError
 from ppcls.arch.layers.reparameterize import reparameterize
-from ppcls.config.schema import Config
 from ppcls.deploy.models.description import Activation, ModelDescription
 from ppcls.deploy.models.pinned_memory import PinnedBuffer
 from ppcls.engine.core.compiled import measured
@@ -28,6 +27,7 @@ from ppcls.engine.cuda_graph.graphed_forward import GraphedForward
 from ppcls.engine.evaluation.forward import Forward, run_model
 from ppcls.errors import UserError
 from ppcls.outputs import FEATURES, Outputs, map_outputs
+from ppcls.recipe.schema import Config
 from ppcls.runtime.start import Runtime
 from ppcls.weights.files import fill_model, non_finite_names
 

@@ -35,7 +35,7 @@ from ppcls.optimizer.state import master_weights
 from ppcls.runtime.start import Runtime
 
 if TYPE_CHECKING:
-    from ppcls.config.schema import Config
+    from ppcls.recipe.schema import Config
 
 
 def build_state(

@@ -10,7 +10,6 @@ import paddle
 from paddle import nn
 
 if TYPE_CHECKING:  # only for annotations: the training step must not import the modules that build a run
-    from ppcls.config.schema import Config
     from ppcls.data.loaders.batch import Loader
     from ppcls.engine.core.ema import Ema
     from ppcls.engine.core.gradients import GradientStore
@@ -18,6 +17,7 @@ if TYPE_CHECKING:  # only for annotations: the training step must not import the
     from ppcls.loss.base import Criterion
     from ppcls.metric.build import Metrics
     from ppcls.optimizer.plateau import Plateau
+    from ppcls.recipe.schema import Config
     from ppcls.runtime.start import Runtime
 
 

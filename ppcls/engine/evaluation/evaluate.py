@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import paddle
 from numpy.typing import NDArray
 from paddle import Tensor, nn
 
-from ppcls.config.schema import Config
 from ppcls.data.build import build_loader
 from ppcls.data.index.protocol import cameras_of, positive_rates
 from ppcls.data.loaders.batch import Batch, Loader
@@ -30,6 +29,9 @@ from ppcls.report.record import Outcomes
 from ppcls.runtime.collectives import all_reduce, gather_rows
 from ppcls.runtime.progress import Progress
 from ppcls.runtime.start import Runtime
+
+if TYPE_CHECKING:
+    from ppcls.recipe.schema import Config
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ppcls.config.schema import Config
 from ppcls.data.index.class_names import check_known_folders, join_first, read_class_names
 from ppcls.weights.class_names import find_label_list
+
+if TYPE_CHECKING:
+    from ppcls.recipe.schema import Config
 
 
 def label_by_names(config: Config, weights: Path) -> tuple[Config, list[str]]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.config.schema import Config
 from ppcls.data.section import Split
 from ppcls.data.views import ImageViews, ViewKind, transforms_for_views
 from ppcls.errors import UserError
+
+if TYPE_CHECKING:
+    from ppcls.recipe.schema import Config
 
 _SMALLEST = 1e-30  # probability
 

@@ -8,7 +8,7 @@ import pytest
 
 from ppcls.arch.build import build_model
 from ppcls.config.base.errors import ConfigError
-from ppcls.config.load import load_config
+from ppcls.recipe.load import load_config
 from ppcls.zoo import ZOO
 
 NHWC = (0, 2, 3, 1)

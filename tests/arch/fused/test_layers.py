@@ -20,9 +20,9 @@ from ppcls.arch.build import build_model
 from ppcls.arch.fused.batch_norm import batch_norm, normalize
 from ppcls.arch.fused.layers import find_kernel, fuse
 from ppcls.arch.kernels.errors import KernelsUnavailableError
-from ppcls.config.schema import Config
 from ppcls.engine.core.build import build_state
 from ppcls.errors import UserError
+from ppcls.recipe.schema import Config
 from ppcls.runtime.start import Runtime
 
 

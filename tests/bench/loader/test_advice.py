@@ -16,7 +16,7 @@ from ppcls.bench.loader.advice import (
 from ppcls.bench.loader.settings import STAGES, LoaderSetting, Stage
 from ppcls.bench.loader.workload import LoaderWorkload
 from ppcls.bench.results.schema import Quantity
-from ppcls.config.load import load_config
+from ppcls.recipe.load import load_config
 from ppcls.runtime.start import Runtime
 
 GPU, CPU = LoaderSetting("DALI GPU", 4), LoaderSetting("DALI CPU", 4)

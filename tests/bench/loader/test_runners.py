@@ -19,9 +19,9 @@ from ppcls.bench.loader.settings import STAGES, LoaderSetting, Stage, list_backe
 from ppcls.bench.loader.workload import LoaderWorkload, read_workload
 from ppcls.bench.measure.runner import MeasurementFailed
 from ppcls.bench.measure.usage import UsageMeter
-from ppcls.config.load import load_config
 from ppcls.data.index.files import FileIndex
 from ppcls.errors import UserError
+from ppcls.recipe.load import load_config
 from ppcls.runtime.start import Runtime, start
 
 WITH_WORKERS = LoaderSetting("paddle.io", 2)

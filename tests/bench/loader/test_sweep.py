@@ -16,7 +16,7 @@ from ppcls.bench.loader.sweep import LoaderSweep, best_of, compare_loaders
 from ppcls.bench.loader.workload import LoaderWorkload, read_workload
 from ppcls.bench.measure.runner import Candidate, MeasurementFailed, Sample, run_rounds
 from ppcls.bench.results.schema import Label
-from ppcls.config.load import load_config
+from ppcls.recipe.load import load_config
 from ppcls.runtime.start import Runtime
 
 Rates = Callable[[LoaderSetting], float]

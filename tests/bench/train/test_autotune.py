@@ -12,7 +12,7 @@ import pytest
 from ppcls.bench.measure.runner import MeasurementFailed, Sample
 from ppcls.bench.train import autotune as module
 from ppcls.bench.train.autotune import Execution, autotune, choose
-from ppcls.config.schema import Config
+from ppcls.recipe.schema import Config
 from ppcls.runtime.hardware import Card
 
 MEMORY = 80_000  # MiB

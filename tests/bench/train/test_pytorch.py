@@ -18,8 +18,8 @@ from ppcls.bench.train import pytorch
 from ppcls.bench.train.pytorch import find_pytorch, pytorch_candidates, pytorch_variants
 from ppcls.bench.train.tasks import TrainTask
 from ppcls.bench.train.variants import Inspection, Variant
-from ppcls.config.load import load_config
 from ppcls.errors import UserError
+from ppcls.recipe.load import load_config
 
 VARIANT = Variant(2, "O2", "NHWC", 256, "synthetic")
 HAS_TORCH = (

@@ -20,12 +20,12 @@ from ppcls.bench.train.tasks import TrainTask
 from ppcls.bench.train.worker import inspect, measure
 from ppcls.bench.train.workloads import SyntheticLoader
 from ppcls.cli import benchmark
-from ppcls.config.schema import Config
 from ppcls.data.loaders.batch import Batch
 from ppcls.engine.core.hooks import NO_HOOKS, StepHooks
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import train_step
 from ppcls.errors import SignalInterrupt, UserError
+from ppcls.recipe.schema import Config
 from ppcls.registry import ARCHITECTURES
 from ppcls.runtime.start import Runtime
 

@@ -15,9 +15,9 @@ from ppcls.bench.train.variants import (
     find_obstacle,
     find_variants,
 )
-from ppcls.config.load import load_config
-from ppcls.config.schema import Config
 from ppcls.errors import UserError
+from ppcls.recipe.load import load_config
+from ppcls.recipe.schema import Config
 
 CONFIGS = ROOT / "configs"
 CPU = Inspection("cpu", 2, 2)

@@ -12,7 +12,7 @@ from paths import ROOT
 from quickstart import PATH, problems
 
 from ppcls.config.base.errors import ConfigError, place
-from ppcls.config.load import load_config
+from ppcls.recipe.load import load_config
 
 OPS = "DataLoader.Train.dataset.transform_ops"
 LR = "Optimizer.lr.learning_rate"

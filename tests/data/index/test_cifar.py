@@ -14,10 +14,10 @@ import pytest
 from cifar_files import FOLDER, images, write_cifar, written_by_python_2
 
 from ppcls.config.base.errors import ConfigError
-from ppcls.config.load import load_config
 from ppcls.data.index.cifar import Cifar10
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage
 from ppcls.errors import UserError
+from ppcls.recipe.load import load_config
 
 CHAIN = (DecodeImage(), ResizeImage(size=(32, 32)), NormalizeImage())
 

@@ -10,10 +10,10 @@ import pytest
 from small_tree import small_tree
 
 from ppcls.config.base.errors import ConfigError
-from ppcls.config.load import load_config
 from ppcls.data.build import build_loader
 from ppcls.data.loaders.batch import Loader
 from ppcls.errors import UserError
+from ppcls.recipe.load import load_config
 from ppcls.runtime.start import Runtime
 
 

@@ -11,10 +11,10 @@ import pytest
 from numpy.typing import NDArray
 from small_tree import small_tree
 
-from ppcls.config.load import validate
-from ppcls.config.schema import Config
 from ppcls.data.build import add_unlabelled, build_loader
 from ppcls.data.loaders.batch import Batch, Loader
+from ppcls.recipe.load import validate
+from ppcls.recipe.schema import Config
 from ppcls.runtime.start import Runtime
 
 RUNTIME = Runtime(device="cpu")

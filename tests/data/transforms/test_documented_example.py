@@ -14,7 +14,6 @@ from paths import ROOT
 from pydantic import Field
 
 from ppcls.config.base.fields import Fraction
-from ppcls.config.load import validate
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.supported import check_dali, check_numpy
 from ppcls.data.transforms import dali_ops, numpy_ops
@@ -23,6 +22,7 @@ from ppcls.data.transforms.specs import Op
 from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decide
 from ppcls.data.transforms.specs.fields import bernoulli, need_8_bit, need_hwc
 from ppcls.data.transforms.specs.fuse import fuse
+from ppcls.recipe.load import validate
 from ppcls.registry import TRANSFORMS
 
 DOCUMENT = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")

@@ -21,14 +21,14 @@ from small_classifier import CLASSES, NAME, config_tree, write_config, write_ima
 from ppcls.arch.cost import count_parameters
 from ppcls.arch.layers.reparameterize import reparameterize
 from ppcls.cli import export as export_cli
-from ppcls.config.compat import config_warnings
-from ppcls.config.load import validate
-from ppcls.config.schema import Config
 from ppcls.data.transforms.base import FixedChain, check_chain
 from ppcls.data.transforms.numpy_ops import Array, apply, run
 from ppcls.data.transforms.specs import ToCHWImage, plan_chain
 from ppcls.deploy.models.description import describe_model, read_description
 from ppcls.engine.core.networks import build_network
+from ppcls.recipe.compat import config_warnings
+from ppcls.recipe.load import validate
+from ppcls.recipe.schema import Config
 from ppcls.weights.files import fill_model, read_weights
 from ppcls.weights.manifest import Manifest
 from ppcls.weights.store import Store

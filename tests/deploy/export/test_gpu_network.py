@@ -11,9 +11,9 @@ from paddle import nn
 
 from ppcls.arch.build import build_model
 from ppcls.arch.layers.conv_norm import ConvNorm
-from ppcls.config.load import load_config
 from ppcls.deploy.export.export import _load_gpu_network
 from ppcls.deploy.export.gpu_network import GpuNetwork, has_gpu_form
+from ppcls.recipe.load import load_config
 
 CONFIG = Path(__file__).parents[3] / "configs" / "ResNet50.yaml"
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from small_classifier import config_tree, write_config
 
-from ppcls.config.load import validate
 from ppcls.data.index.class_names import write_class_names
 from ppcls.deploy.models.source import find_source, find_weights, source_of_config
 from ppcls.errors import UserError
+from ppcls.recipe.load import validate
 from ppcls.weights.manifest import Manifest
 from ppcls.weights.store import Store, checkpoint_roots
 

@@ -11,10 +11,10 @@ import yaml
 from small_classifier import CLASSES, NAME, config_tree
 
 from ppcls.arch.build import build_model
-from ppcls.config.load import validate
 from ppcls.deploy.models.source import find_source
 from ppcls.deploy.models.trained import load_network
 from ppcls.errors import UserError
+from ppcls.recipe.load import validate
 from ppcls.weights.files import copy_to_host, pack_arrays
 from ppcls.weights.manifest import Manifest, write_file, write_manifest
 

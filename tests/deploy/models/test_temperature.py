@@ -11,11 +11,11 @@ import yaml
 
 from ppcls.cli.eval import calibrate
 from ppcls.cli.export import export
-from ppcls.config.load import dump_config
 from ppcls.deploy.models.source import find_source
 from ppcls.deploy.models.temperature import TemperatureScaling, expected_calibration_error, read_temperature
 from ppcls.errors import UserError
 from ppcls.metric.functional.single_label import calibration_counts, calibration_error
+from ppcls.recipe.load import dump_config
 
 RANDOM = np.random.default_rng(0)
 

@@ -9,13 +9,13 @@ import pytest
 from small_classifier import config_tree, write_config, write_weights
 
 from ppcls.arch.kernels.errors import KernelsUnavailableError
-from ppcls.config.load import load_config
 from ppcls.deploy.models import trained
 from ppcls.deploy.models.description import describe_model
 from ppcls.deploy.models.source import need_infer
 from ppcls.deploy.models.trained import TrainedModel
 from ppcls.engine.evaluation.forward import run_model
 from ppcls.errors import UserError
+from ppcls.recipe.load import load_config
 from ppcls.runtime.start import Runtime
 
 RANDOM = np.random.default_rng(0)

@@ -19,8 +19,6 @@ import pytest
 from run_checkpoints import checkpoints_of
 from small_net import CLASSES, Net, assert_equal, content, make_state, train_epochs
 
-from ppcls.config.load import load_config
-from ppcls.config.schema import Config
 from ppcls.engine.checkpoint import snapshot
 from ppcls.engine.checkpoint.checkpoints import BEST, LATEST, Checkpoints
 from ppcls.engine.checkpoint.resume import resume
@@ -28,6 +26,8 @@ from ppcls.engine.core.precision import FP32
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
 from ppcls.optimizer.state import optimizer_state
+from ppcls.recipe.load import load_config
+from ppcls.recipe.schema import Config
 from ppcls.weights import store
 from ppcls.weights.files import AVERAGE, WEIGHTS, read_arrays, read_weights, write_arrays
 from ppcls.weights.manifest import MANIFEST, Manifest, read_manifest, write_file, write_manifest

@@ -18,13 +18,13 @@ from small_net import Net, assert_equal, content, make_state, train_epochs
 
 from ppcls.arch.build import build_model
 from ppcls.cli.export import export
-from ppcls.config.schema import Config
 from ppcls.engine.checkpoint.checkpoints import LATEST
 from ppcls.engine.checkpoint.paddleclas import is_paddleclas, write_pdparams
 from ppcls.engine.checkpoint.resume import resume
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
 from ppcls.optimizer.state import optimizer_state
+from ppcls.recipe.schema import Config
 from ppcls.weights.files import read_weights
 
 REFERENCE = SUPPORT / "paddleclas_reference.py"

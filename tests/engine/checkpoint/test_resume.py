@@ -13,7 +13,6 @@ from paddle import nn
 from run_checkpoints import checkpoints_of
 from small_net import assert_equal, content
 
-from ppcls.config.schema import Config
 from ppcls.engine import execution
 from ppcls.engine.checkpoint.resume import resume
 from ppcls.engine.core.build import build_state
@@ -21,6 +20,7 @@ from ppcls.engine.core.state import TrainState
 from ppcls.engine.setup import build_run
 from ppcls.engine.train import train
 from ppcls.errors import UserError
+from ppcls.recipe.schema import Config
 from ppcls.registry import ARCHITECTURES
 from ppcls.report.jsonlines import read_records
 from ppcls.runtime.start import Runtime

@@ -16,11 +16,11 @@ from paths import SUPPORT
 from test_resume import output, run_and_kill, same_files
 
 from ppcls.arch.build import build_model
-from ppcls.config.schema import Config
 from ppcls.engine.core.build import build_state
 from ppcls.engine.core.parallel import seed_batch, synchronize_batch_norm
 from ppcls.engine.train import train
 from ppcls.errors import UserError
+from ppcls.recipe.schema import Config
 from ppcls.registry import ARCHITECTURES
 from ppcls.runtime.start import Runtime
 

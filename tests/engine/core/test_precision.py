@@ -26,7 +26,6 @@ from small_net import (
 )
 
 from ppcls.arch.layers.transformer import MatrixProduct
-from ppcls.config.schema import Config
 from ppcls.engine.checkpoint.checkpoints import LATEST
 from ppcls.engine.checkpoint.resume import resume
 from ppcls.engine.core.build import build_state
@@ -36,6 +35,7 @@ from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import train_step
 from ppcls.errors import UserError
 from ppcls.optimizer.state import optimizer_state
+from ppcls.recipe.schema import Config
 from ppcls.runtime.start import Runtime
 from ppcls.weights.files import WEIGHTS, read_arrays
 

@@ -11,7 +11,6 @@ import pytest
 from paddle import nn
 from small_tree import small_tree
 
-from ppcls.config.load import validate
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.sampling.epoch_samplers import SequentialSampler
 from ppcls.data.sampling.order import Cursor, Order
@@ -24,6 +23,7 @@ from ppcls.loss.build import build_criterion
 from ppcls.loss.classification import CELoss
 from ppcls.metric.build import build_metrics
 from ppcls.metric.single_label import TopkAcc
+from ppcls.recipe.load import validate
 from ppcls.runtime.start import Runtime
 
 RNG = np.random.default_rng(3)

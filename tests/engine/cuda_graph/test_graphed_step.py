@@ -13,7 +13,6 @@ from paddle import nn, optimizer
 from recording import Notes
 from small_net import CLASSES, Flat, MemoryLoader, Net, assert_equal, content, make_state
 
-from ppcls.config.schema import Config
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.sampling.epoch_samplers import ShuffledSampler
 from ppcls.data.sampling.order import Order
@@ -34,6 +33,7 @@ from ppcls.loss.layers import CenterDistance
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.name_rules import factors, freeze
 from ppcls.optimizer.state import changed_by_step, master_weights
+from ppcls.recipe.schema import Config
 from ppcls.recipe.settings import Global
 from ppcls.registry import OPTIMIZERS
 from ppcls.runtime.progress import Progress

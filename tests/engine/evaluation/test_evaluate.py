@@ -8,7 +8,6 @@ import paddle
 import pytest
 from small_net import MemoryLoader, Net, assert_equal, content, evaluate
 
-from ppcls.config.schema import Config
 from ppcls.data.build import build_loader
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import plan_chain
@@ -19,6 +18,7 @@ from ppcls.loss.build import build_criterion
 from ppcls.loss.classification import CELoss
 from ppcls.metric.build import build_metrics
 from ppcls.metric.single_label import TopkAcc
+from ppcls.recipe.schema import Config
 from ppcls.runtime.start import Runtime
 
 CRITERION, METRICS = build_criterion((CELoss(),)), build_metrics((TopkAcc(topk=(1, 2)),))

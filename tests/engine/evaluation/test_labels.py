@@ -13,11 +13,11 @@ from ppcls import api
 from ppcls.cli.eval import calibrate, evaluate
 from ppcls.cli.export import export
 from ppcls.cli.train import train
-from ppcls.config.load import load_config
 from ppcls.data.index.class_names import read_class_names
 from ppcls.deploy.models.temperature import read_temperature
 from ppcls.engine.evaluation.labels import label_by_names
 from ppcls.errors import UserError
+from ppcls.recipe.load import load_config
 
 CLASSES = ("ant", "bee", "cat")
 SIDE = 32

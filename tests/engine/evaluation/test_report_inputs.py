@@ -7,11 +7,11 @@ import paddle
 import pytest
 from small_net import Net, make_state
 
-from ppcls.config.schema import Config
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ToCHWImage
 from ppcls.data.transforms.specs.basic import DecodeNumpy
 from ppcls.engine.evaluation.report_inputs import ReportImages, unnormalize, weight_histograms
+from ppcls.recipe.schema import Config
 
 NORMALIZE = NormalizeImage(mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.1))
 

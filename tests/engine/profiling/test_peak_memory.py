@@ -14,11 +14,11 @@ import pytest
 from hungry_net import HungryNet
 
 from ppcls.cli import train as cli
-from ppcls.config.schema import Config
 from ppcls.engine.checkpoint.checkpoints import LATEST
 from ppcls.engine.profiling.peak_memory import PeakMemory, explain_out_of_memory, peak_memory
 from ppcls.engine.train import train
 from ppcls.errors import UserError
+from ppcls.recipe.schema import Config
 from ppcls.registry import ARCHITECTURES
 from ppcls.runtime.hardware import Card
 from ppcls.runtime.memory import MemoryRequest, divide_memory

@@ -15,7 +15,6 @@ from recording import Notes
 from small_net import MemoryLoader, assert_equal, build_net, content, make_state
 
 from ppcls.cli import train as cli
-from ppcls.config.schema import Config
 from ppcls.engine.core.hooks import ProfileWindow
 from ppcls.engine.core.observers import Observers
 from ppcls.engine.core.step import train_step
@@ -23,6 +22,7 @@ from ppcls.engine.loop import Run
 from ppcls.engine.profiling.profile import Profile, build_profile, why_no_trace
 from ppcls.engine.train import train
 from ppcls.errors import UserError
+from ppcls.recipe.schema import Config
 from ppcls.recipe.settings import Global
 from ppcls.registry import ARCHITECTURES
 from ppcls.runtime.start import Runtime

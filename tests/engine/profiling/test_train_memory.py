@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from launched_run import train_on_gpu
 
-from ppcls.config.schema import Config
 from ppcls.data.build import gpu_memory_need
 from ppcls.engine.setup import _check_memory
 from ppcls.errors import UserError
+from ppcls.recipe.schema import Config
 from ppcls.runtime.hardware import Card
 from ppcls.runtime.memory import MemoryRequest, MemoryUsage, divide_memory, estimate_pipeline_memory
 from ppcls.runtime.start import Runtime

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ppcls.config.compat import config_warnings
-from ppcls.config.load import load_config
 from ppcls.metric.build import Rows, build_metrics
 from ppcls.metric.functional import reranking, retrieval
 from ppcls.metric.functional.retrieval import Search
 from ppcls.metric.retrieval import Recallk, mAP
+from ppcls.recipe.compat import config_warnings
+from ppcls.recipe.load import load_config
 
 
 def unit_vectors(count: int, size: int = 8, seed: int = 3) -> np.ndarray:

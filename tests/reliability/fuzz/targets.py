@@ -27,8 +27,6 @@ from uvicorn.server import ServerState
 
 from ppcls.config.base.overrides import Override
 from ppcls.config.base.yaml import read_yaml
-from ppcls.config.compat import translate_old_keys
-from ppcls.config.load import validate
 from ppcls.data.images.decode import decode
 from ppcls.data.images.header import DecodeError
 from ppcls.data.images.npy import read_npy
@@ -49,6 +47,8 @@ from ppcls.deploy.models.programs.pir import read_pir
 from ppcls.engine.checkpoint.snapshot import _read_state
 from ppcls.errors import UserError
 from ppcls.postprocess.results import Classification, Embedding, Prediction
+from ppcls.recipe.compat import translate_old_keys
+from ppcls.recipe.load import validate
 from ppcls.serve.app import build_app
 from ppcls.serve.connections import LimitedProtocol, OpenConnections
 from ppcls.serve.limits import BusyError, RequestError, RequestLimits

@@ -5,8 +5,8 @@ import re
 from paths import ROOT
 
 from ppcls.config.base.fields import Section
-from ppcls.config.reference import description, render, render_models
-from ppcls.config.schema import Config
+from ppcls.recipe.reference import description, render, render_models
+from ppcls.recipe.schema import Config
 from ppcls.registry import LOSSES, METRICS, OPTIMIZERS, SAMPLERS, SCHEDULES, TRANSFORMS
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from paths import ROOT
 
-from ppcls.config.class_folders import fill_from_class_folders, find_class_root
-from ppcls.config.load import load_config
+from ppcls.data.index.class_folders import find_class_root
 from ppcls.errors import UserError
+from ppcls.recipe.class_folders import fill_from_class_folders
+from ppcls.recipe.load import load_config
 
 FINETUNE = ROOT / "configs" / "finetune.yaml"
 KEY = "DataLoader.Train.dataset.image_root"

@@ -11,8 +11,6 @@ from paddleclas_trees import attributes, plain, retrieving
 
 from ppcls.arch.rec_model import RecModel
 from ppcls.config.base.errors import ConfigError
-from ppcls.config.compat import config_warnings
-from ppcls.config.load import load_config
 from ppcls.data.index.image_lists import CustomLabelDataset
 from ppcls.data.sampling.samplers import PKSampler, RepeatedAugSampler
 from ppcls.data.transforms.specs.blur import BlurImage
@@ -21,6 +19,8 @@ from ppcls.loss.learned import CenterLoss
 from ppcls.metric.single_label import TopkAcc
 from ppcls.optimizer.schedules import Piecewise
 from ppcls.postprocess.methods import MultiLabelThreshOutput, ThreshOutput
+from ppcls.recipe.compat import config_warnings
+from ppcls.recipe.load import load_config
 
 LCNET = "PPLCNet_x1_0"
 

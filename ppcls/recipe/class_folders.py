@@ -1,95 +1,20 @@
-"""Reads image folders with one subfolder per class, and sets config values that depend on them."""
+"""Sets config values that depend on an image folder with one subfolder per class, before validation."""
 
 from __future__ import annotations
 
-import os
-import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ppcls.config.base.fields import show
 from ppcls.config.base.tree import mapping_at, model_sections, node_at
-from ppcls.errors import UserError, raise_line_errors
+from ppcls.data.index.class_folders import LABEL_LIST, PARTS, find_class_root, list_class_folders
+from ppcls.errors import UserError
 from ppcls.files import read_regular
 
-LABEL_LIST = "label_list.txt"
-_PARTS = {"train": ("train",), "val": ("val", "valid", "validation")}  # names of the folders of each part
 # Keys that DataLoader.Eval copies from DataLoader.Train if both are parts of one folder.
 _SHARED = ("image_root", "val_share", "split_seed", "extensions", "follow_links")
 _FOLDER = "ImageFolderDataset"
-_MAC_METADATA = "__MACOSX"  # folder that macOS adds to ZIP archives
 _ASSUMED_CLASSES = 1000  # number of classes for the validation of other keys if they can't be counted
-# Control characters, line breaks, and bytes that are not UTF-8: label_list.txt has one UTF-8 line per class.
-_UNWRITABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-
-
-def list_class_folders(root: Path) -> tuple[str, ...]:
-    """Returns the sorted names of the class folders in ``root``. The index of a name is its label.
-
-    Raises:
-        UserError: A name contains characters that ``label_list.txt`` does not support.
-    """
-    names = sorted(
-        entry.name
-        for entry in os.scandir(root)
-        if entry.is_dir() and not entry.name.startswith(".") and entry.name != _MAC_METADATA
-    )
-    raise_line_errors(
-        [
-            f"{root}: class folder {name!a}: expected a name in UTF-8 without control characters such as "
-            "line breaks, and without spaces at the start or end; rename the folder"
-            for name in names
-            if _UNWRITABLE.search(name) or name != name.strip()
-        ]
-    )
-    return tuple(names)
-
-
-def find_class_root(root: Path, part: Literal["train", "val"] | None) -> tuple[Path, bool]:
-    """Finds the class folders of a part of an image folder.
-
-    If ``root`` has subfolders ``train`` and ``val`` with class folders, these are the parts. ``valid`` and
-    ``validation`` are other names of ``val``. Otherwise the images are split at random.
-
-    Args:
-        root: Image folder.
-        part: Part of the images; None for all images.
-
-    Returns:
-        The folder that contains the class folders, and whether all its images are in the part.
-
-    Raises:
-        UserError: Only one of the subfolders exists, or their names contain upper-case letters.
-    """
-    if part is None or not root.is_dir():
-        return root, part is None
-    parts = {
-        name: folder
-        for name, folders in _PARTS.items()
-        for folder in reversed(folders)
-        if (root / folder).is_dir() and list_class_folders(root / folder)
-    }
-    if not parts and (
-        near := [folder for folder in list_class_folders(root) if _is_misnamed_part(root / folder)]
-    ):
-        raise UserError(
-            f"{root}: has class folders in {' and '.join(near)}; rename these folders to train and val, in "
-            f"lower case, or set image_root to {root / near[0]} to split its images at random"
-        )
-    if len(parts) == 1:
-        missing, (present,) = next(name for name in _PARTS if name not in parts), parts.values()
-        raise UserError(
-            f"{root}: contains a folder {present} with class folders, but no folder {missing}; rename the "
-            f"folder with the remaining images to {missing}, or set image_root to {root / present} to split "
-            "its images at random"
-        )
-    return (root / parts[part], True) if parts else (root, False)
-
-
-def _is_misnamed_part(folder: Path) -> bool:
-    """Returns whether a folder with a name such as ``Train`` contains class folders, so it is not a class."""
-    is_part = any(folder.name.lower() in names for names in _PARTS.values())
-    return is_part and len(list_class_folders(folder)) > 0
 
 
 def fill_from_class_folders(tree: dict[str, Any]) -> None:
@@ -151,7 +76,7 @@ def _folder_names(dataset: dict[Any, Any]) -> tuple[str, ...]:
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
         return tuple(names)
     try:
-        return list_class_folders(find_class_root(Path(root), part if part in _PARTS else None)[0])
+        return list_class_folders(find_class_root(Path(root), part if part in PARTS else None)[0])
     except (OSError, ValueError, UserError):
         return ()  # reported when the images are listed
 
@@ -175,7 +100,7 @@ def _count_classes(tree: dict[str, Any], train: dict[Any, Any]) -> int:
     listing = Path(output) / LABEL_LIST if isinstance(output, str) else None
     try:
         if Path(root).is_dir():
-            return _count_folders(find_class_root(Path(root), part if part in _PARTS else None)[0])
+            return _count_folders(find_class_root(Path(root), part if part in PARTS else None)[0])
         if listing is not None and listing.is_file():
             return sum(1 for line in read_regular(listing).decode().splitlines() if line.strip())
     except (OSError, ValueError) as error:

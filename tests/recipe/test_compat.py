@@ -43,9 +43,9 @@ from paddleclas_trees import (
 from paths import ROOT
 from quickstart import problems
 
-from ppcls.config.compat import config_warnings
-from ppcls.config.load import dump_config, load_config, validate
 from ppcls.errors import UserError
+from ppcls.recipe.compat import config_warnings
+from ppcls.recipe.load import dump_config, load_config, validate
 
 FAMILIES: dict[str, Callable[[], Tree]] = {
     **{

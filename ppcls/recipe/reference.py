@@ -1,4 +1,4 @@
-"""Writes docs/config.md and docs/models.md: ``python -m ppcls.config.reference docs/config.md``.
+"""Writes docs/config.md and docs/models.md: ``python -m ppcls.recipe.reference docs/config.md``.
 
 The introductions of both pages are part of the pages. Only the lists that follow them are written.
 """
@@ -22,8 +22,8 @@ from pydantic_core import PydanticUndefined
 
 from ppcls.arch.distillation_model import DistilledArch, NamedModel
 from ppcls.config.base.fields import Bound, Keyed, Section, Spec, Tagged
-from ppcls.config.schema import Config
 from ppcls.files import write_text
+from ppcls.recipe.schema import Config
 from ppcls.registry import Registry
 from ppcls.zoo import ZOO
 

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ValidationError
 from quickstart import problems, read
 
 from ppcls.config.base.errors import ConfigError
-from ppcls.config.load import validate
-from ppcls.config.schema import Config
+from ppcls.recipe.load import validate
+from ppcls.recipe.schema import Config
 
 
 def test_config_minimal_has_defaults() -> None:

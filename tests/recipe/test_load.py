@@ -24,10 +24,10 @@ from quickstart import PATH
 from ppcls.config.base.errors import ConfigError
 from ppcls.config.base.overrides import Override
 from ppcls.config.base.yaml import read_yaml
-from ppcls.config.load import dump_config, load_config, validate
-from ppcls.config.schema import Config
 from ppcls.data.transforms.specs import NormalizeImage, RandCropImage
 from ppcls.errors import UserError
+from ppcls.recipe.load import dump_config, load_config, validate
+from ppcls.recipe.schema import Config
 from ppcls.recipe.settings import Global
 
 runpy.run_path(str(ROOT / "examples/python_source.py"))  # registers the source that its config names
@@ -60,8 +60,8 @@ def test_load_and_registries_import_neither_paddle_nor_decoders(tmp_path: Path) 
     code = (
         "import sys\n"
         "from ppcls import registry\n"
-        "from ppcls.config.compat import config_warnings\n"
-        "from ppcls.config.load import load_config\n"
+        "from ppcls.recipe.compat import config_warnings\n"
+        "from ppcls.recipe.load import load_config\n"
         "for path in sys.argv[1:]:\n"
         "    config_warnings(load_config(path))\n"
         "registries = [each for each in vars(registry).values() if isinstance(each, registry.Registry)]\n"

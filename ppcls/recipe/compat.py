@@ -14,7 +14,7 @@ from ppcls.data.transforms.base import check_chain
 from ppcls.registry import ARCHITECTURES
 
 if TYPE_CHECKING:  # only for annotations
-    from ppcls.config.schema import Config
+    from ppcls.recipe.schema import Config
 
 
 def config_warnings(config: Config) -> list[str]:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from paths import ROOT
 
-from ppcls.config.load import load_config
-from ppcls.config.published import published_names
-from ppcls.config.schema import Config
+from ppcls.recipe.load import load_config
+from ppcls.recipe.published import published_names
+from ppcls.recipe.schema import Config
 
 FOLDER = "ppcls/configs/ImageNet"
 

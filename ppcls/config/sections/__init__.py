@@ -1,1 +1,0 @@
-"""Sections of the config, with one module per subject."""

@@ -1,0 +1,227 @@
+"""Loads a config: reads its file, applies overrides, translates old keys, and validates the result."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from pydantic import ValidationError
+from typing_extensions import Self
+
+from ppcls.config.base.errors import ConfigError, describe_problems
+from ppcls.config.base.fields import MODULE_NAME, Section, show
+from ppcls.config.base.overrides import Override, Overrides, plain, read_overrides
+from ppcls.config.base.tree import Tree, node_at
+from ppcls.config.base.yaml import MAX_LENGTH, TOO_LONG, dump_section, read_yaml
+from ppcls.errors import UserError
+from ppcls.recipe.class_folders import fill_from_class_folders
+from ppcls.recipe.compat import translate_old_keys
+from ppcls.recipe.paddleclas import INFERENCE_KEY, describe_other_file, is_paddleclas, translate_paddleclas
+from ppcls.recipe.published import published_names, read_published
+from ppcls.recipe.schema import Config
+from ppcls.registry import import_user_module, suggest
+
+AnySection = TypeVar("AnySection", bound=Section)
+_INSTALLED = Path(__file__).parents[1] / "configs"  # in a checkout, this is a link to configs/
+_UNUSABLE = re.compile("[\0\ud800-\udfff]")  # characters that file names can't contain
+
+
+class ConfigSource:
+    """A config before its validation: its values, and where each value comes from.
+
+    A command reads its file once, with `read`. It applies short options and ``-o``, which may look at the
+    values that are set so far, and then calls `load` once.
+
+    Args:
+        tree: Values of the file as plain data. They are changed in place.
+        name: Name of the file, for error messages.
+
+    Attributes:
+        tree: All values that are set so far. After `load`, older keys are translated.
+        name: The argument ``name``.
+        origins: Paths of values that do not come from the file, each with its `Override.origin`, in order.
+        notes: Lines for the log about the source, such as the file that was read for a path of PaddleClas.
+    """
+
+    def __init__(self, tree: Tree, name: str, notes: tuple[str, ...] = ()) -> None:
+        self.tree = tree
+        self.name = name
+        self.notes = notes
+        self.origins: dict[str, str] = {}
+
+    @classmethod
+    def read(cls, path: Path | str) -> Self:
+        """Reads a YAML file.
+
+        If the file does not exist, a config of the package with this name is read, such as
+        ``configs/ResNet50.yaml`` or ``ResNet50``, or the recipe for a path of PaddleClas's tree.
+
+        Raises:
+            UserError: The file does not exist, is not a regular file or can't be read.
+            ConfigError: The file is not YAML, has a duplicate key, or is not a mapping.
+        """
+        path = Path(path)
+        try:
+            return cls(read_yaml(path), str(path))
+        except FileNotFoundError:
+            if (published := read_published(path, _INSTALLED)) is not None:
+                tree, note = published
+                return cls(tree, str(path), (note,))
+            installed = _INSTALLED / path.with_suffix(".yaml").name if path.name else path
+            if str(path.parent) not in (".", "configs") or not installed.is_file():
+                raise UserError(f"{path}: no such config file{_suggest_config(path)}") from None
+            return cls(read_yaml(installed), str(path))
+
+    def apply(self, overrides: Iterable[Override]) -> None:
+        """Sets values, in order.
+
+        Raises:
+            ConfigError: The config has no place for a value.
+        """
+        for override in overrides:
+            override.apply(self.tree)
+            self.origins.pop(override.path, None)  # the last override of a path must be the last item
+            self.origins[override.path] = override.origin
+
+    def load(self) -> Config:
+        """Translates older keys, then returns the validated config. Must be called only once.
+
+        Raises:
+            UserError: An image folder whose classes must be counted can't be read, or a module of
+                ``Global.import_modules`` can't be imported.
+            ConfigError: The config is invalid. The message lists all problems.
+        """
+        self._check_texts()
+        if reason := describe_other_file(self.tree):
+            raise self._error([reason])
+        _import_modules(self.tree)
+        # Before the translation of old keys, which removes the key. An override may set it in any file.
+        from_paddleclas = is_paddleclas(self.tree) and INFERENCE_KEY not in self.origins
+        translate_old_keys(self.tree)
+        translate_paddleclas(self.tree, from_paddleclas)
+        try:
+            fill_from_class_folders(self.tree)
+        except UserError as error:
+            try:
+                self.validate()
+            except ConfigError as invalid:
+                raise UserError(f"{error}\n{invalid}") from None
+            raise
+        config = self.validate()
+        config.set_notes(self.notes)
+        if from_paddleclas:
+            config.mark_from_paddleclas()
+        return config
+
+    def validate(self) -> Config:
+        """Returns the validated config. Older keys, which `load` translates, are unknown keys here.
+
+        Raises:
+            ConfigError: The config is invalid. The message lists all problems.
+        """
+        return self.validate_as(Config)
+
+    def validate_as(self, section: type[AnySection]) -> AnySection:
+        """Returns the validated values of another class, for files that contain only a part of a config.
+
+        Raises:
+            ConfigError: A value is invalid. The message lists all problems.
+        """
+        self._check_texts()
+        try:
+            return section.model_validate(self.tree)
+        except ValidationError as error:
+            raise self._error(describe_problems(self.tree, error)) from None
+
+    def _error(self, problems: list[str]) -> ConfigError:
+        return ConfigError(self.name, problems, self.origins)
+
+    def _check_texts(self) -> None:
+        """Checks all text for its length, and for characters that file names can't contain."""
+        if problems := list(_text_problems(self.tree, "")):
+            raise self._error(problems)
+
+
+def _text_problems(node: Any, path: str) -> Iterator[str]:
+    if isinstance(node, dict):
+        for key, child in node.items():
+            yield from _text_problems(child, f"{path}.{key}" if path else str(key))
+    elif isinstance(node, list):
+        for position, child in enumerate(node):
+            yield from _text_problems(child, f"{path}[{position}]")
+    elif isinstance(node, str) and len(node) > MAX_LENGTH:
+        yield f"{path}: {TOO_LONG}"
+    elif isinstance(node, str) and _UNUSABLE.search(node):
+        yield f"{path}: contains a NUL or surrogate character: {show(node)}"
+
+
+def _suggest_config(path: Path) -> str:
+    """Returns the hint for a missing file: similar configs in its folder or in ppcls."""
+    here = [file.name for file in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
+    if here and path.parent != Path():
+        return suggest(path.name, here)
+    installed = {file.stem for file in _INSTALLED.glob("*.yaml")}
+    # ResNet50_fp16 is suggested for ResNet50_fp16_dygraph.
+    shorter = [name for name in installed if path.stem.startswith(name)]
+    if shorter:
+        hint = f"; ppcls has -c {max(shorter, key=len)}"
+    else:
+        hint = suggest(path.stem, [*here, *installed], f"ppcls has: {', '.join(sorted(installed))}")
+    if "configs/ImageNet/" in path.as_posix():
+        known = sorted({name.partition("/")[0] for name in published_names()})
+        hint += (
+            f"; of PaddleClas's files in configs/ImageNet, ppcls has those in {', '.join(known)}; for "
+            "another one, give its path in a clone of PaddleClas"
+        )
+    elif "ppcls/configs/" in path.as_posix():
+        hint += "; for a file of PaddleClas, give its path in a clone of PaddleClas"
+    return hint
+
+
+def validate(tree: Tree, name: Path | str) -> Config:
+    """Returns the validated config of plain data with the current keys.
+
+    Args:
+        tree: Nested dicts and lists.
+        name: Name of the config, for error messages.
+
+    Raises:
+        ConfigError: The config is invalid. The message lists all problems.
+    """
+    return ConfigSource(tree, str(name)).validate()
+
+
+def load_config(source: Path | str | Mapping[str, Any], overrides: Overrides = ()) -> Config:
+    """Loads, overrides and validates a config.
+
+    Args:
+        source: A YAML file, or its content as nested dicts and lists, which are not changed.
+        overrides: Strings ``path=value``, as after ``-o``; or a mapping of paths to values, such as
+            ``{"Global.epochs": 2}``. A path such as ``Global`` would replace the whole section. Overrides are
+            applied in order, before validation.
+
+    Raises:
+        UserError: The file can't be read, or an image folder whose classes must be counted can't be read.
+        ConfigError: The YAML, an override or the config is invalid.
+    """
+    if isinstance(source, Mapping):
+        config = ConfigSource(cast(Tree, plain(source, "the config")), "the config")
+    else:
+        config = ConfigSource.read(source)
+    config.apply(read_overrides(overrides))
+    return config.load()
+
+
+def _import_modules(tree: Tree) -> None:
+    """Imports the modules of ``Global.import_modules``, which can register components."""
+    names = node_at(tree, "Global.import_modules")
+    for name in names if isinstance(names, list) else ():
+        if isinstance(name, str) and MODULE_NAME.fullmatch(name):  # validation reports invalid names
+            import_user_module(name, "Global.import_modules")
+
+
+def dump_config(config: Config) -> str:
+    """Returns the config, including all defaults, as YAML text that `load_config` can read."""
+    return dump_section(config)
