@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from paddle import nn
 
-from ppcls.arch.families.dpn import DPN
+from ppcls.arch.public_names import public_names
 from ppcls.weights.timm_names import Translation, read_names, write_names
 
 _STATISTICS = {"running_mean": "_mean", "running_var": "_variance"}
@@ -110,7 +110,7 @@ def to_timm(
     arrays = _change_epsilon(model, arrays, translation.epsilon, to_file=True)
     linear = _linear_weights(model)
     derived = tuple(getattr(model, "derived", ()))
-    kernels = _AS_CONVOLUTIONS | ({".classifier.": 1} if isinstance(model, DPN) else {})
+    kernels = {**_AS_CONVOLUTIONS, **public_names(model).as_convolutions}
     converted = {bias: np.zeros_like(arrays[mean]) for bias, mean in translation.biases.items()}
     for name, key in translation.names.items():
         if key.endswith(derived or ("\0",)) or _is_unused(model, key):

@@ -13,9 +13,10 @@ import safetensors.numpy
 from timm_reference import CLASSES, FILE, MODELS, random_image, random_weights
 
 from ppcls.arch.build import build_model
+from ppcls.arch.public.names import apply_rules
+from ppcls.arch.public_names import public_names
 from ppcls.errors import UserError
 from ppcls.weights.files import fill_model, read_weights, start_from
-from ppcls.weights.timm_rules import apply_rules, timm_rules
 from ppcls.weights.torch_names import to_timm
 from ppcls.zoo import ZOO
 
@@ -131,7 +132,8 @@ def test_paddleclas_settings_build_the_tinynet_of_timm() -> None:
 
 
 def test_rules_of_repvgg_rename_squeeze_and_excitation() -> None:
-    rules = timm_rules(build_model("RepVGG_A0", CLASSES)) or ()
+    model = build_model("RepVGG_A0", CLASSES)
+    rules = public_names(model).timm_rules(model) or ()
     renamed = [apply_rules(rules, f"stage1.0.se.{name}.weight") for name in ("down", "up")]
     assert renamed == ["stages.0.0.attn.fc1.weight", "stages.0.0.attn.fc2.weight"]
 

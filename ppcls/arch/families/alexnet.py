@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat
+from ppcls.arch.public.names import PublicNames
 
 # Columns: name, output channels, kernel, stride, padding, whether max pooling follows.
 _CONVOLUTIONS = (
@@ -38,8 +41,22 @@ class PooledConvolution(nn.Layer):  # type: ignore[misc]
         return self._pool(F.relu(self._conv(x)))
 
 
+def _dropout_factors(model: nn.Layer) -> dict[str, float]:
+    return dict.fromkeys(("_fc6.weight", "_fc7.weight"), 1 / (1 - model.drop.p))
+
+
 class AlexNet(nn.Layer):  # type: ignore[misc]
     """The AlexNet network, for images of 223 to 254 pixels per side."""
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        torchvision={
+            r"^_conv(\d)\.(?:_conv\.)?": r"features.{\1:- 0 3 6 8 10}.",
+            r"^_fc6\.": "classifier.1.",
+            r"^_fc7\.": "classifier.4.",
+            r"^_fc8\.": "classifier.6.",
+        },
+        factors=_dropout_factors,
+    )
 
     def __init__(
         self, class_num: int = 1000, data_format: DataFormat = "NCHW", input_image_channel: int = 3

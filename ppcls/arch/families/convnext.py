@@ -6,6 +6,7 @@ Networks whose names end in 384 have the same structure, for weights that were f
 from __future__ import annotations
 
 from functools import partial
+from typing import ClassVar
 
 from paddle import Tensor, nn
 from paddle.nn import functional as F
@@ -13,6 +14,7 @@ from paddle.nn import functional as F
 from ppcls.arch.layers.conv_norm import DataFormat
 from ppcls.arch.layers.drop_path import DropPath, drop_paths
 from ppcls.arch.layers.transformer import DEVIATION, linear, normal
+from ppcls.arch.public.names import PublicNames
 
 _EPSILON = 1e-6
 _TO_LAST = [0, 2, 3, 1]
@@ -77,6 +79,29 @@ class ConvNeXt(nn.Layer):  # type: ignore[misc]
             factor.
         head_init_scale: Factor for the initial weights of the classifier.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"^head\.": "head.fc.",
+            r"^norm\.": "head.norm.",
+            r"^downsample_layers\.0\.": "stem.",
+            r"^stages\.(\d)\.": r"stages.\1.blocks.",
+            r"^downsample_layers\.(\d)\.": r"stages.\1.downsample.",
+            r"\.dwconv\.": ".conv_dw.",
+            r"\.pwconv(\d)\.": r".mlp.fc\1.",
+        },
+        torchvision={
+            r"^head\.": "classifier.2.",
+            r"^norm\.": "classifier.0.",
+            r"^downsample_layers\.(\d)\.": r"features.{2*\1}.",
+            r"^stages\.(\d)\.": r"features.{2*\1+1}.",
+            r"\.gamma$": ".layer_scale",
+            r"\.dwconv\.": ".block.0.",
+            r"\.norm\.": ".block.2.",
+            r"\.pwconv1\.": ".block.3.",
+            r"\.pwconv2\.": ".block.5.",
+        },
+    )
 
     def __init__(
         self,

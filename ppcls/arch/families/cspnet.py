@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import ClassVar
 
 import paddle
 from paddle import Tensor, nn
 
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, leaky_relu
+from ppcls.arch.public.names import PublicNames
 
 _STEM = 32
 
@@ -66,6 +68,12 @@ class CSPDarkNet(nn.Layer):  # type: ignore[misc]
     Args:
         depths: Number of blocks per stage.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"^fc\.": "head.fc.",
+        },
+    )
 
     def __init__(
         self,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import ClassVar
 
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, leaky_relu, uniform_linear
+from ppcls.arch.public.names import PublicNames
 
 _DEPTHS = (1, 2, 8, 8, 4)  # number of blocks per stage
 _FIRST = 64
@@ -38,6 +40,19 @@ class DarkNet53(nn.Layer):  # type: ignore[misc]
     Args:
         timm_variant: Whether the activation is leaky ReLU, as in timm and in the paper, instead of ReLU.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"^_conv1\.": "stem.conv1.",
+            r"^_conv2\.": "stages.0.conv_down.",
+            r"^_downsample_(\d)\.": r"stages.{\1+1}.conv_down.",
+            r"^_basic_block_(\d)(\d)\._": r"stages.\1.blocks.{\2-1}.",
+            r"\._conv\.": ".conv.",
+            r"\._bn\.": ".bn.",
+            r"^_out\.": "head.fc.",
+        },
+        variant="PaddleClas's DarkNet53 has ReLU instead of leaky ReLU",
+    )
 
     def __init__(
         self,

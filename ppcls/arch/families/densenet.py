@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
+from typing import ClassVar
 
 import paddle
 from paddle import Tensor, nn
@@ -10,6 +12,7 @@ from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat, UnderscoredConvNorm, batch_norm, uniform_linear
 from ppcls.arch.layers.norm_act import norm_relu
+from ppcls.arch.public.names import PublicNames
 
 _BOTTLENECK = 4  # number of channels between the two convolutions of a layer, divided by the growth
 
@@ -78,6 +81,11 @@ class Transition(nn.Layer):  # type: ignore[misc]
         return self.avg_pool(self.conv_ac_func(x))
 
 
+def _current_name(name: str) -> str:
+    """Returns the current form of a name. Old files of torchvision have ``norm.1`` instead of ``norm1``."""
+    return re.sub(r"\.(norm|conv)\.(\d)\.", r".\1\2.", name)
+
+
 class DenseNet(nn.Layer):  # type: ignore[misc]
     """The DenseNet network.
 
@@ -86,6 +94,21 @@ class DenseNet(nn.Layer):  # type: ignore[misc]
         channels: Number of channels of the first convolution.
         growth: Number of channels that each layer adds.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"^conv1_func\.": ("features.conv0.", "features.norm0."),
+            r"^batch_norm\.": "features.norm5.",
+            r"^db_conv_(\d)\.conv\d_(\d+)\.": r"features.denseblock{\1-1}.denselayer\2.",
+            r"^tr_conv(\d)_blk\.conv_ac_func\.": (
+                r"features.transition{\1-1}.conv.",
+                r"features.transition{\1-1}.norm.",
+            ),
+            r"\.bn_ac_func(\d)\.": (r".conv\1.", r".norm\1."),
+            r"^out\.": "classifier.",
+        },
+        current_name=_current_name,
+    )
 
     def __init__(
         self,

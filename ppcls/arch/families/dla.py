@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import ClassVar
 
 import paddle
 from paddle import Tensor, nn
@@ -14,6 +15,7 @@ from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, FanOutNormal
 from ppcls.arch.layers.sequence import named
+from ppcls.arch.public.names import PublicNames
 
 _CONV = partial(ConvNorm, initializer=FanOutNormal())
 
@@ -109,6 +111,10 @@ class DLA(nn.Layer):  # type: ignore[misc]
         groups: Argument of `AggregatedBlock`.
         residual: Whether roots have a shortcut.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={},
+    )
 
     def __init__(
         self,

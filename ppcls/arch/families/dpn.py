@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import ClassVar
 
 import paddle
 from paddle import Tensor, nn
@@ -11,6 +12,7 @@ from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat, UnderscoredConvNorm, batch_norm
 from ppcls.arch.layers.norm_act import norm_relu
+from ppcls.arch.public.names import PublicNames
 
 
 class NormConvolution(nn.Layer):  # type: ignore[misc]
@@ -89,6 +91,9 @@ class DualPathBlock(nn.Layer):  # type: ignore[misc]
         return parts
 
 
+_PUBLIC_EPSILON = 1e-3  # BatchNorm's epsilon in timm
+
+
 class DPN(nn.Layer):  # type: ignore[misc]
     """The DPN network.
 
@@ -101,6 +106,22 @@ class DPN(nn.Layer):  # type: ignore[misc]
         depths: Number of blocks per stage.
         growths: Number of channels that a block appends to the dense path, per stage.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"^conv1_x_1_func\.": "features.conv1_1.",
+            r"^conv5_x_x_bn\.": "features.conv5_bn_ac.bn.",
+            r"^dpn(\d+)\.": "features.conv{stage+2}_{block+1}.",
+            r"^(features\.conv2_\d+)\.c1x1_w_func\.": r"\1.c1x1_w_s1.",
+            r"\.c1x1_w_func\.": ".c1x1_w_s2.",
+            r"^(features\.\w+\.\w+)_func\.": r"\1.",
+            r"\.": (".conv.", ".bn."),
+            r"^out\.": "classifier.",
+        },
+        starts=r"^dpn(\d+)\.c1x1_w_func\.",
+        epsilon=lambda _model, _timm: _PUBLIC_EPSILON,
+        as_convolutions={".classifier.": 1},
+    )
 
     def __init__(
         self,

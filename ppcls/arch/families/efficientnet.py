@@ -8,10 +8,10 @@ the bottom. B0_small has no squeeze-and-excitation, and pads all sides equally.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from paddle import Tensor, nn
 from paddle.nn import functional as F
@@ -19,6 +19,7 @@ from paddle.nn import functional as F
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, round_channels, uniform_linear
 from ppcls.arch.layers.drop_path import DropPath
 from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
+from ppcls.arch.public.names import EPSILON, PublicNames
 
 # Table 1 of the paper: number of blocks, kernel, stride of the first block, expansion, channels.
 STAGES = (
@@ -225,6 +226,29 @@ class EfficientNetFeatures(nn.Layer):  # type: ignore[misc]
         return x
 
 
+_TORCHVISION_B5 = (
+    2048  # features of EfficientNetB5; torchvision has the same epsilon as PaddleClas from B5 on
+)
+
+
+def _public_epsilon(model: nn.Layer, timm: bool) -> float | None:
+    large = model._fc.weight.shape[0] >= _TORCHVISION_B5
+    return EPSILON if model.timm_variant and (timm or not large) else None
+
+
+def reject_padding(model: nn.Layer, _names: Collection[str], source: str) -> str:
+    """Returns why a file does not fit: padding and epsilon differ. Only the name of the file shows it."""
+    is_tensorflow = "tf_efficientnet" in source
+    if model.timm_variant and is_tensorflow:
+        return "this network pads as in TensorFlow; set Arch.timm_variant: False"
+    if not model.timm_variant and not is_tensorflow:
+        return (
+            "expected a file name with 'tf_efficientnet'. Other EfficientNets of timm and torchvision differ "
+            "in padding and epsilon; to use them, set Arch.timm_variant: True"
+        )
+    return ""
+
+
 class EfficientNet(nn.Layer):  # type: ignore[misc]
     """The EfficientNet network.
 
@@ -240,6 +264,47 @@ class EfficientNet(nn.Layer):  # type: ignore[misc]
         timm_variant: Whether to pad evenly, as in timm's networks whose names do not begin with ``tf_``, and
             to round TinyNet's numbers of blocks as in its paper.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"^_ef\._conv_stem\._conv\._conv\._conv\.": "conv_stem.",
+            r"^_ef\._conv_stem\._conv\._bn\.|^_ef\._conv_stem\._bn\.": "bn1.",
+            r"^_conv\._conv\._conv\.": "conv_head.",
+            r"^_conv\._bn\.": "bn2.",
+            r"^_fc\.": "classifier.",
+            r"^_ef\.(?:_blocks|block)\.(\d+)\.\.": "blocks.{stage}.{block}.",
+            r"\._se\._conv1\._conv\.": ".se.conv_reduce.",
+            r"\._se\._conv2\._conv\.": ".se.conv_expand.",
+            r"cn\._conv\._conv\._conv\.": "cn.conv.",
+            r"cn\.(?:_conv\.)?_bn\.": "cn.bn.",
+            r"^(blocks\.0\.\d+)\._dcn\.": (r"\1.conv_dw.", r"\1.bn1."),
+            r"^(blocks\.0\.\d+)\._pcn\.": (r"\1.conv_pw.", r"\1.bn2."),
+            r"\._ecn\.": (".conv_pw.", ".bn1."),
+            r"\._dcn\.": (".conv_dw.", ".bn2."),
+            r"\._pcn\.": (".conv_pwl.", ".bn3."),
+        },
+        torchvision={
+            r"^_ef\._conv_stem\._conv\._conv\._conv\.": "features.0.0.",
+            r"^_ef\._conv_stem\._conv\._bn\.|^_ef\._conv_stem\._bn\.": "features.0.1.",
+            r"^_conv\._conv\._conv\.": "features.8.0.",
+            r"^_conv\._bn\.": "features.8.1.",
+            r"^_fc\.": "classifier.1.",
+            r"^_ef\.(?:_blocks|block)\.(\d+)\.\.": "features.{stage+1}.{block}.block.",
+            r"\._se\._conv(\d)\._conv\.": r"._se.fc\1.",
+            r"cn\._conv\._conv\._conv\.": "cn.0.",
+            r"cn\._conv\._bn\.": "cn.1.",
+            r"^(features\.1\.\d+\.block)\._dcn\.": r"\1.0.",
+            r"^(features\.1\.\d+\.block)\._se\.": r"\1.1.",
+            r"^(features\.1\.\d+\.block)\._pcn\.": r"\1.2.",
+            r"\._ecn\.": ".0.",
+            r"\._dcn\.": ".1.",
+            r"\._se\.": ".2.",
+            r"\._pcn\.": ".3.",
+        },
+        starts=r"^_ef\._blocks\.(\d+)\.",
+        epsilon=_public_epsilon,
+        reject_file=reject_padding,
+    )
 
     def __init__(
         self,
@@ -287,6 +352,11 @@ EfficientNetB7 = partial(EfficientNet, 2.0, 3.1, 600, 0.5)
 
 class TinyNet(EfficientNet):
     """TinyNet (Han et al. 2020, https://arxiv.org/abs/2010.14819), which pads evenly."""
+
+    public_names: ClassVar[PublicNames] = replace(
+        EfficientNet.public_names,
+        variant="PaddleClas's TinyNet rounds its numbers of blocks up",
+    )
 
 
 _TINY = partial(TinyNet, side=1, dropout=0.2, tiny=True)

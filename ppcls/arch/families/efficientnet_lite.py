@@ -8,14 +8,17 @@ The parameters have timm's names, so that timm's weights ``tf_efficientnet_lite*
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from functools import partial
+from typing import ClassVar
 
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.families.efficientnet import STAGES
+from ppcls.arch.families.efficientnet import STAGES, reject_padding
 from ppcls.arch.layers.conv_norm import DataFormat, batch_norm, round_channels
 from ppcls.arch.layers.drop_path import DropPath
+from ppcls.arch.public.names import EPSILON, PublicNames
 
 _STEM = 32
 _HEAD = 1280
@@ -91,6 +94,16 @@ class LiteBlock(nn.Layer):  # type: ignore[misc]
         return x + self.drop_path(y) if self._has_shortcut else y
 
 
+def _public_epsilon(model: nn.Layer, _timm: bool) -> float | None:
+    return EPSILON if model.timm_variant else None
+
+
+def _reject_padding(model: nn.Layer, names: Collection[str], source: str) -> str:
+    # The name of an export of ppcls need not contain the name of timm's network.
+    is_export = "efficientnet_lite" not in source
+    return "" if is_export and not model.timm_variant else reject_padding(model, names, source)
+
+
 class EfficientNetLite(nn.Layer):  # type: ignore[misc]
     """The EfficientNet-Lite network.
 
@@ -104,6 +117,13 @@ class EfficientNetLite(nn.Layer):  # type: ignore[misc]
         input_image_channel: Number of channels of the images.
         timm_variant: Whether to pad evenly, as in timm's networks whose names do not begin with ``tf_``.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={},
+        own_names=True,
+        epsilon=_public_epsilon,
+        reject_file=_reject_padding,
+    )
 
     def __init__(
         self,

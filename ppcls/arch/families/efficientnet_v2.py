@@ -7,7 +7,10 @@ even sides.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from functools import partial
+from typing import ClassVar
 
 from paddle import ParamAttr, Tensor, nn
 from paddle.nn import functional as F
@@ -17,6 +20,7 @@ from ppcls.arch.families.efficientnet import EfficientNetConvNorm, Nested
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, FanOutNormal
 from ppcls.arch.layers.sequence import ResidualSequence, named
 from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
+from ppcls.arch.public.names import PublicNames
 
 # Stride of the first block, and expansion, per stage (table 4). Blocks of the first three stages are fused.
 _STAGES = ((1, 1), (2, 4), (2, 4), (2, 4), (1, 6), (2, 6), (1, 6))
@@ -85,6 +89,15 @@ def make_block(
     return ResidualSequence(layers, stride == 1 and in_channels == out_channels, drop)
 
 
+def _reject_even_padding(_model: nn.Layer, _names: Collection[str], source: str) -> str:
+    if re.search(r"(?<!tf_)efficientnetv2", source):
+        return (
+            "timm's efficientnetv2_* models are not supported, because their padding differs; use weights of "
+            "timm's tf_efficientnetv2_* models"
+        )
+    return ""
+
+
 class EfficientNetV2(nn.Layer):  # type: ignore[misc]
     """The EfficientNetV2 network.
 
@@ -93,6 +106,26 @@ class EfficientNetV2(nn.Layer):  # type: ignore[misc]
         widths: Number of channels per stage.
         dropout: Dropout rate before the classifier.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"^_stem\._conv_stem\._conv\.": "conv_stem.",
+            r"^_stem\._norm\.": "bn1.",
+            r"^_head\._conv_head\.": "conv_head.",
+            r"^_head\._norm\.": "bn2.",
+            r"^_fc\.": "classifier.",
+            r"^_blocks\.(\d+)\.": "blocks.{stage}.{block}.",
+            r"^(blocks\.0\.\d+)\.\w+_conv\._conv\.": r"\1.conv.",
+            r"^(blocks\.[12]\.\d+)\._expand_conv\._conv\.": r"\1.conv_exp.",
+            r"\._expand_conv\._conv\.": ".conv_pw.",
+            r"\._depthwise_conv\._conv\.": ".conv_dw.",
+            r"\._project_conv\._conv\.": ".conv_pwl.",
+            r"^(blocks\.0\.\d+)\._norm(\d)\.": r"\1.bn\2.",
+            r"^(blocks\.\d\.\d+)\._norm(\d)\.": r"\1.bn{\2+1}.",
+            r"\._se\._se_(\w+)\._conv\.": r".se.conv_\1.",
+        },
+        reject_file=_reject_even_padding,
+    )
 
     def __init__(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import ClassVar
 
 import paddle
 from paddle import Tensor, nn
@@ -10,6 +11,7 @@ from paddle import Tensor, nn
 from ppcls.arch.layers.conv_norm import DataFormat, batch_norm
 from ppcls.arch.layers.drop_path import DropPath, drop_paths
 from ppcls.arch.layers.transformer import linear, normal
+from ppcls.arch.public.names import PublicNames
 
 _FEATURES = 1280
 _PART = 4  # a partial convolution changes 1 / 4 of the channels
@@ -102,6 +104,15 @@ class FasterNet(nn.Layer):  # type: ignore[misc]
             block.
         act: Activation.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"^stages\.(\d)\.blocks\.": r"stages.{\1:0 0 1 1 2 2 3 3}.blocks.",
+            r"^stages\.(\d)\.(reduction|norm)\.": r"stages.{\1:0 1 1 2 2 3 3 4}.downsample.\2.",
+            r"^avgpool_pre_head\.1\.": "conv_head.",
+            r"^head\.": "classifier.",
+        },
+    )
 
     def __init__(
         self,

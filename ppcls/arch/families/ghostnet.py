@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import ClassVar
 
 import paddle
 from paddle import Tensor, nn
@@ -17,6 +18,7 @@ from ppcls.arch.layers.conv_norm import (
     uniform_linear,
 )
 from ppcls.arch.layers.squeeze_excitation import LinearSqueezeExcitation
+from ppcls.arch.public.names import PublicNames
 
 # Table 1 of the paper: kernel, width, channels, whether to use squeeze-and-excitation, stride.
 _ROWS = (
@@ -116,6 +118,26 @@ class GhostNet(nn.Layer):  # type: ignore[misc]
         timm_variant: Whether to build timm's variant, which has another width and gate in
             squeeze-and-excitation, and a bias instead of batch norm in the last convolution.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"^conv1\.": ("conv_stem.", "bn1."),
+            r"^conv_last\.": ("blocks.9.0.conv.", "blocks.9.0.bn1."),
+            r"^_ghostbottleneck_(\d+)\.": "blocks.{stage}.{block}.",
+            r"\.depthwise_conv\.": (".conv_dw.", ".bn_dw."),
+            r"\.se_block\.squeeze\.": ".se.conv_reduce.",
+            r"\.se_block\.excitation\.": ".se.conv_expand.",
+            r"\.shortcut_depthwise\.": (".shortcut.0.", ".shortcut.1."),
+            r"\.shortcut_conv\.": (".shortcut.2.", ".shortcut.3."),
+            r"\.ghost_module_(\d)\.": r".ghost\1.",
+            r"\._conv\.": ".0.",
+            r"\._batch_norm\.": ".1.",
+            r"^fc_0\.0\.": "conv_head.",
+            r"^fc_1\.": "classifier.",
+        },
+        starts=(0, 1, 2, 3, 4, 5, 6, 11, 12),
+        variant="PaddleClas's GhostNet differs in squeeze-and-excitation and in the last convolution",
+    )
 
     def __init__(
         self,

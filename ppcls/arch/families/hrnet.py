@@ -5,13 +5,15 @@ Images may have any size. PaddleClas's networks accept only multiples of 32.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import ClassVar
 
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, uniform_linear
+from ppcls.arch.public.names import PublicNames
 
 _DEPTH = 4  # number of blocks of each resolution in a module
 _HEAD = (32, 64, 128, 256)  # number of inner channels of the head's blocks; they output four times as many
@@ -99,8 +101,43 @@ class ResolutionModule(nn.Layer):  # type: ignore[misc]
         return fused
 
 
+def _head_biases(names: Mapping[str, str]) -> dict[str, str]:
+    return {
+        theirs.replace(".1._mean", ".0.bias"): name
+        for theirs, name in names.items()
+        if name.endswith("._mean") and name.startswith(("cls_head_conv_list.", "conv_last."))
+    }
+
+
 class HRNet(nn.Layer):  # type: ignore[misc]
     """The HRNet network, with ``width`` channels for the highest resolution."""
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"^conv_layer1_(\d)\.": (r"conv\1.", r"bn\1."),
+            r"^conv_tr1_1\.": "transition1.0.",
+            r"^conv_tr1_2\.": "transition1.1.0.",
+            r"^conv_tr(\d)\.": r"transition\1.\1.0.",
+            r"^st(\d)\.stage_func_list\.(\d)\.": r"stage\1.\2.",
+            r"^(stage2\.\d)\.fuse_func\.residual_func_list\.(\d+)\.": r"\1.fuse_layers.{\2:0.1 1.0.0}.",
+            r"^(stage3\.\d)\.fuse_func\.residual_func_list\.(\d+)\.": (
+                r"\1.fuse_layers.{\2:0.1 0.2 1.0.0 1.2 2.0.0 2.0.1 2.1.0}."
+            ),
+            r"^(stage4\.\d)\.fuse_func\.residual_func_list\.(\d+)\.": (
+                r"\1.fuse_layers.{\2:0.1 0.2 0.3 1.0.0 1.2 1.3 2.0.0 2.0.1 2.1.0 2.3 3.0.0 3.0.1 "
+                r"3.0.2 3.1.0 3.1.1 3.2.0}."
+            ),
+            r"\.basic_block_list\.": ".branches.",
+            r"^last_cls\.func_list\.(\d)\.": r"incre_modules.\1.0.",
+            r"^cls_head_conv_list\.": "downsamp_modules.",
+            r"^conv_last\.": "final_layer.",
+            r"\.conv_down\.": ".downsample.",
+            r"\.conv(\d)\.": (r".conv\1.", r".bn\1."),
+            r"\.": (".0.", ".1."),
+            r"^fc\.": "classifier.",
+        },
+        biases=_head_biases,
+    )
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import ClassVar
 
 from paddle import Tensor, nn
 from paddle.nn import functional as F
@@ -18,6 +19,7 @@ from ppcls.arch.layers.inception import (
     Table,
     chain,
 )
+from ppcls.arch.public.names import PublicNames
 
 
 def _block_a(pooled: int) -> Table:
@@ -78,8 +80,27 @@ _BLOCK_E: Table = (
 _V3 = (*map(_block_a, (32, 64, 64)), _BLOCK_B, *map(_block_c, (128, 160, 160, 192)), _BLOCK_D)
 
 
+_PUBLIC_EPSILON = 1e-3  # BatchNorm's epsilon in timm and torchvision
+
+
+def _dropout_factors(model: nn.Layer) -> dict[str, float]:
+    return {"fc.weight": 1 / (1 - model.dropout.p)}
+
+
 class InceptionV3(nn.Layer):  # type: ignore[misc]
     """The Inception V3 network, without the auxiliary classifier."""
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"^inception_stem\.conv_": "Conv2d_",
+            r"^inception_block_list\.(\d+)\.": r"Mixed_{\1:5b 5c 5d 6a 6b 6c 6d 6e 7a 7b 7c}.",
+            r"\.branch_pool_conv\.": ".branch_pool.",
+            r"\.0\.": ".conv.",
+            r"\.1\.": ".bn.",
+        },
+        epsilon=lambda _model, _timm: _PUBLIC_EPSILON,
+        factors=_dropout_factors,
+    )
 
     def __init__(
         self, class_num: int = 1000, data_format: DataFormat = "NCHW", input_image_channel: int = 3

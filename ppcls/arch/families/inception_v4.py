@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from typing import ClassVar
 
 from paddle import Tensor, nn
 from paddle.nn import functional as F
@@ -18,6 +19,7 @@ from ppcls.arch.layers.inception import (
     Table,
     chain,
 )
+from ppcls.arch.public.names import PublicNames
 
 _V4_STEM: Table = (
     (
@@ -93,6 +95,13 @@ def _timm_table(name: str, table: Table) -> Table:
     return rows, output if name == "_inception_stem" else f"{others} {pooled}"
 
 
+_PUBLIC_EPSILON = 1e-3  # BatchNorm's epsilon in timm
+
+
+def _dropout_factors(model: nn.Layer) -> dict[str, float]:
+    return {"out.weight": 1 / (1 - model._drop.p)}
+
+
 class InceptionV4(nn.Layer):  # type: ignore[misc]
     """The Inception V4 network.
 
@@ -100,6 +109,34 @@ class InceptionV4(nn.Layer):  # type: ignore[misc]
         timm_variant: Whether 1x7 and 7x1 convolutions, and concatenated features, have the same order as in
             timm.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"\._conv\.(?=\w+$)": ".conv.",
+            r"\._batch_norm\.": ".bn.",
+            r"^_inception_stem\._conv_(\d)\.": r"features.{\1-1}.",
+            r"^_inception_stem\._conv2\.": "features.3.conv.",
+            r"^_inception_stem\._conv3\.": "features.5.conv.",
+            r"^_inception_stem\._conv(\d)_(\d)\.": r"features.4.branch{\1-1}.{\2-1}.",
+            r"^(_inceptionC_\d)\._conv3_(\d)\.": r"\1.branch1_{\2:0 1a 1b}.",
+            r"^(_inceptionC_\d)\._conv4_0\.": r"\1.branch2_0.",
+            r"^(_inceptionC_\d)\._conv4_00\.": r"\1.branch2_1.",
+            r"^(_inceptionC_\d)\._conv4_000\.": r"\1.branch2_2.",
+            r"^(_inceptionC_\d)\._conv4_(\d)\.": r"\1.branch2_{\2:- 3a 3b}.",
+            r"^_inceptionA_(\d)\.": r"features.{\1+5}.",
+            r"^_reductionA\.": "features.10.",
+            r"^_inceptionB_(\d)\.": r"features.{\1+10}.",
+            r"^_reductionB\.": "features.18.",
+            r"^_inceptionC_(\d)\.": r"features.{\1+18}.",
+            r"\._conv1\.": ".branch3.1.",
+            r"\._conv2\.": ".branch0.",
+            r"\._conv(\d)_(\d)\.": r".branch{\1-2}.{\2-1}.",
+            r"^out\.": "last_linear.",
+        },
+        variant="PaddleClas's InceptionV4 has its 1x7 and 7x1 convolutions in another order",
+        epsilon=lambda _model, _timm: _PUBLIC_EPSILON,
+        factors=_dropout_factors,
+    )
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ Stochastic depth skips residuals. In PaddleClas, it replaces them by noise.
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import ClassVar
 
@@ -17,6 +18,7 @@ from ppcls.arch.layers.sequence import ResidualSequence
 from ppcls.arch.layers.tokens import TokenBatchNorm, to_tokens
 from ppcls.arch.layers.transformer import DotProductAttention, check_side, linear
 from ppcls.arch.layers.windows import add_constant, distances
+from ppcls.arch.public.names import PublicNames, Rule
 
 _PATCH = 16
 _RATIO = 2  # width of values / width of keys; also width between linear layers / width of a token
@@ -77,6 +79,20 @@ class DistanceAttention(nn.Layer):  # type: ignore[misc]
         return self.proj(self.attention(query[0], key, value, bias))
 
 
+def _block_rules(model: nn.Layer) -> list[Rule]:
+    """Returns the rule that pairs attention and MLP to blocks, as timm does."""
+    starts = [f"stages.0.blocks.{i}." for i in range(model.depths[0])]
+    for stage, depth in enumerate(model.depths[1:], start=1):
+        starts += [f"stages.{stage}.downsample."] + [f"stages.{stage}.blocks.{i}." for i in range(depth)]
+
+    def start(match: re.Match[str]) -> str:
+        block = starts[int(match[1]) // 2]
+        is_mlp = int(match[1]) % 2
+        return block + ("mlp." if is_mlp else "attn_downsample." if "down" in block else "attn.")
+
+    return [(r"^blocks\.(\d+)\.(?:m\.)?", start)]
+
+
 class LeViT(nn.Layer):  # type: ignore[misc]
     """The LeViT network.
 
@@ -90,6 +106,18 @@ class LeViT(nn.Layer):  # type: ignore[misc]
         timm_variant: Whether the logits are the mean of two classifiers, as in timm. The second classifier
             was trained by distillation.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"^patch_embed\.(\d)\.": r"stem.conv{\1:1 1 2 2 3 3 4}.",
+            r"\.mlp\.([02])\.": r".mlp.ln{\1:1 1 2}.",
+            r"\.(q|proj)\.1\.": r".\1.ln.",
+            r"\.c\.": ".linear.",
+            r"\.l\.": ".linear.",
+        },
+        variant="PaddleClas's LeViT has one classifier, timm's has two",
+        first_timm=_block_rules,
+    )
 
     derived: ClassVar[tuple[str, ...]] = ("attention_bias_idxs",)  # buffers with constant values
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from functools import partial
+from typing import ClassVar
 
 import paddle
 from paddle import Tensor, nn
@@ -10,6 +13,7 @@ from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import Activation, DataFormat, batch_norm, round_channels
 from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
+from ppcls.arch.public.names import PublicNames, Rule
 
 _FEATURES = 1536
 _SQUEEZE = (0, 2, 4, 2)  # argument `squeeze` of MixedBlock, per stage
@@ -104,6 +108,28 @@ class MixedBlock(nn.Layer):  # type: ignore[misc]
         return x + y if self._shortcut else y
 
 
+def _stage_rules(model: nn.Layer) -> list[Rule]:
+    """Returns the rule that splits the last stage into two stages, as timm does."""
+    halving = model.depths[-1] // 2
+
+    def start(match: re.Match[str]) -> str:
+        stage = int(match[1])
+        i = int(match[2]) - 1
+        later = stage == len(model.depths) and i >= halving
+        return f"blocks.{stage + later}.{i - later * halving}."
+
+    return [(r"^features\.stage(\d)\.unit(\d)\.", start)]
+
+
+def _reject_tensorflow(_model: nn.Layer, _names: Collection[str], source: str) -> str:
+    if not re.search(r"(?<!tf_)mixnet", source):
+        return (
+            "expected a file name with 'mixnet' but without 'tf_mixnet'; timm's tf_mixnet_* models are not "
+            "supported: their parameters have the same names, but padding and epsilon differ"
+        )
+    return ""
+
+
 class MixNet(nn.Layer):  # type: ignore[misc]
     """The MixNet network.
 
@@ -112,6 +138,26 @@ class MixNet(nn.Layer):  # type: ignore[misc]
         stages: Properties of the blocks of each stage.
         scale: Factor for all numbers of channels.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"^features\.init_block\.conv1\.conv\.": "conv_stem.",
+            r"^features\.init_block\.conv1\.bn\.": "bn1.",
+            r"^features\.init_block\.conv2\.conv1\.conv\.": "blocks.0.0.conv_dw.",
+            r"^features\.init_block\.conv2\.conv1\.bn\.": "blocks.0.0.bn1.",
+            r"^features\.init_block\.conv2\.conv2\.conv\.": "blocks.0.0.conv_pw.",
+            r"^features\.init_block\.conv2\.conv2\.bn\.": "blocks.0.0.bn2.",
+            r"\.se\.conv1\.": ".se.conv_reduce.",
+            r"\.se\.conv2\.": ".se.conv_expand.",
+            r"\.exp_conv\.": (".conv_pw.", ".bn1."),
+            r"\.conv1\.": (".conv_dw.", ".bn2."),
+            r"\.conv2\.": (".conv_pwl.", ".bn3."),
+            r"^features\.final_block\.": ("conv_head.", "bn2."),
+            r"^output\.": "classifier.",
+        },
+        first_timm=_stage_rules,
+        reject_file=_reject_tensorflow,
+    )
 
     def __init__(
         self,

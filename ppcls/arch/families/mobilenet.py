@@ -6,8 +6,9 @@ of squeeze-and-excitation in V3 has the slope 0.2 instead of 1/6.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import paddle
 from paddle import Tensor, nn
@@ -16,6 +17,7 @@ from paddle.nn import functional as F
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, UnderscoredConvNorm, round_channels
 from ppcls.arch.layers.mobile import DepthwiseSeparable, InvertedResidual, LateFeatures
 from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
+from ppcls.arch.public.names import PublicNames
 
 # Table 2 of the V2 paper: expansion, channels, number of blocks, stride of the first block.
 _STAGES = (
@@ -90,6 +92,13 @@ class MobileNetV2Net(nn.Layer):  # type: ignore[misc]
         scale: Factor for all numbers of channels. The last convolution has at least 1,280 channels.
     """
 
+    public_names: ClassVar[PublicNames] = PublicNames(
+        different=(
+            "the first block of PaddleClas's MobileNetV2 has one more convolution; set Arch.name: "
+            "mobilenet_v2"
+        ),
+    )
+
     def __init__(
         self,
         scale: float = 1.0,
@@ -145,6 +154,18 @@ class MobileNetV1Net(nn.Layer):  # type: ignore[misc]
         scale: Factor for all numbers of channels.
         timm_variant: Whether the activation is ReLU6, as in timm, instead of ReLU.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"^conv\.": ("conv_stem.", "bn1."),
+            r"^blocks\.(\d+)\.": "blocks.{stage}.{block}.",
+            r"\.depthwise_conv\.": (".conv_dw.", ".bn1."),
+            r"\.pointwise_conv\.": (".conv_pw.", ".bn2."),
+            r"^fc\.": "classifier.",
+        },
+        starts=(0, 1, 3, 5, 11),
+        variant="PaddleClas's MobileNetV1 has ReLU instead of ReLU6",
+    )
 
     def __init__(
         self,
@@ -226,6 +247,14 @@ class MobileNetV3Net(LateFeatures):
         scale: Factor for all numbers of channels except that of the last convolution.
         dropout_prob: Dropout rate before the classifier.
     """
+
+    public_names: ClassVar[PublicNames] = replace(
+        LateFeatures.public_names,
+        different=(
+            "the first block of PaddleClas's MobileNetV3 has one more convolution; set Arch.name: "
+            "mobilenet_v3_large or mobilenet_v3_small"
+        ),
+    )
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import ClassVar
 
 from paddle import Tensor, nn
 from paddle.nn import functional as F
@@ -12,6 +13,7 @@ from ppcls.arch.layers.conv_norm import Activation, ConvNorm, DataFormat
 from ppcls.arch.layers.drop_path import dropout
 from ppcls.arch.layers.mobile import MultiQueryAttention
 from ppcls.arch.layers.sequence import LayerScale, ResidualSequence
+from ppcls.arch.public.names import PublicNames
 
 # Stages (tables 11 to 15), written as "channels: blocks". The first block of a stage halves the size. "*3"
 # repeats a block three times. A block has one of these forms:
@@ -91,6 +93,21 @@ class MobileNetV4(nn.Layer):  # type: ignore[misc]
         timm_variant: Whether attention divides products by the square root of the width of one head, as in
             timm, instead of the width of all heads.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"^conv_stem\.": ("conv_stem.", "bn1."),
+            r"^conv_head\.": ("conv_head.", "norm_head."),
+            r"^blocks\.(\d+)\.": "blocks.{stage}.{block}.",
+            r"^(blocks\.\d+\.\d+)\.bn\.": r"\1.bn1.",
+            r"\.conv_exp\.": (".conv_exp.", ".bn1."),
+            r"\.conv_pwl\.": (".conv_pwl.", ".bn2."),
+            r"\.(key|value)_down_proj\.": (r".attn.\1.down_conv.", r".attn.\1.norm."),
+            r"\.(query|key|value)_proj\.": r".attn.\1.proj.",
+            r"^(blocks\.\d+\.\d+)\.proj\.": r"\1.attn.output.proj.",
+        },
+        variant="attention in PaddleClas's MobileNetV4 divides its scores by a larger number",
+    )
 
     def __init__(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import ClassVar
 
 import paddle
 from paddle import Tensor, nn
@@ -12,6 +13,7 @@ from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat
 from ppcls.arch.layers.sequence import ResidualSequence, named
 from ppcls.arch.layers.tokens import even, over_patches, resize, sides
 from ppcls.arch.layers.transformer import Mlp, SelfAttention
+from ppcls.arch.public.names import PublicNames
 
 _DEPTHS = (2, 4, 3)  # number of blocks of each transformer
 _HEADS = 4
@@ -86,6 +88,32 @@ class MobileViT(nn.Sequential):  # type: ignore[misc]
         widths: Width of a token in each transformer.
         expansion: Number of channels within an inverted residual divided by that of its input.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"\.(?:conv\.0|block\.exp_1x1)\.(conv|norm)\.": r".conv1_1x1.\1.",
+            r"\.(?:conv\.1|block\.conv_3x3)\.(conv|norm)\.": r".conv2_kxk.\1.",
+            r"\.block\.red_1x1\.(conv|norm)\.": r".conv3_1x1.\1.",
+            r"\.conv\.2\.": ".conv3_1x1.conv.",
+            r"\.conv\.3\.": ".conv3_1x1.norm.",
+            r"^mv2_block_1\.": "stages.0.0.",
+            r"^mv2_block_([234])\.": r"stages.1.{\1-2}.",
+            r"^mv2_block_(\d)\.": r"stages.{\1-3}.0.",
+            r"^mvit_block_(\d)\.": r"stages.{\1+1}.1.",
+            r"(conv\w*)\.norm\.": r"\1.bn.",
+            r"\.transformer\.norm\.": ".norm.",
+            r"\.transformer\.layers\.(\d)\.attn_norm\.": r".transformer.\1.norm1.",
+            r"\.transformer\.layers\.(\d)\.mlp_norm\.": r".transformer.\1.norm2.",
+            r"\.transformer\.layers\.": ".transformer.",
+            r"\.conv1\.": ".conv_kxk.",
+            r"\.conv2\.": ".conv_1x1.",
+            r"\.conv3\.": ".conv_proj.",
+            r"\.conv4\.": ".conv_fusion.",
+            r"^conv3x3\.": "stem.",
+            r"^conv1x1\.": "final_conv.",
+            r"^linear\.": "head.fc.",
+        },
+    )
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from paddle import Tensor, nn
 from paddle.nn import functional as F
@@ -14,6 +14,7 @@ from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, round_channels
 from ppcls.arch.layers.drop_path import dropout
 from ppcls.arch.layers.sequence import ResidualSequence
 from ppcls.arch.layers.tokens import UNIFORM, even, linear_transformer, over_patches, pointwise, resize, sides
+from ppcls.arch.public.names import PublicNames
 
 
 class MobileViTV2Block(nn.Layer):  # type: ignore[misc]
@@ -115,6 +116,28 @@ class MobileViTV2(MobileViTStages):
     Args:
         factor: Factor for all numbers of channels.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"\.(?:conv\.0|block\.exp_1x1)\.(conv|norm)\.": r".conv1_1x1.\1.",
+            r"\.(?:conv\.1|block\.conv_3x3)\.(conv|norm)\.": r".conv2_kxk.\1.",
+            r"\.block\.red_1x1\.(conv|norm)\.": r".conv3_1x1.\1.",
+            r"\.conv\.2\.": ".conv3_1x1.conv.",
+            r"\.conv\.3\.": ".conv3_1x1.norm.",
+            r"^conv_1\.": "stem.",
+            r"^layer_(\d)\.": r"stages.{\1-1}.",
+            r"\.local_rep\.0\.": ".conv_kxk.",
+            r"\.local_rep\.1\.conv\.": ".conv_1x1.",
+            r"\.norm\.": ".bn.",
+            r"\.global_rep\.(\d)\.pre_norm_attn\.0\.": r".transformer.\1.norm1.",
+            r"\.global_rep\.(\d)\.pre_norm_attn\.1\.": r".transformer.\1.attn.",
+            r"\.global_rep\.(\d)\.pre_norm_ffn\.0\.": r".transformer.\1.norm2.",
+            r"\.global_rep\.(\d)\.pre_norm_ffn\.1\.": r".transformer.\1.mlp.fc1.",
+            r"\.global_rep\.(\d)\.pre_norm_ffn\.4\.": r".transformer.\1.mlp.fc2.",
+            r"\.global_rep\.\d\.": ".norm.",
+            r"^classifier\.fc\.": "head.fc.",
+        },
+    )
 
     def __init__(self, factor: float, **options: Any) -> None:
         super().__init__(*scaled(factor), **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import ClassVar
 
 import paddle
 from paddle import Tensor, nn
@@ -12,6 +13,7 @@ from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, batch_norm, round_
 from ppcls.arch.layers.drop_path import DropPath, drop_paths
 from ppcls.arch.layers.tokens import AveragedAttention, PixelMlp, pointwise, to_image, to_tokens
 from ppcls.arch.layers.transformer import DEVIATION, linear, normal
+from ppcls.arch.public.names import PublicNames
 
 _HEAD = 32
 _STEM = ((64, 2), (32, 1), (64, 1), (64, 2))  # channels and stride
@@ -112,6 +114,14 @@ class NextViT(nn.Layer):  # type: ignore[misc]
         drop_rate: Dropout rate after each layer.
         attn_drop_rate: Dropout rate of the attention weights.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"^features\.(\d+)\.": "stages.{stage}.blocks.{block}.",
+            r"\.mlp\.conv(\d)\.": r".mlp.fc\1.",
+            r"^proj_head\.0\.": "head.fc.",
+        },
+    )
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, kaiming_conv
+from ppcls.arch.public.names import PublicNames
 
 _FEATURES = 2048
 
@@ -101,6 +102,18 @@ class PPHGNet(nn.Layer):  # type: ignore[misc]
         layers: Number of layers of a block.
         dropout: Dropout rate before the classifier.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"\.aggregation_conv\.|\.aggregation_squeeze_conv\.": ".aggregation.0.",
+            r"\.att\.conv\.": ".aggregation.1.conv.",
+            r"\.aggregation_excitation_conv\.": ".aggregation.1.",
+            r"^last_conv\.": "head.last_conv.0.",
+            r"^lab\.": "head.last_conv.2.",
+            r"^fc\.": "head.fc.",
+            r"^stem\.": "stem.stem.",
+        },
+    )
 
     def __init__(
         self,
@@ -255,6 +268,17 @@ class PPHGNetV2(nn.Layer):  # type: ignore[misc]
         layers: Number of layers of a block.
         affine: Whether a `LearnedAffine` follows each activation.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"\.aggregation_conv\.|\.aggregation_squeeze_conv\.": ".aggregation.0.",
+            r"\.att\.conv\.": ".aggregation.1.conv.",
+            r"\.aggregation_excitation_conv\.": ".aggregation.1.",
+            r"^last_conv\.": "head.last_conv.0.",
+            r"^lab\.": "head.last_conv.2.",
+            r"^fc\.": "head.fc.",
+        },
+    )
 
     def __init__(
         self,

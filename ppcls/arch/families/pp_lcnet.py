@@ -9,6 +9,7 @@ Training does not use it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
@@ -19,6 +20,7 @@ from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, kaiming_conv, roun
 from ppcls.arch.layers.mobile import DepthwiseSeparable, LateFeatures
 from ppcls.arch.layers.reparameterize import BranchedLayer
 from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
+from ppcls.arch.public.names import PublicNames
 
 # Blocks of each stage of V1 (table 1): kernel, channels, stride, whether to use squeeze-and-excitation.
 _STAGES = {
@@ -40,6 +42,23 @@ class PPLCNet(LateFeatures):
         use_last_conv: Whether a last convolution computes more features before the classifier.
         timm_variant: Whether the last convolution has a bias, as in timm.
     """
+
+    public_names: ClassVar[PublicNames] = replace(
+        LateFeatures.public_names,
+        timm={
+            r"^conv1\.": ("conv_stem.", "bn1."),
+            r"^blocks5\.([2-5])\.": r"blocks.4.{\1-2}.",
+            r"^blocks6\.": "blocks.5.",
+            r"^blocks([2-5])\.": r"blocks.{\1-2}.",
+            r"\.dw_conv\.": (".conv_dw.", ".bn1."),
+            r"\.pw_conv\.": (".conv_pw.", ".bn2."),
+            r"\.se\.conv1\.": ".se.conv_reduce.",
+            r"\.se\.conv2\.": ".se.conv_expand.",
+            r"^last_conv\.": "conv_head.",
+            r"^fc\.": "classifier.",
+        },
+        variant="the last convolution of PaddleClas's PPLCNet has no bias",
+    )
 
     def __init__(
         self,
@@ -150,6 +169,16 @@ class PPLCNetV2(LateFeatures):
         scale: Factor for all numbers of channels except that of the last convolution.
         depths: Number of blocks per stage.
     """
+
+    public_names: ClassVar[PublicNames] = replace(
+        LateFeatures.public_names,
+        timm={
+            r"\.pw_conv_(\d)\.": r".pw_conv.{\1-1}.",
+            r"\.se\.conv(\d)\.": r".se.fc\1.",
+            r"^last_conv\.": "conv_head.",
+            r"^fc\.": "classifier.",
+        },
+    )
 
     unused: ClassVar[tuple[str, ...]] = (".dw_conv.weight", ".dw_conv.bias")  # parameters of `LateBlock`
 

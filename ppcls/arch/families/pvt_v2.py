@@ -15,6 +15,7 @@ from ppcls.arch.layers.conv_norm import DataFormat
 from ppcls.arch.layers.drop_path import drop_paths, dropout
 from ppcls.arch.layers.tokens import PatchNorm, ReducedAttention, TokenConvolution
 from ppcls.arch.layers.transformer import TransformerBlock, linear
+from ppcls.arch.public.names import PublicNames
 
 _EPSILON = 1e-6
 
@@ -57,6 +58,16 @@ class PyramidVisionTransformerV2(nn.Layer):  # type: ignore[misc]
         drop_path_rate: Probability of skipping the last block. It decreases linearly to 0 for the first
             block.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"^patch_embed1\.": "patch_embed.",
+            r"^patch_embed(\d)\.": r"stages.{\1-1}.downsample.",
+            r"^block(\d)\.": r"stages.{\1-1}.blocks.",
+            r"^norm(\d)\.": r"stages.{\1-1}.norm.",
+            r"\.dwconv\.dwconv\.": ".dwconv.",
+        },
+    )
 
     channels_last: ClassVar[bool] = True  # features are [B, H, W, C] in both layouts
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from functools import partial
 from itertools import groupby
+from typing import ClassVar
 
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat, UnderscoredConvNorm, uniform_linear
 from ppcls.arch.layers.residual import BottleneckBlock, ResidualStyle
+from ppcls.arch.public.names import PublicNames
 
 _STEM = 32
 _MULTIPLE = 8  # all widths are multiples of this number
@@ -42,6 +44,25 @@ def plan_stages(slope: float, first: int, ratio: float, depth: int, group: int) 
 
 class RegNet(nn.Layer):  # type: ignore[misc]
     """The RegNetX network. The docstring of `plan_stages` describes the first five arguments."""
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"^conv\.": "stem.",
+            r"^s(\d)_b(\d+)\.": r"s\1.b\2.",
+            r"\.conv(\d)\.": r".conv{\1+1}.",
+            r"\.short\.": ".downsample.",
+            r"\.": (".conv.", ".bn."),
+            r"^out\.": "head.fc.",
+        },
+        torchvision={
+            r"^conv\.": "stem.",
+            r"^s(\d)_b(\d+)\.": r"trunk_output.block\1.block\1-{\2-1}.",
+            r"\.conv(\d)\.": r".f.{\1:a b c}.",
+            r"\.short\.": ".proj.",
+            r"\.": (".0.", ".1."),
+            r"^out\.": "fc.",
+        },
+    )
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ The network D2se, which was published after the paper, has squeeze-and-excitatio
 from __future__ import annotations
 
 from functools import partial
+from typing import ClassVar
 
 from paddle import Tensor, nn
 from paddle.nn import functional as F
@@ -15,6 +16,7 @@ from paddle.nn import functional as F
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, batch_norm
 from ppcls.arch.layers.reparameterize import BranchedLayer
 from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
+from ppcls.arch.public.names import PublicNames
 
 _WIDTHS = (64, 128, 256, 512)  # number of channels of the stages at scale 1
 
@@ -71,6 +73,19 @@ class RepVGG(nn.Layer):  # type: ignore[misc]
         groups: Number of groups of the convolutions in every second block.
         use_se: Whether blocks use squeeze-and-excitation.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"^stage0\.": "stem.",
+            r"^stage(\d)\.": r"stages.{\1-1}.",
+            r"\.rbr_dense\.": ".conv_kxk.",
+            r"\.rbr_1x1\.": ".conv_1x1.",
+            r"\.rbr_identity\.": ".identity.",
+            r"\.se\.down\.": ".attn.fc1.",
+            r"\.se\.up\.": ".attn.fc2.",
+            r"^linear\.": "head.fc.",
+        },
+    )
 
     def __init__(
         self,

@@ -8,8 +8,9 @@ start with three 3x3 convolutions and use average pooling in shortcuts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar
 
 import paddle
 from paddle import Tensor, nn
@@ -17,6 +18,7 @@ from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat, UnderscoredConvNorm
 from ppcls.arch.layers.residual import RESNET_WIDTHS, NumberedResNet, ResidualBlock, ResidualStyle
+from ppcls.arch.public.names import PublicNames
 
 # In checkpoints, letters name the blocks of stages with up to 12 blocks. In longer stages, a letter names
 # only the first block.
@@ -101,6 +103,11 @@ class Res2Net(NumberedResNet):
         timm_variant: Whether to build timm's variant, in which average pooling counts the padding and the
             first block of the first stage works like the first block of the other stages.
     """
+
+    public_names: ClassVar[PublicNames] = replace(
+        NumberedResNet.public_names,
+        variant="PaddleClas's Res2Net does not count padding in average pooling, and has another first block",
+    )
 
     stem_name = "conv1"
 

@@ -5,7 +5,9 @@ Average pooling in shortcuts rounds sizes up, so images may have any size, unlik
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from typing import ClassVar
 
 import paddle
 from paddle import Tensor, nn
@@ -13,6 +15,7 @@ from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat, UnderscoredConvNorm, batch_norm, uniform_linear
 from ppcls.arch.layers.residual import RESNET_WIDTHS
+from ppcls.arch.public.names import PublicNames
 
 _EXPANSION = 4
 # reduction and minimum number of channels between the layers for the attention
@@ -95,6 +98,19 @@ class SplitAttentionBlock(nn.Layer):  # type: ignore[misc]
         return self.conv3.add_relu(after(self.conv2(before(self.conv1(x)))), shortcut)
 
 
+def _attention_biases(names: Mapping[str, str]) -> dict[str, str]:
+    norm = ".conv2.bn1._mean"
+    return {
+        theirs.replace(norm, ".conv2.fc1.bias"): name
+        for theirs, name in names.items()
+        if theirs.endswith(norm)
+    }
+
+
+def _reject_fast(_model: nn.Layer, name: str) -> str:
+    return "timm has no network that computes the same numbers" if name.startswith("ResNeSt50_fast") else ""
+
+
 class ResNeSt(nn.Layer):  # type: ignore[misc]
     """The ResNeSt network.
 
@@ -104,6 +120,24 @@ class ResNeSt(nn.Layer):  # type: ignore[misc]
         branches: Number of branches per block.
         timm_variant: Whether the average pooling in blocks counts the padding, as in timm.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"^stem\.conv3\.": ("conv1.6.", "bn1."),
+            r"^stem\.conv(\d)\.": (r"conv1.{3*\1-3}.", r"conv1.{3*\1-2}."),
+            r"^(layer\d)\.layer\d_bottleneck_": r"\1.",
+            r"\.conv2\.conv1\.": (".conv2.conv.", ".conv2.bn0."),
+            r"\.conv2\.conv2\.": (".conv2.fc1.", ".conv2.bn1."),
+            r"\.conv2\.conv3\.": ".conv2.fc2.",
+            r"\.conv4\.": ".downsample.1.",
+            r"^(layer\d\.\d+)\._batch_norm\.": r"\1.downsample.2.",
+            r"\.conv([13])\.": (r".conv\1.", r".bn\1."),
+            r"^out\.": "fc.",
+        },
+        variant="PaddleClas's ResNeSt does not count padding in average pooling",
+        biases=_attention_biases,
+        reject_export=_reject_fast,
+    )
 
     def __init__(
         self,

@@ -8,15 +8,17 @@ convolutions and use average pooling in shortcuts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat, UnderscoredConvNorm, uniform_linear
 from ppcls.arch.layers.residual import (
+    FIRST_SHORTCUT,
     RESNET_WIDTHS,
     BasicBlock,
     BottleneckBlock,
@@ -26,7 +28,9 @@ from ppcls.arch.layers.residual import (
     Stride,
     make_blocks,
     make_stem,
+    shortcut_rules,
 )
+from ppcls.arch.public.names import PublicNames
 
 _WIDTHS = {32: (128, 256, 512, 1024), 64: (256, 512, 1024, 2048)}  # for each number of groups, per stage
 _EXPANSION = {1: 4, 32: 2, 64: 1}  # for each number of groups; the first stage always outputs 256 channels
@@ -64,6 +68,11 @@ class BasicSEResNet(NumberedResNet):
         timm_variant: Whether to build timm's variant, in which squeeze-and-excitation has another width and
             the shortcut of the network's first block has no convolution.
     """
+
+    public_names: ClassVar[PublicNames] = replace(
+        NumberedResNet.public_names,
+        variant="PaddleClas's SE-ResNet has other squeezed widths and a convolution in its first shortcut",
+    )
 
     def __init__(
         self,
@@ -126,6 +135,26 @@ SE_ResNet34_vd = partial(BasicSEResNet, (3, 4, 6, 3), True)
 SE_ResNet50_vd = _numbered(BottleneckBlock, (3, 4, 6, 3), stem=_VD, vd=True, se=True)
 
 
+_SHORTCUT = "blocks.0.short.conv.weight"
+
+
+def _reject_first_shortcut(model: nn.Layer, names: Collection[str], _source: str) -> str:
+    missing = not any(name.startswith("layer1.0.downsample.") for name in names)
+    if missing and _SHORTCUT in model.state_dict():
+        return f"{FIRST_SHORTCUT}; set Arch.use_first_short_conv: False"
+    return ""
+
+
+def _reject_export(model: nn.Layer, _name: str) -> str:
+    names = model.state_dict()
+    if _SHORTCUT in names and "blocks.0.conv2.conv.weight" not in names:
+        return (
+            "in timm, the shortcut of the first block has no convolution; train with "
+            "Arch.use_first_short_conv: False"
+        )
+    return ""
+
+
 class ResNet(nn.Layer):  # type: ignore[misc]
     """The ResNet network.
 
@@ -139,6 +168,27 @@ class ResNet(nn.Layer):  # type: ignore[misc]
         stem_act: Activation of the first convolutions: ``relu`` or ``none``.
         use_first_short_conv: Whether the shortcut of the first block has a convolution, unlike in the paper.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"^conv1?\.": ("conv1.", "bn1."),
+            r"^conv1_3\.": ("conv1.6.", "bn1."),
+            r"^conv1_(\d)\.": (r"conv1.{3*\1-3}.", r"conv1.{3*\1-2}."),
+            r"^stem\.2\.": ("conv1.6.", "bn1."),
+            r"^stem\.(\d)\.": (r"conv1.{3*\1}.", r"conv1.{3*\1+1}."),
+            r"^bb_(\d)_(\d+)\.": r"layer{\1+1}.\2.",
+            r"^blocks\.(\d+)\.": "layer{stage+1}.{block}.",
+            r"^(layer.*)\.res\d\w+_branch2b_(\d)\.": (r"\1.convs.{\2-1}.", r"\1.bns.{\2-1}."),
+            r"^(layer.*)\.conv(\d)\.": (r"\1.conv{\2+1}.", r"\1.bn{\2+1}."),
+            r"\.scale\.squeeze\.": ".se.fc1.",
+            r"\.scale\.excitation\.": ".se.fc2.",
+            r"^out\.": "fc.",
+        },
+        starts=r"^blocks\.(0(?=\.)|\d+(?=\.short\.conv\.))",
+        first_timm=shortcut_rules,
+        reject_file=_reject_first_shortcut,
+        reject_export=_reject_export,
+    )
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat
+from ppcls.arch.public.names import PublicNames
 
 _GROUPS = 32
 _DEPTHS = (3, 4, 23, 3)
@@ -54,6 +55,19 @@ class WideResNeXt101(nn.Layer):  # type: ignore[misc]
     Args:
         width: Number of channels per group in the first stage.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"^_conv_stem\._conv\.": "conv1.",
+            r"^_conv_stem\._bn\.": "bn1.",
+            r"^_conv(\d)_(\d+)\.": r"layer\1.\2.",
+            r"\._short\._conv\._conv\.": ".downsample.0.",
+            r"\._short\._conv\._bn\.": ".downsample.1.",
+            r"\._conv(\d)\._conv\.": r".conv{\1+1}.",
+            r"\._conv(\d)\._bn\.": r".bn{\1+1}.",
+            r"^_out\.": "fc.",
+        },
+    )
 
     def __init__(
         self,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import ClassVar
 
 import paddle
 from paddle import Tensor, nn
 
 from ppcls.arch.layers.conv_norm import DataFormat, batch_norm, conv_norm_layers
+from ppcls.arch.public.names import PublicNames
 
 # numbers of channels at scale 1
 _STEM = 32
@@ -84,6 +86,30 @@ class ReXNet(nn.Layer):  # type: ignore[misc]
     Args:
         scale: Factor for all numbers of channels, at least 1.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"^features\.3\.out\.(\d)\.": (
+                r"features.0.{\1:conv_dw.conv conv_dw.bn - conv_pwl.conv conv_pwl.bn}."
+            ),
+            r"^features\.([45])\.out\.(\d)\.": (
+                r"features.{\1-3}.{\2:conv_exp.conv conv_exp.bn - conv_dw.conv conv_dw.bn - "
+                r"conv_pwl.conv conv_pwl.bn}."
+            ),
+            r"^features\.(\d+)\.out\.(\d)\.": (
+                r"features.{\1-3}.{\2:conv_exp.conv conv_exp.bn - conv_dw.conv conv_dw.bn se - "
+                r"conv_pwl.conv conv_pwl.bn}."
+            ),
+            r"\.se\.fc\.1\.": ".se.bn.",
+            r"\.se\.fc\.0\.": ".se.fc1.",
+            r"\.se\.fc\.3\.": ".se.fc2.",
+            r"^features\.0\.(?=\w+$)": "stem.conv.",
+            r"^features\.1\.(?=\w+$)": "stem.bn.",
+            r"^features\.19\.": "features.16.conv.",
+            r"^features\.20\.": "features.16.bn.",
+            r"^output\.1\.": "head.fc.",
+        },
+    )
 
     def __init__(
         self,

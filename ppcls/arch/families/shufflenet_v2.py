@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import ClassVar
 
 import paddle
 from paddle import Tensor, nn
@@ -10,6 +11,7 @@ from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import Activation, DataFormat, UnderscoredConvNorm, kaiming_conv
 from ppcls.arch.layers.shuffle import interleave
+from ppcls.arch.public.names import PublicNames
 
 _DEPTHS = (4, 8, 4)
 _STEM = 24
@@ -65,6 +67,20 @@ class ShuffleNetV2(nn.Layer):  # type: ignore[misc]
         features: Number of channels of the last convolution.
         act: Activation of all convolutions except depthwise convolutions.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        torchvision={
+            r"^_conv1\.": ("conv1.0.", "conv1.1."),
+            r"^_last_conv\.": ("conv5.0.", "conv5.1."),
+            r"^(\d)_(\d)\._conv_": r"stage\1.{\2-1}.",
+            r"\.pw(?:_2)?\.": (".branch2.0.", ".branch2.1."),
+            r"\.dw(?:_2)?\.": (".branch2.3.", ".branch2.4."),
+            r"\.linear(?:_2)?\.": (".branch2.5.", ".branch2.6."),
+            r"\.dw_1\.": (".branch1.0.", ".branch1.1."),
+            r"\.linear_1\.": (".branch1.2.", ".branch1.3."),
+            r"^_fc\.": "fc.",
+        },
+    )
 
     def __init__(
         self,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import ClassVar
 
 import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat
+from ppcls.arch.public.names import PublicNames
 
 _SQUEEZED = (16, 16, 32, 32, 48, 48, 64, 64)  # inner channels of each fire module; it outputs 8 times as many
 
@@ -53,6 +55,10 @@ class SqueezeNet(nn.Layer):  # type: ignore[misc]
         padding: Padding of the first convolution.
         pooled: Numbers of the fire modules that max pooling follows, counted from 1.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        different="the max pooling of PaddleClas's SqueezeNet drops incomplete windows at the edge",
+    )
 
     def __init__(
         self,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import ClassVar
 
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat, batch_norm
 from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
+from ppcls.arch.public.names import PublicNames
 
 _STEM = 32
 _RATIO = 4
@@ -62,6 +64,10 @@ class StarNet(nn.Layer):  # type: ignore[misc]
         drop_path_rate: Probability of skipping the last block. It decreases linearly to 0 for the first
             block.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={},
+    )
 
     def __init__(
         self,

@@ -20,6 +20,7 @@ from ppcls.arch.layers.conv_norm import DataFormat
 from ppcls.arch.layers.drop_path import drop_paths, dropout
 from ppcls.arch.layers.transformer import TransformerBlock, linear, normal
 from ppcls.arch.layers.windows import WindowAttention, pad_to_multiple, shift_mask
+from ppcls.arch.public.names import PublicNames
 
 _MLP_RATIO = 4
 
@@ -110,6 +111,15 @@ class SwinStage(nn.Layer):  # type: ignore[misc]
         return self.downsample(x)
 
 
+def _reject_single_window(model: nn.Layer, _name: str) -> str:
+    if not model.shifts_single_window:
+        return ""
+    return (
+        "PaddleClas's Swin shifts windows even if one window covers the whole feature map; set "
+        "Arch.shift_single_window: False"
+    )
+
+
 class SwinTransformer(nn.Layer):  # type: ignore[misc]
     """The Swin Transformer network.
 
@@ -127,6 +137,22 @@ class SwinTransformer(nn.Layer):  # type: ignore[misc]
         stages: Side of a window and constructor of attention per stage; by default ``window`` and
             `SwinAttention`.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"^layers\.(\d)\.downsample\.": r"layers.{\1+1}.downsample.",
+            r"^head\.": "head.fc.",
+        },
+        torchvision={
+            r"^patch_embed\.proj\.": "features.0.0.",
+            r"^patch_embed\.norm\.": "features.0.2.",
+            r"^layers\.(\d)\.blocks\.": r"features.{2*\1+1}.",
+            r"^layers\.(\d)\.downsample\.": r"features.{2*\1+2}.",
+            r"\.mlp\.fc1\.": ".mlp.0.",
+            r"\.mlp\.fc2\.": ".mlp.3.",
+        },
+        reject_weights=_reject_single_window,
+    )
 
     # Buffers in checkpoints of several versions of PaddleClas. The architecture determines their values.
     derived: ClassVar[tuple[str, ...]] = ("relative_position_index", "attn_mask")

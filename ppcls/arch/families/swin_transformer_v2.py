@@ -7,6 +7,8 @@ position biases, and each residual ends with a normalization. As in version 1, i
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -19,6 +21,7 @@ from paddle.nn import functional as F
 from ppcls.arch.families.swin_transformer import PatchMerging, SwinTransformer
 from ppcls.arch.layers.transformer import TransformerBlock, linear
 from ppcls.arch.layers.windows import WindowAttention, add_constant
+from ppcls.arch.public.names import PublicNames
 
 _HIDDEN = 512  # width of the hidden layer in the network that computes position biases
 _MAX_BIAS = 16.0
@@ -103,6 +106,22 @@ class PostNormMerging(PatchMerging):
         return self.norm(self.reduction(self.gather(x)))
 
 
+_WINDOWS = re.compile(r"window(\d+)(?:to(\d+))?_")  # windows in and after pretraining, in names of timm
+
+
+def _reject_windows(model: nn.Layer, source: str) -> str:
+    windows = _WINDOWS.search(source)
+    if windows is None:
+        return ""
+    sides = int(windows[1]), int(windows[2] or windows[1])
+    if sides == model.window_sides:
+        return ""
+    return (
+        f"expected windows of {model.window_sides[0]} tokens in pretraining and {model.window_sides[1]} "
+        f"after it, got {sides[0]} and {sides[1]}; choose the architecture with these windows"
+    )
+
+
 class SwinTransformerV2(SwinTransformer):
     """The Swin Transformer V2 network.
 
@@ -112,6 +131,11 @@ class SwinTransformerV2(SwinTransformer):
         trained_windows: Window side of each stage in pretraining; 0 if it equals that of this network.
         options: Further arguments of `SwinTransformer`.
     """
+
+    public_names: ClassVar[PublicNames] = replace(
+        SwinTransformer.public_names,
+        reject_source=_reject_windows,
+    )
 
     derived: ClassVar[tuple[str, ...]] = (*SwinTransformer.derived, "relative_coords_table")
     block: ClassVar[type[TransformerBlock]] = PostNormBlock

@@ -7,6 +7,7 @@ Each patch has a learned position embedding. Therefore images whose size is not 
 from __future__ import annotations
 
 from functools import partial
+from typing import ClassVar
 
 import paddle
 from paddle import Tensor, nn
@@ -16,6 +17,7 @@ from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
 from ppcls.arch.layers.tokens import TokenConvolution, to_tokens
 from ppcls.arch.layers.transformer import DotProductAttention, Mlp, check_side, linear, normal
 from ppcls.arch.layers.windows import to_windows
+from ppcls.arch.public.names import PublicNames
 
 # sides of a patch, and of the part of a patch that the paper calls a pixel
 _PATCH = 16
@@ -106,6 +108,10 @@ class TNT(nn.Layer):  # type: ignore[misc]
         drop_path_rate: Probability of skipping the last block. It decreases linearly to 0 for the first
             block.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={},
+    )
 
     def __init__(
         self,

@@ -18,6 +18,7 @@ from ppcls.arch.layers.drop_path import drop_paths, dropout
 from ppcls.arch.layers.tokens import PatchNorm, ReducedAttention, TokenConvolution
 from ppcls.arch.layers.transformer import SelfAttention, TransformerBlock, linear
 from ppcls.arch.layers.windows import crop, from_windows, pad_to_multiple, to_windows
+from ppcls.arch.public.names import PublicNames
 
 _WINDOW = 7
 _REDUCTIONS = (8, 4, 2, 1)  # factor by which the sides of keys and values are reduced, per stage
@@ -72,6 +73,10 @@ class Twins(nn.Layer):  # type: ignore[misc]
         drop_path_rate: Probability of skipping the last block. It decreases linearly to 0 for the first
             block.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={},
+    )
 
     channels_last: ClassVar[bool] = True  # features are [B, H, W, C] in both layouts
 

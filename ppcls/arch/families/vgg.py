@@ -7,11 +7,13 @@ x 224, average pooling produces this size.
 from __future__ import annotations
 
 from functools import partial
+from typing import ClassVar
 
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat
+from ppcls.arch.public.names import PublicNames
 
 _WIDTHS = (64, 128, 256, 512, 512)
 _SIDE = 7
@@ -49,6 +51,12 @@ class VGG(nn.Layer):  # type: ignore[misc]
     Args:
         depths: Number of convolutions per block.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        different=(
+            "PaddleClas's VGG has no bias in its convolutions; set Arch.name: vgg11, vgg13, vgg16 or vgg19"
+        ),
+    )
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ from paddle import Tensor, nn
 from ppcls.arch.layers.conv_norm import DataFormat
 from ppcls.arch.layers.drop_path import drop_paths, dropout
 from ppcls.arch.layers.transformer import SelfAttention, TransformerBlock, check_side, linear, normal
+from ppcls.arch.public.names import PublicNames
 
 
 class PatchEmbed(nn.Layer):  # type: ignore[misc]
@@ -39,6 +40,11 @@ class PatchEmbed(nn.Layer):  # type: ignore[misc]
         return x.flatten(1, 2) if self._data_format == "NHWC" else x.flatten(2).transpose([0, 2, 1])
 
 
+def _reject_small(_model: nn.Layer, name: str) -> str:
+    # PaddleClas's ViT_small has other widths than timm's vit_small.
+    return "timm has no network that computes the same numbers" if name.startswith("ViT_small") else ""
+
+
 class VisionTransformer(nn.Layer):  # type: ignore[misc]
     """The ViT network.
 
@@ -58,6 +64,24 @@ class VisionTransformer(nn.Layer):  # type: ignore[misc]
         drop_path_rate: Probability of skipping the last block. It decreases linearly to 0 for the first
             block.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={},
+        torchvision={
+            "^cls_token$": "class_token",
+            "^pos_embed$": "encoder.pos_embedding",
+            r"^patch_embed\.proj\.": "conv_proj.",
+            r"^blocks\.(\d+)\.": r"encoder.layers.encoder_layer_\1.",
+            r"\.norm(\d)\.": r".ln_\1.",
+            r"\.attn\.qkv\.": ".self_attention.in_proj_",
+            r"\.attn\.proj\.": ".self_attention.out_proj.",
+            r"\.mlp\.fc1\.": ".mlp.0.",
+            r"\.mlp\.fc2\.": ".mlp.3.",
+            r"^norm\.": "encoder.ln.",
+            r"^head\.": "heads.head.",
+        },
+        reject_export=_reject_small,
+    )
 
     tokens: ClassVar[tuple[str, ...]] = ("cls_token",)  # learned tokens, which precede the patches' tokens
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import ClassVar
 
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat, UnderscoredConvNorm, uniform_linear
+from ppcls.arch.public.names import PublicNames
 
 _MIDDLE = 728  # number of channels of the middle flow
 
@@ -121,6 +123,12 @@ class Xception(nn.Layer):  # type: ignore[misc]
         entry: Number of output channels and stride of each block of the entry flow.
         depth: Number of blocks of the middle flow.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        different=(
+            "a block of PaddleClas's Xception has two separable convolutions, a block of timm's has three"
+        ),
+    )
 
     def __init__(
         self,

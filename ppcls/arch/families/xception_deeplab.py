@@ -6,14 +6,16 @@ convolution starts with its depthwise convolution.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat, batch_norm
+from ppcls.arch.public.names import PublicNames, Rule
 
 _norm = partial(batch_norm, epsilon=1e-3, momentum=0.99)
 # number of channels of each block; blocks of _ENTRY have stride 2
@@ -106,6 +108,17 @@ class StridedBlock(nn.Layer):  # type: ignore[misc]
         return y if self._last else self._short(x) + y
 
 
+def _dropout_factors(model: nn.Layer) -> dict[str, float]:
+    return {"_fc.weight": 1 / (1 - model._drop.p)}
+
+
+def _block_rules(model: nn.Layer) -> list[Rule]:
+    """Returns the rule that numbers the blocks of all flows in order, as timm does."""
+    block = re.compile(r"^(xception_\d+/\w+/block\d+|_exit_flow_\d)\.")
+    order = list(dict.fromkeys(match[1] for name in model.state_dict() if (match := block.match(name))))
+    return [(block.pattern, lambda match: f"blocks.{order.index(match[1])}.")]
+
+
 class XceptionDeepLab(nn.Layer):  # type: ignore[misc]
     """The Xception network of DeepLabv3+.
 
@@ -114,6 +127,20 @@ class XceptionDeepLab(nn.Layer):  # type: ignore[misc]
         depth: Number of blocks of the middle flow.
         timm_variant: Whether the last block has no dilation, as in timm.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"^_conv(\d)\._": r"stem.{\1-1}.",
+            r"\._short\._": ".shortcut.",
+            r"^(blocks\.\d+)\._conv(\d)\.": r"\1.stack.conv\2.",
+            r"\._(conv|bn)1\.": r".\1_dw.",
+            r"\._(conv|bn)2\.": r".\1_pw.",
+            r"^_fc\.": "head.fc.",
+        },
+        variant="the last block of PaddleClas's Xception_deeplab is dilated",
+        factors=_dropout_factors,
+        first_timm=_block_rules,
+    )
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ from ppcls.arch.layers.conv_norm import Activation, ConvNorm, DataFormat, batch_
 from ppcls.arch.layers.drop_path import DropPath
 from ppcls.arch.layers.sequence import LayerScale
 from ppcls.arch.layers.transformer import MatrixProduct
+from ppcls.arch.public.names import PublicNames
 
 _FEATURES = 1280
 
@@ -159,11 +160,19 @@ class MultiQueryAttention(nn.Layer):  # type: ignore[misc]
         return x.flatten(1, 2) if self._channels_last else x.flatten(2).transpose([0, 2, 1])
 
 
+def _dropout_factors(model: nn.Layer) -> dict[str, float]:
+    return {"fc.weight": 1 / (1 - model.dropout.p)}
+
+
 class LateFeatures(nn.Layer):  # type: ignore[misc]
     """A network whose last convolution follows the global pooling, so that it processes only one pixel.
 
     See figure 5 of MobileNetV3 (Howard et al. 2019, https://arxiv.org/abs/1905.02244).
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        factors=_dropout_factors,
+    )
 
     def add_classifier(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
@@ -12,6 +12,7 @@ from paddle.nn import functional as F
 from ppcls.arch.layers.conv_norm import Activation, ConvNorm, DataFormat, UnderscoredConvNorm, uniform_linear
 from ppcls.arch.layers.diverse_branch import DiverseBranchBlock
 from ppcls.arch.layers.squeeze_excitation import LinearSqueezeExcitation
+from ppcls.arch.public.names import PublicNames, Rule, conv_norm_rules
 
 RESNET_WIDTHS = (64, 128, 256, 512)
 Stride: TypeAlias = int | tuple[int, int]  # one number for both axes, or (vertical, horizontal)
@@ -206,6 +207,23 @@ def make_stem(
     ]
 
 
+def shortcut_rules(model: nn.Layer) -> list[Rule]:
+    """Returns the rules of the stem and of the shortcuts, which timm numbers after their pooling."""
+    shortcuts = (layer for name, layer in model.named_sublayers() if name.endswith(".pool"))
+    pooled = int(any(isinstance(layer, nn.AvgPool2D) for layer in shortcuts))  # "vd" variants, "d" in timm
+    rules = conv_norm_rules(r"\.short\.", f".downsample.{pooled}.", f".downsample.{pooled + 1}.")
+    single = "stem.1.conv.weight" not in model.state_dict()
+    return [*(conv_norm_rules(r"^stem\.0\.", "conv1.", "bn1.") if single else ()), *rules]
+
+
+FIRST_SHORTCUT = "the shortcut of the first block has no convolution in the file, but has one in the model"
+
+
+def _reject_first_shortcut(model: nn.Layer, names: Collection[str], _source: str) -> str:
+    missing = not any(name.startswith("layer1.0.downsample.") for name in names)
+    return FIRST_SHORTCUT if missing and "bb_0_0.short._conv.weight" in model.state_dict() else ""
+
+
 class NumberedResNet(nn.Layer):  # type: ignore[misc]
     """A network with the structure of ResNet. In checkpoints, its blocks have names such as ``bb_0_2``.
 
@@ -217,6 +235,26 @@ class NumberedResNet(nn.Layer):  # type: ignore[misc]
             convolutions.
         widths: Width of the blocks per stage.
     """
+
+    public_names: ClassVar[PublicNames] = PublicNames(
+        timm={
+            r"^conv1?\.": ("conv1.", "bn1."),
+            r"^conv1_3\.": ("conv1.6.", "bn1."),
+            r"^conv1_(\d)\.": (r"conv1.{3*\1-3}.", r"conv1.{3*\1-2}."),
+            r"^stem\.2\.": ("conv1.6.", "bn1."),
+            r"^stem\.(\d)\.": (r"conv1.{3*\1}.", r"conv1.{3*\1+1}."),
+            r"^bb_(\d)_(\d+)\.": r"layer{\1+1}.\2.",
+            r"^blocks\.(\d+)\.": "layer{stage+1}.{block}.",
+            r"^(layer.*)\.res\d\w+_branch2b_(\d)\.": (r"\1.convs.{\2-1}.", r"\1.bns.{\2-1}."),
+            r"^(layer.*)\.conv(\d)\.": (r"\1.conv{\2+1}.", r"\1.bn{\2+1}."),
+            r"\.scale\.squeeze\.": ".se.fc1.",
+            r"\.scale\.excitation\.": ".se.fc2.",
+            r"^out\.": "fc.",
+        },
+        starts=r"^blocks\.(0(?=\.)|\d+(?=\.short\.conv\.))",
+        first_timm=shortcut_rules,
+        reject_file=_reject_first_shortcut,
+    )
 
     stem_name: ClassVar[str] = "conv"  # name of a single first convolution in checkpoints
 

@@ -1,0 +1,1 @@
+"""How networks relate to the same networks in timm and torchvision."""
