@@ -16,6 +16,7 @@ from ppcls.errors import UserError
 if TYPE_CHECKING:  # imported by the subcommand that needs it
     from ppcls.data.index.protocol import Index
     from ppcls.data.transforms.base import Transform
+    from ppcls.recipe.schema import Config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +109,7 @@ def cells(options: CellsOptions) -> None:
 def check(options: CheckOptions) -> None:
     """Decodes all images; writes a list of the bad ones and raises `UserError` if there are any."""
     from ppcls.data.bad_images.lists import BadImage, bad_image_error, write_bad_images
+    from ppcls.data.index.consistency import describe_labels
     from ppcls.data.index.files import FileIndex, describe_skipped
     from ppcls.dataset_tools.check import describe_unused, find_bad_images
     from ppcls.files import check_writable
@@ -120,10 +122,13 @@ def check(options: CheckOptions) -> None:
     checked = 0
     bad = list[BadImage]()
     notes = [line for path in options.paths if path.is_dir() for line in describe_unused(path)]
+    config = _read_config(options)
+    indexes: dict[str, Index] = {}
     try:
         with progress_bars() as bars:
-            for name, index, decoder in _splits_to_check(options):
-                if isinstance(index, FileIndex) and options.config:
+            for name, index, decoder in _splits_to_check(options, config):
+                indexes[name] = index
+                if isinstance(index, FileIndex) and config is not None:
                     notes.append(describe_skipped(index.root, index.skipped))
                 task = bars.add_task(name, total=len(index))
                 for bad_images in find_bad_images(index, decoder, usable_cores()):
@@ -137,18 +142,20 @@ def check(options: CheckOptions) -> None:
             raise KeyboardInterrupt(kept) from None
         raise
     write_bad_images(out, bad)
+    if config is not None:
+        splits = config.DataLoader.splits
+        classes = next((names for split in splits.values() if (names := split.dataset.folder_classes)), ())
+        by_class = config.Global.eval_mode == "classification"
+        notes += describe_labels(indexes, classes, config.labelled_classes, by_class=by_class)
     write_output("".join(f"{line}\n" for line in dict.fromkeys(notes) if line))
     if bad:
         raise UserError(f"{len(bad)} of {checked} images are bad; {out} lists them\n{bad_image_error(bad)}")
     write_output(f"all {checked} images can be decoded\n")
 
 
-def _splits_to_check(options: CheckOptions) -> Iterator[tuple[str, Index, Transform]]:
-    """Yields the name, the samples and the decoder of each data set to check."""
-    from ppcls.data.images.paths import find_images
-    from ppcls.data.index.files import list_files
+def _read_config(options: CheckOptions) -> Config | None:
+    """Returns the config whose data sets are checked; None to check files and folders."""
     from ppcls.data.records.shard import SHARD_SUFFIXES
-    from ppcls.data.transforms.specs import DecodeImage
     from ppcls.recipe.load import load_config
 
     if bool(options.paths) == (options.config is not None):
@@ -158,10 +165,18 @@ def _splits_to_check(options: CheckOptions) -> Iterator[tuple[str, Index, Transf
             f"{containers[0]}: expected an image file or a folder, found a container; to check the images in "
             "it, use -c CONFIG"
         )
-    if options.config is None:
+    return None if options.config is None else load_config(options.config, options.override)
+
+
+def _splits_to_check(options: CheckOptions, config: Config | None) -> Iterator[tuple[str, Index, Transform]]:
+    """Yields the name, the samples and the decoder of each data set to check."""
+    from ppcls.data.images.paths import find_images
+    from ppcls.data.index.files import list_files
+    from ppcls.data.transforms.specs import DecodeImage
+
+    if config is None:
         yield "images", list_files(find_images(options.paths)), DecodeImage()
         return
-    config = load_config(options.config, options.override)
     splits = config.DataLoader.splits
     chosen = [name for name in splits if options.split in (None, name.split(".")[0])]
     if options.split and not chosen:

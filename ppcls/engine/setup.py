@@ -24,6 +24,7 @@ from ppcls.data.index.class_names import (
     find_names_file,
     read_class_names,
 )
+from ppcls.data.index.consistency import describe_labels
 from ppcls.data.index.files import FileIndex, describe_skipped
 from ppcls.data.index.folders import (
     describe_imbalance,
@@ -102,6 +103,12 @@ def build_run(
             evaluator = build_evaluator(config, runtime, state.precision, sample_by_sample=True)
         indexes = all_indexes(all_loaders(state, evaluator))
         notes += train_split.dataset.describe_classes(classes, *_labels(indexes))
+        notes += describe_labels(
+            {name: indexes[f"DataLoader.{name}"] for name in splits},
+            checkpoints.class_names,
+            config.labelled_classes,
+            by_class=settings.eval_mode == "classification",
+        )
         notes += _describe_data(splits, indexes, checkpoints.class_names)
         notes += _restore(state, checkpoints, resumed, settings.pretrained_model)
     # Data and weights may differ between machines. This check needs them, so it can't come earlier.

@@ -159,6 +159,13 @@ class Config(Section):
             chains["Infer"] = self.Infer.transforms
         return chains
 
+    @property
+    def labelled_classes(self) -> int | None:
+        """Number of classes of the training labels; None for identities, or if transforms draw the labels."""
+        train = self.DataLoader.Train
+        drawn = train is not None and train.dataset.drawn_label is not None
+        return None if drawn else self.class_count(training=True)
+
     def class_count(self, *, training: bool) -> int | None:
         """Returns the number of classes of the labels; None if labels are identities with any numbers.
 

@@ -125,22 +125,17 @@ class ImageFolderDataset(FileDataset):
     ) -> list[str]:
         """Returns log lines about the classes and the numbers of training and validation images.
 
-        If the key ``part`` is not set, only classes without training images are reported. See
-        `Dataset.describe_classes` for the arguments.
+        See `Dataset.describe_classes` for the arguments.
         """
-        empty = _classes_without_images(classes, train)
         if self.part is None:
-            return [f"{self.image_root}: classes without training images: {empty}"] if empty else []
+            return []
         folder, has_part_folders = find_class_root(Path(self.image_root), "val")
         source = (
             f"its folders train and {folder.name}" if has_part_folders else f"val_share {self.val_share:g}"
         )
         validation = "" if val is None else f", {len(val)} validation images ({source})"
         counts = f"{len(classes)} classes ({join_first(classes)}); {len(train)} training images{validation}"
-        lines = [f"{self.image_root}: {counts}"]
-        if val is not None and (empty := _classes_without_images(classes, val)):
-            lines.append(f"classes without validation images: {empty}")
-        return lines
+        return [f"{self.image_root}: {counts}"]
 
     def describe_ignored(self) -> list[str]:
         """Returns log lines about images outside the class folders. They have no class and are ignored."""
@@ -182,11 +177,6 @@ def describe_imbalance(labels: NDArray[Any], classes: Sequence[str]) -> str:
         "model that always predicts the largest class would have a high top1. Check the recall per class, "
         "add images, or set DataLoader.Train.sampler.name=ClassBalancedSampler"
     )
-
-
-def _classes_without_images(classes: Sequence[str], labels: NDArray[Any]) -> str:
-    present = set(np.unique(labels).tolist())
-    return join_first([name for label, name in enumerate(classes) if label not in present])
 
 
 def _check_no_empty_folder(index: FileIndex, dataset: ImageFolderDataset) -> None:
