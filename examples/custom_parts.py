@@ -10,7 +10,8 @@ import numpy as np
 from sklearn.metrics import matthews_corrcoef
 
 from ppcls import RunHook
-from ppcls.config.custom import CustomTransform, register, register_architecture
+from ppcls.config.custom import register_architecture
+from ppcls.data.transforms.base import CustomTransform
 from ppcls.loss import Loss
 from ppcls.metric.base import DatasetMetric
 from ppcls.optimizer.base import CoupledOptimizer
@@ -70,7 +71,6 @@ class Adamax(CoupledOptimizer):
         return optimizer.Adamax(beta1=self.beta1, **common)
 
 
-@register
 class RandomInvert(CustomTransform):
     """Inverts 8-bit images with probability `prob`."""
 

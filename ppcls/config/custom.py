@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from ppcls.config.base.component import Component
 from ppcls.config.base.fields import Spec
-from ppcls.data.transforms.base import CustomTransform as CustomTransform
 from ppcls.registry import ARCHITECTURES
 
 Registered = TypeVar("Registered", bound=type[Spec])
@@ -24,6 +23,7 @@ _MOVED = {
     "CustomLoss": ("ppcls.loss", "Loss"),
     "CustomMetric": ("ppcls.metric.base", "DatasetMetric"),
     "CustomOptimizer": ("ppcls.optimizer.base", "CoupledOptimizer"),
+    "CustomTransform": ("ppcls.data.transforms.base", "CustomTransform"),
 }
 
 

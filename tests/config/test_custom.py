@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 from paths import ROOT
 
+from ppcls.config import custom
 from ppcls.config.base.errors import ConfigError
 from ppcls.config.base.fields import Section
-from ppcls.config.custom import CustomTransform, register
-from ppcls.data.transforms.base import ImageState
+from ppcls.config.custom import register
+from ppcls.data.transforms.base import CustomTransform, ImageState
 from ppcls.engine.core.hooks import load_hooks
 from ppcls.errors import UserError
 from ppcls.loss import Loss
 from ppcls.loss.classification import CELoss
 from ppcls.recipe.load import load_config
-from ppcls.registry import LOSSES
+from ppcls.registry import LOSSES, TRANSFORMS
 
 CONFIG = ROOT / "configs" / "quickstart.yaml"
 PARTS = """
@@ -80,6 +81,15 @@ def test_register_rejects_other_classes_and_repeated_names() -> None:
     with pytest.raises(ValueError, match="registered twice"):
         type("CELoss", (Loss,), {})
     assert LOSSES["CELoss"] is CELoss
+
+
+def test_former_name_of_custom_transform_and_register_still_work() -> None:
+    with pytest.warns(DeprecationWarning, match=r"use ppcls\.data\.transforms\.base\.CustomTransform"):
+        former = custom.CustomTransform
+    with pytest.warns(DeprecationWarning, match="registers itself"):
+        own = custom.register(type("OwnTransform", (former,), {}))
+    assert issubclass(own, CustomTransform)
+    assert TRANSFORMS["OwnTransform"] is own
 
 
 def test_custom_transform_needs_pixels() -> None:

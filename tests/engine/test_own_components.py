@@ -14,9 +14,9 @@ from small_tree import small_tree
 from ppcls.cli.export import export
 from ppcls.cli.train import train
 from ppcls.config.base.errors import ConfigError
-from ppcls.config.load import load_config
 from ppcls.deploy.predictor import Predictor
 from ppcls.postprocess.results import Classification
+from ppcls.recipe.load import load_config
 
 PARTS = '''
 import csv

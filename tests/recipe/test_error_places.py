@@ -11,7 +11,7 @@ from paths import ROOT
 
 from ppcls.config.base.errors import ConfigError, split_path
 from ppcls.config.base.yaml import read_yaml
-from ppcls.config.load import validate
+from ppcls.recipe.load import validate
 
 CONFIGS = [
     *(ROOT / "configs" / f"{name}.yaml" for name in ("quickstart", "ResNet50_modern")),
