@@ -98,6 +98,8 @@ def build_run(
                 lambda model, images: None if resumed else notes.extend(weights.load(model, images)),
             )
         notes += _describe_model(config.Arch, settings, state, settings.image_shape)
+        if state.ema is not None:
+            notes += state.ema.describe(settings.epochs, state.updates_per_epoch)
         evaluator = None
         if settings.eval_during_train:
             evaluator = build_evaluator(config, runtime, state.precision, sample_by_sample=True)

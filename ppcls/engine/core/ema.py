@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 
+import numpy as np
 import paddle
 from paddle import nn
+
+INITIAL_SHARE = 0.05  # largest share of the initial weights in an average that represents the training
 
 
 class Ema:
@@ -46,6 +50,39 @@ class Ema:
     def decay_at(self, updates: int) -> float:
         """Returns the decay after ``updates`` optimizer updates."""
         return min(self._decay, (1 + updates) / (10 + updates)) if self._warmup else self._decay
+
+    def initial_share(self, updates: int) -> float:
+        """Returns the share of the initial weights in the average after ``updates`` updates, 0 to 1."""
+        if not self._warmup:
+            return float(self._decay**updates)
+        done = np.arange(1, updates + 1)
+        return float(np.minimum(self._decay, (1 + done) / (10 + done)).prod())
+
+    def describe(self, epochs: int, updates_per_epoch: int) -> list[str]:
+        """Returns a line for the log if the initial weights still count when the average is evaluated.
+
+        Args:
+            epochs: Epochs of the run.
+            updates_per_epoch: Updates per epoch.
+        """
+        total = epochs * updates_per_epoch
+        share = self.initial_share(total)
+        if share > INITIAL_SHARE:
+            decay = INITIAL_SHARE ** (1 / total)
+            return [
+                f"warning: evaluations and the best model use the moving average, which after all {total:,} "
+                f"updates of this run still consists to {share:.0%} of the initial weights, because "
+                f"EMA.decay is {self._decay:g}; set EMA.warmup=True, or EMA.decay={decay:.3g} or less, or "
+                "train longer"
+            ]
+        if self._warmup or self.initial_share(updates_per_epoch) <= INITIAL_SHARE:
+            return []
+        needed = math.ceil(math.log(INITIAL_SHARE) / math.log(self._decay) / updates_per_epoch)
+        return [
+            f"evaluations before epoch {needed} partly rate the initial weights, which are more than "
+            f"{INITIAL_SHARE:.0%} of the moving average (EMA.decay={self._decay:g}); EMA.warmup=True avoids "
+            "this"
+        ]
 
     def prepare(self, updates: int) -> None:
         """Sets the decay that the next call of `update` uses.

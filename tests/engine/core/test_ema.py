@@ -169,3 +169,37 @@ def test_ema_under_o2_follows_the_master_weights() -> None:
     for name, average in expected.items():
         np.testing.assert_allclose(state.ema.state_dict()[name].numpy(), average, rtol=1e-5, atol=1e-7)
         assert not np.array_equal(state.ema.state_dict()[name].numpy(), average.astype(np.float16))
+
+
+@pytest.mark.parametrize(("decay", "warmup"), [(0.9, False), (0.9999, False), (0.0, False), (0.9999, True)])
+def test_ema_initial_share_is_that_of_the_average(decay: float, warmup: bool) -> None:
+    """If all weights are 1 at first and 0 later, the average is the share of the first ones."""
+    model = nn.Linear(2, 2)
+    model.weight.set_value(np.ones((2, 2), np.float32))
+    ema = Ema(model, decay, warmup=warmup)
+    model.weight.set_value(np.zeros((2, 2), np.float32))
+    for done in range(1, 25):
+        ema.prepare(done)
+        ema.update()
+        share = ema.state_dict()["weight"].numpy()
+        np.testing.assert_allclose(share, ema.initial_share(done), rtol=1e-4, atol=1e-30)
+
+
+def test_ema_warns_of_a_run_that_is_too_short() -> None:
+    model = Net()
+    (line,) = Ema(model, 0.9999).describe(epochs=8, updates_per_epoch=3)
+    assert line == (
+        "warning: evaluations and the best model use the moving average, which after all 24 updates of this "
+        "run still consists to 100% of the initial weights, because EMA.decay is 0.9999; set "
+        "EMA.warmup=True, or EMA.decay=0.883 or less, or train longer"
+    )
+    assert Ema(model, 0.883).initial_share(24) == pytest.approx(0.05, abs=0.001)
+    assert Ema(model, 0.9999, warmup=True).describe(8, 3) == []
+    assert Ema(model, 0.8).describe(8, 24) == []
+    assert Ema(model, 0.0).describe(1, 1) == []
+
+
+def test_ema_names_the_epoch_from_which_evaluations_rate_the_training() -> None:
+    (line,) = Ema(Net(), 0.9999).describe(epochs=100, updates_per_epoch=5000)
+    assert line.startswith("evaluations before epoch 6 partly rate the initial weights")
+    assert Ema(Net(), 0.9999).initial_share(6 * 5000) < 0.05 < Ema(Net(), 0.9999).initial_share(5 * 5000)
