@@ -147,8 +147,9 @@ test-gpu: setup-dev ## run the tests that need an NVIDIA GPU
 test-paddle26: $(READY26) ## run the tests that need no GPU with PaddlePaddle 2.6.2, installed in .venv-paddle26
 	$(RUN26) -m pytest -m "not gpu and not reliability and not table" $(PARALLEL)
 
-docs: setup-dev ## write docs/config.md and docs/models.md, and build the website; a broken link is an error
+docs: setup-dev ## write docs/config.md, docs/models.md and configs/schema.json, and build the website; a broken link is an error
 	$(RUN) -m ppcls.recipe.reference docs/config.md
+	$(RUN) -m ppcls.recipe.json_schema configs/schema.json
 	@$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
 	@$(RUN) .ci/docs_source.py
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet
