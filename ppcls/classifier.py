@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from ppcls import api
-from ppcls.cli.eval import EvalOptions, read_checkpoint_config
+from ppcls.cli.eval import EvalOptions, check_data, read_checkpoint_config
 from ppcls.cli.short_options import apply_values, key_options
 from ppcls.cli.train import TrainOptions
 from ppcls.config.base.fields import show
 from ppcls.config.base.overrides import Override, read_overrides
 from ppcls.data.images.paths import find_images
-from ppcls.deploy.models.source import find_checkpoint, find_source
+from ppcls.deploy.models.source import ModelSource, find_checkpoint, find_source, run_folder
 from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
 from ppcls.postprocess.results import Classification
@@ -45,6 +45,8 @@ class Classifier:
             file of weights, or False to train from scratch. By default, training on a small data set starts
             from the published weights if they exist and can be downloaded.
         device: ``auto``, ``gpu`` or ``cpu``.
+        trust: Whether a model in a folder may import Python modules, and read and write paths that its config
+            names, such as its validation images. Use it for models whose source you trust.
 
     Attributes:
         model: Path of the trained or exported model; before training, the name of the architecture.
@@ -59,8 +61,10 @@ class Classifier:
         *,
         pretrained: bool | str | Path = "auto",
         device: Literal["auto", "gpu", "cpu"] = "auto",
+        trust: bool = False,
     ) -> None:
         self.model = str(model)
+        self._trust = trust
         self._pretrained = pretrained
         self._device = device
         self._architecture = None if Path(model).exists() else self.model
@@ -125,6 +129,7 @@ class Classifier:
         print(f"loading Paddle, then training {name} on {data} ...", flush=True)  # noqa: T201
         result = api.fit(config)
         self.model = str(result.best_model or result.latest or result.output_dir)
+        self._trust = True
         self._predictor = None
         return TrainingRun(result)
 
@@ -169,8 +174,7 @@ class Classifier:
             UserError: The model is not trained, is an exported model, or the data are invalid.
         """
         self._require_model()
-        checkpoint = find_checkpoint(Path(self.model))
-        if checkpoint is None:
+        if find_checkpoint(Path(self.model), trust=self._trust) is None:
             raise UserError(
                 f"{self.model}: expected a run's output folder or a checkpoint folder to evaluate; train the "
                 "model, or use Classifier(FOLDER)"
@@ -181,9 +185,11 @@ class Classifier:
             "workers": workers,
             "device": self._device,
         }
-        source = read_checkpoint_config(checkpoint)
+        source = read_checkpoint_config(Path(self.model), trust=self._trust)
         _apply_options(EvalOptions, values, source)
-        result = api.evaluate(source.load())
+        config = source.load()
+        check_data(source)
+        result = api.evaluate(config)
         return Evaluation(result.loss, result.metrics, result.images, result.seconds)
 
     def export(
@@ -207,17 +213,31 @@ class Classifier:
         from ppcls.runtime import session
 
         self._require_model()
-        source = find_source(Path(self.model), [f"Global.device={self._device}"])
+        overrides = [f"Global.device={self._device}"]
+        source = find_source(Path(self.model), overrides, trust=self._trust)
         names = {"paddle": "inference", "onnx": "onnx"}
         if format not in names:
             raise UserError(f"format: expected {' or '.join(map(repr, names))}, got {show(format)}")
-        folder = Path(output) if output is not None else Path(source.run.output_dir) / names[format]
+        folder = Path(output) if output is not None else self._run_folder(source) / names[format]
         with session.embedded(source.run):
             from ppcls.deploy.export.export import export_model
 
             contained = "all" if preprocess is True else preprocess or None
             export_model(source, folder, format, preprocess=contained)
         return folder
+
+    def _run_folder(self, source: ModelSource) -> Path:
+        """Returns the output folder of the run that trained the model.
+
+        Raises:
+            UserError: It is unknown.
+        """
+        if source.trust:
+            return Path(source.run.output_dir)
+        run = run_folder(Path(self.model))
+        if run is None:
+            raise UserError(f"{self.model}: not in the output folder of a run; set output to a new folder")
+        return run
 
     def serve(
         self, port: int = 8000, host: str = "127.0.0.1", *, wait: bool = True
@@ -234,7 +254,8 @@ class Classifier:
             UserError: The model is not trained.
         """
         self._require_model()
-        where = ("--port", str(port), "--host", host, "-o", f"Global.device={self._device}")
+        where = ["--port", str(port), "--host", host, "-o", f"Global.device={self._device}"]
+        where += ["--trust"] if self._trust else []
         command = ppcls_command("serve", "--model", self.model, *where)
         server = subprocess.Popen(command)  # noqa: S603
         if wait:
@@ -263,7 +284,8 @@ class Classifier:
     def _load(self) -> Predictor:
         self._require_model()
         if self._predictor is None:
-            self._predictor = Predictor(self.model, device=self._device)
+            overrides = [f"Global.device={self._device}"]
+            self._predictor = Predictor(find_source(Path(self.model), overrides, trust=self._trust))
         return self._predictor
 
 

@@ -20,6 +20,7 @@ from ppcls.cli.shared_options import (
     image_size_option,
     load_or_print,
     override_option,
+    trust_option,
     views_option,
     workers_option,
 )
@@ -38,7 +39,7 @@ class EvalOptions(ConfigOptions):
     """Evaluate an image classifier."""
 
     examples: ClassVar[Sequence[str]] = (
-        "ppcls eval --model runs/pets",
+        "ppcls eval --model runs/pets --trust",
         "ppcls eval -c configs/ResNet50.yaml --confusion confusion.csv",
     )
 
@@ -69,6 +70,7 @@ class EvalOptions(ConfigOptions):
     workers: int | None = workers_option()
     confusion: Path | None = option(None, "write the confusion matrix to FILE, as CSV", metavar="FILE")
     tta: Views | None = views_option()
+    trust: bool = trust_option()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +82,7 @@ class CalibrateOptions:
     """
 
     examples: ClassVar[Sequence[str]] = (
-        "ppcls calibrate --model runs/pets",
+        "ppcls calibrate --model runs/pets --trust",
         "ppcls calibrate --model runs/pets -o DataLoader.Eval.dataset.cls_label_path=held_out.txt",
     )
 
@@ -88,6 +90,7 @@ class CalibrateOptions:
         "output folder of a run, whose best model is used, or a checkpoint folder", metavar="PATH"
     )
     override: tuple[str, ...] = override_option("DataLoader.Eval.dataset.image_root=held_out")
+    trust: bool = trust_option()
 
 
 @command("eval", EvalOptions, elsewhere={each.name: "train" for each in key_options(TrainOptions)})
@@ -96,7 +99,7 @@ def evaluate(options: EvalOptions) -> None:
     from ppcls.recipe.load import ConfigSource
 
     if options.model is not None:
-        source = read_checkpoint_config(need_checkpoint(Path(options.model)))
+        source = read_checkpoint_config(Path(options.model), trust=options.trust)
     else:
         assert options.config is not None  # one of the two is required
         source = ConfigSource.read(options.config)
@@ -104,6 +107,7 @@ def evaluate(options: EvalOptions) -> None:
     config = load_or_print(source, options)
     if config is None:
         return
+    check_data(source)
     from ppcls import api
     from ppcls.deploy.models.source import find_weights
     from ppcls.metric.single_label import MAX_CONFUSION_CLASSES
@@ -137,10 +141,11 @@ def calibrate(options: CalibrateOptions) -> None:
     """Fits the temperature of a checkpoint on ``DataLoader.Eval``, and stores it in the checkpoint."""
     from ppcls.config.base.overrides import Override
 
-    checkpoint = need_checkpoint(Path(options.model))
-    source = read_checkpoint_config(checkpoint)
+    checkpoint = need_checkpoint(Path(options.model), trust=options.trust)
+    source = read_checkpoint_config(Path(options.model), trust=options.trust)
     source.apply(map(Override.parse, options.override))
     config = source.load()
+    check_data(source)
     if config.Arch.embeds:
         raise UserError(f"{checkpoint}: returns embeddings, which have no probabilities to calibrate")
     from ppcls import api
@@ -162,15 +167,19 @@ def calibrate(options: CalibrateOptions) -> None:
     )
 
 
-def need_checkpoint(folder: Path) -> Path:
+def need_checkpoint(folder: Path, *, trust: bool) -> Path:
     """Returns the checkpoint in a folder: the folder itself, or the best model of a run's output folder.
+
+    Args:
+        folder: Folder of a checkpoint or of a run.
+        trust: See `ppcls.deploy.models.source.find_checkpoint`.
 
     Raises:
         UserError: There is no checkpoint, or its config is missing.
     """
     from ppcls.deploy.models.source import find_checkpoint
 
-    checkpoint = find_checkpoint(folder)
+    checkpoint = find_checkpoint(folder, trust=trust)
     if checkpoint is None:
         raise UserError(
             f"--model {folder}: expected a run's output folder, or a checkpoint folder "
@@ -179,14 +188,46 @@ def need_checkpoint(folder: Path) -> Path:
     return checkpoint
 
 
-def read_checkpoint_config(checkpoint: Path) -> ConfigSource:
-    """Reads the config of a checkpoint, and sets the checkpoint as its weights."""
-    from ppcls.config.base.overrides import Override
-    from ppcls.recipe.load import ConfigSource
+def read_checkpoint_config(folder: Path, *, trust: bool) -> ConfigSource:
+    """Reads the config of a checkpoint, and sets the checkpoint as its weights.
 
-    source = ConfigSource.read(checkpoint / "config.yaml")
+    Args:
+        folder: Folder of a checkpoint or of a run.
+        trust: Whether the config may name modules and paths.
+
+    Raises:
+        UserError: There is no checkpoint, or it contains links that lead out of it.
+    """
+    from ppcls.config.base.overrides import Override
+    from ppcls.deploy.models.untrusted import check_links, read_model_config
+
+    checkpoint = need_checkpoint(folder, trust=trust)
+    if not trust:
+        real = checkpoint.resolve()
+        check_links(real, [path.name for path in real.iterdir()])
+    source = read_model_config(checkpoint / "config.yaml", trust=trust)
     source.apply([Override.of_value("Global.pretrained_model", str(checkpoint), f"--model {checkpoint}")])
     return source
+
+
+def check_data(source: ConfigSource) -> None:
+    """Checks that the data sets to evaluate on were not removed from the config of a model from elsewhere.
+
+    Args:
+        source: Config after `ConfigSource.load`.
+
+    Raises:
+        UserError: They were removed.
+    """
+    from ppcls.deploy.models.untrusted import TRUST, UntrustedConfig
+
+    unread = source.unread if isinstance(source, UntrustedConfig) else []
+    if keys := [key for key in unread if key.startswith("DataLoader.Eval")]:
+        raise UserError(
+            f"{source.name}: the data sets that the config of a model names are not read. Set "
+            f"{' and '.join(keys)}, for example with --data FOLDER or -o, or, if you trust the model, for "
+            f"example because you trained it, use {TRUST}"
+        )
 
 
 def _check_file(option: str, path: Path) -> None:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:  # export imports Paddle
     from ppcls.config.base.overrides import Override
     from ppcls.deploy.export.export import ExportResult
     from ppcls.deploy.models.source import ModelSource
-    from ppcls.recipe.settings import Global
 
 _WEIGHTS = Exclusive()  # write only the weights
+_INFERENCE = "inference"  # default folder of an exported model, in the folder of the run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,14 +108,14 @@ def export(options: ExportOptions) -> None:
         _export_weights(options, weights)
         return
     overrides = model_overrides(options)
-    source = read_source(options.config, options.model, overrides, options.print_config)
+    source = read_source(options, options.model, overrides)
     if source is None:
         return
     from ppcls.deploy.models.source import check_path
     from ppcls.runtime import start as runtime
     from ppcls.runtime.launch import check_single_process
 
-    folder = check_path("Global.save_inference_dir", _find_folder(options.model, overrides, source.run))
+    folder = check_path("Global.save_inference_dir", _find_folder(options.model, overrides, source))
     check_single_process("ppcls export")
     run = runtime.start(source.run)
     from ppcls.deploy.export.export import PrecisionSettings, export_model
@@ -157,18 +157,19 @@ def _describe_export(source: ModelSource, folder: Path, exported: ExportResult) 
     yield from _describe_precision(exported)
 
 
-def _find_folder(model: str | None, overrides: Sequence[Override], settings: Global) -> str:
+def _find_folder(model: str | None, overrides: Sequence[Override], source: ModelSource) -> str:
     """Returns the folder to write. By default it is in the folder of the run, even if the run was moved."""
-    from ppcls.weights.store import BEST
+    from ppcls.deploy.models.source import run_folder
 
-    folder = settings.save_inference_dir
-    output = settings.output_dir
+    folder = source.run.save_inference_dir
+    output = source.run.output_dir
     chosen = any(override.path.strip() == "Global.save_inference_dir" for override in overrides)
-    if model is None or chosen or not folder.startswith(f"{output}/"):
+    run = None if model is None or chosen else run_folder(Path(model))
+    if run is None:
         return folder
-    path = Path(model)
-    run = next((place for place in (path, path.parent) if (place / BEST).is_symlink()), None)
-    return folder if run is None else f"{run}{folder.removeprefix(output)}"
+    if not source.trust:  # a folder that the config names is not used
+        return str(run / _INFERENCE)
+    return f"{run}{folder.removeprefix(output)}" if folder.startswith(f"{output}/") else folder
 
 
 def _describe_precision(exported: ExportResult) -> Iterator[str]:
@@ -216,7 +217,7 @@ def _export_weights(options: ExportOptions, path: Path) -> None:
     if path.suffix != f".{option}" or path.exists():
         raise UserError(f"--{option} {path}: expected a new file whose name ends in .{option}")
     if options.model is not None:
-        source = find_source(Path(options.model), overrides)
+        source = find_source(Path(options.model), overrides, trust=options.trust)
         if source.config is None:
             raise UserError(f"{options.model}: this model is already exported; expected a checkpoint folder")
         weights = source.file

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ppcls.cli.command import CommandGroup, command, write_output
 from ppcls.cli.options import argument, option, required
+from ppcls.cli.shared_options import trust_option
 from ppcls.errors import UserError
 from ppcls.files import check_writable
 
@@ -33,6 +34,7 @@ class _EmbeddingOptions:
     override: tuple[str, ...] = option(
         (), "set values of the model's config, such as Infer.batch_size=64", names=["-o"], metavar="KEY=VALUE"
     )
+    trust: bool = trust_option()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +120,7 @@ def _build(options: BuildIndexOptions) -> None:
 @command("add", AddToIndexOptions)
 def _add_images(options: AddToIndexOptions) -> None:
     index = _load(options.index)
-    predictor, embeddings, failed = _embed(options, options.model or index.model)
+    predictor, embeddings, failed = _embed(options, options.model or _model_of(options, index))
     index.check_model(predictor)
     if embeddings:
         _save(index.added(embeddings), options.index)
@@ -137,7 +139,8 @@ def _search(options: SearchIndexOptions) -> None:
     from ppcls.deploy.infer import PredictedFile
 
     index = _load(options.index)
-    predictor, embeddings, failed = _embed(options, options.model or index.model, options.json)
+    model = options.model or _model_of(options, index)
+    predictor, embeddings, failed = _embed(options, model, options.json)
     index.check_model(predictor)
     if embeddings:
         queries = np.stack(list(embeddings.values()))
@@ -159,7 +162,7 @@ def _embed(
     from ppcls.deploy.predictor import Predictor
 
     files = find_images(options.images)
-    source = find_source(Path(model), options.override)
+    source = find_source(Path(model), options.override, trust=options.trust)
     run: Runtime | None = None
     if source.needs_paddle or source.by_dali:
         from ppcls.runtime import start as runtime
@@ -169,6 +172,20 @@ def _embed(
     embeddings, failed = embed_files(predictor, files, run)
     write_output("".join(f"{bad.as_json() if as_json else bad}\n" for bad in failed))
     return predictor, embeddings, failed
+
+
+def _model_of(options: _EmbeddingOptions, index: ImageIndex) -> str:
+    """Returns the path of the model that an index names.
+
+    Raises:
+        UserError: It is a config, which may name modules to run, and the user does not trust the index.
+    """
+    if not options.trust and Path(index.model).suffix in (".yaml", ".yml"):
+        raise UserError(
+            f"{options.index}: names the config {index.model} as its model; if you trust it, use --model "
+            f"{index.model}"
+        )
+    return index.model
 
 
 def _load(file: Path) -> ImageIndex:

@@ -11,11 +11,19 @@ from typing import TYPE_CHECKING, BinaryIO, ClassVar, Literal
 
 from ppcls.cli.command import command, write_output
 from ppcls.cli.options import Exclusive, argument, option
-from ppcls.cli.shared_options import ConfigOptions, Device, Views, device_option, views_option
+from ppcls.cli.shared_options import (
+    ConfigOptions,
+    Device,
+    Views,
+    device_option,
+    trust_option,
+    views_option,
+)
 from ppcls.cli.short_options import model_overrides
 from ppcls.errors import UserError
 
 if TYPE_CHECKING:  # not needed for --help
+    from ppcls.cli.serve import ServeOptions
     from ppcls.config.base.overrides import Override
     from ppcls.deploy.infer import FailedFile, PredictedFile
     from ppcls.deploy.models.source import ModelSource
@@ -39,6 +47,7 @@ class ModelOptions(ConfigOptions):
         metavar="PATH",
         exclusive=SOURCE,
     )
+    trust: bool = trust_option()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,21 +100,21 @@ class InferOptions(ModelOptions):
 
 
 def read_source(
-    config: str | None, model: str | None, overrides: Sequence[Override], print_config: bool
+    options: ModelOptions | ServeOptions, model: str | None, overrides: Sequence[Override]
 ) -> ModelSource | None:
     """Returns the model of ``-c`` or ``--model``, or None if ``--print-config`` printed its config."""
     from ppcls.deploy.models.source import find_source, source_of_config
     from ppcls.recipe.load import dump_config, load_config
 
     if model is None:
-        assert config is not None  # one of the two is required
-        loaded = load_config(config, overrides)
-        if not print_config:
+        assert options.config is not None  # one of the two is required
+        loaded = load_config(options.config, overrides)
+        if not options.print_config:
             return source_of_config(loaded)
         sys.stdout.write(dump_config(loaded))
         return None
-    source = find_source(Path(model), overrides)
-    if not print_config:
+    source = find_source(Path(model), overrides, trust=options.trust)
+    if not options.print_config:
         return source
     if source.config is None:
         raise UserError(f"--print-config: {model} is an exported model, which has no config")
@@ -116,7 +125,7 @@ def read_source(
 @command("infer", InferOptions)
 def infer(options: InferOptions) -> None:
     """Runs a model on image files. Fails at the end if there is no prediction for some files."""
-    source = read_source(options.config, options.model, model_overrides(options), options.print_config)
+    source = read_source(options, options.model, model_overrides(options))
     if source is None:
         return
     from ppcls.data.images.paths import find_images

@@ -39,7 +39,7 @@ _OTHER_NAMES = {
 }
 _EXAMPLES = (
     "ppcls train pictures/ --model ResNet50 --epochs 20 --output runs/pets",
-    "ppcls eval --model runs/pets",
+    "ppcls eval --model runs/pets --trust",
     "ppcls infer --model runs/pets photo.jpg",
     "ppcls train -c configs/ResNet50.yaml -o Global.epochs=90",
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from ppcls.cli.command import command, exit_code, write_output
 from ppcls.cli.infer import read_source
 from ppcls.cli.options import Exclusive, option
-from ppcls.cli.shared_options import ConfigOptions, Device, device_option
+from ppcls.cli.shared_options import ConfigOptions, Device, device_option, trust_option
 from ppcls.cli.short_options import model_overrides
 from ppcls.errors import UserError
 
@@ -135,6 +135,7 @@ class ServeOptions(ConfigOptions):
         le=3600,
     )
     device: Device | None = device_option()
+    trust: bool = trust_option()
 
 
 @command("serve", ServeOptions)
@@ -219,7 +220,7 @@ def _read_sources(options: ServeOptions) -> dict[str, ModelSource]:
         if text is not None and not Path(text).exists() and (named := _NAMED.fullmatch(text)):
             name = named[1]
             path = named[2]
-        source = read_source(options.config, path, overrides, options.print_config)
+        source = read_source(options, path, overrides)
         if source is None:
             return {}
         name = name or source.description.Global.model_name
@@ -251,7 +252,7 @@ def _serve(
         name: worker.submit(load, source, batching.max_batch).result() for name, source in sources.items()
     }
     index = _load_index(options, next(iter(predictors.values())), worker)
-    models = ServedModels(predictors, worker, batching, options.models_folder)
+    models = ServedModels(predictors, worker, batching, options.models_folder, trust=options.trust)
     app: ASGIApp = build_app(models, limits, index)
     if options.api_key_file:
         app = ApiKeys(app, read_keys(options.api_key_file))

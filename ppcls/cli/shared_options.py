@@ -86,6 +86,15 @@ def amp_option(verb: str) -> Literal["O1", "O2"] | None:
     )
 
 
+def trust_option() -> bool:
+    """Returns the field of ``--trust``."""
+    return option(
+        False,
+        "let a model that is given by its folder import Python modules, and read and write the paths in its "
+        "config, such as its data sets; use it only for models whose source you trust",
+    )
+
+
 def views_option() -> Views | None:
     """Returns the field of ``--tta``."""
     return option(

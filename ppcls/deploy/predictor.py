@@ -17,6 +17,7 @@ from ppcls.data.transforms.numpy_ops import run, run_on_pixels
 from ppcls.deploy.models.description import DESCRIPTION
 from ppcls.deploy.models.engine import Engine, choose_engine
 from ppcls.deploy.models.openvino import OpenVinoModel
+from ppcls.deploy.models.programs.onnx_file import check_onnx
 from ppcls.deploy.models.slices import SLICE, SlicedModel
 from ppcls.deploy.models.source import ModelSource, find_source, source_of_config
 from ppcls.errors import UserError
@@ -59,7 +60,8 @@ class Predictor:
     """A model with preprocessing and postprocessing. Only `prepare` can be called by several threads at once.
 
     Args:
-        model: Config, or any path that `ppcls.deploy.models.source.find_source` accepts, such as a checkpoint
+        model: Config, source of a model, or any path that `ppcls.deploy.models.source.find_source` accepts
+            without trust, such as a checkpoint
             folder, the output folder of a run, or a folder written by ``ppcls export``.
         topk: Number of classes per image; by default the model's ``Infer.PostProcess.topk``.
         batch_size: Number of images per batch; by default the config's ``Infer.batch_size``.
@@ -273,13 +275,16 @@ def _load(source: ModelSource, runtime: Runtime | None) -> tuple[InferenceModel,
         return TrainedModel(source.config, source.description, source.file, runtime), runtime.cores
     from ppcls.deploy.models.paddle_inference import PaddleInferenceModel
 
-    return PaddleInferenceModel(source.file, source.description, runtime), runtime.cores
+    model = PaddleInferenceModel(source.file, source.description, runtime, trust=source.trust)
+    return model, runtime.cores
 
 
 def _load_exported(
     source: ModelSource, engine: Engine, threads: int, streams: int = 1
 ) -> OnnxModel | OpenVinoModel:
     """Loads a model whose `run` can be called by ``streams`` threads, which share ``threads`` CPU threads."""
+    if source.file.suffix == ".onnx" and not source.trust:
+        check_onnx(source.file)
     if engine == "openvino":
         batch = -1 if streams == 1 else SLICE
         return OpenVinoModel(source.file, source.description, threads, streams, batch)

@@ -107,6 +107,8 @@ def summarize(run: Run, output_dir: Path, outcomes: Outcomes | None, seconds: fl
         yield describe_recall(outcomes.confusion, run.checkpoints.class_names)
         yield from warn_of_one_class(outcomes.confusion, run.checkpoints.class_names)
     model = shlex.quote(str(output_dir if run.checkpoints.has_best() else output_dir / LATEST))
+    if run.state.config.Global.import_modules:
+        model += " --trust"
     yield f"predict: ppcls infer --model {model} IMAGE"
     yield f"export:  ppcls export --model {model}"
     yield f"serve:   ppcls serve --model {model}"

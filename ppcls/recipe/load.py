@@ -101,6 +101,7 @@ class ConfigSource:
         from_paddleclas = is_paddleclas(self.tree) and INFERENCE_KEY not in self.origins
         translate_old_keys(self.tree)
         translate_paddleclas(self.tree, from_paddleclas)
+        self.finish_tree()
         try:
             fill_from_class_folders(self.tree)
         except UserError as error:
@@ -114,6 +115,9 @@ class ConfigSource:
         if from_paddleclas:
             config.mark_from_paddleclas()
         return config
+
+    def finish_tree(self) -> None:
+        """Changes values after the translation of older keys and before they are used. Does nothing here."""
 
     def validate(self) -> Config:
         """Returns the validated config. Older keys, which `load` translates, are unknown keys here.

@@ -29,6 +29,7 @@ class ServedModels:
         worker: Pool of one thread, in which all models are loaded and run.
         batching: Options for batches.
         folder: Folder whose subfolders are further models that can be loaded.
+        trust: Whether these models may run code and use paths that they name.
 
     Attributes:
         metrics: Metrics of the server.
@@ -41,11 +42,14 @@ class ServedModels:
         worker: ThreadPoolExecutor,
         batching: BatchingOptions,
         folder: Path | None = None,
+        *,
+        trust: bool = False,
     ) -> None:
         self.metrics = ServerMetrics()
         self._worker = worker
         self._batching = batching
         self._folder = folder
+        self._trust = trust
         self._changing = asyncio.Lock()
         self.services = {name: self._make_service(name, predictor) for name, predictor in predictors.items()}
 
@@ -88,11 +92,15 @@ class ServedModels:
         if self._folder is None:
             raise RequestError(403, "this server cannot load models; start it with --models-folder")
         path = self._folder / name
-        if not NAME.fullmatch(name) or not path.is_dir():
-            raise RequestError(404, f"{name[:80]!r}: --models-folder has no such subfolder")
+        if not NAME.fullmatch(name) or not path.is_dir() or path.is_symlink():
+            raise RequestError(
+                404, f"{name[:80]!r}: --models-folder has no such subfolder; links are ignored"
+            )
         async with self._changing:
             try:
-                predictor = await self._in_worker(lambda: load(find_source(path), self._batching.max_batch))
+                predictor = await self._in_worker(
+                    lambda: load(find_source(path, trust=self._trust), self._batching.max_batch)
+                )
             except UserError as error:
                 raise RequestError(422, str(error)) from None
             before = self.services.get(name)

@@ -59,7 +59,7 @@ def test_training_and_evaluation_read_each_config_once(
 
     # The checkpoint's manifest is also checked, which opens the config without reading it as YAML.
     monkeypatch.setattr(loading, "read_yaml", read)
-    assert evaluate(["--model", "1e5"]) == 0
+    assert evaluate(["--model", "1e5", "--trust"]) == 0
     files = [tmp_path / "1e5" / "config.yaml", tmp_path / "1e5" / "best_model" / "config.yaml"]
     assert reads == {os.path.realpath(file): 1 for file in files}
 
@@ -108,4 +108,4 @@ def test_model_in_a_folder_with_a_quote_is_evaluated(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert train(["-c", str(config), "--output", "it's"]) == 0
-    assert Classifier("it's", device="cpu").evaluate().images == 9
+    assert Classifier("it's", device="cpu", trust=True).evaluate().images == 9

@@ -26,13 +26,13 @@ _FEW = 100  # with fewer requests, the 99th percentile is nearly the time of the
 Models = Sequence[tuple[Path, ModelSource]]
 
 
-def find_models(paths: Sequence[Path], overrides: Sequence[str]) -> Models:
+def find_models(paths: Sequence[Path], overrides: Sequence[str], *, trust: bool = False) -> Models:
     """Returns the models at the given paths.
 
     Raises:
         UserError: A model is missing, or two models have the same name and engine.
     """
-    sources = [(path, find_source(path, overrides)) for path in paths]
+    sources = [(path, find_source(path, overrides, trust=trust)) for path in paths]
     names = [(source.description.Global.model_name, _engine(source), _image(source)) for _, source in sources]
     for name, engine, image in names:
         if names.count((name, engine, image)) > 1:
@@ -58,13 +58,13 @@ def _image(source: ModelSource) -> str:
     return shape if tensor.dtype == "float32" else f"{shape} {tensor.dtype}"
 
 
-def inspect_machine(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
+def inspect_machine(path: Path, overrides: Sequence[str], *, trust: bool = False) -> dict[str, Any]:
     """Returns the device and machine on which a model runs; see `ppcls.bench.infer.worker.inspect`.
 
     Raises:
         UserError: The model cannot run here.
     """
-    task = {"model": str(path), "overrides": list(overrides)}
+    task = {"model": str(path), "overrides": list(overrides), "trust": trust}
     return MeasuringProcess(worker_command("device"), task, _INSPECT_SECONDS).run()
 
 
@@ -93,6 +93,7 @@ def make_candidates(
         task = {
             "model": str(path),
             "overrides": [*overrides, f"Global.device={device}", f"Global.cpu_threads={threads}"],
+            "trust": source.trust,
             "batch_size": batch_size,
             "warm_up": effort.warm_up,
             "requests": effort.counted,

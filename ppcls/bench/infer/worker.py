@@ -11,7 +11,7 @@ import numpy as np
 
 from ppcls.bench.measure.runner import latency_sample
 from ppcls.bench.measure.usage import UsageMeter
-from ppcls.deploy.models.source import find_source
+from ppcls.deploy.models.source import ModelSource, find_source
 from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
 from ppcls.runtime import start as runtime
@@ -21,12 +21,12 @@ def inspect(task: dict[str, Any]) -> dict[str, Any]:
     """Returns the ``device``, ``cores``, ``machine`` and ``versions`` with which a model runs.
 
     Args:
-        task: Dict with ``model`` and ``overrides``.
+        task: Dict with ``model``, ``overrides`` and ``trust``.
 
     Raises:
         UserError: The model or its device is missing.
     """
-    run = runtime.start(find_source(Path(task["model"]), task["overrides"]).run)
+    run = runtime.start(_find(task).run)
     from ppcls.report.environment import read_hardware, read_versions
 
     return {
@@ -41,9 +41,9 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
     """Runs one request after another, and measures each from images to scores in host memory.
 
     Args:
-        task: Dict with ``model``, ``overrides``, ``batch_size``, ``warm_up`` (number of requests before the
-            measurement), ``requests`` (number of measured requests; None to measure for ``seconds``) and
-            ``seconds``.
+        task: Dict with ``model``, ``overrides``, ``trust``, ``batch_size``, ``warm_up`` (number of requests
+            before the measurement), ``requests`` (number of measured requests; None to measure for
+            ``seconds``) and ``seconds``.
 
     Returns:
         A sample with ``p50``, ``p90`` and ``p99`` in seconds, ``images_per_second``, ``cpu_cores``,
@@ -52,7 +52,7 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
     Raises:
         UserError: The model cannot be loaded or run, or the device does not compute in its precision.
     """
-    source = find_source(Path(task["model"]), task["overrides"])
+    source = _find(task)
     predictor = Predictor(source)
     if source.config is None and f" {source.description.precision})" not in predictor.model.engine:
         raise UserError(
@@ -78,3 +78,7 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
         "cpu_cores": usage["cpu_seconds"] / wall,
         "host_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
     }
+
+
+def _find(task: dict[str, Any]) -> ModelSource:
+    return find_source(Path(task["model"]), task["overrides"], trust=task["trust"])

@@ -1,4 +1,4 @@
-"""Minimal FastAPI server, with which ``ppcls serve`` is compared: ``python plain_server.py MODEL``.
+"""Minimal FastAPI server, with which ``ppcls serve`` is compared: ``python plain_server.py MODEL [--trust]``.
 
 As in most examples, one of FastAPI's threads processes each request: it prepares the image, and runs the
 model without batching. The server uses the same preparation and model as ``ppcls serve``.
@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Annotated, Any
 
 
-def main(model: str) -> None:
+def main(model: str, trust: bool) -> None:
     """Serves a model on a free port. The first line of output contains the address."""
     import uvicorn
     from fastapi import Body, FastAPI
@@ -22,7 +22,7 @@ def main(model: str) -> None:
     from ppcls.deploy.models.source import find_source
     from ppcls.deploy.predictor import Predictor
 
-    source = find_source(Path(model))
+    source = find_source(Path(model), trust=trust)
     predictor = Predictor(source)
     app = FastAPI()
     # Several threads may call onnxruntime at the same time, but not Paddle.
@@ -49,4 +49,4 @@ def main(model: str) -> None:
 if __name__ == "__main__":
     # Remove this folder from the path, because its modules would hide others of the same name.
     sys.path[0] = str(Path(__file__).resolve().parents[3])
-    main(sys.argv[1])
+    main(sys.argv[1], trust="--trust" in sys.argv[2:])

@@ -56,14 +56,15 @@ class RunningServers(ExitStack):
         return self._addresses[server]
 
 
-def server_commands(model: Path, clients: Sequence[int]) -> dict[str, Sequence[str]]:
+def server_commands(model: Path, clients: Sequence[int], *, trust: bool = False) -> dict[str, Sequence[str]]:
     """Returns the command lines of the servers for a model, with limits that allow all clients."""
+    trusted = ["--trust"] if trust else []
     limits = ["--max-connections", str(max(512, 4 * max(clients))), "--max-waiting", str(max(256, *clients))]
-    batched = ppcls_command("serve", "--model", str(model), "--port", "0", *limits)
+    batched = ppcls_command("serve", "--model", str(model), "--port", "0", *limits, *trusted)
     return {
         BATCHED: batched,
         UNBATCHED: [*batched, "--max-batch", "1", "--max-wait", "0"],
-        PLAIN: [sys.executable, str(Path(__file__).with_name("plain_server.py")), str(model)],
+        PLAIN: [sys.executable, str(Path(__file__).with_name("plain_server.py")), str(model), *trusted],
     }
 
 

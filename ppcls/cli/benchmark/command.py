@@ -21,6 +21,7 @@ from ppcls.cli.benchmark.common import (
 )
 from ppcls.cli.command import CommandGroup, command, write_output
 from ppcls.cli.options import argument, option, required
+from ppcls.cli.shared_options import trust_option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,7 @@ class InferBenchmarkOptions(RequestOptions):
     threads: tuple[int, ...] = option(
         (), "numbers of CPU threads for the model (default: number of cores)", gt=0
     )
+    trust: bool = trust_option()
     out: Path | None = out_option()
 
 
@@ -72,6 +74,7 @@ class ServeBenchmarkOptions(RequestOptions):
         metavar="PATH",
     )
     warm_up: int = option(20, "number of requests before the measurement starts", gt=0)
+    trust: bool = trust_option()
     out: Path | None = out_option()
 
 
@@ -97,9 +100,9 @@ def _infer(options: InferBenchmarkOptions) -> None:
     from ppcls.bench.results.schema import new_results
     from ppcls.config.base.yaml import dump_yaml
 
-    models = find_models(options.model, options.override)
+    models = find_models(options.model, options.override, trust=options.trust)
     check_out(options.out)
-    machine = inspect_machine(options.model[0], options.override)
+    machine = inspect_machine(options.model[0], options.override, trust=options.trust)
     effort = options.effort(options.requests)
     axes = (options.threads or (machine["cores"],), options.batch_size)
     candidates = make_candidates(models, machine["device"], axes, options.override, effort)
@@ -118,14 +121,16 @@ def _serve(options: ServeBenchmarkOptions) -> None:
     from ppcls.bench.serve import servers
     from ppcls.deploy.models.source import find_source
 
-    description = find_source(options.model).description
+    description = find_source(options.model, trust=options.trust).description
     check_out(options.out)
-    machine = inspect_machine(options.model, ())
+    machine = inspect_machine(options.model, (), trust=options.trust)
     images = servers.read_images(options.images)
     clients = list(dict.fromkeys(options.clients))
     empty = new_results("serve", description.as_yaml(), machine["machine"], machine["versions"])
     effort = options.effort(options.requests)
-    with servers.RunningServers(servers.server_commands(options.model, clients)) as running:
+    with servers.RunningServers(
+        servers.server_commands(options.model, clients, trust=options.trust)
+    ) as running:
         name = description.Global.model_name
         candidates = servers.make_candidates(running, name, clients, images, effort)
         measure_and_report(

@@ -111,18 +111,19 @@ _FIXED = {1: 8, 5: 4}  # size in bytes of the wire types with a fixed size
 _LENGTH_DELIMITED = 2
 
 
-def fields(data: Bytes, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+def fields(data: Bytes, begin: int, end: int, most: int = _MAX_FIELDS) -> Iterator[tuple[int, int, int]]:
     """Yields the number, start and end of each field in a message without reading the contents of the fields.
 
     Args:
         data: Bytes that contain the message.
         begin: Position of the first byte of the message.
         end: Position after the last byte of the message.
+        most: Maximum number of fields.
 
     Raises:
         ProtobufError: The bytes are not a valid message.
     """
-    for _ in range(_MAX_FIELDS):
+    for _ in range(most):
         if begin >= end:
             return
         key, begin = _varint(data, begin, end)
@@ -141,7 +142,7 @@ def fields(data: Bytes, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
         yield key >> 3, begin, stop
         begin = stop
     if begin < end:
-        raise ProtobufError(f"a message has more than {_MAX_FIELDS} fields")
+        raise ProtobufError(f"a message has more than {most} fields")
 
 
 def _varint(data: Bytes, begin: int, end: int) -> tuple[int, int]:

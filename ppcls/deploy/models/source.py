@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ppcls.config.base.errors import ConfigError, describe_problems
-from ppcls.config.base.fields import Section
+from ppcls.config.base.fields import Section, show
 from ppcls.config.base.overrides import Overrides, read_overrides
 from ppcls.config.base.tree import node_at
 from ppcls.data.index.class_names import IMAGENET_NAMES, LABEL_LIST, find_names_file, read_class_names
@@ -26,6 +26,7 @@ from ppcls.deploy.models.description import (
 )
 from ppcls.deploy.models.published import published_config
 from ppcls.deploy.models.temperature import read_temperature
+from ppcls.deploy.models.untrusted import TRUST, UntrustedConfig, check_links, read_model_config
 from ppcls.engine.core.settings import CheckpointSettings
 from ppcls.errors import UserError
 from ppcls.files import file_states
@@ -43,6 +44,7 @@ OPENVINO = "inference.xml"  # its weights are in inference.bin
 PROGRAMS = ("inference.json", "inference.pdmodel")  # files of Paddle 3 and of Paddle 2.6
 _CONFIG = "config.yaml"
 _WEIGHTS = "model.safetensors"
+_CHECKPOINTS = "checkpoints"  # folder of the checkpoints of a run
 _CHECKPOINT = ("*.safetensors", _CONFIG, LABEL_LIST, MANIFEST)
 _IMAGENET_CLASSES = 1000
 _NAMES_KEY = "Infer.PostProcess.class_id_map_file"
@@ -67,6 +69,8 @@ class ModelSource:
         folder: Folder of a checkpoint or of an exported model, without links; None for other models.
         files: State of the files in ``folder`` before they were read, see `ppcls.files.file_states`.
         manifest: Manifest of a checkpoint; None for other models.
+        trust: Whether the user trusts the model: its config may name modules and paths, and a program of
+            Paddle may contain any operators.
     """
 
     file: Path
@@ -78,6 +82,7 @@ class ModelSource:
     folder: Path | None = None
     files: FileStates = frozenset()
     manifest: Manifest | None = None
+    trust: bool = False
 
     def without_links(self) -> ModelSource:
         """Returns the model with the path of its folder, because links to it may change later."""
@@ -122,7 +127,7 @@ class _ExportedSettings(Section):
     Infer: Infer
 
 
-def find_source(path: Path, overrides: Overrides = ()) -> ModelSource:
+def find_source(path: Path, overrides: Overrides = (), *, trust: bool = False) -> ModelSource:
     """Returns the model at a path.
 
     Args:
@@ -130,40 +135,59 @@ def find_source(path: Path, overrides: Overrides = ()) -> ModelSource:
             or ``.xml`` file, config file, or name of an architecture with published weights.
         overrides: Settings ``key=value`` that change the config. For an exported model, they can change
             ``Global`` and ``Infer``.
+        trust: Whether the model may run code and use paths that it names. The user trusts a config file in
+            any case.
 
     Raises:
-        UserError: The path is not a usable model.
+        UserError: The path is not a usable model, or the model needs trust.
     """
     if path.suffix in (".yaml", ".yml") and path.name != DESCRIPTION:
-        return source_of_config(load_config(path, overrides))
+        return replace(source_of_config(load_config(path, overrides)), trust=True)
     if path.suffix in (".onnx", ".xml") or path.name in PROGRAMS:
         if not path.is_file():
             raise UserError(f"{path}: no such file")
-        return _find_exported(path, overrides)
+        return _find_exported(path, overrides, trust)
     if not path.exists():
         if str(path) in ZOO:
             return source_of_config(published_config(str(path), overrides))
         raise UserError(f"{path}: no such file or folder; expected {_EXPECTED}")
     if (path / DESCRIPTION).is_file():
-        return _find_exported(find_program(path), overrides)
-    if (checkpoint := find_checkpoint(path)) is not None:
-        return _checkpoint_source(checkpoint, overrides)
+        return _find_exported(find_program(path), overrides, trust)
+    if (checkpoint := find_checkpoint(path, trust=trust)) is not None:
+        return _checkpoint_source(checkpoint, overrides, trust)
     raise UserError(f"{path}: not a model; expected {_EXPECTED}")
 
 
-def find_checkpoint(folder: Path) -> Path | None:
+def find_checkpoint(folder: Path, *, trust: bool = False) -> Path | None:
     """Returns a folder if it is a checkpoint, else the best model of a run's output folder; None without one.
 
+    Args:
+        folder: Folder of a checkpoint or of a run.
+        trust: Whether the folder may name another folder for checkpoints, and lead to it by links.
+
     Raises:
-        UserError: The config of the run is invalid.
+        UserError: The config of the run is invalid, or a link leads out of the folder.
     """
     checkpoint: Path | None = folder
     if not (folder / _WEIGHTS).is_file():
         file = folder / _CONFIG
-        fallback = load_config(file).Global.checkpoint_fallback_dir if file.is_file() else None
+        fallback = None
+        if trust and file.is_file():
+            fallback = load_config(file).Global.checkpoint_fallback_dir
+        elif not trust:
+            check_links(folder.resolve(), (BEST, _CHECKPOINTS))
         checkpoint = newest(BEST, folder, fallback)
     complete = checkpoint is not None and all((checkpoint / name).is_file() for name in (_WEIGHTS, _CONFIG))
     return checkpoint if complete else None
+
+
+def run_folder(model: Path) -> Path | None:
+    """Returns the output folder of the run to which a folder belongs, or None.
+
+    Args:
+        model: The output folder itself, or a link to a checkpoint or an exported model in it.
+    """
+    return next((place for place in (model, model.parent) if (place / BEST).is_symlink()), None)
 
 
 def source_of_config(config: Config) -> ModelSource:
@@ -223,7 +247,7 @@ def need_infer(config: Config) -> Infer:
     return config.Infer
 
 
-def _checkpoint_source(folder: Path, overrides: Overrides) -> ModelSource:
+def _checkpoint_source(folder: Path, overrides: Overrides, trust: bool) -> ModelSource:
     """Returns the model of a checkpoint.
 
     Class names in the checkpoint are preferred to the file in its config, which may exist only on another
@@ -232,17 +256,34 @@ def _checkpoint_source(folder: Path, overrides: Overrides) -> ModelSource:
     real = folder.resolve()  # a link could change while the files are read
     files = _file_states(real, folder)
     file = real / _CONFIG
+    if not trust:
+        check_links(real, [path.name for path in real.iterdir()])
     manifest = verify(real, (_CONFIG,)) if (real / MANIFEST).is_file() else None
-    source = ConfigSource.read(file)
+    source = read_model_config(file, trust=trust)
     stored_names = node_at(source.tree, _NAMES_KEY)
     source.apply(read_overrides(overrides))
     config = source.load()
     names_file = need_infer(config).PostProcess.class_id_map_file
     overridden = names_file if names_file != stored_names else None
-    run = real.parent.parent  # also contains the class names
-    folders = [place for place in (real, run) if find_listed(place) is not None]
+    folders = [place for place in _folders_of_names(real, trust) if find_listed(place) is not None]
     model = _trained_source(config, real, overridden if folders else names_file, folders)
-    return replace(model, file=folder, folder=real, files=files, manifest=manifest)
+    if isinstance(source, UntrustedConfig) and source.names_file and model.description.names is None:
+        print(  # noqa: T201
+            f"warning: {show(source.names_file)}: the class names in this file are not read, because the "
+            f"config of a model names it; set {_NAMES_KEY}, or, if you trust the model, use {TRUST}",
+            file=sys.stderr,
+        )
+    return replace(model, file=folder, folder=real, files=files, manifest=manifest, trust=trust)
+
+
+def _folders_of_names(checkpoint: Path, trust: bool) -> list[Path]:
+    """Returns the folders that can contain class names: the checkpoint, and the output folder of its run."""
+    run = checkpoint.parent.parent
+    if not trust:
+        if checkpoint.parent.name != _CHECKPOINTS:
+            return [checkpoint]
+        check_links(run, [LABEL_LIST])
+    return [checkpoint, run]
 
 
 def _file_states(folder: Path, file: Path) -> FileStates:
@@ -288,8 +329,10 @@ def _trained_source(
     return ModelSource(weights, description, config.Global, settings, dali, config)
 
 
-def _find_exported(file: Path, overrides: Overrides) -> ModelSource:
+def _find_exported(file: Path, overrides: Overrides, trust: bool) -> ModelSource:
     folder = file.parent.resolve()  # a link could change while the files are read
+    if not trust:
+        check_links(folder, [DESCRIPTION, *(path.name for path in folder.glob(f"{escape(file.stem)}.*"))])
     files = _file_states(folder, file)
     description = read_description(folder)
     description.check_files(folder / file.name)
@@ -323,7 +366,7 @@ def _find_exported(file: Path, overrides: Overrides) -> ModelSource:
             description = ModelDescription.model_validate(tree)
         except ValidationError as error:
             raise ConfigError(file.parent, describe_problems(tree, error), source.origins) from None
-    return ModelSource(file, description, settings.Global, infer, Dali(), None, folder, files)
+    return ModelSource(file, description, settings.Global, infer, Dali(), None, folder, files, trust=trust)
 
 
 def find_program(folder: Path) -> Path:

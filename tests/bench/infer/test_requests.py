@@ -29,7 +29,11 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize("kind", ["paddle", "onnx"])
 @pytest.mark.parametrize("requests", [5, None])
 def test_measure_real_requests(exported: dict[str, Path], kind: str, requests: int | None) -> None:
-    task = {"model": str(exported[kind]), "overrides": ["Global.device=cpu", "Global.cpu_threads=1"]}
+    task = {
+        "model": str(exported[kind]),
+        "overrides": ["Global.device=cpu", "Global.cpu_threads=1"],
+        "trust": False,
+    }
     found = measure({**task, "batch_size": 2, "warm_up": 1, "requests": requests, "seconds": 0.05})
     assert found["requests"] == 5 if requests else found["requests"] > 0
     assert 0 < found["p50"] <= found["p90"] <= found["p99"]
@@ -46,7 +50,7 @@ def test_measure_model_of_pixels(exported: dict[str, Path]) -> None:
     candidates = make_candidates(models, "cpu", ([1], [2]), [], Effort())
     assert [each.labels["image"] for each in candidates] == ["32x32x3 uint8", "3x32x32"]
     assert candidates[0].name.endswith(", 1 thread, 8-bit images, batch 2")
-    task = {"model": str(pixels), "overrides": ["Global.device=cpu", "Global.cpu_threads=1"]}
+    task = {"model": str(pixels), "overrides": ["Global.device=cpu", "Global.cpu_threads=1"], "trust": False}
     found = measure({**task, "batch_size": 2, "warm_up": 1, "requests": 2, "seconds": 0.05})
     assert found["requests"] == 2
 

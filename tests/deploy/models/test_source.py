@@ -62,7 +62,7 @@ def test_find_source_run_means_the_newest_best_model_of_both_folders(
         manifest = Manifest(serial=serial, update=serial, epoch=1, step=0, versions={}, files={})
         store = Store(root)
         store.link("best_model", store.write(files, manifest))
-        assert find_weights(config.Global) == find_source(run).file == root / "best_model"
+        assert find_weights(config.Global) == find_source(run, trust=True).file == root / "best_model"
 
 
 def test_find_source_prefers_names_of_the_checkpoint_to_those_of_the_run(run: Path, tmp_path: Path) -> None:
@@ -84,8 +84,10 @@ def test_find_source_with_missing_names_file_uses_names_of_the_checkpoint(
 ) -> None:
     tree["Infer"]["PostProcess"]["class_id_map_file"] = "/gone/names.txt"
     write_config(run / "best_model" / "config.yaml", tree)
-    assert names(run) is None
+    assert find_source(run, trust=True).description.names is None
     assert "warning: /gone/names.txt: no such file" in capsys.readouterr().err
+    assert names(run) is None
+    assert "warning: '/gone/names.txt': the class names in this file are not read" in capsys.readouterr().err
     write_class_names(run / "best_model" / "label_list.txt", ["of", "a", "checkpoint"])
     assert names(run) == ("of", "a", "checkpoint")
     tree["Infer"]["PostProcess"]["class_id_map_file"] = "ppcls/utils/imagenet1k_label_list.txt"

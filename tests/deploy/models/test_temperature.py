@@ -82,7 +82,7 @@ def test_calibrated_checkpoint_is_exported_with_its_temperature(make_config, tmp
     images = RANDOM.standard_normal((3, *source.description.Input.shape[1:])).astype(np.float32)
     plain = TrainedModel(source.config, source.description, source.file, Runtime()).run(images)
 
-    assert calibrate(["--model", config.Global.output_dir]) == 0
+    assert calibrate(["--model", config.Global.output_dir, "--trust"]) == 0
     said = capsys.readouterr().out
     assert f"[Calibrate] {best / 'temperature.json'}: temperature " in said
     (best / "temperature.json").write_text(json.dumps({"temperature": 2.0}))  # whatever was found

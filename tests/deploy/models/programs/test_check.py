@@ -93,8 +93,8 @@ def put(model: Path, _: Path) -> None:
 
 
 def benchmark(model: Path, _: Path) -> None:
-    task = {"model": str(model), "overrides": ["Global.device=cpu"], "batch_size": 1, "warm_up": 0}
-    measure({**task, "requests": 1, "seconds": 1.0})
+    task = {"model": str(model), "overrides": ["Global.device=cpu"], "trust": False, "warm_up": 0}
+    measure({**task, "batch_size": 1, "requests": 1, "seconds": 1.0})
 
 
 WAYS = (predict, classify, serve, infer, build_index, put, benchmark)
