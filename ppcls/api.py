@@ -156,7 +156,7 @@ def evaluate(
         raise UserError("evaluate(tta=…): expected a config to evaluate, got a state; pass the run's config")
     if not isinstance(run, Config):
         with session.embedded(config.Global) as runtime:
-            return _evaluate_state(run, config, runtime, sample_by_sample)
+            return _evaluate_state(run, runtime, sample_by_sample)
     weights = find_weights(config.Global)
     if not own_process:
         with session.embedded(config.Global) as runtime:
@@ -166,12 +166,11 @@ def evaluate(
         return _evaluate_weights(weights, config, runtime, sample_by_sample, tta)
 
 
-def _evaluate_state(
-    state: TrainState, config: Config, runtime: Runtime, sample_by_sample: bool
-) -> EvalResult:
+def _evaluate_state(state: TrainState, runtime: Runtime, sample_by_sample: bool) -> EvalResult:
     from ppcls.data.bad_images.lists import suggest_skipping
     from ppcls.engine.evaluation.evaluate import build_evaluator
 
+    config = state.config
     average = state.ema.applied() if state.ema is not None else nullcontext()
     with average, suggest_skipping(config.DataLoader.evaluated):
         return build_evaluator(config, runtime, state.precision, sample_by_sample)(state.model)
@@ -182,16 +181,17 @@ def _evaluate_weights(
 ) -> EvalResult:
     from ppcls.arch.layers.reparameterize import reparameterize
     from ppcls.data.bad_images.lists import suggest_skipping
+    from ppcls.data.views import ImageViews
     from ppcls.engine.core.networks import build_network, read_inferred
     from ppcls.engine.core.precision import build_precision
     from ppcls.engine.evaluation.evaluate import build_evaluator
     from ppcls.engine.evaluation.labels import label_by_names, warn_of_labels
-    from ppcls.engine.evaluation.views import average_views, config_for_views
+    from ppcls.engine.evaluation.views import AveragedLogits, data_for_views
     from ppcls.report.console import count_batches
     from ppcls.weights.files import fill_model
 
     runtime.progress.mark_first_step()  # only the first training step needs the longer timeout
-    config, notes = label_by_names(config, weights)
+    data, notes = label_by_names(config.DataLoader, config.Arch.class_num, weights)
     if runtime.is_main:
         warn_of_labels(notes)
     model = build_network(config.Arch)
@@ -200,12 +200,15 @@ def _evaluate_weights(
     reparameterize(model)
     precision.prepare(model, None)
     if tta is not None:
-        config = config_for_views(config, tta)
+        data = data_for_views(data, tta, embeds=config.Arch.embeds)
+    config = config.model_copy(update={"DataLoader": data})
     with suggest_skipping(config.DataLoader.evaluated):
         evaluator = build_evaluator(config, runtime, precision, sample_by_sample)
         if tta is not None:
             labels = next(iter(evaluator.loaders.values())).index.labels
-            model = average_views(model, config, tta, several_labels=labels.ndim == 2)
+            _, height, width = config.Global.image_shape
+            views = ImageViews(tta, (height, width), config.Arch.data_format)
+            model = AveragedLogits(model, views, several_labels=labels.ndim == 2)
         if not runtime.is_main:
             return evaluator(model)
         with count_batches("evaluation", evaluator.batches) as after_batch:

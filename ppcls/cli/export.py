@@ -241,7 +241,7 @@ def _export_weights(options: ExportOptions, path: Path) -> None:
     else:
         from ppcls.deploy.export.timm import write_timm
 
-        write_timm(path, config, weights)
+        write_timm(path, config.Arch, config.Loss.Train, weights)
     sys.stdout.write(
         f"[Export] {printable(weights)} -> {printable(path)}: {path.stat().st_size / 1e6:.1f} MB\n"
     )

@@ -25,7 +25,7 @@ def load_heat_maps(source: ModelSource) -> HeatMaps:
         raise UserError(
             f"{source.file}: heat maps need a checkpoint of a model that returns classes; found {model_type}"
         )
-    network = load_network(source.config, source.file)
+    network = load_network(source.config.Arch, source.config.Loss.Train, source.file)
     transforms = source.description.PreProcess.transform_ops
     return HeatMaps(network, transforms, source.config.Arch.data_format)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from ppcls.data.bad_images.lists import suggest_skipping
 from ppcls.data.build import build_loader, dali_settings
+from ppcls.data.loaders.batch import Loader
 from ppcls.data.loaders.mixing import MixedLoader
 from ppcls.data.loaders.paddle import PaddleLoader
 from ppcls.data.sampling.order import Order
@@ -22,16 +23,18 @@ def describe(config: Config, runtime: Runtime) -> list[PipelineDescription]:
     Raises:
         UserError: `build_loader` fails, or an image of the first batch can't be read.
     """
+    descriptions = []
     with suggest_skipping(config.used_splits):
-        return [_describe(config, runtime, name, split) for name, split in config.used_splits.items()]
+        for name, split in config.used_splits.items():
+            classes = config.class_count(training=name == "Train")
+            loader = build_loader(split, name, runtime, config.Global, config.Arch, classes)
+            descriptions.append(_describe(loader, split, name, runtime, config.Arch.data_format))
+    return descriptions
 
 
-def _describe(config: Config, runtime: Runtime, name: str, split: Split) -> PipelineDescription:
-    classes = config.class_count(training=name == "Train")
-    loader = build_loader(split, name, runtime, config.Global, config.Arch, classes)
+def _describe(loader: Loader, split: Split, name: str, runtime: Runtime, layout: str) -> PipelineDescription:
     batch = next(iter(loader))  # a bad image raises the loader's error
     device = "the CPU" if runtime.device_id is None else f"GPU {runtime.device_id}"
-    layout = config.Arch.data_format
     shape = list(batch.image.shape)
     dataset = split.dataset
     reader: Any = loader.loader if isinstance(loader, MixedLoader) else loader

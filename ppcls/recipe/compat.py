@@ -5,46 +5,47 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ppcls.arch.distillation_model import NamedModel
-from ppcls.arch.section import Arch
-from ppcls.config.base.component import find_sections
+from ppcls.arch.distillation_model import AnyArch, NamedModel
+from ppcls.config.base.component import RunFacts, find_sections
 from ppcls.config.base.errors import place
 from ppcls.config.base.fields import Section, Spec
 from ppcls.data.transforms.base import check_chain
 from ppcls.registry import ARCHITECTURES
 
 if TYPE_CHECKING:  # only for annotations
+    from ppcls.postprocess.section import Infer
     from ppcls.recipe.schema import Config
+    from ppcls.recipe.settings import Global
 
 
 def config_warnings(config: Config) -> list[str]:
     """Returns a warning for each key in ``config`` that has no effect or whose effect is limited."""
-    lines = [*_ignored_keys(config, ""), *_section_warnings(config), *_overridden_keys(config)]
+    lines = [*_ignored_keys(config, ""), *_section_warnings(config, config.facts)]
+    lines += _overridden_keys(config.Global, config.Arch, config.Infer)
     return [f"warning: {line}" for line in lines]
 
 
-def _section_warnings(config: Config) -> Iterator[str]:
-    """Yields the warnings of the sections, with the path of each key."""
-    facts = config.facts
-    for loc, part, section in find_sections(config):
+def _section_warnings(sections: Section, facts: RunFacts) -> Iterator[str]:
+    """Yields the warnings of all subsections of a section, with the path of each key."""
+    for loc, part, section in find_sections(sections):
         for line in section.warnings(facts, part):
             yield f"{place(None, loc)}.{line}"
 
 
-def _overridden_keys(config: Config) -> Iterator[str]:
+def _overridden_keys(settings: Global, arch: AnyArch, infer: Infer | None) -> Iterator[str]:
     """Yields keys that another key overrides or limits."""
-    if config.Global.to_static is True and not isinstance(config.Arch, Arch):
-        yield f"Global.to_static has no effect; {config.Arch.name} is never compiled"
-    if config.Infer is not None:
-        state = check_chain(config.Infer.transforms)
+    if settings.to_static is True and not arch.single_network:
+        yield f"Global.to_static has no effect; {arch.name} is never compiled"
+    if infer is not None:
+        state = check_chain(infer.transforms)
         shape = [state.channels, *(state.size or ())]
-        stated = list(config.Global.image_shape)
+        stated = list(settings.image_shape)
         if shape != stated:
             yield (
                 f"Global.image_shape ({stated}) has no effect on prediction and export; Infer.transforms "
                 f"produces images of {shape} and takes precedence"
             )
-    if config.Global.re_ranking and config.Global.eval_mode != "retrieval":
+    if settings.re_ranking and settings.eval_mode != "retrieval":
         yield "Global.re_ranking has no effect without Global.eval_mode: retrieval"
 
 

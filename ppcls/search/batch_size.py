@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ppcls.config.base.errors import ConfigError
+from ppcls.config.base.tree import Tree
 from ppcls.errors import UserError
 from ppcls.recipe.load import load_config
 from ppcls.recipe.schema import Config
@@ -33,10 +34,11 @@ def find_batch_size(config: Config, report: Callable[[str], None]) -> str:
     key, size = config.DataLoader.need_train().sampler.batch_setting
     name = f"DataLoader.Train.sampler.{key}"
     total = size * config.Global.update_freq
+    tree = config.model_dump(mode="json")
     sizes = [
         batch
         for batch in range(total, 0, -1)
-        if total % batch == 0 and _is_valid(config, _overrides(name, batch, total))
+        if total % batch == 0 and _is_valid(tree, _overrides(name, batch, total))
     ]
     with tempfile.TemporaryDirectory() as folder:
         file = write_config(config, Path(folder) / "config.yaml")
@@ -97,10 +99,10 @@ def _overrides(name: str, batch: int, total: int) -> list[str]:
     return [f"{name}={batch}", f"Global.update_freq={total // batch}"]
 
 
-def _is_valid(config: Config, overrides: list[str]) -> bool:
+def _is_valid(tree: Tree, overrides: list[str]) -> bool:
     """Returns whether the sampler accepts the batch size. Some samplers accept only multiples of a number."""
     try:
-        load_config(config.model_dump(mode="json"), overrides)
+        load_config(tree, overrides)
     except ConfigError:
         return False
     return True

@@ -60,7 +60,7 @@ def cross_validate(config: Config, folds: int, output_dir: Path, report: Callabl
         best = [record for record in records if record.best] or records
         results.append(best[-1])
         report(f"fold {number} of {folds}: {_describe(best[-1].metrics)}, epoch {best[-1].epoch}")
-    return _write_report(config, results, output_dir)
+    return _write_report(config.Arch.name, results, output_dir)
 
 
 def write_folds(config: Config, folds: int, output_dir: Path) -> list[Path]:
@@ -145,7 +145,7 @@ def _describe(metrics: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
 
 
-def _write_report(config: Config, results: list[EvalRecord], output_dir: Path) -> str:
+def _write_report(model: str, results: list[EvalRecord], output_dir: Path) -> str:
     columns = {"loss": [record.loss for record in results]}
     columns |= {name: [record.metrics[name] for record in results] for name in results[0].metrics}
     mean = {name: float(np.mean(values)) for name, values in columns.items()}
@@ -158,7 +158,7 @@ def _write_report(config: Config, results: list[EvalRecord], output_dir: Path) -
     rows += [["standard deviation", "", *(f"{value:.4f}" for value in deviation.values())]]
     folds = len(results)
     page = render_page(
-        f"{folds}-fold cross-validation of {config.Arch.name}",
+        f"{folds}-fold cross-validation of {model}",
         [
             "The table shows the best evaluation of each fold, on images that were not used for training. "
             f"The runs are in {output_dir}."

@@ -14,7 +14,9 @@ import numpy as np
 import paddle
 from paddle import nn
 
+from ppcls.arch.distillation_model import AnyArch
 from ppcls.arch.embedding import EmbeddingNetwork
+from ppcls.data.section import DataLoader, Split
 from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.numpy_ops import run_on_pixels
 from ppcls.data.transforms.specs import Op, ToCHWImage, plan_chain, split_chain
@@ -48,10 +50,10 @@ from ppcls.deploy.models.paddle_inference import capture_native_output
 from ppcls.deploy.models.source import ONNX, OPENVINO, ModelSource, find_program, need_infer
 from ppcls.deploy.models.trained import build_activation, load_network
 from ppcls.deploy.predictor import InferenceModel
+from ppcls.engine.core.networks import Losses
 from ppcls.engine.evaluation.labels import label_by_names, warn_of_labels
 from ppcls.errors import UserError
 from ppcls.files import new_folder, write_text
-from ppcls.recipe.schema import Config
 from ppcls.runtime.hardware import usable_cores
 from ppcls.runtime.start import Runtime
 from ppcls.weights.manifest import read_record
@@ -153,12 +155,16 @@ def export_model(
         raise UserError(
             f"{source.file}: this model is already exported; expected a checkpoint folder or a config"
         )
-    config = source.config.model_copy(update={"Arch": source.config.Arch.with_data_format("NCHW")})
+    config = source.config
+    arch = config.Arch.with_data_format("NCHW")
+    losses = config.Loss.Train
     temperature = source.description.Output.temperature
-    description = describe_model(config, need_infer(config), source.description.names, temperature)
+    description = describe_model(arch, need_infer(config.Infer), source.description.names, temperature)
     ops = description.chain()
-    calibration = _read_calibration(config, settings)
-    network = load_network(config, source.file)
+    calibration = _read_calibration(
+        config.DataLoader.Train, None if arch.embeds else arch.class_num, settings
+    )
+    network = load_network(arch, losses, source.file)
     if isinstance(network, EmbeddingNetwork):
         description = description.with_width(network.size)
     activation = build_activation(description.Output.activation, temperature)
@@ -168,7 +174,7 @@ def export_model(
     finish = None
     gpu_network = None
     if kind == "paddle" and settings.precision == "float16":  # `check_format` allows this only on a GPU
-        gpu_network = _load_gpu_network(config, source.file, transpose=preprocess is None)
+        gpu_network = _load_gpu_network(arch, losses, source.file, transpose=preprocess is None)
     if gpu_network is not None:
         model = nn.Sequential(gpu_network, activation)
     if preprocess is not None:
@@ -208,7 +214,7 @@ def export_model(
             evaluation = None
             reason = None
             if preprocess != "all":
-                evaluation, reason = _read_evaluation(config, source.file, settings)
+                evaluation, reason = _read_evaluation(config.DataLoader, arch, source.file, settings)
             if evaluation is not None or settings.precision != "float32" or not is_exact:
                 exported = load_exported(file, description.with_record(record), runtime)
                 comparison = _compare(exported, run_trained, description, ops, evaluation)
@@ -243,17 +249,18 @@ def _check_calibration(kind: ExportFormat, settings: PrecisionSettings) -> None:
         )
 
 
-def _load_gpu_network(config: Config, weights: Path, *, transpose: bool) -> GpuNetwork | None:
+def _load_gpu_network(arch: AnyArch, losses: Losses, weights: Path, *, transpose: bool) -> GpuNetwork | None:
     """Returns the network in the form for GPUs; None if it has no such form."""
-    entry = ZOO.get(config.Arch.exported.name)
+    entry = ZOO.get(arch.exported.name)
     if entry is None or entry.fixed_input:  # the user's own architectures may not support NHWC
         return None
-    channels_last = config.model_copy(update={"Arch": config.Arch.with_data_format("NHWC")})
-    network = load_network(channels_last, weights)
+    network = load_network(arch.with_data_format("NHWC"), losses, weights)
     return GpuNetwork(network, transpose=transpose) if has_gpu_form(network) else None
 
 
-def _read_calibration(config: Config, settings: PrecisionSettings) -> ImageSamples | None:
+def _read_calibration(
+    split: Split | None, classes: int | None, settings: PrecisionSettings
+) -> ImageSamples | None:
     """Returns the calibration images for int8, or None for other precisions.
 
     Raises:
@@ -265,7 +272,7 @@ def _read_calibration(config: Config, settings: PrecisionSettings) -> ImageSampl
         samples = read_files(settings.calibration_data)
     else:
         try:
-            samples = read_split(config, config.DataLoader.Train, "Train")
+            samples = read_split(split, "Train", classes)
         except UserError as error:
             raise UserError(
                 f"--precision int8 needs training images for calibration: {error}; pass images with "
@@ -317,14 +324,15 @@ def _convert_to_float16(file: Path) -> None:
 
 
 def _read_evaluation(
-    config: Config, weights: Path, settings: PrecisionSettings
+    data: DataLoader, arch: AnyArch, weights: Path, settings: PrecisionSettings
 ) -> tuple[ImageSamples | None, str | None]:
     """Returns evaluation images, or the reason why there are none."""
     try:
-        config, notes = label_by_names(config, weights)
+        data, notes = label_by_names(data, arch.class_num, weights)
         warn_of_labels(notes)
-        key, split = next(iter(config.DataLoader.evaluated.items()), ("Eval", None))
-        return read_split(config, split, key).spread(settings.evaluation_images), None
+        key, split = next(iter(data.evaluated.items()), ("Eval", None))
+        classes = None if arch.embeds else arch.class_num
+        return read_split(split, key, classes).spread(settings.evaluation_images), None
     except UserError as error:
         return None, str(error)
 

@@ -20,7 +20,6 @@ from ppcls.data.section import Split
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import Op
 from ppcls.errors import UserError
-from ppcls.recipe.schema import Config
 from ppcls.report.console import count_batches
 
 Array = NDArray[Any]
@@ -83,15 +82,20 @@ class ImageSamples:
                 after_batch()
 
 
-def read_split(config: Config, split: Split | None, key: str) -> ImageSamples:
+def read_split(split: Split | None, key: str, classes: int | None) -> ImageSamples:
     """Returns the samples of a split.
+
+    Args:
+        split: Data set; None if the config has none.
+        key: Key of the split in ``DataLoader``.
+        classes: Number of classes; None if labels are identities.
 
     Raises:
         UserError: The split is missing in the config, or its data set cannot be read.
     """
     if split is None:
         raise UserError(f"the config has no DataLoader.{key}")
-    index = split.dataset.read(None if config.Arch.embeds else config.Arch.class_num)
+    index = split.dataset.read(classes)
     readers = [_SampleReader(index.read, position) for position in range(len(index))]
     return ImageSamples(str(index.source), index.labels, readers)
 

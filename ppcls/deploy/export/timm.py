@@ -6,28 +6,32 @@ from pathlib import Path
 
 import safetensors.numpy
 
+from ppcls.arch.distillation_model import AnyArch
 from ppcls.arch.section import Arch
-from ppcls.engine.core.networks import build_network, read_inferred
+from ppcls.engine.core.networks import Losses, build_network, read_inferred
 from ppcls.errors import UserError
 from ppcls.files import atomic_write
-from ppcls.recipe.schema import Config
 from ppcls.weights.files import fill_model
 from ppcls.weights.torch_names import to_timm
 
 
-def write_timm(path: Path, config: Config, weights: Path) -> None:
+def write_timm(path: Path, section: AnyArch, losses: Losses, weights: Path) -> None:
     """Writes the weights of a trained classifier for ``timm.create_model(…, checkpoint_path=…)``.
+
+    Args:
+        section: Section ``Arch`` of the config.
+        losses: Losses of training, whose weights a checkpoint contains too.
 
     Raises:
         UserError: timm has no equivalent network, or the weights cannot be read.
         OSError: The file cannot be written.
     """
-    arch = config.Arch.exported
+    arch = section.exported
     if not isinstance(arch, Arch) or arch.layer_type == "DiverseBranchBlock":
         kind = "embedding models" if not isinstance(arch, Arch) else "DiverseBranchBlock"
         raise UserError(f"{path}: timm has no {kind}; export ONNX instead: ppcls export --format onnx")
     model = build_network(arch)
-    fill_model(model, read_inferred(config.Arch, config.Loss.Train, weights), weights)
+    fill_model(model, read_inferred(section, losses, weights), weights)
     arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
     data = safetensors.numpy.save(to_timm(model, arrays, arch.name), {"format": "pt"})
     with atomic_write(path) as file:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError, model_validator
 from typing_extensions import Self
 
+from ppcls.arch.distillation_model import AnyArch
 from ppcls.config.base.errors import ConfigError, describe_problems
 from ppcls.config.base.fields import (
     MAX_SIDE,
@@ -37,7 +38,6 @@ from ppcls.data.transforms.specs import NormalizeImage, Op, plan_chain, split_ch
 from ppcls.errors import UserError
 from ppcls.postprocess import base
 from ppcls.postprocess.section import Infer
-from ppcls.recipe.schema import Config
 from ppcls.registry import POSTPROCESSES
 from ppcls.weights.manifest import FileName, FileRecord, read_record
 
@@ -355,18 +355,17 @@ class ModelDescription(Section):
 
 
 def describe_model(
-    config: Config, settings: Infer, names: Sequence[str] | None, temperature: float = 1.0
+    arch: AnyArch, settings: Infer, names: Sequence[str] | None, temperature: float = 1.0
 ) -> ModelDescription:
-    """Returns the description of a config's model.
+    """Returns the description of a trained model.
 
     Args:
-        config: Complete config.
+        arch: Section ``Arch`` of the config.
         settings: Section ``Infer`` of the config.
         names: Names of the classes, [class_num]; None if they are unknown.
         temperature: Divisor of the logits of a calibrated model.
     """
-    arch = config.Arch
-    layout = config.Arch.data_format
+    layout = arch.data_format
     chain = [op.spec for op in plan_chain(settings.transforms, "CHW" if layout == "NCHW" else "HWC")]
     ops = [
         spec.model_copy(update={"order": ""}) if isinstance(spec, NormalizeImage) else spec for spec in chain

@@ -198,7 +198,7 @@ def source_of_config(config: Config) -> ModelSource:
             invalid.
     """
     weights = find_weights(config.Global)
-    settings = need_infer(config)
+    settings = need_infer(config.Infer)
     run = Path(config.Global.output_dir)
     return _trained_source(config, weights, settings.PostProcess.class_id_map_file, [weights, run])
 
@@ -236,15 +236,15 @@ def find_weights(settings: CheckpointSettings) -> Path:
     return best
 
 
-def need_infer(config: Config) -> Infer:
+def need_infer(infer: Infer | None) -> Infer:
     """Returns the section ``Infer``.
 
     Raises:
         UserError: The config has no section ``Infer``.
     """
-    if config.Infer is None:
+    if infer is None:
         raise UserError("the config has no section Infer; add it with the transforms that prepare images")
-    return config.Infer
+    return infer
 
 
 def _checkpoint_source(folder: Path, overrides: Overrides, trust: bool) -> ModelSource:
@@ -263,7 +263,7 @@ def _checkpoint_source(folder: Path, overrides: Overrides, trust: bool) -> Model
     stored_names = node_at(source.tree, _NAMES_KEY)
     source.apply(read_overrides(overrides))
     config = source.load()
-    names_file = need_infer(config).PostProcess.class_id_map_file
+    names_file = need_infer(config.Infer).PostProcess.class_id_map_file
     overridden = names_file if names_file != stored_names else None
     folders = [place for place in _folders_of_names(real, trust) if find_listed(place) is not None]
     model = _trained_source(config, real, overridden if folders else names_file, folders)
@@ -322,9 +322,9 @@ def _trained_source(
         file = next((path for folder in folders if (path := find_listed(folder))), None)
     embeds = config.Arch.embeds
     names = read_class_names(file, config.Arch.class_num) if file is not None and not embeds else None
-    settings = need_infer(config)
+    settings = need_infer(config.Infer)
     split = next(iter(config.DataLoader.evaluated.values()), None)
-    description = describe_model(config, settings, names, read_temperature(weights))
+    description = describe_model(config.Arch, settings, names, read_temperature(weights))
     dali = split.loader.dali if split is not None else Dali()
     return ModelSource(weights, description, config.Global, settings, dali, config)
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
+from ppcls.arch.distillation_model import AnyArch
 from ppcls.arch.embedding import EmbeddingNetwork
 from ppcls.arch.fuse import fuse
 from ppcls.arch.kernels.errors import KernelsUnavailableError
@@ -20,7 +21,7 @@ from ppcls.arch.layers.reparameterize import reparameterize
 from ppcls.deploy.models.description import Activation, ModelDescription
 from ppcls.deploy.models.pinned_memory import PinnedBuffer
 from ppcls.engine.core.compiled import measured
-from ppcls.engine.core.networks import build_network, read_inferred
+from ppcls.engine.core.networks import Losses, build_network, read_inferred
 from ppcls.engine.core.precision import build_precision
 from ppcls.engine.cuda_graph.graph import STREAM_LOCK, GraphCapture
 from ppcls.engine.cuda_graph.graphed_forward import GraphedForward
@@ -48,21 +49,22 @@ _ACTIVATIONS: dict[Activation, type[nn.Layer]] = {
 }
 
 
-def load_network(config: Config, weights: Path) -> nn.Layer:
+def load_network(arch: AnyArch, losses: Losses, weights: Path) -> nn.Layer:
     """Returns the trained network for inference.
 
     Parallel branches that are equivalent to one convolution are merged. The head of an embedding model is
     removed, because it only classifies the training classes.
 
     Args:
-        config: Complete config.
+        arch: Section ``Arch`` of the config.
+        losses: Losses of training, whose weights a checkpoint contains too.
         weights: Weights in any form that `ppcls.weights.files.read_weights` accepts.
 
     Raises:
         UserError: The weights cannot be read, or are those of another model.
     """
-    model = build_network(config.Arch)
-    arrays = read_inferred(config.Arch, config.Loss.Train, weights)
+    model = build_network(arch)
+    arrays = read_inferred(arch, losses, weights)
     if wrong := non_finite_names(arrays):
         more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         text = f"warning: {weights}: NaN or infinite weights in {wrong[0]}{more}; predictions may be wrong"
@@ -119,7 +121,7 @@ class TrainedModel:
     ) -> None:
         self._precision = build_precision(config.AMP, runtime.device)
         self.engine = f"Paddle {paddle.__version__} ({runtime.device.upper()}, {self._precision.name})"
-        self._model = load_network(config, weights)
+        self._model = load_network(config.Arch, config.Loss.Train, weights)
         self._precision.prepare(self._model, None)
         self._model.eval()
         self._activation = build_activation(description.Output.activation, description.Output.temperature)

@@ -4,53 +4,51 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ppcls.data.index.class_names import check_known_folders, join_first, read_class_names
+from ppcls.data.section import DataLoader
 from ppcls.weights.class_names import find_label_list
 
-if TYPE_CHECKING:
-    from ppcls.recipe.schema import Config
 
-
-def label_by_names(config: Config, weights: Path) -> tuple[Config, list[str]]:
+def label_by_names(data: DataLoader, class_num: int, weights: Path) -> tuple[DataLoader, list[str]]:
     """Labels the class folders of ``DataLoader.Eval`` by the names that are stored with trained weights.
 
     Args:
-        config: Config of the evaluation.
+        data: Data sets of the evaluation.
+        class_num: Number of classes of the model.
         weights: Checkpoint folder, or file of weights.
 
     Returns:
-        The config with ``class_names`` of the evaluation data; and notes about classes without a folder, and
-        about labels that follow the positions of the folders because the names are unknown.
+        The data sets with ``class_names`` of the evaluation data; and notes about classes without a folder,
+        and about labels that follow the positions of the folders because the names are unknown.
 
     Raises:
         UserError: A folder has none of the names, or the file of the names is invalid.
     """
-    split = config.DataLoader.evaluated.get("Eval")
+    split = data.evaluated.get("Eval")
     if split is None or split.dataset.class_root is None:
-        return config, []  # labels of lists and containers are numbers; retrieval compares its own labels
+        return data, []  # labels of lists and containers are numbers; retrieval compares its own labels
     folders = split.dataset.model_copy(update={"class_names": None}).folder_classes
     if not folders:
-        return config, []  # reported when the images are listed
+        return data, []  # reported when the images are listed
     root = split.dataset.place
     listing = find_label_list(weights)
     if listing is None:
         if split.dataset.folder_classes != folders:  # by the names of the training folder
-            return config, []
+            return data, []
         note = f"{weights} has no class names (label_list.txt), so labels follow the sorted folders"
-        return config, [f"{root}: {note}"]
-    names = read_class_names(listing, config.Arch.class_num)
+        return data, [f"{root}: {note}"]
+    names = read_class_names(listing, class_num)
     if len(names) == len(folders) and not set(names) & set(folders):
         # The names may be of another kind, such as 'tench' for the folder n01440764.
         pairs = join_first([f"{folder} is {name!r}" for name, folder in zip(names, folders, strict=True)])
         note = f"no folder has the name of a class in {listing}, so labels follow the sorted folders"
-        return _with_names(config, folders), [f"{root}: {note}: {pairs}"]
+        return _with_names(data, folders), [f"{root}: {note}: {pairs}"]
     check_known_folders(Path(root), folders, names)
     known = set(folders)
     missing = [name for name in names if name not in known]
     notes = [f"{root}: no folder for the classes {join_first(missing)}"] if missing else []
-    return _with_names(config, names), notes
+    return _with_names(data, names), notes
 
 
 def warn_of_labels(notes: list[str]) -> None:
@@ -59,9 +57,8 @@ def warn_of_labels(notes: list[str]) -> None:
         sys.stderr.write(f"warning: {note}\n")
 
 
-def _with_names(config: Config, names: tuple[str, ...]) -> Config:
-    split = config.DataLoader.evaluated["Eval"]
+def _with_names(data: DataLoader, names: tuple[str, ...]) -> DataLoader:
+    split = data.evaluated["Eval"]
     dataset = split.dataset.model_copy(update={"class_names": names})
     named = split.model_copy(update={"dataset": dataset})
-    loaders = config.DataLoader.model_copy(update={"Eval": named})
-    return config.model_copy(update={"DataLoader": loaders})
+    return data.model_copy(update={"Eval": named})

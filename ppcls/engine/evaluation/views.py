@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.data.section import Split
+from ppcls.data.section import DataLoader, Split
 from ppcls.data.views import ImageViews, ViewKind, transforms_for_views
 from ppcls.errors import UserError
-
-if TYPE_CHECKING:
-    from ppcls.recipe.schema import Config
 
 _SMALLEST = 1e-30  # probability
 
@@ -43,28 +38,22 @@ class AveragedLogits(nn.Layer):  # type: ignore[misc]
         return logits - (1.0 - mean).clip(_SMALLEST).log() if self._several_labels else logits
 
 
-def config_for_views(config: Config, kind: ViewKind) -> Config:
-    """Returns a config whose ``DataLoader.Eval`` has the transforms that the views need.
+def data_for_views(data: DataLoader, kind: ViewKind, *, embeds: bool) -> DataLoader:
+    """Returns data sets whose ``Eval`` has the transforms that the views need.
 
     Args:
+        embeds: Whether the model returns embeddings.
         kind: Kind of test-time augmentation.
 
     Raises:
         UserError: The model returns embeddings, or the views do not support the transforms of the config.
     """
-    split = config.DataLoader.evaluated.get("Eval")
-    if config.Arch.embeds or not isinstance(split, Split):
+    split = data.evaluated.get("Eval")
+    if embeds or not isinstance(split, Split):
         raise UserError(
             "--tta needs a classifier and DataLoader.Eval with one data set; embeddings can't be averaged; "
             "remove --tta"
         )
     ops = transforms_for_views(kind, split.dataset.transform_ops)
     dataset = split.dataset.model_copy(update={"transform_ops": ops})
-    loader = config.DataLoader.model_copy(update={"Eval": split.model_copy(update={"dataset": dataset})})
-    return config.model_copy(update={"DataLoader": loader})
-
-
-def average_views(model: nn.Layer, config: Config, kind: ViewKind, several_labels: bool) -> AveragedLogits:
-    """Returns a model that averages the outputs of ``model`` over the views of each image."""
-    _, height, width = config.Global.image_shape
-    return AveragedLogits(model, ImageViews(kind, (height, width), config.Arch.data_format), several_labels)
+    return data.model_copy(update={"Eval": split.model_copy(update={"dataset": dataset})})

@@ -155,7 +155,7 @@ def test_inference_yml_of_an_early_transpose_describes_the_executed_order(
     tree["Infer"]["transforms"][4]["NormalizeImage"]["order"] = "chw"
     config = validate(tree, "test")
     assert config.Infer is not None
-    content = yaml.safe_load(describe_model(config, config.Infer, None).as_yaml())
+    content = yaml.safe_load(describe_model(config.Arch, config.Infer, None).as_yaml())
     chain = TypeAdapter(FixedChain).validate_python(content["PreProcess"]["transform_ops"])
     assert check_chain(chain).layout == ("CHW" if layout == "NCHW" else "HWC")
     assert [position for position, spec in enumerate(chain) if isinstance(spec, ToCHWImage)] == (
@@ -225,7 +225,7 @@ def config(weights: Path) -> Config:
 @given(names=st.lists(NAMES, min_size=3, max_size=3, unique=True))
 def test_exported_class_names_are_read_as_written(tmp_path: Path, config: Config, names: list[str]) -> None:
     assert config.Infer is not None
-    text = describe_model(config, config.Infer, names).as_yaml()
+    text = describe_model(config.Arch, config.Infer, names).as_yaml()
     (tmp_path / "inference.yml").write_text(text, encoding="utf-8")
     assert read_description(tmp_path).names == tuple(names)
     # PaddleClas and other programs read the file with PyYAML.
@@ -238,7 +238,7 @@ def test_exported_class_names_may_be_many(tmp_path: Path, weights: Path) -> None
     config = validate(tree, "test")
     assert config.Infer is not None
     names = [f"{number}: " + "a long name, " * 4 for number in range(21_841)]
-    (tmp_path / "inference.yml").write_text(describe_model(config, config.Infer, names).as_yaml())
+    (tmp_path / "inference.yml").write_text(describe_model(config.Arch, config.Infer, names).as_yaml())
     assert read_description(tmp_path).names == tuple(names)
 
 
@@ -368,7 +368,7 @@ def test_input_of_the_exported_model_follows_the_transforms_of_prediction(weight
     tree["Global"]["image_shape"] = [3, 64, 64]
     config = validate(tree, "test")
     assert config.Infer is not None
-    assert describe_model(config, config.Infer, None).Input.shape == (-1, 3, 32, 32)
+    assert describe_model(config.Arch, config.Infer, None).Input.shape == (-1, 3, 32, 32)
     (warning,) = [line for line in config_warnings(config) if "image_shape" in line]
     assert "Infer.transforms produces images of [3, 32, 32]" in warning
     tree["Global"]["image_shape"] = [3, 32, 32]

@@ -26,7 +26,7 @@ def load(folder: Path, runtime: Runtime, *overrides: str) -> TrainedModel:
     if not weights.exists():
         write_weights(weights)
     config = load_config(write_config(folder / "config.yaml", config_tree(weights, None)), overrides)
-    return TrainedModel(config, describe_model(config, need_infer(config), None), weights, runtime)
+    return TrainedModel(config, describe_model(config.Arch, need_infer(config.Infer), None), weights, runtime)
 
 
 def test_trained_model_that_cannot_be_captured_runs_operator_by_operator(

@@ -118,8 +118,8 @@ def test_unknown_names_are_announced(run: Path, tmp_path: Path) -> None:
     other = other_folder(run, tmp_path / "other", *CLASSES)
     settings = {"DataLoader.Eval.dataset.image_root": str(other), "DataLoader.Train": None}
     config = load_config(run / "best_model" / "config.yaml", settings)
-    named, notes = label_by_names(config, weights)
-    assert named is config
+    named, notes = label_by_names(config.DataLoader, config.Arch.class_num, weights)
+    assert named is config.DataLoader
     assert notes == [
         f"{other}: {weights} has no class names (label_list.txt), so labels follow the sorted folders"
     ]
@@ -130,8 +130,8 @@ def test_names_of_another_kind_are_matched_by_position_and_announced(run: Path, 
         paint(tmp_path / "other" / folder, 10)
     settings = {"DataLoader.Eval.dataset.image_root": str(tmp_path / "other")}
     config = load_config(run / "best_model" / "config.yaml", settings)
-    named, notes = label_by_names(config, run / "best_model")
-    assert named.DataLoader.evaluated["Eval"].dataset.class_names == ("n1", "n2", "n3")
+    named, notes = label_by_names(config.DataLoader, config.Arch.class_num, run / "best_model")
+    assert named.evaluated["Eval"].dataset.class_names == ("n1", "n2", "n3")
     assert len(notes) == 1
     assert notes[0].endswith("so labels follow the sorted folders: n1 is 'ant', n2 is 'bee', n3 is 'cat'")
 
