@@ -10,6 +10,7 @@ from pydantic import Field, GetCoreSchemaHandler, ValidationError, model_validat
 from pydantic_core import CoreSchema, InitErrorDetails, core_schema
 from typing_extensions import Self
 
+from ppcls.arch.base import ModelSection
 from ppcls.arch.heads import MarginHead
 from ppcls.arch.rec_model import RecModel
 from ppcls.arch.section import Arch, MemberArch
@@ -147,7 +148,7 @@ class NamedModel:
         )
 
 
-class DistillationModel(Section):
+class DistillationModel(ModelSection):
     """Several models for distillation. One of them, the student, is evaluated and exported.
 
     Checkpoints do not contain the frozen models (teachers). A resumed run reads their weights again.
@@ -260,16 +261,6 @@ class DistillationModel(Section):
     def exported(self) -> Arch:
         """The student, or its backbone if it is an embedding model."""
         return self.inferred.exported
-
-    @property
-    def single_network(self) -> bool:
-        """False: a step runs several networks, which can't be compiled or captured together."""
-        return False
-
-    @property
-    def chooses_weights(self) -> bool:
-        """False: only a classifier can have ``pretrained: auto``."""
-        return False
 
     @property
     def start_weights(self) -> str | None:

@@ -9,9 +9,10 @@ from pydantic import field_validator, model_validator
 from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
+from ppcls.arch.base import ModelSection
 from ppcls.arch.heads import MarginHead, NeckOrHead
 from ppcls.arch.section import Arch, MemberArch
-from ppcls.config.base.component import ModelFacts, RunFacts
+from ppcls.config.base.component import RunFacts
 from ppcls.config.base.fields import Section, Tagged, error_at, problem
 from ppcls.errors import UserError
 from ppcls.outputs import BACKBONE, LOGITS
@@ -33,7 +34,7 @@ class StopLayer(Section):
     numbers, for example for hash codes."""
 
 
-class RecModel(Section):
+class RecModel(ModelSection):
     """A model that computes embeddings: a backbone, an optional neck, and an optional head for training."""
 
     ignored: ClassVar[Mapping[str, str]] = {"is_rec": "Arch.name: RecModel implies it"}
@@ -127,11 +128,6 @@ class RecModel(Section):
         return self.Head is not None
 
     @property
-    def model_facts(self) -> dict[str, ModelFacts]:
-        """Empty, because there is only one model; see `DistillationModel.model_facts`."""
-        return {}
-
-    @property
     def data_format(self) -> Literal["NCHW", "NHWC"]:
         """Order of the axes of images in the backbone."""
         return self.Backbone.data_format
@@ -150,26 +146,6 @@ class RecModel(Section):
     def exported(self) -> Arch:
         """The architecture that is exported, which is the backbone."""
         return self.Backbone
-
-    @property
-    def single_network(self) -> bool:
-        """False: compiled and captured steps do not support outputs that are several tensors by name."""
-        return False
-
-    @property
-    def peers(self) -> tuple[str, ...]:
-        """Empty, because there is only one model; see `DistillationModel.peers`."""
-        return ()
-
-    @property
-    def chooses_weights(self) -> bool:
-        """False: only a classifier can have ``pretrained: auto``."""
-        return False
-
-    @property
-    def start_weights(self) -> None:
-        """None: the config can only set weights of the backbone."""
-        return None
 
     @property
     def backbone_weights(self) -> str | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 from typing_extensions import Self
 
-from ppcls.config.base.component import ModelFacts
+from ppcls.arch.base import ModelSection
 from ppcls.config.base.fields import (
     ClassCountOrAuto,
     Count,
@@ -93,7 +93,7 @@ class MLDecoder(Section):
         return self
 
 
-class Arch(Section):
+class Arch(ModelSection):
     """The architecture of the model, its options and its initial weights."""
 
     key_hints: ClassVar[Mapping[str, str]] = {
@@ -184,31 +184,6 @@ class Arch(Section):
     """Accepted for compatibility with PaddleClas; only False is supported."""
 
     @property
-    def margins(self) -> dict[str, Any]:
-        """Empty, because a classifier has no margin head; see `RecModel.margins`."""
-        return {}
-
-    @property
-    def embeds(self) -> bool:
-        """False: the model returns the logits of classes, not embeddings."""
-        return False
-
-    @property
-    def embedding_size(self) -> None:
-        """None: the model has no embeddings; see `RecModel.embedding_size`."""
-        return None
-
-    @property
-    def has_classes(self) -> bool:
-        """True: the model returns the logits of classes."""
-        return True
-
-    @property
-    def model_facts(self) -> dict[str, ModelFacts]:
-        """Empty, because there is only one model; see `DistillationModel.model_facts`."""
-        return {}
-
-    @property
     def exported(self) -> Arch:
         """The model that is evaluated, saved and exported, which is this model."""
         return self
@@ -219,11 +194,6 @@ class Arch(Section):
         return True
 
     @property
-    def peers(self) -> tuple[str, ...]:
-        """Empty, because there is only one model; see `DistillationModel.peers`."""
-        return ()
-
-    @property
     def chooses_weights(self) -> bool:
         """Whether the run decides if it starts from published weights (``pretrained: auto``)."""
         return self.pretrained == AUTO
@@ -232,15 +202,6 @@ class Arch(Section):
     def start_weights(self) -> str | None:
         """The file, folder or name of the weights of the whole model; None for random weights."""
         return self.weights
-
-    @property
-    def backbone_weights(self) -> None:
-        """None: a classifier has no separate weights of the backbone; see `RecModel.backbone_weights`."""
-        return None
-
-    def describe(self) -> str:
-        """Returns an empty string: the name of the architecture describes the model."""
-        return ""
 
     def build(self, load_backbone: LoadBackbone | None = None) -> nn.Layer:  # noqa: ARG002 - see RecModel
         """Returns the model, with random weights."""

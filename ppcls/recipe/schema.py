@@ -110,7 +110,7 @@ class Config(Section):
             embedding_size=arch.embedding_size,
             trained_outputs=self.Loss.trained_outputs,
             models=arch.model_facts,
-            student=arch.student if isinstance(arch, DistillationModel) else "",
+            student=arch.student,
             labels={place: split.dataset.labels for place, split in splits.items()},
             datasets={place: split.dataset.kind for place, split in splits.items()},
             label_shares=frozenset(

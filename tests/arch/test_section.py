@@ -90,3 +90,13 @@ def test_pretrained_branches_use_their_own_weights_file() -> None:
     assert plain.endswith("/ResNet18_pretrained.pdparams")
     branched = "Arch={name: ResNet18, class_num: 10, pretrained: True, layer_type: DiverseBranchBlock}"
     assert read(branched).Arch.weights == plain.replace("ResNet18", "ResNet18_dbb")
+
+
+def test_googlenet_is_only_a_single_classifier_without_options() -> None:
+    text = "GoogLeNet is only supported as Arch.name; choose another architecture"
+    backbone = "Arch={name: RecModel, Backbone: {name: GoogLeNet}}"
+    assert problems(backbone) == [f"Arch.Backbone.name: {text}"]
+    models = "Arch={name: DistillationModel, models: [Student: {name: ResNet18}, Peer: {name: GoogLeNet}]}"
+    assert problems(models) == [f"Arch.models[1].Peer.name: {text}"]
+    (problem,) = problems("Arch={name: GoogLeNet, class_num: 10, ml_decoder: {}}")
+    assert problem.startswith("Arch.ml_decoder: GoogLeNet")

@@ -18,7 +18,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ppcls.arch.section import Arch
 from ppcls.bench.measure.processes import MeasuringProcess, worker_command
 from ppcls.bench.measure.runner import MeasurementFailed, Sample
 from ppcls.bench.train.tasks import CHECKED_UPDATES, TrainTask
@@ -188,7 +187,7 @@ def _tuned_card(config: Config) -> Card | None:
     launch = read_launch()
     if not settings.autotune or settings.deterministic or settings.device == "cpu":
         return None
-    if not isinstance(config.Arch, Arch) or config.DataLoader.Train is None:
+    if not config.Arch.single_network or config.DataLoader.Train is None:
         return None
     if not list(_open_settings(config)):
         return None

@@ -11,7 +11,6 @@ import paddle
 
 from ppcls.arch.build import build_model
 from ppcls.arch.cost import measure as measure_cost
-from ppcls.arch.distillation_model import DistillationModel
 from ppcls.bench.measure.usage import UsageMeter
 from ppcls.bench.train.tasks import TrainTask
 from ppcls.bench.train.variants import Inspection
@@ -60,7 +59,7 @@ def inspect(config: Config, runtime: Runtime) -> dict[str, Any]:
         model=arch.name,
         size="x".join(map(str, check_chain(split.dataset.transform_ops).size or ())),
         rgb_parameters=rgb.parameters,
-        multiply_adds=None if isinstance(config.Arch, DistillationModel) else cost.flops,
+        multiply_adds=None if config.Arch.student else cost.flops,
         **gpu,
     )
     return asdict(inspection)

@@ -7,7 +7,6 @@ from pathlib import Path
 import safetensors.numpy
 
 from ppcls.arch.distillation_model import AnyArch
-from ppcls.arch.section import Arch
 from ppcls.engine.core.networks import Losses, build_network, read_inferred
 from ppcls.errors import UserError
 from ppcls.files import atomic_write
@@ -27,8 +26,8 @@ def write_timm(path: Path, section: AnyArch, losses: Losses, weights: Path) -> N
         OSError: The file cannot be written.
     """
     arch = section.exported
-    if not isinstance(arch, Arch) or arch.layer_type == "DiverseBranchBlock":
-        kind = "embedding models" if not isinstance(arch, Arch) else "DiverseBranchBlock"
+    if section.embeds or arch.layer_type == "DiverseBranchBlock":
+        kind = "embedding models" if section.embeds else "DiverseBranchBlock"
         raise UserError(f"{path}: timm has no {kind}; export ONNX instead: ppcls export --format onnx")
     model = build_network(arch)
     fill_model(model, read_inferred(section, losses, weights), weights)
