@@ -1,8 +1,8 @@
 """The base class of the section ``Arch``, which answers what other folders ask about a model of any kind.
 
 There are three kinds: a classifier (`Arch`), an embedding model (`RecModel`) and several models for
-distillation (`DistillationModel`). Other code uses the properties here instead of the type of the section. The
-answers of several models are those of the student, unless the property says otherwise.
+distillation (`DistillationModel`). Other code uses the properties here instead of the type of the section.
+The answers of several models are those of the student, unless the property says otherwise.
 """
 
 from __future__ import annotations

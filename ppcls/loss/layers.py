@@ -36,6 +36,7 @@ class CenterDistance(nn.Layer):  # type: ignore[misc]
 
     def zeros(self, rows: int) -> Tensor:
         """Returns zeros, [rows] float32, that are computed from the centers, with a gradient of 0."""
+        # The forward pass must use the centers, because ranks exchange only gradients of parameters it uses.
         return (self.centers.sum() * 0.0).expand([rows])
 
     def forward(self, features: Tensor, label: Tensor) -> Tensor:

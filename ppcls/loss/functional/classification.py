@@ -47,6 +47,7 @@ def cross_entropy(
             z = z + offsets
         z = z - z.detach().max(axis=-1, keepdim=True)
         if weights is not None:
+            # The weighted target does not sum to 1, so log(sum(exp(z))) has its sum as factor.
             target = _smoothed(_many_hot(label, z.shape[-1]), smoothing) * weights
             spread = z.exp().sum(axis=-1).log()
             return (target.sum(axis=-1) * spread - (target * z).sum(axis=-1)).mean()

@@ -111,6 +111,7 @@ def weighted_soft_labels(logits: Tensor, other: Tensor, label: Tensor, temperatu
         other = other.detach().astype("float32")
         is_label = _one_hot(label, student.shape[-1])
         costs = [-(is_label * _log_softmax(output)).sum(axis=-1) for output in (student.detach(), other)]
+        # The cost of a teacher that is certain of the label may be 0.
         weight = 1.0 - (-costs[0] / (costs[1] + 1e-7)).exp()
         target = _log_softmax(other / temperature).exp()
         cost = -(target * _log_softmax(student / temperature)).sum(axis=-1)

@@ -23,8 +23,10 @@ def supervised_contrast(features: Tensor, label: Tensor, temperature: float) -> 
         others = 1.0 - paddle.eye(z.shape[0])
         logits = z @ z.t() / temperature
         logits = logits - logits.detach().max(axis=1, keepdim=True)
+        # The sum is 0 for a batch of one row, whose logarithm would be infinite.
         log_p = logits - (logits.exp() * others).sum(axis=1, keepdim=True).clip(min=1e-30).log()
         same = (label.unsqueeze(1) == label.unsqueeze(0)).astype("float32") * others
+        # Rows without another row of their identity have no cost and are not counted.
         count = same.sum(axis=1)
         cost = -(same * log_p).sum(axis=1) / count.clip(min=1.0)
         return cost.sum() / (count > 0).astype("float32").sum().clip(min=1.0)
@@ -51,6 +53,8 @@ def pairwise_cosines(features: Tensor, label: Tensor, margin: float, gamma: floa
         same = (label.unsqueeze(1) == label.unsqueeze(0)).astype("float32")
         positive = same - paddle.eye(z.shape[0])
         negative = 1.0 - same
+        # Pairs of the other kind get a cosine of 0 and this offset, so that their exponential is 0. Minus
+        # infinity would become NaN for the other pairs, where it is multiplied by 0.
         far = -1e8
         near = paddle.logsumexp(-gamma * cosine * positive + far * (1.0 - positive), axis=1)
         other = paddle.logsumexp(gamma * (cosine + margin) * negative + far * (1.0 - negative), axis=1)
@@ -77,6 +81,7 @@ def hard_triplets(features: Tensor, label: Tensor, margin: float, normalize: boo
         z = features.astype("float32")
         z = F.normalize(z, axis=1) if normalize else z
         squares = z.square().sum(axis=1, keepdim=True)
+        # The gradient of a square root is infinite at 0, the distance between a row and itself.
         distance = (squares + squares.t() - 2.0 * (z @ z.t())).clip(min=1e-12).sqrt()
         same = label.unsqueeze(1) == label.unsqueeze(0)
         far = paddle.full_like(distance, 1e30)

@@ -30,6 +30,7 @@ def cauchy_hashing(features: Tensor, label: Tensor, gamma: float, quantization: 
         z = features.astype("float32")
         same = _same_identity(label)
         share = same.mean()  # at least 1 / B
+        # Both kinds of pairs get the same total weight. If all rows have one identity, all weights are 1.
         weight = same / share + (1.0 - same) / (1.0 - share).clip(min=1e-6)
         weight = paddle.where(share < 1.0, weight, paddle.ones_like(weight))
         distance = _hamming(z, z)
@@ -40,8 +41,10 @@ def cauchy_hashing(features: Tensor, label: Tensor, gamma: float, quantization: 
 
 def _hamming(one: Tensor, other: Tensor) -> Tensor:
     """Returns relaxed Hamming distances, [B, K], all > 0, between codes [B, D] and codes [K, D]."""
+    # Products of lengths near 0 are clipped, because embeddings may be 0 after ReLU.
     lengths = one.norm(axis=1).unsqueeze(1) * other.norm(axis=1).unsqueeze(0)
     cosine = one @ other.t() / lengths.clip(min=1e-4)
+    # The distance between a code and itself must not be 0, because its logarithm is taken.
     return (1.0 - cosine.clip(max=0.99)) * (one.shape[1] / 2)
 
 
