@@ -10,10 +10,9 @@ from pydantic import Field, GetCoreSchemaHandler, ValidationError, model_validat
 from pydantic_core import CoreSchema, InitErrorDetails, core_schema
 from typing_extensions import Self
 
-from ppcls.arch.base import ModelSection
 from ppcls.arch.heads import MarginHead
 from ppcls.arch.rec_model import RecModel
-from ppcls.arch.section import Arch, MemberArch
+from ppcls.arch.section import Arch, MemberArch, ModelSection
 from ppcls.config.base.component import ModelFacts, RunFacts
 from ppcls.config.base.fields import ClassCountOrAuto, Count, Section, error_at, expected, problem
 from ppcls.config.base.tree import STUDENT, mapping_at

@@ -9,9 +9,8 @@ from pydantic import field_validator, model_validator
 from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
-from ppcls.arch.base import ModelSection
 from ppcls.arch.heads import MarginHead, NeckOrHead
-from ppcls.arch.section import Arch, MemberArch
+from ppcls.arch.section import Arch, MemberArch, ModelSection
 from ppcls.config.base.component import RunFacts
 from ppcls.config.base.fields import Section, Tagged, error_at, problem
 from ppcls.errors import UserError

@@ -1,4 +1,4 @@
-"""The section ``Arch``: the architecture of the model and its options."""
+"""The section ``Arch``: its base class for models of any kind, and the section of a single classifier."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 from typing_extensions import Self
 
-from ppcls.arch.base import ModelSection
+from ppcls.config.base.component import ModelFacts
 from ppcls.config.base.fields import (
     ClassCountOrAuto,
     Count,
@@ -25,6 +25,8 @@ from ppcls.zoo import ZOO, architecture, families_with
 
 if TYPE_CHECKING:
     from paddle import nn
+
+    from ppcls.arch.heads import MarginHead
 
     LoadBackbone: TypeAlias = Callable[[nn.Layer, str], None]
 
@@ -91,6 +93,75 @@ class MLDecoder(Section):
             text = f"expected a multiple of num_heads ({self.num_heads}), got {self.embed_dim}"
             raise error_at(text, "embed_dim")
         return self
+
+
+class ModelSection(Section):
+    """Base class of the section ``Arch``, which answers what other folders ask about a model of any kind.
+
+    Other code uses these properties instead of the type of the section: a classifier (`Arch`), an embedding
+    model (`RecModel`) or several models for distillation (`DistillationModel`). The defaults are those of one
+    network. The answers of several models are those of the student, unless the property says otherwise.
+    """
+
+    @property
+    def embeds(self) -> bool:
+        """Whether the model returns embeddings."""
+        return False
+
+    @property
+    def embedding_size(self) -> int | None:
+        """Length of an embedding; None if the backbone determines it, or for a classifier."""
+        return None
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether the model returns the logits of classes in training."""
+        return True
+
+    @property
+    def single_network(self) -> bool:
+        """Whether the model is one network that returns logits, whose steps can be compiled and captured."""
+        # Compiled and captured steps support neither several networks nor several tensors as outputs.
+        return False
+
+    @property
+    def chooses_weights(self) -> bool:
+        """Whether the run decides if it starts from published weights (``pretrained: auto``)."""
+        return False
+
+    @property
+    def start_weights(self) -> str | None:
+        """The file, folder or name of the weights of the whole model; None for random weights."""
+        return None
+
+    @property
+    def backbone_weights(self) -> str | None:
+        """The file, folder or name of the weights of only the backbone; None for random weights."""
+        return None
+
+    @property
+    def student(self) -> str:
+        """Name of the model that is evaluated, saved and exported; "" if there is only one model."""
+        return ""
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """Names of the models that are trained together with the student."""
+        return ()
+
+    @property
+    def margins(self) -> Mapping[str, MarginHead]:
+        """Margin heads of all models, keyed by the name of the model output that contains their cosines."""
+        return {}
+
+    @property
+    def model_facts(self) -> Mapping[str, ModelFacts]:
+        """What losses and metrics may know about several models, by name; empty for a single model."""
+        return {}
+
+    def describe(self) -> str:
+        """Returns the parts of the model as text for the log; "" if its name says all."""
+        return ""
 
 
 class Arch(ModelSection):
