@@ -13,7 +13,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -48,6 +48,30 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def ignore_group_signals(end: Callable[[], None]) -> None:
+    """Makes a child process ignore signals that are sent to a whole group of processes.
+
+    The shell's ``timeout``, systemd, Slurm and a terminal that closes send their signals to all processes of
+    a run. The parent saves and then ends its children. If a child ended by itself, the parent would fail
+    before it has saved. Must be called in the main thread of the child.
+
+    Args:
+        end: Function that ends the process. It is called in another thread when the parent sends SIGTERM.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+    # A handler would not know the sender. The mask also replaces the handler that Paddle installs in C++.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    parent = os.getppid()
+
+    def wait() -> None:
+        while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
+            pass
+        end()
+
+    threading.Thread(target=wait, name="signals", daemon=True).start()
+
+
 def describe_ignored() -> str:
     """Returns a line for the log if the shell made this process ignore Ctrl-C, else an empty string."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
@@ -60,7 +84,7 @@ class SignalRequests:
     """Records the requests of signals to save or stop.
 
     Attributes:
-        stop: Number of the first SIGTERM or SIGINT; 0 if there was none.
+        stop: Number of the first SIGTERM, SIGINT or SIGHUP; 0 if there was none.
 
     Args:
         grace: Seconds after the first signal in which further signals are ignored as repetitions. Slurm sends
@@ -158,7 +182,7 @@ class _SignalHandlers:
 
 @contextmanager
 def handle_signals(world_size: int = 1, embedded: bool = False) -> Iterator[SignalRequests]:
-    """Returns a context that records SIGTERM, SIGINT and SIGUSR1.
+    """Returns a context that records SIGTERM, SIGINT, SIGHUP and SIGUSR1.
 
     Signals that already have a handler keep it. Outside the main thread, all signals keep their handlers.
     After `SignalExit`, the new handlers stay installed until the process ends, because the launcher repeats
@@ -173,7 +197,7 @@ def handle_signals(world_size: int = 1, embedded: bool = False) -> Iterator[Sign
     """
     grace = 1.0 + 0.6 * min(world_size, 16) if world_size > 1 else 1.0
     requests = SignalRequests(grace, embedded)
-    candidates = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    candidates = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
     numbers = [number for number in candidates if signal.getsignal(number) in _DEFAULT_HANDLERS]
     if not numbers or threading.current_thread() is not threading.main_thread():
         yield requests

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import paddle
+import psutil
 import pytest
 from paths import SUPPORT
 from runs import GUARD
@@ -37,7 +38,13 @@ class Running:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PADDLE_")}
         environment["NOTES"] = str(notes)
         self.process = subprocess.Popen(
-            command, env=environment, cwd=notes, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command,
+            env=environment,
+            cwd=notes,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
         )
 
     def lines(self, kind: str, rank: int = 0) -> list[str]:
@@ -51,6 +58,10 @@ class Running:
 
     def signal(self, number: int, rank: int) -> None:
         os.kill(int(self.lines("pid", rank)[0]), number)
+
+    def signal_group(self, number: int) -> None:
+        """Sends a signal to all processes of the run, as ``timeout``, systemd, Slurm and a terminal do."""
+        os.killpg(self.process.pid, number)
 
     def end(self) -> str:
         said: str = self.process.communicate(timeout=GUARD)[0]
@@ -99,6 +110,27 @@ def test_killed_and_stopped_run_ends_like_undisturbed_run(
     said = last.end()
     assert last.process.returncode == 0, said
     same_weights(tmp_path / "straight", tmp_path / "broken")
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
+)
+def test_signal_to_all_processes_saves_and_stops_the_run(
+    make_yaml: Callable[..., Path], tmp_path: Path, number: int, code: int
+) -> None:
+    """The workers of the loader get the signal, too, but do not end before the run has saved."""
+    changes = {"Global__epochs": 100_000, "DataLoader__Train__loader__num_workers": 2}
+    run = Running(make_yaml("run", **COMMON | changes, Global__use_dali=False), tmp_path / "notes", 1)
+    run.until(lambda: len(run.lines("saved")) > 1)
+    assert len(psutil.Process(run.process.pid).children()) >= 2
+    workers = psutil.Process(run.process.pid).children(recursive=True)
+    run.signal_group(number)
+    said = run.end()
+    assert run.process.returncode == code, said
+    assert verify(tmp_path / "run" / "latest").update == int(run.lines("saved")[-1].split()[0])
+    _, alive = psutil.wait_procs(workers, timeout=GUARD)
+    assert not alive
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])

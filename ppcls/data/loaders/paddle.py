@@ -33,6 +33,7 @@ from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import Op, count_draws
 from ppcls.data.transforms.specs.fuse import resize_chain
 from ppcls.data.transforms.specs.rng import uniforms
+from ppcls.runtime.signals import ignore_group_signals
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 _NO_SWITCH = 60.0  # seconds
@@ -173,21 +174,26 @@ def collect_before_fork() -> None:
 
 
 def exit_with_parent(_worker: int) -> None:
-    """Starts a thread that ends this worker when the training process ends, even if that process is killed.
+    """Makes this worker end when the training process ends or stops it, and ignore all other signals.
 
-    Without this, Paddle's workers would wait forever. The worker frees its batches in shared memory,
-    also those that a killed training process had received and not yet freed.
+    Without this, Paddle's workers would wait forever for a training process that was killed, and would end
+    before the training process has saved when a signal stops the whole group of processes. The worker frees
+    its batches in shared memory, also those that a killed training process had received and not yet freed.
     """
 
     def wait_and_exit() -> None:
         parent = multiprocessing.parent_process()
         assert parent is not None
         parent.join()
+        end()
+
+    def end() -> None:
         sys.setswitchinterval(_NO_SWITCH)  # the main thread must not create further batches
         core._cleanup_mmap_fds()  # type: ignore[attr-defined]
         _free_batches(os.getpid())
         os._exit(1)
 
+    ignore_group_signals(end)  # first, because only threads that start later inherit the mask of signals
     Thread(target=wait_and_exit, daemon=True).start()
 
 
