@@ -11,10 +11,11 @@ from pathlib import Path
 from ppcls.config.base.errors import ConfigError
 from ppcls.config.base.tree import Tree
 from ppcls.errors import UserError
-from ppcls.recipe.load import load_config
+from ppcls.files import write_text
+from ppcls.recipe.load import dump_config, load_config
 from ppcls.recipe.schema import Config
 from ppcls.runtime.launch import check_single_process
-from ppcls.search.trials import last_lines, start_training, write_config
+from ppcls.search.trials import last_lines, start_training
 
 
 def find_batch_size(config: Config, report: Callable[[str], None]) -> str:
@@ -41,7 +42,8 @@ def find_batch_size(config: Config, report: Callable[[str], None]) -> str:
         if total % batch == 0 and _is_valid(tree, _overrides(name, batch, total))
     ]
     with tempfile.TemporaryDirectory() as folder:
-        file = write_config(config, Path(folder) / "config.yaml")
+        file = Path(folder) / "config.yaml"
+        write_text(file, dump_config(config))
 
         def fits(batch: int) -> bool:
             fit, text = try_batch(file, _overrides(name, batch, total))

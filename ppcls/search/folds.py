@@ -16,12 +16,12 @@ from ppcls.data.index.files import FileIndex
 from ppcls.data.index.split import write_list
 from ppcls.errors import UserError
 from ppcls.files import write_text
-from ppcls.recipe.load import validate
+from ppcls.recipe.load import dump_config, validate
 from ppcls.recipe.schema import Config
 from ppcls.report.record import EvalRecord
 from ppcls.runtime.launch import check_single_process
 from ppcls.search.page import render_page
-from ppcls.search.trials import last_lines, read_evaluations, start_training, write_config
+from ppcls.search.trials import last_lines, read_evaluations, start_training
 
 PAGE = "folds.html"
 TABLE = "folds.json"
@@ -110,7 +110,9 @@ def write_folds(config: Config, folds: int, output_dir: Path) -> list[Path]:
                 **settings,
             }
         tree["Global"]["output_dir"] = str(output_dir / f"fold_{number}")
-        configs.append(write_config(validate(tree, "--folds"), output_dir / f"fold_{number}.yaml"))
+        file = output_dir / f"fold_{number}.yaml"
+        write_text(file, dump_config(validate(tree, "--folds")))
+        configs.append(file)
     return configs
 
 

@@ -7,20 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ppcls.files import write_text
-from ppcls.recipe.load import dump_config
-from ppcls.recipe.schema import Config
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import EvalRecord
 from ppcls.runtime.launch import child_environment, ppcls_command
 
 _STOP_SECONDS = 60.0  # time for a stopped run to save its checkpoint
-
-
-def write_config(config: Config, path: Path) -> Path:
-    """Writes the config of a child process to ``path``, and returns ``path``."""
-    write_text(path, dump_config(config))
-    return path
 
 
 @contextmanager

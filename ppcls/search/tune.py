@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppcls.errors import UserError
 from ppcls.files import write_text
+from ppcls.recipe.load import dump_config
 from ppcls.recipe.schema import Config
 from ppcls.runtime.launch import check_single_process
 from ppcls.search.page import render_page
@@ -19,7 +20,6 @@ from ppcls.search.trials import (
     last_lines,
     read_evaluations,
     start_training,
-    write_config,
 )
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ def tune(
         load_if_exists=True,
     )
     _restart_interrupted(study)
-    file = write_config(config, output_dir / "config.yaml")
+    file = output_dir / "config.yaml"
+    write_text(file, dump_config(config))
     name = metric.names[0]
 
     def objective(trial: Trial) -> float:
