@@ -18,7 +18,7 @@ API = """# Python API
 ::: ppcls.classifier.TrainingRun
 ::: ppcls.classifier.Evaluation
 ::: ppcls.classifier.Predictions
-::: ppcls.deploy.results.Classification
+::: ppcls.postprocess.results.Classification
 ::: ppcls.deploy.predictor.Predictor
 ::: ppcls.recipe.load.load_config
 ::: ppcls.api

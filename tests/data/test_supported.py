@@ -35,23 +35,23 @@ class _Same(Transform, abstract=True):
         return state
 
 
-class OnlyNumpy(_Same):
+class OnlyNumpy(_Same, abstract=True):
     """Has no DALI form."""
 
 
-class OnlyDali(_Same):
+class OnlyDali(_Same, abstract=True):
     """Has no form in numpy."""
 
 
-class OnlyOnCpu(_Same):
+class OnlyOnCpu(_Same, abstract=True):
     """Asks for an operator that DALI has on the CPU alone."""
 
 
-class Returning(_Same):
+class Returning(_Same, abstract=True):
     """Comes back from the GPU, which DALI's static executor refuses."""
 
 
-class Undecided(_Same):
+class Undecided(_Same, abstract=True):
     """Takes random numbers, and nothing says what they mean."""
 
     draws: ClassVar[int] = 1

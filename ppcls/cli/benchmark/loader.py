@@ -192,7 +192,7 @@ def measure_containers(options: ContainersOptions) -> None:
     from ppcls.bench.measure.runner import run_rounds
 
     workload, timer, results = started
-    rows = list[ResultRow]()
+    rows: list[ResultRow] = []
     interrupt = None
     for candidates in container_groups(workload, timer):
         interrupt = run_rounds(candidates, options.rounds, common.report)
