@@ -39,8 +39,16 @@ def decode(spec: DecodeImage, encoded: bytes | memoryview) -> Array:
         65535, or the reverse) and rounded.
 
     Raises:
-        DecodeError: The bytes are not an image or are damaged, or `check_header` rejects the image.
+        DecodeError: The bytes are not an image or are damaged, or `check_header` rejects the image, or there
+            is not enough memory to decode it.
     """
+    try:
+        return _decode(spec, encoded)
+    except MemoryError:  # one image must not end a run or a server
+        raise DecodeError("there is not enough memory to decode the image") from None
+
+
+def _decode(spec: DecodeImage, encoded: bytes | memoryview) -> Array:
     if not encoded:
         raise DecodeError("the file is empty")
     check_size(len(encoded))

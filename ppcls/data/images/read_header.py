@@ -60,6 +60,8 @@ def read_header(encoded: Any) -> Header:
                 return header
     except DecodeError:
         raise
+    except MemoryError:  # one image must not end a run or a server
+        raise DecodeError("there is not enough memory to read the image") from None
     except (
         ArithmeticError,
         EOFError,

@@ -26,11 +26,18 @@ _SAMPLES_PER_PIXEL = 277
 _PLANAR = 284
 _PREDICTOR = 317
 _TILE_WIDTH = 322
+_TILE_HEIGHT = 323
+_DEPTHS = (32997, 32998)  # depth of the image, and of a tile
 _SAMPLE_FORMAT = 339
 _SEPARATE_PLANES = 2
 _UNSIGNED = 1
 _BIG_TIFF = 43
 _MAX_TAGS = 1 << 16
+# Limits of tiles, which decoders allocate in full even if the image is smaller. Writers use tiles of up to
+# 1,024 x 1,024 pixels for images of any size.
+_SMALL_TILE = 1 << 20  # pixels
+_PADDED_PIXELS = 1 << 26  # pixels of all tiles of a small image
+_PADDING = 4  # maximum number of pixels of all tiles, divided by those of a large image
 
 # Names of the photometric interpretations that this module decodes, with their numbers of samples per pixel.
 # RGB and grey with more samples, such as alpha or infrared, are channels whose meaning is not used.
@@ -73,6 +80,7 @@ def read_tiff_header(data: bytes) -> Header:
     bits = _read_bits(tags)
     samples = int(tags.get(_SAMPLES_PER_PIXEL, 1))
     colours = _read_colours(tags, samples)
+    _check_tiles(tags)
     return Header(
         "TIFF",
         height=int(tags[_HEIGHT]),
@@ -101,6 +109,36 @@ def _check_unique_tags(file: io.BytesIO, head: bytes, start: int) -> None:
     tags = [entries[place : place + 2] for place in places]
     if len(set(tags)) < len(tags):
         raise DecodeError("the TIFF has a repeated tag; save the image again")
+
+
+def _check_tiles(tags: ImageFileDirectory_v2) -> None:
+    """Checks that tiles are not much larger than the image.
+
+    A file of 98 KB whose only tile has 32768x32768 pixels would need 3.7 GB, whatever size its image has.
+
+    Raises:
+        DecodeError: They are, or tiles or image have a depth.
+    """
+    if any(tags.get(tag, 1) != 1 for tag in _DEPTHS):
+        raise DecodeError("a TIFF with several layers is not supported; save one image per file")
+    if _TILE_WIDTH not in tags and _TILE_HEIGHT not in tags:
+        return
+    width = int(tags[_WIDTH])
+    height = int(tags[_HEIGHT])
+    tile_width = int(tags.get(_TILE_WIDTH, 0))
+    tile_height = int(tags.get(_TILE_HEIGHT, 0))
+    if tile_width < 1 or tile_height < 1:
+        raise DecodeError(f"expected tiles of at least 1x1 pixels, found {tile_width}x{tile_height}")
+    pixels = width * height
+    tiles = -(-width // tile_width) * -(-height // tile_height)
+    largest = max(_SMALL_TILE, _PADDING * pixels)
+    if tile_width * tile_height > largest or (
+        tiles * tile_width * tile_height > max(_PADDED_PIXELS, _PADDING * pixels)
+    ):
+        raise DecodeError(
+            f"tiles of {tile_width}x{tile_height} pixels are too large for an image of {width}x{height} "
+            "pixels; save it with smaller tiles"
+        )
 
 
 def _read_bits(tags: ImageFileDirectory_v2) -> int:
@@ -205,6 +243,7 @@ def _read_page(encoded: bytes | memoryview, header: Header) -> tuple[Array, Arra
     except (
         ArithmeticError,
         LookupError,
+        MemoryError,
         OSError,
         RuntimeError,
         TypeError,
