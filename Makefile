@@ -163,4 +163,4 @@ wheel: setup-dev ## build the package: dist/*.whl and dist/*.tar.gz
 
 clean: ## remove virtual environments and caches, but not dataset/ and output/
 	rm -rf .venv .venv-paddle26 .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist site *.egg-info
-	find ppcls tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+	find ppcls benchmarks tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

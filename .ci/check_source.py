@@ -52,12 +52,12 @@ WORDS = {
 VAGUE_NAMES = {"found", "given", "made", "taken", "wanted"}
 _PATTERNS = [(re.compile(pattern, re.IGNORECASE), advice) for pattern, advice in WORDS.items()]
 CHECKED_TEXT = ["*.md", "*.yaml", "*.toml", "Makefile", "Dockerfile"]
-CHECKED_CODE = ["ppcls/*.py", "tools/*.py", "examples/*.py", ".ci/*.py"]
+CHECKED_CODE = ["ppcls/*.py", "benchmarks/*.py", "tools/*.py", "examples/*.py", ".ci/*.py"]
 
 
 def main() -> int:
     """Prints all findings; returns the exit code."""
-    sources = [Path(name) for name in git_files("ppcls/*.py", "tools/*.py")]
+    sources = [Path(name) for name in git_files("ppcls/*.py", "benchmarks/*.py", "tools/*.py")]
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sources}
     findings = [
         *check_folders(sources),

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ppcls.bench.train.autotune import autotune
 from ppcls.config.base.fields import show
 from ppcls.deploy.models.source import find_weights
+from ppcls.engine.autotune.autotune import autotune
 from ppcls.engine.core.hooks import RunHook
 from ppcls.errors import UserError
 from ppcls.files import create_output_dir

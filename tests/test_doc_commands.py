@@ -60,7 +60,9 @@ SHORTER = {
     r".* -c examples/few_labels.yaml": r"\g<0> -o Arch.name=ShuffleNetV2_x0_25"
     " Global.epochs=1 DataLoader.Train.sampler.samples=32",
     r"^ppcls tune (?!.*--trials).*": r"\g<0> --trials 1 -o Global.output_dir=output/tune",
-    r"^(taskset .*)?(ppcls |python tools/)benchmark(\.py)? (?!compare).*": r"\g<0> --seconds 0.05 --rounds 2",
+    r"^(taskset .*)?((ppcls |python tools/)benchmark(\.py)?|python benchmarks/run.py) (?!compare).*": (
+        r"\g<0> --seconds 0.05 --rounds 2"
+    ),
     r"^.*benchmark.*ResNet50_photos.yaml": r"\g<0> -o DataLoader.Train.sampler.batch_size=4",
     r" --clients 1 8 64": " --clients 1 2",
     r" --batch-size 1 8 32 128": " --batch-size 1 2",
@@ -147,7 +149,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(path, folder)
     for name in ("docs", ".ci"):
         shutil.copytree(ROOT / name, folder / name)
-    for name in ("ppcls", "tools"):
+    for name in ("ppcls", "benchmarks", "tools"):
         (folder / name).symlink_to(ROOT / name)
     (folder / ".venv").symlink_to(sys.prefix)
     for name in ("pictures", "mine"):

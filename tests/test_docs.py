@@ -12,6 +12,7 @@ import pytest
 from documents import BLOCK, DOCUMENTS, FENCED, WRITTEN, examples, logical_lines, read
 from paths import ROOT
 
+from benchmarks.run import main as benchmarks
 from ppcls.cli import benchmark as benchmark_cli
 from ppcls.cli import dataset as dataset_cli
 from ppcls.cli import export as export_cli
@@ -29,6 +30,7 @@ from ppcls.recipe.reference import render
 
 TOOLS: dict[str, Command[Any] | CommandGroup] = {
     "benchmark": benchmark_cli.main,
+    "run": benchmarks,
     "calibrate": calibrate,
     "dataset": dataset_cli.main,
     "doctor": doctor,
@@ -66,7 +68,7 @@ def spans(document: Path) -> list[str]:
     return re.findall(r"`([^`]+)`", re.sub(BLOCK, "", read(document), flags=re.MULTILINE))
 
 
-COMMAND = r"(?:^|\| )(?:(?:python [^|]*)?\btools/(?=\w+\.py )|ppcls )(\w+)(?:\.py)? (.+)"
+COMMAND = r"(?:^|\| )(?:(?:python [^|]*)?\b(?:tools|benchmarks)/(?=\w+\.py )|ppcls )(\w+)(?:\.py)? (.+)"
 
 
 def calls(document: Path) -> list[tuple[str, list[str]]]:
@@ -94,11 +96,13 @@ def test_document_links_exist(document: Path) -> None:
 @of_written
 def test_document_names_existing_files(document: Path) -> None:
     text = read(document)
-    for name in re.findall(r"(?<![\w/.-])(?:configs|docs|examples|tools|tests|ppcls)/[\w./-]+\.\w+", text):
+    for name in re.findall(
+        r"(?<![\w/.-])(?:benchmarks|configs|docs|examples|tools|tests|ppcls)/[\w./-]+\.\w+", text
+    ):
         # Paths of PaddleClas's tree stand for recipes of ppcls; see `ppcls.recipe.published`.
         published = name.partition("configs/ImageNet/")[2] in published_names()
         assert name in NOT_OURS or published or (ROOT / name).exists(), f"{document.name}: {name}"
-    folders = [ROOT / folder for folder in ("ppcls", "tools", "tests", "examples")]
+    folders = [ROOT / folder for folder in ("ppcls", "benchmarks", "tools", "tests", "examples")]
     modules = {path.name for folder in folders for path in folder.rglob("*.py")}
     assert set(re.findall(r"(?<![\w*/])\w+\.py\b", text)) <= modules | NOT_OURS
 
@@ -158,13 +162,17 @@ def commands_of(tool: str) -> Iterator[tuple[str, Command[Any]]]:
     """Yields a tool's commands, each with its name on the command line."""
     called = TOOLS[tool]
     if isinstance(called, Command):
-        yield f"ppcls {tool}", called
+        yield program(tool), called
     else:
-        yield from ((f"ppcls {tool} {name}", each) for name, each in called.commands.items())
+        yield from ((f"{program(tool)} {name}", each) for name, each in called.commands.items())
+
+
+def program(tool: str) -> str:
+    return "python benchmarks/run.py" if tool == "run" else f"ppcls {tool}"
 
 
 def check_examples(name: str, examples: Sequence[str], parse: Callable[[list[str]], Any]) -> None:
-    assert 2 <= len(examples) <= 3, name
+    assert 1 <= len(examples) <= 3, name
     for example in examples:
         assert example.startswith(name), example
         options = parse(shlex.split(example)[len(name.split()) :])
@@ -179,9 +187,7 @@ def test_help_ends_with_examples_that_parse(tool: str) -> None:
         assert each.parser().format_help().endswith("".join(f"  {line}\n" for line in each.options.examples))
     group = TOOLS[tool]
     if isinstance(group, CommandGroup):
-        check_examples(
-            f"ppcls {tool}", group.examples, lambda words: group.commands[words[0]].parse(words[1:])
-        )
+        check_examples(program(tool), group.examples, lambda words: group.commands[words[0]].parse(words[1:]))
         assert all(example in group.help("ppcls") for example in group.examples)
 
 

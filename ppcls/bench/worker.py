@@ -1,52 +1,43 @@
-"""Entry point of the processes that measure: ``python worker.py KIND FOLDER``, also with a launcher.
+"""Entry point of the processes that measure training: ``python worker.py KIND FOLDER``, also with a launcher.
 
-Each process reads ``FOLDER/task.json`` and writes ``FOLDER/rank_N.json``, which contains the sample or the
-reason of a failure.
+The kind is ``inspect`` or ``train``. See `ppcls.engine.autotune.processes.answer_task`.
 """
 
 from __future__ import annotations
 
-import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 
-def main(kind: str, folder: Path) -> int:
-    """Measures one task, writes the sample, and returns the exit code."""
-    from ppcls.errors import UserError
-    from ppcls.files import write_text
-    from ppcls.runtime.launch import read_launch
+def measure(kind: str, task: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the sample of a task, which consists of the fields of `TrainTask`.
 
-    task = json.loads((folder / "task.json").read_text(encoding="utf-8"))
-    try:
-        answer: dict[str, Any] = {"found": _measure(kind, task)}
-    except UserError as error:
-        answer = {"reason": str(error)}
-    write_text(folder / f"rank_{read_launch().rank}.json", json.dumps(answer))
-    return 0 if "found" in answer else 1
-
-
-def _measure(kind: str, task: dict[str, Any]) -> dict[str, Any]:
-    """Returns the sample of a task. Paddle must not be imported before `ppcls.runtime.start.start` runs."""
-    if kind in ("infer", "device"):
-        from ppcls.bench.infer import worker as infer_worker
-
-        return infer_worker.measure(task) if kind == "infer" else infer_worker.inspect(task)
+    Raises:
+        UserError: The task cannot be measured on this machine.
+    """
     from ppcls.recipe.load import load_config
     from ppcls.runtime import start as runtime
 
     config = load_config(task["config"], task["overrides"])
-    run = runtime.start(config.Global)
-    from ppcls.bench.train import worker as train_worker
+    run = runtime.start(config.Global)  # imports Paddle, so nothing before may import it
+    from ppcls.bench.train import worker
     from ppcls.bench.train.tasks import TrainTask
 
     if kind == "inspect":
-        return train_worker.inspect(config, run)
-    return train_worker.measure(config, run, TrainTask(**task))
+        return worker.inspect(config, run)
+    return worker.measure(config, run, TrainTask(**task))
+
+
+def main(kind: str, folder: Path) -> int:
+    """Measures the task in a folder, and returns the exit code."""
+    from ppcls.engine.autotune.processes import answer_task
+
+    return answer_task(folder, lambda task: measure(kind, task))
 
 
 if __name__ == "__main__":
-    # Remove this folder from the path, because its modules would hide others of the same name.
+    # Replace this folder in the path, because its modules would hide others of the same name.
     sys.path[0] = str(Path(__file__).resolve().parents[2])
     sys.exit(main(sys.argv[1], Path(sys.argv[2])))

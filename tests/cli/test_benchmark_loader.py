@@ -78,7 +78,6 @@ def test_sweep_reports_rows_bottleneck_and_setting(run: Run, tmp_path: Path) -> 
     assert written == f"results written to {out}"
     assert copied.startswith(f"wrote {best}: {PHOTOS} with ")
     assert load_config(best).DataLoader.Train is not None
-    assert len(list(out.glob("*.png"))) >= 4
 
 
 def test_sweep_results_survive_a_later_failure(
@@ -116,7 +115,6 @@ def test_quick_compares_loaders(run: Run, tmp_path: Path) -> None:
     assert [row.labels["loader"] for row in read_results(out).rows] == names
     assert output.splitlines()[-3].startswith("ppcls, DALI is ")
     assert output.splitlines()[-2].endswith(" times as fast as ppcls, paddle.io, 0 workers")
-    assert [each.name for each in out.glob("*.png")] == ["01-images-s-by-loader.png"]
     assert (out / "results.txt").read_text(encoding="utf-8") in output
 
 

@@ -24,6 +24,7 @@ COMMAND = rf"(?:[A-Z_]+=\S+ )?(?:{PROGRAMS}) \S"
 # `ppcls train` and `python tools/train.py` in a sentence are names; with an argument they are commands.
 _TOOL = (
     r"ppcls (?:(?:dataset|benchmark) [a-z]+|(?!dataset |benchmark )[a-z]+)|python tools/\w+\.py|tools/\w+\.py"
+    r"|python benchmarks/run\.py [a-z]+"
 )
 SPAN = (
     rf"(?:[A-Z_]+=\S+ )?(?:taskset -c \S+ )?"

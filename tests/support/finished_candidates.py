@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ppcls.bench.measure.runner import Candidate, Key, Sample
+from ppcls.bench.measure.runner import Candidate, Key
 from ppcls.bench.results.schema import Label
+from ppcls.engine.autotune.processes import Sample
 
 
 def finished(

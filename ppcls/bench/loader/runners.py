@@ -19,7 +19,7 @@ from nvidia.dali.backend import ReleaseUnusedMemory  # type: ignore[attr-defined
 from ppcls.bench.loader.bare import bare_pipeline, check_bare
 from ppcls.bench.loader.settings import LoaderSetting
 from ppcls.bench.loader.workload import LoaderWorkload
-from ppcls.bench.measure.runner import RATE, Candidate, MeasurementFailed, Sample
+from ppcls.bench.measure.runner import RATE, Candidate
 from ppcls.bench.measure.usage import UsageMeter
 from ppcls.bench.results.schema import Label
 from ppcls.data.bad_images.search import error_reason
@@ -40,6 +40,7 @@ from ppcls.data.supported import check_dali, check_numpy
 from ppcls.data.transforms.batch import MixupOperator
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import Op, RandCropImage
+from ppcls.engine.autotune.processes import MeasurementFailed, Sample
 from ppcls.errors import UserError
 
 Counts = Generator[int, None, None]  # number of images of each batch

@@ -12,13 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
-import numpy as np
-
 from ppcls.bench.results.schema import Better, Label, Quantity, ResultRow
-from ppcls.errors import UserError
+from ppcls.engine.autotune.processes import MeasurementFailed, Sample
 
 Key = TypeVar("Key")
-Sample = dict[str, Any]  # one measurement: `RATE`, other keys of `METRICS`, and further facts
 RATE = "images_per_second"
 _NOISY = 0.1  # half the range, as a share of the median
 
@@ -56,19 +53,6 @@ METRICS = {  # metrics by the key in a sample, in the order of the columns in ta
     "gpu_reserved": MetricUnit("GPU memory", "MiB", "less"),
     "gpu_allocated": MetricUnit("GPU memory in tensors", "MiB", "less"),
 }
-
-
-class MeasurementFailed(UserError):  # noqa: N818 - an expected outcome
-    """Raised if a candidate cannot be measured. The other candidates are measured nevertheless.
-
-    Args:
-        reason: Cause, in one line.
-        log: Last lines of the log of a process that crashed.
-    """
-
-    def __init__(self, reason: str, log: str = "") -> None:
-        super().__init__(f"{reason}\n{log}".rstrip())
-        self.reason = reason
 
 
 @dataclass
@@ -211,22 +195,6 @@ def find_conclusions(candidates: Sequence[Candidate[Any]]) -> list[str]:
     if lost := len(candidates) - len(done):
         sentences.append(f"{lost} of {len(candidates)} could not be measured; their rows give the reasons.")
     return sentences
-
-
-def latency_sample(
-    latencies: Sequence[float], seconds: float, images: int, percentiles: Sequence[int]
-) -> Sample:
-    """Returns a sample: latency percentiles in seconds, images per second, and the number of requests.
-
-    Args:
-        latencies: Duration of each request in seconds.
-        seconds: Duration of the measurement.
-        images: Number of images per request.
-        percentiles: Percentiles to compute, such as 50 for ``p50``.
-    """
-    values = np.percentile(latencies, percentiles).tolist()
-    named = {f"p{percent}": value for percent, value in zip(percentiles, values, strict=True)}
-    return {**named, RATE: images * len(latencies) / seconds, "requests": len(latencies)}
 
 
 def powers_of_two(most: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Formats the results of a benchmark, or the comparison of two results, as tables of text."""
+"""Formats the results of a benchmark as tables of text."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from ppcls.bench.results.charts import with_unit
-from ppcls.bench.results.compare import CONFIDENCE, MetricComparison, ResultsComparison
 from ppcls.bench.results.schema import Quantity, ResultRow, Results, kinds_of_rows, label_text, varied_labels
 
 # columns
-_NO_TERMINAL = 200
+NO_TERMINAL = 200
 _WIDEST = 10_000
 LEGEND = "Values are medians over the rounds; ± is half of their range, relative to the median."
 
@@ -28,41 +26,31 @@ def render_results(results: Results, width: int | None = None) -> str:
         results: Results of any benchmark.
         width: Width of the terminal in columns, to which notes are wrapped; None without a terminal.
     """
-    console, text = _console(_WIDEST)
+    target, text = console(_WIDEST)
     for rows in kinds_of_rows(results.rows):
         table = _results_table(rows)
-        needed = Measurement.get(console, console.options, table)
-        table.width = min(max(width or _NO_TERMINAL, needed.minimum), needed.maximum)
-        console.print(table)
+        needed = Measurement.get(target, target.options, table)
+        table.width = min(max(width or NO_TERMINAL, needed.minimum), needed.maximum)
+        target.print(table)
     several = any(len(metric.values) > 1 for row in results.rows for metric in row.metrics.values())
-    _print_lines(console, [*([LEGEND] if several else []), *results.findings])
-    return _stripped(text)
+    print_lines(target, [*([LEGEND] if several else []), *results.findings])
+    return stripped(text)
 
 
-def render_comparison(comparison: ResultsComparison, names: tuple[str, str], width: int | None = None) -> str:
-    """Returns the text of warnings, a table of ratios, and a list of the rows that only one result has."""
-    console, text = _console(width or _NO_TERMINAL)
-    warnings = [f"warning: {warning}" for warning in comparison.warnings]
-    _print_lines(console, [f"A: {names[0]}", f"B: {names[1]}", *warnings])
-    if comparison.rows:
-        console.print(_comparison_table(comparison))
-    sides = zip("AB", comparison.only, strict=True)
-    only = [f"only in {side}: {_row_name(row, list(row.labels))}" for side, rows in sides for row in rows]
-    _print_lines(console, [*only, *_comparison_legend(comparison)])
-    return _stripped(text)
-
-
-def _console(width: int) -> tuple[Console, io.StringIO]:
+def console(width: int) -> tuple[Console, io.StringIO]:
+    """Returns a console of this width in columns, and the text that it prints."""
     text = io.StringIO()
     return Console(file=text, width=width, highlight=False, markup=False, emoji=False), text
 
 
-def _print_lines(console: Console, lines: Sequence[str]) -> None:
+def print_lines(target: Console, lines: Sequence[str]) -> None:
+    """Prints lines, which are not wrapped."""
     for line in lines:
-        console.print(line, soft_wrap=True)
+        target.print(line, soft_wrap=True)
 
 
-def _stripped(text: io.StringIO) -> str:
+def stripped(text: io.StringIO) -> str:
+    """Returns printed text without spaces at the ends of lines."""
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
 
 
@@ -103,52 +91,3 @@ def _results_table(rows: Sequence[ResultRow]) -> Table:
     for line in zip(*(cells for _, cells in columns), strict=True):
         table.add_row(*line)
     return table
-
-
-def _comparison_table(comparison: ResultsComparison) -> Table:
-    varied = varied_labels([row for row, _ in comparison.rows])
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("row", "metric"):
-        table.add_column(heading, vertical="top", overflow="fold")
-    for heading in ("A", "B", "B / A", f"{CONFIDENCE:.0%} interval"):
-        table.add_column(heading, justify="right")
-    table.add_column("", overflow="fold")
-    for row, metrics in comparison.rows:
-        name = _row_name(row, varied)
-        if not metrics:
-            table.add_row(name, "no common metric")
-        for metric in metrics:
-            table.add_row(name, *_comparison_cells(metric))
-            name = ""
-    return table
-
-
-def _comparison_cells(compared: MetricComparison) -> list[str]:
-    name = with_unit(compared.name, compared.first.unit)
-    medians = [number(side.median) for side in (compared.first, compared.second)]
-    ratio = compared.ratio
-    if ratio is None:
-        return [name, *medians, "", "", compared.verdict]
-    spread = f"{ratio.low:.3f} to {ratio.high:.3f}" if ratio.known else "one round"
-    return [name, *medians, f"{ratio.value:.3f}", spread, compared.verdict]
-
-
-def _row_name(row: ResultRow, names: Sequence[str]) -> str:
-    chosen = {name: value for name, value in row.labels.items() if name in names} or row.labels
-    return ", ".join(f"{name} {label_text(value)}" for name, value in chosen.items())
-
-
-def _comparison_legend(comparison: ResultsComparison) -> list[str]:
-    if not comparison.rows:
-        return ["Nothing to compare: no row is in both results."]
-    ratios = [metric.ratio for _, metrics in comparison.rows for metric in metrics]
-    known = [ratio for ratio in ratios if ratio is not None and ratio.known]
-    if not known:
-        return ["The noise is unknown: measure at least two rounds on both sides."]
-    apart = sum(not ratio.within_noise for ratio in known)
-    return [
-        "A and B are medians; B / A is the ratio of the geometric means. A difference is within noise if the "
-        f"{CONFIDENCE:.0%} confidence interval contains 1 (Welch's t-test of the logarithms).",
-        f"{apart} of {len(known)} ratios differ by more than noise. If nothing changed, about one in "
-        f"{round(1 / (1 - CONFIDENCE))} would do so by chance.",
-    ]

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ppcls.bench.measure.processes import MeasuringProcess, worker_command
-from ppcls.bench.measure.runner import Candidate, Effort, MeasurementFailed, Sample
+from ppcls.bench.measure.runner import Candidate, Effort
 from ppcls.bench.train.variants import Inspection, Variant, config_variant, find_obstacle
+from ppcls.engine.autotune.processes import MeasurementFailed, MeasuringProcess, Sample, worker_command
 from ppcls.errors import UserError
 from ppcls.recipe.load import load_config
 from ppcls.recipe.schema import Config
 
-CHECKED_UPDATES = 8  # number of updates whose losses are recorded; a CUDA graph is captured before the fourth
+WORKER = Path(__file__).resolve().parents[1] / "worker.py"
 _INSPECT_SECONDS = 300.0  # timeout of the process that inspects the machine
 
 
@@ -24,8 +24,7 @@ class TrainTask(Effort):
     Attributes:
         config: Path of the config.
         overrides: Overrides of the config.
-        source: ``synthetic``, ``loader``, or ``bare`` for the loop of Paddle's documentation on synthetic
-            data.
+        source: ``synthetic`` for one random batch, or ``loader`` for the config's data.
         settle: Seconds of updates before the measurement, in which the device's clock becomes stable.
         phase_steps: Number of updates after the measurement in which each phase is timed.
     """
@@ -44,7 +43,7 @@ def inspect_machine(config: Path, overrides: Sequence[str]) -> Inspection:
         UserError: The config cannot be trained on this machine.
     """
     task = {"config": str(config), "overrides": list(overrides)}
-    facts = MeasuringProcess(worker_command("inspect"), task, _INSPECT_SECONDS).run()
+    facts = MeasuringProcess(worker_command(WORKER, "inspect"), task, _INSPECT_SECONDS).run()
     return Inspection(**{**facts, "capability": tuple(facts["capability"])})
 
 
@@ -63,9 +62,21 @@ def make_candidate(
 
 
 def make_candidates(
-    variants: Sequence[Variant], task: TrainTask, inspection: Inspection, config: Config
+    variants: Sequence[Variant],
+    task: TrainTask,
+    inspection: Inspection,
+    config: Config,
+    worker: Path = WORKER,
 ) -> list[Candidate[Variant]]:
-    """Returns candidates that measure the training of variants of a config."""
+    """Returns candidates that measure the training of variants of a config.
+
+    Args:
+        variants: Variants to measure.
+        task: Task of all variants.
+        inspection: Facts about the machine.
+        config: Config to train.
+        worker: Script that measures, with the command line of `ppcls.bench.worker`.
+    """
     base = config_variant(config, inspection, "synthetic")
 
     def make_process(variant: Variant) -> MeasuringProcess:
@@ -75,7 +86,7 @@ def make_candidates(
         except UserError as error:
             raise MeasurementFailed(str(error)) from None
         changes = {"overrides": overrides, "source": variant.source, "settle": inspection.settle_seconds}
-        command = worker_command("train", variant.processes)
+        command = worker_command(worker, "train", processes=variant.processes)
         return MeasuringProcess(command, asdict(task) | changes, task.timeout, variant.environment())
 
     return [make_candidate(variant, inspection, make_process) for variant in variants]

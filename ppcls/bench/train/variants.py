@@ -12,7 +12,6 @@ from ppcls.bench.results.schema import Label
 from ppcls.bench.train.peak_flops import Format
 from ppcls.recipe.schema import Config
 
-Source = Literal["synthetic", "loader", "bare"]
 # An idle GPU is fast for one second, then slows down. Its clock is stable after about 2 s; see
 # docs/performance.md.
 _SETTLE_SECONDS = 2.0
@@ -139,7 +138,7 @@ class Variant:
         return {"NVIDIA_TF32_OVERRIDE": "0" if self.precision == "float32" else None}
 
 
-def config_variant(config: Config, machine: Inspection, source: Source) -> Variant:
+def config_variant(config: Config, machine: Inspection, source: str) -> Variant:
     """Returns the variant that a config trains in one process without overrides.
 
     Raises:
@@ -155,7 +154,7 @@ def config_variant(config: Config, machine: Inspection, source: Source) -> Varia
 
 
 def find_variants(
-    config: Config, machine: Inspection, sources: Sequence[Source], axes: Mapping[str, Sequence[Any]]
+    config: Config, machine: Inspection, sources: Sequence[str], axes: Mapping[str, Sequence[Any]]
 ) -> list[Variant]:
     """Returns all combinations of the axes' values, each with every source.
 

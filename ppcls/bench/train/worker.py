@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 import paddle
 
 from ppcls.arch.build import build_model
@@ -14,19 +15,18 @@ from ppcls.arch.cost import measure as measure_cost
 from ppcls.bench.measure.usage import UsageMeter
 from ppcls.bench.train.tasks import TrainTask
 from ppcls.bench.train.variants import Inspection
-from ppcls.bench.train.workloads import Workload, bare_workload, image_shape, our_workload
 from ppcls.data.transforms.base import check_chain
+from ppcls.engine.autotune.processes import Sample
+from ppcls.engine.autotune.timing import TimingPlan, gather, time_updates
+from ppcls.engine.autotune.workload import Workload, image_shape, training_workload
 from ppcls.engine.core.networks import build_network
-from ppcls.engine.profiling.peak_memory import explain_out_of_memory, peak_memory
+from ppcls.engine.profiling.peak_memory import explain_out_of_memory
 from ppcls.engine.profiling.phase_timer import PhaseTimer
 from ppcls.errors import UserError
 from ppcls.recipe.schema import Config
 from ppcls.report.environment import read_hardware, read_versions
 from ppcls.report.step_times import summarize
-from ppcls.runtime.collectives import all_gather
 from ppcls.runtime.start import Runtime, selected_card
-
-_MIN_STEPS = 2
 
 
 def inspect(config: Config, runtime: Runtime) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def inspect(config: Config, runtime: Runtime) -> dict[str, Any]:
     return asdict(inspection)
 
 
-def measure(config: Config, runtime: Runtime, task: TrainTask) -> dict[str, Any]:
+def measure(config: Config, runtime: Runtime, task: TrainTask) -> Sample:
     """Measures one variant of training, together with all other ranks.
 
     Returns:
@@ -74,9 +74,15 @@ def measure(config: Config, runtime: Runtime, task: TrainTask) -> dict[str, Any]
     Raises:
         UserError: The variant cannot be trained, for example because the memory is too small.
     """
+    return measure_workload(config, runtime, task, lambda: training_workload(config, runtime, task.source))
+
+
+def measure_workload(
+    config: Config, runtime: Runtime, task: TrainTask, build: Callable[[], Workload]
+) -> Sample:
+    """Measures a workload that ``build`` returns; see `measure`."""
     with explain_out_of_memory(runtime, config.used_splits, config.Global, config.AMP):
-        bare = task.source == "bare"
-        workload = bare_workload(config, runtime) if bare else our_workload(config, runtime, task.source)
+        workload = build()
         try:
             sample = _time_updates(task, workload, runtime)
             if workload.has_phases and task.phase_steps:
@@ -86,59 +92,30 @@ def measure(config: Config, runtime: Runtime, task: TrainTask) -> dict[str, Any]
     return sample
 
 
-def _time_updates(task: TrainTask, workload: Workload, runtime: Runtime) -> dict[str, Any]:
+def _time_updates(task: TrainTask, workload: Workload, runtime: Runtime) -> Sample:
     """Returns a sample of complete updates, whose phases are not timed."""
-    seconds = [_run(workload, runtime, 1) for _ in range(task.warm_up)]
-    last = _gather(runtime, last=seconds[-1] if seconds else task.seconds)["last"].max()
-    steps = task.counted or max(_MIN_STEPS, round(task.seconds / last))
-    _run(workload, runtime, round(task.settle / last))
     meter = UsageMeter(selected_card() if runtime.device == "gpu" else None)
-    meter.start()
-    metered = time.perf_counter()
-    workload.take_wait()
-    _gather(runtime, barrier=0.0)  # all ranks start together
-    duration = _run(workload, runtime, steps)
-    metered = time.perf_counter() - metered
-    usage = meter.stop()
-    peak = peak_memory(runtime)
-    ranks = _gather(
-        runtime,
-        duration=duration,
-        wait=workload.take_wait() / duration,
-        cores=usage["cpu_seconds"] / metered,
-        host=peak.process,
-        load=usage.get("gpu_load", 0.0),
-        allocated=peak.allocated or 0,
-        reserved=peak.reserved or 0,
-    )
-    slowest = float(ranks["duration"].max())
-    sample = {
-        "images_per_second": workload.images * steps * runtime.world_size / slowest,
-        "step": slowest / steps,
-        "data_wait": float(ranks["wait"].max()),
-        "cpu_cores": float(ranks["cores"].sum()),
-        "host_memory": float(ranks["host"].sum()),
-        "steps": steps,
-        "execution": workload.execution,
-        "losses": [float(loss) for loss in workload.losses],
-    }
-    if runtime.device == "gpu":
-        sample |= {f"gpu_{name}": float(ranks[name].max()) for name in ("allocated", "reserved")}
+    usage: dict[str, float] = {}
+
+    @contextmanager
+    def metered() -> Iterator[None]:
+        meter.start()
+        began = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - began
+        usage.update(meter.stop(), seconds=seconds)
+
+    plan = TimingPlan(task.warm_up, task.settle, task.seconds, task.counted)
+    sample = time_updates(plan, workload, runtime, metered())
+    cores = usage["cpu_seconds"] / usage["seconds"]
+    ranks = gather(runtime, cores=cores, load=usage.get("gpu_load", 0.0))
+    sample["cpu_cores"] = float(ranks["cores"].sum())
     if "gpu_load" in usage:
         sample["gpu_load"] = float(ranks["load"].mean())
     return sample
 
 
-def _run(workload: Workload, runtime: Runtime, updates: int) -> float:
-    """Runs updates, and returns their duration in seconds."""
-    began = time.perf_counter()
-    for _ in range(updates):
-        workload.update(None)
-    runtime.synchronize()
-    return time.perf_counter() - began
-
-
-def _try_phases(task: TrainTask, workload: Workload, config: Config, runtime: Runtime) -> dict[str, Any]:
+def _try_phases(task: TrainTask, workload: Workload, config: Config, runtime: Runtime) -> Sample:
     """Returns the duration of the phases, or the reason of a failure.
 
     Eager steps can fail, because they need memory in addition to that of a CUDA graph.
@@ -164,9 +141,3 @@ def _time_phases(task: TrainTask, workload: Workload, runtime: Runtime) -> dict[
     if table.all_reduce_alone_ms is not None:
         phases["all-reduce hidden"] = max(0.0, table.all_reduce_alone_ms / 1e3 - phases["all-reduce"])
     return phases
-
-
-def _gather(runtime: Runtime, **values: float) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
-    """Waits for all ranks, and returns the values of all ranks by name, [world size] each."""
-    ranks = all_gather(np.array([*values.values()], np.float64), runtime.world_size)
-    return dict(zip(values, np.stack(ranks).T, strict=True))

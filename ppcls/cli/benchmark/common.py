@@ -34,24 +34,11 @@ class EffortOptions:
         return Effort(self.rounds, self.warm_up, counted, self.seconds, self.timeout)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RequestOptions(EffortOptions):
-    """Options for the number and duration of measurements of requests."""
-
-    warm_up: int = option(10, "number of requests before the measurement starts", gt=0)
-    timeout: float = option(600.0, "time limit of one measurement in seconds", gt=0)
-    requests: int | None = option(
-        None,
-        "number of requests in one measurement (default: as many as fit into --seconds)",
-        gt=0,
-    )
-
-
 def out_option() -> Path | None:
     """Returns the field of ``--out``."""
     return option(
         None,
-        "folder for results.txt, results.json, results.csv and charts (default: only print the results)",
+        "folder for results.txt, results.json and results.csv (default: only print the results)",
         metavar="FOLDER",
     )
 
@@ -124,19 +111,17 @@ def keep(out: Path | None, results: Results) -> None:
 
 
 def finish(out: Path | None, results: Results, interrupt: KeyboardInterrupt | None = None) -> None:
-    """Prints results, and writes them and their charts to the ``--out`` folder.
+    """Prints results, and writes them to the ``--out`` folder.
 
     Raises:
         KeyboardInterrupt: ``interrupt``, if it is not None, after everything is written.
     """
-    from ppcls.bench.results.charts import draw_pictures
     from ppcls.bench.results.tables import render_results
     from ppcls.files import write_text
 
     keep(out, results)
     if out is not None:
         write_text(out / "results.txt", render_results(results))
-        draw_pictures(out, results)
     write_output(render_results(results, terminal_width()))
     if out is not None:
         report(f"results written to {out}")

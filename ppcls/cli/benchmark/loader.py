@@ -1,4 +1,4 @@
-"""``ppcls benchmark loader`` and ``containers``: measure data loaders and find the bottleneck."""
+"""``ppcls benchmark loader``: measures data loaders and finds the bottleneck."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ppcls.errors import UserError
 if TYPE_CHECKING:  # not needed for --help
     from ppcls.bench.loader.runners import BatchTimer, Loaders
     from ppcls.bench.loader.workload import LoaderWorkload
-    from ppcls.bench.results.schema import ResultRow, Results
+    from ppcls.bench.results.schema import Results
 
 _ROUNDS = 3
 _QUICK_ROUNDS = 5
@@ -24,14 +24,16 @@ _RUN_SECONDS = 1.0  # approximate time to start and end a loader
 
 
 @dataclass(frozen=True, kw_only=True)
-class _LoadingOptions(RequiredConfigOptions):
+class LoadingOptions(RequiredConfigOptions):
+    """Options of a benchmark that loads the images of a config."""
+
     seconds: float = option(2.0, "duration of one run in seconds", gt=0, le=3600)
     images: int = option(8192, "maximum number of images to use", gt=0)
     out: Path | None = common.out_option()
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoaderOptions(_LoadingOptions):
+class LoaderOptions(LoadingOptions):
     """Measure the speed of DALI, paddle.io and a bare DALI pipeline as data loaders.
 
     Measures many settings, and reports the bottleneck and the best setting.
@@ -74,19 +76,9 @@ class LoaderOptions(_LoadingOptions):
         return self.rounds or (_QUICK_ROUNDS if self.quick else _ROUNDS)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ContainersOptions(_LoadingOptions):
-    """Compare the speed of reading image files and containers (WebDataset, TFRecord, RecordIO, LMDB)."""
-
-    examples: ClassVar[Sequence[str]] = (
-        "ppcls benchmark containers -c configs/ResNet50_photos.yaml",
-        "ppcls benchmark containers -c configs/ResNet50_photos.yaml --rounds 9 --out containers",
-    )
-
-    rounds: int = option(5, "number of runs of each reader", gt=0)
-
-
-def _start(options: _LoadingOptions, benchmark: str) -> tuple[LoaderWorkload, BatchTimer, Results] | None:
+def start_benchmark(
+    options: LoadingOptions, benchmark: str
+) -> tuple[LoaderWorkload, BatchTimer, Results] | None:
     """Returns workload, timer and results without rows, or None if ``--print-config`` printed the config."""
     config = read_config(options)
     if config is None:
@@ -119,7 +111,7 @@ def measure_loader(options: LoaderOptions) -> None:
         from ppcls.bench.loader.write_config import check_new_file
 
         check_new_file(options.write_config)
-    if (started := _start(options, "quick loader" if options.quick else "loader")) is not None:
+    if (started := start_benchmark(options, "quick loader" if options.quick else "loader")) is not None:
         (_quick if options.quick else _sweep)(options, *started)
 
 
@@ -181,23 +173,3 @@ def _sweep(options: LoaderOptions, workload: LoaderWorkload, timer: BatchTimer, 
     write_config(Path(options.config), target, config_values(setting))
     overrides = "; values of -o are not included" if options.override else ""
     common.report(f"wrote {target}: {options.config} with {setting.describe()}{overrides}")
-
-
-@command("containers", ContainersOptions)
-def measure_containers(options: ContainersOptions) -> None:
-    """Measures the readers of containers."""
-    if (started := _start(options, "containers")) is None:
-        return
-    from ppcls.bench.loader.containers import container_groups
-    from ppcls.bench.measure.runner import run_rounds
-
-    workload, timer, results = started
-    rows: list[ResultRow] = []
-    interrupt = None
-    for candidates in container_groups(workload, timer):
-        interrupt = run_rounds(candidates, options.rounds, common.report)
-        rows += [each.row() for each in candidates]
-        common.keep(options.out, results.filled(rows))
-        if interrupt is not None:
-            break
-    common.finish(options.out, results.filled(rows), interrupt)

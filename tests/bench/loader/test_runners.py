@@ -17,9 +17,9 @@ from ppcls.bench.loader.bare import check_bare
 from ppcls.bench.loader.runners import BatchTimer, Counts, load_batches, loader_candidate, make_timer
 from ppcls.bench.loader.settings import STAGES, LoaderSetting, Stage, list_backends, list_variants
 from ppcls.bench.loader.workload import LoaderWorkload, read_workload
-from ppcls.bench.measure.runner import MeasurementFailed
 from ppcls.bench.measure.usage import UsageMeter
 from ppcls.data.index.files import FileIndex
+from ppcls.engine.autotune.processes import MeasurementFailed
 from ppcls.errors import UserError
 from ppcls.recipe.load import load_config
 from ppcls.runtime.start import Runtime, start

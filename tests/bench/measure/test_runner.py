@@ -9,12 +9,12 @@ from finished_candidates import finished, with_rates
 
 from ppcls.bench.measure.runner import (
     Candidate,
-    MeasurementFailed,
     find_conclusions,
     powers_of_two,
     run_rounds,
 )
 from ppcls.bench.results.schema import ResultRow
+from ppcls.engine.autotune.processes import MeasurementFailed
 
 Outcome = float | BaseException
 

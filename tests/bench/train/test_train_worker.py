@@ -13,18 +13,18 @@ import pytest
 from small_config import images, make_config, make_yaml
 from small_net import build_net
 
-from ppcls.bench.measure.processes import MeasuringProcess
 from ppcls.bench.results.schema import read_results
-from ppcls.bench.train import workloads
 from ppcls.bench.train.tasks import TrainTask
 from ppcls.bench.train.worker import inspect, measure
-from ppcls.bench.train.workloads import SyntheticLoader
 from ppcls.cli import benchmark
 from ppcls.data.loaders.batch import Batch
+from ppcls.engine.autotune import workload
+from ppcls.engine.autotune.processes import MeasuringProcess
+from ppcls.engine.autotune.workload import SyntheticLoader
 from ppcls.engine.core.hooks import NO_HOOKS, StepHooks
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import train_step
-from ppcls.errors import SignalInterrupt, UserError
+from ppcls.errors import SignalInterrupt
 from ppcls.recipe.schema import Config
 from ppcls.registry import ARCHITECTURES
 from ppcls.runtime.start import Runtime
@@ -70,32 +70,12 @@ def test_measure_settles_before_counting(make_config: MakeConfig, monkeypatch: p
         taken.append(batch)
         return train_step(state, batch, phases)
 
-    monkeypatch.setattr(workloads, "connect", lambda state, *_: (state, step, "counted"))
+    monkeypatch.setattr(workload, "connect", lambda state, *_: (state, step, "counted"))
     for settle in (0.0, 1.0):
         taken.clear()
         given = task("synthetic", settle=settle, phase_steps=0)
         assert measure(make_config(Arch__name="Small"), CPU, given)["steps"] == 3
         assert (len(taken) > 1 + 3) == (settle > 0)
-
-
-def test_measure_bare_loop_returns_speed_without_phases(make_config: MakeConfig) -> None:
-    found = measure(make_config(Arch__name="Small"), CPU, task("bare"))
-    assert found["images_per_second"] > 0
-    assert "phases" not in found
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"Global__update_freq": 2}, "the bare loop does not support gradient accumulation"),
-        ({"AMP__dtype": "bfloat16"}, "the bare loop does not support AMP on a CPU"),
-    ],
-)
-def test_measure_bare_loop_rejects_unsupported_configs(
-    make_config: MakeConfig, changes: dict[str, object], message: str
-) -> None:
-    with pytest.raises(UserError, match=message):
-        measure(make_config(Arch__name="Small", **changes), CPU, task("bare"))
 
 
 def test_inspect_returns_device_model_and_cost(make_config: MakeConfig) -> None:
@@ -121,9 +101,7 @@ def test_synthetic_loader_yields_one_batch(make_config: MakeConfig) -> None:
     assert len(list(batches)) == len(loader) - 2
 
 
-def test_measure_multi_label_images_with_the_step_of_ppcls_only(
-    make_config: MakeConfig, images: Path
-) -> None:
+def test_measure_multi_label_images(make_config: MakeConfig, images: Path) -> None:
     dataset = {
         "name": "MultiLabelDataset",
         "image_root": str(images),
@@ -140,8 +118,6 @@ def test_measure_multi_label_images_with_the_step_of_ppcls_only(
         Global__eval_during_train=False,
     )
     assert measure(config, CPU, task("synthetic"))["images_per_second"] > 0
-    with pytest.raises(UserError, match="only images with one label"):
-        measure(config, CPU, task("bare"))
 
 
 def test_command_measures_in_processes(

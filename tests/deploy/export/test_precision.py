@@ -16,8 +16,8 @@ import yaml
 from onnx import TensorProto, helper
 from small_classifier import config_tree, write_config, write_image
 
+from benchmarks.infer.requests import find_models, make_candidates
 from ppcls.arch.build import build_model
-from ppcls.bench.infer.requests import find_models, make_candidates
 from ppcls.bench.measure.runner import Effort
 from ppcls.cli.export import export
 from ppcls.cli.infer import infer

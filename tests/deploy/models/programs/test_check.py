@@ -21,7 +21,7 @@ from programs import (
 )
 from small_classifier import export_model, write_image
 
-from ppcls.bench.infer.worker import measure
+from benchmarks.infer.predictions import measure
 from ppcls.classifier import Classifier
 from ppcls.cli import index as index_cli
 from ppcls.cli import infer as infer_cli

@@ -1,0 +1,1 @@
+"""Measures ppcls beside other software, and whole runs: ``python benchmarks/run.py --help``."""

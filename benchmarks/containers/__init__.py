@@ -1,0 +1,1 @@
+"""Reading from containers and from image files."""

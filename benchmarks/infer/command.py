@@ -1,0 +1,63 @@
+"""``python benchmarks/run.py infer``: measures models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from benchmarks.common import RequestOptions, charts_of, out_option
+from ppcls.cli.benchmark.common import check_out, measure_and_report, report
+from ppcls.cli.command import command
+from ppcls.cli.options import option, required
+from ppcls.cli.shared_options import trust_option
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferBenchmarkOptions(RequestOptions):
+    """Measure the latency and images/s of a model for several batch sizes and numbers of threads.
+
+    Predicts one batch after another. The time of a batch is measured from its images in host memory to its
+    scores in host memory.
+    """
+
+    examples: ClassVar[Sequence[str]] = (
+        "python benchmarks/run.py infer --model runs/pets/best_model",
+        "python benchmarks/run.py infer --model inference onnx/inference.onnx --batch-size 1 32 --out infer",
+    )
+
+    model: tuple[Path, ...] = required(
+        "one or more models: checkpoint folders, or folders written by ppcls export", metavar="PATH"
+    )
+    override: tuple[str, ...] = option(
+        (), "set values of Global, such as Global.device=cpu", names=["-o"], metavar="KEY=VALUE"
+    )
+    batch_size: tuple[int, ...] = option((1, 8, 32), "images per batch", gt=0)
+    threads: tuple[int, ...] = option(
+        (), "numbers of CPU threads for the model (default: number of cores)", gt=0
+    )
+    trust: bool = trust_option()
+    out: Path | None = out_option()
+
+
+@command("infer", InferBenchmarkOptions)
+def measure_infer(options: InferBenchmarkOptions) -> None:
+    """Measures the latency of models."""
+    from benchmarks.infer.requests import find_latencies, find_models, inspect_machine, make_candidates
+    from ppcls.bench.results.schema import new_results
+    from ppcls.config.base.yaml import dump_yaml
+
+    models = find_models(options.model, options.override, trust=options.trust)
+    check_out(options.out)
+    machine = inspect_machine(options.model[0], options.override, trust=options.trust)
+    effort = options.effort(options.requests)
+    axes = (options.threads or (machine["cores"],), options.batch_size)
+    candidates = make_candidates(models, machine["device"], axes, options.override, effort)
+    device = machine["machine"]["Device"]
+    report(f"{device}: variants: {len(candidates)}, rounds: {effort.rounds}")
+    described = {str(path): source.description.model_dump(mode="json") for path, source in models}
+    config = dump_yaml(described)
+    empty = new_results("infer", config, machine["machine"], machine["versions"])
+    with charts_of(options.out):
+        measure_and_report(options.out, effort.rounds, empty, candidates, lambda: find_latencies(candidates))

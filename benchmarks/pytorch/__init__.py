@@ -1,0 +1,1 @@
+"""ppcls beside PyTorch and the loop of Paddle's documentation."""

@@ -1,0 +1,1 @@
+"""Charts of results, and the comparison of two results."""

@@ -1,0 +1,1 @@
+"""Latency and images/s of HTTP servers."""

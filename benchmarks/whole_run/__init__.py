@@ -1,0 +1,1 @@
+"""Whole training runs, with start-up, evaluation and checkpoints."""

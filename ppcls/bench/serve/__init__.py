@@ -1,1 +1,0 @@
-"""Benchmark of HTTP servers under load."""

@@ -1,0 +1,169 @@
+"""Work to measure: the training step of a run, on one synthetic batch or on the run's data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import paddle
+from numpy.typing import NDArray
+
+from ppcls.data.loaders.base import OrderedLoader
+from ppcls.data.loaders.batch import Batch, Loader
+from ppcls.data.sampling.epoch_samplers import SequentialSampler
+from ppcls.data.sampling.order import Order
+from ppcls.data.section import Split
+from ppcls.data.transforms.base import check_chain
+from ppcls.engine.core.build import build_state
+from ppcls.engine.core.hooks import NO_HOOKS
+from ppcls.engine.execution import connect
+from ppcls.engine.profiling.data_wait import build_data_wait
+from ppcls.engine.profiling.phase_timer import PhaseTimer
+from ppcls.runtime.start import Runtime
+
+if TYPE_CHECKING:  # the engine is below the recipe
+    from ppcls.recipe.schema import Config
+
+CHECKED_UPDATES = 8  # number of updates whose losses are recorded; a CUDA graph is captured before the fourth
+_EPOCH_STEPS = 100
+_CHECKED_RATE = 1e-3  # learning rate of the updates whose losses are recorded
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Work that one rank repeats.
+
+    Attributes:
+        update: Runs one optimizer update, whose phases are timed if there is a timer.
+        images: Number of images per update on this rank.
+        take_wait: Returns the seconds for which updates waited for data since the previous call.
+        execution: Description of how steps are executed.
+        has_phases: Whether ``update`` can time phases.
+        release: Releases threads and memory.
+        losses: Mean losses of the first `CHECKED_UPDATES` batches, as scalars; empty if not recorded.
+    """
+
+    update: Callable[[PhaseTimer | None], None]
+    images: int
+    take_wait: Callable[[], float]
+    execution: str
+    has_phases: bool
+    release: Callable[[], None]
+    losses: Sequence[paddle.Tensor] = ()
+
+
+def training_workload(config: Config, runtime: Runtime, source: str) -> Workload:
+    """Returns ppcls's training step on one synthetic batch, or on the config's data for source ``loader``."""
+    synthetic = SyntheticLoader(config, runtime) if source == "synthetic" else None
+    state = build_state(config, runtime, lambda *_: None, synthetic)
+    # The recorded losses depend on the gradients. Later the learning rate is 0, so that the model does not
+    # memorize the few images.
+    state = replace(state, schedule=lambda update: _CHECKED_RATE if update < CHECKED_UPDATES else 0.0)
+    state, step, execution = connect(state, config.Global, config.Arch, config.DataLoader.need_train())
+    state.network.train()
+    batches = _endless(state.loader)
+    wait = build_data_wait(runtime)
+    order = state.loader.order
+
+    losses: list[paddle.Tensor] = []
+
+    def update(timer: PhaseTimer | None) -> None:
+        phases = NO_HOOKS if timer is None else timer
+        # The phases of a captured step can't be timed.
+        run_step = step if timer is None else timer.eager_step
+        for number in range(1, order.accumulate + 1):
+            last = number == order.accumulate
+            if timer is not None:
+                timer.begin_batch()
+            with phases("data wait"), wait.waiting():
+                batch = next(batches)
+            # The last batch of an epoch may have fewer valid rows; train on all of them.
+            full = replace(batch, update=last, valid=order.batch_size, weight=1 / order.accumulate)
+            sums = run_step(state, full, phases)
+            if len(losses) < CHECKED_UPDATES:
+                losses.append(sums[0] / order.batch_size)
+            if timer is not None:
+                timer.end_batch(last)
+
+    def take_wait() -> float:
+        seconds = wait.seconds
+        wait.seconds = 0.0
+        return seconds
+
+    images = order.batch_size * order.accumulate
+    return Workload(update, images, take_wait, execution, True, state.loader.release, losses)
+
+
+def _endless(loader: Loader) -> Iterator[Batch]:
+    while True:
+        yield from loader
+
+
+def image_shape(data_format: str, split: Split) -> tuple[int, ...]:
+    """Returns the shape of a split's images in the model's layout: [C, H, W] or [H, W, C]."""
+    chain = check_chain(split.dataset.transform_ops)
+    assert chain.size is not None  # by the config's check
+    return (chain.channels, *chain.size) if data_format == "NCHW" else (*chain.size, chain.channels)
+
+
+@dataclass(frozen=True)
+class SyntheticIndex:
+    """Labels of synthetic images, which exist only as a batch on the device.
+
+    Attributes:
+        labels: See `ppcls.data.index.protocol.Index`.
+    """
+
+    labels: NDArray[Any]
+    source: Path = Path("synthetic")
+
+    def __len__(self) -> int:
+        """Returns the number of images."""
+        return len(self.labels)
+
+    def name(self, position: int) -> str:
+        """Returns the name of an image."""
+        return f"synthetic image {position}"
+
+    where = name
+
+    def read(self, position: int) -> bytes:  # noqa: ARG002 - no image has a file
+        """Returns an empty bytes object, because there are no files."""
+        return b""
+
+
+class SyntheticLoader(OrderedLoader):
+    """A loader that yields the same batch of uniform noise, which is already on the device.
+
+    The labels cycle through the classes. With several labels per image, every second class is 1. Batch
+    transforms, such as Mixup, are not applied.
+    """
+
+    def __init__(self, config: Config, runtime: Runtime) -> None:
+        split = config.DataLoader.need_train()
+        classes = config.Arch.class_num
+        rank = runtime.rank
+        world = runtime.world_size
+        rows = split.sampler.rows(world)
+        count = rows * world * _EPOCH_STEPS
+        labels: NDArray[Any] = np.arange(count, dtype=np.int64) % classes
+        if split.dataset.labels == "several":
+            labels = np.broadcast_to(np.arange(classes, dtype=np.float32) % 2, (count, classes))
+        accumulate = config.Global.update_freq
+        order = Order(SequentialSampler(count), rows, rank=rank, world=world, accumulate=accumulate)
+        super().__init__(SyntheticIndex(labels), order, None)
+        shape = (rows, *image_shape(config.Arch.data_format, split))
+        images = np.random.default_rng(rank).uniform(-1, 1, shape).astype(np.float32)
+        self._image = paddle.to_tensor(images).astype(check_chain(split.dataset.transform_ops).dtype)
+        self._label = paddle.to_tensor(labels[rank * rows : (rank + 1) * rows])
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yields the batch until the end of the epoch."""
+        for _ in range(self._cursor.step, len(self)):
+            yield self._advance(self._image, self._label)
+
+    def release(self) -> None:
+        """Does nothing, because there are no threads or workers."""

@@ -1,0 +1,189 @@
+"""The choice of the fastest way to execute training steps; the timers are substitutes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ppcls.engine.autotune import autotune as module
+from ppcls.engine.autotune.autotune import Execution, autotune, choose
+from ppcls.engine.autotune.processes import MeasurementFailed, Sample
+from ppcls.recipe.schema import Config
+from ppcls.runtime.hardware import Card
+
+MEMORY = 80_000  # MiB
+LOSSES = [2.3, 2.2]
+HALF: dict[str, Any] = {"AMP": {"level": "O1", "dtype": "float16"}, "Global__device": "auto"}
+
+
+class Timer:
+    """Measures nothing: answers from a table of images per second, by settings."""
+
+    def __init__(self, rates: dict[Execution, float], **special: Any) -> None:
+        self.rates, self.special, self.measured = rates, special, list[Execution]()
+
+    def __call__(self, config: Config) -> Sample:
+        settings = config.Global
+        way = Execution(
+            config.Arch.data_format,
+            bool(settings.cuda_graph),
+            bool(settings.to_static),
+            settings.fused_kernels is True,
+        )
+        self.measured.append(way)
+        rate = self.rates[way]
+        if rate == 0:
+            raise MeasurementFailed("out of memory")
+        changes = self.special.get("changes", {}).get(way, {})
+        return {
+            "images_per_second": rate,
+            "step": 1 / rate,
+            "losses": LOSSES,
+            "gpu_reserved": 100.0,
+        } | changes
+
+
+EAGER, GRAPH = Execution(), Execution(cuda_graph=True)
+NHWC, COMPILED = Execution("NHWC", True), Execution("NHWC", True, True)
+COMPILED_NCHW = Execution(cuda_graph=True, to_static=True)
+FUSED = Execution("NHWC", True, fused_kernels=True)
+RATES = {EAGER: 100.0, GRAPH: 200.0, NHWC: 300.0, COMPILED: 400.0, COMPILED_NCHW: 250.0, FUSED: 350.0}
+
+
+def test_choose_keeps_each_setting_that_is_faster(make_config: Callable[..., Config]) -> None:
+    timer = Timer(RATES)
+    chosen, rates = choose(make_config(**HALF), timer, MEMORY)
+    assert (chosen, timer.measured) == (COMPILED, [EAGER, GRAPH, NHWC, COMPILED, FUSED])
+    assert list(rates.values()) == [100, 200, 300, 400, 350]
+
+
+def test_choose_fused_kernels_bring_their_layout_and_replace_compilation(
+    make_config: Callable[..., Config],
+) -> None:
+    slow = {NHWC: 50.0, COMPILED_NCHW: 210.0}  # as float32, for which Paddle converts NHWC
+    chosen, _ = choose(make_config(**HALF), Timer({**RATES, **slow}), MEMORY)
+    assert chosen == FUSED
+    tuned = chosen.applied(make_config(**HALF))
+    assert (tuned.Arch.data_format, tuned.Global.fused_kernels, tuned.Global.to_static) == (
+        "NHWC",
+        True,
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    "changes", [{"losses": [2.3, 3.0]}, {"losses": [2.3, float("nan")]}, {"gpu_reserved": 70_000.0}]
+)
+def test_choose_skips_other_losses_and_too_much_memory(
+    make_config: Callable[..., Config], changes: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    timer = Timer(RATES, changes={COMPILED: changes})
+    assert choose(make_config(**HALF), timer, MEMORY)[0] == FUSED
+    assert f"{COMPILED}: skipped: " in capsys.readouterr().err
+
+
+def test_choose_prefers_a_graph_that_is_as_fast(make_config: Callable[..., Config]) -> None:
+    rates = {EAGER: 100.0, GRAPH: 99.0, NHWC: 100.0, COMPILED_NCHW: 100.0, FUSED: 100.0}
+    timer = Timer(rates)
+    assert choose(make_config(**HALF), timer, MEMORY)[0] == GRAPH
+
+
+def test_choose_skips_what_fails(make_config: Callable[..., Config]) -> None:
+    slower = {Execution("NHWC"): 90.0, Execution(to_static=True): 110.0}
+    slower[Execution("NHWC", fused_kernels=True)] = 90.0
+    timer = Timer({**RATES, GRAPH: 0.0, **slower})
+    assert choose(make_config(**HALF), timer, MEMORY)[0] == Execution(to_static=True)
+
+
+def test_choose_obeys_explicit_settings(make_config: Callable[..., Config]) -> None:
+    explicit = {"Arch__data_format": "NHWC", "Global__to_static": False, "Global__fused_kernels": False}
+    timer = Timer({Execution("NHWC"): 1.0, NHWC: 2.0})
+    assert choose(make_config(**HALF, **explicit), timer, MEMORY)[0] == NHWC
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Timer:
+    """Pretends that there is a card, and that short runs are long enough."""
+    timer = Timer(RATES)
+    monkeypatch.setenv("PPCLS_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(module, "selected_card", lambda: Card("GPU-1", MEMORY))
+    monkeypatch.setattr(Card, "name", lambda _card: "card")
+    monkeypatch.setattr(module, "_measure_on", lambda _card: timer)
+    monkeypatch.setattr(module, "MIN_UPDATES", 6)
+    return timer
+
+
+def test_autotune_measures_once_and_reads_the_choice_later(
+    make_config: Callable[..., Config], card: Timer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = make_config(**HALF)
+    tuned = autotune(config)
+    assert (tuned.Arch.data_format, tuned.Global.cuda_graph, tuned.Global.to_static) == ("NHWC", True, True)
+    assert (config.Arch.data_format, config.Global.cuda_graph) == ("NCHW", "auto")
+    assert autotune(config) == tuned
+    assert len(card.measured) == 5
+    assert "from an earlier measurement" in capsys.readouterr().err
+    autotune(make_config(**HALF, DataLoader__Train__sampler__batch_size=2))
+    assert len(card.measured) == 10, "another batch size is measured, too"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"Global__autotune": False}, {"Global__deterministic": True}, {"Global__device": "cpu", "AMP": None}],
+)
+def test_autotune_leaves_other_runs_unchanged(
+    make_config: Callable[..., Config], card: Timer, changes: dict[str, Any]
+) -> None:
+    config = make_config(**{**HALF, **changes})
+    assert autotune(config) is config
+    assert not card.measured
+
+
+@pytest.mark.parametrize(("amp", "layout"), [({"Global__device": "auto"}, "NCHW"), (HALF, "NHWC")])
+def test_autotune_short_run_measures_nothing(
+    make_config: Callable[..., Config],
+    card: Timer,
+    monkeypatch: pytest.MonkeyPatch,
+    amp: dict[str, Any],
+    layout: str,
+) -> None:
+    monkeypatch.setattr(module, "MIN_UPDATES", 7)
+    tuned = autotune(make_config(**amp))
+    assert (tuned.Arch.data_format, tuned.Global.cuda_graph) == (layout, "auto")
+    assert not card.measured
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"chosen": {"layout": "NHWC"}}'])
+def test_autotune_damaged_cache_is_reported_and_nothing_is_measured(
+    make_config: Callable[..., Config], card: Timer, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    config = make_config(**HALF)
+    autotune(config)
+    measured = len(card.measured)
+    (file,) = (Path(os.environ["PPCLS_HOME"]) / "autotune").glob("*.json")
+    file.write_text(content)
+    assert autotune(config).Arch.data_format == "NHWC"
+    assert len(card.measured) == measured
+    assert f"{file}: cannot be used, so nothing is measured" in capsys.readouterr().err
+
+
+def test_autotune_cache_that_cannot_be_created_is_reported(
+    make_config: Callable[..., Config], card: Timer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "home").write_text("not a folder")
+    assert autotune(make_config(Global__device="auto")).Arch.data_format == "NCHW"
+    assert not card.measured
+    assert "cannot be used, so nothing is measured" in capsys.readouterr().err
+
+
+def test_autotune_keeps_the_layout_of_the_users_own_architecture(
+    make_config: Callable[..., Config], card: Timer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config(**HALF)
+    monkeypatch.setattr(module, "ZOO", {})
+    assert autotune(config).Arch.data_format == "NCHW"
+    assert {way.data_format for way in card.measured} == {"NCHW"}
