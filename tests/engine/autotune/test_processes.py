@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from ppcls.cli.command import command
+from ppcls.cli.command import exit_code
 from ppcls.engine.autotune.processes import MeasurementFailed, MeasuringProcess, worker_command
 
 _HEAD = """
@@ -122,7 +122,7 @@ def test_run_signal_ends_all_descendants(
 
     thread = threading.Thread(target=send)
     thread.start()
-    assert command(lambda _: run(_TREE.format(pids=str(pids))) and None)() == 128 + number
+    assert exit_code(lambda: run(_TREE.format(pids=str(pids))) and None) == 128 + number
     assert capsys.readouterr().err == "interrupted\n"
     thread.join()
     for pid in map(int, pids.read_text().split()):
@@ -131,7 +131,7 @@ def test_run_signal_ends_all_descendants(
 
 
 def test_worker_command_several_processes_uses_the_launcher() -> None:
-    assert worker_command("train")[2:] == ["train"]
-    several = worker_command("train", 2)
+    assert worker_command(Path("worker.py"), "train")[1:] == ["worker.py", "train"]
+    several = worker_command(Path("worker.py"), "train", processes=2)
     assert several[1:3] == ["-m", "paddle.distributed.launch"]
     assert several[several.index("--nproc_per_node") + 1] == "2"
