@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import secrets
 import select
 import shutil
@@ -31,6 +32,10 @@ _TRANSIENT = {
 }
 RETRY_DELAYS = (0.5, 2.0, 5.0)  # seconds
 _MAX_BYTES = 1 << 30  # limit of `read_regular`
+# C0 except tab and line feed, delete, C1, marks and overrides of the direction of text, and line separators
+_CONTROLS = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]"
+)
 _WRITE_TIMEOUT = 0.2  # seconds that `_LossyStream` waits for its reader
 
 
@@ -271,7 +276,8 @@ class LogWriter:
     def message(self, text: str) -> None:
         """Writes ``text`` with a time stamp on each of its lines."""
         now = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        append_text(self._file, "".join(f"{now} {line}\n" for line in text.splitlines() or [""]))
+        lines = escape_controls(text).splitlines() or [""]
+        append_text(self._file, "".join(f"{now} {line}\n" for line in lines))
 
     def close(self) -> None:
         """Closes the file."""
@@ -350,8 +356,22 @@ def lossy(stream: TextIO) -> TextIO:
     return cast(TextIO, _LossyStream(stream))
 
 
+def escape_controls(text: str) -> str:
+    r"""Returns text without characters that control a terminal or change the direction of text.
+
+    Names of classes and files can come from strangers. Line feeds and tabs remain. Other characters are
+    written as ``\x1b`` or ``\u202e``; the second form is also valid in a line of JSON.
+    """
+    return _CONTROLS.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < ord(" ") else f"\\u{code:04x}"
+
+
 def print_error(text: str) -> None:
     """Prints a line on standard error, or drops the line if no process reads it."""
     stream = lossy(sys.stderr)
-    stream.write(f"{text}\n")
+    stream.write(f"{escape_controls(text)}\n")
     stream.flush()

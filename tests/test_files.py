@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from pathlib import Path
 
 import pytest
 
+from ppcls.cli.command import write_output
 from ppcls.files import (
+    LogWriter,
     append_text,
     atomic_path,
     atomic_write,
+    escape_controls,
     new_folder,
     open_regular,
+    print_error,
     read_regular,
     retry_io,
     write_text,
@@ -202,3 +207,31 @@ def test_read_regular_huge_file_raises_before_reading(tmp_path: Path) -> None:
     os.truncate(tmp_path / "file", 40 << 30)  # sparse
     with pytest.raises(OSError, match="42949672960 bytes; expected at most 1073741824"):
         read_regular(tmp_path / "file")
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("café 猫\tcat\n", "café 猫\tcat\n"),
+        ("\x1b[2J\x1b]0;title\x07", "\\x1b[2J\\x1b]0;title\\x07"),
+        ("\x9b31m\x85\x7f", "\\u009b31m\\u0085\\u007f"),
+        ("gpj.\u202eexe\u2066\u200f", "gpj.\\u202eexe\\u2066\\u200f"),
+        ("a\rb\x0bc\u2028d", "a\\x0db\\x0bc\\u2028d"),
+    ],
+)
+def test_characters_that_control_a_terminal_are_escaped(
+    text: str, shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert escape_controls(text) == shown
+    write_output(text)
+    print_error(text.rstrip("\n"))
+    captured = capsys.readouterr()
+    assert captured.out == shown
+    assert captured.err == shown.rstrip("\n") + "\n"
+    log = LogWriter(tmp_path / "train.log")
+    log.message(text)
+    log.close()
+    assert (tmp_path / "train.log").read_text(encoding="utf-8").endswith(shown.rstrip("\n") + "\n")
+    line = json.dumps({"name": text}, ensure_ascii=False)
+    assert json.loads(escape_controls(line)) == {"name": text}

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from ppcls.cli.options import OptionsError, parsed_options, summarize
 from ppcls.cli.parser import CommandParser, wrap
 from ppcls.errors import SignalExit, SignalInterrupt, UserError
-from ppcls.files import print_error
+from ppcls.files import escape_controls, print_error
 
 Arguments = Sequence[str] | None
 O = TypeVar("O")  # noqa: E741 - a class of options
@@ -184,7 +184,7 @@ def _fail(text: str, code: int) -> int:
 def write_output(text: str) -> None:
     """Writes text to standard output; see `exit_on_closed_pipe`."""
     with exit_on_closed_pipe():
-        sys.stdout.write(text)
+        sys.stdout.write(escape_controls(text))
 
 
 @contextmanager

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ppcls.files import escape_controls
+
 _SHOWN = 4  # number of values of an embedding that are printed
 
 
@@ -117,7 +119,7 @@ class NearestImages:
 def printable(path: Path) -> str:
     """Returns a path as one line of text. Invalid UTF-8 and control characters are escaped."""
     text = str(path).encode("utf-8", "backslashreplace").decode("utf-8")
-    return "".join(repr(char)[1:-1] if ord(char) < 32 or ord(char) == 127 else char for char in text)
+    return escape_controls(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def rank(scores: NDArray[Any], count: int) -> NDArray[np.intp]:

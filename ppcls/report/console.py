@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ppcls.files import LogWriter, lossy, print_error
+from ppcls.files import LogWriter, escape_controls, lossy, print_error
 from ppcls.report.record import EvalRecord, Record, Reporter, StepPosition, StepRecord
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class PlainConsole(Reporter):
 
     def message(self, text: str, update: int | None = None) -> None:  # noqa: ARG002
         """Writes ``text`` as a line, and flushes it."""
-        self._stream.write(text + "\n")
+        self._stream.write(escape_controls(text) + "\n")
         self._stream.flush()
 
     def record(self, record: Record) -> None:
@@ -183,7 +183,7 @@ class LiveConsole(Reporter):
 
     def message(self, text: str, update: int | None = None) -> None:  # noqa: ARG002
         """Prints ``text`` above the bar."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(escape_controls(text), markup=False, highlight=False, soft_wrap=True)
 
     def record(self, record: Record) -> None:
         """Updates the bar, or prints the line of an evaluation above the bar."""
