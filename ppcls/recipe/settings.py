@@ -27,8 +27,8 @@ class Global(ReportSettings, EngineSettings, RuntimeSettings):
 
     import_modules: tuple[ModuleName, ...] = ()
     """Python modules to import before the config is checked, such as `[my_parts]` for a file my_parts.py in
-    the current folder or on PYTHONPATH. The modules can register your own architectures, losses, metrics,
-    optimizers and transforms (docs/python.md)."""
+    the current folder or on PYTHONPATH. The modules can define your own architectures, losses, samplers,
+    data sets and other parts (docs/python.md)."""
     use_multilabel: bool = False
     """Accepted for compatibility with PaddleClas; has no effect, because MultiLabelDataset implies it."""
     image_channel: Count | None = None
