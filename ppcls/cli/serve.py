@@ -240,7 +240,7 @@ def _serve(
     """Serves on a socket, and calls ``on_ready`` with the names of the inference engines."""
     from ppcls.serve.app import build_app
     from ppcls.serve.limits import RequestLimits
-    from ppcls.serve.middleware import AllowedHosts, ApiKeys, read_keys
+    from ppcls.serve.middleware import AllowedHosts, ApiKeys, NoSniffing, SameOrigin, read_keys
     from ppcls.serve.models import ServedModels
     from ppcls.serve.request_log import RequestLog, configure_log
     from ppcls.serve.server import TlsFiles, run
@@ -257,7 +257,7 @@ def _serve(
     if options.api_key_file:
         app = ApiKeys(app, read_keys(options.api_key_file))
     hosts = ["localhost", socket.gethostname(), options.host, *options.allowed_hosts]
-    app = RequestLog(AllowedHosts(app, hosts))
+    app = RequestLog(NoSniffing(AllowedHosts(SameOrigin(app), hosts)))
     configure_log(options.log_format, options.access_log)
     engines = ", ".join(dict.fromkeys(predictor.model.engine for predictor in predictors.values()))
     tls = TlsFiles(options.tls_cert, options.tls_key) if options.tls_cert else None

@@ -11,12 +11,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi.responses import JSONResponse, Response
-from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ppcls.errors import UserError
 
 _SHORTEST_KEY = 16  # minimum length of a key in characters
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _WITHOUT_KEY = ("/", "/docs", "/live", "/ready")
 
 
@@ -95,6 +96,45 @@ class AllowedHosts:
         except ValueError:
             return False
         return True
+
+
+class SameOrigin:
+    """Rejects requests that a web page of another origin makes its visitor's browser send.
+
+    Browsers send forms to any server without asking it, but with the header ``Origin``. Other clients do not
+    send this header.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request to the application, or responds with status 403."""
+        app = self._app
+        if scope["type"] == "http" and scope["method"] not in _SAFE_METHODS:
+            headers = Headers(scope=scope)
+            origin = headers.get("origin")
+            if origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower():
+                reason = "requests of web pages of another origin are rejected"
+                app = error_response(403, reason, headers={"Connection": "close"})
+        await app(scope, receive, send)
+
+
+class NoSniffing:
+    """Adds a header to each response that forbids browsers to guess another content type."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request to the application."""
+
+        async def send_with_header(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["X-Content-Type-Options"] = "nosniff"
+            await send(message)
+
+        await self._app(scope, receive, send_with_header)
 
 
 class ApiKeys:
