@@ -263,6 +263,32 @@ def new_folder(path: Path, *, sync_each: bool = False) -> Iterator[Path]:
     _sync(path.parent)
 
 
+def open_append(path: Path) -> TextIO:
+    """Opens a text file of a run to append to it, and creates it if it is missing.
+
+    A link could lead to another file of the user, and a pipe would wait for its reader.
+
+    Raises:
+        UserError: The path is a link, or not a regular file.
+        OSError: The file can't be opened.
+    """
+
+    def open_file(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+    reason = f"{path}: expected a regular file, found a link or a pipe; remove it, or set Global.output_dir"
+    try:
+        file = open(path, "a", encoding="utf-8", opener=open_file)  # noqa: SIM115 - the caller closes it
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise UserError(reason) from None
+        raise
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise UserError(reason)
+    return file
+
+
 class LogWriter:
     """Appends messages to the file ``path``, and flushes each message.
 
@@ -271,7 +297,7 @@ class LogWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a", encoding="utf-8")
+        self._file = open_append(path)
 
     def message(self, text: str) -> None:
         """Writes ``text`` with a time stamp on each of its lines."""

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from ppcls.cli.command import write_output
+from ppcls.engine.checkpoint.output_lock import OutputLock
+from ppcls.errors import UserError
 from ppcls.files import (
     LogWriter,
     append_text,
@@ -235,3 +237,27 @@ def test_characters_that_control_a_terminal_are_escaped(
     assert (tmp_path / "train.log").read_text(encoding="utf-8").endswith(shown.rstrip("\n") + "\n")
     line = json.dumps({"name": text}, ensure_ascii=False)
     assert json.loads(escape_controls(line)) == {"name": text}
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("kind", ["link", "dangling link", "loop", "pipe", "folder"])
+def test_log_that_is_a_link_or_a_pipe_is_rejected(kind: str, tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    victim = tmp_path / "victim"
+    if kind == "link":
+        victim.write_text("mine")
+        log.symlink_to(victim)
+    elif kind == "dangling link":
+        log.symlink_to(victim)
+    elif kind == "loop":
+        log.symlink_to(log)
+    elif kind == "pipe":
+        os.mkfifo(log)
+    else:
+        log.mkdir()
+    with pytest.raises(IsADirectoryError if kind == "folder" else UserError):
+        LogWriter(log)
+    log.rename(tmp_path / ".lock")
+    with pytest.raises(IsADirectoryError if kind == "folder" else UserError):
+        OutputLock(tmp_path, timeout=0.1)
+    assert not victim.exists() or victim.read_text() == "mine"

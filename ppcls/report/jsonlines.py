@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ppcls.errors import UserError
-from ppcls.files import append_text, write_text
+from ppcls.files import append_text, open_append, write_text
 from ppcls.report.record import EvalRecord, Record, Reporter, StepRecord
 
 _KINDS: dict[str, type[StepRecord] | type[EvalRecord]] = {"train": StepRecord, "eval": EvalRecord}
@@ -102,7 +102,7 @@ class MetricsFile(Reporter):
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a", encoding="utf-8")
+        self._file = open_append(path)
 
     def record(self, record: Record) -> None:
         """Appends the record."""

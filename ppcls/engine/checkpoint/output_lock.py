@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import socket
+import stat
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +16,21 @@ from ppcls.errors import UserError
 LOCK = ".lock"
 _TIMEOUT = 5.0  # seconds, because a run that was just killed may need some time to end
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+
+
+def _open(path: Path) -> int:
+    """Opens the lock file. A link could lead to another file, whose content would be lost."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        file = os.open(path, flags, 0o644)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise UserError(f"{path}: expected a regular file, found a link; remove it") from None
+        raise
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise UserError(f"{path}: expected a regular file, found a pipe or a device; remove it")
+    return file
 
 
 class OutputLock:
@@ -39,7 +55,7 @@ class OutputLock:
     def __init__(self, folder: Path, timeout: float = _TIMEOUT) -> None:
         self._folder = folder
         self.note = ""
-        self._file: int | None = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._file: int | None = _open(folder / LOCK)
         with ExitStack() as failure:
             failure.callback(self.release)
             try:
