@@ -191,8 +191,8 @@ class DataLoader(Section):
         unlabelled = self.UnLabelTrain
         train = self.Train
         if facts.semi_supervised != (unlabelled is not None):
-            missing = "DataLoader.UnLabelTrain" if facts.semi_supervised else "the section SSL"
-            text = f"semi-supervised training needs SSL and DataLoader.UnLabelTrain, but {missing} is missing"
+            state = "missing" if facts.semi_supervised else "the section SSL is missing"
+            text = f"{state}; semi-supervised training needs SSL and DataLoader.UnLabelTrain"
             yield problem(text, "UnLabelTrain")
         if unlabelled is None or train is None:
             return
