@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import io
 import os
 import re
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,6 +20,7 @@ from ppcls.runtime.memory import MemoryBudget, MemoryRequest
 from ppcls.runtime.settings import RuntimeSettings
 
 _SEARCH = "FLAGS_cudnn_exhaustive_search"
+_SIGACTION_BYTES = 512  # more than the size of C's struct sigaction on any system
 # Flags to set after the import if the environment does not set them. `stop_cudnn_search` removes one.
 SPEED_FLAGS = {
     _SEARCH: True,  # measures cuDNN's algorithms once for each convolution
@@ -136,20 +137,33 @@ def import_paddle() -> None:
     if sys.stderr.isatty():
         sys.stderr.write("loading Paddle ...\n")
     stderr = io.StringIO()
-    handler = signal.getsignal(signal.SIGTERM)
     try:
-        with contextlib.redirect_stderr(stderr), _without_collections():
+        with _kept_handler(signal.SIGTERM), contextlib.redirect_stderr(stderr), _without_collections():
             import paddle  # noqa: F401
     except ModuleNotFoundError:
         raise
     except ImportError as error:
         fix = advise_library(str(error)) or "`ppcls doctor` prints what to install"
         raise UserError(f"Paddle cannot be imported: {error}; {fix}") from error
-    if handler is not None and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, handler)
     for line in stderr.getvalue().splitlines():
         if "OMP_NUM_THREADS" not in line:
             print(line, file=sys.stderr)  # noqa: T201
+
+
+@contextlib.contextmanager
+def _kept_handler(number: int) -> Iterator[None]:
+    """Restores the handler of a signal, which Paddle replaces in C++ when it is imported.
+
+    Python's `signal.signal` works only in the main thread. A server that loads its first Paddle model while
+    it runs imports Paddle in another thread.
+    """
+    library = ctypes.CDLL(None)
+    handler = ctypes.create_string_buffer(_SIGACTION_BYTES)
+    library.sigaction(number, None, handler)
+    try:
+        yield
+    finally:
+        library.sigaction(number, handler, None)
 
 
 @contextlib.contextmanager

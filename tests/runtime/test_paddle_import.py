@@ -10,6 +10,7 @@ from pathlib import Path
 import paddle
 import pytest
 from paths import ROOT
+from runs import GUARD
 
 from ppcls.errors import UserError
 from ppcls.recipe.settings import Global
@@ -167,3 +168,25 @@ def test_paddle_without_a_library_of_the_system_is_a_user_error(
 def test_advice_for_an_import_error_names_the_missing_library(error: str, advice: str) -> None:
     assert paddle_import.advise_library(error).endswith(advice)
     assert bool(paddle_import.advise_library(error)) == bool(advice)
+
+
+IN_A_THREAD = """
+import os, signal, sys, threading
+sys.path.insert(0, {root!r})
+from ppcls.runtime.paddle_import import import_paddle
+received = []
+signal.signal(signal.SIGTERM, lambda *_: received.append("handler"))
+thread = threading.Thread(target=import_paddle)
+thread.start()
+thread.join()
+os.kill(os.getpid(), signal.SIGTERM)
+print(received)
+"""
+
+
+@pytest.mark.hostile
+def test_import_in_a_thread_keeps_the_handler_of_sigterm() -> None:
+    """A server that loads its first Paddle model while it runs must still answer all requests at its end."""
+    command = [sys.executable, "-c", IN_A_THREAD.format(root=str(ROOT))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=GUARD)
+    assert (done.returncode, done.stdout) == (0, "['handler']\n"), done.stderr
