@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from ppcls.config.base.fields import Positive, Section
+from ppcls.config.base.fields import Bound, Section
 from ppcls.errors import UserError
 from ppcls.files import write_text
 from ppcls.metric.base import DatasetMetric
@@ -24,7 +24,7 @@ _BINS = 15  # number of bins of the calibration error
 class Temperature(Section):
     """Content of ``temperature.json``."""
 
-    temperature: Positive
+    temperature: Annotated[float, Bound(ge=1e-3, le=1e3)]  # quotients by smaller numbers overflow
 
 
 class TemperatureScaling(DatasetMetric, abstract=True):  # not a metric of configs
@@ -104,7 +104,7 @@ def read_temperature(weights: Path) -> float:
         return 1.0
     try:
         return Temperature.model_validate(json.loads(file.read_text(encoding="utf-8"))).temperature
-    except (OSError, ValueError, ValidationError):
+    except (OSError, RecursionError, ValueError, ValidationError):
         raise UserError(
             f'{file}: expected {{"temperature": NUMBER > 0}}; delete it, or run ppcls calibrate again'
         ) from None

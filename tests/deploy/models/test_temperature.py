@@ -98,3 +98,11 @@ def test_calibrated_checkpoint_is_exported_with_its_temperature(make_config, tmp
     exported = PaddleInferenceModel(source.file, source.description, Runtime()).run(images)
     np.testing.assert_allclose(exported, expected, rtol=1e-3)
     assert "temperature" not in dump_config(config)
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("text", ["1e-300", "1e300", "0", "-1", "NaN", "Infinity", '"1"' * 2, "[" * 5000, ""])
+def test_other_temperature_is_rejected(text: str, tmp_path: Path) -> None:
+    (tmp_path / "temperature.json").write_text(f'{{"temperature": {text}}}')
+    with pytest.raises(UserError, match=r"temperature\.json: expected"):
+        read_temperature(tmp_path)
