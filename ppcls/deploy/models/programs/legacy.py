@@ -143,8 +143,11 @@ def read_legacy(data: bytes) -> tuple[bytes, list[StoredTensor]]:
     names = [variable.name for variable in block.vars]
     _check_unique(names, "variables")
     parameters = [parameter for variable in block.vars if (parameter := _read_variable(variable)) is not None]
+    # A declared variable without a value would end the process.
+    defined = {variable.name for variable in block.vars if variable.persistable}
     for operator in block.ops:
-        _check(operator, set(names))
+        _check(operator, set(names), defined)
+        defined.update(argument for slot in operator.outputs for argument in slot.arguments)
     return program.SerializeToString(deterministic=True), parameters
 
 
@@ -165,8 +168,14 @@ def _read_variable(variable: Any) -> StoredTensor | None:
     return StoredTensor(variable.name, DTYPES[tensor.data_type], tuple(tensor.dims))
 
 
-def _check(operator: Any, variables: Collection[str]) -> None:
-    """Checks an operator, and removes attributes that only messages need."""
+def _check(operator: Any, variables: Collection[str], defined: Collection[str]) -> None:
+    """Checks an operator, and removes attributes that only messages need.
+
+    Args:
+        operator: Message ``OpDesc``.
+        variables: Names of all variables.
+        defined: Names of the variables that have a value before the operator.
+    """
     name = operator.type
     known = find_operator("legacy", name)
     slots = [*operator.inputs, *operator.outputs]
@@ -177,6 +186,9 @@ def _check(operator: Any, variables: Collection[str]) -> None:
     for argument in (argument for slot in slots for argument in slot.arguments):
         if argument not in variables:
             raise ProgramError(f"operator {name!r}: the variable {argument[:64]!r} is not defined")
+    for argument in (argument for slot in operator.inputs for argument in slot.arguments):
+        if argument not in defined:
+            raise ProgramError(f"operator {name!r}: the variable {argument[:64]!r} has no value before it")
     kept = [attribute for attribute in operator.attrs if attribute.name not in REMOVED]
     _check_unique([attribute.name for attribute in kept], f"attributes of the operator {name!r}")
     for attribute in kept:

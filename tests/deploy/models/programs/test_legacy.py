@@ -83,6 +83,10 @@ def add_constant(sides: list[int], values: int) -> Callable[[Any], None]:
     return change
 
 
+def remove_operator(program: Any) -> None:
+    del program.blocks[0].ops[1]
+
+
 CHANGES: dict[str, tuple[Callable[[Any], None], str]] = {
     "block": (add_block, "expected one block, found 2; control flow is not supported"),
     "reference": (add_attribute(name="sub_block", type=8), "'sub_block' refers to a block or to a variable"),
@@ -98,6 +102,7 @@ CHANGES: dict[str, tuple[Callable[[Any], None], str]] = {
     "texts": (add_attribute(name="epmap", type=5, strings=["", "127.0.0.1:80"]), "'epmap' is not supported"),
     "attribute": (repeat_attribute, "damaged: two attributes of the operator 'feed' have the same name"),
     "unknown variable": (use_unknown_variable, "the variable 'gone' is not defined"),
+    "no value": (remove_operator, "operator 'matmul_v2': the variable 'mean' has no value before it"),
     "input": (set_input, "operator 'reduce_mean': damaged: its inputs and outputs are Y -> Out"),
     "reader": (set_variable(15), "variable 'x': expected a tensor, found the type 15"),
     "rows": (set_variable(8), "variable 'x': expected a tensor, found the type 8"),
