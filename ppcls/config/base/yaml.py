@@ -113,7 +113,10 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    """Writes Unicode line breaks in double quotes. In single quotes, PyYAML would read them as blanks."""
+    """Writes line breaks as escapes in double quotes.
+
+    In single quotes, PyYAML would read Unicode line breaks as blanks, and write others as several lines.
+    """
     return dumper.represent_scalar(
         "tag:yaml.org,2002:str", text, style='"' if _LINE_BREAKS.intersection(text) else None
     )
@@ -127,7 +130,7 @@ def _exact_text(loader: _DescriptionLoader, node: yaml.ScalarNode) -> str:
     return str(loader.construct_scalar(node))
 
 
-_LINE_BREAKS = frozenset("\x85\u2028\u2029")
+_LINE_BREAKS = frozenset("\n\r\x85\u2028\u2029")
 _TIME = "tag:yaml.org,2002:timestamp"
 _Loader.yaml_implicit_resolvers = {
     first: [resolver for resolver in resolvers if resolver[0] != _TIME]
