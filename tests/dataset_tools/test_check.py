@@ -55,7 +55,11 @@ def check(folder: Path, *arguments: str) -> int:
 def expected(folder: Path) -> list[BadImage]:
     root = folder / "images"
     return [
-        BadImage(f"{root}/0/half ü.jpg", str(root), "not an image that can be decoded"),
+        BadImage(
+            f"{root}/0/half ü.jpg",
+            str(root),
+            "the JPEG file is truncated: its end is missing; copy it again",
+        ),
         BadImage(f"{root}/1/cells.tif", str(root), "expected 3 channels, found 5 channels"),
     ]
 

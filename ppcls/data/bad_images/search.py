@@ -11,6 +11,7 @@ from ppcls.data.transforms.numpy_ops.chain import DecodeError, apply
 
 _IMAGE_ERROR = re.compile(r"fn\.(decoders\.|peek_image_shape|io\.file\.read)")
 _MACHINE_ERROR = re.compile(r"out of memory|bad_alloc|cuda|driver", re.IGNORECASE)
+_DECODER_MESSAGE = re.compile(r"nvImageCodec|nvimgcodec|_parser|_decoder|Failed to decode")
 _REASON = re.compile(r"encountered:\s*(.*?)\s*(?:C\+\+ context|Current pipeline object|$)", re.DOTALL)
 
 
@@ -49,7 +50,7 @@ def bisect_bad_images(positions: list[int], try_batch: Callable[[list[int]], str
     if error is None:
         return {}
     if len(positions) == 1:
-        return {positions[0]: f"DALI can't decode the image: {error_reason(error)}"}
+        return {positions[0]: describe_dali_error(error)}
     half = len(positions) // 2
     return bisect_bad_images(positions[:half], try_batch) | bisect_bad_images(positions[half:], try_batch)
 
@@ -57,6 +58,17 @@ def bisect_bad_images(positions: list[int], try_batch: Callable[[list[int]], str
 def is_image_error(error: str) -> bool:
     """Returns whether an image caused DALI's error, rather than, for example, a lack of memory."""
     return bool(_IMAGE_ERROR.search(error)) and not _MACHINE_ERROR.search(error)
+
+
+def describe_dali_error(error: str) -> str:
+    """Returns why DALI failed on an image that the NumPy backend decodes.
+
+    Messages of DALI's decoders, such as ``nvImageCodec failure: '#3'``, would not help.
+    """
+    reason = error_reason(error)
+    if _DECODER_MESSAGE.search(reason):
+        return "DALI can't decode this kind of image, although OpenCV can; convert the image to JPEG or PNG"
+    return f"DALI can't read the image: {reason}"
 
 
 def error_reason(error: str) -> str:

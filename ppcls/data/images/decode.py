@@ -8,7 +8,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.data.images.header import NO_IMAGE, DecodeError, Header, check_header, check_size
+from ppcls.data.images.contents import describe_damage
+from ppcls.data.images.header import DecodeError, Header, check_header, check_size
 from ppcls.data.images.read_header import read_header
 from ppcls.data.images.tiff import decode_tiff
 from ppcls.data.transforms.specs.basic import DecodeImage
@@ -61,27 +62,27 @@ def _decode(spec: DecodeImage, encoded: bytes | memoryview) -> Array:
             pixels = pixels.repeat(spec.channels, axis=2)
     elif spec.channels == 3:
         # With its own depth, so that `_scale_depth` rounds. OpenCV would cut 16-bit samples to 8 bits.
-        pixels = _by_opencv(encoded, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
+        pixels = _by_opencv(encoded, header, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
         pixels = cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
     elif spec.channels == 1:
-        pixels = _by_opencv(encoded, cv2.IMREAD_GRAYSCALE | cv2.IMREAD_ANYDEPTH)[:, :, None]
+        pixels = _by_opencv(encoded, header, cv2.IMREAD_GRAYSCALE | cv2.IMREAD_ANYDEPTH)[:, :, None]
     else:
         pixels = _with_alpha(encoded, header)
     return _scale_depth(pixels if spec.to_rgb else pixels[:, :, ::-1], spec.dtype)
 
 
-def _by_opencv(encoded: bytes | memoryview, flags: int) -> Array:
+def _by_opencv(encoded: bytes | memoryview, header: Header, flags: int) -> Array:
     try:
         pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)
     except cv2.error as error:  # for example if the image has more pixels than OpenCV allows
         raise DecodeError(f"OpenCV can't decode the image: {error.err}") from None
     if pixels is None:
-        raise DecodeError(NO_IMAGE)
+        raise DecodeError(describe_damage(header.format, bytes(encoded)))
     return np.asarray(pixels)
 
 
 def _with_alpha(encoded: bytes | memoryview, header: Header) -> Array:
-    pixels = _by_opencv(encoded, cv2.IMREAD_UNCHANGED)
+    pixels = _by_opencv(encoded, header, cv2.IMREAD_UNCHANGED)
     if pixels.ndim != 3 or pixels.shape[2] != 4:
         raise DecodeError(
             f"a {header.format} with {header.channels} channels can't be decoded; save it as a TIFF"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ppcls.data.images.header import MAX_SCANS, NO_IMAGE, DecodeError, Header
+from ppcls.data.images.header import MAX_SCANS, DecodeError, Header
 
 MIN_SCAN_BYTES = 10  # size of the shortest header of a scan
 
@@ -38,7 +38,8 @@ def read_jpeg_header(data: bytes) -> Header:
     """Reads the header of a JPEG. If the file has several images, this is the first one.
 
     Raises:
-        DecodeError: The file has no frame header, or its frame is of a kind that some loaders don't decode.
+        ValueError: The file has no frame header.
+        DecodeError: The frame is of a kind that some loaders don't decode.
     """
     adobe = False
     for marker, begin, end in _segments(data):
@@ -46,7 +47,7 @@ def read_jpeg_header(data: bytes) -> Header:
             adobe = data[begin : begin + 5] == b"Adobe"
         elif marker in _FRAMES and end - begin >= 6:
             return _read_frame(data, begin, _FRAMES[marker], adobe)
-    raise DecodeError(NO_IMAGE)
+    raise ValueError("no frame header")
 
 
 def _read_frame(data: bytes, begin: int, kind: str, adobe: bool) -> Header:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from ppcls.data.images.header import NO_IMAGE, DecodeError, Header
+from ppcls.data.images.header import DecodeError, Header
 
 _CODESTREAM = b"\xff\x4f\xff\x51"  # markers SOC and SIZ
 _SIGNED = 0x80  # bit of a component's depth
@@ -20,8 +20,8 @@ def read_jpeg2000_header(data: bytes) -> Header:
     """Reads the header of a ``.jp2`` file, or of a codestream without a container.
 
     Raises:
-        DecodeError: The file has no codestream, header and codestream differ, or the components have
-            different depths or sizes.
+        ValueError: The file is damaged.
+        DecodeError: Header and codestream differ, or the components have different depths or sizes.
     """
     if data.startswith(_CODESTREAM):
         return _read_codestream(data, 0, None, "codestream")
@@ -44,7 +44,7 @@ def read_jpeg2000_header(data: bytes) -> Header:
                     "the image again"
                 )
             return header
-    raise DecodeError(NO_IMAGE)
+    raise ValueError("no codestream")
 
 
 def _boxes(data: bytes, begin: int, end: int) -> Iterator[tuple[bytes, int, int]]:
@@ -57,7 +57,7 @@ def _boxes(data: bytes, begin: int, end: int) -> Iterator[tuple[bytes, int, int]
             content += 8
         close = begin + length if length else end  # a length of 0 extends to the end of the file
         if close < content:
-            raise DecodeError(NO_IMAGE)
+            raise ValueError("no codestream")
         yield kind, content, min(close, end)
         begin = close
 
@@ -76,7 +76,7 @@ def _read_colour_space(data: bytes, at: int) -> str | None:
 
 def _read_codestream(data: bytes, at: int, space: str | None, codec: str) -> Header:
     if data[at : at + 4] != _CODESTREAM:
-        raise DecodeError(NO_IMAGE)
+        raise ValueError("no codestream")
     right, bottom, left, top = struct.unpack_from(">4I", data, at + 8)
     (count,) = struct.unpack_from(">H", data, at + 40)
     components = {struct.unpack_from("3B", data, at + 42 + 3 * number) for number in range(count)}

@@ -9,7 +9,8 @@ from typing import Any
 
 from PIL import Image
 
-from ppcls.data.images.header import NO_IMAGE, DecodeError, Header, check_kind
+from ppcls.data.images.contents import describe_contents, describe_damage
+from ppcls.data.images.header import DecodeError, Header, check_kind
 from ppcls.data.images.jpeg import read_jpeg_header
 from ppcls.data.images.jpeg2000 import read_jpeg2000_header
 from ppcls.data.images.tiff import read_tiff_header
@@ -52,12 +53,14 @@ def read_header(encoded: Any) -> Header:
             of image, for example a TIFF with several pages or a JPEG of 12 bits.
     """
     data = bytes(encoded)
+    reader = next((entry for entry in _READERS if entry[1].match(data)), None)
+    if reader is None:
+        raise DecodeError(describe_contents(data))
+    name, _, read = reader
     try:
-        for magic, read in _READERS:
-            if magic.match(data):
-                header = read(data)
-                check_kind(header)
-                return header
+        header = read(data)
+        check_kind(header)
+        return header
     except DecodeError:
         raise
     except MemoryError:  # one image must not end a run or a server
@@ -73,8 +76,7 @@ def read_header(encoded: Any) -> Header:
         struct.error,
     ):
         # Pillow raises all of these for damaged files. Seeking to a large 64-bit offset raises OverflowError.
-        raise DecodeError(NO_IMAGE) from None
-    raise DecodeError(NO_IMAGE)
+        raise DecodeError(describe_damage(name, data)) from None
 
 
 def _read_png_header(data: bytes) -> Header:
@@ -124,7 +126,7 @@ def _read_pnm_header(data: bytes) -> Header:
     for _ in range(2 if digit in _BITMAPS else 3):
         match = _PNM_NUMBER.match(data, at)
         if match is None:
-            raise DecodeError(NO_IMAGE)
+            raise ValueError("no number")
         numbers.append(int(match[1]))
         at = match.end()
     width, height, *largest = numbers
@@ -138,12 +140,13 @@ def _read_pnm_header(data: bytes) -> Header:
     return Header("PPM", height, width, channels, colours, _PNM_BITS[largest[0]])
 
 
+# Names, first bytes and readers of the supported formats
 _READERS = (
-    (re.compile(rb"\xff\xd8"), read_jpeg_header),
-    (re.compile(rb"\x89PNG"), _read_png_header),
-    (re.compile(rb"(II[*+]\0)|(MM\0[*+])"), read_tiff_header),  # TIFF and BigTIFF in both byte orders
-    (re.compile(rb"RIFF....WEBP", re.DOTALL), _read_webp_header),
-    (re.compile(rb"(\xff\x4f\xff\x51)|(\0\0\0\x0cjP)"), read_jpeg2000_header),
-    (re.compile(rb"BM"), _read_bmp_header),
-    (re.compile(rb"P[1-6][\s#]"), _read_pnm_header),
+    ("JPEG", re.compile(rb"\xff\xd8"), read_jpeg_header),
+    ("PNG", re.compile(rb"\x89PNG"), _read_png_header),
+    ("TIFF", re.compile(rb"(II[*+]\0)|(MM\0[*+])"), read_tiff_header),  # and BigTIFF, in both byte orders
+    ("WEBP", re.compile(rb"RIFF....WEBP", re.DOTALL), _read_webp_header),
+    ("JPEG2000", re.compile(rb"(\xff\x4f\xff\x51)|(\0\0\0\x0cjP)"), read_jpeg2000_header),
+    ("BMP", re.compile(rb"BM"), _read_bmp_header),
+    ("PPM", re.compile(rb"P[1-6][\s#]"), _read_pnm_header),
 )

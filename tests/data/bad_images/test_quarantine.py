@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -188,8 +189,9 @@ def test_dali_loader_bisects_images_that_only_dali_rejects(
     assert sorted(label for batch in found for label in batch) == sorted(set(range(COUNT)) - set(BAD))
     reasons = {int(Path(each.name).stem): each.reason for each in read_bad_images(listing)}
     assert set(reasons) == set(BAD)
-    assert reasons[7].startswith("DALI can't decode the image: ")
-    assert all("\n" not in each and "traceback" not in each for each in reasons.values())
+    assert reasons[7].startswith("DALI can't ")
+    raw = re.compile(r"\n|traceback|nvImageCodec|_parser|_decoder")
+    assert not [reason for reason in reasons.values() if raw.search(reason)]
 
 
 def test_dali_loader_without_quarantine_names_the_image(
@@ -197,7 +199,7 @@ def test_dali_loader_without_quarantine_names_the_image(
 ) -> None:
     monkeypatch.setattr(dali_loader, "find_undecodable", lambda *_: {})
     index = spoil(good)
-    with pytest.raises(BadImageError, match=r"02\.jpg \(.*list.txt, line 3\): DALI can't decode the image: "):
+    with pytest.raises(BadImageError, match=r"02\.jpg \(.*list.txt, line 3\): DALI can't "):
         take(MAKERS["dali-cpu"](index, Order(SequentialSampler(COUNT), batch_size=3), TRAIN))
 
 

@@ -120,10 +120,22 @@ def test_gpu_rejects_like_numpy(kind: str, zoo: dict[str, bytes]) -> None:
 NO_IMAGE = "not an image that can be decoded"
 REASONS: list[tuple[DecodeImage, str, str]] = [
     (RGB, "nothing", "the file is empty"),
-    *((RGB, name, NO_IMAGE) for name in ("one byte", "text", "zeros", "head of a jpeg", "gif")),
-    *((RGB, f"half a {kind}", NO_IMAGE) for kind in ("jpeg", "progressive jpeg", "png", "bmp", "webp")),
-    (RGB, "half a jpeg2000", NO_IMAGE),
-    (RGB, "jpeg without its last byte", NO_IMAGE),
+    *((RGB, name, NO_IMAGE) for name in ("one byte", "text")),
+    (RGB, "zeros", "only zero bytes instead of an image; copy the file again"),
+    (RGB, "gif", "a GIF is not supported; convert the image to JPEG or PNG"),
+    *(
+        (RGB, name, f"the {kind} file is truncated: its end is missing; copy it again")
+        for name, kind in (
+            ("half a jpeg", "JPEG"),
+            ("half a progressive jpeg", "JPEG"),
+            ("head of a jpeg", "JPEG"),
+            ("jpeg without its last byte", "JPEG"),
+            ("half a png", "PNG"),
+            ("half a bmp", "BMP"),
+            ("half a webp", "WEBP"),
+            ("half a jpeg2000", "JPEG2000"),
+        )
+    ),
     (FIVE16, "half a tiff", "the file is truncated: it ends before its last pixels"),
     (RGB, "huge png", "20000x20000 pixels are more than DecodeImage's max_pixels, 100000000"),
     (RGB, "uint16 tiff of 5", "expected 3 channels, found 5 channels"),

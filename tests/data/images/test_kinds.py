@@ -18,7 +18,6 @@ from ppcls.data.transforms.specs import DecodeImage
 KINDS = make_kinds()
 SUPPORTED = [name for name, kind in KINDS.items() if kind.pixels is not None]
 REJECTED = [name for name, kind in KINDS.items() if kind.pixels is None]
-NOT_NAMED = ("pnm 7", "pnm f")
 SPECS = [
     DecodeImage(channels=channels, dtype=dtype)
     for channels in (1, 2, 3, 4, 5)
@@ -102,7 +101,7 @@ def test_gpu_reads_the_pixels_of_the_reference(spec: DecodeImage) -> None:
 def test_header_rejects_kinds_that_no_loader_decodes(name: str) -> None:
     with pytest.raises(DecodeError) as caught:
         read_header(KINDS[name].encoded)
-    assert (str(caught.value) == NO_IMAGE) == (name in NOT_NAMED)
+    assert str(caught.value) != NO_IMAGE
 
 
 @pytest.mark.parametrize("spec", SPECS[::2], ids=lambda spec: f"{spec.channels} {spec.dtype}")

@@ -89,9 +89,9 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "missing": (delete, "no such file or directory"),
     "empty": (truncate_to_nothing, "the file is empty"),
     "text": (overwrite_with_text, "not an image that can be decoded"),
-    "cut": (truncate_header, "not an image that can be decoded"),
-    "half": (truncate_half, "not an image that can be decoded"),
-    "gif": (replace_by_gif, "not an image that can be decoded"),
+    "cut": (truncate_header, "the JPEG file is truncated: its end is missing; copy it again"),
+    "half": (truncate_half, "the JPEG file is truncated: its end is missing; copy it again"),
+    "gif": (replace_by_gif, "a GIF is not supported; convert the image to JPEG or PNG"),
     "huge": (replace_by_huge_png, "20000x20000 pixels are more than DecodeImage's max_pixels, 100000000"),
     "five channels": (replace_by_five_channels, "expected 3 channels, found 5 channels"),
     "folder": (replace_by_folder, "is a directory"),
@@ -133,7 +133,7 @@ def test_bad_record_error_names_shard_and_record(kind: str, jpeg_folder: Path, s
     loader = MAKERS[kind](index, Order(SequentialSampler(12), batch_size=2), TRAIN)
     with pytest.raises(BadImageError) as caught:
         take(loader)
-    assert str(caught.value) == f"{place}: not an image that can be decoded"
+    assert str(caught.value) == f"{place}: the JPEG file is truncated: its end is missing; copy it again"
 
 
 @pytest.mark.parametrize("kind", FAST)

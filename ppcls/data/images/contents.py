@@ -1,0 +1,81 @@
+"""Names the contents of files that can't be decoded, so that users see what they have instead of an image."""
+
+from __future__ import annotations
+
+import re
+
+from ppcls.data.images.header import NO_IMAGE
+
+_CONVERT = "convert the image to JPEG or PNG"
+# First bytes of image formats that are not supported (at any position in the first 12 bytes for ISO media)
+_IMAGES = (
+    (rb"GIF8", "a GIF"),
+    (rb"....ftyp(heic|heix|heim|heis|hevc|hevx|mif1|msf1)", "a HEIC image"),
+    (rb"....ftyp(avif|avis)", "an AVIF image"),
+    (rb"....ftypcrx ", "a raw image of a camera (CR3)"),
+    (rb"FUJIFILMCCD-RAW", "a raw image of a camera (RAF)"),
+    (rb"\xff\x0a|\0\0\0\x0cJXL ", "a JPEG XL image"),
+    (rb"II\xbc", "a JPEG XR image"),
+    (rb"8BPS", "a Photoshop image"),
+    (rb"\0\0\x01\0", "an icon (ICO)"),
+    (rb"DDS ", "a DDS image"),
+    (rb"v/1\x01", "an OpenEXR image"),
+    (rb"qoif", "a QOI image"),
+    (rb"BPG\xfb", "a BPG image"),
+    (rb"\x01\xda", "an SGI image"),
+    (rb"#\?RADIANCE", "a Radiance image"),
+    (rb"P7\s", "a PAM image"),
+    (rb"P[Ff]\s", "a PFM image"),
+    (rb"SIMPLE  =", "a FITS image"),
+    (rb"\s*(<\?xml[^>]*>\s*)?(<!--[^>]*>\s*)?(<!DOCTYPE svg[^>]*>\s*)?<svg", "an SVG drawing"),
+    (rb".{128}DICM", "a DICOM image"),
+)
+_OTHERS = (
+    (rb"version https://git-lfs", "a pointer of Git LFS instead of an image; run git lfs pull"),
+    (
+        rb"\s*(<\?xml[^>]*>\s*)?(<!--[^>]*>\s*)?<(!doctype\s+html|html|head|body)",
+        "an HTML page instead of an image, such as the error page of a failed download; download it again",
+    ),
+    (rb"\x93NUMPY", "a NumPy array; set DecodeNumpy instead of DecodeImage"),
+    (rb"%PDF", "a PDF document instead of an image"),
+    (rb"PK\x03\x04", "a ZIP archive instead of an image; extract it"),
+    (rb"\x1f\x8b", "a gzip file instead of an image; extract it"),
+    (rb"\x89HDF", "an HDF5 file instead of an image"),
+    (rb"....ftyp(isom|iso2|mp4|M4V|qt)|RIFF....AVI ", "a video instead of an image"),
+)
+_UNSUPPORTED = tuple((pattern, f"{name} is not supported; {_CONVERT}") for pattern, name in _IMAGES)
+_PATTERNS = tuple(
+    (re.compile(pattern, re.DOTALL | re.IGNORECASE), text) for pattern, text in (*_UNSUPPORTED, *_OTHERS)
+)
+_HEAD = 4096  # bytes that the patterns examine
+
+# Bytes near the end of a complete file
+_ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND", "JPEG2000": b"\xff\xd9"}
+_TAIL = 1024
+
+
+def describe_contents(data: bytes) -> str:
+    """Returns what a file contains that has no header of a supported image format."""
+    head = data[:_HEAD]
+    text = next((text for pattern, text in _PATTERNS if pattern.match(head)), None)
+    if text is None and not any(head):
+        text = "only zero bytes instead of an image; copy the file again"
+    return NO_IMAGE if text is None else text
+
+
+def describe_damage(name: str, data: bytes) -> str:
+    """Returns why an image of a supported format can't be decoded: it is truncated or otherwise damaged.
+
+    Args:
+        name: Name of the format, see `Header.format`.
+        data: Bytes of the file.
+    """
+    end = _ENDS.get(name)
+    cut = end is not None and end not in data[-_TAIL:]
+    if name == "WEBP":
+        cut = len(data) < int.from_bytes(data[4:8], "little") + 8
+    if name == "BMP":
+        cut = len(data) < int.from_bytes(data[2:6], "little")
+    if cut:
+        return f"the {name} file is truncated: its end is missing; copy it again"
+    return f"the {name} file is damaged; save or copy it again"
