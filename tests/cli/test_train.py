@@ -227,7 +227,9 @@ def test_trained_run_is_evaluated_and_not_overwritten(
     assert message.startswith(f"{tmp_path}/run already holds a run")
     assert "Global.checkpoints=auto" in message
     run = tmp_path / "run"
-    for arguments in (["-c", config], ["--model", run], ["--model", run / "best_model"]):
+    # The folder of a model names data sets, which are read only if the user trusts the model.
+    trusted = (["--model", run, "--trust"], ["--model", run / "best_model", "--trust"])
+    for arguments in (["-c", config], *trusted):
         assert evaluate([str(each) for each in arguments]) == 0
         found = capfd.readouterr().out
         assert found.startswith(f"[Eval] {run}/best_model: loss ")

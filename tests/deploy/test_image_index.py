@@ -73,7 +73,7 @@ def test_index_is_built_searched_and_changed(
     predictor = Predictor(model, device="cpu")
     vectors = np.stack([found.vector for found in predictor.embed([image.read_bytes() for image in images])])
     (query,) = predictor.embed([more.read_bytes()])
-    code, lines, _ = run("search", file, more, "--nearest", 3, "--json")
+    code, lines, _ = run("search", file, more, "--nearest", 3, "--json", "--model", model)
     (found,) = map(json.loads, lines)
     similar = vectors @ query.vector
     best = np.argsort(-similar)[:3]
@@ -81,8 +81,10 @@ def test_index_is_built_searched_and_changed(
     assert found["nearest"] == [str(images[row]) for row in best]
     np.testing.assert_allclose(found["similarities"], similar[best], atol=1e-5)
 
-    assert run("add", file, more, images[0])[1] == [f"{file}: 6 images, searched with NumPy (exact)"]
-    assert run("search", file, more, "--nearest", 1)[1] == [f"{more}: {more} 1.0000"]
+    assert run("add", file, more, images[0], "--model", model)[1] == [
+        f"{file}: 6 images, searched with NumPy (exact)"
+    ]
+    assert run("search", file, more, "--nearest", 1, "--model", model)[1] == [f"{more}: {more} 1.0000"]
     code, lines, _ = run("remove", file, more.parent, images[1])
     assert (code, lines) == (0, [f"{file}: 4 images, searched with NumPy (exact)"])
     assert load_index(file).files == (images[0], *images[2:])
@@ -99,7 +101,7 @@ def test_another_model_is_an_error(run: Run, model: Path, tmp_path: Path) -> Non
     (tmp_path / "other").mkdir()
     turned = ImageIndex(index.files, index.vectors, "flat", index.model, -index.probe)
     turned.save(file)
-    code, _, error = run("search", file, image)
+    code, _, error = run("search", file, image, "--model", model)
     assert code == 1
     assert "not the model of the index: the embeddings of a test image have the similarity -1.00" in error
     ImageIndex(index.files, index.vectors[:, :3], model="the/model").save(file)

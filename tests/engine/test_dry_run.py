@@ -100,7 +100,7 @@ def test_dry_run_with_epochs_of_less_than_three_steps_measures_several_epochs(
     assert cli.train(["-c", str(config), "--dry-run", "-o", "Global.eval_during_train=False"]) == 0
     said = capsys.readouterr().out
     assert "an epoch has only 1 updates; several epochs were measured\n" in said
-    assert "evaluation" not in said
+    assert not re.search(r"\d evaluation", said)
     figures(said)
 
 

@@ -184,7 +184,7 @@ def test_embedding_models_learn_from_each_other(
     assert student == set(teacher.state_dict())
     assert (trained.keys() > student) is not frozen
     image = config.DataLoader.need_train().dataset.read(None).name(0)
-    assert infer_cli.infer([image, "--model", str(tmp_path / "run"), "--json"]) == 0
+    assert infer_cli.infer([image, "--model", str(tmp_path / "run"), "--trust", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out.splitlines()[-1])["embedding"]) == 6
 
 

@@ -14,6 +14,7 @@ from small_tree import small_tree
 from ppcls.cli.export import export
 from ppcls.cli.train import train
 from ppcls.config.base.errors import ConfigError
+from ppcls.deploy.models.source import find_source
 from ppcls.deploy.predictor import Predictor
 from ppcls.postprocess.results import Classification
 from ppcls.recipe.load import load_config
@@ -129,7 +130,7 @@ def test_own_components_train_export_and_predict(config: Path, images: Path) -> 
     assert "train/loss" in json.loads(lines[0])[1]
 
     picture = [(images / "eval 0.jpg").read_bytes()]
-    (trained,) = Predictor(run).predict(picture)
+    (trained,) = Predictor(find_source(run, trust=True)).predict(picture)
     assert isinstance(trained, Classification)
     assert len(trained.class_ids) == 1
     assert export(["-c", str(config), "--format", "onnx"]) == 0

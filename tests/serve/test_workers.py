@@ -100,7 +100,7 @@ def test_model_that_cannot_be_loaded_ends_all_workers(
     (broken / "inference.onnx").write_bytes(b"no model")
     assert serve(["--model", str(broken), "--workers", "2", "--port", "0"]) == 1
     errors = capfd.readouterr().err
-    assert errors.count("cannot load this model") == 1
+    assert errors.count("not an exported network") == 1
     assert "a worker ended with exit code 1 before it accepted requests" in errors
 
 

@@ -57,7 +57,9 @@ def test_network_that_ignores_the_layout_has_no_gpu_form() -> None:
 
 def test_architecture_with_a_fixed_layout_has_no_gpu_network() -> None:
     config = load_config(CONFIG, ["Arch.name=resnet18", "Arch.pretrained=False"])
-    assert _load_gpu_network(config, Path("model.safetensors"), transpose=True) is None
+    assert (
+        _load_gpu_network(config.Arch, config.Loss.Train, Path("model.safetensors"), transpose=True) is None
+    )
 
 
 def test_pointwise_convolution_of_images_pads_their_channels() -> None:

@@ -103,16 +103,19 @@ def test_convert_unreadable_program_is_an_error(tmp_path: Path) -> None:
 def test_damaged_onnx_file_is_an_error(tmp_path: Path, weights: Path) -> None:
     assert export(tmp_path, config_tree(weights, None)) == 0
     file = tmp_path / "inference" / "inference.onnx"
-    file.write_bytes(file.read_bytes()[:5000])
+    whole = file.read_bytes()
+    file.write_bytes(whole[:5000])
     with pytest.raises(UserError, match=r"inference.onnx: damaged or from another export"):
         Predictor(file)
     forget_files(file.parent)
-    with pytest.raises(UserError, match=r"inference.onnx: onnxruntime cannot load this model: "):
+    with pytest.raises(
+        UserError, match=r"inference.onnx: not an exported network: a field extends beyond the end"
+    ):
         Predictor(file)
     file.write_bytes(b"")
     with pytest.raises(UserError, match=r"inference\.onnx: the file is empty; export the model again"):
         Predictor(file)
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
-        file.write_bytes(b"x")
+        file.write_bytes(whole)
         with pytest.raises(UserError, match=r"Global\.device is gpu, but .* onnxruntime supports only CPUs"):
             Predictor(file, device="gpu")

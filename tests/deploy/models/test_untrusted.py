@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import yaml
 from paths import ROOT as REPOSITORY
-from ppcls.bench.infer.worker import measure
 from small_classifier import CLASSES, config_tree, export_model, write_checkpoint, write_image, write_weights
 
+from benchmarks.infer.predictions import measure
 from ppcls.classifier import Classifier
 from ppcls.cli import index as index_cli
 from ppcls.cli.eval import calibrate, evaluate
