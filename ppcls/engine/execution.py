@@ -10,13 +10,14 @@ from dataclasses import replace
 import paddle
 
 from ppcls.arch.distillation_model import AnyArch
+from ppcls.arch.layers.drop_path import draws_random_numbers
 from ppcls.data.section import Split
 from ppcls.engine.core.compiled import CompiledModel, measured
 from ppcls.engine.core.parallel import connect_ranks
 from ppcls.engine.core.settings import ExecutionSettings
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import Step, train_step
-from ppcls.engine.cuda_graph.graphed_step import GraphedStep, draws_random_numbers
+from ppcls.engine.cuda_graph.graphed_step import GraphedStep
 from ppcls.errors import UserError
 
 _STRATEGY = "FLAGS_allocator_strategy"
@@ -66,7 +67,8 @@ def choose_step(
     if blocker is None and setting == "auto":
         blocker = _unmeasured(state)
     if blocker is None:
-        return GraphedStep(state), f"steps: a CUDA graph, captured after the first steps ({execution})"
+        step = GraphedStep(state, kernels=settings.fused_kernels is True)
+        return step, f"steps: a CUDA graph, captured after the first steps ({execution})"
     if setting is True:
         raise UserError(f"Global.cuda_graph: {blocker}; set this key to auto or False")
     return train_step, f"steps: {execution}; no CUDA graph: {blocker}"

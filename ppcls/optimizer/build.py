@@ -11,6 +11,7 @@ from paddle.regularizer import L2Decay
 from ppcls.optimizer.base import Optimizer
 from ppcls.optimizer.functional import SGD_RATE, with_plain_sgd
 from ppcls.optimizer.name_rules import Factors
+from ppcls.optimizer.state import DECOUPLED_DECAY
 
 
 class _OwnDecay(L2Decay):  # type: ignore[misc]
@@ -62,6 +63,7 @@ def build_optimizer(
             "given", parameter.optimize_attr["learning_rate"]
         )
         parameter.optimize_attr["learning_rate"] = architecture_rate * factor[name].rate
+        parameter.optimize_attr[DECOUPLED_DECAY] = 0.0 if spec.coupled else decay[parameter.name]
         if isinstance(parameter.regularizer, _OwnDecay):
             parameter.regularizer = None
         if spec.coupled and decay[parameter.name] != spec.decay:

@@ -15,6 +15,7 @@ from paddle.base.layer_helper import LayerHelper
 from paddle.optimizer import Optimizer
 
 MASTER = "master"
+DECOUPLED_DECAY = "decoupled_decay"  # key of a weight's decay that does not change gradients, see `treatment`
 _MOST_SHOWN = 6
 
 
@@ -98,10 +99,19 @@ def trained(optimizer: Optimizer) -> list[Tensor]:
     )
 
 
-def treatment(weight: Tensor) -> tuple[str, float, float]:
-    """Returns dtype, rate factor and weight decay, which are equal for weights with the same update rule."""
+def treatment(weight: Tensor) -> tuple[str, float, float, float]:
+    """Returns dtype, rate factor and weight decays, which are equal for weights with the same update rule."""
     decay = -1.0 if weight.regularizer is None else weight.regularizer._coeff
-    return (str(weight.dtype), weight.optimize_attr["learning_rate"], decay)
+    attributes = weight.optimize_attr
+    return (str(weight.dtype), attributes["learning_rate"], decay, attributes.get(DECOUPLED_DECAY, 0.0))
+
+
+def accumulators(optimizer: Optimizer, kind: str) -> list[Tensor]:
+    """Returns the accumulators of one kind, such as ``moment1``, in the order of `trained`."""
+    _create_state(optimizer)
+    masters = optimizer._master_weights
+    names = [masters.get(weight.name, weight).name for weight in trained(optimizer)]
+    return [optimizer._accumulators[kind][name] for name in names]
 
 
 def master_weights(optimizer: Optimizer, model: nn.Layer) -> dict[str, Tensor]:

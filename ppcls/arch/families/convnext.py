@@ -13,26 +13,14 @@ from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat
 from ppcls.arch.layers.drop_path import DropPath, drop_paths
+from ppcls.arch.layers.sequence import add_linear_branch
+from ppcls.arch.layers.tokens import ChannelNorm
 from ppcls.arch.layers.transformer import DEVIATION, linear, normal
 from ppcls.arch.public.names import PublicNames
 
 _EPSILON = 1e-6
 _TO_LAST = [0, 2, 3, 1]
 _TO_FIRST = [0, 3, 1, 2]
-
-
-class ChannelNorm(nn.LayerNorm):  # type: ignore[misc]
-    """Layer norm over the channels of each pixel, in either layout."""
-
-    def __init__(self, channels: int, data_format: DataFormat) -> None:
-        super().__init__(channels, _EPSILON)
-        self._channels_last = data_format == "NHWC"
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps [B, C, H, W] (or NHWC) to the same shape."""
-        y = x if self._channels_last else x.transpose(_TO_LAST)
-        y = F.layer_norm(y, self._normalized_shape, self.weight, self.bias, self._epsilon)
-        return y if self._channels_last else y.transpose(_TO_FIRST)
 
 
 class ConvNeXtBlock(nn.Layer):  # type: ignore[misc]
@@ -43,6 +31,8 @@ class ConvNeXtBlock(nn.Layer):  # type: ignore[misc]
         scale: Initial value of the learned factor per channel; 0 for no factor.
         drop_path: Probability of skipping the block for an image in training.
     """
+
+    adds_branch: ClassVar[bool] = True  # its sums can use the kernels of `ppcls.arch.fused`
 
     def __init__(self, channels: int, scale: float, drop_path: float, data_format: DataFormat) -> None:
         super().__init__()
@@ -55,16 +45,20 @@ class ConvNeXtBlock(nn.Layer):  # type: ignore[misc]
             constant = nn.initializer.Constant(scale)
             self.gamma = self.create_parameter([channels], default_initializer=constant)
         self.drop_path = DropPath(drop_path) if drop_path else nn.Identity()
+        self._act = F.gelu
         self._channels_last = data_format == "NHWC"
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to the same shape."""
         y = self.dwconv(x)
         y = self.norm(y if self._channels_last else y.transpose(_TO_LAST))
-        y = self.pwconv2(F.gelu(self.pwconv1(y)))
+        y = self._act(self.pwconv1(y))
+        if self._channels_last:
+            return add_linear_branch(self, x, y, self.pwconv2, self.drop_path, self.gamma)
+        y = self.pwconv2(y)
         if self.gamma is not None:
             y = y * self.gamma
-        return x + self.drop_path(y if self._channels_last else y.transpose(_TO_FIRST))
+        return x + self.drop_path(y.transpose(_TO_FIRST))
 
 
 class ConvNeXt(nn.Layer):  # type: ignore[misc]
@@ -122,7 +116,7 @@ class ConvNeXt(nn.Layer):  # type: ignore[misc]
         for i, (depth, width) in enumerate(zip(depths, widths, strict=True)):
             side = 2 if i else 4
             halve = _convolution(channels, width, side, data_format, stride=side)
-            norm = ChannelNorm(channels if i else width, data_format)
+            norm = ChannelNorm(channels if i else width, _EPSILON, data_format)
             self.downsample_layers.append(nn.Sequential(norm, halve) if i else nn.Sequential(halve, norm))
             blocks = [
                 ConvNeXtBlock(width, layer_scale_init_value, next(rates), data_format) for _ in range(depth)

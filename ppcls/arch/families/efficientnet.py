@@ -18,6 +18,7 @@ from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat, round_channels, uniform_linear
 from ppcls.arch.layers.drop_path import DropPath
+from ppcls.arch.layers.sequence import add_branch
 from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
 from ppcls.arch.public.names import EPSILON, PublicNames
 
@@ -126,6 +127,8 @@ class MBConv(nn.Layer):  # type: ignore[misc]
         initializer: Initializer of the depthwise convolution; Paddle's default if None.
     """
 
+    adds_branch: ClassVar[bool] = True  # its sums can use the kernels of `ppcls.arch.fused`
+
     def __init__(
         self,
         in_channels: int,
@@ -159,7 +162,7 @@ class MBConv(nn.Layer):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
         y = self._pcn(self._se(self._dcn(self._ecn(x))))
-        return x + self._drop(y) if self._shortcut else y
+        return add_branch(self, x, y, self._drop) if self._shortcut else y
 
 
 class EfficientNetFeatures(nn.Layer):  # type: ignore[misc]

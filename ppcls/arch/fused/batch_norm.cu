@@ -115,10 +115,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   running_variance[channel] = momentum * running_variance[channel] + (1.f - momentum) * variance;
 }
 
-// The operations after normalization: none, ReLU, or the addition of a shortcut and ReLU.
-enum Tail { NONE, RELU, ADD_RELU };
+// The operations after normalization: none, ReLU, the addition of a shortcut and ReLU, hard swish, or swish.
+enum Tail { NONE, RELU, ADD_RELU, HARD_SWISH, SWISH };
 
-// Computes y = relu(x * scale + bias + z), without z or relu if TAIL excludes them. NaN stays NaN.
+__device__ __forceinline__ float sigmoid(float value) { return 1.f / (1.f + __expf(-value)); }
+
+// The activation of a normalized value.
+template <Tail TAIL> __device__ __forceinline__ float activate(float value) {
+  if (TAIL == HARD_SWISH) return value * fminf(fmaxf(value + 3.f, 0.f), 6.f) * (1.f / 6.f);
+  if (TAIL == SWISH) return value * sigmoid(value);
+  return value;
+}
+
+// The gradient of a normalized value, from that of its activation.
+template <Tail TAIL> __device__ __forceinline__ float activation_gradient(float gradient, float value) {
+  if (TAIL == RELU) return value <= 0.f ? 0.f : gradient;
+  if (TAIL == HARD_SWISH) return value <= -3.f ? 0.f : value >= 3.f ? gradient : gradient * (value * (1.f / 3.f) + 0.5f);
+  if (TAIL == SWISH) {
+    const float gate = sigmoid(value);
+    return gradient * gate * (1.f + value * (1.f - gate));
+  }
+  return gradient;
+}
+
+// Computes y = relu(x * scale + bias + z), without z or with another activation if TAIL says so. NaN stays NaN.
 // With a shortcut, `mask` receives one byte per vector, unless it is null. A bit is 1 if ReLU passes the gradient of
 // that value.
 template <Tail TAIL>
@@ -146,7 +166,8 @@ __device__ __forceinline__ void normalize(const uint4 *x, const uint4 *z, uint4 
       for (int j = 0; j < VECTOR; ++j) {
         value[j] = value[j] * scale[j] + bias[j];
         if (TAIL == ADD_RELU) value[j] += addend[j];
-        if (TAIL != NONE) {
+        value[j] = activate<TAIL>(value[j]);
+        if (TAIL == RELU || TAIL == ADD_RELU) {
           const bool passes = !(value[j] <= 0.f);
           value[j] = passes ? value[j] : 0.f;
           bits |= (unsigned int)passes << j;
@@ -222,7 +243,7 @@ __device__ __forceinline__ void parameter_gradients(const uint4 *dy, const uint4
 #pragma unroll
         for (int j = 0; j < VECTOR; ++j) {
           if (TAIL == ADD_RELU) gradient[j] = bits[i] >> j & 1 ? gradient[j] : 0.f;
-          if (TAIL == RELU) gradient[j] = input[j] * scale[j] + bias[j] <= 0.f ? 0.f : gradient[j];
+          gradient[j] = activation_gradient<TAIL>(gradient[j], input[j] * scale[j] + bias[j]);
           sum[j] += gradient[j];
           product[j] += gradient[j] * (input[j] - mean[j]);
         }
@@ -241,7 +262,7 @@ __device__ __forceinline__ void parameter_gradients(const uint4 *dy, const uint4
   factors[channels + channel] = -scale * a / rows - slope * mean;
 }
 
-// Computes dx = gradient * scale + x * slope + offset. The gradient is dy, or with RELU the part that ReLU passes.
+// Computes dx = gradient * scale + x * slope + offset, where the gradient is that of the normalized value.
 template <Tail TAIL>
 __device__ __forceinline__ void input_gradient(const uint4 *dy, const uint4 *x, uint4 *dx, const float *saved,
                                                const float *factors, int rows, int columns) {
@@ -269,7 +290,7 @@ __device__ __forceinline__ void input_gradient(const uint4 *dy, const uint4 *x, 
       unpack(inputs[i], input);
 #pragma unroll
       for (int j = 0; j < VECTOR; ++j) {
-        if (TAIL == RELU) gradient[j] = input[j] * scale[j] + bias[j] <= 0.f ? 0.f : gradient[j];
+        gradient[j] = activation_gradient<TAIL>(gradient[j], input[j] * scale[j] + bias[j]);
         gradient[j] = gradient[j] * scale[j] + input[j] * slope[j] + offset[j];
       }
       dx[(row + i * stride) * columns + column] = pack(gradient);
@@ -300,15 +321,17 @@ __device__ __forceinline__ void input_gradient(const uint4 *dy, const uint4 *x, 
 KERNELS(none, NONE)
 KERNELS(relu, RELU)
 KERNELS(add_relu, ADD_RELU)
+KERNELS(hard_swish, HARD_SWISH)
+KERNELS(swish, SWISH)
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    input_gradient_none(const uint4 *dy, const uint4 *x, uint4 *dx, const float *saved, const float *factors, int rows,
-                        int columns) {
-  input_gradient<NONE>(dy, x, dx, saved, factors, rows, columns);
-}
+#define INPUT_GRADIENT(tail, TAIL)                                                                                     \
+  extern "C" __global__ void __launch_bounds__(THREADS, 1)                                                             \
+      input_gradient_##tail(const uint4 *dy, const uint4 *x, uint4 *dx, const float *saved, const float *factors,      \
+                            int rows, int columns) {                                                                   \
+    input_gradient<TAIL>(dy, x, dx, saved, factors, rows, columns);                                                    \
+  }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    input_gradient_relu(const uint4 *dy, const uint4 *x, uint4 *dx, const float *saved, const float *factors, int rows,
-                        int columns) {
-  input_gradient<RELU>(dy, x, dx, saved, factors, rows, columns);
-}
+INPUT_GRADIENT(none, NONE)
+INPUT_GRADIENT(relu, RELU)
+INPUT_GRADIENT(hard_swish, HARD_SWISH)
+INPUT_GRADIENT(swish, SWISH)

@@ -1,4 +1,4 @@
-"""BatchNorm of NHWC images with an optional addition and ReLU, which reads memory as few times as possible.
+"""BatchNorm of NHWC images with an activation, which reads memory as few times as possible.
 
 A step of ResNet-50 spends almost half of its time in BatchNorm, which is limited by memory traffic. The
 forward pass reads the images twice: first to compute the statistics, then to normalize, add and apply ReLU.
@@ -22,48 +22,42 @@ from ppcls.arch.fused.cuda import address, contiguous, kernels, vector_length
 _THREADS = 512  # threads per block; the same number as THREADS in batch_norm.cu
 _WIDTH = 16  # vectors of a row per block; a small number, so that many blocks share the last step of a sum
 
-Tail = Literal["none", "relu", "add_relu"]
+Tail = Literal["none", "relu", "add_relu", "hard_swish", "swish"]
 
 
 def batch_norm(
-    norm: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None = None, *, relu: bool = True
+    norm: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None = None, tail: Tail = "none"
 ) -> Tensor:
-    """Returns ``relu(norm(x) + shortcut)``, and updates the running statistics.
+    """Returns the activation of ``norm(x)``, and updates the running statistics.
 
     Args:
         norm: Layer in training mode.
         x: [B, H, W, C] float32, float16 or bfloat16 on the GPU. The channels of a pixel must fill whole
             vectors of 16 bytes.
-        shortcut: Tensor with the shape and dtype of ``x``; None for no addition. Requires ``relu``.
-        relu: Whether to apply ReLU.
+        shortcut: Tensor with the shape and dtype of ``x`` to add before ReLU, if ``tail`` is ``add_relu``.
+        tail: Activation: ``none``, ``relu``, ``add_relu``, ``hard_swish`` or ``swish``.
     """
     output: Tensor
     x = contiguous(x)
     if shortcut is None:
-        output = _BatchNorm.apply(x, norm.weight, norm.bias, norm, "relu" if relu else "none")
+        output = _BatchNorm.apply(x, norm.weight, norm.bias, norm, tail)
     else:
         output = _BatchNormAdd.apply(x, norm.weight, norm.bias, contiguous(shortcut), norm)
     return output
 
 
-def normalize(
-    norm: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None = None, *, relu: bool = True
-) -> Tensor:
-    """Returns ``relu(norm(x) + shortcut)``, computed with the running statistics and without gradients.
+def normalize(norm: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None = None, tail: Tail = "none") -> Tensor:
+    """Returns the activation of ``norm(x)``, computed with the running statistics and without gradients.
 
     Reads the images once. See `batch_norm` for the arguments.
     """
     x = contiguous(x)
     shortcut = None if shortcut is None else contiguous(shortcut)
-    return _Launcher(x).normalize(x, norm, "none" if not relu else _tail(shortcut), shortcut)
-
-
-def _tail(shortcut: Tensor | None) -> Tail:
-    return "relu" if shortcut is None else "add_relu"
+    return _Launcher(x).normalize(x, norm, tail, shortcut)
 
 
 class _BatchNorm(PyLayer):  # type: ignore[misc]
-    """Differentiable BatchNorm, with an optional ReLU."""
+    """Differentiable BatchNorm, with an optional activation."""
 
     @staticmethod
     def forward(
@@ -158,8 +152,9 @@ class _Launcher:
         self._launch(f"parameter_gradients_{tail}", *map(address, (*operands, *results)))
         dx = paddle.empty_like(x)
         source = gradient if passed is None else passed
-        kernel = "input_gradient_relu" if tail == "relu" else "input_gradient_none"
-        self._launch(kernel, *map(address, (source, x, dx, saved, factors)))
+        # The gradient of a shortcut is that of the normalized values already.
+        kernel = "none" if tail == "add_relu" else tail
+        self._launch(f"input_gradient_{kernel}", *map(address, (source, x, dx, saved, factors)))
         return dx, dgamma, dbeta, passed
 
     def _sums(self) -> Tensor:

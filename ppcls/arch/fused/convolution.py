@@ -29,6 +29,8 @@ _ALGORITHMS = 8  # number of candidates to request; cuDNN has at most 8 algorith
 _DETERMINISTIC = "FLAGS_cudnn_deterministic"
 _MAX_WORKSPACE = 1 << 30  # bytes
 
+_Descriptors = tuple[ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+
 
 def convolve(x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
     """Returns the convolution of NHWC images on the GPU.
@@ -50,6 +52,25 @@ def convolve_fork(x: Tensor, weight: Tensor, geometry: Geometry) -> tuple[Tensor
     """
     output, same = _ForkingConvolution.apply(contiguous(x), weight, geometry)
     return output, same
+
+
+@cache
+def find_problem(
+    image: tuple[int, ...], weight: tuple[int, ...], dtype: Any, geometry: Geometry
+) -> str | None:
+    """Returns why cuDNN cannot compute a convolution or one of its gradients; None if it can.
+
+    Args:
+        image: Shape of the images, [B, H, W, C].
+        weight: Shape of the weights, [C', C / groups, KH, KW].
+        dtype: Dtype of both.
+        geometry: Padding, stride, dilation and groups.
+    """
+    try:
+        _plan(image, weight, dtype, geometry).choose_algorithms()
+    except CudaUnavailableError as error:
+        return str(error)
+    return None
 
 
 class _Convolution(PyLayer):  # type: ignore[misc]
@@ -143,41 +164,53 @@ class _Plan:
         math = _DEFAULT_MATH if dtype == paddle.float32 else _TENSOR_CORES
         self._cudnn.call("cudnnSetConvolutionMathType", self._convolution, math)
         self._algorithms: dict[str, tuple[int, int, int]] = {}
+        self._operands: dict[str, _Descriptors] = {
+            "Forward": (self._x, self._w, self._y),
+            "BackwardData": (self._w, self._y, self._x),
+            "BackwardFilter": (self._x, self._y, self._w),
+        }
+
+    def choose_algorithms(self) -> None:
+        """Chooses the algorithms of all directions.
+
+        Raises:
+            CudaUnavailableError: cuDNN has none.
+        """
+        for direction, operands in self._operands.items():
+            self._choose(direction, operands)
 
     def forward(self, x: Tensor, kernel: Tensor) -> Tensor:
         """Returns the output [B, H', W', C']."""
         y = paddle.empty(self._output, x.dtype)
-        self._run("Forward", (self._x, self._w, self._y), (x, kernel, y))
+        self._run("Forward", (x, kernel, y))
         return y
 
     def input_gradient(self, gradient: Tensor, kernel: Tensor, total: Tensor | None) -> Tensor:
         """Returns the gradient of the images. If ``total`` is not None, adds the gradient to it in place."""
         dx = paddle.empty(self._input, gradient.dtype) if total is None else total
-        operands = (self._w, self._y, self._x)
-        self._run("BackwardData", operands, (kernel, gradient, dx), beta=0.0 if total is None else 1.0)
+        self._run("BackwardData", (kernel, gradient, dx), beta=0.0 if total is None else 1.0)
         return dx
 
     def weight_gradient(self, x: Tensor, gradient: Tensor) -> Tensor:
         """Returns the gradient of the weights in Paddle's order."""
         dw = paddle.empty(self._kernel, x.dtype)
-        self._run("BackwardFilter", (self._x, self._y, self._w), (x, gradient, dw))
+        self._run("BackwardFilter", (x, gradient, dw))
         outputs, kernel_y, kernel_x, channels = self._kernel
         if kernel_y == kernel_x == 1:
             return dw.reshape([outputs, channels, 1, 1])
         return dw.transpose([0, 3, 1, 2]).contiguous()
 
-    def _run(
-        self,
-        direction: str,
-        operands: tuple[ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p],
-        tensors: tuple[Tensor, Tensor, Tensor],
-        beta: float = 0.0,
-    ) -> None:
+    def _choose(self, direction: str, operands: _Descriptors) -> tuple[int, int, int]:
+        """Returns the algorithm of a direction, its workspace in bytes, and its math type."""
+        if direction not in self._algorithms:
+            self._algorithms[direction] = self._cudnn.choose(direction, operands, self._convolution)
+        return self._algorithms[direction]
+
+    def _run(self, direction: str, tensors: tuple[Tensor, Tensor, Tensor], beta: float = 0.0) -> None:
         """Computes ``direction``. The third tensor receives the result plus ``beta`` times its old value."""
         library = self._cudnn
-        if direction not in self._algorithms:
-            self._algorithms[direction] = library.choose(direction, operands, self._convolution)
-        algorithm, size, math = self._algorithms[direction]
+        operands = self._operands[direction]
+        algorithm, size, math = self._choose(direction, operands)
         library.call("cudnnSetConvolutionMathType", self._convolution, math)
         workspace = library.workspace(size)
         first, second, result = (
@@ -256,7 +289,7 @@ class Cudnn:
     def choose(
         self,
         direction: str,
-        operands: tuple[ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p],
+        operands: _Descriptors,
         convolution: ctypes.c_void_p,
     ) -> tuple[int, int, int]:
         """Returns the algorithm that cuDNN expects to be fastest, its workspace in bytes, and its math type.

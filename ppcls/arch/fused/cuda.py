@@ -22,6 +22,9 @@ from ppcls.zoo import cache_folder
 _MULTIPROCESSORS = 16
 _MAJOR = 75
 _MINOR = 76
+# CUfunction_attribute of cuda.h: a block needs it for more than 48 KiB of dynamic shared memory
+_MOST_SHARED = 8
+_FREE_SHARED = 48 << 10
 _DIGEST = hashlib.sha256().digest_size  # bytes
 _ELEMENTS = {
     paddle.float32: (0, 4),
@@ -75,14 +78,19 @@ def address(tensor: Tensor | None) -> ctypes.c_void_p:
 
 
 @cache
-def kernels(file: str, dtype: Any) -> Kernels:
+def kernels(file: str, dtype: Any, *defines: str) -> Kernels:
     """Returns the kernels of a CUDA source in this folder for a dtype. Compiles them at the first call.
+
+    Args:
+        file: Name of the source.
+        dtype: Dtype of the vectors that the kernels read and write.
+        defines: Macros of the preprocessor, such as ``LANES=32``.
 
     Raises:
         CudaUnavailableError: The kernels can't be compiled on this machine.
     """
     paddle.zeros([1])  # makes Paddle create the CUDA context
-    return Kernels(read_source(file), compiler_options(dtype))
+    return Kernels(read_source(file), compiler_options(dtype, *defines))
 
 
 def read_source(file: str) -> str:
@@ -91,9 +99,10 @@ def read_source(file: str) -> str:
     return "".join((folder / name).read_text(encoding="utf-8") for name in ("vector.cuh", file))
 
 
-def compiler_options(dtype: Any) -> list[str]:
-    """Returns NVRTC's options to compile a source of this folder for images of a dtype."""
-    return [f"-DELEMENT={_ELEMENTS[dtype][0]}", "--std=c++14"]
+def compiler_options(dtype: Any, *defines: str) -> list[str]:
+    """Returns NVRTC's options to compile a source of this folder for vectors of a dtype."""
+    macros = (f"ELEMENT={_ELEMENTS[dtype][0]}", *defines)
+    return [*(f"-D{macro}" for macro in macros), "--std=c++14"]
 
 
 def current_stream() -> int:
@@ -134,23 +143,28 @@ class Kernels:
         self._check("cuModuleLoadData", ctypes.byref(self._module), binary)
         self._functions: dict[str, ctypes.c_void_p] = {}
 
-    def launch(self, name: str, grid: tuple[int, int], block: tuple[int, int], *arguments: Any) -> None:
+    def launch(
+        self, name: str, grid: tuple[int, ...], block: tuple[int, int], *arguments: Any, shared: int = 0
+    ) -> None:
         """Launches a kernel on Paddle's stream.
 
         Args:
             name: Name of an ``extern "C"`` kernel.
-            grid: Number of blocks (x, y).
+            grid: Number of blocks (x, y), or (x, y, z).
             block: Number of threads per block (x, y).
             arguments: Arguments of the kernel, as `ctypes` values.
+            shared: Size of the dynamic shared memory of a block in bytes.
         """
         if name not in self._functions:
             function = ctypes.c_void_p()
             self._check("cuModuleGetFunction", ctypes.byref(function), self._module, name.encode())
+            if shared > _FREE_SHARED:
+                self._check("cuFuncSetAttribute", function, _MOST_SHARED, shared)
             self._functions[name] = function
         addresses = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
-        shape = (*grid, 1, *block, 1)
+        shape = (*grid, *([1] * (3 - len(grid))), *block, 1)
         stream = ctypes.c_void_p(current_stream())
-        self._check("cuLaunchKernel", self._functions[name], *shape, 0, stream, addresses, None)
+        self._check("cuLaunchKernel", self._functions[name], *shape, shared, stream, addresses, None)
 
     def _check(self, name: str, *arguments: object) -> None:
         status = getattr(self._driver, name)(*arguments)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from functools import cache
 from types import MethodType
 from typing import Any
 
@@ -10,59 +12,137 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.fused import batch_norm, convolution, max_pool
+from ppcls.arch.fused import batch_norm, convolution, linear, max_pool
+from ppcls.arch.fused.amp import cast, compute_dtype
 from ppcls.arch.fused.cuda import fills_vectors, kernels
-from ppcls.arch.kernels.geometry import Geometry, is_plain_convolution, is_plain_norm, is_plain_pooling, pair
+from ppcls.arch.fused.depthwise import Window, convolve_depthwise
+from ppcls.arch.fused.depthwise import supports as supports_depthwise
+from ppcls.arch.fused.token_layers import fuse_tokens
+from ppcls.arch.kernels.geometry import explicit_padding, geometry, is_plain_norm, is_plain_pooling, pair
 from ppcls.arch.layers.conv_norm import ImageConv2D
 
+_TAILS = {None: "none", F.hardswish: "hard_swish", F.swish: "swish", F.silu: "swish"}
 _CHANNELS = 4  # minimum number of image channels; in half precision, cuDNN is slower with 3
 
 
 def check_available() -> None:
-    """Checks that this machine can compile the kernels and load cuDNN.
+    """Checks that this machine can compile the kernels and load cuDNN and cuBLAS.
 
     Raises:
         CudaUnavailableError: This machine lacks a library, or its GPU is not supported.
     """
     kernels("batch_norm.cu", paddle.float32)
     convolution.cudnn()
+    linear.cublas()
 
 
 def fuse(model: nn.Layer) -> int:
-    """Makes the NHWC convolutions, batch norms and max poolings of a model use the fused kernels.
+    """Makes the layers of a model use the fused kernels.
 
-    Batch norms use the kernels in training mode, and in evaluation mode if gradients are disabled. Frozen
-    batch norms, which normalize with running statistics during training, do not change. Subclasses of
-    Paddle's layers, which may compute something else, do not change either, except `ImageConv2D`.
+    These are NHWC convolutions, batch norms and max poolings, and the layers of `fuse_tokens`. Batch norms
+    use the kernels in training mode, and in evaluation mode if gradients are disabled. Frozen batch norms,
+    which normalize with running statistics during training, do not change. Subclasses of Paddle's layers,
+    which may compute something else, do not change either, except `ImageConv2D`.
 
     Returns:
-        Number of convolutions and batch norms that were fused.
+        Number of layers that were fused, without linear layers.
     """
     count = 0
     for layer in model.sublayers(include_self=True):
-        if type(layer) in (nn.Conv2D, ImageConv2D) and is_plain_convolution(layer) and layer.bias is None:
+        if type(layer) in (nn.Conv2D, ImageConv2D) and _is_plain_convolution(layer):
             layer.forward = MethodType(_convolve, layer)
-            layer.fork = MethodType(_fork, layer)
+            if layer.bias is None:
+                layer.fork = MethodType(_fork, layer)
             count += 1
         elif type(layer) is nn.BatchNorm2D and is_plain_norm(layer):
             layer.forward = MethodType(_normalize, layer)
             layer.norm_relu = MethodType(_norm_relu, layer)
+            layer.norm_activate = MethodType(_norm_activate, layer)
             count += 1
         elif type(layer) is nn.MaxPool2D and is_plain_pooling(layer):
             layer.forward = MethodType(_max_pool, layer)
-    return count
+    return count + fuse_tokens(model)
 
 
-def _operands(layer: nn.Conv2D, x: Tensor) -> tuple[Tensor, Tensor, Geometry]:
-    """Returns the arguments of `convolution.convolve`, cast to the dtype of AMP if AMP is active."""
+def _is_plain_convolution(layer: nn.Conv2D) -> bool:
+    return layer._data_format == "NHWC" and explicit_padding(layer) is not None
+
+
+def _convolve(layer: nn.Conv2D, x: Tensor) -> Tensor:
+    """Computes a convolution by the first of our kernels and libraries that supports it."""
+    dtype = compute_dtype(x)
+    padding = explicit_padding(layer)
+    assert padding is not None  # checked by `fuse`
     weight = layer.weight
-    dtype = _amp_dtype() or x.dtype
+    stride = pair(layer._stride)
+    plain = pair(layer._dilation) == (1, 1)
+    depthwise = 1 < layer._groups == x.shape[-1]
+    if depthwise and plain and supports_depthwise(weight.shape, stride, x.shape[-1], dtype):
+        return convolve_depthwise(cast(x, dtype), weight, layer.bias, Window(stride[0], padding))
+    if plain and layer._groups == 1 and not any(padding) and _splits_into_patches(layer, x, dtype):
+        return _multiply_patches(layer, cast(x, dtype))
+    # cuDNN's depthwise convolutions are slower than Paddle's in this layout.
+    if depthwise or (operands := _cudnn_operands(layer, x, dtype)) is None:
+        return type(layer).forward(layer, x)
+    y = convolution.convolve(*operands)
+    return y if layer.bias is None else y + cast(layer.bias, dtype)
+
+
+def _fork(layer: nn.Conv2D, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the result of `_convolve`, and ``x`` for a second consumer."""
+    dtype = compute_dtype(x)
+    if x.stop_gradient or x.dtype != dtype or x.shape[-1] < _CHANNELS or layer._groups == x.shape[-1]:
+        return _convolve(layer, x), x
+    if (operands := _cudnn_operands(layer, x, dtype)) is None:
+        return type(layer).forward(layer, x), x
+    return convolution.convolve_fork(*operands)
+
+
+def _cudnn_operands(layer: nn.Conv2D, x: Tensor, dtype: Any) -> tuple[Tensor, Tensor, Any] | None:
+    """Returns the arguments of `convolution.convolve`; None if cuDNN does not support the convolution."""
+    settings = geometry(layer)
+    if settings is None:
+        return None
+    weight = layer.weight
     missing = _CHANNELS - x.shape[-1]
     if missing > 0 and layer._groups == 1 and dtype != paddle.float32:
         x = _with_zeros(x, 3, missing)
         weight = _with_zeros(weight, 1, missing)
-    padding, stride, dilation = map(pair, (layer._updated_padding, layer._stride, layer._dilation))
-    return _cast(x, dtype), _cast(weight, dtype), Geometry(padding, stride, dilation, layer._groups)
+    problem = convolution.find_problem(tuple(x.shape), tuple(weight.shape), dtype, settings)
+    if problem is not None:
+        _report(tuple(x.shape[1:]), tuple(weight.shape), problem)
+        return None
+    return cast(x, dtype), cast(weight, dtype), settings
+
+
+@cache  # once per convolution
+def _report(image: tuple[int, ...], weight: tuple[int, ...], problem: str) -> None:
+    sys.stderr.write(
+        f"fused kernels: a convolution of images {list(image)} with weights {list(weight)} uses Paddle's "
+        f"operator: {problem}\n"
+    )
+
+
+def _splits_into_patches(layer: nn.Conv2D, x: Tensor, dtype: Any) -> bool:
+    """Returns whether a convolution is a linear layer on patches that do not overlap, and cuBLAS supports it.
+
+    Without a bias, cuDNN is as fast for 1x1 kernels, and can add gradients.
+    """
+    outputs, channels, height, width = layer.weight.shape
+    fits = pair(layer._stride) == (height, width)
+    whole = x.shape[1] % height == 0 and x.shape[2] % width == 0
+    useful = height * width > 1 or layer.bias is not None
+    return fits and whole and useful and linear.supports(height * width * channels, outputs, dtype)
+
+
+def _multiply_patches(layer: nn.Conv2D, x: Tensor) -> Tensor:
+    outputs, channels, height, width = layer.weight.shape
+    rows, columns = x.shape[1] // height, x.shape[2] // width
+    if height * width > 1:
+        x = x.reshape([-1, rows, height, columns, width, channels]).transpose([0, 1, 3, 2, 4, 5])
+    patches = x.reshape([-1, rows, columns, height * width * channels])
+    weight = layer.weight.transpose([2, 3, 1, 0]).reshape([height * width * channels, outputs])
+    return linear.multiply(patches, weight, layer.bias)
 
 
 def _with_zeros(tensor: Tensor, axis: int, count: int) -> Tensor:
@@ -72,40 +152,28 @@ def _with_zeros(tensor: Tensor, axis: int, count: int) -> Tensor:
     return paddle.concat([tensor, paddle.zeros(shape, tensor.dtype)], axis=axis)
 
 
-def _cast(tensor: Tensor, dtype: Any) -> Tensor:
-    return tensor if tensor.dtype == dtype else tensor.astype(dtype)  # astype would copy even an equal dtype
-
-
-def _amp_dtype() -> Any:
-    """Returns the dtype of AMP (automatic mixed precision); None if AMP is off."""
-    tracer = paddle.base.framework._dygraph_tracer()
-    if tracer._amp_level == paddle.base.core.AmpLevel.O0:
-        return None
-    return getattr(paddle, tracer._amp_dtype)
-
-
-def _convolve(layer: nn.Conv2D, x: Tensor) -> Tensor:
-    return convolution.convolve(*_operands(layer, x))
-
-
-def _fork(layer: nn.Conv2D, x: Tensor) -> tuple[Tensor, Tensor]:
-    image, weight, geometry = _operands(layer, x)
-    if x.stop_gradient or image is not x:
-        return convolution.convolve(image, weight, geometry), x
-    return convolution.convolve_fork(image, weight, geometry)
-
-
 def _normalize(layer: nn.BatchNorm2D, x: Tensor) -> Tensor:
     if (kernel := find_kernel(layer, x)) is None:
         return nn.BatchNorm2D.forward(layer, x)
-    return kernel(layer, x, relu=False)
+    return kernel(layer, x)
 
 
 def _norm_relu(layer: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None) -> Tensor:
     if (kernel := find_kernel(layer, x)) is None:
         x = nn.BatchNorm2D.forward(layer, x)
         return F.relu(x if shortcut is None else x + shortcut)
-    return kernel(layer, x, None if shortcut is None else _cast(shortcut, x.dtype))
+    if shortcut is None:
+        return kernel(layer, x, None, "relu")
+    return kernel(layer, x, cast(shortcut, x.dtype), "add_relu")
+
+
+def _norm_activate(layer: nn.BatchNorm2D, x: Tensor, act: Callable[[Tensor], Tensor] | None) -> Tensor:
+    tail = _TAILS.get(act)
+    kernel = find_kernel(layer, x)
+    if tail is not None and kernel is not None:
+        return kernel(layer, x, None, tail)
+    x = layer(x)
+    return x if act is None else act(x)
 
 
 def find_kernel(layer: nn.BatchNorm2D, x: Tensor) -> Callable[..., Tensor] | None:

@@ -1,11 +1,37 @@
 // Functions that convert vectors of 16 bytes to and from float32. All kernels read and write images as such vectors.
 //
-// NVRTC compiles this file at run time with -DELEMENT=0 (float32), 1 (float16) or 2 (bfloat16).
+// NVRTC compiles this file at run time with -DELEMENT=0 (float32), 1 (float16) or 2 (bfloat16). The tests compile the
+// sources for a CPU with -DEMULATED, where tests/support/cuda_emulator.h replaces the functions with assembly.
 
 #if ELEMENT == 0
 #define VECTOR 4
 #else
 #define VECTOR 8
+#endif
+
+#ifndef EMULATED
+// Converts two 16-bit numbers in a word to float32.
+__device__ __forceinline__ void unpack_pair(unsigned int word, float &low, float &high) {
+#if ELEMENT == 1
+  asm("{.reg .f16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high;}"
+      : "=f"(low), "=f"(high)
+      : "r"(word));
+#else
+  low = __uint_as_float(word << 16);
+  high = __uint_as_float(word & 0xffff0000u);
+#endif
+}
+
+// Rounds two numbers to 16 bits, and returns them in a word.
+__device__ __forceinline__ unsigned int pack_pair(float low, float high) {
+  unsigned int word;
+#if ELEMENT == 1
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+#else
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+#endif
+  return word;
+}
 #endif
 
 __device__ __forceinline__ void unpack(const uint4 &packed, float *value) {
@@ -14,13 +40,8 @@ __device__ __forceinline__ void unpack(const uint4 &packed, float *value) {
   for (int i = 0; i < 4; ++i) {
 #if ELEMENT == 0
     value[i] = __uint_as_float(word[i]);
-#elif ELEMENT == 1
-    asm("{.reg .f16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high;}"
-        : "=f"(value[2 * i]), "=f"(value[2 * i + 1])
-        : "r"(word[i]));
 #else
-    value[2 * i] = __uint_as_float(word[i] << 16);
-    value[2 * i + 1] = __uint_as_float(word[i] & 0xffff0000u);
+    unpack_pair(word[i], value[2 * i], value[2 * i + 1]);
 #endif
   }
 }
@@ -31,10 +52,8 @@ __device__ __forceinline__ uint4 pack(const float *value) {
   for (int i = 0; i < 4; ++i) {
 #if ELEMENT == 0
     word[i] = __float_as_uint(value[i]);
-#elif ELEMENT == 1
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word[i]) : "f"(value[2 * i + 1]), "f"(value[2 * i]));
 #else
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word[i]) : "f"(value[2 * i + 1]), "f"(value[2 * i]));
+    word[i] = pack_pair(value[2 * i], value[2 * i + 1]);
 #endif
   }
   return make_uint4(word[0], word[1], word[2], word[3]);

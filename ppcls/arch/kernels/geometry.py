@@ -41,15 +41,25 @@ def pair(value: Any) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 
-def is_plain_convolution(layer: nn.Conv2D) -> bool:
-    """Returns whether a layer is an NHWC convolution with equal padding by zeros on opposite sides."""
+def explicit_padding(layer: nn.Conv2D) -> tuple[int, int, int, int] | None:
+    """Returns the zeros to add at the top, bottom, left and right; None if a layer pads in another way."""
+    if layer._padding_mode != "zeros" or layer._padding_algorithm != "EXPLICIT":
+        return None
     padding = layer._updated_padding
-    return (
-        layer._data_format == "NHWC"
-        and layer._padding_mode == "zeros"
-        and layer._padding_algorithm == "EXPLICIT"
-        and (isinstance(padding, int) or len(padding) == 2)
-    )
+    if isinstance(padding, int):
+        return (padding, padding, padding, padding)
+    if len(padding) == 2:
+        return (padding[0], padding[0], padding[1], padding[1])
+    top, bottom, left, right = padding
+    return (top, bottom, left, right)
+
+
+def geometry(layer: nn.Conv2D) -> Geometry | None:
+    """Returns the settings of a convolution; None if its padding differs on opposite sides."""
+    padding = explicit_padding(layer)
+    if padding is None or padding[0] != padding[1] or padding[2] != padding[3]:
+        return None
+    return Geometry((padding[0], padding[2]), pair(layer._stride), pair(layer._dilation), layer._groups)
 
 
 def is_plain_norm(layer: nn.BatchNorm2D) -> bool:

@@ -10,7 +10,7 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.layers.norm_act import norm_relu
+from ppcls.arch.layers.norm_act import norm_activate, norm_relu
 
 DataFormat = Literal["NCHW", "NHWC"]
 Activation = Callable[[Tensor], Tensor]
@@ -111,11 +111,7 @@ class ConvNorm(nn.Layer):  # type: ignore[misc]
         return self._normalize(output), x
 
     def _normalize(self, x: Tensor) -> Tensor:
-        norm = getattr(self, self.names[1])
-        if self._act is F.relu:
-            return norm_relu(norm, x)
-        x = norm(x)
-        return x if self._act is None else self._act(x)
+        return norm_activate(getattr(self, self.names[1]), x, self._act)
 
     def add_relu(self, x: Tensor, shortcut: Tensor) -> Tensor:
         """Returns ``relu(norm(conv(x)) + shortcut)``."""

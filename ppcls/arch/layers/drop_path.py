@@ -1,9 +1,21 @@
-"""Dropout and stochastic depth (Huang et al. 2016, https://arxiv.org/abs/1603.09382)."""
+"""Dropout and stochastic depth (Huang et al. 2016, https://arxiv.org/abs/1603.09382).
+
+Layers draw from Paddle's generator by default. With `StepMasks`, they read factors that are drawn before each
+training step from the seed and the number of the update. The factors stay in the same memory, so a CUDA graph
+can replay the step, and a resumed run draws the same factors.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import MethodType
+
+import numpy as np
+import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
+
+_DROPOUT_MODES = ("upscale_in_train", "downscale_in_infer")
 
 
 class DropPath(nn.Layer):  # type: ignore[misc]
@@ -11,15 +23,137 @@ class DropPath(nn.Layer):  # type: ignore[misc]
 
     Args:
         rate: Probability of skipping the residual of an image, 0 to 1.
+
+    Attributes:
+        masks: Source of random factors; None to draw from Paddle's generator.
     """
 
     def __init__(self, rate: float) -> None:
         super().__init__()
         self.rate = rate
+        self.masks: StepMasks | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, ...] to the same shape."""
-        return F.dropout(x, self.rate, axis=0, training=self.training) if self.rate else x
+        if self.masks is None or not self.training or not self.rate:
+            return F.dropout(x, self.rate, axis=0, training=self.training) if self.rate else x
+        factors = self.factors(x.shape[0])
+        assert factors is not None
+        return x * factors.reshape([-1, *[1] * (x.ndim - 1)]).astype(x.dtype)
+
+    def factors(self, batch: int) -> Tensor | None:
+        """Returns the factors of the residuals, [B] float32; None if all residuals are kept."""
+        if not self.training or not self.rate:
+            return None
+        if self.masks is None:
+            return F.dropout(paddle.ones([batch]), self.rate)
+        return self.masks.draw([batch], self.rate)
+
+
+class StepMasks:
+    """Random factors of a training step, drawn from a seed, the rank and the number of the update.
+
+    Args:
+        seed: Seed of the run.
+        rank: Rank of this process, which processes other images than the other ranks.
+    """
+
+    def __init__(self, seed: int, rank: int) -> None:
+        self._key = (seed, rank)
+        self._update = -1
+        self._step = 0
+        self._calls = 0
+        self._seeds: list[int] = []
+        self._drawn: list[tuple[Tensor, float, float]] = []  # factors, rate and scale of each call
+
+    def begin_step(self, update: int) -> None:
+        """Draws the factors of the next step. Must be called before each step.
+
+        Args:
+            update: Number of the update to which the step belongs. Further steps of the same update draw
+                other factors.
+        """
+        self._step = self._step + 1 if update == self._update else 0
+        self._update = update
+        self._seeds = []
+        self.begin_forward()
+        for call, (factors, rate, scale) in enumerate(self._drawn):
+            factors.copy_(self._draw(call, factors.shape, rate, scale), False)
+
+    def begin_forward(self) -> None:
+        """Makes the next call of `draw` return the first factors of the step.
+
+        A capture may run the forward pass several times in a step.
+        """
+        self._calls = 0
+
+    def draw(self, shape: Sequence[int], rate: float, scale: float | None = None) -> Tensor:
+        """Returns factors of the given shape, float32 without a gradient.
+
+        The result of the n-th call in a step has the same address in all steps, if the shapes are the same.
+
+        Args:
+            shape: Shape of the factors.
+            rate: Probability of the factor 0.
+            scale: The other factor; by default 1 / (1 - rate), which preserves the mean.
+        """
+        if scale is None:
+            scale = 1.0 / (1.0 - rate) if rate < 1.0 else 0.0
+        call = self._calls
+        self._calls += 1
+        if call < len(self._drawn):
+            factors, *settings = self._drawn[call]
+            if factors.shape == list(shape) and settings == [rate, scale]:
+                return factors
+        factors = self._draw(call, list(shape), rate, scale)
+        self._drawn[call : call + 1] = [(factors, rate, scale)]
+        return factors
+
+    @paddle.no_grad()  # type: ignore[untyped-decorator]
+    def _draw(self, call: int, shape: list[int], rate: float, scale: float) -> Tensor:
+        uniform = paddle.uniform(shape, "float32", 0.0, 1.0, self._seed(call))
+        return (uniform >= rate).astype("float32") * scale
+
+    def _seed(self, call: int) -> int:
+        """Returns the seed of a call in the current step, at least 1 (0 stands for Paddle's generator)."""
+        if call >= len(self._seeds):
+            entropy = [*self._key, self._update + 1, self._step]
+            words = np.random.SeedSequence(entropy).generate_state(2 * call + 8)
+            self._seeds = (words % (2**31 - 2) + 1).tolist()
+        return self._seeds[call]
+
+
+def attach_masks(model: nn.Layer, masks: StepMasks) -> None:
+    """Makes the random layers of a model read factors from ``masks``."""
+    for layer in model.sublayers(include_self=True):
+        if isinstance(layer, DropPath):
+            layer.masks = masks
+        elif _is_plain_dropout(layer):
+            layer.masks = masks
+            layer.forward = MethodType(_dropout, layer)
+
+
+def draws_random_numbers(model: nn.Layer) -> bool:
+    """Returns whether a model draws numbers from Paddle's generator in training.
+
+    Each replay of a CUDA graph would draw the same numbers.
+    """
+    return any(
+        "Drop" in type(layer).__name__ and getattr(layer, "masks", None) is None
+        for layer in model.sublayers(include_self=True)
+    )
+
+
+def _is_plain_dropout(layer: nn.Layer) -> bool:
+    return type(layer) is nn.Dropout and layer.axis is None and layer.mode in _DROPOUT_MODES
+
+
+def _dropout(layer: nn.Dropout, x: Tensor) -> Tensor:
+    if not layer.training or not layer.p:
+        return nn.Dropout.forward(layer, x)
+    scale = None if layer.mode == "upscale_in_train" else 1.0
+    masks: StepMasks = layer.masks
+    return x * masks.draw(x.shape, layer.p, scale).astype(x.dtype)
 
 
 def drop_paths(rate: float, depth: int) -> list[float]:

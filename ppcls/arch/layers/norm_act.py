@@ -7,6 +7,8 @@ gradient fails with the error "Mean and MeanOut should share the same memory" or
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import paddle
 from paddle import Tensor, nn
 from paddle.base.layer_helper import LayerHelper
@@ -27,6 +29,16 @@ def norm_relu(norm: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None = None) -
         return _fused(norm, x, shortcut)
     x = norm(x)
     return F.relu(x if shortcut is None else x + shortcut)
+
+
+def norm_activate(norm: nn.BatchNorm2D, x: Tensor, act: Callable[[Tensor], Tensor] | None) -> Tensor:
+    """Returns ``act(norm(x))``, or ``norm(x)`` if ``act`` is None. See `norm_relu`."""
+    if act is F.relu:
+        return norm_relu(norm, x)
+    if (kernel := getattr(norm, "norm_activate", None)) is not None:  # set by ppcls.arch.fused
+        return kernel(x, act)
+    x = norm(x)
+    return x if act is None else act(x)
 
 
 def expect_float16(model: nn.Layer) -> None:

@@ -30,6 +30,43 @@ class ResidualSequence(nn.Sequential):  # type: ignore[misc]
         return x + y if self._shortcut else y
 
 
+def add_branch(
+    block: nn.Layer,
+    x: Tensor,
+    branch: Tensor,
+    drop_path: nn.Layer,
+    scale: Tensor | None = None,
+) -> Tensor:
+    """Returns ``x + drop_path(scale * branch)``, the sum at the end of a residual block.
+
+    Args:
+        block: The residual block. `ppcls.arch.fused` may give it a kernel that computes the sum.
+        x: [B, ..., C].
+        branch: Tensor with the shape of ``x``.
+        drop_path: `DropPath` or `nn.Identity`.
+        scale: Learned factor per channel, [C]; None for no factor.
+    """
+    if (kernel := getattr(block, "add_branch", None)) is not None:
+        return kernel(x, branch, drop_path, scale)
+    if scale is not None:
+        branch = branch * scale
+    return x + drop_path(branch)
+
+
+def add_linear_branch(
+    block: nn.Layer,
+    x: Tensor,
+    hidden: Tensor,
+    layer: nn.Linear,
+    drop_path: nn.Layer,
+    scale: Tensor | None = None,
+) -> Tensor:
+    """Returns ``x + drop_path(scale * layer(hidden))``. See `add_branch`."""
+    if (kernel := getattr(block, "add_linear_branch", None)) is not None:
+        return kernel(x, hidden, layer, drop_path, scale)
+    return add_branch(block, x, layer(hidden), drop_path, scale)
+
+
 class LayerScale(nn.Layer):  # type: ignore[misc]
     """Multiplies each channel by a learned factor, whose initial value is ``scale``."""
 

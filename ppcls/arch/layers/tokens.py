@@ -73,6 +73,20 @@ class TokenBatchNorm(nn.BatchNorm1D):  # type: ignore[misc]
         return rows.reshape([-1, *x.shape[1:]])
 
 
+class ChannelNorm(nn.LayerNorm):  # type: ignore[misc]
+    """Layer norm over the channels of each pixel, in either layout."""
+
+    def __init__(self, channels: int, epsilon: float, data_format: DataFormat) -> None:
+        super().__init__(channels, epsilon)
+        self.channels_last = data_format == "NHWC"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, C, H, W] (or NHWC) to the same shape."""
+        y = x if self.channels_last else x.transpose([0, 2, 3, 1])
+        y = F.layer_norm(y, self._normalized_shape, self.weight, self.bias, self._epsilon)
+        return y if self.channels_last else y.transpose([0, 3, 1, 2])
+
+
 class PatchNorm(nn.Layer):  # type: ignore[misc]
     """Maps each patch to a token by a strided convolution and layer norm.
 

@@ -114,16 +114,26 @@ class SelfAttention(nn.Layer):  # type: ignore[misc]
 
         ``bias``, [W, heads, N, N] or [1, heads, N, N], is added to the products of queries and keys.
         """
-        tokens, width = x.shape[-2:]
-        split = self.project(x).reshape([-1, tokens, 3, self._heads, width // self._heads])
+        return self.join(self.mix(self.project(x), bias))
+
+    def mix(self, packed: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Maps queries, keys and values [B * W, N, 3 * width] to mixed values [B * W, N, width].
+
+        See `attend` for the bias.
+        """
+        tokens, width = packed.shape[-2], packed.shape[-1] // 3
+        split = packed.reshape([-1, tokens, 3, self._heads, width // self._heads])
         query, key, value = split.transpose([2, 0, 3, 1, 4]).unbind(0)
         scores = self.compare(query, key)
         if bias is not None:
             groups = scores.reshape([-1, *bias.shape])
             scores = (groups + bias).reshape([-1, self._heads, tokens, tokens])
         weights = self.attn_drop(F.softmax(scores, axis=-1))
-        mixed = self.mixed(weights, value).transpose([0, 2, 1, 3])
-        return self.proj_drop(getattr(self, self.names[1])(mixed.reshape([-1, tokens, width])))
+        return self.mixed(weights, value).transpose([0, 2, 1, 3]).reshape([-1, tokens, width])
+
+    def join(self, mixed: Tensor) -> Tensor:
+        """Maps mixed values of all heads [B, N, width] to the output of the layer."""
+        return self.proj_drop(getattr(self, self.names[1])(mixed))
 
     def project(self, x: Tensor) -> Tensor:
         """Maps tokens [B, N, width] to queries, keys and values [B, N, 3 * width]."""

@@ -9,7 +9,7 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.kernels.geometry import Geometry, is_plain_convolution, is_plain_norm, is_plain_pooling, pair
+from ppcls.arch.kernels.geometry import geometry, is_plain_norm, is_plain_pooling
 from ppcls.arch.layers.conv_norm import ImageConv2D
 from ppcls.arch.onednn.batch_norm import batch_norm
 from ppcls.arch.onednn.convolution import convolve
@@ -24,7 +24,7 @@ def fuse(model: nn.Layer) -> int:
     """
     count = 0
     for layer in model.sublayers(include_self=True):
-        if type(layer) in (nn.Conv2D, ImageConv2D) and is_plain_convolution(layer):
+        if type(layer) in (nn.Conv2D, ImageConv2D) and layer._data_format == "NHWC" and geometry(layer):
             layer.forward = MethodType(_convolve, layer)
             count += 1
         elif type(layer) is nn.BatchNorm2D and is_plain_norm(layer):
@@ -39,8 +39,9 @@ def fuse(model: nn.Layer) -> int:
 def _convolve(layer: nn.Conv2D, x: Tensor) -> Tensor:
     if x.dtype != paddle.float32:
         return nn.Conv2D.forward(layer, x)
-    padding, stride, dilation = map(pair, (layer._updated_padding, layer._stride, layer._dilation))
-    return convolve(x, layer.weight, layer.bias, Geometry(padding, stride, dilation, layer._groups))
+    settings = geometry(layer)
+    assert settings is not None  # checked by `fuse`
+    return convolve(x, layer.weight, layer.bias, settings)
 
 
 def _normalize(layer: nn.BatchNorm2D, x: Tensor) -> Tensor:

@@ -155,8 +155,10 @@ class SyntheticLoader(OrderedLoader):
         accumulate = config.Global.update_freq
         order = Order(SequentialSampler(count), rows, rank=rank, world=world, accumulate=accumulate)
         super().__init__(SyntheticIndex(labels), order, None)
-        shape = (rows, *image_shape(config.Arch.data_format, split))
+        shape = (rows, *image_shape("NCHW", split))
         images = np.random.default_rng(rank).uniform(-1, 1, shape).astype(np.float32)
+        if config.Arch.data_format == "NHWC":  # the same images: autotune compares the losses of both layouts
+            images = np.ascontiguousarray(images.transpose(0, 2, 3, 1))
         self._image = paddle.to_tensor(images).astype(check_chain(split.dataset.transform_ops).dtype)
         self._label = paddle.to_tensor(labels[rank * rows : (rank + 1) * rows])
 

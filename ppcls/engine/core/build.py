@@ -11,11 +11,12 @@ from paddle import nn
 from ppcls.arch.distillation_model import AnyArch, DistillationModel
 from ppcls.arch.fuse import fuse
 from ppcls.arch.kernels.errors import KernelsUnavailableError
+from ppcls.arch.layers.drop_path import StepMasks, attach_masks
 from ppcls.data.build import add_unlabelled, build_loader
 from ppcls.data.index.protocol import positive_rates
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.sampling.order import Order
-from ppcls.engine.core.compiled import compile_model, compiles
+from ppcls.engine.core.compiled import CompiledModel, compile_model, compiles
 from ppcls.engine.core.ema import Ema
 from ppcls.engine.core.gradients import ParameterGradients
 from ppcls.engine.core.networks import Losses, build_distilling, build_network, join_beside
@@ -90,9 +91,10 @@ def build_state(
     if config.EMA is not None:
         masters = master_weights(optimizer, model)
         ema = Ema(model, config.EMA.decay, masters, warmup=config.EMA.warmup, frozen=frozen)
+    network = _training_network(model, config.Arch, config.Loss.Train, config.AMP, config.Global, runtime)
     return TrainState(
         model=model,
-        network=_training_network(model, config.Arch, config.Loss.Train, config.AMP, config.Global, runtime),
+        network=network,
         optimizer=optimizer,
         schedule=schedule if plateau is None else plateau.applied(schedule),
         precision=precision,
@@ -105,7 +107,20 @@ def build_state(
         gradients=ParameterGradients(optimizer),
         frozen=frozen,
         plateau=plateau,
+        masks=_attach_masks(model, network, config.Global.seed, runtime),
     )
+
+
+def _attach_masks(model: nn.Layer, network: nn.Layer, seed: int, runtime: Runtime) -> StepMasks | None:
+    """Makes the random layers of a model on a GPU read factors that a CUDA graph can replay.
+
+    A compiled model would treat the factors as constants. On a CPU, layers draw from Paddle's generator.
+    """
+    if runtime.device == "cpu" or isinstance(network, CompiledModel):
+        return None
+    masks = StepMasks(seed, runtime.rank)
+    attach_masks(model, masks)
+    return masks
 
 
 def _training_network(

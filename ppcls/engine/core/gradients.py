@@ -24,9 +24,11 @@ class GradientStore(Protocol):
 
     Attributes:
         loss_factor: Factor on each loss. It makes the result of `all_reduce` the mean over the ranks.
+        fused: Whether the store has `apply_scaled`, which replaces `unscale`, `apply` and `any_nonfinite`.
     """
 
     loss_factor: float
+    fused: bool
 
     def collect(self) -> None:
         """Adds the gradients that the last backward pass wrote to ``parameter.grad``."""
@@ -43,6 +45,15 @@ class GradientStore(Protocol):
     def apply(self) -> None:
         """Updates the weights with the gradients."""
 
+    def apply_scaled(self, scale: Tensor | None) -> Tensor:
+        """Updates the weights with the gradients divided by ``scale``, [1] float32.
+
+        With a scale, an update with a non-finite gradient changes nothing.
+
+        Returns:
+            Whether a gradient is non-finite, [1] bool.
+        """
+
     def clear(self) -> None:
         """Discards the gradients after an update."""
 
@@ -51,6 +62,7 @@ class ParameterGradients:
     """Gradients in ``parameter.grad``, where Paddle's backward pass writes them."""
 
     loss_factor = 1.0
+    fused = False
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
@@ -93,6 +105,10 @@ class ParameterGradients:
     def apply(self) -> None:
         """Updates the weights with Paddle's ``optimizer.step``."""
         self._optimizer.step()
+
+    def apply_scaled(self, scale: Tensor | None) -> Tensor:
+        """Not supported; see `fused`."""
+        raise NotImplementedError
 
     def clear(self) -> None:
         """Discards the gradients."""

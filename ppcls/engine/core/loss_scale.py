@@ -82,11 +82,14 @@ class LossScale:
         Returns:
             Whether a gradient is non-finite, [1] bool.
         """
-        overflow = gradients.unscale(self._scale)
-        snapshot = self.snapshot(optimizer)
-        snapshot.save()
-        gradients.apply()
-        snapshot.restore_if(overflow)
+        if gradients.fused:
+            overflow = gradients.apply_scaled(self._scale)
+        else:
+            overflow = gradients.unscale(self._scale)
+            snapshot = self.snapshot(optimizer)
+            snapshot.save()
+            gradients.apply()
+            snapshot.restore_if(overflow)
         if self._statistics is not None:
             self._statistics.restore_if(overflow)
         return overflow

@@ -81,6 +81,8 @@ class Precision(ABC):
         """
         if self.loss_scale is not None:
             return self.loss_scale.update(optimizer, gradients)
+        if gradients.fused:
+            return gradients.apply_scaled(None)
         gradients.apply()
         return gradients.any_nonfinite()  # after the update, because the check may change the gradients
 

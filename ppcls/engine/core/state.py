@@ -10,6 +10,7 @@ import paddle
 from paddle import nn
 
 if TYPE_CHECKING:  # only for annotations: the training step must not import the modules that build a run
+    from ppcls.arch.layers.drop_path import StepMasks
     from ppcls.data.loaders.batch import Loader
     from ppcls.engine.core.ema import Ema
     from ppcls.engine.core.gradients import GradientStore
@@ -67,6 +68,7 @@ class TrainState:
         plateau: State of ``ReduceOnPlateau``, which lowers the learning rate when evaluations stop
             improving; None for other schedules.
         progress: Counters of the run.
+        masks: Random factors of dropout and stochastic depth; None if they come from Paddle's generator.
     """
 
     model: nn.Layer
@@ -84,6 +86,7 @@ class TrainState:
     frozen: frozenset[str] = frozenset()
     plateau: Plateau | None = None
     progress: RunProgress = field(default_factory=RunProgress)
+    masks: StepMasks | None = None
 
     @property
     def update(self) -> int:

@@ -23,6 +23,8 @@ Step = Callable[[TrainState, Batch, StepHooks], paddle.Tensor]
 
 def forward(state: TrainState, image: paddle.Tensor) -> Outputs:
     """Returns the outputs of the network, with gradients."""
+    if state.masks is not None:
+        state.masks.begin_forward()
     with state.precision.forward():
         outputs: Outputs = state.network(state.precision.images(image, training=True))
     return outputs
@@ -98,6 +100,8 @@ def forward_backward(
     """
     network = state.network
     exchanging = overlap and batch.update
+    if state.masks is not None:
+        state.masks.begin_step(state.update)
     parallel = isinstance(network, paddle.DataParallel)
     with network.no_sync() if parallel and not exchanging else nullcontext():
         with hooks("forward"):

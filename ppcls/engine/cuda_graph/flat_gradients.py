@@ -13,6 +13,7 @@ from paddle.regularizer import L2Decay
 from ppcls.engine.core.flat_buffers import FlatBuffers
 from ppcls.engine.core.gradients import any_nonfinite
 from ppcls.engine.core.loss_scale import LossScale
+from ppcls.engine.cuda_graph.fused_update import FusedUpdate, supports
 from ppcls.errors import UserError
 from ppcls.optimizer.state import changed_by_step, trained, treatment
 
@@ -23,16 +24,26 @@ class FlatGradients:
     """Gradients of an update in one buffer per dtype. The addresses of the buffers never change.
 
     This is a `ppcls.engine.core.gradients.GradientStore` with operators that a CUDA graph can capture.
-    Weights and optimizer state also move into flat buffers if `FusedMomentum` supports the optimizer.
+    Weights and optimizer state also move into flat buffers if `FusedUpdate` or `FusedMomentum` supports the
+    optimizer.
 
     Args:
         loss_scale: Loss scale of the run; None without loss scaling.
         accumulate: Number of steps per update.
         world: Number of ranks.
+        kernels: Whether the kernels of `FusedUpdate` may be used.
+
+    Attributes:
+        fused: Whether the update is a `FusedUpdate`.
     """
 
     def __init__(
-        self, optimizer: optimizer.Optimizer, loss_scale: LossScale | None, accumulate: int, world: int
+        self,
+        optimizer: optimizer.Optimizer,
+        loss_scale: LossScale | None,
+        accumulate: int,
+        world: int,
+        kernels: bool = False,
     ) -> None:
         self.loss_factor = 1.0 / world  # `all_reduce` sums
         self._optimizer = optimizer
@@ -40,14 +51,20 @@ class FlatGradients:
         optimizer.clear_grad(set_to_zero=False)
         self._total = FlatBuffers(self._weights)
         self._addend = FlatBuffers(self._weights) if accumulate > 1 else None
-        self._fused_update: FusedMomentum | None = None
-        if is_fusible(optimizer):
+        self._momentum: FusedMomentum | None = None
+        self._update: FusedUpdate | None = None
+        self.fused = kernels and supports(optimizer)
+        if self.fused or is_fusible(optimizer):
             if loss_scale is None:
                 state = FlatBuffers(changed_by_step(optimizer))
                 state.adopt()
             else:
                 state = loss_scale.snapshot(optimizer).flat
-            self._fused_update = FusedMomentum(optimizer, state.window, self._total.window)
+            windows = (state.window, self._total.window)
+            if self.fused:
+                self._update = FusedUpdate(optimizer, *windows, self._total.buffers)
+            else:
+                self._momentum = FusedMomentum(optimizer, *windows)
         self._pairs = list(zip(self._weights, self._total.views, strict=True))
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
@@ -94,10 +111,15 @@ class FlatGradients:
 
     def apply(self) -> None:
         """Updates the weights with the gradients."""
-        if self._fused_update is not None:
-            self._fused_update()
+        if self._momentum is not None:
+            self._momentum()
         else:
             self._optimizer._apply_optimize(None, None, self._pairs)
+
+    def apply_scaled(self, scale: Tensor | None) -> Tensor:
+        """Updates the weights by `FusedUpdate`."""
+        assert self._update is not None
+        return self._update(scale)
 
     def clear(self) -> None:
         """Sets the gradients to zero if the steps of the next update add to them."""

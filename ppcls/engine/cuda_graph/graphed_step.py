@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import paddle
-from paddle import nn, optimizer
+from paddle import optimizer
 
 from ppcls.data.loaders.batch import Batch
 from ppcls.engine.core.hooks import NO_HOOKS, StepHooks
@@ -42,13 +42,15 @@ class GraphedStep:
         state: State of the run. Its network must not be wrapped, because the exchange of DataParallel cannot
             be captured.
         capture: Function that captures device work; None to capture CUDA graphs.
+        kernels: Whether the update may use the kernels of `ppcls.arch.fused`.
 
     Attributes:
         capture: Function that captures device work.
     """
 
-    def __init__(self, state: TrainState, capture: Capture | None = None) -> None:
+    def __init__(self, state: TrainState, capture: Capture | None = None, *, kernels: bool = False) -> None:
         self._state = state
+        self._kernels = kernels
         self.capture = capture or GraphCapture()
         self._updates = 0
         self._within_update = False
@@ -70,6 +72,7 @@ class GraphedStep:
                 state.precision.loss_scale,
                 state.loader.order.accumulate,
                 state.runtime.world_size,
+                kernels=self._kernels,
             )
         self._within_update = not batch.update
         self._updates += batch.update
@@ -107,7 +110,8 @@ class _StepGraphs:
         self._forward = _LazyGraph(self._run_forward, capture)
         self._backward = _LazyGraph(self._run_backward, capture)
         apply: Callable[[TrainState], paddle.Tensor] = apply_update
-        if isinstance(state.optimizer, _CAPTURABLE) and state.optimizer._grad_clip is None:
+        plain = isinstance(state.optimizer, _CAPTURABLE) and state.optimizer._grad_clip is None
+        if state.gradients.fused or plain:
             self._update = _LazyGraph(self._run_update, capture)
             apply = self._replay_update
         elif state.ema is not None:
@@ -196,8 +200,3 @@ class _LazyGraph:
         if self._graph is None:
             self._graph = self._capture(self._work)
         self._graph.replay()
-
-
-def draws_random_numbers(model: nn.Layer) -> bool:
-    """Returns whether a model draws random numbers in training. Each replay would draw the same numbers."""
-    return any("Drop" in type(layer).__name__ for layer in model.sublayers())

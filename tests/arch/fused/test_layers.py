@@ -41,9 +41,7 @@ class PaddedConvolution(nn.Conv2D):  # type: ignore[misc]
     "layer",
     [
         PaddedConvolution(4, 8, 3, bias_attr=False, data_format="NHWC"),
-        nn.Conv2D(4, 8, 3, data_format="NHWC"),  # with a bias
         nn.Conv2D(4, 8, 3, padding="SAME", bias_attr=False, data_format="NHWC"),
-        nn.Conv2D(4, 8, 3, padding=[1, 2, 1, 2], bias_attr=False, data_format="NHWC"),
         nn.Conv2D(4, 8, 3, padding_mode="reflect", padding=1, bias_attr=False, data_format="NHWC"),
         nn.BatchNorm2D(8, use_global_stats=True, data_format="NHWC"),
         nn.BatchNorm2D(8, weight_attr=False, bias_attr=False, data_format="NHWC"),

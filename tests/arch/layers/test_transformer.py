@@ -8,9 +8,8 @@ import pytest
 from paddle import nn
 
 from ppcls.arch.cost import measure
-from ppcls.arch.layers.drop_path import drop_paths, dropout
+from ppcls.arch.layers.drop_path import draws_random_numbers, drop_paths, dropout
 from ppcls.arch.layers.transformer import Mlp, SelfAttention, TransformerBlock, linear
-from ppcls.engine.cuda_graph.graphed_step import draws_random_numbers
 
 
 def softmax(x: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import paddle
 import pytest
 from small_config import images, make_config, make_yaml
@@ -99,6 +100,15 @@ def test_synthetic_loader_yields_one_batch(make_config: MakeConfig) -> None:
     assert second.image is first.image
     assert loader.state_dict()["step"] == 2
     assert len(list(batches)) == len(loader) - 2
+
+
+def test_synthetic_loader_yields_the_same_images_in_both_layouts(make_config: MakeConfig) -> None:
+    """Otherwise autotune would compare losses of different images, and reject the layout."""
+    first, last = (
+        next(iter(SyntheticLoader(make_config(Arch__data_format=layout), CPU))).image
+        for layout in ("NCHW", "NHWC")
+    )
+    np.testing.assert_array_equal(first.transpose([0, 2, 3, 1]).numpy(), last.numpy())
 
 
 def test_measure_multi_label_images(make_config: MakeConfig, images: Path) -> None:

@@ -1,0 +1,21 @@
+"""Dtypes of operands under Paddle's automatic mixed precision (AMP), which ignores our kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import paddle
+from paddle import Tensor
+
+
+def compute_dtype(x: Tensor) -> Any:
+    """Returns the dtype of mixed precision (AMP) if it is active, else that of ``x``."""
+    tracer = paddle.base.framework._dygraph_tracer()
+    if tracer._amp_level == paddle.base.core.AmpLevel.O0:
+        return x.dtype
+    return getattr(paddle, tracer._amp_dtype)
+
+
+def cast(tensor: Tensor, dtype: Any) -> Tensor:
+    """Returns the tensor in another dtype. A tensor that has the dtype is not copied."""
+    return tensor if tensor.dtype == dtype else tensor.astype(dtype)

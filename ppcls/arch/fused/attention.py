@@ -1,0 +1,270 @@
+"""Attention in half precision that never stores the matrix of scores, with an optional bias and windows.
+
+Paddle's FlashAttention has no gradient of a bias, and its package for CUDA 11 has none for Hopper GPUs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import paddle
+from paddle import Tensor
+from paddle.autograd import PyLayer
+
+from ppcls.arch.fused.cuda import Kernels, address, contiguous, kernels
+
+_THREADS = 128  # threads per block; the same number as THREADS in attention.cu
+_TILE = 64  # queries or keys per block; the same number as TILE in attention.cu
+_WIDTHS = (32, 64)  # widths of a head
+_DTYPES = (paddle.float16, paddle.bfloat16)
+_BLOCKS_PER_MULTIPROCESSOR = 8  # of the kernel that adds up gradients of the bias
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """How tokens form sequences, in which they attend to one another.
+
+    Attributes:
+        heads: Number of heads.
+        scale: Factor for the products of queries and keys.
+        order: [windows, tokens per window] int32: the tokens of an image in each of its windows; None if each
+            image is one sequence.
+    """
+
+    heads: int
+    scale: float
+    order: Tensor | None = None
+
+
+def supports(width: int, dtype: Any, bias: Tensor | None, keys: int) -> bool:
+    """Returns whether the kernels can compute an attention with its gradients.
+
+    Args:
+        width: Width of a head.
+        dtype: Dtype of queries, keys and values.
+        bias: What is added to the scores; None for nothing.
+        keys: Number of keys of a sequence.
+    """
+    trained = bias is not None and not bias.stop_gradient
+    return width in _WIDTHS and dtype in _DTYPES and not (trained and keys > _TILE)
+
+
+def attend_packed(tokens: Tensor, bias: Tensor | None, sequences: Sequences) -> Tensor:
+    """Returns the self-attention of tokens whose queries, keys and values are one tensor.
+
+    Args:
+        tokens: [B, N, 3 * C] float16 or bfloat16: queries, keys and values of all heads.
+        bias: [W, heads, M, M] float32, which is added to the scores, or None. A sequence of M tokens uses row
+            number ``sequence % W``.
+        sequences: Number of heads, scale and windows.
+
+    Returns:
+        Mixed values, [B, N, C].
+    """
+    tensors = (contiguous(tokens),)
+    return _apply(_PackedAttention, _BiasedPackedAttention, tensors, bias, sequences)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, sequences: Sequences) -> Tensor:
+    """Returns the attention of queries [B, N, C] to keys and values [B, M, C]. See `attend_packed`."""
+    tensors = tuple(map(contiguous, (query, key, value)))
+    return _apply(_Attention, _BiasedAttention, tensors, bias, sequences)
+
+
+def _apply(
+    plain: type[PyLayer],
+    biased: type[PyLayer],
+    tensors: tuple[Tensor, ...],
+    bias: Tensor | None,
+    sequences: Sequences,
+) -> Tensor:
+    output: Tensor
+    if bias is None:
+        output = plain.apply(*tensors, sequences)
+    else:
+        output = biased.apply(*tensors, contiguous(bias.astype("float32")), sequences)
+    return output
+
+
+class _PackedAttention(PyLayer):  # type: ignore[misc]
+    """The differentiable operation of `attend_packed` without a bias."""
+
+    @staticmethod
+    def forward(context: Any, tokens: Tensor, sequences: Sequences) -> Tensor:
+        return _forward(context, _PackedOperands(tokens, sequences), None)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        (tokens,), _ = _backward(context, gradient)
+        return tokens
+
+
+class _BiasedPackedAttention(PyLayer):  # type: ignore[misc]
+    """The differentiable operation of `attend_packed` with a bias."""
+
+    @staticmethod
+    def forward(context: Any, tokens: Tensor, bias: Tensor, sequences: Sequences) -> Tensor:
+        return _forward(context, _PackedOperands(tokens, sequences), bias)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        tensors, bias = _backward(context, gradient)
+        return (*tensors, bias)
+
+
+class _Attention(PyLayer):  # type: ignore[misc]
+    """The differentiable operation of `attend` without a bias."""
+
+    @staticmethod
+    def forward(context: Any, query: Tensor, key: Tensor, value: Tensor, sequences: Sequences) -> Tensor:
+        return _forward(context, _Operands(query, key, value, sequences), None)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return _backward(context, gradient)[0]
+
+
+class _BiasedAttention(PyLayer):  # type: ignore[misc]
+    """The differentiable operation of `attend` with a bias."""
+
+    @staticmethod
+    def forward(
+        context: Any, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, sequences: Sequences
+    ) -> Tensor:
+        return _forward(context, _Operands(query, key, value, sequences), bias)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        tensors, bias = _backward(context, gradient)
+        return (*tensors, bias)
+
+
+def _forward(context: Any, operands: _Operands, bias: Tensor | None) -> Tensor:
+    output, logarithms = operands.attend(bias)
+    context.save_for_backward(*operands.tensors, bias, output, logarithms)
+    context.sequences = operands.sequences
+    context.kind = type(operands)
+    context.bias_needed = bias is not None and not bias.stop_gradient
+    return output
+
+
+def _backward(context: Any, gradient: Tensor) -> tuple[tuple[Tensor, ...], Tensor | None]:
+    """Returns the gradients of the tensors with queries, keys and values, and of the bias."""
+    *tensors, bias, output, logarithms = context.saved_tensor()
+    operands = context.kind(*tensors, context.sequences)
+    saved = (output, contiguous(gradient), bias, logarithms)
+    results: tuple[tuple[Tensor, ...], Tensor | None] = operands.gradients(saved, context.bias_needed)
+    return results
+
+
+class _Operands:
+    """Queries, keys and values, and the launches of the kernels.
+
+    Attributes:
+        tensors: Tensors that contain queries, keys and values.
+        sequences: Number of heads, scale and windows.
+    """
+
+    def __init__(self, query: Tensor, key: Tensor, value: Tensor, sequences: Sequences) -> None:
+        self._set((query, key, value), query.shape[-1], sequences)
+
+    def _set(self, tensors: tuple[Tensor, ...], width: int, sequences: Sequences) -> None:
+        self.tensors = tensors
+        self.sequences = sequences
+        self._width = width
+        query, key = tensors[0], tensors[min(1, len(tensors) - 1)]
+        batch, tokens = query.shape[:2]
+        windows = 1 if sequences.order is None else sequences.order.shape[0]
+        self._queries = tokens // windows
+        self._keys = key.shape[1] // windows
+        self._windows = windows
+        self._count = batch * windows
+        self._output = [batch, tokens, width]
+        self._dtype = query.dtype
+        self._strides = (query.shape[-1], key.shape[-1], width)
+        self._kernels: Kernels = kernels(
+            "attention.cu", query.dtype, f"HEAD={self._width // sequences.heads}"
+        )
+
+    def _addresses(self, tensors: tuple[Tensor, ...]) -> tuple[ctypes.c_void_p, ...]:
+        """Returns the addresses of the first query, key and value."""
+        return tuple(map(address, tensors))
+
+    def attend(self, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Returns the mixed values, and the logarithm of the sum of all weights per query."""
+        output = paddle.empty(self._output, self._dtype)
+        logarithms = paddle.empty([self._count * self.sequences.heads * self._queries])
+        operands = (*self._addresses(self.tensors), address(output), address(bias), self._order())
+        self._launch("attention", self._queries, self._count, *operands, address(logarithms), bias=bias)
+        return output, logarithms
+
+    def gradients(
+        self, saved: tuple[Tensor, Tensor, Tensor | None, Tensor], bias_needed: bool
+    ) -> tuple[tuple[Tensor, ...], Tensor | None]:
+        """Returns the gradients of `tensors` and of the bias.
+
+        Args:
+            saved: Output, its gradient, bias, and logarithms.
+            bias_needed: Whether to compute the gradient of the bias.
+        """
+        output, gradient, bias, logarithms = saved
+        results = tuple(paddle.empty_like(tensor) for tensor in self.tensors)
+        dquery, dkey, dvalue = self._addresses(results)
+        operands = (*self._addresses(self.tensors), address(output), address(gradient), address(bias))
+        operands = (*operands, self._order(), address(logarithms))
+        kernel = "attention_key_gradient"
+        self._launch(kernel, self._keys, self._count, *operands, dkey, dvalue, bias=bias)
+        sums = None
+        groups = self._count
+        parts = 1
+        if bias_needed:
+            assert bias is not None
+            groups = bias.shape[0]
+            parts = self._parts(groups)
+            sums = paddle.empty([parts, *bias.shape])
+        kernel = "attention_query_gradient"
+        operands = (*operands, dquery, address(sums))
+        counts = tuple(map(ctypes.c_int, (self._count, groups, parts)))
+        self._launch(kernel, self._queries, groups * parts, *operands, bias=bias, others=counts)
+        return results, None if sums is None else sums.sum(0)
+
+    def _parts(self, groups: int) -> int:
+        """Returns the number of blocks among which the sequences of a window of the bias are divided."""
+        blocks = _BLOCKS_PER_MULTIPROCESSOR * self._kernels.multiprocessors
+        tiles = -(-self._queries // _TILE)
+        fitting = blocks // (groups * tiles * self.sequences.heads)
+        return int(max(1, min(self._count // groups, fitting)))
+
+    def _order(self) -> ctypes.c_void_p:
+        return address(self.sequences.order)
+
+    def _launch(
+        self,
+        kernel: str,
+        tokens: int,
+        sequences: int,
+        *operands: ctypes.c_void_p,
+        bias: Tensor | None,
+        others: tuple[ctypes.c_int, ...] = (),
+    ) -> None:
+        """Launches a kernel with one block per tile of ``tokens``, head and sequence."""
+        heads = self.sequences.heads
+        grid = (-(-tokens // _TILE) * heads * sequences, 1)
+        sizes = (self._queries, self._keys, heads, self._windows, 1 if bias is None else bias.shape[0])
+        numbers = map(ctypes.c_int, (*sizes, *self._strides))
+        scale = ctypes.c_float(self.sequences.scale)
+        self._kernels.launch(kernel, grid, (_THREADS, 1), *operands, scale, *numbers, *others)
+
+
+class _PackedOperands(_Operands):
+    """Queries, keys and values in one tensor [B, N, 3 * C]."""
+
+    def __init__(self, tokens: Tensor, sequences: Sequences) -> None:
+        self._set((tokens,), tokens.shape[-1] // 3, sequences)
+
+    def _addresses(self, tensors: tuple[Tensor, ...]) -> tuple[ctypes.c_void_p, ...]:
+        start = tensors[0].data_ptr()
+        step = self._width * tensors[0].element_size()
+        return tuple(ctypes.c_void_p(start + part * step) for part in range(3))

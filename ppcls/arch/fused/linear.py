@@ -1,0 +1,289 @@
+"""Linear layers in half precision by cuBLASLt, whose products also add the bias or sum up its gradient.
+
+Paddle needs a separate operator for each of these, which reads and writes all tokens. Gradients of float32
+weights are float32, without a rounding to half precision in between.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+import paddle
+from paddle import Tensor
+from paddle.autograd import PyLayer
+
+from ppcls.arch.fused.amp import cast
+from ppcls.arch.fused.cuda import CudaUnavailableError, address, contiguous, current_stream, load_library
+
+# values of enumerations in cublasLt.h and library_types.h
+_COMPUTE_FLOAT32 = 68
+_TYPES = {paddle.float32: 0, paddle.float16: 2, paddle.bfloat16: 14}
+_TRANSPOSE_A = 3
+_TRANSPOSE_B = 4
+_EPILOGUE = 7
+_BIAS_POINTER = 8
+_EPILOGUES = {"none": 1, "bias": 4, "bias_gradient": 256}
+_MAX_WORKSPACE = 1
+_MIN_ALIGNMENTS = (5, 6, 7, 8)
+_ALIGNMENT = 16  # bytes
+_WORKSPACE = 32 << 20  # bytes; cuBLAS recommends this size for Hopper GPUs
+_HALF = (paddle.float16, paddle.bfloat16)
+
+Epilogue = Literal["none", "bias", "bias_gradient"]
+
+
+def supports(inputs: int, outputs: int, dtype: Any) -> bool:
+    """Returns whether rows of both matrices are aligned, and the dtype is a half precision."""
+    return dtype in _HALF and inputs % 8 == 0 and outputs % 8 == 0
+
+
+def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Returns ``x @ weight + bias``.
+
+    Args:
+        x: [..., K] float16 or bfloat16 on the GPU.
+        weight: [K, N], of any dtype. It is rounded to the dtype of ``x``.
+        bias: [N] of any dtype; None for no bias.
+    """
+    output: Tensor
+    if bias is None:
+        output = _Product.apply(contiguous(x), weight)
+    else:
+        output = _BiasedProduct.apply(contiguous(x), weight, bias)
+    return output
+
+
+class _Product(PyLayer):  # type: ignore[misc]
+    """The differentiable operation of `multiply` without a bias."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, weight: Tensor) -> Tensor:
+        return _forward(context, x, weight, None)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return _gradients(context, gradient)[:2]
+
+
+class _BiasedProduct(PyLayer):  # type: ignore[misc]
+    """The differentiable operation of `multiply` with a bias."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return _forward(context, x, weight, bias)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return _gradients(context, gradient)
+
+
+def _forward(context: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    rounded = cast(weight, x.dtype)
+    context.save_for_backward(x, rounded)
+    context.weight_dtype = weight.dtype
+    context.bias_dtype = None if bias is None else bias.dtype
+    context.needed = [tensor is not None and not tensor.stop_gradient for tensor in (x, weight, bias)]
+    inputs, outputs = weight.shape
+    y = paddle.empty([*x.shape[:-1], outputs], x.dtype)
+    sizes = (x.size // inputs, inputs, outputs)
+    vector = None if bias is None else cast(bias, x.dtype)
+    cublas().run(Operation("forward", sizes, x.dtype, x.dtype, vector is not None), (x, rounded, y), vector)
+    return y
+
+
+def _gradients(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    """Returns the gradients of the input, the weight and the bias; None for those that are not needed."""
+    x, weight = context.saved_tensor()
+    gradient = contiguous(gradient)
+    inputs, outputs = weight.shape
+    sizes = (x.size // inputs, inputs, outputs)
+    x_needed, weight_needed, bias_needed = context.needed
+    dx = dweight = dbias = None
+    if x_needed:
+        dx = paddle.empty_like(x)
+        cublas().run(Operation("input", sizes, x.dtype, x.dtype), (gradient, weight, dx), None)
+    if weight_needed:
+        dweight = paddle.empty(weight.shape, context.weight_dtype)
+        operation = Operation("weight", sizes, x.dtype, context.weight_dtype, bias_needed)
+        if cublas().can_run(operation):
+            dbias = paddle.empty([outputs], context.weight_dtype) if bias_needed else None
+            cublas().run(operation, (x, gradient, dweight), dbias)
+        else:
+            operation = Operation("weight", sizes, x.dtype, context.weight_dtype)
+            cublas().run(operation, (x, gradient, dweight), None)
+    if bias_needed and dbias is None:
+        dbias = gradient.reshape([-1, outputs]).astype("float32").sum(0)
+    return dx, dweight, None if dbias is None else cast(dbias, context.bias_dtype)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A product of matrices in the memory order of C.
+
+    Attributes:
+        kind: ``forward`` for ``y = x w``, ``input`` for ``dx = dy w^T``, ``weight`` for ``dw = x^T dy``; x is
+            [M, K], w is [K, N] and y is [M, N].
+        sizes: M, K and N.
+        dtype: Dtype of both factors.
+        result: Dtype of the product.
+        biased: Whether the product adds a bias to y, or also returns the sum of the rows of dy.
+    """
+
+    kind: Literal["forward", "input", "weight"]
+    sizes: tuple[int, int, int]
+    dtype: Any
+    result: Any
+    biased: bool = False
+
+
+class _Algorithm(ctypes.Structure):
+    """The C struct ``cublasLtMatmulHeuristicResult_t``."""
+
+    _fields_ = (
+        ("algorithm", ctypes.c_uint64 * 8),
+        ("workspace", ctypes.c_size_t),
+        ("state", ctypes.c_int),
+        ("waves", ctypes.c_float),
+        ("reserved", ctypes.c_int * 4),
+    )
+
+
+@dataclass(frozen=True)
+class _ProductPlan:
+    """Descriptors and the algorithm of an operation."""
+
+    description: ctypes.c_void_p
+    layouts: tuple[ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+    algorithm: _Algorithm
+
+
+@cache
+def cublas() -> CublasLt:
+    """Returns the cuBLASLt library, which is loaded at the first call.
+
+    Raises:
+        CudaUnavailableError: The library can't be loaded.
+    """
+    return CublasLt()
+
+
+class CublasLt:
+    """The cuBLASLt library, its handle, workspace and plans."""
+
+    def __init__(self) -> None:
+        names = [f"libcublasLt.so.{version}" for version in (13, 12, 11)]
+        self._library = load_library([*names, "libcublasLt.so"])
+        self._handle = ctypes.c_void_p()
+        self._call("cublasLtCreate", ctypes.byref(self._handle))
+        self._workspace = paddle.empty([_WORKSPACE], "uint8")
+        self._plans: dict[Operation, _ProductPlan | None] = {}
+
+    def can_run(self, operation: Operation) -> bool:
+        """Returns whether cuBLASLt has an algorithm for an operation."""
+        return self._plan(operation) is not None
+
+    def run(
+        self, operation: Operation, tensors: tuple[Tensor, Tensor, Tensor], vector: Tensor | None
+    ) -> None:
+        """Computes a product on Paddle's stream.
+
+        Args:
+            tensors: The factors and the product, in the order in which `Operation.kind` names them.
+            vector: The bias or its gradient, of the dtype of the product; None if the operation has none.
+
+        Raises:
+            CudaUnavailableError: cuBLASLt has no algorithm for the operation, or reports an error.
+        """
+        plan = self._plan(operation)
+        if plan is None:
+            raise CudaUnavailableError(f"cuBLASLt has no algorithm for {operation}")
+        if vector is not None:
+            self._set(plan.description, _BIAS_POINTER, ctypes.c_void_p(vector.data_ptr()))
+        # cuBLASLt's matrices have the order of Fortran, so it computes the transpose: y^T = w^T x^T.
+        first, second, result = tensors
+        left, right = second, first
+        a, b, d = plan.layouts
+        one = ctypes.c_float(1.0)
+        zero = ctypes.c_float(0.0)
+        self._call(
+            "cublasLtMatmul",
+            self._handle,
+            plan.description,
+            ctypes.byref(one),
+            *(address(left), a, address(right), b),
+            ctypes.byref(zero),
+            *(address(result), d, address(result), d),
+            ctypes.byref(plan.algorithm),
+            address(self._workspace),
+            ctypes.c_size_t(_WORKSPACE),
+            ctypes.c_void_p(current_stream()),
+        )
+
+    def _plan(self, operation: Operation) -> _ProductPlan | None:
+        if operation not in self._plans:
+            self._plans[operation] = self._make_plan(operation)
+        return self._plans[operation]
+
+    def _make_plan(self, operation: Operation) -> _ProductPlan | None:
+        rows, inputs, outputs = operation.sizes
+        x, w, y = (inputs, rows), (outputs, inputs), (outputs, rows)  # rows and columns in Fortran's order
+        a, b, d = {"forward": (w, x, y), "input": (w, y, x), "weight": (y, x, w)}[operation.kind]
+        description = ctypes.c_void_p()
+        scale = _TYPES[paddle.float32]
+        self._call("cublasLtMatmulDescCreate", ctypes.byref(description), _COMPUTE_FLOAT32, scale)
+        self._set(description, _TRANSPOSE_A, ctypes.c_int(operation.kind == "input"))
+        self._set(description, _TRANSPOSE_B, ctypes.c_int(operation.kind == "weight"))
+        name: Epilogue = "none"
+        if operation.biased:
+            name = "bias_gradient" if operation.kind == "weight" else "bias"
+            # The search for an algorithm needs a pointer with the alignment of the later ones.
+            self._set(description, _BIAS_POINTER, ctypes.c_void_p(self._workspace.data_ptr()))
+        self._set(description, _EPILOGUE, ctypes.c_int(_EPILOGUES[name]))
+        layouts = (
+            self._layout(operation.dtype, a),
+            self._layout(operation.dtype, b),
+            self._layout(operation.result, d),
+        )
+        algorithm = self._find_algorithm(description, layouts)
+        return None if algorithm is None else _ProductPlan(description, layouts, algorithm)
+
+    def _layout(self, dtype: Any, shape: tuple[int, int]) -> ctypes.c_void_p:
+        layout = ctypes.c_void_p()
+        sides = (ctypes.c_uint64(shape[0]), ctypes.c_uint64(shape[1]), ctypes.c_int64(shape[0]))
+        self._call("cublasLtMatrixLayoutCreate", ctypes.byref(layout), _TYPES[dtype], *sides)
+        return layout
+
+    def _find_algorithm(
+        self,
+        description: ctypes.c_void_p,
+        layouts: tuple[ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p],
+    ) -> _Algorithm | None:
+        preference = ctypes.c_void_p()
+        self._call("cublasLtMatmulPreferenceCreate", ctypes.byref(preference))
+        settings: list[tuple[int, Any]] = [(_MAX_WORKSPACE, ctypes.c_uint64(_WORKSPACE))]
+        settings += [(alignment, ctypes.c_uint32(_ALIGNMENT)) for alignment in _MIN_ALIGNMENTS]
+        for setting, value in settings:
+            size = ctypes.c_size_t(ctypes.sizeof(value))
+            name = "cublasLtMatmulPreferenceSetAttribute"
+            self._call(name, preference, setting, ctypes.byref(value), size)
+        algorithm = _Algorithm()
+        count = ctypes.c_int()
+        a, b, d = layouts
+        operands = (self._handle, description, a, b, d, d, preference, 1)
+        status = self._library.cublasLtMatmulAlgoGetHeuristic(
+            *operands, ctypes.byref(algorithm), ctypes.byref(count)
+        )
+        self._call("cublasLtMatmulPreferenceDestroy", preference)
+        return algorithm if status == 0 and count.value == 1 and algorithm.state == 0 else None
+
+    def _set(self, description: ctypes.c_void_p, attribute: int, value: Any) -> None:
+        size = ctypes.c_size_t(ctypes.sizeof(value))
+        self._call("cublasLtMatmulDescSetAttribute", description, attribute, ctypes.byref(value), size)
+
+    def _call(self, name: str, *arguments: object) -> None:
+        status = getattr(self._library, name)(*arguments)
+        if status != 0:
+            raise CudaUnavailableError(f"{name} failed with status {status} of cuBLASLt")

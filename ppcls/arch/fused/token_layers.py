@@ -1,0 +1,196 @@
+"""Makes the layers of transformers and ConvNeXt use the fused kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from types import MethodType
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.fused import attention, layer_norm, linear
+from ppcls.arch.fused.amp import cast, compute_dtype
+from ppcls.arch.fused.attention import Sequences
+from ppcls.arch.fused.cuda import fills_vectors
+from ppcls.arch.fused.gelu import gelu
+from ppcls.arch.fused.layer_norm import Branch
+from ppcls.arch.layers.drop_path import DropPath
+from ppcls.arch.layers.tokens import ChannelNorm
+from ppcls.arch.layers.transformer import DotProductAttention, SelfAttention, TransformerBlock
+from ppcls.arch.layers.windows import WindowAttention
+
+Forward = Callable[..., Any]
+
+
+def fuse_tokens(model: nn.Layer) -> int:
+    """Makes linear layers, layer norms, attention, GELU and residual sums of a model use the fused kernels.
+
+    Each call of a layer checks shapes and dtypes, and uses Paddle's operators if the kernels lack them.
+
+    Returns:
+        Number of changed methods, without linear layers, which almost every model has.
+    """
+    count = 0
+    for layer in model.sublayers(include_self=True):
+        for name, function in _replacements(layer).items():
+            setattr(layer, name, MethodType(function, layer))
+            count += function is not _linear
+        if getattr(layer, "_act", None) is F.gelu:
+            layer._act = _gelu
+    return count
+
+
+def _replacements(layer: nn.Layer) -> dict[str, Forward]:
+    """Returns the methods of a layer to replace."""
+    kind = type(layer)
+    if kind is nn.Linear:
+        return {"forward": _linear}
+    if kind is nn.LayerNorm or (kind is ChannelNorm and layer.channels_last):
+        return {"forward": _layer_norm} if _is_plain_norm(layer) else {}
+    if kind is DotProductAttention and isinstance(layer.attn_drop, nn.Identity):
+        return {"forward": _attend}
+    if isinstance(layer, SelfAttention):
+        return _attention_replacements(layer)
+    if kind is TransformerBlock and _is_plain_norm(layer.norm1) and _is_plain_norm(layer.norm2):
+        return {"forward": _transformer_block}
+    if getattr(kind, "adds_branch", False):
+        return {"add_branch": _add_branch, "add_linear_branch": _add_linear_branch}
+    return {}
+
+
+def _attention_replacements(layer: SelfAttention) -> dict[str, Forward]:
+    kind = type(layer)
+    plain = kind.compare is SelfAttention.compare and kind.mix is SelfAttention.mix
+    if not plain or not isinstance(layer.attn_drop, nn.Identity):
+        return {}
+    if isinstance(layer, WindowAttention) and kind.forward is WindowAttention.forward:
+        return {"mix": _mix, "forward": _window_attention}
+    return {"mix": _mix}
+
+
+def _is_plain_norm(layer: nn.LayerNorm) -> bool:
+    affine = layer.weight is not None and layer.bias is not None
+    return affine and len(layer._normalized_shape) == 1
+
+
+def _gelu(x: Tensor) -> Tensor:
+    return gelu(x) if fills_vectors(x.shape[-1], x.dtype) else F.gelu(x)
+
+
+def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    dtype = compute_dtype(x)
+    inputs, outputs = layer.weight.shape
+    if not linear.supports(inputs, outputs, dtype):
+        return nn.Linear.forward(layer, x)
+    return linear.multiply(cast(x, dtype), layer.weight, layer.bias)
+
+
+def _layer_norm(layer: nn.LayerNorm, x: Tensor) -> Tensor:
+    dtype = compute_dtype(x)
+    if not _can_normalize(x, dtype):
+        return type(layer).forward(layer, x)
+    return layer_norm.normalize(layer, x, dtype)
+
+
+def _can_normalize(x: Tensor, dtype: Any) -> bool:
+    return x.dtype in (paddle.float32, dtype) and layer_norm.supports(x.shape[-1], dtype)
+
+
+def _transformer_block(block: TransformerBlock, x: Tensor, context: Any = None) -> Tensor:
+    dtype = compute_dtype(x)
+    if not _can_normalize(x, dtype):
+        return TransformerBlock.forward(block, x, context)
+    normed, x = layer_norm.normalize_fork(block.norm1, x, dtype)
+    branch = block.attn(normed) if context is None else block.attn(normed, context)
+    branch = Branch(cast(branch, dtype), None, _factors(block.drop_path, x))
+    normed, x = layer_norm.add_normalize(block.norm2, x, branch)
+    branch = Branch(cast(block.mlp(normed), dtype), None, _factors(block.drop_path, x))
+    return layer_norm.add(x, branch)
+
+
+def _factors(drop_path: nn.Layer, x: Tensor) -> Tensor | None:
+    return drop_path.factors(x.shape[0]) if isinstance(drop_path, DropPath) else None
+
+
+def _add_branch(
+    _block: nn.Layer, x: Tensor, branch: Tensor, drop_path: nn.Layer, scale: Tensor | None
+) -> Tensor:
+    """Replaces `ppcls.arch.layers.sequence.add_branch`."""
+    dtype = compute_dtype(x)
+    if not _can_normalize(x, dtype):
+        branch = branch if scale is None else branch * scale
+        return x + drop_path(branch)
+    if scale is not None:
+        scale = cast(scale, paddle.float32)
+    return layer_norm.add(x, Branch(cast(branch, dtype), scale, _factors(drop_path, x)))
+
+
+def _add_linear_branch(
+    block: nn.Layer,
+    x: Tensor,
+    hidden: Tensor,
+    layer: nn.Linear,
+    drop_path: nn.Layer,
+    scale: Tensor | None,
+) -> Tensor:
+    """Replaces `ppcls.arch.layers.sequence.add_linear_branch`."""
+    dtype = compute_dtype(hidden)
+    inputs, outputs = layer.weight.shape
+    if layer.bias is None or not _can_normalize(x, dtype) or not linear.supports(inputs, outputs, dtype):
+        return _add_branch(block, x, layer(hidden), drop_path, scale)
+    value = linear.multiply(cast(hidden, dtype), layer.weight, None)
+    bias = cast(layer.bias, paddle.float32)
+    scale = None if scale is None else cast(scale, paddle.float32)
+    return layer_norm.add(x, Branch(value, scale, _factors(drop_path, x), bias))
+
+
+def _mix(layer: SelfAttention, packed: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Replaces `SelfAttention.mix`."""
+    width = packed.shape[-1] // 3
+    if not attention.supports(width // layer._heads, packed.dtype, bias, packed.shape[1]):
+        return type(layer).mix(layer, packed, bias)
+    return attention.attend_packed(packed, bias, Sequences(layer._heads, layer._scale))
+
+
+def _window_attention(layer: WindowAttention, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Replaces `WindowAttention.forward`. The kernels read the tokens of a window where they are."""
+    batch, height, width, channels = x.shape
+    window = layer._window
+    bias = layer._bias(mask)
+    heads = layer._heads
+    supported = attention.supports(channels // heads, compute_dtype(x), bias, window**2)
+    if height % window or width % window or not supported:
+        return type(layer).forward(layer, x, mask)
+    packed = layer.project(x).reshape([batch, height * width, 3 * channels])
+    order = _window_order(height, width, window, layer._shift if mask is not None else 0)
+    sequences = Sequences(heads, layer._scale, order)
+    return layer.join(attention.attend_packed(packed, bias, sequences)).reshape(x.shape)
+
+
+@cache
+def _window_order(height: int, width: int, window: int, shift: int) -> Tensor:
+    """Returns the tokens of an image in each of its shifted windows, [windows, window * window] int32."""
+    tokens = np.arange(height * width, dtype=np.int32).reshape(height, width)
+    tokens = np.roll(tokens, (-shift, -shift), (0, 1))
+    rows, columns = height // window, width // window
+    windows = tokens.reshape(rows, window, columns, window).transpose(0, 2, 1, 3)
+    return paddle.to_tensor(np.ascontiguousarray(windows).reshape(rows * columns, window**2))
+
+
+def _attend(
+    layer: DotProductAttention, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """Replaces `DotProductAttention.forward`."""
+    dtype = query.dtype
+    width = query.shape[-1] // layer._heads
+    bias = bias if bias is None else bias.unsqueeze(0)
+    equal = query.shape[-1] == value.shape[-1] and key.dtype == value.dtype == dtype
+    if not equal or not attention.supports(width, dtype, bias, key.shape[1]):
+        bias = None if bias is None else bias.squeeze(0)
+        return DotProductAttention.forward(layer, query, key, value, bias)
+    sequences = Sequences(layer._heads, layer._scale or width**-0.5)
+    return attention.attend(query, key, value, bias, sequences)

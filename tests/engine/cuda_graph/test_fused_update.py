@@ -1,0 +1,159 @@
+"""The update kernels against Paddle's optimizers, on a GPU or an emulated one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from cuda_emulation import emulate_gpu
+from paddle import Tensor, nn, optimizer
+from paddle.regularizer import L2Decay
+
+from ppcls.engine.core.flat_buffers import FlatBuffers
+from ppcls.engine.cuda_graph import fused_update as module
+from ppcls.engine.cuda_graph.fused_update import FusedUpdate, supports
+from ppcls.optimizer.build import build_optimizer
+from ppcls.optimizer.state import changed_by_step, optimizer_state, trained
+from ppcls.registry import OPTIMIZERS
+
+RATE = {"name": "Constant", "learning_rate": 0.05}
+SPECS: dict[str, dict[str, Any]] = {
+    "AdamW": {"name": "AdamW", "weight_decay": 0.1},
+    "AdamW by name": {
+        "name": "AdamW",
+        "weight_decay": 0.1,
+        "one_dim_param_no_weight_decay": True,
+        "by_name": [{"pattern": "1.*", "lr_mult": 3, "decay_mult": 0.5}],
+    },
+    "AdamW clipped": {"name": "AdamW", "clip_norm": 1.0},
+    "Momentum": {"name": "Momentum", "regularizer": {"name": "L2", "coeff": 0.1}},
+    "Momentum by name": {
+        "name": "Momentum",
+        "regularizer": {"name": "L2", "coeff": 0.1},
+        "by_name": [{"pattern": "0.*", "lr_mult": 3, "decay_mult": 0.0}],
+    },
+    "Nesterov clipped": {"name": "Momentum", "use_nesterov": True, "clip_norm": 0.5},
+    "SGD": {"name": "SGD", "regularizer": {"name": "L2", "coeff": 0.1}},
+}
+
+
+@pytest.fixture(autouse=True)
+def _emulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    emulate_gpu(monkeypatch, module)
+
+
+def make(kind: str) -> tuple[nn.Layer, optimizer.Optimizer]:
+    paddle.seed(1)
+    model = nn.Sequential(nn.Linear(7, 5), nn.Linear(5, 300), nn.Linear(3, 1, bias_attr=False))
+    fields = {**SPECS[kind], "lr": RATE}
+    spec = OPTIMIZERS[fields.pop("name")].model_validate(fields)
+    from ppcls.optimizer.name_rules import factors
+
+    return model, build_optimizer(spec, model, factors=factors(spec, model))
+
+
+def fuse(built: optimizer.Optimizer) -> tuple[FusedUpdate, FlatBuffers]:
+    assert supports(built)
+    state = FlatBuffers(changed_by_step(built))
+    state.adopt()
+    gradients = FlatBuffers(trained(built))
+    return FusedUpdate(built, state.window, gradients.window, gradients.buffers), gradients
+
+
+def draw(weights: list[Tensor], seed: int) -> list[Tensor]:
+    rng = np.random.default_rng(seed)
+    return [paddle.to_tensor(rng.standard_normal(weight.shape).astype("float32")) for weight in weights]
+
+
+def assert_states_close(value: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert value.keys() == expected.keys()
+    for key in expected:
+        np.testing.assert_allclose(value[key].numpy(), expected[key].numpy(), rtol=2e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("scale", [None, 1024.0], ids=["plain", "loss-scale"])
+@pytest.mark.parametrize("kind", SPECS)
+def test_fused_update_matches_paddle(kind: str, scale: float | None) -> None:
+    (model, fused), (other, plain) = make(kind), make(kind)
+    update, gradients = fuse(fused)
+    for number in range(4):
+        values = draw(trained(fused), number)
+        for built in (fused, plain):
+            built.set_lr(0.05 / (1 + number))
+        gradients.fill([value * (scale or 1.0) for value in values])
+        with paddle.no_grad():
+            overflow = update(None if scale is None else paddle.full([1], scale))
+            plain._apply_optimize(None, None, list(zip(trained(plain), values, strict=True)))
+        assert not overflow.item()
+    assert_states_close(dict(model.named_parameters()), dict(other.named_parameters()))
+    assert_states_close(optimizer_state(fused, model), optimizer_state(plain, other))
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@pytest.mark.parametrize("kind", ["AdamW", "Momentum", "SGD"])
+def test_fused_update_overflow_changes_nothing(kind: str, value: float) -> None:
+    model, built = make(kind)
+    update, gradients = fuse(built)
+    values = draw(trained(built), 1)
+    values[2].flatten()[1] = value
+    values[2] = paddle.where(values[2] > 0, paddle.full_like(values[2], value), values[2])
+    gradients.fill(values)
+    before = {key: tensor.numpy().copy() for key, tensor in optimizer_state(built, model).items()}
+    weights = {key: tensor.numpy().copy() for key, tensor in model.named_parameters()}
+    assert update(paddle.full([1], 8.0)).item()
+    for key, tensor in optimizer_state(built, model).items():
+        np.testing.assert_array_equal(tensor.numpy(), before[key])
+    for key, tensor in model.named_parameters():
+        np.testing.assert_array_equal(tensor.numpy(), weights[key])
+
+
+def test_fused_update_without_loss_scale_applies_and_reports_nonfinite_gradients() -> None:
+    model, built = make("SGD")
+    update, gradients = fuse(built)
+    values = draw(trained(built), 1)
+    values[0] = paddle.full_like(values[0], float("inf"))
+    gradients.fill(values)
+    assert update(None).item()
+    assert not all(np.isfinite(weight.numpy()).all() for weight in model.parameters())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["AdamW", "Momentum"])
+def test_fused_update_matches_paddle_in_half_precision(kind: str) -> None:
+    runs = []
+    for _ in range(2):
+        model, built = make(kind)
+        built._multi_precision = True
+        runs.append((*paddle.amp.decorate(model, built, level="O2", master_weight=True), model))
+    (_, fused, model), (_, plain, other) = runs
+    update, gradients = fuse(fused)
+    for number in range(3):
+        values = [value.astype("float16") for value in draw(trained(fused), number)]
+        gradients.fill([value * 8.0 for value in values])
+        with paddle.no_grad():
+            update(paddle.full([1], 8.0))
+            plain._apply_optimize(None, None, list(zip(trained(plain), values, strict=True)))
+    masters, expected = optimizer_state(fused, model), optimizer_state(plain, other)
+    for key, tensor in expected.items():
+        np.testing.assert_allclose(masters[key].numpy(), tensor.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_supports_rejects_other_updates() -> None:
+    weights = nn.Linear(2, 2).parameters()
+    clip = nn.ClipGradByValue(1.0)
+    assert supports(optimizer.Momentum(0.1, 0.9, weights))
+    assert not supports(optimizer.Momentum(0.1, 0.9, weights, grad_clip=clip))
+    assert not supports(optimizer.AdamW(0.1, parameters=weights))  # with one decay for all weights
+    assert not supports(optimizer.Lamb(0.1, parameters=weights))
+    assert supports(optimizer.SGD(0.1, weights, weight_decay=L2Decay(0.1)))
+    assert not supports(optimizer.SGD(0.1, weights, weight_decay=paddle.regularizer.L1Decay(0.1)))
+
+
+def test_supports_rejects_weights_with_different_numbers_of_updates() -> None:
+    _, built = make("AdamW")
+    assert supports(built)
+    powers = built._accumulators[built._beta1_pow_acc_str]
+    next(iter(powers.values())).fill_(0.5)
+    assert not supports(built)
