@@ -4,7 +4,8 @@ import numpy as np
 import paddle
 import pytest
 
-from ppcls.arch.families.convnext import ChannelNorm, ConvNeXt
+from ppcls.arch.families.convnext import ConvNeXt
+from ppcls.arch.layers.tokens import ChannelNorm
 
 
 def test_layer_scale_of_zero_adds_no_parameter() -> None:
@@ -35,6 +36,6 @@ def test_drop_path_applies_in_training_only() -> None:
 @pytest.mark.parametrize(("data_format", "axis"), [("NCHW", 1), ("NHWC", 3)])
 def test_channel_norm_normalizes_channels(data_format: str, axis: int) -> None:
     shape = [2, 5, 5, 5]
-    y = ChannelNorm(5, data_format)(paddle.randn(shape)).numpy()
+    y = ChannelNorm(5, 1e-6, data_format)(paddle.randn(shape)).numpy()
     np.testing.assert_allclose(y.mean(axis), 0, atol=1e-6)
     np.testing.assert_allclose(y.std(axis), 1, atol=1e-3)
