@@ -145,7 +145,6 @@ using std::max;
 using std::min;
 inline float rsqrtf(float x) { return 1.f / std::sqrt(x); }
 inline float __expf(float x) { return std::exp(x); }
-inline float exp2f_(float x) { return std::exp2(x); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __uint_as_float(unsigned int word) {
   float value;
@@ -223,6 +222,13 @@ inline void load_tiles(unsigned int (&result)[4], const void *row, bool transpos
   emulator::warp_barrier();
   memcpy(result, loaded, sizeof(loaded));
 }
+
+inline void copy_vector(void *target, const void *source, bool used) {
+  if (used) memcpy(target, source, 16);
+  else memset(target, 0, 16);
+}
+inline void await_copies() {}
+inline float power(float x) { return std::exp2(x); }
 
 extern "C" void emulate(void *kernel, const unsigned int *grid, const unsigned int *block, const long *integers,
                         const float *floats) {

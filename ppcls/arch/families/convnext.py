@@ -13,7 +13,7 @@ from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat
 from ppcls.arch.layers.drop_path import DropPath, drop_paths
-from ppcls.arch.layers.sequence import add_linear_branch
+from ppcls.arch.layers.sequence import activate_linear, add_linear_branch
 from ppcls.arch.layers.tokens import ChannelNorm
 from ppcls.arch.layers.transformer import DEVIATION, linear, normal
 from ppcls.arch.public.names import PublicNames
@@ -52,7 +52,7 @@ class ConvNeXtBlock(nn.Layer):  # type: ignore[misc]
         """Maps [B, C, H, W] (or NHWC) to the same shape."""
         y = self.dwconv(x)
         y = self.norm(y if self._channels_last else y.transpose(_TO_LAST))
-        y = self._act(self.pwconv1(y))
+        y = activate_linear(self, self.pwconv1, y, self._act)
         if self._channels_last:
             return add_linear_branch(self, x, y, self.pwconv2, self.drop_path, self.gamma)
         y = self.pwconv2(y)

@@ -8,12 +8,18 @@ import paddle
 from paddle import Tensor
 
 
+def amp_is_active() -> bool:
+    """Returns whether Paddle casts the operands of operators."""
+    return _tracer()._amp_level != paddle.base.core.AmpLevel.O0  # type: ignore[no-any-return]
+
+
 def compute_dtype(x: Tensor) -> Any:
     """Returns the dtype of mixed precision (AMP) if it is active, else that of ``x``."""
-    tracer = paddle.base.framework._dygraph_tracer()
-    if tracer._amp_level == paddle.base.core.AmpLevel.O0:
-        return x.dtype
-    return getattr(paddle, tracer._amp_dtype)
+    return getattr(paddle, _tracer()._amp_dtype) if amp_is_active() else x.dtype
+
+
+def _tracer() -> Any:
+    return paddle.base.framework._dygraph_tracer()
 
 
 def cast(tensor: Tensor, dtype: Any) -> Tensor:

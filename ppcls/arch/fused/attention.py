@@ -16,7 +16,10 @@ from paddle.autograd import PyLayer
 from ppcls.arch.fused.cuda import Kernels, address, contiguous, kernels
 
 _THREADS = 128  # threads per block; the same number as THREADS in attention.cu
-_TILE = 64  # queries or keys per block; the same number as TILE in attention.cu
+_WARPS = 4  # of a block
+_STRIP = 16  # tokens per warp
+_LARGEST_TILE = 208  # tokens in shared memory; an image of 224 pixels has 197 tokens
+_MOST_BIASED = 64  # tokens of a sequence whose bias has a gradient
 _WIDTHS = (32, 64)  # widths of a head
 _DTYPES = (paddle.float16, paddle.bfloat16)
 _BLOCKS_PER_MULTIPROCESSOR = 8  # of the kernel that adds up gradients of the bias
@@ -38,17 +41,17 @@ class Sequences:
     order: Tensor | None = None
 
 
-def supports(width: int, dtype: Any, bias: Tensor | None, keys: int) -> bool:
+def supports(width: int, dtype: Any, bias: Tensor | None, tokens: int) -> bool:
     """Returns whether the kernels can compute an attention with its gradients.
 
     Args:
         width: Width of a head.
         dtype: Dtype of queries, keys and values.
         bias: What is added to the scores; None for nothing.
-        keys: Number of keys of a sequence.
+        tokens: Larger number of queries or keys of a sequence.
     """
     trained = bias is not None and not bias.stop_gradient
-    return width in _WIDTHS and dtype in _DTYPES and not (trained and keys > _TILE)
+    return width in _WIDTHS and dtype in _DTYPES and not (trained and tokens > _MOST_BIASED)
 
 
 def attend_packed(tokens: Tensor, bias: Tensor | None, sequences: Sequences) -> Tensor:
@@ -184,9 +187,7 @@ class _Operands:
         self._output = [batch, tokens, width]
         self._dtype = query.dtype
         self._strides = (query.shape[-1], key.shape[-1], width)
-        self._kernels: Kernels = kernels(
-            "attention.cu", query.dtype, f"HEAD={self._width // sequences.heads}"
-        )
+        self._head = width // sequences.heads
 
     def _addresses(self, tensors: tuple[Tensor, ...]) -> tuple[ctypes.c_void_p, ...]:
         """Returns the addresses of the first query, key and value."""
@@ -195,9 +196,13 @@ class _Operands:
     def attend(self, bias: Tensor | None) -> tuple[Tensor, Tensor]:
         """Returns the mixed values, and the logarithm of the sum of all weights per query."""
         output = paddle.empty(self._output, self._dtype)
-        logarithms = paddle.empty([self._count * self.sequences.heads * self._queries])
+        logarithms = self._numbers()
         operands = (*self._addresses(self.tensors), address(output), address(bias), self._order())
-        self._launch("attention", self._queries, self._count, *operands, address(logarithms), bias=bias)
+        tile = _tile(self._keys)
+        parts = _strip_parts(self._queries, self._keys)
+        last = (tile, parts)
+        blocks = self._count * parts
+        self._launch("attention", blocks, (*operands, address(logarithms)), bias, self._tiles(tile), last)
         return output, logarithms
 
     def gradients(
@@ -212,50 +217,88 @@ class _Operands:
         output, gradient, bias, logarithms = saved
         results = tuple(paddle.empty_like(tensor) for tensor in self.tensors)
         dquery, dkey, dvalue = self._addresses(results)
-        operands = (*self._addresses(self.tensors), address(output), address(gradient), address(bias))
-        operands = (*operands, self._order(), address(logarithms))
-        kernel = "attention_key_gradient"
-        self._launch(kernel, self._keys, self._count, *operands, dkey, dvalue, bias=bias)
+        products = self._numbers()
         sums = None
         groups = self._count
         parts = 1
         if bias_needed:
             assert bias is not None
             groups = bias.shape[0]
-            parts = self._parts(groups)
+            parts = self._bias_parts(groups)
             sums = paddle.empty([parts, *bias.shape])
+        sources = self._addresses(self.tensors)
+        shared = (address(gradient), address(bias), self._order(), address(logarithms))
+        tile = _tile(self._keys)
+        operands = (*sources, address(output), *shared, dquery, address(products), address(sums))
+        last = (tile, self._count, groups, parts)
         kernel = "attention_query_gradient"
-        operands = (*operands, dquery, address(sums))
-        counts = tuple(map(ctypes.c_int, (self._count, groups, parts)))
-        self._launch(kernel, self._queries, groups * parts, *operands, bias=bias, others=counts)
+        self._launch(kernel, groups * parts, operands, bias, self._tiles(tile), last)
+        tile = _tile(self._queries)
+        parts = _strip_parts(self._keys, self._queries)
+        operands = (*sources, *shared, address(products), dkey, dvalue)
+        memory = self._tiles(tile) + 8 * tile  # with a logarithm and a product per query
+        kernel = "attention_key_gradient"
+        self._launch(kernel, self._count * parts, operands, bias, memory, (tile, parts))
         return results, None if sums is None else sums.sum(0)
 
-    def _parts(self, groups: int) -> int:
-        """Returns the number of blocks among which the sequences of a window of the bias are divided."""
-        blocks = _BLOCKS_PER_MULTIPROCESSOR * self._kernels.multiprocessors
-        tiles = -(-self._queries // _TILE)
-        fitting = blocks // (groups * tiles * self.sequences.heads)
-        return int(max(1, min(self._count // groups, fitting)))
+    def _numbers(self) -> Tensor:
+        """Returns memory for one number per query and head."""
+        return paddle.empty([self._count * self.sequences.heads * self._queries])
+
+    def _tiles(self, tile: int) -> int:
+        """Returns the size of two tiles in bytes."""
+        return 4 * self._head * tile
+
+    def _bias_parts(self, groups: int) -> int:
+        """Returns the number of blocks that process the sequences with the same window of the bias."""
+        blocks = _BLOCKS_PER_MULTIPROCESSOR * self._get_kernels(biased=True).multiprocessors
+        return int(max(1, min(self._count // groups, blocks // (groups * self.sequences.heads))))
 
     def _order(self) -> ctypes.c_void_p:
         return address(self.sequences.order)
 
+    def _get_kernels(self, *, biased: bool) -> Kernels:
+        return kernels("attention.cu", self._dtype, f"HEAD={self._head}", f"BIASED={int(biased)}")
+
     def _launch(
         self,
         kernel: str,
-        tokens: int,
         sequences: int,
-        *operands: ctypes.c_void_p,
+        operands: tuple[ctypes.c_void_p, ...],
         bias: Tensor | None,
-        others: tuple[ctypes.c_int, ...] = (),
+        memory: int,
+        last: tuple[int, ...],
     ) -> None:
-        """Launches a kernel with one block per tile of ``tokens``, head and sequence."""
+        """Launches a kernel with one block per head and sequence.
+
+        Args:
+            kernel: Name of the kernel.
+            sequences: Number of blocks per head.
+            operands: Pointers.
+            bias: Bias of the attention.
+            memory: Shared memory of a block in bytes.
+            last: Arguments of the kernel after the sizes and strides.
+        """
         heads = self.sequences.heads
-        grid = (-(-tokens // _TILE) * heads * sequences, 1)
         sizes = (self._queries, self._keys, heads, self._windows, 1 if bias is None else bias.shape[0])
-        numbers = map(ctypes.c_int, (*sizes, *self._strides))
+        numbers = map(ctypes.c_int, (*sizes, *self._strides, *last))
         scale = ctypes.c_float(self.sequences.scale)
-        self._kernels.launch(kernel, grid, (_THREADS, 1), *operands, scale, *numbers, *others)
+        library = self._get_kernels(biased=bias is not None)
+        grid = (heads * sequences, 1)
+        library.launch(kernel, grid, (_THREADS, 1), *operands, scale, *numbers, shared=memory)
+
+
+def _tile(tokens: int) -> int:
+    """Returns the number of tokens in shared memory at a time, a multiple of `_STRIP`."""
+    return min(-(-tokens // _STRIP) * _STRIP, _LARGEST_TILE)
+
+
+def _strip_parts(tokens: int, others: int) -> int:
+    """Returns the number of blocks that process the strips of a sequence.
+
+    A block reads the other tokens once if they fit in shared memory, else once per `_WARPS` strips.
+    """
+    return 1 if others <= _LARGEST_TILE else -(-tokens // (_STRIP * _WARPS))
 
 
 class _PackedOperands(_Operands):

@@ -142,6 +142,7 @@ class Kernels:
         self._module = ctypes.c_void_p()
         self._check("cuModuleLoadData", ctypes.byref(self._module), binary)
         self._functions: dict[str, ctypes.c_void_p] = {}
+        self._shared: dict[str, int] = {}  # allowed dynamic shared memory in bytes
 
     def launch(
         self, name: str, grid: tuple[int, ...], block: tuple[int, int], *arguments: Any, shared: int = 0
@@ -158,9 +159,10 @@ class Kernels:
         if name not in self._functions:
             function = ctypes.c_void_p()
             self._check("cuModuleGetFunction", ctypes.byref(function), self._module, name.encode())
-            if shared > _FREE_SHARED:
-                self._check("cuFuncSetAttribute", function, _MOST_SHARED, shared)
             self._functions[name] = function
+        if shared > self._shared.get(name, _FREE_SHARED):
+            self._check("cuFuncSetAttribute", self._functions[name], _MOST_SHARED, shared)
+            self._shared[name] = shared
         addresses = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
         shape = (*grid, *([1] * (3 - len(grid))), *block, 1)
         stream = ctypes.c_void_p(current_stream())

@@ -7,6 +7,7 @@ weights are float32, without a rounding to half precision in between.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from paddle.autograd import PyLayer
 
 from ppcls.arch.fused.amp import cast
 from ppcls.arch.fused.cuda import CudaUnavailableError, address, contiguous, current_stream, load_library
+from ppcls.arch.fused.gelu import compute_gelu, compute_gradients
 
 # values of enumerations in cublasLt.h and library_types.h
 _COMPUTE_FLOAT32 = 68
@@ -56,16 +58,27 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return output
 
 
+def multiply_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Returns ``gelu(x @ weight + bias)``. See `multiply`.
+
+    The kernel of GELU's gradient also sums up the gradient of the bias.
+    """
+    output: Tensor = _GeluProduct.apply(contiguous(x), weight, bias)
+    return output
+
+
 class _Product(PyLayer):  # type: ignore[misc]
     """The differentiable operation of `multiply` without a bias."""
 
     @staticmethod
     def forward(context: Any, x: Tensor, weight: Tensor) -> Tensor:
-        return _forward(context, x, weight, None)
+        y = _forward(context, x, weight, None)
+        context.save_for_backward(*context.saved)
+        return y
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return _gradients(context, gradient)[:2]
+        return _gradients(context, context.saved_tensor(), gradient)[:2]
 
 
 class _BiasedProduct(PyLayer):  # type: ignore[misc]
@@ -73,16 +86,35 @@ class _BiasedProduct(PyLayer):  # type: ignore[misc]
 
     @staticmethod
     def forward(context: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return _forward(context, x, weight, bias)
+        y = _forward(context, x, weight, bias)
+        context.save_for_backward(*context.saved)
+        return y
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return _gradients(context, gradient)
+        return _gradients(context, context.saved_tensor(), gradient)
+
+
+class _GeluProduct(PyLayer):  # type: ignore[misc]
+    """The differentiable operation of `multiply_gelu`."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        hidden = _forward(context, x, weight, bias)
+        context.save_for_backward(*context.saved, hidden)
+        return compute_gelu(hidden)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        *saved, hidden = context.saved_tensor()
+        dhidden, dbias = compute_gradients(contiguous(gradient), hidden)
+        return _gradients(context, saved, dhidden, dbias)
 
 
 def _forward(context: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Returns the product, and sets what `_gradients` needs, except the tensors ``saved``."""
     rounded = cast(weight, x.dtype)
-    context.save_for_backward(x, rounded)
+    context.saved = (x, rounded)
     context.weight_dtype = weight.dtype
     context.bias_dtype = None if bias is None else bias.dtype
     context.needed = [tensor is not None and not tensor.stop_gradient for tensor in (x, weight, bias)]
@@ -94,29 +126,41 @@ def _forward(context: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Te
     return y
 
 
-def _gradients(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    """Returns the gradients of the input, the weight and the bias; None for those that are not needed."""
-    x, weight = context.saved_tensor()
+def _gradients(
+    context: Any, saved: Sequence[Tensor], gradient: Tensor, dbias: Tensor | None = None
+) -> tuple[Tensor | None, ...]:
+    """Returns the gradients of the input, the weight and the bias; None for those that are not needed.
+
+    Args:
+        context: Context of `_forward`.
+        saved: Input and rounded weight.
+        gradient: Gradient of the product.
+        dbias: Gradient of the bias if it is known.
+    """
+    x, weight = saved
     gradient = contiguous(gradient)
     inputs, outputs = weight.shape
     sizes = (x.size // inputs, inputs, outputs)
     x_needed, weight_needed, bias_needed = context.needed
-    dx = dweight = dbias = None
+    dx = dweight = None
     if x_needed:
         dx = paddle.empty_like(x)
         cublas().run(Operation("input", sizes, x.dtype, x.dtype), (gradient, weight, dx), None)
     if weight_needed:
         dweight = paddle.empty(weight.shape, context.weight_dtype)
-        operation = Operation("weight", sizes, x.dtype, context.weight_dtype, bias_needed)
-        if cublas().can_run(operation):
-            dbias = paddle.empty([outputs], context.weight_dtype) if bias_needed else None
+        summing = bias_needed and dbias is None
+        operation = Operation("weight", sizes, x.dtype, context.weight_dtype, summing)
+        if summing and cublas().can_run(operation):
+            dbias = paddle.empty([outputs], context.weight_dtype)
             cublas().run(operation, (x, gradient, dweight), dbias)
         else:
             operation = Operation("weight", sizes, x.dtype, context.weight_dtype)
             cublas().run(operation, (x, gradient, dweight), None)
-    if bias_needed and dbias is None:
+    if not bias_needed:
+        return dx, dweight, None
+    if dbias is None:
         dbias = gradient.reshape([-1, outputs]).astype("float32").sum(0)
-    return dx, dweight, None if dbias is None else cast(dbias, context.bias_dtype)
+    return dx, dweight, cast(dbias, context.bias_dtype)
 
 
 @dataclass(frozen=True)

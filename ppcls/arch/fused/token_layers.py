@@ -13,14 +13,14 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.fused import attention, layer_norm, linear
-from ppcls.arch.fused.amp import cast, compute_dtype
+from ppcls.arch.fused.amp import amp_is_active, cast, compute_dtype
 from ppcls.arch.fused.attention import Sequences
 from ppcls.arch.fused.cuda import fills_vectors
 from ppcls.arch.fused.gelu import gelu
 from ppcls.arch.fused.layer_norm import Branch
 from ppcls.arch.layers.drop_path import DropPath
 from ppcls.arch.layers.tokens import ChannelNorm
-from ppcls.arch.layers.transformer import DotProductAttention, SelfAttention, TransformerBlock
+from ppcls.arch.layers.transformer import DotProductAttention, Mlp, SelfAttention, TransformerBlock
 from ppcls.arch.layers.windows import WindowAttention
 
 Forward = Callable[..., Any]
@@ -55,10 +55,16 @@ def _replacements(layer: nn.Layer) -> dict[str, Forward]:
         return {"forward": _attend}
     if isinstance(layer, SelfAttention):
         return _attention_replacements(layer)
+    if kind is Mlp and isinstance(layer.drop, nn.Identity):
+        return {"forward": _mlp}
     if kind is TransformerBlock and _is_plain_norm(layer.norm1) and _is_plain_norm(layer.norm2):
         return {"forward": _transformer_block}
     if getattr(kind, "adds_branch", False):
-        return {"add_branch": _add_branch, "add_linear_branch": _add_linear_branch}
+        return {
+            "activate_linear": _activate_linear,
+            "add_branch": _add_branch,
+            "add_linear_branch": _add_linear_branch,
+        }
     return {}
 
 
@@ -100,16 +106,42 @@ def _can_normalize(x: Tensor, dtype: Any) -> bool:
     return x.dtype in (paddle.float32, dtype) and layer_norm.supports(x.shape[-1], dtype)
 
 
+def _activate_linear(_block: nn.Layer, layer: nn.Linear, x: Tensor, act: Forward) -> Tensor:
+    """Replaces `ppcls.arch.layers.sequence.activate_linear`."""
+    dtype = compute_dtype(x)
+    inputs, outputs = layer.weight.shape
+    if act is not _gelu or layer.bias is None or not linear.supports(inputs, outputs, dtype):
+        return act(layer(x))
+    return linear.multiply_gelu(cast(x, dtype), layer.weight, layer.bias)
+
+
+def _mlp(layer: Mlp, x: Tensor) -> Tensor:
+    return layer.fc2(_activate_linear(layer, layer.fc1, x, layer._act))
+
+
 def _transformer_block(block: TransformerBlock, x: Tensor, context: Any = None) -> Tensor:
     dtype = compute_dtype(x)
     if not _can_normalize(x, dtype):
         return TransformerBlock.forward(block, x, context)
+    x = _widen(x, dtype)
     normed, x = layer_norm.normalize_fork(block.norm1, x, dtype)
     branch = block.attn(normed) if context is None else block.attn(normed, context)
     branch = Branch(cast(branch, dtype), None, _factors(block.drop_path, x))
     normed, x = layer_norm.add_normalize(block.norm2, x, branch)
-    branch = Branch(cast(block.mlp(normed), dtype), None, _factors(block.drop_path, x))
+    mlp = block.mlp
+    if type(mlp) is Mlp and isinstance(mlp.drop, nn.Identity):
+        hidden = _activate_linear(mlp, mlp.fc1, normed, mlp._act)
+        return _add_linear_branch(block, x, hidden, mlp.fc2, block.drop_path, None)
+    branch = Branch(cast(mlp(normed), dtype), None, _factors(block.drop_path, x))
     return layer_norm.add(x, branch)
+
+
+def _widen(x: Tensor, dtype: Any) -> Tensor:
+    """Returns the residual stream in float32 under AMP O1, where sums with a float32 parameter are float32.
+
+    In float16, gradients of the stream would vanish in networks with a small layer scale.
+    """
+    return cast(x, paddle.float32) if amp_is_active() and dtype != paddle.float32 else x
 
 
 def _factors(drop_path: nn.Layer, x: Tensor) -> Tensor | None:
@@ -125,6 +157,7 @@ def _add_branch(
         branch = branch if scale is None else branch * scale
         return x + drop_path(branch)
     if scale is not None:
+        x = _widen(x, dtype)
         scale = cast(scale, paddle.float32)
     return layer_norm.add(x, Branch(cast(branch, dtype), scale, _factors(drop_path, x)))
 
@@ -144,7 +177,9 @@ def _add_linear_branch(
         return _add_branch(block, x, layer(hidden), drop_path, scale)
     value = linear.multiply(cast(hidden, dtype), layer.weight, None)
     bias = cast(layer.bias, paddle.float32)
-    scale = None if scale is None else cast(scale, paddle.float32)
+    if scale is not None:
+        x = _widen(x, dtype)
+        scale = cast(scale, paddle.float32)
     return layer_norm.add(x, Branch(value, scale, _factors(drop_path, x), bias))
 
 
@@ -189,7 +224,7 @@ def _attend(
     width = query.shape[-1] // layer._heads
     bias = bias if bias is None else bias.unsqueeze(0)
     equal = query.shape[-1] == value.shape[-1] and key.dtype == value.dtype == dtype
-    if not equal or not attention.supports(width, dtype, bias, key.shape[1]):
+    if not equal or not attention.supports(width, dtype, bias, max(query.shape[1], key.shape[1])):
         bias = None if bias is None else bias.squeeze(0)
         return DotProductAttention.forward(layer, query, key, value, bias)
     sequences = Sequences(layer._heads, layer._scale or width**-0.5)

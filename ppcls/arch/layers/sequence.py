@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from paddle import Tensor, nn
 
-from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat
+from ppcls.arch.layers.conv_norm import Activation, ConvNorm, DataFormat
 from ppcls.arch.layers.drop_path import DropPath
 
 
@@ -51,6 +51,13 @@ def add_branch(
     if scale is not None:
         branch = branch * scale
     return x + drop_path(branch)
+
+
+def activate_linear(block: nn.Layer, layer: nn.Linear, x: Tensor, act: Activation) -> Tensor:
+    """Returns ``act(layer(x))``. `ppcls.arch.fused` may give the block a kernel that computes it."""
+    if (kernel := getattr(block, "activate_linear", None)) is not None:
+        return kernel(layer, x, act)
+    return act(layer(x))
 
 
 def add_linear_branch(

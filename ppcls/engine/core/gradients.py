@@ -82,6 +82,10 @@ class ParameterGradients:
         Returns:
             Whether a gradient is non-finite, [1] bool.
         """
+        for parameter in self._optimizer._parameter_list:
+            # The operator ignores strides, so it would permute the gradient of a weight that is transposed.
+            if parameter.grad is not None and not parameter.grad.is_contiguous():
+                parameter.grad = parameter.grad.contiguous()
         groups = core.eager.get_grads_lists(self._optimizer._parameter_list)  # type: ignore[no-untyped-call]
         flags = [_C_ops.check_finite_and_unscale_(gradients, scale)[1] for gradients in groups if gradients]
         if not flags:

@@ -59,7 +59,8 @@ def assert_close(value: Tensor, expected: Tensor, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    ("tokens", "heads", "width"), [(5, 2, 32), (64, 1, 64), (49, 3, 32), (80, 2, 64), (197, 1, 64)]
+    ("tokens", "heads", "width"),
+    [(5, 2, 32), (64, 1, 64), (49, 3, 32), (80, 2, 64), (197, 1, 64), (300, 1, 32)],
 )
 def test_attend_packed_matches_float64(tokens: int, heads: int, width: int, dtype: str) -> None:
     channels, scale = heads * width, width**-0.5

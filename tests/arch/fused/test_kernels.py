@@ -31,7 +31,7 @@ from ppcls.arch.fused.max_pool import max_pool
 from ppcls.arch.kernels.geometry import Geometry
 
 SOURCES: dict[str, tuple[str, ...]] = {  # with macros
-    "attention.cu": ("HEAD=64",),
+    "attention.cu": ("HEAD=64", "BIASED=1"),
     "batch_norm.cu": (),
     "depthwise.cu": ("KERNEL=5", "STRIDE=2", "WIDTH=32"),
     "gelu.cu": (),

@@ -13,7 +13,7 @@ from paddle.nn import functional as F
 
 from ppcls.arch.fused import gelu as gelu_module
 from ppcls.arch.fused import layer_norm as module
-from ppcls.arch.fused.gelu import gelu
+from ppcls.arch.fused.gelu import compute_gradients, gelu
 from ppcls.arch.fused.layer_norm import Branch, add, add_normalize, normalize, normalize_fork, supports
 
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
@@ -166,6 +166,17 @@ def test_gelu_matches_float64(dtype: str) -> None:
     expected.backward(double(gradient))
     assert_close(y, expected, dtype)
     assert_close(x.grad, reference.grad, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_compute_gradients_matches_float64(dtype: str) -> None:
+    x, gradient = random((3, 50, 264), dtype, 1), random((3, 50, 264), dtype, 2)
+    dx, dbias = compute_gradients(gradient, x)
+    reference = double(x)
+    F.gelu(reference).backward(double(gradient))
+    assert_close(dx, reference.grad, dtype)
+    assert dbias.dtype == paddle.float32
+    assert_close(dbias, reference.grad.sum([0, 1]), dtype)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import paddle
 import pytest
 from cuda_emulation import emulate_gpu
 from paddle import Tensor, nn
+from paddle.nn import functional as F
 
 from ppcls.arch.build import build_model
 from ppcls.arch.fused import attention, gelu, layer_norm, linear, token_layers
@@ -142,25 +143,31 @@ def test_window_order_is_cached() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("biased", [False, True], ids=["plain", "bias"])
 @pytest.mark.parametrize("stored", ["float32", "half"])
+@pytest.mark.parametrize("kind", ["plain", "bias", "gelu"])
 @pytest.mark.parametrize(("rows", "inputs", "outputs"), [(394, 768, 2304), (128, 64, 1000), (8, 3072, 768)])
 def test_multiply_matches_float64(
-    rows: int, inputs: int, outputs: int, stored: str, biased: bool, dtype: str
+    rows: int, inputs: int, outputs: int, kind: str, stored: str, dtype: str
 ) -> None:
-    kind = dtype if stored == "half" else stored
-    values = [random((2, rows // 2, inputs), 1).astype(dtype), random((inputs, outputs), 2).astype(kind)]
-    values += [random((outputs,), 3).astype(kind)] if biased else []
+    weight_dtype = dtype if stored == "half" else stored
+    biased = kind != "plain"
+    values = [
+        random((2, rows // 2, inputs), 1).astype(dtype),
+        random((inputs, outputs), 2).astype(weight_dtype),
+    ]
+    values += [random((outputs,), 3).astype(weight_dtype)] if biased else []
     tensors = [value.detach() for value in values]
     gradient = random((2, rows // 2, outputs), 4).astype(dtype)
     for tensor in tensors:
         tensor.stop_gradient = False
-    y = linear.multiply(tensors[0], tensors[1], tensors[2] if biased else None)
+    multiply = linear.multiply_gelu if kind == "gelu" else linear.multiply
+    y = multiply(tensors[0], tensors[1], tensors[2] if biased else None)
     y.backward(gradient)
     exact = [paddle.to_tensor(t.astype("float32").numpy().astype("float64")) for t in tensors]
     for tensor in exact:
         tensor.stop_gradient = False
     expected = exact[0] @ exact[1] + (exact[2] if biased else 0.0)
+    expected = F.gelu(expected) if kind == "gelu" else expected
     expected.backward(gradient.astype("float32").astype("float64"))
     tolerance = {"float16": 2e-3, "bfloat16": 1.6e-2}[dtype]
     for value, reference in [(y, expected), *((t.grad, e.grad) for t, e in zip(tensors, exact, strict=True))]:

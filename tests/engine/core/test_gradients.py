@@ -28,6 +28,15 @@ def test_unscale_finite_gradients_are_divided() -> None:
     np.testing.assert_array_equal(layer.weight.grad.numpy(), [[2.0, -1.0]] * 2)
 
 
+def test_unscale_gradient_of_a_transposed_weight_keeps_its_order() -> None:
+    weight = paddle.create_parameter([3, 4], "float32")
+    factors = paddle.arange(12, dtype="float32").reshape([4, 3])
+    (weight.transpose([1, 0]) * factors).sum().backward()
+    optimizer = paddle.optimizer.SGD(0.1, parameters=[weight])
+    assert not ParameterGradients(optimizer).unscale(paddle.full([1], 2.0)).item()
+    np.testing.assert_array_equal(weight.grad.numpy(), factors.numpy().T / 2)
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_unscale_nonfinite_gradient_is_found(value: float) -> None:
     _, sgd = some([1.0, value])
