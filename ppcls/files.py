@@ -345,7 +345,7 @@ class _LossyStream(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Writes text, and drops the rest after a timeout. After a drop, the next call does not wait."""
-        data = text.encode(self.encoding, "replace")
+        data = text.encode(self.encoding, self._stream.errors or "replace")
         try:
             while data and not self._failed:
                 if not select.select([], [self._descriptor], [], self._timeout)[1]:
@@ -368,16 +368,21 @@ class _LossyStream(io.TextIOBase):
         super().close()
 
 
-def lossy(stream: TextIO) -> TextIO:
+def lossy(stream: TextIO | None) -> TextIO:
     """Returns a stream that drops text instead of waiting for a slow reader.
 
     Args:
         stream: Standard output or standard error of the process. Any other stream, such as that of a
-            notebook, is returned unchanged.
+            notebook, is returned unchanged. If it is None, because the process has no such stream, all text
+            is dropped.
     """
-    if stream not in (sys.__stdout__, sys.__stderr__):
+    if stream is None:
+        return io.StringIO()
+    is_output = stream is sys.__stdout__
+    is_error = stream is sys.__stderr__
+    if not (is_output or is_error):
         return stream
-    if stream is sys.__stdout__:
+    if is_output:
         stream.flush()  # standard error has no buffer
     return cast(TextIO, _LossyStream(stream))
 

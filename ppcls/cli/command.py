@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ppcls.cli.options import OptionsError, parsed_options, summarize
 from ppcls.cli.parser import CommandParser, wrap
+from ppcls.cli.streams import prepare_streams
 from ppcls.errors import SignalExit, SignalInterrupt, UserError
-from ppcls.files import escape_controls, print_error
+from ppcls.files import escape_controls, lossy, print_error
 
 Arguments = Sequence[str] | None
 O = TypeVar("O")  # noqa: E741 - a class of options
 _INTERRUPTED = 130
-_CLOSED_PIPE = 141
 _USAGE = 2
 
 
@@ -54,8 +53,8 @@ class Command(Generic[O]):
         Raises:
             SystemExit: The words are invalid (code 2), or are ``--help`` (code 0).
         """
-        options = self.parse(words, prog)
-        return exit_code(lambda: self.function(options))
+        prepare_streams()
+        return exit_code(lambda: self.function(self.parse(words, prog)))
 
     def parse(self, words: Arguments = None, prog: str | None = None) -> O:
         """Returns the options on a command line.
@@ -108,11 +107,11 @@ class CommandGroup:
 
     def __call__(self, words: Arguments = None) -> int:
         """Runs the command that the first word names, and returns its exit code."""
+        prepare_streams()
         prog = Path(sys.argv[0]).name
         name, *rest = (sys.argv[1:] if words is None else list(words)) or [""]
         if name in ("-h", "--help"):
-            write_output(self.help(prog))
-            return 0
+            return exit_code(lambda: write_output(self.help(prog)))
         if name in self.commands:
             return self.commands[name](rest, f"{prog} {name}")
         sys.stderr.write(f"{prog}: error: {self._reject(name)}\n")
@@ -161,8 +160,18 @@ def exit_code(run: Callable[[], None]) -> int:
     """
     try:
         run()
+        sys.stdout.flush()
     except UserError as error:
-        return _fail(f"error: {error}", error.code)
+        return _fail(f"error: {error}{_advise_locale(str(error))}", error.code)
+    except UnicodeEncodeError as error:
+        if not (advice := _advise_locale(error.object)):
+            raise
+        return _fail(f"error: {error.object!a}{advice}", 1)
+    except ImportError as error:
+        # A C++ module whose initialization is interrupted raises this error.
+        if not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
+        return _fail("interrupted", _INTERRUPTED)
     except OSError as error:
         if error.errno is None:  # Paddle's own errors have no number
             raise
@@ -176,23 +185,36 @@ def exit_code(run: Callable[[], None]) -> int:
     return 0
 
 
+def _advise_locale(text: str) -> str:
+    """Returns advice if the encoding of file names lacks a character of ``text``, else an empty string."""
+    encoding = sys.getfilesystemencoding()
+    escaped = re.search(r"[^\x00-\x7f]|\\udc[89a-f]", text)  # undecoded bytes, or as an error shows them
+    if encoding == "utf-8" or escaped is None:
+        return ""
+    return (
+        f"; this locale encodes names of files as {encoding}, which lacks a character of this name: set the "
+        "environment variable LC_ALL=C.UTF-8"
+    )
+
+
 def _fail(text: str, code: int) -> int:
     print_error(text)
     return code
 
 
+def write_status(line: str) -> None:
+    """Writes a line about progress to standard output, or drops it if it can't be written."""
+    stream = lossy(sys.stdout)
+    stream.write(f"{escape_controls(line)}\n")
+    stream.flush()
+
+
 def write_output(text: str) -> None:
-    """Writes text to standard output; see `exit_on_closed_pipe`."""
-    with exit_on_closed_pipe():
-        sys.stdout.write(escape_controls(text))
+    """Writes text to standard output at once.
 
-
-@contextmanager
-def exit_on_closed_pipe() -> Iterator[None]:
-    """Exits without an error message if the reader of standard output, such as ``head``, closes the pipe."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit succeeds
-        raise SystemExit(_CLOSED_PIPE) from None
+    Raises:
+        UserError: Standard output is closed, or its disk is full.
+        SystemExit: The reader of standard output, such as ``head``, closed the pipe.
+    """
+    sys.stdout.write(escape_controls(text))
+    sys.stdout.flush()

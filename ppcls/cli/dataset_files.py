@@ -297,11 +297,10 @@ def stats(options: StatsOptions) -> None:
         task = bars.add_task(name, total=len(index))
         mean_std = compute_mean_std(index, decoder, usable_cores(), lambda images: bars.advance(task, images))
     stats = collect_stats(name, index.labels, names, mean_std, decoder)
-    write_output(stats.describe() + "\n")
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "stats.json", json.dumps(stats.as_dict(), indent=1, ensure_ascii=False) + "\n")
     draw_stats(stats, out / "stats.png")
-    write_output(f"details: {out}/stats.json and stats.png\n")
+    write_output(f"{stats.describe()}\ndetails: {out}/stats.json and stats.png\n")
 
 
 @contextmanager

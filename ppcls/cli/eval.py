@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from ppcls.cli.command import command
+from ppcls.cli.command import command, write_output
 from ppcls.cli.options import Exclusive, option, required
 from ppcls.cli.shared_options import (
     ConfigOptions,
@@ -133,7 +132,7 @@ def evaluate(options: EvalOptions) -> None:
         write_text(confusion, confusion_csv(result.outcomes.confusion))
     metrics = " ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
     amount = f"{result.images} images, {result.seconds:.1f} s"
-    sys.stdout.write(f"[Eval] {weights}: loss {result.loss:.4f} {metrics}, {amount}\n")
+    write_output(f"[Eval] {weights}: loss {result.loss:.4f} {metrics}, {amount}\n")
 
 
 @command("calibrate", CalibrateOptions)
@@ -160,7 +159,7 @@ def calibrate(options: CalibrateOptions) -> None:
     if not math.isfinite(metrics["temperature"]):
         raise UserError(f"{checkpoint}: the model returns NaN or infinite values; use another checkpoint")
     file = write_temperature(checkpoint, metrics["temperature"])
-    sys.stdout.write(
+    write_output(
         f"[Calibrate] {file}: temperature {metrics['temperature']:.3f}; {result.images} images: "
         f"ece {metrics['ece']:.4f} -> {metrics['ece_scaled']:.4f}, "
         f"nll {metrics['nll']:.4f} -> {metrics['nll_scaled']:.4f}\n"

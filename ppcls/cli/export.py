@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from ppcls.cli.command import command
+from ppcls.cli.command import command, write_output
 from ppcls.cli.infer import ModelOptions, read_source
 from ppcls.cli.options import Exclusive, option
 from ppcls.cli.shared_options import Device, device_option
@@ -131,7 +130,7 @@ def export(options: ExportOptions) -> None:
     exported = export_model(
         source, folder, options.format, preprocess=options.preprocess, settings=settings, runtime=run
     )
-    sys.stdout.writelines(f"[Export] {line}\n" for line in _describe_export(source, folder, exported))
+    write_output("".join(f"[Export] {line}\n" for line in _describe_export(source, folder, exported)))
 
 
 def _describe_export(source: ModelSource, folder: Path, exported: ExportResult) -> Iterator[str]:
@@ -242,6 +241,4 @@ def _export_weights(options: ExportOptions, path: Path) -> None:
         from ppcls.deploy.export.timm import write_timm
 
         write_timm(path, config.Arch, config.Loss.Train, weights)
-    sys.stdout.write(
-        f"[Export] {printable(weights)} -> {printable(path)}: {path.stat().st_size / 1e6:.1f} MB\n"
-    )
+    write_output(f"[Export] {printable(weights)} -> {printable(path)}: {path.stat().st_size / 1e6:.1f} MB\n")

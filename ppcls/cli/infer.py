@@ -18,6 +18,7 @@ from ppcls.cli.shared_options import (
     device_option,
     trust_option,
     views_option,
+    write_config,
 )
 from ppcls.cli.short_options import model_overrides
 from ppcls.errors import UserError
@@ -104,21 +105,21 @@ def read_source(
 ) -> ModelSource | None:
     """Returns the model of ``-c`` or ``--model``, or None if ``--print-config`` printed its config."""
     from ppcls.deploy.models.source import find_source, source_of_config
-    from ppcls.recipe.load import dump_config, load_config
+    from ppcls.recipe.load import load_config
 
     if model is None:
         assert options.config is not None  # one of the two is required
         loaded = load_config(options.config, overrides)
         if not options.print_config:
             return source_of_config(loaded)
-        sys.stdout.write(dump_config(loaded))
+        write_config(loaded)
         return None
     source = find_source(Path(model), overrides, trust=options.trust)
     if not options.print_config:
         return source
     if source.config is None:
         raise UserError(f"--print-config: {model} is an exported model, which has no config")
-    sys.stdout.write(dump_config(source.config))
+    write_config(source.config)
     return None
 
 
@@ -190,7 +191,11 @@ def _report_results(
         explain = HeatMapWriter(source, options.explain)
     for result in results:
         write(f"{result.as_json()}\n")
-        write_output(f"{result.as_json() if options.json else result}\n")
+        try:
+            write_output(f"{result.as_json() if options.json else result}\n")
+        except UserError:  # standard output is closed or full, and drops all later text
+            if options.out is None:
+                raise
         best = result.best_class if isinstance(result, PredictedFile) else None
         if explain is not None and best is not None:
             explain.write(result.file, best)

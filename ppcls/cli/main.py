@@ -8,7 +8,9 @@ import sys
 from collections.abc import Sequence
 
 import ppcls
-from ppcls.cli.command import group_help
+from ppcls.cli.command import exit_code, group_help, write_output
+from ppcls.cli.streams import prepare_streams
+from ppcls.files import print_error
 
 # Each command is imported when it runs.
 _COMMANDS = {
@@ -47,13 +49,12 @@ _EXAMPLES = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command that the first argument names; returns its exit code."""
+    prepare_streams()
     name, *arguments = (sys.argv[1:] if argv is None else list(argv)) or ["--help"]
     if name in ("-h", "--help"):
-        sys.stdout.write(_help())
-        return 0
+        return exit_code(lambda: write_output(_help()))
     if name in ("-V", "--version"):
-        sys.stdout.write(f"ppcls {ppcls.__version__}\n")
-        return 0
+        return exit_code(lambda: write_output(f"ppcls {ppcls.__version__}\n"))
     if name not in _COMMANDS:
         sys.stderr.write(f"error: {_unknown(name, arguments)}\n")
         return 2
@@ -66,6 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise  # a bug in ppcls, not a missing package
         sys.stderr.write(f"error: {_explain_missing(error)}\n")
         return 1
+    except KeyboardInterrupt:  # while the modules of the command are imported
+        print_error("interrupted")
+        return 130
     return code
 
 

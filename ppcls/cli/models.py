@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ppcls.cli.command import CommandGroup, command, exit_on_closed_pipe, write_output
+from ppcls.cli.command import CommandGroup, command, write_output
 from ppcls.cli.options import argument, option
 from ppcls.errors import UserError
 from ppcls.registry import suggest
@@ -150,8 +150,7 @@ def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         write_output(json.dumps(rows, indent=1) + "\n")
     else:
-        with exit_on_closed_pipe():
-            _print_table(rows)
+        _print_table(rows)
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:

@@ -9,9 +9,12 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ppcls.cli.options import add_options, describe, read_options
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 _OTHER_TOOLS = Path(__file__).with_name("other_tools.yaml")
 _REQUIRED_MODEL = "one of the arguments -c/--config --model is required"
@@ -68,6 +71,12 @@ class CommandParser(argparse.ArgumentParser):
         values = [getattr(parsed, name, None) for name in self._positional]
         first = [text for text in values if text in self._settings] if unknown else []
         return parsed, sorted([*first, *unknown], key=words.index)
+
+    def print_help(self, file: SupportsWrite[str] | None = None) -> None:
+        """Writes the help at once. Unlike argparse's method, it does not ignore errors of standard output."""
+        output = file or sys.stdout
+        output.write(self.format_help())
+        sys.stdout.flush()
 
     def error(self, message: str) -> NoReturn:
         """Prints the message with suggestions, and exits with code 2."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from ppcls.cli.command import command, exit_code, write_output
+from ppcls.cli.command import command, exit_code, write_status
 from ppcls.cli.infer import read_source
 from ppcls.cli.options import Exclusive, option
 from ppcls.cli.shared_options import ConfigOptions, Device, device_option, trust_option
@@ -156,7 +156,7 @@ def serve(options: ServeOptions) -> None:
     with bind(options.host, options.port, shared) as bound, ThreadPoolExecutor(1, "model") as worker:
         address = address_of(bound, options.tls_cert is not None)
         served = f"{', '.join(sources)} {'is' if len(sources) == 1 else 'are'} served on {address}"
-        end = "until Ctrl-C or SIGTERM\n"
+        end = "until Ctrl-C or SIGTERM"
         if shared:
             from ppcls.serve.request_log import configure_log
             from ppcls.serve.workers import WorkerProcesses
@@ -164,16 +164,16 @@ def serve(options: ServeOptions) -> None:
             configure_log(options.log_format, options.access_log)
             port = bound.getsockname()[1]
             workers = WorkerProcesses(_serve_shared, (options, port), options.workers, options.timeout)
-            workers.run(lambda: write_output(f"{served} by {options.workers} workers {end}"))
+            workers.run(lambda: write_status(f"{served} by {options.workers} workers {end}"))
         else:
             _serve(
                 options,
                 sources,
                 bound,
                 worker,
-                lambda engines: write_output(f"{served} by {engines} {end}"),
+                lambda engines: write_status(f"{served} by {engines} {end}"),
             )
-    write_output("stopped: all requests were answered\n")
+    write_status("stopped: all requests were answered")
 
 
 def _serve_shared(options: ServeOptions, port: int, on_ready: Callable[[], None]) -> int:

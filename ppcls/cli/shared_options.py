@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from ppcls.cli.command import write_output
 from ppcls.cli.options import option, required
 from ppcls.cli.short_options import set_amp, set_image_size, set_workers
 
@@ -119,13 +120,24 @@ def load_or_print(source: ConfigSource, options: ConfigOptions) -> Config | None
         options: Options of the command.
     """
     from ppcls.config.base.overrides import Override
-    from ppcls.recipe.load import dump_config
 
     source.apply(map(Override.parse, options.override))
     config = source.load()
     if options.print_config:
         for line in (*config.notes, *config.key_warnings):
             print(line, file=sys.stderr)  # noqa: T201
-        sys.stdout.write(dump_config(config))
+        write_config(config)
         return None
     return config
+
+
+def write_config(config: Config) -> None:
+    """Writes a config to standard output as YAML, in ASCII if the terminal has no Unicode."""
+    from ppcls.recipe.load import dump_config
+
+    text = dump_config(config)
+    try:
+        text.encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        text = dump_config(config, ascii_only=True)
+    write_output(text)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from ppcls.cli.command import command, exit_on_closed_pipe, write_output
+from ppcls.cli.command import command, write_output, write_status
 from ppcls.cli.options import Exclusive, OptionsError, argument, option
 from ppcls.cli.shared_options import (
     ConfigOptions,
@@ -253,7 +253,7 @@ def tune(options: TuneOptions) -> None:
 
 
 def _report(line: str) -> None:
-    write_output(line + "\n")
+    write_status(line)
 
 
 def _find_problems(options: TrainOptions, tree: Tree) -> list[str]:
@@ -357,5 +357,4 @@ def _explain_data(config: Config) -> None:
 
         with interruptible():
             descriptions = describe(config, runtime)
-        with exit_on_closed_pipe():
-            print_descriptions(descriptions, sys.stdout)
+        print_descriptions(descriptions, sys.stdout)

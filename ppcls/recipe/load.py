@@ -226,6 +226,10 @@ def _import_modules(tree: Tree) -> None:
             import_user_module(name, "Global.import_modules")
 
 
-def dump_config(config: Config) -> str:
-    """Returns the config, including all defaults, as YAML text that `load_config` can read."""
-    return dump_section(config)
+def dump_config(config: Config, *, ascii_only: bool = False) -> str:
+    """Returns the config, including all defaults, as YAML text that `load_config` can read.
+
+    Args:
+        ascii_only: Whether to escape all characters other than ASCII.
+    """
+    return dump_section(config, ascii_only=ascii_only)

@@ -273,4 +273,5 @@ def build_console() -> Reporter:
     If nothing reads standard output, for example because a terminal or pager is paused, lines are dropped, so
     that training continues. ``train.log`` has all lines.
     """
-    return LiveConsole() if sys.stdout.isatty() else PlainConsole(lossy(sys.stdout))
+    stream: TextIO | None = sys.stdout  # None in a process without standard output
+    return LiveConsole() if stream is not None and stream.isatty() else PlainConsole(lossy(stream))

@@ -18,6 +18,7 @@ from ppcls.errors import UserError
 from ppcls.runtime.hardware import Card
 from ppcls.runtime.memory import MemoryBudget, MemoryRequest
 from ppcls.runtime.settings import RuntimeSettings
+from ppcls.runtime.signals import deferred_interrupt
 
 _SEARCH = "FLAGS_cudnn_exhaustive_search"
 _SIGACTION_BYTES = 512  # more than the size of C's struct sigaction on any system
@@ -138,7 +139,12 @@ def import_paddle() -> None:
         sys.stderr.write("loading Paddle ...\n")
     stderr = io.StringIO()
     try:
-        with _kept_handler(signal.SIGTERM), contextlib.redirect_stderr(stderr), _without_collections():
+        with (
+            deferred_interrupt(),
+            _kept_handler(signal.SIGTERM),
+            contextlib.redirect_stderr(stderr),
+            _without_collections(),
+        ):
             import paddle  # noqa: F401
     except ModuleNotFoundError:
         raise

@@ -48,6 +48,34 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def deferred_interrupt() -> Iterator[None]:
+    """Returns a context that raises KeyboardInterrupt for Ctrl-C only at its end.
+
+    An import that Ctrl-C interrupts in C++ would raise an ImportError, or leave a module half-initialized. A
+    second Ctrl-C ends the process at once.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    interrupted = False
+
+    def remember(number: int, _frame: FrameType | None) -> None:
+        nonlocal interrupted
+        if interrupted:
+            os._exit(128 + number)
+        interrupted = True
+
+    signal.signal(signal.SIGINT, remember)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if interrupted:
+        raise KeyboardInterrupt
+
+
 def ignore_group_signals(end: Callable[[], None]) -> None:
     """Makes a child process ignore signals that are sent to a whole group of processes.
 

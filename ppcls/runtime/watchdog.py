@@ -32,7 +32,7 @@ _MAX_RESERVE = 30.0  # seconds
 _STACKS = signal.SIGRTMAX  # signal that makes the watched process write its stacks
 # A terminal or launcher sends these signals to the whole process group. The run handles them. The watchdog
 # ends when the run ends.
-_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_BLOCKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ppcls.runtime.watchdog import main; main()"
 
 
@@ -69,12 +69,16 @@ def watch_for_hangs(timeout: float | None, failures: FailureReports, log: Path |
             "stacks": stacks,
         }
         root = str(Path(__file__).resolve().parents[2])
-        watchdog = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-S", "-c", _START, root, json.dumps(settings)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=(memory, stacks),
-        )
+        previous = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)  # the watchdog inherits the mask
+        try:
+            watchdog = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-S", "-c", _START, root, json.dumps(settings)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(memory, stacks),
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, previous)
         try:
             yield progress
         finally:
@@ -249,8 +253,6 @@ def _print_error(text: str) -> None:
 
 def main() -> None:
     """Watches the process that started this process, with the settings on the command line."""
-    for number in _IGNORED:
-        signal.signal(number, signal.SIG_IGN)
     settings: dict[str, Any] = json.loads(sys.argv[1])
     terminal_log = settings["terminal_log"]
     rank, world_size, name = settings["launch"]

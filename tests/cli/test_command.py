@@ -42,6 +42,15 @@ def test_command_reports_the_signal_that_stopped_a_run(capsys: pytest.CaptureFix
     assert capsys.readouterr().err.startswith("stopped by SIGINT")
 
 
+def test_interrupted_import_of_a_module_in_cpp_is_an_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
+    error = ImportError("initialization failed")
+    error.__cause__ = KeyboardInterrupt()
+    assert run_with(error) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+    with pytest.raises(ImportError, match="missing"):
+        run_with(ImportError("missing"))
+
+
 def test_command_does_not_hide_an_error_of_paddle() -> None:
     with pytest.raises(OSError, match="External"):
         run_with(OSError("(External) an error of Paddle, which has no number"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -139,6 +140,20 @@ def test_cudnn_search_stops_unless_the_environment_requests_it(
     assert flags[name] is not stops
     paddle_import.set_speed_flags(deterministic=False)
     assert flags[name] is not stops
+
+
+def test_ctrl_c_takes_effect_when_the_import_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "paddle.py").write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\ncomplete = True"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "paddle")
+    with pytest.raises(KeyboardInterrupt):
+        paddle_import.import_paddle()
+    assert sys.modules["paddle"].complete
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_paddle_without_a_library_of_the_system_is_a_user_error(

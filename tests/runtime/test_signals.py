@@ -208,6 +208,21 @@ def test_interruptible_block_raises_interrupted_and_restores_handlers(number: si
     assert [signal.getsignal(each) for each in NUMBERS] == before
 
 
+def test_second_interrupt_of_a_deferring_block_ends_the_process() -> None:
+    code = """
+import os, signal
+from ppcls.runtime.signals import deferred_interrupt
+
+with deferred_interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+    os.write(1, b"deferred")
+    os.kill(os.getpid(), signal.SIGINT)
+    os.write(1, b"never")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "deferred", "")
+
+
 def test_forked_worker_of_interruptible_block_ends_quietly() -> None:
     """In a separate process: a process that has trained changes the signal handlers of its forks."""
     code = """

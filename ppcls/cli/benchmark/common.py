@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ppcls.cli.command import write_output
+from ppcls.cli.command import write_output, write_status
 from ppcls.cli.options import option
 from ppcls.errors import UserError
 
@@ -99,7 +99,7 @@ def measure_and_report(
 
 def report(line: str) -> None:
     """Prints a line about progress."""
-    write_output(f"{line}\n")
+    write_status(line)
 
 
 def keep(out: Path | None, results: Results) -> None:

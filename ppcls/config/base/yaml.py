@@ -216,24 +216,25 @@ def _read_mapping(path: Path, max_bytes: int, loader: type[_Loader]) -> Tree:
     return cast(Tree, copy_tree(tree))
 
 
-def dump_section(section: Section) -> str:
-    """Returns a section, including all defaults, as YAML text."""
-    return dump_yaml(section.model_dump(mode="json"))
+def dump_section(section: Section, *, ascii_only: bool = False) -> str:
+    """Returns a section, including all defaults, as YAML text; see `dump_yaml`."""
+    return dump_yaml(section.model_dump(mode="json"), ascii_only=ascii_only)
 
 
-def dump_yaml(value: Any, *, in_one_line: bool = False) -> str:
+def dump_yaml(value: Any, *, in_one_line: bool = False, ascii_only: bool = False) -> str:
     """Returns plain data as YAML text, which `parse_yaml` reads as equal data.
 
     Args:
         value: Plain data.
         in_one_line: Whether to write mappings and lists as ``{a: [1, 2]}``, without a line break at the end.
+        ascii_only: Whether to escape all characters other than ASCII.
     """
     width = sys.maxsize if in_one_line else None
     text: str = yaml.dump(
         value,
         Dumper=_Dumper,
         sort_keys=False,
-        allow_unicode=True,
+        allow_unicode=not ascii_only,
         default_flow_style=in_one_line,
         width=width,
     )
