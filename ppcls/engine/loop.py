@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ppcls.data.bad_images.quarantine import describe_skipped
 from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.batch import Batch, Loader
+from ppcls.engine.checkpoint.output_folder import OutputFolder
 from ppcls.engine.core.observers import Observers
 from ppcls.engine.core.parallel import seed_batch
 from ppcls.engine.core.settings import EngineSettings
@@ -47,6 +48,7 @@ class Run:
         folder_classes: Class names in order of label, from the class folders; empty without class folders.
         notes: Lines for the log about the setup.
         memory_report: Function that returns a line about DALI's GPU memory; None if DALI uses none.
+        output: Output folder, on rank 0; None on other ranks, and if the run writes no files.
     """
 
     state: TrainState
@@ -60,6 +62,7 @@ class Run:
     folder_classes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     memory_report: Callable[[], str] | None = None
+    output: OutputFolder | None = None
 
     @property
     def loaders(self) -> dict[str, Loader]:
@@ -89,10 +92,22 @@ class Run:
         self.checkpoints.save(self.state, names, score, in_background=in_background)
         self.observers.on_checkpoint(self, tuple(names))
 
+    def check_output(self) -> None:
+        """Checks that the output folder is still at its path; if not, saves the state on this rank.
+
+        Raises:
+            UserError: The folder was renamed or removed.
+        """
+        if self.output is not None and self.output.is_moved():
+            self.checkpoints.save(self.state, [LATEST], alone=True)
+            raise UserError(self.output.describe())
+
     def release(self) -> None:
-        """Releases threads and memory of all loaders."""
+        """Releases threads and memory of all loaders, and the output folder."""
         for loader in self.loaders.values():
             loader.release()
+        if self.output is not None:
+            self.output.close()
 
 
 def all_loaders(state: TrainState, evaluator: Evaluator | None) -> dict[str, Loader]:
@@ -106,7 +121,12 @@ def all_indexes(loaders: Mapping[str, Loader]) -> dict[str, Index]:
 
 
 def fit(run: Run) -> None:
-    """Trains a run until its last epoch, or until it stops early."""
+    """Trains a run until its last epoch, or until it stops early.
+
+    Raises:
+        UserError: See `train_epoch`; or the output folder was renamed or removed. The state is saved.
+        SignalExit: A signal stopped the run; the state is saved.
+    """
     state = run.state
     settings = run.settings
     output_dir = Path(settings.output_dir)
@@ -115,7 +135,7 @@ def fit(run: Run) -> None:
     world = state.runtime.world_size
     embedded = state.runtime.embedded
     with handle_signals(world, embedded) as signals, run.checkpoints.finished():
-        requests = SaveStopRequests(settings, state.runtime, signals)
+        requests = SaveStopRequests(settings, state.runtime, signals, run.output)
         while state.progress.closing or not _is_finished(state, settings):
             if not state.progress.closing:
                 train_epoch(run, requests, monitor)
@@ -124,6 +144,7 @@ def fit(run: Run) -> None:
             _close_epoch(run, requests)
             requests.saved()
             requests.raise_if_stopped()
+    run.check_output()
     if state.epoch < settings.epochs:
         failed = state.progress.not_better
         count = "evaluation" if failed == 1 else f"{failed} evaluations"
@@ -141,7 +162,8 @@ def train_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonitor)
         monitor: Monitor that checks losses and gradients.
 
     Raises:
-        UserError: A loss or gradient fails `NonFiniteMonitor.check`, or a checkpoint can't be written.
+        UserError: A loss or gradient fails `NonFiniteMonitor.check`, a checkpoint can't be written, or the
+            output folder was renamed or removed.
         SignalExit: A signal stopped the run; the state is saved.
     """
     state = run.state

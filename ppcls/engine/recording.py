@@ -13,6 +13,7 @@ from ppcls.config.base.yaml import dump_section
 from ppcls.data.bad_images.quarantine import BAD_IMAGES
 from ppcls.data.index.class_names import LABEL_LIST, write_class_names
 from ppcls.data.section import Split
+from ppcls.engine.checkpoint.output_folder import OutputFolder
 from ppcls.engine.core.hooks import ProfileWindow, RunHook, load_hooks
 from ppcls.engine.core.networks import Losses, build_network, read_inferred
 from ppcls.engine.core.observers import MemoryObserver, Observers, ProgressObserver
@@ -63,7 +64,9 @@ def record_run(config: Config, run: Run, output_dir: Path, recording: Recording)
         step = profile.choose_step(step)
         observers.append(profile)
     reporter = Reporter()
+    output = None
     if runtime.is_main:
+        output = run.checkpoints.output = OutputFolder(output_dir)
         find_best = partial(newest, BEST, output_dir, config.Global.checkpoint_fallback_dir)
         pictures = ReportImages(
             config.DataLoader,
@@ -73,21 +76,27 @@ def record_run(config: Config, run: Run, output_dir: Path, recording: Recording)
             partial(_load_heat_maps, config.Arch, config.Loss.Train, config.DataLoader.evaluated, find_best),
         )
         observers.append(pictures)
-        reporter = _open_reports(dump_section(config), config.Global, run, output_dir, pictures)
+        reporter = _open_reports(dump_section(config), config.Global, run, output, pictures)
         if run.memory_report is not None:
             observers.append(MemoryObserver(run.memory_report, run.evaluator is not None))
-    return replace(run, step=step, reporter=reporter, observers=Observers([*observers, *hooks]))
+    return replace(
+        run, step=step, reporter=reporter, observers=Observers([*observers, *hooks]), output=output
+    )
 
 
 def _open_reports(
-    config: str, settings: ReportSettings, run: Run, output_dir: Path, pictures: ReportImages
+    config: str, settings: ReportSettings, run: Run, output: OutputFolder, pictures: ReportImages
 ) -> Reporter:
     """Writes the config and the class names to the output folder, and returns the reporter of the run.
 
     Args:
         config: Config of the run as YAML text.
+        output: Output folder. If it is moved, a report that can't be written does not end the run, which must
+            first save its state.
         pictures: Images for the reports.
     """
+    output_dir = output.path
+    has_fallback = run.settings.checkpoint_fallback_dir is not None
     write_text(output_dir / "config.yaml", config)
     if run.folder_classes:
         write_class_names(output_dir / LABEL_LIST, run.folder_classes)
@@ -105,7 +114,8 @@ def _open_reports(
         output_dir,
         settings.use_visualdl,
         None if run.resumed is None else run.state.update,
-        forgiving=run.settings.checkpoint_fallback_dir is not None,
+        is_forgiving=lambda: has_fallback or output.is_moved(),
+        is_moved=output.is_moved,
         info=info,
         loggers=settings.loggers,
     )

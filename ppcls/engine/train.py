@@ -173,13 +173,14 @@ def _train(run: Run, output_dir: Path, kept: OutcomeKeeper, note: str) -> None:
         for line in summarize(run, output_dir, kept.outcomes, time.monotonic() - start):
             run.log(line)
         run.reporter.finish()
+        run.check_output()
     except SignalExit as caught:
         failure = stopped = caught
         run.log(f"update {state.update}: {stopped}")
     except BaseException as error:
         failure = error
         if runtime.is_main:
-            log_failure(output_dir, state.update, error)
+            log_failure(run.checkpoints.root, state.update, error)
         raise
     finally:
         try:

@@ -25,13 +25,20 @@ class Reporters(Reporter):
 
     Args:
         reporters: The reporters. Without reporters, nothing is reported.
-        forgiving: Whether to continue if a reporter cannot write, for example because the disk is full. The
-            problem is then printed on standard error, once per reporter.
+        is_forgiving: Function that returns whether to continue if a reporter cannot write, for example
+            because the disk is full. The problem is then printed on standard error, once per reporter.
+        is_stopped: Function that returns whether nothing more may be written, so that no call is forwarded.
     """
 
-    def __init__(self, reporters: Sequence[Reporter] = (), forgiving: bool = False) -> None:
+    def __init__(
+        self,
+        reporters: Sequence[Reporter] = (),
+        is_forgiving: Callable[[], bool] = lambda: False,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._reporters = tuple(reporters)
-        self._forgiving = forgiving
+        self._is_stopped = is_stopped
+        self._is_forgiving = is_forgiving
         self._failed: set[Reporter] = set()
 
     def message(self, text: str, update: int | None = None) -> None:
@@ -55,12 +62,16 @@ class Reporters(Reporter):
         self._pass_on(lambda reporter: reporter.finish())
 
     def _pass_on(self, call: Callable[[Reporter], None]) -> None:
+        if self._is_stopped():
+            return
         for reporter in self._reporters:
             with self._forgive(reporter):
                 call(reporter)
 
     def close(self) -> None:
         """Closes all reporters in reverse order, even if one of them raises an error."""
+        if self._is_stopped():
+            return
         with ExitStack() as stack:
             for reporter in self._reporters:
                 stack.enter_context(self._forgive(reporter))
@@ -71,7 +82,7 @@ class Reporters(Reporter):
         try:
             yield
         except OSError as error:
-            if not self._forgiving:
+            if not self._is_forgiving():
                 raise
             if reporter not in self._failed:
                 reason = f"{type(reporter).__name__}: {error.strerror or error}"
@@ -83,7 +94,8 @@ def build_reporters(
     output_dir: Path,
     use_visualdl: bool,
     resumed_from: int | None,
-    forgiving: bool = False,
+    is_forgiving: Callable[[], bool] = lambda: False,
+    is_moved: Callable[[], bool] = lambda: False,
     info: RunInfo | None = None,
     loggers: Sequence[Logger] = (),
 ) -> Reporters:
@@ -97,7 +109,9 @@ def build_reporters(
         use_visualdl: Whether to write files for VisualDL.
         resumed_from: Number of optimizer updates at which the run resumes. Later records are removed. None
             for a new run, which removes all existing records.
-        forgiving: See `Reporters`. It is always True for the HTML report.
+        is_forgiving: See `Reporters`. It is always True for the HTML report.
+        is_moved: Function that returns whether the output folder is no longer at its path. Pages and
+            pictures, which are written by their path, are then no longer written.
         info: Properties of the run that the HTML report shows.
         loggers: Settings of experiment trackers.
 
@@ -118,13 +132,13 @@ def build_reporters(
         LogFile(output_dir / _LOG),
         MetricsFile(records),
         EventsFile(events, resumed_from or 0),
-        CurvesPicture(output_dir / "curves.png", earlier),
-        Reporters([HtmlReport(page, events, info, earlier)], forgiving=True),
+        Reporters([CurvesPicture(output_dir / "curves.png", earlier)], is_stopped=is_moved),
+        Reporters([HtmlReport(page, events, info, earlier)], lambda: True, is_moved),
     ]
     if use_visualdl:
         reporters.append(VisualDLWriter(output_dir / "visualdl", earlier, info.pictures, info.weights))
     run = TrackedRun(info.name, output_dir, info.config, resumed_from)
-    return Reporters([*reporters, *start_loggers(loggers, run)], forgiving)
+    return Reporters([*reporters, *start_loggers(loggers, run)], is_forgiving)
 
 
 def log_failure(output_dir: Path, update: int, error: BaseException) -> None:

@@ -84,7 +84,7 @@ def test_failing_reporter_ends_the_run_unless_forgiven(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], forgiving: bool
 ) -> None:
     good = build_reporters(tmp_path, use_visualdl=False, resumed_from=None)
-    reporters = Reporters([FullDisk(), good], forgiving)
+    reporters = Reporters([FullDisk(), good], lambda: forgiving)
     if not forgiving:
         with pytest.raises(OSError, match="No space"):
             report(reporters, make_records(1))

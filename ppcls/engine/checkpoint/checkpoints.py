@@ -17,6 +17,7 @@ from pathlib import Path
 import paddle
 
 from ppcls.data.index.class_names import LABEL_LIST, format_label_list
+from ppcls.engine.checkpoint.output_folder import OutputFolder
 from ppcls.engine.checkpoint.paddleclas import is_paddleclas
 from ppcls.engine.checkpoint.snapshot import Content, snapshot_files
 from ppcls.engine.core.settings import CheckpointSettings
@@ -46,6 +47,7 @@ class Checkpoints:
     Attributes:
         damaged: Problems of the damaged checkpoints that `find` skipped.
         class_names: Class names in order of label, to save with each checkpoint; empty if unknown.
+        output: Output folder, on rank 0; None if the run writes no files.
     """
 
     def __init__(self, output_dir: Path, settings: CheckpointSettings, config: str) -> None:
@@ -53,11 +55,16 @@ class Checkpoints:
         self._config = config
         roots = checkpoint_roots(output_dir, settings.checkpoint_fallback_dir)
         self._stores = [Store(root) for root in roots]
-        self._store = self._stores[0]
         self.damaged: list[str] = []
         self.class_names: tuple[str, ...] = ()
+        self.output: OutputFolder | None = None
         self._memory: defaultdict[str, HostMemory] = defaultdict(HostMemory)  # for each file
         self._writing: tuple[ThreadPoolExecutor, Future[None]] | None = None
+
+    @property
+    def root(self) -> Path:
+        """The output folder, at its current path."""
+        return self._stores[0].root
 
     def save(
         self,
@@ -147,11 +154,15 @@ class Checkpoints:
                 print_error(str(error))
 
     def _write(self, content: list[tuple[str, Content]], manifest: Manifest, roles: list[str]) -> None:
+        self._follow_output()
         failed = list[str]()
         for store in self._stores:
             try:
                 folder = retry_io(lambda store=store: self._write_to(store, content, manifest, roles))  # type: ignore[misc]
             except OSError as error:
+                if self._follow_output():  # it was moved while the checkpoint was written
+                    self._write(content, manifest, roles)
+                    return
                 failed.append(f"{store.folder}: can't write a checkpoint: {error.strerror or error}")
             else:
                 if failed:
@@ -161,6 +172,13 @@ class Checkpoints:
             "" if len(self._stores) > 1 else ". Set Global.checkpoint_fallback_dir to a folder for this case"
         )
         raise UserError(f"{'; '.join(failed)}; earlier checkpoints are unchanged{hint}")
+
+    def _follow_output(self) -> bool:
+        """Uses the current path of the output folder from now on, and returns whether it has changed."""
+        if self.output is None or (current := self.output.current()) == self.root:
+            return False
+        self._stores[0] = Store(current)
+        return True
 
     def find(self, requested: str) -> Path | None:
         """Returns the checkpoint to resume from.
@@ -185,7 +203,7 @@ class Checkpoints:
                 "all checkpoints of this run are damaged; restore one from a backup, or start a new run in "
                 "another Global.output_dir:\n  " + "\n  ".join(self.damaged)
             )
-        latest = self._store.root / LATEST
+        latest = self.root / LATEST
         if latest.is_symlink():
             raise UserError(
                 f"{latest}: not a checkpoint folder: the target of this link is missing; set "
@@ -229,9 +247,9 @@ class Checkpoints:
         """
         parents = [] if resumed is None else resumed.resolve().parents
         same_run = any(store.folder.resolve() in parents for store in self._stores)
-        if (self._store.root / LATEST).is_symlink() and not same_run:
+        if (self.root / LATEST).is_symlink() and not same_run:
             raise UserError(
-                f"{self._store.root} already holds a run; resume it with -o Global.checkpoints=auto, "
+                f"{self.root} already holds a run; resume it with -o Global.checkpoints=auto, "
                 "or choose another Global.output_dir"
             )
 

@@ -4,30 +4,45 @@ from __future__ import annotations
 
 import time
 
+from ppcls.engine.checkpoint.output_folder import OutputFolder
 from ppcls.engine.core.settings import CheckpointSettings
-from ppcls.errors import SignalExit
+from ppcls.errors import SignalExit, UserError
 from ppcls.runtime.collectives import RequestExchange
 from ppcls.runtime.signals import SignalRequests
 from ppcls.runtime.start import Runtime
 
+_MOVED = 1000  # value of `SaveStopRequests.stop` if the output folder was moved; larger than any signal
+_MOVED_INTERVAL = 1.0  # seconds between two checks of the output folder
+
 
 class SaveStopRequests:
-    """Collects requests of all ranks to save or stop. They come from signals and from save intervals.
+    """Collects requests of all ranks to save or stop.
+
+    They come from signals, from save intervals, and from an output folder that was renamed or removed.
 
     Args:
         settings: Intervals between saves.
         signals: Requests from the signals that this rank received.
+        output: Output folder of the run, on rank 0; None if the run writes no files.
 
     Attributes:
-        stop: Number of the signal that stops all ranks; 0 for none.
+        stop: Number of the signal that stops all ranks, or 1000 if the output folder was moved; 0 for none.
     """
 
-    def __init__(self, settings: CheckpointSettings, runtime: Runtime, signals: SignalRequests) -> None:
+    def __init__(
+        self,
+        settings: CheckpointSettings,
+        runtime: Runtime,
+        signals: SignalRequests,
+        output: OutputFolder | None = None,
+    ) -> None:
         self._every = settings.save_steps
         self._minutes = settings.save_minutes
         self._is_main = runtime.is_main
         self._signals = signals
         self._exchange = RequestExchange(runtime, kinds=2)
+        self._output = output
+        self._last_check = time.monotonic()
         self._save = False
         self.stop = 0
         self.saved()
@@ -35,7 +50,8 @@ class SaveStopRequests:
     def exchange(self) -> None:
         """Exchanges requests between ranks. All ranks must call it at the same points of the run."""
         save = self._is_time() or self._signals.take_save()
-        stop, any_save = self._exchange.any_rank([self._signals.stop, int(save)])
+        request = _MOVED if self._is_moved() else self._signals.stop
+        stop, any_save = self._exchange.any_rank([request, int(save)])
         self.stop = self.stop or stop
         self._save |= bool(any_save)
 
@@ -49,14 +65,30 @@ class SaveStopRequests:
         self._save = False
 
     def raise_if_stopped(self) -> None:
-        """Raises `SignalExit` if a signal stops the run."""
+        """Raises an exception if all ranks must stop.
+
+        Raises:
+            SignalExit: A signal stops the run.
+            UserError: The output folder was renamed or removed.
+        """
+        if self.stop == _MOVED:
+            moved = "rank 0 reports that the output folder was renamed or removed"
+            raise UserError(moved if self._output is None else self._output.describe())
         if self.stop:
             raise SignalExit(self.stop)
 
     def check(self) -> None:
-        """Exchanges requests, then raises `SignalExit` if a signal stops the run."""
+        """Exchanges requests, then raises an exception if all ranks must stop; see `raise_if_stopped`."""
         self.exchange()
         self.raise_if_stopped()
+
+    def _is_moved(self) -> bool:
+        """Returns whether the output folder was moved. Checks it at most once per second."""
+        now = time.monotonic()
+        if self._output is None or now - self._last_check < _MOVED_INTERVAL:
+            return False
+        self._last_check = now
+        return self._output.is_moved()
 
     def _is_time(self) -> bool:
         """Returns whether ``Global.save_minutes`` have passed since the last save. On rank 0 only."""
