@@ -10,9 +10,9 @@ from typing import Any, Generic, TypeVar
 
 from ppcls.cli.options import OptionsError, parsed_options, summarize
 from ppcls.cli.parser import CommandParser, wrap
-from ppcls.cli.streams import prepare_streams
 from ppcls.errors import SignalExit, SignalInterrupt, UserError
 from ppcls.files import escape_controls, lossy, print_error
+from ppcls.runtime.streams import prepare_streams
 
 Arguments = Sequence[str] | None
 O = TypeVar("O")  # noqa: E741 - a class of options

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import ppcls
 from ppcls.cli.command import exit_code, group_help, write_output
-from ppcls.cli.streams import prepare_streams
 from ppcls.files import print_error
+from ppcls.runtime.streams import prepare_streams
 
 # Each command is imported when it runs.
 _COMMANDS = {

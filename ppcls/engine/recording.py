@@ -24,7 +24,7 @@ from ppcls.files import write_text
 from ppcls.report.environment import read_hardware, read_versions
 from ppcls.report.html import RunInfo
 from ppcls.report.record import Reporter
-from ppcls.report.reporters import build_reporters
+from ppcls.report.reporters import FolderChecks, build_reporters
 from ppcls.report.settings import ReportSettings
 from ppcls.runtime.collectives import fail_together
 from ppcls.weights.files import fill_model
@@ -114,8 +114,7 @@ def _open_reports(
         output_dir,
         settings.use_visualdl,
         None if run.resumed is None else run.state.update,
-        is_forgiving=lambda: has_fallback or output.is_moved(),
-        is_moved=output.is_moved,
+        FolderChecks(lambda: has_fallback or output.is_moved(), output.is_moved),
         info=info,
         loggers=settings.loggers,
     )

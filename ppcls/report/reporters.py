@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from ppcls.files import print_error
@@ -90,12 +91,25 @@ class Reporters(Reporter):
             self._failed.add(reporter)
 
 
+@dataclass(frozen=True)
+class FolderChecks:
+    """Checks of the output folder of a run during the run.
+
+    Attributes:
+        is_forgiving: See `Reporters`. The HTML report is always forgiven.
+        is_moved: Function that returns whether the output folder is no longer at its path. Pages and
+            pictures, which are written by their path, are then no longer written.
+    """
+
+    is_forgiving: Callable[[], bool] = lambda: False
+    is_moved: Callable[[], bool] = lambda: False
+
+
 def build_reporters(
     output_dir: Path,
     use_visualdl: bool,
     resumed_from: int | None,
-    is_forgiving: Callable[[], bool] = lambda: False,
-    is_moved: Callable[[], bool] = lambda: False,
+    checks: FolderChecks | None = None,
     info: RunInfo | None = None,
     loggers: Sequence[Logger] = (),
 ) -> Reporters:
@@ -109,9 +123,7 @@ def build_reporters(
         use_visualdl: Whether to write files for VisualDL.
         resumed_from: Number of optimizer updates at which the run resumes. Later records are removed. None
             for a new run, which removes all existing records.
-        is_forgiving: See `Reporters`. It is always True for the HTML report.
-        is_moved: Function that returns whether the output folder is no longer at its path. Pages and
-            pictures, which are written by their path, are then no longer written.
+        checks: Checks of the output folder; by default, an error of a reporter ends the run.
         info: Properties of the run that the HTML report shows.
         loggers: Settings of experiment trackers.
 
@@ -119,6 +131,7 @@ def build_reporters(
         UserError: The records of the resumed run cannot be read, or the package of a tracker is missing.
     """
     info = info or RunInfo(output_dir.name)
+    checks = checks or FolderChecks()
     output_dir.mkdir(parents=True, exist_ok=True)
     records, events, page = (output_dir / name for name in ("metrics.jsonl", _EVENTS, "report.html"))
     if resumed_from is None:
@@ -132,13 +145,13 @@ def build_reporters(
         LogFile(output_dir / _LOG),
         MetricsFile(records),
         EventsFile(events, resumed_from or 0),
-        Reporters([CurvesPicture(output_dir / "curves.png", earlier)], is_stopped=is_moved),
-        Reporters([HtmlReport(page, events, info, earlier)], lambda: True, is_moved),
+        Reporters([CurvesPicture(output_dir / "curves.png", earlier)], is_stopped=checks.is_moved),
+        Reporters([HtmlReport(page, events, info, earlier)], lambda: True, checks.is_moved),
     ]
     if use_visualdl:
         reporters.append(VisualDLWriter(output_dir / "visualdl", earlier, info.pictures, info.weights))
     run = TrackedRun(info.name, output_dir, info.config, resumed_from)
-    return Reporters([*reporters, *start_loggers(loggers, run)], is_forgiving)
+    return Reporters([*reporters, *start_loggers(loggers, run)], checks.is_forgiving)
 
 
 def log_failure(output_dir: Path, update: int, error: BaseException) -> None:

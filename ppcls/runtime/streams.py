@@ -112,7 +112,7 @@ def _replace(
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:
-    """Returns the characters that can't be encoded as they are written in JSON, and where to go on."""
+    """Returns characters as JSON escapes them, and the position after them."""
     assert isinstance(error, UnicodeEncodeError)
     characters = error.object[error.start : error.end]
     return json.dumps(characters)[1:-1], error.end
