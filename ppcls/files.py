@@ -69,6 +69,11 @@ def expand_home(text: str) -> str:
     return str(Path(text).expanduser()) if text.startswith("~/") else text
 
 
+def real_path(path: Path) -> Path:
+    """Returns the absolute path without links. Unlike `Path.resolve`, it accepts a loop of links."""
+    return Path(os.path.realpath(path))
+
+
 @contextmanager
 def open_regular(path: Path) -> Iterator[BinaryIO]:
     """Opens a regular file for reading. Rejects a pipe immediately instead of waiting for its writer.
@@ -218,6 +223,8 @@ def create_output_dir(folder: Path, fix: str = "set Global.output_dir") -> Path:
         UserError: The folder can't be created or written.
     """
     try:
+        if os.path.lexists(folder) and not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, "is a file, a loop of links, or a link to nothing")
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".writable.{os.getpid()}"
         probe.touch()
@@ -272,21 +279,53 @@ def open_append(path: Path) -> TextIO:
         UserError: The path is a link, or not a regular file.
         OSError: The file can't be opened.
     """
+    return open(path, "a", encoding="utf-8", opener=lambda *_: _open_descriptor(path))
 
-    def open_file(name: str, flags: int) -> int:
-        return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
+def append_bytes(path: Path, data: bytes) -> None:
+    """Appends to a file of a run with a single write, so that lines of different processes don't mix.
+
+    Raises:
+        UserError: The path is a link, or not a regular file.
+        OSError: The file can't be written.
+    """
+    with open(path, "ab", buffering=0, opener=lambda *_: _open_descriptor(path)) as file:
+        file.write(data)
+
+
+def _open_descriptor(path: Path) -> int:
+    """Opens a regular file to append to it, and returns its descriptor."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     reason = f"{path}: expected a regular file, found a link or a pipe; remove it, or set Global.output_dir"
     try:
-        file = open(path, "a", encoding="utf-8", opener=open_file)  # noqa: SIM115 - the caller closes it
+        descriptor = os.open(path, flags, 0o666)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):
             raise UserError(reason) from None
         raise
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise UserError(reason)
-    return file
+    return descriptor
+
+
+def check_replaceable(path: Path) -> None:
+    """Checks that a file that a run will write or replace is missing or a regular file.
+
+    Raises:
+        UserError: The path is a folder, a link, a pipe or a device.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe"}
+    kind = stat.S_IFMT(mode)
+    if kind != stat.S_IFREG:
+        raise UserError(
+            f"{path}: expected a regular file or nothing, found {kinds.get(kind, 'a device or a socket')}; "
+            "move it away, or set Global.output_dir"
+        )
 
 
 class LogWriter:

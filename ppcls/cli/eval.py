@@ -26,6 +26,7 @@ from ppcls.cli.shared_options import (
 from ppcls.cli.short_options import apply_options, key_options, set_eval_splits
 from ppcls.cli.train import TrainOptions
 from ppcls.errors import UserError
+from ppcls.files import real_path
 
 if TYPE_CHECKING:  # not needed for --help
     from ppcls.recipe.load import ConfigSource
@@ -202,7 +203,7 @@ def read_checkpoint_config(folder: Path, *, trust: bool) -> ConfigSource:
 
     checkpoint = need_checkpoint(folder, trust=trust)
     if not trust:
-        real = checkpoint.resolve()
+        real = real_path(checkpoint)
         check_links(real, [path.name for path in real.iterdir()])
     source = read_model_config(checkpoint / "config.yaml", trust=trust)
     source.apply([Override.of_value("Global.pretrained_model", str(checkpoint), f"--model {checkpoint}")])

@@ -293,11 +293,17 @@ def _missing_data(tree: Tree) -> Iterator[str]:
 
 
 def _used_output(tree: Tree) -> Iterator[str]:
-    """Yields one line if the output folder contains a run that is not to be resumed."""
-    from ppcls.weights.store import LATEST
+    """Yields one line if the output folder contains a run that is not to be resumed, or unsuitable files."""
+    from ppcls.weights.store import LATEST, Store
 
     folder = node_at(tree, "Global.output_dir")
-    if not isinstance(folder, str) or node_at(tree, "Global.checkpoints"):
+    if not isinstance(folder, str):
+        return
+    try:
+        Store(Path(folder)).check_places()
+    except UserError as error:
+        yield str(error)
+    if node_at(tree, "Global.checkpoints"):
         return
     if (Path(folder) / LATEST).is_symlink():
         yield (
@@ -336,7 +342,7 @@ def _find_lr(config: Config) -> None:
 
 def _check_output_dir(folder: Path) -> None:
     """Checks, without creating anything, that an output folder can be created and written."""
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    existing = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         reason = "can't be written" if existing.is_dir() else "is not a folder"
         raise UserError(

@@ -23,7 +23,7 @@ from ppcls.data.index.files import FileIndex
 from ppcls.data.records.shard import ImageRecord, OpenFiles, RecordFormat, default_index_path
 from ppcls.dataset_tools.jobs import find_job, find_leftovers, other_settings
 from ppcls.errors import UserError
-from ppcls.files import atomic_path, new_folder, write_text
+from ppcls.files import atomic_path, new_folder, real_path, write_text
 
 _JOB_FILE = "convert.json"
 Advance = Callable[[float], None]
@@ -130,7 +130,7 @@ def plan_conversion(
     Raises:
         UserError: The folder contains something else, or a conversion with other settings or images.
     """
-    source = str(index.root.resolve())
+    source = str(real_path(index.root))
     settings = {"format": container.name, "source": source, "images": len(index), **split}
     digest = hashlib.sha256(index.labels.tobytes())
     for path in index.paths:

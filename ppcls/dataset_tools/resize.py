@@ -21,7 +21,7 @@ from ppcls.data.index.files import read_image
 from ppcls.dataset_tools.jobs import find_job, find_leftovers, map_on_threads
 from ppcls.dataset_tools.shrink import shrink
 from ppcls.errors import UserError
-from ppcls.files import IMAGE_EXTENSIONS, atomic_path, retry_io, write_text
+from ppcls.files import IMAGE_EXTENSIONS, atomic_path, real_path, retry_io, write_text
 
 _JOB_FILE = "resize.json"
 
@@ -82,11 +82,11 @@ def plan_resize(
     if not source.is_dir():
         problem = "expected a folder of images, found a file" if source.exists() else "no such folder"
         raise UserError(f"{source}: {problem}")
-    if target.resolve().is_relative_to(source.resolve()):
+    if real_path(target).is_relative_to(real_path(source)):
         raise UserError(
             f"{target} is inside {source}, which must not change; choose another folder with --out"
         )
-    settings = {"source": str(source.resolve()), "max_size": short_side, "quality": quality}
+    settings = {"source": str(real_path(source)), "max_size": short_side, "quality": quality}
     find_job(target / _JOB_FILE, settings)
     folders, files = _list_files(source, follow_links)
     if not any(_is_image(file) for file in files):

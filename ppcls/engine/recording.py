@@ -14,13 +14,14 @@ from ppcls.data.bad_images.quarantine import BAD_IMAGES
 from ppcls.data.index.class_names import LABEL_LIST, write_class_names
 from ppcls.data.section import Split
 from ppcls.engine.checkpoint.output_folder import OutputFolder
+from ppcls.engine.checkpoint.snapshot import CONFIG
 from ppcls.engine.core.hooks import ProfileWindow, RunHook, load_hooks
 from ppcls.engine.core.networks import Losses, build_network, read_inferred
 from ppcls.engine.core.observers import MemoryObserver, Observers, ProgressObserver
 from ppcls.engine.evaluation.heat_map import HeatMaps
 from ppcls.engine.evaluation.report_inputs import ReportImages, weight_histograms
 from ppcls.engine.profiling.profile import build_profile
-from ppcls.files import write_text
+from ppcls.files import check_replaceable, write_text
 from ppcls.report.environment import read_hardware, read_versions
 from ppcls.report.html import RunInfo
 from ppcls.report.record import Reporter
@@ -97,7 +98,9 @@ def _open_reports(
     """
     output_dir = output.path
     has_fallback = run.settings.checkpoint_fallback_dir is not None
-    write_text(output_dir / "config.yaml", config)
+    for name in (CONFIG, LABEL_LIST, BAD_IMAGES):
+        check_replaceable(output_dir / name)
+    write_text(output_dir / CONFIG, config)
     if run.folder_classes:
         write_class_names(output_dir / LABEL_LIST, run.folder_classes)
     info = RunInfo(

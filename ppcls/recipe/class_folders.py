@@ -104,7 +104,8 @@ def _count_classes(tree: dict[str, Any], train: dict[Any, Any]) -> int:
         if listing is not None and listing.is_file():
             return sum(1 for line in read_regular(listing).decode().splitlines() if line.strip())
     except (OSError, ValueError) as error:
-        raise UserError(f"Arch.class_num: auto: can't count the classes: {error}") from None
+        reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
+        raise UserError(f"Arch.class_num: auto: can't count the classes: {reason}") from None
     raise UserError(
         f"{root}: no such folder (DataLoader.Train.dataset.image_root); expected a folder with one subfolder "
         "of images per class"

@@ -13,7 +13,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from ppcls.errors import UserError
-from ppcls.files import write_text
+from ppcls.files import read_regular, write_text
 from ppcls.report.charts import COLOURS, build_charts, describe_gaps
 from ppcls.report.confusion import (
     class_name,
@@ -289,4 +289,4 @@ def summarize_run(records: Iterable[Record], *, ended: bool = False, update: int
 def _last_lines(path: Path | None) -> list[str]:
     if path is None or not path.exists():
         return []
-    return path.read_text(encoding="utf-8", errors="replace").splitlines()[-_MAX_BAD_IMAGES:]
+    return read_regular(path).decode(errors="replace").splitlines()[-_MAX_BAD_IMAGES:]

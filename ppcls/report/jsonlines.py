@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import closing
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from pathlib import Path
@@ -58,7 +59,28 @@ def from_line(line: str) -> Record:
     fields = _stored_fields(cls)
     if set(tree) != set(fields):
         raise ValueError(f"expected the fields {', '.join(fields)}, found {', '.join(tree)}")
-    return cls(**_replace_null(tree))
+    values = _replace_null(tree)
+    for name, kind in _field_types(cls).items():
+        if not _has_type(values[name], kind):
+            raise ValueError(f"{name}: expected {kind}, found {values[name]!r}")
+    return cls(**values)
+
+
+def _field_types(kind: type[StepRecord] | type[EvalRecord]) -> dict[str, str]:
+    return {item.name: str(item.type) for item in fields(kind) if item.compare}
+
+
+def _has_type(value: object, kind: str) -> bool:
+    """Returns whether a value of JSON has a type, which is written as in `StepRecord`."""
+    match kind:
+        case "int":
+            return isinstance(value, int) and not isinstance(value, bool)
+        case "float":
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case "bool":
+            return isinstance(value, bool)
+        case _:  # dict[str, float]
+            return isinstance(value, dict) and all(_has_type(item, "float") for item in value.values())
 
 
 def read_records(path: Path) -> list[Record]:
@@ -69,29 +91,51 @@ def read_records(path: Path) -> list[Record]:
     Raises:
         UserError: Another line is not a record.
     """
+    records, damaged = _parse_lines(path)
+    for _, problem in damaged:
+        raise UserError(problem)
+    return records
+
+
+def truncate_after(path: Path, update: int) -> list[str]:
+    """Removes all records after ``update``, and lines that are not records, atomically.
+
+    The records of a resumed run then follow directly. Lines that are not records are moved to another file,
+    except an incomplete last line.
+
+    Returns:
+        Lines for the log about the moved lines.
+    """
+    records, damaged = _parse_lines(path)
     if not path.exists():
         return []
+    notes = [problem for _, problem in damaged]
+    if damaged:
+        kept = path.with_name(f"{path.name}.damaged")
+        with closing(open_append(kept)) as file:
+            append_text(file, "".join(f"{line}\n" for line, _ in damaged))
+        notes.append(f"{path}: {len(damaged)} damaged lines are moved to {kept.name}; all others are kept")
+    write_text(path, "".join(to_line(record) for record in records if record.update <= update))
+    return notes
+
+
+def _parse_lines(path: Path) -> tuple[list[Record], list[tuple[str, str]]]:
+    """Returns the records of a file, and each line that is not a record with an error message.
+
+    Ignores an incomplete last line, which a crash can leave, and a missing file.
+    """
+    if not path.exists():
+        return [], []
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     records = []
+    damaged = []
     for number, line in enumerate(lines, start=1):
         try:
             records.append(from_line(line))
         except ValueError as error:
             if number < len(lines):
-                raise UserError(f"{path}:{number}: invalid record: {error}") from error
-    return records
-
-
-def truncate_after(path: Path, update: int) -> None:
-    """Removes all records after ``update``, and an incomplete last line, atomically.
-
-    The records of a resumed run then follow directly.
-
-    Raises:
-        UserError: A line other than the last is not a record.
-    """
-    if path.exists():
-        write_text(path, "".join(to_line(record) for record in read_records(path) if record.update <= update))
+                damaged.append((line, f"{path}:{number}: invalid record: {error}"))
+    return records, damaged
 
 
 class MetricsFile(Reporter):

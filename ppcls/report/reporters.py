@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ppcls.files import print_error
+from ppcls.files import check_replaceable, print_error
 from ppcls.report.background import start_loggers
 from ppcls.report.charts import CurvesPicture
 from ppcls.report.console import LogFile, build_console
@@ -128,30 +128,38 @@ def build_reporters(
         loggers: Settings of experiment trackers.
 
     Raises:
-        UserError: The records of the resumed run cannot be read, or the package of a tracker is missing.
+        UserError: A file of the reports is a folder, a link or a pipe; or the package of a tracker is
+            missing.
     """
     info = info or RunInfo(output_dir.name)
     checks = checks or FolderChecks()
     output_dir.mkdir(parents=True, exist_ok=True)
     records, events, page = (output_dir / name for name in ("metrics.jsonl", _EVENTS, "report.html"))
+    curves = output_dir / "curves.png"
+    for file in (records, events, page, curves, output_dir / _LOG):
+        check_replaceable(file)
+    notes = []
     if resumed_from is None:
         for file in (records, events, page):
             file.unlink(missing_ok=True)
     else:
-        truncate_after(records, resumed_from)
+        notes = truncate_after(records, resumed_from)
     earlier = read_records(records)
     reporters: list[Reporter] = [
         build_console(),
         LogFile(output_dir / _LOG),
         MetricsFile(records),
         EventsFile(events, resumed_from or 0),
-        Reporters([CurvesPicture(output_dir / "curves.png", earlier)], is_stopped=checks.is_moved),
+        Reporters([CurvesPicture(curves, earlier)], is_stopped=checks.is_moved),
         Reporters([HtmlReport(page, events, info, earlier)], lambda: True, checks.is_moved),
     ]
     if use_visualdl:
         reporters.append(VisualDLWriter(output_dir / "visualdl", earlier, info.pictures, info.weights))
     run = TrackedRun(info.name, output_dir, info.config, resumed_from)
-    return Reporters([*reporters, *start_loggers(loggers, run)], checks.is_forgiving)
+    combined = Reporters([*reporters, *start_loggers(loggers, run)], checks.is_forgiving)
+    for note in notes:
+        combined.message(note, resumed_from)
+    return combined
 
 
 def log_failure(output_dir: Path, update: int, error: BaseException) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ppcls.data.index.class_folders import LABEL_LIST
+from ppcls.files import real_path
 from ppcls.weights.manifest import MANIFEST, verify
 
 
@@ -21,7 +22,7 @@ def find_label_list(weights: Path) -> Path | None:
     folder = weights if weights.is_dir() else weights.parent
     if (listing := find_listed(folder)) is not None:
         return listing
-    real = folder.resolve()  # best_model is a link to a checkpoint
+    real = real_path(folder)  # best_model is a link to a checkpoint
     return find_listed(real.parent.parent) if (real / MANIFEST).is_file() else None
 
 

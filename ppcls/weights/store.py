@@ -5,15 +5,20 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ppcls.files import new_folder, temporary_sibling
-from ppcls.weights.manifest import DamagedError, Manifest, read_manifest, write_file, write_manifest
+from ppcls.errors import UserError
+from ppcls.files import new_folder, real_path, temporary_sibling
+from ppcls.weights.manifest import MANIFEST, DamagedError, Manifest, read_manifest, write_file, write_manifest
 
 LATEST = "latest"
 BEST = "best_model"
+_CHECKPOINT = re.compile(r"step_\d{8,}(_\d+)?")
+_LEFTOVER = re.compile(r"\.[0-9a-f]{8}\.step_\d{8,}(_\d+)?")
+_LINK = re.compile(r"(latest|best_model(_\d+)?|epoch_\d+)|\.(latest|best_model(_\d+)?|epoch_\d+)\.new")
 
 
 class Store:
@@ -27,11 +32,34 @@ class Store:
         self.root = root
         self.folder = root / "checkpoints"
         # Temporary folders that exist now and still exist at the first save were left by killed runs.
-        self._leftovers = list(self.folder.glob(".????????.step_*"))
+        self._leftovers = list(self._matching(_LEFTOVER))
 
     def folders(self) -> dict[Path, int]:
         """Returns the serial number of each checkpoint, or -1 if its manifest can't be read."""
-        return {folder: _serial(folder) for folder in self.folder.glob("step_*")}
+        return {folder: _serial(folder) for folder in self._matching(_CHECKPOINT)}
+
+    def check_places(self) -> None:
+        """Checks that nothing else is in the places of the links and of the folder of checkpoints.
+
+        Raises:
+            UserError: A link is a folder or a file, such as after a copy that follows links; or
+                ``checkpoints`` is not a folder.
+        """
+        fix = "move it away, or choose another folder with --output (Global.output_dir)"
+        if os.path.lexists(self.folder) and not self.folder.is_dir():
+            raise UserError(
+                f"{self.folder}: expected a folder or nothing, found a file or a broken link; {fix}"
+            )
+        for path in self.root.iterdir() if self.root.is_dir() else ():
+            if _LINK.fullmatch(path.name) and not path.is_symlink():
+                kind = "folder" if path.is_dir() else "file"
+                raise UserError(f"{path}: expected a link to a checkpoint or nothing, found a {kind}; {fix}")
+
+    def _matching(self, pattern: re.Pattern[str]) -> Iterator[Path]:
+        """Yields the folders among the checkpoints whose names match. Ignores everything else there."""
+        for path in sorted(self.folder.iterdir()) if self.folder.is_dir() else ():
+            if pattern.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+                yield path
 
     def write(self, files: Iterable[tuple[str, Iterable[bytes | memoryview]]], manifest: Manifest) -> Path:
         """Writes a checkpoint with the records of its files in the manifest, and returns its folder.
@@ -45,7 +73,7 @@ class Store:
         """
         folder = self.folder / f"step_{manifest.update:08d}"
         copy = 1
-        while folder.exists():
+        while os.path.lexists(folder):
             copy += 1
             folder = folder.with_name(f"step_{manifest.update:08d}_{copy}")
         with new_folder(folder, sync_each=True) as temporary:
@@ -81,7 +109,7 @@ class Store:
         for i in range(len(links) - 1, rank, -1):
             previous = self.root / links[i - 1]
             if previous.is_symlink():
-                self.link(links[i], previous.resolve())
+                self.link(links[i], real_path(previous))
         if rank < len(links):
             self.link(links[rank], folder)
         for link, _ in list(self._links()):
@@ -100,10 +128,13 @@ class Store:
         return score if math.isfinite(score) else math.inf
 
     def remove_unlinked(self) -> None:
-        """Removes checkpoints without a link, and incomplete checkpoints of killed runs."""
+        """Removes checkpoints without a link, and incomplete checkpoints of killed runs.
+
+        A folder without a manifest is kept, because it may belong to the user.
+        """
         linked = {target for _, target in self._links()}
-        for folder in self.folder.glob("step_*"):
-            if folder.resolve() not in linked:
+        for folder in self._matching(_CHECKPOINT):
+            if real_path(folder) not in linked and (folder / MANIFEST).exists():
                 # Rename first, so that an interrupted removal leaves no folder that looks like a checkpoint.
                 self._leftovers.append(folder.rename(temporary_sibling(folder)))
         while self._leftovers:
@@ -113,14 +144,14 @@ class Store:
 
     def preferred_name(self, folder: Path) -> Path:
         """Returns a link to a folder, preferably ``latest``; the folder itself if it has no link."""
-        links = sorted(link for link, target in self._links() if target == folder.resolve())
+        links = sorted(link for link, target in self._links() if target == real_path(folder))
         latest = self.root / LATEST
         return latest if latest in links else (links or [folder])[0]
 
     def _links(self) -> Iterator[tuple[Path, Path]]:
         for link in self.root.iterdir():
             if link.is_symlink():
-                yield link, link.resolve()
+                yield link, real_path(link)
 
     def _score(self, role: str, judge: str | None) -> float:
         """Returns the score of a checkpoint; -inf if it has no score, or the score of another metric."""
@@ -141,7 +172,7 @@ def checkpoint_roots(output_dir: Path, fallback: str | None) -> list[Path]:
     """
     if fallback is None:
         return [output_dir]
-    run = hashlib.blake2b(str(output_dir.resolve()).encode(), digest_size=4).hexdigest()
+    run = hashlib.blake2b(str(real_path(output_dir)).encode(), digest_size=4).hexdigest()
     return [output_dir, Path(fallback) / f"{output_dir.name}-{run}"]
 
 

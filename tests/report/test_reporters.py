@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from report_records import make_records
 
-from ppcls.report.jsonlines import read_events, read_records
+from ppcls.errors import UserError
+from ppcls.report.jsonlines import read_events, read_records, to_line
 from ppcls.report.record import Record, Reporter
 from ppcls.report.reporters import Reporters, build_reporters, log_failure
 
@@ -40,6 +42,48 @@ def test_resumed_run_continues_its_records(tmp_path: Path) -> None:
     reporters.close()
     assert read_records(tmp_path / "metrics.jsonl") == make_records(3)
     assert not (tmp_path / "visualdl").exists()
+
+
+@pytest.mark.parametrize("resumed", [None, 90])
+@pytest.mark.parametrize("name", ["train.log", "metrics.jsonl", "events.jsonl", "report.html", "curves.png"])
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link", "loop"])
+def test_file_of_another_kind_is_rejected_and_kept(
+    tmp_path: Path, kind: str, name: str, resumed: int | None
+) -> None:
+    place = tmp_path / name
+    match kind:
+        case "folder":
+            place.mkdir()
+        case "pipe":
+            os.mkfifo(place)
+        case "link":
+            (tmp_path / "precious").write_text("mine")
+            place.symlink_to("precious")
+        case _:
+            place.symlink_to(name)
+    before = place.lstat()
+    with pytest.raises(UserError, match=f"{name}: expected a regular file or nothing, found a"):
+        build_reporters(tmp_path, use_visualdl=False, resumed_from=resumed)
+    assert os.path.samestat(place.lstat(), before)
+    if kind == "link":
+        assert place.read_text() == "mine"
+
+
+def test_resumed_run_keeps_intact_records_and_moves_damaged_lines(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines = [to_line(record) for record in make_records(2)]
+    typed = lines[0].replace('"update": ', '"update": "x", "was": ')
+    mistyped = lines[0].replace('"step": 45', '"step": "45"')
+    assert mistyped != lines[0]
+    path.write_text("".join([lines[0], "{damaged\n", mistyped, typed, *lines[1:]]))
+    reporters = build_reporters(tmp_path, use_visualdl=False, resumed_from=180)
+    reporters.close()
+    assert read_records(path) == make_records(2)
+    assert (tmp_path / "metrics.jsonl.damaged").read_text() == "".join(["{damaged\n", mistyped, typed])
+    log = (tmp_path / "train.log").read_text()
+    assert "metrics.jsonl:2: invalid record" in log
+    assert "metrics.jsonl:3: invalid record: step: expected int, found '45'" in log
+    assert "3 damaged lines are moved to metrics.jsonl.damaged" in log
 
 
 def test_run_from_scratch_removes_earlier_records(tmp_path: Path) -> None:

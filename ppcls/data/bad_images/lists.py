@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ppcls.data.index.protocol import Index
 from ppcls.errors import UserError
-from ppcls.files import read_regular, write_text
+from ppcls.files import append_bytes, read_regular, write_text
 
 if TYPE_CHECKING:  # the section above uses this folder
     from ppcls.data.section import Split
@@ -80,9 +80,7 @@ def append_bad_images(path: Path, bad: Iterable[BadImage]) -> None:
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # A single unbuffered write, so that lines of different processes don't mix.
-        with path.open("ab", buffering=0) as file:
-            file.write(text)
+        append_bytes(path, text)
     except OSError as error:
         raise UserError(f"{path}: can't write this list of bad images: {error.strerror}") from None
 

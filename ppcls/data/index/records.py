@@ -23,7 +23,7 @@ from ppcls.data.records.shard import INDEX_SUFFIX, OpenFiles, RecordFormat, Shar
 from ppcls.data.records.tfrecord import TFRecordFormat
 from ppcls.data.records.webdataset import WebDatasetFormat
 from ppcls.errors import UserError
-from ppcls.files import IMAGE_EXTENSIONS
+from ppcls.files import IMAGE_EXTENSIONS, real_path
 
 _PARALLEL_SHARDS = 16  # shards that are opened at the same time, because network drives have a high latency
 
@@ -129,9 +129,9 @@ def _expand_patterns(patterns: Sequence[str], *, indexes: bool) -> list[Path]:
         paths += map(Path, matches)
     seen: set[Path] = set()
     for path in paths:
-        if path.resolve() in seen:
+        if real_path(path) in seen:
             raise UserError(f"{path}: listed twice; list each file once")
-        seen.add(path.resolve())
+        seen.add(real_path(path))
     return paths
 
 

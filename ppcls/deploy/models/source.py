@@ -29,7 +29,7 @@ from ppcls.deploy.models.temperature import read_temperature
 from ppcls.deploy.models.untrusted import TRUST, UntrustedConfig, check_links, read_model_config
 from ppcls.engine.core.settings import CheckpointSettings
 from ppcls.errors import UserError
-from ppcls.files import file_states
+from ppcls.files import file_states, real_path
 from ppcls.postprocess.section import Infer
 from ppcls.recipe.load import ConfigSource, load_config
 from ppcls.recipe.schema import Config
@@ -87,7 +87,7 @@ class ModelSource:
     def without_links(self) -> ModelSource:
         """Returns the model with the path of its folder, because links to it may change later."""
         if self.folder is None:
-            return self if not self.file.exists() else replace(self, file=self.file.resolve())
+            return self if not self.file.exists() else replace(self, file=real_path(self.file))
         return replace(self, file=self.folder if self.config else self.folder / self.file.name)
 
     def check_unchanged(self) -> None:
@@ -175,7 +175,7 @@ def find_checkpoint(folder: Path, *, trust: bool = False) -> Path | None:
         if trust and file.is_file():
             fallback = load_config(file).Global.checkpoint_fallback_dir
         elif not trust:
-            check_links(folder.resolve(), (BEST, _CHECKPOINTS))
+            check_links(real_path(folder), (BEST, _CHECKPOINTS))
         checkpoint = newest(BEST, folder, fallback)
     complete = checkpoint is not None and all((checkpoint / name).is_file() for name in (_WEIGHTS, _CONFIG))
     return checkpoint if complete else None
@@ -253,7 +253,7 @@ def _checkpoint_source(folder: Path, overrides: Overrides, trust: bool) -> Model
     Class names in the checkpoint are preferred to the file in its config, which may exist only on another
     machine.
     """
-    real = folder.resolve()  # a link could change while the files are read
+    real = real_path(folder)  # a link could change while the files are read
     files = _file_states(real, folder)
     file = real / _CONFIG
     if not trust:
@@ -330,7 +330,7 @@ def _trained_source(
 
 
 def _find_exported(file: Path, overrides: Overrides, trust: bool) -> ModelSource:
-    folder = file.parent.resolve()  # a link could change while the files are read
+    folder = real_path(file.parent)  # a link could change while the files are read
     if not trust:
         check_links(folder, [DESCRIPTION, *(path.name for path in folder.glob(f"{escape(file.stem)}.*"))])
     files = _file_states(folder, file)

@@ -16,6 +16,7 @@ from ppcls.config.base.fields import show
 from ppcls.config.base.tree import Tree, mapping_at, node_at
 from ppcls.data.index.class_names import IMAGENET_NAMES
 from ppcls.errors import UserError
+from ppcls.files import real_path
 from ppcls.recipe.load import ConfigSource
 from ppcls.recipe.schema import Config
 
@@ -108,7 +109,7 @@ def check_links(folder: Path, names: Iterable[str]) -> None:
         UserError: One is a link that leads out of the folder.
     """
     for path in (folder / name for name in names):
-        if path.is_symlink() and not path.resolve().is_relative_to(folder):
+        if path.is_symlink() and not real_path(path).is_relative_to(folder):
             raise UserError(
                 f"{path}: a link that leads out of the folder of the model; replace it by its target, or, if "
                 f"you trust the model, use {TRUST}"

@@ -23,7 +23,7 @@ from ppcls.engine.checkpoint.snapshot import Content, snapshot_files
 from ppcls.engine.core.settings import CheckpointSettings
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
-from ppcls.files import print_error, retry_io
+from ppcls.files import print_error, real_path, retry_io
 from ppcls.runtime.host_memory import HostMemory
 from ppcls.version import __version__
 from ppcls.weights.files import pack_arrays
@@ -237,16 +237,18 @@ class Checkpoints:
         return max(store.best_score(judge) for store in self._stores)
 
     def check_unused(self, resumed: Path | None) -> None:
-        """Checks that the output folder contains no other run.
+        """Checks that the output folder contains no other run, and nothing else in the places of its links.
 
         Args:
             resumed: Checkpoint that the run resumes from; None for a new run.
 
         Raises:
-            UserError: The folder contains another run.
+            UserError: The folder contains another run, or see `Store.check_places`.
         """
-        parents = [] if resumed is None else resumed.resolve().parents
-        same_run = any(store.folder.resolve() in parents for store in self._stores)
+        for store in self._stores:
+            store.check_places()
+        parents = [] if resumed is None else real_path(resumed).parents
+        same_run = any(real_path(store.folder) in parents for store in self._stores)
         if (self.root / LATEST).is_symlink() and not same_run:
             raise UserError(
                 f"{self.root} already holds a run; resume it with -o Global.checkpoints=auto, "

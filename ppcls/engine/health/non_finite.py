@@ -20,6 +20,7 @@ from ppcls.data.sampling.order import Cursor
 from ppcls.engine.core.gradients import UpdateOutcomes
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
+from ppcls.files import real_path
 
 BAD_STEPS = "bad_steps.txt"
 _SHOWN = 5
@@ -177,7 +178,7 @@ class NonFiniteMonitor:
         since = f"; the first was {first}" if first.number != number else ""
         scaled = "" if scale is None else f", loss scale {scale:g}"
         good = self._last_good()
-        checkpoint = f"{good} ({good.resolve().name})" if good is not None else "none"
+        checkpoint = f"{good} ({real_path(good).name})" if good is not None else "none"
         message = (
             f"update {number}: {text}{since}\n"
             f"  learning rate {self._state.learning_rate(first.number - 1):.4g}{scaled}; "
