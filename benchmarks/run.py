@@ -9,6 +9,7 @@ if __name__ == "__main__":
     # Replace this folder in the path, because its modules would hide others of the same name.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from benchmarks.accuracy.command import measure_accuracy
 from benchmarks.containers.command import measure_containers
 from benchmarks.infer.command import measure_infer
 from benchmarks.pytorch.command import measure_pytorch
@@ -29,6 +30,7 @@ main = CommandGroup(
     (
         measure_pytorch,
         measure_run,
+        measure_accuracy,
         measure_infer,
         measure_serve,
         measure_containers,

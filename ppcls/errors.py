@@ -19,6 +19,12 @@ class UserError(Exception):
         return [f"{type(self).__name__}: {self}"]
 
 
+class MissedTargetError(UserError):
+    """Raised if the last evaluation of a run is worse than ``Global.target``. The exit code is 4."""
+
+    code = 4
+
+
 class SignalExit(Exception):  # noqa: N818 - not an error: the user asked for it
     """Raised when a signal has stopped a run and the state of the run has been saved."""
 

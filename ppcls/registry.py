@@ -193,7 +193,7 @@ DATASETS = Registry(
     "dataset",
     modules=[
         f"ppcls.data.index.{name}"
-        for name in ("image_lists", "persons", "folders", "cifar", "records", "python_source")
+        for name in ("image_lists", "persons", "folders", "cifar", "idx", "records", "python_source")
     ],
 )
 INPUT_SIZES = Registry("image-size schedule", modules=("ppcls.data.sampling.sizes",))

@@ -194,6 +194,10 @@ class Arch(ModelSection):
     """With `pretrained: True`, load the published weights that were trained by distillation (SSLD)."""
     img_size: Side | None = None
     """ViT, DeiT: side of the images in pixels; default: the number at the end of the architecture's name."""
+    batch_norm_momentum: Decay | None = None
+    """Weight of the previous value when BatchNorm updates its running statistics, as in Paddle (PyTorch's
+    momentum is 1 minus this value). A smaller value suits short runs: statistics with 0.999 lag behind the
+    weights by about 1,000 updates. Default: the published value of the architecture, usually 0.9."""
     drop_path_rate: Decay | None = None
     """Probability that training skips the last block (stochastic depth). In most networks, it decreases
     linearly to 0 at the first block; LeViT uses it for all blocks. Default: the value of PaddleClas for this
@@ -276,12 +280,15 @@ class Arch(ModelSection):
 
     def build(self, load_backbone: LoadBackbone | None = None) -> nn.Layer:  # noqa: ARG002 - see RecModel
         """Returns the model, with random weights."""
+        from ppcls.arch.batch_statistics import set_momentum
         from ppcls.arch.build import build_model
         from ppcls.arch.layers.ml_decoder import replace_head
 
         model = build_model(
             self.name, self.class_num, self.data_format, self.input_image_channel, **self.options
         )
+        if self.batch_norm_momentum is not None:
+            set_momentum(model, self.batch_norm_momentum, self.name)
         if (head := self.ml_decoder) is not None:
             decoder = {
                 **{"queries": head.query_num, "width": head.embed_dim, "heads": head.num_heads},

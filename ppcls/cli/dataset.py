@@ -55,6 +55,23 @@ class CellsOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FashionMnistOptions:
+    """Copy Fashion-MNIST, 70,000 pictures of clothes, from Debian's package or from a folder."""
+
+    examples: ClassVar[Sequence[str]] = (
+        "apt-get install dataset-fashion-mnist && ppcls dataset fashion-mnist",
+        "ppcls dataset fashion-mnist --source downloads/fashion-mnist",
+    )
+
+    source: Path = option(
+        Path("/usr/share/datasets/fashion-mnist"),
+        "folder with the four files of https://github.com/zalandoresearch/fashion-mnist (default: the "
+        "folder of Debian's package dataset-fashion-mnist)",
+    )
+    out: Path = option(Path("dataset/fashion-mnist"), "output folder")
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckOptions:
     """Decode all images and list the bad ones; exit code 1 if there are any."""
 
@@ -102,6 +119,16 @@ def cells(options: CellsOptions) -> None:
 
     created = make_cells(options.out, options.images, options.seed)
     result = f"{options.images} cells of five channels" if created else "the cells exist already"
+    write_output(f"{options.out}: {result}\n")
+
+
+@dataset_command("fashion-mnist", FashionMnistOptions)
+def fashion_mnist(options: FashionMnistOptions) -> None:
+    """Copies Fashion-MNIST."""
+    from ppcls.dataset_tools.fashion_mnist import make_fashion_mnist
+
+    created = make_fashion_mnist(options.out, options.source)
+    result = "60,000 training and 10,000 test images of 28×28" if created else "Fashion-MNIST exists already"
     write_output(f"{options.out}: {result}\n")
 
 
@@ -191,5 +218,5 @@ main = CommandGroup(
     "dataset",
     "Create a demo data set without a download, or check, describe, split, shrink or convert a data set.",
     ("ppcls dataset digits", "ppcls dataset check pictures/", "ppcls dataset stats pictures/ --out stats"),
-    (digits, photos, cells, check, *dataset_files.COMMANDS),
+    (digits, photos, cells, fashion_mnist, check, *dataset_files.COMMANDS),
 )

@@ -273,6 +273,8 @@ def _evaluate(run: Run, evaluator: Evaluator, requests: SaveStopRequests) -> tup
 
     with state.ema.applied() if state.ema is not None else nullcontext():
         result = evaluator(state.model, after_batch)
+    # JSON has no NaN, so a checkpoint can't store non-finite values.
+    progress.metrics = {name: value for name, value in result.metrics.items() if math.isfinite(value)}
     score = result.score
     finite = math.isfinite(result.loss + score)
     best = finite and (progress.best is None or score > progress.best)

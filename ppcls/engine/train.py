@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,7 @@ from ppcls.engine.loop import Run, fit
 from ppcls.engine.profiling.peak_memory import explain_out_of_memory
 from ppcls.engine.recording import Recording
 from ppcls.engine.setup import build_run
-from ppcls.errors import SignalExit
+from ppcls.errors import MissedTargetError, SignalExit
 from ppcls.report.confusion import class_name
 from ppcls.report.console import clock
 from ppcls.report.record import Outcomes
@@ -193,3 +194,20 @@ def _train(run: Run, output_dir: Path, kept: OutcomeKeeper, note: str) -> None:
         if runtime.world_size > 1:
             distributed.barrier()  # the launcher kills all other ranks soon after one rank ends
         raise stopped
+    if missed := missed_targets(state):
+        raise MissedTargetError(f"epoch {state.epoch}: {missed}; the model is saved in {output_dir}")
+
+
+def missed_targets(state: TrainState) -> str:
+    """Describes the metrics of the last evaluation that are worse than ``Global.target``; "" if none are."""
+    metrics = state.progress.metrics
+    specs = {name: spec for spec in state.config.Metric.Eval for name in spec.names}
+    missed = []
+    for name, target in (state.config.Global.target or {}).items():
+        value = metrics.get(name, math.nan)
+        lower_is_better = specs[name].lower_is_better
+        reached = value <= target if lower_is_better else value >= target
+        if not reached:
+            bound = "at most" if lower_is_better else "at least"
+            missed.append(f"{name} is {value:.4f}, but Global.target requires {bound} {target:g}")
+    return "; ".join(missed)

@@ -123,6 +123,7 @@ class Config(Section):
             mixed_by=data.mixed_by,
             varying_batches=data.varying_batches,
             semi_supervised=self.SSL is not None,
+            metrics=tuple(name for metric in self.Metric.Eval for name in metric.names),
             use_multilabel=self.Global.use_multilabel,
         )
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+import paddle
 import pytest
 from quickstart import problems, read
 
+from ppcls.arch.batch_statistics import batch_norms
+from ppcls.errors import UserError
 from ppcls.zoo import families_with
 
 SWIN = "SwinTransformer_tiny_patch4_window7_224"
@@ -31,6 +35,26 @@ def test_options_of_paddleclas_are_accepted() -> None:
     assert deit.Arch.options == {"img_size": 32, "drop_path_rate": 0.1, "drop_rate": 0.0}
     swin = read(f"Arch.name={SWIN}", "Arch.use_fused_attn=False", "Arch.use_fused_linear=False")
     assert swin.Arch.options == {}
+
+
+@pytest.mark.parametrize("name", ["ResNet18", "DeiT_tiny_patch16_224", "WideResNet"])
+def test_momentum_of_batch_norm_is_that_of_the_config(name: str) -> None:
+    if name == "DeiT_tiny_patch16_224":
+        with pytest.raises(UserError, match="DeiT_tiny_patch16_224 has no BatchNorm layer; remove this key"):
+            read(f"Arch.name={name}", "Arch.img_size=32", "Arch.batch_norm_momentum=0.5").Arch.build()
+        return
+    paddle.seed(0)
+    model = read(f"Arch.name={name}", "Arch.batch_norm_momentum=0.5").Arch.build()
+    norms = list(batch_norms(model))
+    before = [norm._mean.numpy().copy() for norm in norms]
+    images = paddle.rand([4, 3, 32, 32])
+    model.train()
+    first = norms[0]
+    seen = []
+    first.register_forward_pre_hook(lambda _layer, inputs: seen.append(inputs[0].mean([0, 2, 3]).numpy()))
+    model(images)
+    np.testing.assert_allclose(first._mean.numpy(), (before[0] + seen[0]) / 2, rtol=1e-4, atol=1e-6)
+    assert {norm._momentum for norm in norms} == {0.5}
 
 
 @pytest.mark.parametrize(

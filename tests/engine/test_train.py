@@ -13,13 +13,14 @@ import paddle
 import pytest
 from small_net import Net, assert_equal, build_linear, build_net, content
 
+from ppcls.config.base.errors import ConfigError
 from ppcls.data.index.class_names import LABEL_LIST, read_class_names
 from ppcls.dataset_tools.digits import make_digits
 from ppcls.engine import train as module
 from ppcls.engine.checkpoint.output_lock import LOCK
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.train import describe_recall, train, warn_of_one_class
-from ppcls.errors import UserError
+from ppcls.errors import MissedTargetError, UserError
 from ppcls.recipe.load import load_config, validate
 from ppcls.recipe.schema import Config
 from ppcls.registry import ARCHITECTURES
@@ -346,3 +347,38 @@ def test_describe_recall_names_each_class_or_the_worst() -> None:
     many[7] = [1] * 4 + [0] * 8
     assert describe_recall(many, ()).startswith("lowest recall of 12 classes: 7 0.000 of 4, 0 1.000 of 4")
     assert describe_recall(many, ()).count(" of 4") == 10
+
+
+@pytest.mark.parametrize(("target", "reached"), [({"top1": 0.0}, True), ({"top1": 1.01}, False)])
+def test_run_ends_with_an_error_if_the_last_evaluation_misses_the_target(
+    make: Callable[..., Config], cpu: Runtime, tmp_path: Path, target: dict[str, float], reached: bool
+) -> None:
+    config = make(Global__target=target)
+    if reached:
+        run(config, cpu)
+        return
+    with pytest.raises(
+        MissedTargetError, match=r"epoch 2: top1 is 0\.\d{4}, but Global.target requires at least 1.01"
+    ):
+        run(config, cpu)
+    assert (tmp_path / "run/latest").is_dir()
+    # A finished run that is started again evaluates nothing, but its result is still too bad.
+    again = make(Global__target=target, Global__checkpoints="auto")
+    with pytest.raises(MissedTargetError, match="requires at least"):
+        run(again, cpu)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"Global__target": {"accuracy": 0.5}}, "Global.target.accuracy: Metric.Eval does not report it"),
+        ({"Global__target": {"top1": "high"}}, "Global.target.top1"),
+        ({"Global__target": {}}, "Global.target"),
+        ({"Global__target": {"top1": 0.5}, "Global__eval_during_train": False}, "needs evaluations"),
+    ],
+)
+def test_target_is_checked_before_the_run(
+    make: Callable[..., Config], changes: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(ConfigError, match=text):
+        make(**changes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -68,11 +69,13 @@ def emulated_kernels(file: str, dtype: Any, *defines: str) -> EmulatedKernels:
     folder.mkdir(exist_ok=True)
     library = folder / f"{key}.so"
     if not library.is_file():
-        source = folder / f"{key}.cpp"
+        # Several processes may compile the same library at once, so each one has its own files.
+        source = folder / f"{key}.{os.getpid()}.cpp"
         source.write_text(f'#include "{_HEADER}"\n{text}')
-        part = folder / f"{key}.part"
+        part = source.with_suffix(".part")
         # Without -fno-gnu-unique, all libraries would share the static variables of inline functions.
         flags = ["-O1", "-std=c++17", "-shared", "-fPIC", "-fno-gnu-unique", "-w", "-DEMULATED", *options]
         subprocess.run([compiler, *flags, str(source), "-o", str(part)], check=True)
         part.replace(library)
+        source.unlink()
     return EmulatedKernels(ctypes.CDLL(str(library)))

@@ -71,6 +71,7 @@ class RunFacts:
         mixed_by: Batch transform that mixes the training images; "" without mixing.
         varying_batches: Sampler whose training batches have different numbers of images; "" for none.
         semi_supervised: Whether the run also trains on unlabelled images, with the section ``SSL``.
+        metrics: Names of the values that ``Metric.Eval`` reports.
         use_multilabel: Whether the user states that images have several labels, ``Global.use_multilabel``.
     """
 
@@ -97,6 +98,7 @@ class RunFacts:
     mixed_by: str = ""
     varying_batches: str = ""
     semi_supervised: bool = False
+    metrics: tuple[str, ...] = ()
     use_multilabel: bool = False
 
     def size_problems(self, size: tuple[int, int]) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import tarfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from ppcls.config.base.fields import Count, Index
 from ppcls.data.index.base import DECODER, Dataset
 from ppcls.data.index.class_names import check_labels
+from ppcls.data.index.pixels import PixelIndex
 from ppcls.data.records.pickled import unpickle_bytes
 from ppcls.errors import UserError
 from ppcls.files import read_regular
@@ -24,41 +24,6 @@ _FILES = {"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "tes
 _SIDE = 32
 _CHANNELS = 3
 _MAX_BYTES = 1 << 26  # maximum size of a file; the published files have 31 MB
-
-
-class CifarIndex:
-    """Implements `ppcls.data.index.protocol.Index` for images in memory.
-
-    Args:
-        source: Archive or folder that the images were read from.
-        pixels: Pixels, [N, 3072] uint8: the red, the green and the blue plane, each in row-major order.
-        labels: Label of each image, [N] int64.
-    """
-
-    def __init__(self, source: Path, pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> None:
-        self.source = source
-        self.labels = labels
-        self._pixels = pixels
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def name(self, position: int) -> str:  # noqa: ARG002 - see Index
-        """Returns the archive or folder, which contains all images."""
-        return str(self.source)
-
-    def where(self, position: int) -> str:
-        """Returns the location of a sample, such as ``image 7``."""
-        return f"image {position}"
-
-    def read(self, position: int) -> bytes:
-        """Returns the image encoded as BMP, the format that is fastest to encode and decode."""
-        from PIL import Image  # only this data set needs it
-
-        planes = self._pixels[position].reshape(_CHANNELS, _SIDE, _SIDE)
-        encoded = io.BytesIO()
-        Image.fromarray(planes.transpose(1, 2, 0)).save(encoded, "BMP")
-        return encoded.getvalue()
 
 
 class Cifar10(Dataset):
@@ -85,7 +50,7 @@ class Cifar10(Dataset):
         """File or folder of the data set."""
         return self.data_file
 
-    def read(self, class_num: int | None) -> CifarIndex:
+    def read(self, class_num: int | None) -> PixelIndex:
         """Reads the images and labels.
 
         Raises:
@@ -100,7 +65,9 @@ class Cifar10(Dataset):
             chosen = np.tile(sampled, self.expand_labels)
             pixels = pixels[chosen]
             labels = labels[chosen]
-        index = CifarIndex(source, pixels, labels)
+        planes = pixels.reshape(-1, _CHANNELS, _SIDE, _SIDE)
+        # A copy in the order of an image, because each image is read once per epoch.
+        index = PixelIndex(source, np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), labels)
         check_labels(index.labels, lambda at: f"{index.name(at)}, {index.where(at)}", class_num)
         return index
 

@@ -46,6 +46,7 @@ class SavedState(BaseModel):
         plateau: State of `ppcls.optimizer.plateau.Plateau`; None for other schedules.
         judge: Name of the metric of ``best``; None in older checkpoints.
         not_better: See `ppcls.engine.core.state.RunProgress`.
+        metrics: See `ppcls.engine.core.state.RunProgress`; empty in older checkpoints.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -60,6 +61,7 @@ class SavedState(BaseModel):
     plateau: dict[str, Any] | None = None
     judge: str | None = None
     not_better: int = Field(0, ge=0)
+    metrics: dict[str, float] = {}
 
 
 def snapshot_files(
@@ -94,6 +96,7 @@ def snapshot_files(
         plateau=None if state.plateau is None else state.plateau.state_dict(),
         judge=state.judge,
         not_better=state.progress.not_better,
+        metrics=state.progress.metrics,
     )
     yield STATE, (saved.model_dump_json(indent=2) + "\n").encode()
 
@@ -138,6 +141,7 @@ def restore(state: TrainState, folder: Path) -> SavedState:
     progress = state.progress
     progress.update = saved.update
     progress.closing = saved.closing
+    progress.metrics = saved.metrics
     # Scores of different metrics can't be compared, so the next evaluation becomes the best so far.
     same = saved.judge in (state.judge, None)
     progress.best, progress.not_better = (saved.best, saved.not_better) if same else (None, 0)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 from pydantic_core import InitErrorDetails
 
 from ppcls.config.base.component import RunFacts
@@ -20,11 +20,13 @@ from ppcls.config.base.fields import (
     Count,
     Decay,
     Index,
+    Number,
     Positive,
     Section,
     problem,
     show,
 )
+from ppcls.registry import suggest
 
 ENTRY_POINT = re.compile(r"\w[\w.-]*")
 
@@ -132,6 +134,9 @@ class EvaluationSettings(Section):
     early_stopping: Count | None = None
     """Number of consecutive evaluations without an improvement after which the run ends. The learning rate
     schedule still assumes the full number of `epochs`. Default: no early stopping."""
+    target: Annotated[dict[str, Number] | None, Field(min_length=1)] = None
+    """Required results of the last evaluation, such as `{top1: 0.94}`. If a metric is worse, the run ends
+    with an error (exit code 4). Default: no requirement."""
     eval_mode: Literal["classification", "retrieval"] = "classification"
     """Kind of evaluation. `retrieval` needs Arch.name: RecModel. For each image of DataLoader.Eval, it
     searches all other images for the same identity. With Query and Gallery, it searches Gallery for the
@@ -197,6 +202,12 @@ class EngineSettings(
         yield from super().problems(facts, part)
         if self.early_stopping is not None and not self.eval_during_train:
             yield problem("needs evaluations; set Global.eval_during_train: True", "early_stopping")
+        if self.target is not None and not self.eval_during_train:
+            yield problem("needs evaluations; set Global.eval_during_train: True", "target")
+        for name in self.target or {}:
+            if name not in facts.metrics:
+                text = f"Metric.Eval does not report it{suggest(name, facts.metrics)}"
+                yield problem(text, "target", name)
         if self.eval_mode == "retrieval" and not facts.embeds:
             yield problem("retrieval needs embeddings; expected Arch.name: RecModel", "eval_mode")
         if self.auto_scale_lr and facts.varying_batches:

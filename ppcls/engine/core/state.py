@@ -30,6 +30,8 @@ class RunProgress:
         update: Number of finished updates.
         best: Metric of the best evaluation so far; None before the first one.
         not_better: Number of evaluations since the best one.
+        metrics: Metrics of the last evaluation; empty before the first one, or after a resume from an older
+            checkpoint, which does not contain them.
         closing: Whether the steps of the last started epoch are finished, but its evaluation and checkpoint
             are not.
         schedule_shift: Number of updates by which the learning rate schedule is ahead of ``update``. It is
@@ -39,6 +41,7 @@ class RunProgress:
     update: int = 0
     best: float | None = None
     not_better: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
     closing: bool = False
     schedule_shift: int = 0
 

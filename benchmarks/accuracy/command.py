@@ -1,0 +1,201 @@
+"""``python benchmarks/run.py accuracy``: trains with ppcls and with PyTorch, and compares the accuracy."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, ClassVar, Literal
+
+from ppcls.cli.command import command, write_output
+from ppcls.cli.options import option
+from ppcls.cli.shared_options import RequiredConfigOptions
+from ppcls.errors import UserError
+from ppcls.files import write_text
+from ppcls.recipe.load import load_config
+from ppcls.runtime.launch import child_environment, ppcls_command
+
+Framework = Literal["ppcls", "PyTorch"]
+_EVALUATION = re.compile(r"\[Eval\] epoch (\d+) .*?\btop1 ([0-9.]+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccuracyOptions(RequiredConfigOptions):
+    """Train a config with ppcls and with PyTorch, from the same initial weights, and compare the accuracy.
+
+    Each run is a process of its own. Its accuracy and its seconds since the start of the process are written
+    to a file in --out. If the command is started again, finished runs are not repeated, and a run of ppcls
+    continues from its checkpoint. Start the command several times at once, with other seeds and the variable
+    CUDA_VISIBLE_DEVICES, to use several GPUs; the last one prints the table of all results.
+    """
+
+    examples: ClassVar[Sequence[str]] = (
+        "python benchmarks/run.py accuracy -c configs/fashion_mnist_wrn.yaml --out accuracy",
+        "python benchmarks/run.py accuracy -c configs/fashion_mnist_wrn.yaml --seeds 1 --epochs 30",
+    )
+
+    seeds: tuple[int, ...] = option((1, 2, 3), "seeds of the runs")
+    frameworks: tuple[Framework, ...] = option(("ppcls", "PyTorch"), "frameworks to train with")
+    epochs: int | None = option(None, "number of epochs (default: Global.epochs)", gt=0)
+    accuracy: float = option(0.94, "accuracy to which the seconds are measured", gt=0, le=1)
+    torch: str = option(
+        sys.executable,
+        "Python interpreter with PyTorch and NumPy (default: the current interpreter)",
+        metavar="PYTHON",
+    )
+    torch_eager: bool = option(False, "do not compile the network in PyTorch")
+    out: Path = option(Path("accuracy"), "folder for the runs and their results")
+
+
+@command("accuracy", AccuracyOptions)
+def measure_accuracy(options: AccuracyOptions) -> None:
+    """Trains the missing runs, and prints the table of all runs in the output folder."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    for seed in options.seeds:
+        for framework in options.frameworks:
+            _train(options, framework, seed)
+    write_output(describe(read_results(options.out), options.accuracy))
+
+
+@dataclass(frozen=True)
+class AccuracyCurve:
+    """The evaluations of one run.
+
+    Attributes:
+        top1: Accuracy of each evaluation.
+        seconds: Seconds from the start of the process to each evaluation.
+    """
+
+    top1: tuple[float, ...]
+    seconds: tuple[float, ...]
+
+    def seconds_to(self, accuracy: float) -> float | None:
+        """Returns the seconds to the first evaluation that reaches ``accuracy``; None if none does."""
+        reached = (at for value, at in zip(self.top1, self.seconds, strict=True) if value >= accuracy)
+        return next(reached, None)
+
+
+def read_results(folder: Path) -> dict[str, dict[int, AccuracyCurve]]:
+    """Returns the curve of each finished run in a folder, by framework and seed."""
+    results: dict[str, dict[int, AccuracyCurve]] = {}
+    for path in sorted(folder.glob("*_seed*.json")):
+        framework, _, seed = path.stem.rpartition("_seed")
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        if saved["finished"]:
+            curve = AccuracyCurve(tuple(saved["top1"]), tuple(saved["seconds"]))
+            results.setdefault(framework, {})[int(seed)] = curve
+    return results
+
+
+def describe(results: Mapping[str, Mapping[int, AccuracyCurve]], accuracy: float) -> str:
+    """Returns a table of the frameworks, and whether their difference exceeds the noise of the seeds."""
+    lines = [f"{'':10} {'top1 of the last evaluation':36} {f's to {accuracy:g}':>14} {'s in all':>10}"]
+    final = {}
+    for framework, curves in results.items():
+        values = [curve.top1[-1] for curve in curves.values()]
+        final[framework] = values
+        text = f"{mean(values):.4f} ({min(values):.4f} to {max(values):.4f}), seeds: {len(values)}"
+        times = [curve.seconds_to(accuracy) for curve in curves.values()]
+        reached = [seconds for seconds in times if seconds is not None]
+        until = (
+            f"{mean(reached):.0f}" if len(reached) == len(times) else f"{len(reached)} of {len(times)} runs"
+        )
+        in_all = mean(curve.seconds[-1] for curve in curves.values())
+        lines.append(f"{framework:10} {text:36} {until:>14} {in_all:>10.0f}")
+    if len(final) == 2 and all(len(values) > 1 for values in final.values()):
+        lines.append(_compare(*final.values()))
+    return "\n".join(lines) + "\n"
+
+
+def _compare(first: Sequence[float], second: Sequence[float]) -> str:
+    """Compares the difference of two means with twice its standard error (Welch)."""
+    difference = mean(first) - mean(second)
+    noise = 2 * (stdev(first) ** 2 / len(first) + stdev(second) ** 2 / len(second)) ** 0.5
+    verdict = "exceeds" if abs(difference) > noise else "is within"
+    return f"the difference {difference:+.4f} {verdict} two standard errors of the seeds, {noise:.4f}"
+
+
+def _train(options: AccuracyOptions, framework: Framework, seed: int) -> None:
+    """Trains one run, unless it is finished, and saves its curve after each evaluation."""
+    file = options.out / f"{framework}_seed{seed}.json"
+    saved: dict[str, Any] = {"finished": False, "top1": [], "seconds": [], "epochs": []}
+    if file.is_file():
+        saved = json.loads(file.read_text(encoding="utf-8"))
+    if saved["finished"]:
+        return
+    output_dir = (options.out / f"{framework}_seed{seed}").resolve()
+    overrides = [*options.override, f"Global.seed={seed}", f"Global.output_dir={output_dir}"]
+    if options.epochs is not None:
+        overrides.append(f"Global.epochs={options.epochs}")
+    if framework == "ppcls":
+        words = ["train", "-c", str(options.config), "-o", *overrides, "Global.checkpoints=auto"]
+        line = ppcls_command(*words)
+    else:
+        saved = {"finished": False, "top1": [], "seconds": [], "epochs": []}  # it has no checkpoints
+        line = _pytorch_command(options, overrides, output_dir)
+    before = saved["seconds"][-1] if saved["seconds"] else 0.0
+    with (options.out / f"{framework}_seed{seed}.log").open("a", encoding="utf-8") as log:
+        for text, seconds in _lines(line):
+            log.write(text)
+            log.flush()
+            if (evaluation := _parse(text)) is not None:
+                epoch, top1 = evaluation
+                saved["epochs"].append(epoch)
+                saved["top1"].append(top1)
+                saved["seconds"].append(round(before + seconds, 2))
+                write_text(file, json.dumps(saved) + "\n")
+                write_output(f"{framework}, seed {seed}, epoch {epoch}: top1 {top1:.4f}, {seconds:.0f} s\n")
+    saved["finished"] = True
+    write_text(file, json.dumps(saved) + "\n")
+
+
+def _pytorch_command(options: AccuracyOptions, overrides: Sequence[str], folder: Path) -> list[str]:
+    """Writes the initial weights and the settings, and returns the command of the run with PyTorch."""
+    from benchmarks.accuracy.job import describe_run, write_weights
+
+    config = load_config(str(options.config), overrides)
+    folder.mkdir(exist_ok=True)
+    weights = folder / "initial_weights.npz"
+    job = describe_run(config, weights, compiled=not options.torch_eager)
+    if not weights.exists():
+        write_weights(config, weights)
+    job_file = folder / "job.json"
+    write_text(job_file, json.dumps(job))
+    return [options.torch, str(Path(__file__).with_name("torch_training.py")), str(job_file)]
+
+
+def _lines(line: Sequence[str]) -> Iterator[tuple[str, float]]:
+    """Runs a command, and yields each line of its output with the seconds since its start.
+
+    Raises:
+        UserError: The command failed.
+    """
+    start = time.perf_counter()
+    environment = child_environment({"PYTHONUNBUFFERED": "1"})
+    with subprocess.Popen(  # noqa: S603 - our own command
+        line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=environment
+    ) as process:
+        assert process.stdout is not None  # because of PIPE
+        last = ""
+        for last in process.stdout:
+            yield last, time.perf_counter() - start
+    if process.returncode:
+        raise UserError(
+            f"the run ended with exit code {process.returncode}: {last.strip()}; see its log in --out"
+        )
+
+
+def _parse(text: str) -> tuple[int, float] | None:
+    """Returns epoch and accuracy of an evaluation; None for another line."""
+    if line := _EVALUATION.match(text):
+        return int(line[1]), float(line[2])
+    if text.startswith('{"epoch"'):
+        record = json.loads(text)
+        return record["epoch"], record["top1"]
+    return None

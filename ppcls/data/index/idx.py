@@ -1,0 +1,124 @@
+"""Reads images and labels from IDX files, the format of MNIST (http://yann.lecun.com/exdb/mnist/).
+
+An IDX file starts with two zero bytes, the type of its numbers and the number of its dimensions. The size of
+each dimension follows as a big-endian integer of four bytes, and then all numbers. The last dimension varies
+fastest.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppcls.data.index.base import DECODER, Dataset
+from ppcls.data.index.class_names import check_labels
+from ppcls.data.index.pixels import PixelIndex
+from ppcls.errors import UserError
+from ppcls.files import expand_home, read_regular
+
+_UNSIGNED_BYTES = 8  # the type of the numbers in all files of MNIST and its successors
+_GZIP_MAGIC = b"\x1f\x8b"
+_MAX_BYTES = 1 << 31  # EMNIST, the largest of these data sets, has 0.6 GB
+
+
+class IdxDataset(Dataset):
+    """Images and labels in IDX files: MNIST, Fashion-MNIST, KMNIST, EMNIST and others in this format.
+
+    The files may be compressed by gzip, as they are published. All images are kept in memory.
+    """
+
+    ignored: ClassVar[Mapping[str, str]] = DECODER
+
+    image_file: str
+    """File with the images, [N, height, width] or [N, height, width, 3] unsigned bytes, such as
+    `train-images-idx3-ubyte.gz`."""
+    label_file: str
+    """File with the label of each image, [N] unsigned bytes, such as `train-labels-idx1-ubyte.gz`."""
+
+    @property
+    def place(self) -> str:
+        """File of the images."""
+        return self.image_file
+
+    def read(self, class_num: int | None) -> PixelIndex:
+        """Reads the images and labels.
+
+        Raises:
+            UserError: A file is missing or damaged, or the files do not belong together.
+        """
+        image_file = Path(expand_home(self.image_file))
+        label_file = Path(expand_home(self.label_file))
+        pixels = read_idx(image_file)
+        labels = read_idx(label_file)
+        if pixels.ndim not in (3, 4) or pixels.shape[3:] not in ((), (3,)) or 0 in pixels.shape:
+            raise UserError(
+                f"{image_file}: expected images [N, height, width] or [N, height, width, 3], found "
+                f"{list(pixels.shape)}; set image_file of the dataset to the file of the images"
+            )
+        if labels.shape != pixels.shape[:1]:
+            raise UserError(
+                f"{label_file}: expected the labels of {len(pixels)} images in {image_file}, found "
+                f"{list(labels.shape)}; set label_file of the dataset to the labels of these images"
+            )
+        index = PixelIndex(image_file, pixels, labels.astype(np.int64))
+        check_labels(index.labels, lambda at: f"{label_file}, {index.where(at)}", class_num)
+        return index
+
+
+def read_idx(path: Path) -> NDArray[np.uint8]:
+    """Returns the numbers in an IDX file of unsigned bytes, which may be compressed by gzip.
+
+    Raises:
+        UserError: The file is missing, is no such file, or has too few or too many bytes.
+    """
+    try:
+        content = read_regular(path)
+    except FileNotFoundError:
+        raise UserError(
+            f"{path}: no such file; `ppcls dataset fashion-mnist --help` says where Fashion-MNIST comes from"
+        ) from None
+    if content.startswith(_GZIP_MAGIC):
+        content = _decompress(content, path)
+    shape = _read_shape(content, path)
+    offset = 4 + 4 * len(shape)
+    expected = offset
+    if 0 not in shape:
+        expected += int(np.prod([int(size) for size in shape], dtype=object))
+    if len(content) != expected:
+        raise UserError(
+            f"{path}: expected {expected} bytes for {list(shape)} numbers, found {len(content)}; download or "
+            "copy the file again"
+        )
+    return np.frombuffer(content, np.uint8, offset=offset).reshape(shape)
+
+
+def _decompress(content: bytes, path: Path) -> bytes:
+    """Returns the decompressed content, which may have a thousand times the size of the file."""
+    try:
+        with gzip.open(io.BytesIO(content)) as file:
+            result = file.read(_MAX_BYTES + 1)
+    except (EOFError, OSError, zlib.error) as error:
+        raise UserError(f"{path}: damaged gzip file: {error}; download or copy the file again") from None
+    if len(result) > _MAX_BYTES:
+        raise UserError(f"{path}: expected at most {_MAX_BYTES} decompressed bytes, found more")
+    return result
+
+
+def _read_shape(content: bytes, path: Path) -> tuple[int, ...]:
+    """Returns the size of each dimension of an IDX file."""
+    zeros, kind, rank = struct.unpack_from(">HBB", content) if len(content) >= 4 else (1, 0, 0)
+    if zeros != 0 or kind != _UNSIGNED_BYTES or not rank or len(content) < 4 + 4 * rank:
+        raise UserError(
+            f"{path}: expected an IDX file of unsigned bytes, which starts with 00 00 08, found "
+            f"{content[:4].hex(' ') or 'an empty file'}; set image_file and label_file to files such as "
+            "train-images-idx3-ubyte.gz and train-labels-idx1-ubyte.gz"
+        )
+    return struct.unpack_from(f">{rank}I", content, 4)

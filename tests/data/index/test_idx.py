@@ -1,0 +1,108 @@
+"""Images and labels in IDX files."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import struct
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ppcls.data.index.idx import IdxDataset, read_idx
+from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage
+from ppcls.dataset_tools.fashion_mnist import NAMES, make_fashion_mnist
+from ppcls.errors import UserError
+
+CHAIN = (DecodeImage(), ResizeImage(size=(6, 6)), NormalizeImage())
+
+
+def idx(array: np.ndarray[Any, Any], kind: int = 8) -> bytes:
+    return struct.pack(f">HBB{array.ndim}I", 0, kind, array.ndim, *array.shape) + array.tobytes()
+
+
+def write(folder: Path, images: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> IdxDataset:
+    (folder / "images").write_bytes(gzip.compress(idx(images)))
+    (folder / "labels").write_bytes(idx(labels))
+    files = {"image_file": str(folder / "images"), "label_file": str(folder / "labels")}
+    return IdxDataset(**files, transform_ops=CHAIN)
+
+
+@pytest.mark.parametrize("channels", [(), (3,)])
+def test_pixels_and_labels_are_those_of_the_files(tmp_path: Path, channels: tuple[int, ...]) -> None:
+    images = np.random.default_rng(1).integers(0, 256, (5, 6, 7, *channels), np.uint8)
+    index = write(tmp_path, images, np.array([2, 0, 1, 1, 2], np.uint8)).read(3)
+    assert index.labels.tolist() == [2, 0, 1, 1, 2]
+    for position in range(5):
+        decoded = cv2.imdecode(np.frombuffer(index.read(position), np.uint8), cv2.IMREAD_COLOR)[:, :, ::-1]
+        expected = images[position] if channels else np.repeat(images[position][:, :, None], 3, axis=2)
+        np.testing.assert_array_equal(decoded, expected)
+    assert (index.name(4), index.where(4)) == (str(tmp_path / "images"), "image 4")
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "text"),
+    [
+        ((4, 6), (4,), "expected images"),
+        ((4, 6, 6, 2), (4,), "expected images"),
+        ((0, 6, 6), (0,), "expected images"),
+        ((4, 6, 6), (3,), "expected the labels of 4 images"),
+        ((4, 6, 6), (4, 6, 6), "expected the labels of 4 images"),
+    ],
+)
+def test_files_that_do_not_belong_together(
+    tmp_path: Path, images: tuple[int, ...], labels: tuple[int, ...], text: str
+) -> None:
+    dataset = write(tmp_path, np.zeros(images, np.uint8), np.zeros(labels, np.uint8))
+    with pytest.raises(UserError, match=text):
+        dataset.read(3)
+
+
+def test_label_without_class(tmp_path: Path) -> None:
+    dataset = write(tmp_path, np.zeros((2, 6, 6), np.uint8), np.array([0, 7], np.uint8))
+    with pytest.raises(UserError, match=r"labels, image 1: label 7 is not in 0\.\.2"):
+        dataset.read(3)
+
+
+@given(content=st.binary(max_size=64), kept=st.integers(0, 80))
+def test_damaged_files_are_errors_that_name_the_file(content: bytes, kept: int) -> None:
+    good = idx(np.arange(60, dtype=np.uint8).reshape(3, 4, 5))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "images"
+        for damaged in (content, good[:kept], gzip.compress(good)[:kept], good + content):
+            path.write_bytes(damaged)
+            if damaged == good or damaged == gzip.compress(good):
+                continue
+            with pytest.raises(UserError, match=re.escape(str(path))):
+                read_idx(path)
+
+
+def test_sizes_that_overflow_are_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "huge"
+    path.write_bytes(struct.pack(">HBB4I", 0, 8, 4, *[2**32 - 1] * 4))
+    with pytest.raises(UserError, match="found 20"):
+        read_idx(path)
+
+
+def test_command_copies_the_published_files_and_rejects_others(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    with pytest.raises(UserError, match="apt-get install dataset-fashion-mnist"):
+        make_fashion_mnist(tmp_path / "out", source)
+    source.mkdir()
+    for part, count in (("train", 60_000), ("t10k", 10_000)):
+        images = gzip.compress(idx(np.zeros((count, 28, 28), np.uint8)), 1)
+        (source / f"{part}-images-idx3-ubyte.gz").write_bytes(images)
+        (source / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(np.zeros(count, np.uint8))))
+    assert make_fashion_mnist(tmp_path / "out", source)
+    assert not make_fashion_mnist(tmp_path / "out", source)
+    assert (tmp_path / "out/label_list.txt").read_text().splitlines()[9] == f"9 {NAMES[9]}"
+    (source / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(np.zeros(9, np.uint8))))
+    with pytest.raises(UserError, match=r"t10k-labels-idx1-ubyte\.gz: expected"):
+        make_fashion_mnist(tmp_path / "other", source)
+    assert not (tmp_path / "other").exists()
