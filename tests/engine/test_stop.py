@@ -116,15 +116,20 @@ def test_killed_and_stopped_run_ends_like_undisturbed_run(
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
 )
+@pytest.mark.parametrize(("use_dali", "helpers"), [(False, 3), (True, 1)])
 def test_signal_to_all_processes_saves_and_stops_the_run(
-    make_yaml: Callable[..., Path], tmp_path: Path, number: int, code: int
+    make_yaml: Callable[..., Path], tmp_path: Path, number: int, code: int, use_dali: bool, helpers: int
 ) -> None:
-    """The workers of the loader get the signal, too, but do not end before the run has saved."""
-    changes = {"Global__epochs": 100_000, "DataLoader__Train__loader__num_workers": 2}
-    run = Running(make_yaml("run", **COMMON | changes, Global__use_dali=False), tmp_path / "notes", 1)
+    """The watchdog and workers of paddle.io ignore the signal until the run has saved. DALI uses threads."""
+    changes = {
+        "Global__epochs": 100_000,
+        "Global__hang_timeout": 100,
+        "DataLoader__Train__loader__num_workers": 2,
+    }
+    run = Running(make_yaml("run", **COMMON | changes, Global__use_dali=use_dali), tmp_path / "notes", 1)
     run.until(lambda: len(run.lines("saved")) > 1)
-    assert len(psutil.Process(run.process.pid).children()) >= 2
     workers = psutil.Process(run.process.pid).children(recursive=True)
+    assert len(workers) == helpers
     run.signal_group(number)
     said = run.end()
     assert run.process.returncode == code, said

@@ -5,10 +5,13 @@ Transforms run in NumPy and OpenCV. The samples and their random decisions are t
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import multiprocessing
 import os
+import shutil
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -33,6 +36,7 @@ from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import Op, count_draws
 from ppcls.data.transforms.specs.fuse import resize_chain
 from ppcls.data.transforms.specs.rng import uniforms
+from ppcls.errors import UserError
 from ppcls.runtime.signals import ignore_group_signals
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
@@ -261,18 +265,43 @@ class PaddleLoader(OrderedLoader):
 
         Workers load batches ahead, also those of the next epoch. If the position has changed, new workers
         replace them.
+
+        Raises:
+            UserError: The shared memory is full.
         """
         if self._ahead != self._cursor:
             self.release()
             self._steps.cursor = self._cursor
             if self._loader.num_workers:
                 collect_before_fork()
-            self._batches = iter(self._loader)
+            try:
+                self._batches = iter(self._loader)
+            except OSError as error:  # also the queues of the workers are in shared memory
+                if error.errno != errno.ENOSPC:
+                    raise
+                raise self._full_memory() from None
             self._shut_down = finalize(self, end_workers, self._batches)
         self._ahead = None  # after an error, the workers do not continue
-        image, label = next(self._batches)
+        try:
+            image, label = next(self._batches)
+        except SystemError:  # Paddle's error for a worker that ended
+            if not any(worker.exitcode == -signal.SIGBUS for worker in self._batches._workers):
+                raise
+            raise self._full_memory() from None
         self._ahead = self._cursor.next(len(self.order))
         return image, label
+
+    def _full_memory(self) -> UserError:
+        """Returns the error for batches that do not fit into the shared memory."""
+        batch, _ = _stack([self._images[key] for key in self._steps.keys(self._cursor)])
+        workers = self._loader.num_workers
+        size = shutil.disk_usage(_SHARED_MEMORY).total
+        return UserError(
+            f"{_SHARED_MEMORY} is full: it has {size / 1e6:.3f} MB, and {workers} workers of paddle.io need "
+            f"at least {2 * workers * batch.nbytes / 1e6:.3f} MB for their batches; enlarge it (docker run "
+            "--shm-size=8g), or decrease loader.num_workers or set loader.use_shared_memory=False, for "
+            "DataLoader.Train and DataLoader.Eval"
+        )
 
     def _without_bad(self, image: paddle.Tensor, label: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
         """Returns a batch without bad images.

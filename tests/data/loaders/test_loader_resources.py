@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +18,8 @@ import numpy as np
 import pytest
 from loader_conformance import GREY_LEVELS, MAKERS, ORDER, TRAIN, Arrays, arrays, assert_equal, take
 from numpy.typing import NDArray
+from paths import ROOT
+from runs import GUARD
 
 from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.batch import Loader
@@ -220,3 +224,20 @@ def state(process: int) -> str:
     except (FileNotFoundError, ProcessLookupError):
         return ""
     return next(line for line in lines if line.startswith("State:"))
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("size", ["4k", "8k"])
+def test_full_shared_memory_is_explained(make_yaml: Callable[..., Path], size: str) -> None:
+    """4 KB are too small for the queues of the workers, and 8 KB for their batches."""
+    if subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this process may not create a mount namespace")
+    config = make_yaml(Global__use_dali=False, DataLoader__Train__loader__num_workers=2)
+    train = f"'{sys.executable}' '{ROOT / 'tools' / 'train.py'}' -c '{config}'"
+    line = f"mount -t tmpfs -o size={size} none /dev/shm && exec {train}"
+    done = subprocess.run(
+        ["unshare", "-m", "bash", "-c", line], capture_output=True, text=True, timeout=GUARD, check=False
+    )
+    assert done.returncode == 1
+    assert "/dev/shm is full: it has 0.00" in done.stderr
+    assert "Traceback" not in done.stderr
