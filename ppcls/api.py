@@ -19,6 +19,7 @@ from ppcls.engine.autotune.autotune import autotune
 from ppcls.engine.core.hooks import RunHook
 from ppcls.errors import UserError
 from ppcls.files import create_output_dir
+from ppcls.recipe.class_folders import checked_output_dir
 from ppcls.recipe.load import load_config
 from ppcls.recipe.schema import Config
 from ppcls.runtime import session
@@ -110,7 +111,7 @@ def fit(
             f"this state has been trained for {state.update} updates; build a new one with build_state, or "
             "resume its run with a config that has Global.checkpoints: auto"
         )
-    output_dir = create_output_dir(Path(config.Global.output_dir))
+    output_dir = create_output_dir(checked_output_dir(config))
     if state is None:
         config = autotune(config)
     start = session.dedicated if own_process else session.embedded

@@ -36,6 +36,14 @@ _MAX_BYTES = 1 << 30  # limit of `read_regular`
 _CONTROLS = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]"
 )
+# Folders of network drives (Synology, QNAP), of macOS and Windows, of file systems, and of Python.
+_SYSTEM_FOLDERS = re.compile(
+    r"@eaDir|@tmp|@sharebin|@Recycle|@Recently-Snapshot|@__thumb|#recycle|#snapshot|~snapshot"
+    r"|__MACOSX|Network Trash Folder|Temporary Items|TheVolumeSettingsFolder"
+    r"|System Volume Information|\$RECYCLE\.BIN|\$WinREAgent|found\.\d{3}|lost\.dir|lost\+found|__pycache__",
+    re.IGNORECASE,
+)
+_MAX_NAME_BYTES = 255  # of file systems of Linux
 _WRITE_TIMEOUT = 0.2  # seconds that `_LossyStream` waits for its reader
 
 
@@ -62,6 +70,11 @@ def retry_io(act: Callable[[], _T], delays: Sequence[float] | None = None) -> _T
 def is_image_name(name: str, extensions: tuple[str, ...]) -> bool:
     """Returns whether a file has one of the extensions and is not hidden, such as macOS's ``._1.jpg``."""
     return name.lower().endswith(extensions) and not name.startswith(".")
+
+
+def is_system_folder(name: str) -> bool:
+    """Returns whether a folder is hidden, or made by a system, such as the thumbnails of a network drive."""
+    return name.startswith(".") or bool(_SYSTEM_FOLDERS.fullmatch(name))
 
 
 def expand_home(text: str) -> str:
@@ -141,8 +154,12 @@ def _errors_name(path: Path, temporary: Path) -> Iterator[None]:
 
 
 def temporary_sibling(path: Path) -> Path:
-    """Returns an unused hidden name in the folder of ``path``, with the same suffix."""
-    return path.with_name(f".{secrets.token_hex(4)}.{path.name}")
+    """Returns an unused hidden name in the folder of ``path``, with the same suffix if it is short."""
+    token = secrets.token_hex(4)
+    for name in (f".{token}.{path.name}", f".{token}{path.suffix}"):
+        if len(os.fsencode(name)) <= _MAX_NAME_BYTES:
+            return path.with_name(name)
+    return path.with_name(f".{token}")
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from ppcls.files import (
     print_error,
     read_regular,
     retry_io,
+    temporary_sibling,
     write_text,
 )
 
@@ -261,3 +262,15 @@ def test_log_that_is_a_link_or_a_pipe_is_rejected(kind: str, tmp_path: Path) -> 
     with pytest.raises(IsADirectoryError if kind == "folder" else UserError):
         OutputLock(tmp_path, timeout=0.1)
     assert not victim.exists() or victim.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["x" * 251 + ".png", "é" * 125 + ".jpg", "x" * 255, "x." + "y" * 253])
+def test_names_of_the_maximum_length_can_be_written(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    assert temporary_sibling(path).suffix in (path.suffix, "")
+    assert temporary_sibling(path.with_name("x" * 251 + ".png")).suffix == ".png"
+    write_text(path, "content")
+    assert path.read_text() == "content"
+    with new_folder(path.with_name("f" + name[1:])) as folder:
+        folder.joinpath("x").touch()
+    assert len(list(tmp_path.iterdir())) == 2

@@ -197,9 +197,10 @@ def train(options: TrainOptions) -> None:
         write_output(find_batch_size(config, _report) + "\n")
     elif options.folds is not None:
         from ppcls.files import create_output_dir
+        from ppcls.recipe.class_folders import checked_output_dir
         from ppcls.search.folds import cross_validate
 
-        output_dir = create_output_dir(Path(config.Global.output_dir))
+        output_dir = create_output_dir(checked_output_dir(config))
         write_output(cross_validate(config, options.folds, output_dir, _report))
     elif options.explain_data:
         _explain_data(config)
@@ -238,6 +239,7 @@ def tune(options: TuneOptions) -> None:
         return
     from ppcls.config.base.yaml import parse_yaml, read_yaml
     from ppcls.files import create_output_dir
+    from ppcls.recipe.class_folders import checked_output_dir
     from ppcls.search.space import read_space
     from ppcls.search.tune import tune as search
 
@@ -248,7 +250,7 @@ def tune(options: TuneOptions) -> None:
             raise UserError(f"--search {text}: expected KEY=SPACE, such as Global.epochs=5..20")
         ranges[key] = parse_yaml(value, f"--search {text}") if value.strip().startswith("[") else value
     space = read_space(ranges)
-    output_dir = create_output_dir(Path(config.Global.output_dir))
+    output_dir = create_output_dir(checked_output_dir(config))
     write_output(search(config, space, options.trials, output_dir, _report))
 
 
@@ -328,10 +330,11 @@ def _dry_run(config: Config) -> None:
 
 def _find_lr(config: Config) -> None:
     from ppcls.files import create_output_dir
+    from ppcls.recipe.class_folders import checked_output_dir
     from ppcls.runtime import session
     from ppcls.runtime.signals import interruptible
 
-    output_dir = create_output_dir(Path(config.Global.output_dir))
+    output_dir = create_output_dir(checked_output_dir(config))
     with session.dedicated(config.Global, output_dir) as runtime, interruptible():
         from ppcls.engine.find_lr import find_lr
 

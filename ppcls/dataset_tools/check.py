@@ -14,7 +14,7 @@ from ppcls.data.index.files import count_skipped, describe_skipped
 from ppcls.data.index.protocol import Index
 from ppcls.data.transforms.base import Transform
 from ppcls.dataset_tools.jobs import map_on_threads
-from ppcls.files import IMAGE_EXTENSIONS
+from ppcls.files import IMAGE_EXTENSIONS, is_system_folder
 
 
 def describe_unused(folder: Path) -> list[str]:
@@ -26,6 +26,7 @@ def describe_unused(folder: Path) -> list[str]:
     skipped = Counter[str]()
     empty = []
     for place, folders, files in os.walk(folder):
+        folders[:] = [below for below in folders if not is_system_folder(below)]
         others = count_skipped(files, IMAGE_EXTENSIONS)
         skipped += others
         hidden = sum(file.startswith(".") for file in files)

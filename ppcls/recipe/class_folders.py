@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ppcls.config.base.fields import show
 from ppcls.config.base.tree import mapping_at, model_sections, node_at
 from ppcls.data.index.class_folders import LABEL_LIST, PARTS, find_class_root, list_class_folders
 from ppcls.errors import UserError
-from ppcls.files import read_regular
+from ppcls.files import read_regular, real_path
+
+if TYPE_CHECKING:  # the schema uses this module
+    from ppcls.recipe.schema import Config
 
 # Keys that DataLoader.Eval copies from DataLoader.Train if both are parts of one folder.
 _SHARED = ("image_root", "val_share", "split_seed", "extensions", "follow_links")
@@ -110,6 +113,23 @@ def _count_classes(tree: dict[str, Any], train: dict[Any, Any]) -> int:
         f"{root}: no such folder (DataLoader.Train.dataset.image_root); expected a folder with one subfolder "
         "of images per class"
     )
+
+
+def checked_output_dir(config: Config) -> Path:
+    """Returns the output folder of a run, which must not be among the class folders of the run.
+
+    Raises:
+        UserError: The output folder would become a class, or its pictures would become images.
+    """
+    output_dir = Path(config.Global.output_dir)
+    for name, split in config.used_splits.items():
+        root = split.dataset.class_root
+        if root is not None and real_path(output_dir).is_relative_to(real_path(root)):
+            raise UserError(
+                f"Global.output_dir: {output_dir} is inside the class folders {root} (DataLoader.{name}), "
+                "where it would become a class; choose a folder outside with --output, such as ../output"
+            )
+    return output_dir
 
 
 def _count_folders(folder: Path) -> int:

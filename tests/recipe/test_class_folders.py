@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from paths import ROOT
 
+from ppcls import fit
 from ppcls.data.index.class_folders import find_class_root
 from ppcls.errors import UserError
-from ppcls.recipe.class_folders import fill_from_class_folders
+from ppcls.recipe.class_folders import checked_output_dir, fill_from_class_folders
 from ppcls.recipe.load import load_config
 
 FINETUNE = ROOT / "configs" / "finetune.yaml"
@@ -196,3 +197,23 @@ def test_query_and_gallery_share_the_labels_of_their_folders(tmp_path: Path) -> 
     fill_from_class_folders(tree)
     names = [splits[part]["dataset"]["class_names"] for part in parts]
     assert names == [["a", "b", "c", "d"]] * 2
+
+
+@pytest.mark.parametrize("output", ["{root}/output", "{root}/cat/runs/1", "{root}", "{root}/../link/output"])
+def test_output_inside_the_images_is_rejected(tmp_path: Path, output: str) -> None:
+    root = make_folders(tmp_path / "pictures", "cat", "dog")
+    (tmp_path / "link").symlink_to("pictures")
+    folder = output.format(root=root)
+    config = load_config(FINETUNE, [f"{KEY}={root}", f"Global.output_dir={folder}"])
+    with pytest.raises(UserError, match=r"Global.output_dir: .* is inside the class folders .*pictures"):
+        checked_output_dir(config)
+    with pytest.raises(UserError, match="is inside the class folders"):
+        fit(config)
+    assert sorted(path.name for path in root.rglob("*")) == ["cat", "dog"]
+
+
+def test_output_beside_train_and_val_is_accepted(tmp_path: Path) -> None:
+    root = make_folders(tmp_path / "pictures", "train/cat", "train/dog", "val/cat", "val/dog")
+    for folder in (root / "output", tmp_path / "pictures2"):
+        config = load_config(FINETUNE, [f"{KEY}={root}", f"Global.output_dir={folder}"])
+        assert checked_output_dir(config) == folder

@@ -4,6 +4,7 @@ Decisions, which plain PyYAML takes differently:
 - ``1e-3`` is a number, as in YAML 1.2 and in PaddleClas's files; PyYAML reads it as text. Dates stay text.
 - The size of a file, the length of a value, and the number and depth of values are limited, because a few
   lines of aliases could otherwise exhaust the memory.
+- Octal (``010``) and sexagesimal numbers (``1:30``) are errors; YAML 1.2 would read 10, and text.
 - A duplicate key is an error, because one of its values would be lost without notice.
 """
 
@@ -126,10 +127,28 @@ def _text(loader: _Loader, node: yaml.ScalarNode) -> str:
     return expand_home(str(loader.construct_scalar(node)))
 
 
+def _number(loader: _Loader, node: yaml.ScalarNode) -> Any:
+    """Returns a number. Rejects octal and sexagesimal numbers, which hardly anybody means."""
+    kind = node.tag.rpartition(":")[2]
+    construct = loader.construct_yaml_int if kind == "int" else loader.construct_yaml_float
+    value = construct(node)
+    if _OLD_NUMBER.fullmatch(node.value):
+        raise yaml.constructor.ConstructorError(
+            None,
+            None,
+            f"{node.value}: expected a decimal number, or text in quotes; YAML 1.1 reads this as {value}: "
+            f"write {value} or '{node.value}'",
+            node.start_mark,
+        )
+    return value
+
+
 def _exact_text(loader: _DescriptionLoader, node: yaml.ScalarNode) -> str:
     return str(loader.construct_scalar(node))
 
 
+# An octal number such as 010, or a sexagesimal number such as 1:30 or 1:30.5.
+_OLD_NUMBER = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
 _LINE_BREAKS = frozenset("\n\r\x85\u2028\u2029")
 _TIME = "tag:yaml.org,2002:timestamp"
 _Loader.yaml_implicit_resolvers = {
@@ -137,6 +156,8 @@ _Loader.yaml_implicit_resolvers = {
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_constructor("tag:yaml.org,2002:str", _text)
+for _kind in ("int", "float"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _number)
 _DescriptionLoader.add_constructor("tag:yaml.org,2002:str", _exact_text)
 _Dumper.add_representer(str, _represent_text)
 for _class in (_Loader, _DescriptionLoader, _Dumper):

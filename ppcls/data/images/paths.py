@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ppcls.data.images.header import check_size
 from ppcls.errors import UserError
-from ppcls.files import IMAGE_EXTENSIONS, is_image_name
+from ppcls.files import IMAGE_EXTENSIONS, is_image_name, is_system_folder
 
 NOT_REGULAR = "not a regular file"
 
@@ -65,12 +65,11 @@ def _list_folder(root: Path) -> list[Path]:
     def fail(error: OSError) -> None:
         raise error
 
-    return sorted(
-        Path(folder) / file
-        for folder, _, files in os.walk(root, onerror=fail)
-        for file in files
-        if is_image_name(file, IMAGE_EXTENSIONS)
-    )
+    images = []
+    for folder, folders, files in os.walk(root, onerror=fail):
+        folders[:] = [below for below in folders if not is_system_folder(below)]
+        images += [Path(folder) / file for file in files if is_image_name(file, IMAGE_EXTENSIONS)]
+    return sorted(images)
 
 
 class UnsafePaths(NamedTuple):

@@ -4,28 +4,40 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from pathlib import Path
 from typing import Literal
 
 from ppcls.errors import UserError, raise_line_errors
+from ppcls.files import is_system_folder
 
 LABEL_LIST = "label_list.txt"
 PARTS = {"train": ("train",), "val": ("val", "valid", "validation")}  # names of the folders of each part
-_MAC_METADATA = "__MACOSX"  # folder that macOS adds to ZIP archives
 # Control characters, line breaks, and bytes that are not UTF-8: label_list.txt has one UTF-8 line per class.
 _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def list_class_folders(root: Path) -> tuple[str, ...]:
-    """Returns the sorted names of the class folders in ``root``. The index of a name is its label.
+    """Returns the sorted names of the classes in ``root``. The index of a name is its label.
+
+    Raises:
+        UserError: See `find_class_folders`.
+    """
+    return tuple(find_class_folders(root))
+
+
+def find_class_folders(root: Path) -> dict[str, list[str]]:
+    """Returns the names of the folders of each class in ``root``, keyed by the sorted names of the classes.
+
+    The name of a class is the name of its folder in Unicode's composed form. Folders whose names differ only
+    in their form, as after a copy from a Mac, belong to one class. Folders of systems, such as
+    ``lost+found``, are ignored.
 
     Raises:
         UserError: A name contains characters that ``label_list.txt`` does not support.
     """
     names = sorted(
-        entry.name
-        for entry in os.scandir(root)
-        if entry.is_dir() and not entry.name.startswith(".") and entry.name != _MAC_METADATA
+        entry.name for entry in os.scandir(root) if not is_system_folder(entry.name) and entry.is_dir()
     )
     raise_line_errors(
         [
@@ -35,7 +47,15 @@ def list_class_folders(root: Path) -> tuple[str, ...]:
             if _UNWRITABLE.search(name) or name != name.strip()
         ]
     )
-    return tuple(names)
+    folders: dict[str, list[str]] = {}
+    for name in sorted(names, key=compose):
+        folders.setdefault(compose(name), []).append(name)
+    return folders
+
+
+def compose(name: str) -> str:
+    """Returns the name of a class in Unicode's composed form, NFC."""
+    return unicodedata.normalize("NFC", name)
 
 
 def find_class_root(root: Path, part: Literal["train", "val"] | None) -> tuple[Path, bool]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.data.index.class_folders import LABEL_LIST, list_class_folders
+from ppcls.data.index.class_folders import LABEL_LIST, compose, list_class_folders
 from ppcls.errors import UserError, raise_line_errors
 from ppcls.files import read_regular, write_text
 
@@ -184,7 +184,7 @@ def describe_other_classes(path: Path, names: Sequence[str]) -> str:
 
 def _read(path: Path) -> str:
     try:
-        return read_regular(path).decode("utf-8-sig")
+        return compose(read_regular(path).decode("utf-8-sig"))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; expected lines of 'id name' (class_id_map_file)") from None
     except OSError as error:

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from ppcls.data.images.header import DecodeError
 from ppcls.data.images.paths import NOT_REGULAR, find_unsafe_paths, read_regular_file
-from ppcls.data.index.class_names import check_known_folders, list_class_folders
+from ppcls.data.index.class_folders import find_class_folders
+from ppcls.data.index.class_names import check_known_folders
 from ppcls.errors import UserError, raise_line_errors
-from ppcls.files import is_image_name, read_regular, retry_io
+from ppcls.files import is_image_name, is_system_folder, read_regular, retry_io
 
 _MAX_DIGITS = 18  # maximum number of digits of a label; Python does not parse thousands of digits
 _MAX_CAMERA = 10**9 - 1
@@ -281,24 +282,24 @@ def read_folder(
             the number of classes differs from ``class_num``.
     """
     _check_folder(root)
-    classes = list_class_folders(root)
+    classes = find_class_folders(root)
     if not classes:
         raise UserError(f"{root}: expected one subfolder per class, found none")
-    names = classes if class_names is None else tuple(class_names)
+    names = tuple(classes if class_names is None else class_names)
     if class_num is not None and len(names) != class_num:
         number = f"found {len(names)} class folders" if class_names is None else f"{len(names)} class_names"
         raise UserError(
             f"{root}: {number}, but Arch.class_num is {class_num}; set it to {len(names)}, or to auto to "
             "count them"
         )
-    check_known_folders(root, classes, names)
+    check_known_folders(root, tuple(classes), names)
     labels_by_name = {name: label for label, name in enumerate(names)}
     paths: list[bytes] = []
     labels: list[int] = []
     skipped: Counter[str] = Counter()
-    for name in classes:
-        for folder, folders, files in os.walk(root / name):
-            folders.sort()
+    for name, place in [(name, place) for name, places in classes.items() for place in places]:
+        for folder, folders, files in os.walk(root / place):
+            folders[:] = sorted(below for below in folders if not is_system_folder(below))
             relative = Path(folder).relative_to(root)
             images = sorted(file for file in files if is_image_name(file, extensions))
             if len(images) < len(files):

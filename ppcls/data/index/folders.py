@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -11,18 +12,18 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
 from ppcls.config.base.fields import Index, Part, problem
 from ppcls.data.index.base import Dataset, FileDataset
-from ppcls.data.index.class_folders import find_class_root, list_class_folders
+from ppcls.data.index.class_folders import compose, find_class_folders, find_class_root, list_class_folders
 from ppcls.data.index.class_names import join_first
 from ppcls.data.index.files import FileIndex, read_folder
 from ppcls.data.index.split import choose_validation
 from ppcls.errors import UserError
-from ppcls.files import IMAGE_EXTENSIONS, is_image_name
+from ppcls.files import IMAGE_EXTENSIONS, is_image_name, is_system_folder
 
 _UNBALANCED = 10  # ratio of the largest to the smallest class
 _ENDS = 5  # number of the largest classes, and of the smallest classes, that are listed
@@ -46,6 +47,16 @@ class ImageFolderDataset(FileDataset):
     class_names: tuple[str, ...] | None = Field(None, min_length=1)
     """Names of the class folders in the order of their labels. Default: the sorted names of the folders in
     DataLoader.Train. Evaluations of trained weights use the names that are stored with the weights."""
+
+    @field_validator("class_names")
+    @classmethod
+    def _compose_names(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if names is None:
+            return None
+        composed = tuple(map(compose, names))
+        if twice := [name for name, count in Counter(composed).items() if count > 1]:
+            raise ValueError(f"expected different names, found {', '.join(twice)} more than once")
+        return composed
 
     @model_validator(mode="after")
     def _check_part(self) -> Self:
@@ -138,7 +149,7 @@ class ImageFolderDataset(FileDataset):
         return [f"{self.image_root}: {counts}"]
 
     def describe_ignored(self) -> list[str]:
-        """Returns log lines about images outside the class folders. They have no class and are ignored."""
+        """Returns log lines about images outside the class folders, ignored folders, and merged classes."""
         root = Path(self.image_root)
         lines = []
         for folder in dict.fromkeys([root, self.class_root]):
@@ -151,7 +162,22 @@ class ImageFolderDataset(FileDataset):
                 count = "1 image" if len(images) == 1 else f"{len(images)} images"
                 more = ", …" if images[1:] else ""
                 lines.append(f"{folder}: ignored {count} outside the class folders: {images[0]}{more}")
+            lines += _describe_folders(folder)
         return lines
+
+
+def _describe_folders(root: Path) -> Iterator[str]:
+    """Yields log lines about visible folders of systems, and about folders that are one class."""
+    systems = sorted(
+        entry.name
+        for entry in os.scandir(root)
+        if is_system_folder(entry.name) and not entry.name.startswith(".") and entry.is_dir()
+    )
+    if systems:
+        yield f"{root}: ignored folders of the system: {join_first(systems)}"
+    for name, folders in find_class_folders(root).items():
+        if len(folders) > 1:
+            yield f"{root}: {len(folders)} folders are class {name}; their names differ only in Unicode form"
 
 
 def describe_imbalance(labels: NDArray[Any], classes: Sequence[str]) -> str:

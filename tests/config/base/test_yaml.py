@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ppcls.config.base.errors import ConfigError
+from ppcls.config.base.overrides import Override
 from ppcls.config.base.yaml import dump_yaml, parse_yaml
 
 # Text that some reader of YAML takes for another type.
@@ -16,6 +18,9 @@ TEXTS = [
     "1E-3",
     "010",
     "0x1f",
+    "1:30",
+    "1:30.5",
+    "-0_7",
     "1_000",
     "on",
     "no",
@@ -63,3 +68,32 @@ def test_values_are_read_as_written(value: Any) -> None:
 @given(VALUES)
 def test_one_line_has_no_line_break(value: Any) -> None:
     assert "\n" not in dump_yaml(value, in_one_line=True)
+
+
+@given(
+    st.from_regex(r"[-+]?(0[0-7_]{1,6}|[1-9][0-9]{0,3}(:[0-5]?[0-9]){1,3}(\.[0-9]{0,2})?)", fullmatch=True)
+)
+def test_octal_and_sexagesimal_numbers_are_errors(text: str) -> None:
+    for yaml_text in (text, f"[1, {text}]", f"{{key: {text}}}"):
+        with pytest.raises(ConfigError, match="expected a decimal number, or text in quotes"):
+            parse_yaml(yaml_text, "test")
+        with pytest.raises(ConfigError, match="expected a decimal number, or text in quotes"):
+            Override.parse(f"Global.seed={yaml_text}")
+    assert parse_yaml(f"'{text}'", "test") == text
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0", 0),
+        ("-0", 0),
+        ("10", 10),
+        ("1_000", 1000),
+        ("0x1F", 31),
+        ("0.5", 0.5),
+        ("00.5", 0.5),
+        ("08", "08"),
+    ],
+)
+def test_other_numbers_are_read(text: str, value: object) -> None:
+    assert parse_yaml(text, "test") == value

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from ppcls.data.images.paths import find_images
 from ppcls.data.index.base import Dataset
-from ppcls.data.index.class_names import list_class_folders
+from ppcls.data.index.class_names import changed_class_names, list_class_folders, read_class_names
 from ppcls.data.index.files import FileIndex, read_named_files
 from ppcls.data.index.files import read_list as read_list_file
 from ppcls.data.index.folders import ImageFolderDataset
@@ -406,3 +407,43 @@ def test_name_with_a_huge_number_is_rejected(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"x")
     with pytest.raises(UserError, match="expected at most 18 digits for identity and camera"):
         read_named_files(tmp_path, DukeMTMC.pattern, None, relabel=True)
+
+
+SYSTEM_FOLDERS = [
+    *("@eaDir", "#recycle", "lost+found", ".thumbnails", "__MACOSX", "System Volume Information"),
+    *("$RECYCLE.BIN", "$Recycle.Bin", "@Recycle", "found.000", "__pycache__"),
+]
+
+
+def test_folders_of_the_system_are_no_classes_and_have_no_images(tmp_path: Path) -> None:
+    for name in ["a", "b", "recycled", *SYSTEM_FOLDERS]:
+        for folder in (tmp_path / name, tmp_path / name / "@eaDir", tmp_path / name / ".hidden"):
+            folder.mkdir()
+            (folder / "x.jpg").touch()
+    index = read_folder(tmp_path, 3)
+    assert pairs(index) == [("a/x.jpg", 0), ("b/x.jpg", 1), ("recycled/x.jpg", 2)]
+    assert [path.relative_to(tmp_path).as_posix() for path in find_images([tmp_path])] == [
+        "a/x.jpg",
+        "b/x.jpg",
+        "recycled/x.jpg",
+    ]
+    (line,) = ImageFolderDataset(image_root=str(tmp_path), transform_ops=CHAIN).describe_ignored()
+    assert line.startswith(f"{tmp_path}: ignored folders of the system: #recycle, $RECYCLE.BIN")
+
+
+def test_names_that_differ_in_unicode_form_are_one_class(tmp_path: Path) -> None:
+    composed, decomposed = "caf\u00e9", "cafe\u0301"
+    for name in (composed, decomposed, "zebra"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.jpg").touch()
+    assert list_class_folders(tmp_path) == (composed, "zebra")
+    expected = [(f"{decomposed}/x.jpg", 0), (f"{composed}/x.jpg", 0), ("zebra/x.jpg", 1)]
+    assert pairs(read_folder(tmp_path, 2)) == expected
+    labels = [(path, 1 - label) for path, label in expected]
+    assert pairs(read_folder(tmp_path, 2, class_names=("zebra", decomposed))) == labels
+    listing = tmp_path / "names.txt"
+    listing.write_text(f"0 zebra\n1 {decomposed}\n")
+    assert read_class_names(listing, 2) == ("zebra", composed)
+    assert changed_class_names(listing, ("zebra", composed)) == ""
+    with pytest.raises(ValueError, match="more than once"):
+        read_folder(tmp_path, 2, class_names=(composed, decomposed))
