@@ -5,6 +5,7 @@ A method is a section of the config, ``Infer.PostProcess``, and of the descripti
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -20,6 +21,22 @@ if TYPE_CHECKING:  # --help must not wait for NumPy
     from ppcls.postprocess.results import Prediction
 
 Activation = Literal["softmax", "sigmoid", "none"]  # the first two convert logits to scores from 0 to 1
+
+
+def calibrate_threshold(threshold: float, temperature: float) -> float:
+    """Returns the threshold for scores whose logits are divided by a temperature.
+
+    A sigmoid, or the softmax of the second of two classes, reaches it for the same logits as before.
+
+    Args:
+        threshold: Threshold of the scores without the temperature, 0 to 1.
+        temperature: Divisor of the logits, > 0.
+    """
+    if threshold in (0.0, 1.0):
+        return threshold
+    logit = math.log(threshold / (1.0 - threshold)) / temperature
+    share = math.exp(-abs(logit))  # at most 1, so that no exponential overflows
+    return (1.0 if logit >= 0.0 else share) / (1.0 + share)
 
 
 class PostProcess(Component, registry=POSTPROCESSES):
@@ -81,6 +98,10 @@ class PostProcess(Component, registry=POSTPROCESSES):
     def default_names(self) -> tuple[str, ...] | None:
         """Names of the classes in the keys of the method; None if it has no such keys."""
         return None
+
+    def calibrated(self, temperature: float) -> PostProcess:  # noqa: ARG002
+        """Returns the method for scores whose logits are divided by a temperature, with equal decisions."""
+        return self
 
     def for_export(self) -> PostProcess:
         """Returns the method that the description of an exported model contains."""

@@ -9,7 +9,7 @@ from pydantic_core import InitErrorDetails
 
 from ppcls.config.base.component import LabelsPerImage
 from ppcls.config.base.fields import Bound, Count, Fraction, problem
-from ppcls.postprocess.base import Activation, PostProcess
+from ppcls.postprocess.base import Activation, PostProcess, calibrate_threshold
 
 if TYPE_CHECKING:  # --help must not wait for NumPy
     from numpy.typing import NDArray
@@ -40,7 +40,7 @@ class ThreshOutput(PostProcess):
 
     not_exported: ClassVar[frozenset[str]] = PostProcess.not_exported | {"label_0", "label_1"}
     threshold: Fraction = 0.5
-    """Smallest score, 0 to 1, with which the second class is chosen."""
+    """Smallest score, 0 to 1, with which the second class is chosen: the score before ppcls calibrate."""
     label_0: str | None = None
     """Name of the first class; default: no name."""
     label_1: str | None = None
@@ -63,6 +63,10 @@ class ThreshOutput(PostProcess):
 
         return (scores[:, 1] >= self.threshold).astype(np.int64)
 
+    def calibrated(self, temperature: float) -> ThreshOutput:
+        """Returns the method with the threshold for calibrated scores."""
+        return self.model_copy(update={"threshold": calibrate_threshold(self.threshold, temperature)})
+
     def class_problems(self, class_num: int) -> Iterator[InitErrorDetails]:
         """Yields the conflict with a model that has another number of classes."""
         if class_num != 2:
@@ -76,7 +80,7 @@ class MultiLabelThreshOutput(PostProcess):
     labels: ClassVar[LabelsPerImage | Literal["any"]] = "several"
     threshold: Fraction | tuple[Fraction, ...] = 0.5
     """Smallest score, 0 to 1, with which a class is predicted: one value for all classes, or a list with one
-    value per class."""
+    value per class. It refers to the scores before ppcls calibrate."""
 
     def select(self, scores: NDArray[Any], topk: int | None) -> NDArray[Any]:
         """Returns the positions of the predicted classes, at most ``topk``, in descending order of score."""
@@ -92,6 +96,15 @@ class MultiLabelThreshOutput(PostProcess):
 
         predicted: NDArray[Any] = scores >= np.array(self.threshold)
         return predicted
+
+    def calibrated(self, temperature: float) -> MultiLabelThreshOutput:
+        """Returns the method with the thresholds for calibrated scores."""
+        threshold: float | tuple[float, ...]
+        if isinstance(self.threshold, tuple):
+            threshold = tuple(calibrate_threshold(each, temperature) for each in self.threshold)
+        else:
+            threshold = calibrate_threshold(self.threshold, temperature)
+        return self.model_copy(update={"threshold": threshold})
 
     def class_problems(self, class_num: int) -> Iterator[InitErrorDetails]:
         """Yields the conflict of a list of thresholds with the number of classes."""

@@ -3,9 +3,12 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import expit, logit, softmax
 
+from ppcls.postprocess.methods import MultiLabelThreshOutput, ThreshOutput, Topk
 from ppcls.postprocess.results import Embedding, rank
 
 
@@ -26,3 +29,33 @@ def test_rank_keeps_the_order_of_a_stable_sort(scores: list[float], data: st.Dat
     count = data.draw(st.integers(1, len(scores)))
     array = np.array(scores, np.float32)
     np.testing.assert_array_equal(rank(array, count), np.argsort(-array, kind="stable")[:count])
+
+
+@given(
+    threshold=st.floats(0, 1),
+    temperature=st.floats(0.001, 1000),
+    logits=st.lists(st.floats(-30, 30), min_size=1, max_size=20),
+)
+def test_calibrated_thresholds_decide_as_before(
+    threshold: float, temperature: float, logits: list[float]
+) -> None:
+    """Except for rounding: the test skips logits at the threshold, and scores that round to 0 or 1."""
+    array = np.array(logits)
+    if 0.0 < threshold < 1.0:
+        array = array[np.abs(array - logit(threshold)) > 1e-4]
+    array = array[np.abs(array / temperature) < 30]
+    method = MultiLabelThreshOutput(threshold=threshold)
+    before = method.decide(expit(array))
+    np.testing.assert_array_equal(method.calibrated(temperature).decide(expit(array / temperature)), before)
+    pair = np.stack([np.zeros_like(array), array], axis=1)
+    two = ThreshOutput(threshold=threshold)
+    chosen = two.decide(softmax(pair, axis=1))
+    np.testing.assert_array_equal(chosen, before)
+    calibrated = two.calibrated(temperature).decide(softmax(pair / temperature, axis=1))
+    np.testing.assert_array_equal(calibrated, chosen)
+
+
+def test_each_threshold_is_calibrated() -> None:
+    calibrated = MultiLabelThreshOutput(threshold=(0.8, 0.5, 0.2, 0.0, 1.0)).calibrated(2.0)
+    assert calibrated.threshold == pytest.approx((2 / 3, 0.5, 1 / 3, 0.0, 1.0))
+    assert Topk().calibrated(2.0) == Topk()

@@ -384,7 +384,8 @@ def describe_model(
         tree["Output"] |= {"shape": [-1, arch.inferred.embedding_size or -1], "activation": "l2_norm"}
     else:
         tree["Output"] |= {"activation": settings.PostProcess.activation, "temperature": temperature}
-        tree["PostProcess"] = describe_postprocess(settings.PostProcess, names)
+        # The predicted classes of a calibrated model are those of the model without the temperature.
+        tree["PostProcess"] = describe_postprocess(settings.PostProcess.calibrated(temperature), names)
     return ModelDescription.model_validate(tree)
 
 

@@ -339,8 +339,10 @@ def _find_exported(file: Path, overrides: Overrides, trust: bool) -> ModelSource
     postprocess = description.postprocess
     transforms = description.model_dump(mode="json")["PreProcess"]["transform_ops"]
     tree: dict[str, Any] = {"Global": {}, "Infer": {"transforms": transforms}}
+    temperature = description.Output.temperature
     if postprocess is not None:
-        tree["Infer"]["PostProcess"] = {"name": postprocess.kind, **postprocess.model_dump(mode="json")}
+        plain = postprocess.calibrated(1 / temperature)  # overrides refer to scores without the temperature
+        tree["Infer"]["PostProcess"] = {"name": plain.kind, **plain.model_dump(mode="json")}
     source = ConfigSource(
         tree, f"{file.parent}: an exported model, for which -o can change only Global and Infer"
     )
@@ -361,7 +363,8 @@ def _find_exported(file: Path, overrides: Overrides, trust: bool) -> ModelSource
             path = check_path(_NAMES_KEY, names_file)
             names_path = find_names_file(names_file) or path
             names = read_class_names(names_path, description.width)
-        tree = {**dict(description), "PostProcess": describe_postprocess(infer.PostProcess, names)}
+        method = postprocess if infer.PostProcess == plain else infer.PostProcess.calibrated(temperature)
+        tree = {**dict(description), "PostProcess": describe_postprocess(method, names)}
         try:
             description = ModelDescription.model_validate(tree)
         except ValidationError as error:

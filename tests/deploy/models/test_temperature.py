@@ -11,10 +11,13 @@ import yaml
 
 from ppcls.cli.eval import calibrate
 from ppcls.cli.export import export
+from ppcls.deploy.models.description import describe_model
 from ppcls.deploy.models.source import find_source
 from ppcls.deploy.models.temperature import TemperatureScaling, expected_calibration_error, read_temperature
 from ppcls.errors import UserError
 from ppcls.metric.functional.single_label import calibration_counts, calibration_error
+from ppcls.postprocess.methods import MultiLabelThreshOutput
+from ppcls.postprocess.section import Infer
 from ppcls.recipe.load import dump_config
 
 RANDOM = np.random.default_rng(0)
@@ -106,3 +109,24 @@ def test_other_temperature_is_rejected(text: str, tmp_path: Path) -> None:
     (tmp_path / "temperature.json").write_text(f'{{"temperature": {text}}}')
     with pytest.raises(UserError, match=r"temperature\.json: expected"):
         read_temperature(tmp_path)
+
+
+@pytest.mark.parametrize("threshold", [0.8, [0.8, 0.5, 0.2, 0.9]])
+def test_thresholds_are_calibrated_with_the_scores(make_config, tmp_path, threshold) -> None:
+    """The description has the calibrated threshold, and ``-o`` refers to scores without the temperature."""
+    method = {"name": "MultiLabelThreshOutput", "threshold": threshold}
+    transforms = [{"DecodeImage": None}, {"ResizeImage": {"size": 16}}, {"NormalizeImage": None}]
+    arch = make_config().Arch
+    infer = Infer.model_validate({"transforms": transforms, "PostProcess": method})
+    (tmp_path / "inference.yml").write_text(describe_model(arch, infer, None, 2.0).as_yaml())
+    (tmp_path / "inference.onnx").write_bytes(b"not read")
+
+    def found(*overrides: str) -> object:
+        postprocess = find_source(tmp_path, overrides).description.postprocess
+        assert isinstance(postprocess, MultiLabelThreshOutput)
+        return postprocess.threshold
+
+    expected = infer.PostProcess.calibrated(2.0).threshold
+    assert np.ravel(expected)[0] == pytest.approx(2 / 3)
+    assert found() == expected
+    assert found("Infer.PostProcess.threshold=0.9") == pytest.approx(0.75)
