@@ -115,6 +115,12 @@ def _lost(
         yield f"changed: the training data, {saved.data} -> {data}{others}"
     if saved.world != state.runtime.world_size:
         yield "can't be kept: BatchNorm's batches and dropout's random numbers, which depend on the process"
+    threads = state.runtime.threads
+    if state.runtime.device == "cpu" and saved.threads not in (None, threads):
+        yield (
+            f"changed: {saved.threads} -> {threads} threads of Paddle, which add in another order, so the "
+            "weights will differ from those of a run without interruption (Global.cpu_threads)"
+        )
     rate = state.learning_rate(state.update)
     if abs(rate - saved.learning_rate) > 1e-12 * abs(saved.learning_rate):
         yield f"changed: learning rate of the next update, {saved.learning_rate:.6g} -> {rate:.6g}"

@@ -47,6 +47,8 @@ class SavedState(BaseModel):
         judge: Name of the metric of ``best``; None in older checkpoints.
         not_better: See `ppcls.engine.core.state.RunProgress`.
         metrics: See `ppcls.engine.core.state.RunProgress`; empty in older checkpoints.
+        threads: Number of Paddle's CPU threads if the model was on a CPU; None on a GPU, and in older
+            checkpoints.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -62,6 +64,7 @@ class SavedState(BaseModel):
     judge: str | None = None
     not_better: int = Field(0, ge=0)
     metrics: dict[str, float] = {}
+    threads: int | None = Field(None, ge=1)
 
 
 def snapshot_files(
@@ -97,6 +100,7 @@ def snapshot_files(
         judge=state.judge,
         not_better=state.progress.not_better,
         metrics=state.progress.metrics,
+        threads=state.runtime.threads if state.runtime.device == "cpu" else None,
     )
     yield STATE, (saved.model_dump_json(indent=2) + "\n").encode()
 

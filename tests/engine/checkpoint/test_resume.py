@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +306,26 @@ def test_resume_plan_is_logged_before_training(
         "  changed: DataLoader.Train.dataset.transform_ops.2.",
     ):
         assert resumed < log.index(line) < log.index("epoch 2/2"), line
+
+
+def test_resume_with_another_number_of_threads_is_noted(
+    make_config: Callable[..., Config], cpu: Runtime
+) -> None:
+    config = make_config(Global__epochs=1)
+    train(config, cpu, output(config))
+    latest = output(config) / "latest"
+    assert json.loads((latest / "state.json").read_text())["threads"] == cpu.threads
+
+    def plan(threads: int) -> str:
+        state = build_state(config, replace(cpu, threads=threads), lambda *_: None)
+        return "\n".join(resume(state, latest))
+
+    assert f"changed: {cpu.threads} -> {cpu.threads + 1} threads of Paddle" in plan(cpu.threads + 1)
+    assert "threads" not in plan(cpu.threads)
+    saved = json.loads((latest / "state.json").read_text())
+    del saved["threads"]  # as in a checkpoint of an earlier version
+    reseal(latest, saved)
+    assert "threads" not in plan(cpu.threads + 1)
 
 
 def test_resume_of_more_epochs_than_the_config_has_is_rejected(
