@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic_core import InitErrorDetails
 
@@ -13,8 +14,10 @@ from ppcls.loss.base import Criterion
 from ppcls.outputs import first_rows, get_logits
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from paddle import Tensor
 
+    from ppcls.metric.build import CountMetric
     from ppcls.outputs import Outputs
 
 
@@ -55,6 +58,26 @@ class SSL(Section):
             return loss + self.weight * pseudo_label_loss(weak, strong, self.temperature, self.threshold)
 
         return semi_supervised
+
+    def metric(self) -> CountMetric:
+        """Returns the training metric of the unlabelled images.
+
+        Its values are the mean loss of the unlabelled images without ``weight``, and the share of the images
+        whose prediction is confident. The rows of the outputs are those of `build`.
+        """
+        from ppcls.loss.functional.pseudo_labels import pseudo_label_sums
+        from ppcls.metric.build import CountMetric
+
+        def count(outputs: Outputs, label: Tensor) -> Tensor:
+            unlabelled = get_logits(outputs)[len(label) :]
+            weak, strong = unlabelled[: len(unlabelled) // 2], unlabelled[len(unlabelled) // 2 :]
+            return pseudo_label_sums(weak, strong, self.temperature, self.threshold)
+
+        def values(sums: NDArray[Any], _: float) -> list[float]:
+            loss, confident, images = sums.tolist()
+            return [loss / images, confident / images] if images else [math.nan, math.nan]
+
+        return CountMetric(("unlabelled_loss", "confident"), 3, count, values, "float32")
 
     def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
         """Yields the conflict with models other than a single classifier."""

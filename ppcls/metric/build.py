@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from paddle import Tensor
 
 from ppcls.metric.base import Metric
 from ppcls.metric.functional.retrieval import PLAIN_SEARCH, Search
-from ppcls.outputs import LOGITS, Outputs, get_logits
+from ppcls.outputs import LOGITS, Outputs, first_rows, get_logits
 
 Count = Callable[[Outputs, Tensor], Tensor]
 Floats = NDArray[np.float64]
@@ -49,15 +50,17 @@ class CountMetric:
     Attributes:
         names: Names of the metric's values.
         width: Number of counts.
-        count: Function of outputs and labels that returns the counts, [width] int64.
+        count: Function of outputs and labels that returns the counts, [width], of ``dtype``.
         values: Function of the summed counts, [width] float64, and the number of images. It returns the
             values.
+        dtype: ``int64``, or ``float32`` if the counts are sums of losses.
     """
 
     names: tuple[str, ...]
     width: int
     count: Count
     values: Callable[[Floats, float], list[float]]
+    dtype: str = "int64"
 
 
 @dataclass(frozen=True)
@@ -111,12 +114,14 @@ class Metrics:
             label: [B] int64, or [B, C] float; see `Batch`.
 
         Returns:
-            Counts of all metrics, [width] int64, on the device of ``outputs``.
+            Counts of all metrics, [width], on the device of ``outputs``; int64 unless a metric is float32.
         """
         counted = [part for part in self.parts if isinstance(part, CountMetric)]
         if not counted:
             return paddle.zeros([0], "int64")
-        return paddle.concat([part.count(outputs, label) for part in counted])
+        dtype = "float32" if any(part.dtype == "float32" for part in counted) else "int64"
+        counts = [part.count(outputs, label) for part in counted]
+        return paddle.concat([count if dtype == "int64" else count.astype(dtype) for count in counts])
 
     def values(self, counts: Floats, images: float, rows: dict[str, Rows] | None = None) -> dict[str, float]:
         """Returns the values of all metrics by name.
@@ -156,6 +161,26 @@ def build_metrics(specs: tuple[Metric, ...], classes: int = 0, search: Search = 
     if repeated := [name for name, times in Counter(metrics.names).items() if times > 1]:
         raise ValueError(f"expected each metric once, but these are listed twice: {', '.join(repeated)}")
     return metrics
+
+
+def with_unlabelled(metrics: Metrics | None, unlabelled: CountMetric) -> Metrics:
+    """Returns metrics of training with a metric of the unlabelled images.
+
+    Args:
+        metrics: Metrics of the labelled images, which are the first rows of the outputs; None if there are
+            none.
+        unlabelled: Metric that is computed on all rows.
+    """
+    labelled = () if metrics is None else metrics.parts
+    parts = [
+        replace(part, count=partial(_count_labelled, part.count)) if isinstance(part, CountMetric) else part
+        for part in labelled
+    ]
+    return Metrics((*parts, unlabelled), metrics is not None and metrics.lower_is_better)
+
+
+def _count_labelled(count: Count, outputs: Outputs, label: Tensor) -> Tensor:
+    return count(first_rows(outputs, len(label)), label)
 
 
 def shares_of_images(counts: Floats, images: float) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ppcls.config.base.fields import Fraction
@@ -51,7 +52,9 @@ class ATTRMetric(DatasetMetric):
     For the other metrics (Li et al. 2016, RAP), let P be the set of predicted classes of an image and T the
     set of true classes. ``instance_accuracy``, ``instance_precision`` and ``instance_recall`` are the means
     over images of ``|P & T|`` divided by ``|P | T|``, ``|P|`` and ``|T|``. A quotient with the divisor 0
-    counts as 0. ``instance_f1`` is the harmonic mean of instance precision and recall.
+    counts as 0, so an image without labels counts as 0 even if rightly no class is predicted. If many images
+    have no label, use `PerLabelMetrics`. ``instance_f1`` is the harmonic mean of instance precision and
+    recall.
     """
 
     labels: ClassVar[AcceptedLabels] = "several"
@@ -68,6 +71,40 @@ class ATTRMetric(DatasetMetric):
         from ppcls.metric.functional.multi_label import attribute_measures
 
         return attribute_measures(scores, labels, self.threshold)
+
+
+class PerLabelMetrics(Metric):
+    """Precision, recall and F1 of each label, averaged over the labels that occur or are predicted.
+
+    The values equal those of scikit-learn with ``average="macro"``. A quotient with the divisor 0 counts as
+    0.
+    """
+
+    labels: ClassVar[AcceptedLabels] = "several"
+    whole_dataset: ClassVar[bool] = True
+    each: bool = False
+    """Also report the three values of each label, as `label_precision_0`, `label_recall_0`, `label_f1_0` and
+    so on."""
+    threshold: Fraction = 0.5
+    """Probability threshold, 0 to 1. A label is predicted if its sigmoid probability is larger."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the three averages."""
+        return ("label_precision", "label_recall", "label_f1")
+
+    def build(self, classes: int, search: Search) -> CountMetric:  # noqa: ARG002
+        """Returns the object that counts correct, predicted and true labels."""
+        from ppcls.metric.build import CountMetric, from_logits
+        from ppcls.metric.functional.multi_label import label_hits, summarize_labels
+
+        per_label = tuple(f"{name}_{k}" for name in self.names for k in range(classes))
+        return CountMetric(
+            (*self.names, *(per_label if self.each else ())),
+            3 * classes,
+            from_logits(partial(label_hits, threshold=self.threshold)),
+            lambda counts, _: summarize_labels(counts, self.each),
+        )
 
 
 class HammingDistance(Metric):

@@ -15,6 +15,8 @@ from small_tree import small_tree
 from ppcls.cli import train as cli
 from ppcls.config.base.errors import ConfigError
 from ppcls.recipe.load import load_config
+from ppcls.report.jsonlines import read_records
+from ppcls.report.record import StepRecord
 from ppcls.weights.files import read_weights
 
 
@@ -44,6 +46,13 @@ def test_resumed_run_ends_with_the_same_weights_and_unlabelled_images_matter(
     images: Path, tmp_path: Path
 ) -> None:
     whole = train(semi_supervised(images, tmp_path / "whole"))
+    read = read_records(tmp_path / "whole" / "metrics.jsonl")
+    records = [record for record in read if isinstance(record, StepRecord)]
+    assert records
+    for record in records:  # with the threshold 0, each prediction is confident
+        assert record.metrics["confident"] == 1.0
+        assert 0.0 < record.metrics["unlabelled_loss"] < 100.0
+        assert "top1" in record.metrics
     parts = semi_supervised(images, tmp_path / "parts")
     parts["Optimizer"]["lr"] = {"name": "Constant", "learning_rate": 0.01}
     constant = semi_supervised(images, tmp_path / "constant")

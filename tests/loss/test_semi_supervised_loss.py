@@ -10,6 +10,8 @@ from ppcls.loss.build import build_criterion
 from ppcls.loss.classification import CELoss
 from ppcls.loss.functional.pseudo_labels import pseudo_label_loss
 from ppcls.loss.semi_supervised import SSL
+from ppcls.metric.build import build_metrics, with_unlabelled
+from ppcls.metric.single_label import TopkAcc
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -43,3 +45,24 @@ def test_loss_of_unlabelled_rows_is_added_to_that_of_labelled_ones() -> None:
         float(plain(logits[:3], label)) + 0.5 * float(unlabelled), rel=1e-6
     )
     assert float(criterion(logits[:3], label)) == float(plain(logits[:3], label))
+
+
+def test_metric_is_the_loss_of_unlabelled_rows_and_the_share_of_confident_ones() -> None:
+    """It does not depend on the batches, and other metrics still use only the labelled rows."""
+    paddle.seed(1)
+    section = SSL(threshold=0.4, weight=0.5)
+    metrics = with_unlabelled(build_metrics((TopkAcc(topk=1),)), section.metric())
+    label = paddle.to_tensor([0, 4, 2])
+    batches = [paddle.randn([3 + 2 * 4, 5]), paddle.randn([3 + 2 * 2, 5]), paddle.randn([3, 5])]
+    weak = paddle.concat([batches[0][3:7], batches[1][3:5]])
+    strong = paddle.concat([batches[0][7:], batches[1][5:]])
+    counts = sum(metrics.counts(batch, label).numpy().astype("float64") for batch in batches)
+    values = metrics.values(counts, 9)
+    expected = float(pseudo_label_loss(weak, strong, 1.0, 0.4))
+    assert values["unlabelled_loss"] == pytest.approx(expected, rel=1e-6)
+    assert values["confident"] == pytest.approx((softmax(weak.numpy()).max(axis=1) >= 0.4).mean())
+    right = sum(int((batch[:3].argmax(axis=1) == label).sum()) for batch in batches)
+    assert values["top1"] == pytest.approx(right / 9)
+    alone = with_unlabelled(None, section.metric())
+    without = alone.values(alone.counts(batches[2], label).numpy().astype("float64"), 3)
+    assert np.isnan(list(without.values())).all()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import (
     accuracy_score,
     average_precision_score,
+    f1_score,
     hamming_loss,
     jaccard_score,
     precision_score,
@@ -23,7 +24,13 @@ from sklearn.metrics import (
 
 from ppcls.metric.build import Rows, build_metrics
 from ppcls.metric.functional.multi_label import attribute_measures, mean_average_precision
-from ppcls.metric.multi_label import AccuracyScore, ATTRMetric, HammingDistance, MultiLabelMAP
+from ppcls.metric.multi_label import (
+    AccuracyScore,
+    ATTRMetric,
+    HammingDistance,
+    MultiLabelMAP,
+    PerLabelMetrics,
+)
 
 
 @st.composite
@@ -161,3 +168,34 @@ def test_first_metric_decides_direction():
 def test_mean_average_precision_of_no_images_is_nan():
     values = build_metrics((AccuracyScore(), HammingDistance())).values(np.zeros(4), 0)
     assert all(math.isnan(each) for each in values.values())
+
+
+@settings(deadline=None, max_examples=40)
+@given(samples(), st.integers(1, 30), st.sampled_from([0.3, 0.5]))
+def test_metrics_per_label_of_any_batches_equal_scikit_learn(sample, size, threshold):
+    logits, label = sample
+    classes = label.shape[1]
+    metrics = build_metrics((PerLabelMetrics(each=True, threshold=threshold),), classes)
+    counts = sum(
+        metrics.counts(
+            paddle.to_tensor(logits[at : at + size]), paddle.to_tensor(label[at : at + size])
+        ).numpy()
+        for at in range(0, len(label), size)
+    )
+    values = metrics.values(counts.astype("float64"), len(label))
+    predicted = (1 / (1 + np.exp(-logits.astype("float32")))) > threshold
+    known = [k for k in range(classes) if label[:, k].any() or predicted[:, k].any()]
+    for name, score in (("precision", precision_score), ("recall", recall_score), ("f1", f1_score)):
+        each = [score(label[:, k], predicted[:, k], zero_division=0) for k in range(classes)]
+        expected = [each[k] if k in known else math.nan for k in range(classes)]
+        found = [values[f"label_{name}_{k}"] for k in range(classes)]
+        assert found == pytest.approx(expected, nan_ok=True)
+        mean = float(np.mean([each[k] for k in known])) if known else math.nan
+        assert values[f"label_{name}"] == pytest.approx(mean, nan_ok=True)
+
+
+def test_attributes_of_an_image_without_labels_count_as_0_as_documented():
+    """One image is rightly predicted empty, the other rightly has its label."""
+    logits = np.array([[-5.0, -5.0], [5.0, -5.0]], np.float32)
+    labels = np.array([[0.0, 0.0], [1.0, 0.0]])
+    assert attribute_measures(logits, labels, 0.5)[1:] == [0.5, 0.5, 0.5, 0.5]

@@ -27,7 +27,7 @@ from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
 from ppcls.loss.build import build_criterion
 from ppcls.loss.class_weights import count_classes
-from ppcls.metric.build import build_metrics
+from ppcls.metric.build import build_metrics, with_unlabelled
 from ppcls.optimizer.base import Optimizer
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.name_rules import factors, freeze
@@ -85,8 +85,10 @@ def build_state(
     losses = config.Loss.Train
     counts = count_classes(losses, loader.index.labels, config.Arch.class_num)
     criterion = build_criterion(losses, positive_rates(loader.index), config.Arch.margins, counts, model)
+    metrics = build_metrics(config.Metric.Train) if config.Metric.Train else None
     if config.SSL is not None:
         criterion = config.SSL.build(criterion)
+        metrics = with_unlabelled(metrics, config.SSL.metric())
     ema = None
     if config.EMA is not None:
         masters = master_weights(optimizer, model)
@@ -99,7 +101,7 @@ def build_state(
         schedule=schedule if plateau is None else plateau.applied(schedule),
         precision=precision,
         criterion=criterion,
-        metrics=build_metrics(config.Metric.Train) if config.Metric.Train else None,
+        metrics=metrics,
         loader=loader,
         ema=ema,
         runtime=runtime,

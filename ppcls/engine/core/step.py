@@ -166,5 +166,6 @@ def _sums(state: TrainState, outputs: Outputs, loss: paddle.Tensor, batch: Batch
         return sums
     if batch.valid == 0:
         return paddle.concat([sums, paddle.zeros([state.metrics.width])])
-    counts = state.metrics.counts(first_rows(outputs, batch.valid), batch.label[: batch.valid])
+    rows = batch.valid + 2 * batch.unlabelled
+    counts = state.metrics.counts(first_rows(outputs, rows), batch.label[: batch.valid])
     return paddle.concat([sums, counts.astype("float32")])

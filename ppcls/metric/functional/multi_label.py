@@ -35,6 +35,52 @@ def right_images(logits: Tensor, label: Tensor) -> Tensor:
     return _right(logits, label).min(axis=-1).sum().reshape([1])
 
 
+def label_hits(logits: Tensor, label: Tensor, threshold: float = 0.5) -> Tensor:
+    """Counts correct positives, predicted positives and positives of each class, [3 * C] int64.
+
+    Args:
+        logits: [B, C], any floating dtype.
+        label: [B, C] float. Values above 0.5 are positive.
+        threshold: A class counts as predicted if its sigmoid is above this threshold.
+    """
+    positive = label > 0.5
+    predicted = paddle.nn.functional.sigmoid(logits.astype("float32")) > threshold
+    kinds = [predicted & positive, predicted, positive]
+    return paddle.concat([kind.astype("int64").sum(axis=0) for kind in kinds])
+
+
+def label_measures(counts: NDArray[np.float64]) -> tuple[list[NDArray[np.float64]], NDArray[np.bool_]]:
+    """Returns precision, recall and F1 of each class, and which classes occur or are predicted.
+
+    A quotient with denominator 0 is 0.
+
+    Args:
+        counts: Sum of the results of `label_hits`, [3 * C].
+    """
+    hits, predictions, positives = counts.reshape(3, -1)
+    quotients = [(hits, predictions), (hits, positives), (2 * hits, predictions + positives)]
+    shares = [
+        np.divide(above, below, out=np.zeros(len(above)), where=below > 0) for above, below in quotients
+    ]
+    return shares, predictions + positives > 0
+
+
+def summarize_labels(counts: NDArray[np.float64], each: bool) -> list[float]:
+    """Returns precision, recall and F1, averaged over the classes that occur or are predicted.
+
+    If ``each`` is True, the three values of each class follow; NaN for a class that neither occurs nor is
+    predicted.
+
+    Args:
+        counts: Sum of the results of `label_hits`, [3 * C].
+    """
+    shares, known = label_measures(counts)
+    values = [float(share[known].mean()) if known.any() else float("nan") for share in shares]
+    if each:
+        values += [value for share in shares for value in np.where(known, share, np.nan).tolist()]
+    return values
+
+
 def _right(logits: Tensor, label: Tensor) -> Tensor:
     return ((logits.astype("float32") > 0.0) == (label > 0.5)).astype("int64")
 
