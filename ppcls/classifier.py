@@ -166,7 +166,8 @@ class Classifier:
         """Evaluates the trained model.
 
         Args:
-            data: Folder of images; by default the validation images of the training run.
+            data: Folder of images; by default the validation images of the training run. All images of
+                another folder are evaluated, but only the validation images of the training folder.
             batch_size: Number of images per batch.
             workers: Number of processes or threads that load images.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +24,9 @@ from ppcls.cli.shared_options import (
     views_option,
     workers_option,
 )
-from ppcls.cli.short_options import apply_options, key_options, set_eval_splits
+from ppcls.cli.short_options import apply_options, key_options, set_eval_data, set_eval_splits
 from ppcls.cli.train import TrainOptions
+from ppcls.config.base.tree import node_at
 from ppcls.errors import UserError
 from ppcls.files import real_path
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:  # not needed for --help
     from ppcls.recipe.load import ConfigSource
 
 _SOURCE = Exclusive(required=True)
+_PART = "DataLoader.Eval.dataset.part"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +55,11 @@ class EvalOptions(ConfigOptions):
     )
     data: str | None = option(
         None,
-        "folder of the images",
+        "folder of the images; all of them are evaluated, except if it is the training folder, of which only "
+        "the validation part is evaluated",
         metavar="FOLDER",
-        key="DataLoader.Eval.dataset.image_root",
-        sets=set_eval_splits("dataset.image_root"),
+        key="DataLoader.Eval.dataset.image_root and part",
+        sets=set_eval_data,
     )
     batch_size: int | None = option(
         None,
@@ -103,11 +107,14 @@ def evaluate(options: EvalOptions) -> None:
     else:
         assert options.config is not None  # one of the two is required
         source = ConfigSource.read(options.config)
+    part = node_at(source.tree, _PART)
     apply_options(options, source)
     config = load_or_print(source, options)
     if config is None:
         return
     check_data(source)
+    if options.data is not None and part is not None:
+        sys.stderr.write(f"{_describe_part(options.data, node_at(source.tree, _PART))}\n")
     from ppcls import api
     from ppcls.deploy.models.source import find_weights
     from ppcls.metric.single_label import MAX_CONFUSION_CLASSES
@@ -134,6 +141,16 @@ def evaluate(options: EvalOptions) -> None:
     metrics = " ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
     amount = f"{result.images} images, {result.seconds:.1f} s"
     write_output(f"[Eval] {weights}: loss {result.loss:.4f} {metrics}, {amount}\n")
+
+
+def _describe_part(folder: str, part: str | None) -> str:
+    """Returns a note about which images of the folder of ``--data`` are evaluated."""
+    if part is None:
+        return f"--data {folder}: all images are evaluated; the config's part: val is only for its own folder"
+    return (
+        f"--data {folder}: only the images of part: {part} are evaluated, as in the config; to evaluate all: "
+        f"-o {_PART}=null"
+    )
 
 
 @command("calibrate", CalibrateOptions)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ppcls.cli.options import Option, read_options
 from ppcls.config.base.tree import Tree, node_at
 from ppcls.errors import UserError
+from ppcls.files import real_path
 
 if TYPE_CHECKING:  # not needed for --help
     from ppcls.config.base.overrides import Override
@@ -122,6 +124,36 @@ def set_eval_splits(key: str) -> Callable[[Tree, Any], dict[str, Any]]:
     return lambda tree, value: {
         f"{path}.{key}": value for path in splits(tree) if path.startswith("DataLoader.Eval")
     }
+
+
+def set_eval_data(tree: Tree, folder: str) -> dict[str, Any]:
+    """Returns the keys of the image folder of every data set for evaluation.
+
+    If a random part of the training folder was kept for evaluation, another folder is evaluated as a whole.
+    """
+    from ppcls.data.index.folders import ImageFolderDataset
+
+    overrides = set_eval_splits("dataset.image_root")(tree, folder)
+    for path in splits(tree):
+        part = node_at(tree, f"{path}.dataset.part")
+        if path.startswith("DataLoader.Eval") and part is not None and _is_other_folder(tree, folder):
+            defaults = ImageFolderDataset.model_fields
+            keys = ("part", "val_share", "split_seed")
+            overrides |= {f"{path}.dataset.{key}": defaults[key].default for key in keys}
+    return overrides
+
+
+def _is_other_folder(tree: Tree, folder: str) -> bool:
+    """Returns whether a folder is not the training folder, and has no subfolders ``train`` and ``val``."""
+    from ppcls.data.index.class_folders import find_class_root
+
+    trained = node_at(tree, "DataLoader.Train.dataset.image_root")
+    if isinstance(trained, str) and real_path(Path(trained)) == real_path(Path(folder)):
+        return False
+    try:
+        return not find_class_root(Path(folder), "val")[1]
+    except UserError:  # only one of these subfolders, which is reported when the images are listed
+        return False
 
 
 def set_pretrained(_tree: Tree, weights: str | bool) -> dict[str, Any]:

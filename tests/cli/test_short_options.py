@@ -10,11 +10,14 @@ import yaml
 from paths import ROOT
 
 from ppcls.cli.command import Command
-from ppcls.cli.eval import evaluate
+from ppcls.cli.eval import EvalOptions, evaluate
 from ppcls.cli.export import export
 from ppcls.cli.infer import infer
-from ppcls.cli.short_options import key_options
+from ppcls.cli.short_options import apply_values, key_options
 from ppcls.cli.train import train
+from ppcls.config.base.overrides import Override
+from ppcls.data.index.folders import ImageFolderDataset
+from ppcls.recipe.load import ConfigSource
 
 RESNET50 = ROOT / "configs" / "ResNet50.yaml"
 
@@ -308,3 +311,37 @@ def test_missing_lists_are_named_before_training(
     assert "(DataLoader.Eval.dataset.cls_label_path)" in message
     assert train(["-c", "ResNet50", "-o", "Global.eval_during_train=False"]) == 1
     assert "DataLoader.Eval" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("folder", "part"),
+    [
+        ("other", None),
+        ("pictures", "val"),
+        ("./pictures/../pictures", "val"),
+        ("link", "val"),
+        ("parts", "val"),
+        ("missing", None),
+    ],
+)
+def test_eval_data_is_the_whole_folder_unless_the_model_was_trained_on_a_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, part: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("pictures/a", "pictures/b", "other/a", "other/b", "parts/train/a", "parts/val/a"):
+        Path(name).mkdir(parents=True)
+        for i in range(5):
+            Path(name, f"{i}.jpg").touch()
+    Path("link").symlink_to("pictures")
+    source = ConfigSource.read(str(ROOT / "configs" / "finetune.yaml"))
+    overrides = ["DataLoader.Train.dataset.image_root=pictures", "DataLoader.Train.dataset.val_share=0.4"]
+    source.apply(map(Override.parse, overrides))
+    trained = ConfigSource(source.load().model_dump(mode="json"), "config.yaml")  # as a run writes it
+    apply_values(EvalOptions, {"data": folder}, trained)
+    dataset = trained.load().DataLoader.evaluated["Eval"].dataset
+    assert isinstance(dataset, ImageFolderDataset)
+    assert (dataset.image_root, dataset.part) == (folder, part)
+    if folder == "other":
+        assert len(dataset.read(None)) == 10
+    if folder == "pictures":
+        assert len(dataset.read(None)) == 4
