@@ -1,4 +1,4 @@
-"""Exceptions that end a command in an expected way: an error that the user can fix, or a signal."""
+"""Exceptions for what users can fix: errors that end a command, bad images, and signals."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ class MissedTargetError(UserError):
     """Raised if the last evaluation of a run is worse than ``Global.target``. The exit code is 4."""
 
     code = 4
+
+
+class DecodeError(ValueError):
+    """An image can't be read or decoded, or the transform chain does not accept it."""
 
 
 class SignalExit(Exception):  # noqa: N818 - not an error: the user asked for it

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from ppcls.config.base.fields import show
 from ppcls.config.base.overrides import Override, Overrides, read_overrides
 from ppcls.data.transforms.numpy_ops import run, run_on_pixels
-from ppcls.data.transforms.numpy_ops.basic import resized_shape
-from ppcls.data.transforms.specs import ResizeImage
 from ppcls.deploy.models.description import DESCRIPTION
 from ppcls.deploy.models.engine import Engine, choose_engine
 from ppcls.deploy.models.openvino import OpenVinoModel
@@ -157,21 +155,13 @@ class Predictor:
             ValueError: The image cannot be decoded, or is an array other than [H, W, 3] uint8.
         """
         if isinstance(image, np.ndarray):
-            return self._check_resized(run_on_pixels(self.chain, image))
+            return run_on_pixels(self.chain, image)
         if not isinstance(image, (bytes, bytearray, memoryview)):
             raise ValueError(
                 "expected the bytes of an image file, such as Path('photo.jpg').read_bytes(), or an array of "
                 f"RGB pixels [height, width, 3] of uint8, got {show(image)}"
             )
-        return self._check_resized(run(self.chain, image, _NO_DRAWS))
-
-    def _check_resized(self, prepared: Array) -> Array:
-        """Returns a prepared image, unless the model itself would resize it to an image that is too large."""
-        preparation = self.description.PreProcess
-        for spec in preparation.transform_ops if preparation.in_graph is True else ():
-            if isinstance(spec, ResizeImage) and spec.resize_short is not None:
-                resized_shape(spec, *prepared.shape[:2])
-        return prepared
+        return run(self.chain, image, _NO_DRAWS)
 
     def run(self, prepared: Sequence[Array], model: InferenceModel | None = None) -> list[Array]:
         """Returns the outputs of the model for a batch, one row per prepared image.

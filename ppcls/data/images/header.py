@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ppcls.errors import DecodeError as DecodeError
+
 if TYPE_CHECKING:  # only for annotations
     from ppcls.data.transforms.specs.basic import DecodeImage
 
@@ -41,10 +43,6 @@ _SUPPORTED: dict[str, dict[str, tuple[int, ...]]] = {
     },
     "WEBP": {"RGB": (8,), "RGB with alpha": (8,)},
 }
-
-
-class DecodeError(ValueError):
-    """An image can't be read or decoded, or the transform chain does not accept it."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # --help and --print-config must not wait for NumPy
 
 Layout = Literal["HWC", "CHW"]
 Dtype = Literal["uint8", "uint16", "float32", "float16"]
+MAX_PIXELS = 100_000_000  # of an image that a transform enlarges, and the default of DecodeImage's max_pixels
 _BYTES = {"uint8": 1, "uint16": 2, "float32": 4, "float16": 2}
 
 
@@ -132,6 +133,11 @@ def check_chain(specs: Sequence[Transform]) -> ImageState:
             state = spec.after(state)
         except ValueError as error:
             raise ChainError(position, str(error)) from None
+        height, width = state.size or (state.shorter or 1, state.shorter or 1)
+        if height * width > MAX_PIXELS:
+            raise ChainError(
+                position, f"expected images of at most {MAX_PIXELS:,} pixels, got at least {width}x{height}"
+            )
     if state.encoded:
         raise ChainError(None, "no transform decodes the image; start with DecodeImage or DecodeNumpy")
     if not state.dtype.startswith("float"):

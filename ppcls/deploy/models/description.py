@@ -35,6 +35,7 @@ from ppcls.config.base.fields import (
 from ppcls.config.base.yaml import dump_yaml, read_description_yaml
 from ppcls.data.transforms.base import FixedChain, check_chain
 from ppcls.data.transforms.specs import NormalizeImage, Op, plan_chain, split_chain
+from ppcls.data.transforms.specs.chain import TransformsOfModel
 from ppcls.errors import UserError
 from ppcls.postprocess import base
 from ppcls.postprocess.section import Infer
@@ -249,7 +250,8 @@ class ModelDescription(Section):
             case "normalize":
                 return plan_chain(split_chain(specs)[0], "HWC")
             case True:
-                return plan_chain([specs[0].model_copy(update={"to_rgb": True})], "HWC")
+                decoder = specs[0].model_copy(update={"to_rgb": True})
+                return plan_chain([decoder, TransformsOfModel(specs=specs[1:])], "HWC")
         return plan_chain(specs, "CHW" if self.Input.layout == "NCHW" else "HWC")
 
     def with_pixel_input(self, contained: Preprocess) -> ModelDescription:

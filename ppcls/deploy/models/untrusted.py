@@ -31,7 +31,7 @@ PATH_KEYS = frozenset(
         *("import_modules", "hooks", "loggers"),
         *("infer_imgs", "class_id_map_file", "weights_file"),
         *("image_root", "cls_label_path", "sample_list_path", "label_root", "bad_images"),
-        *("paths", "index_paths", "data_file"),
+        *("paths", "index_paths", "data_file", "image_file", "label_file"),
     }
 )
 _OPTIONAL = frozenset(

@@ -11,7 +11,6 @@ import numpy as np
 from PIL import Image
 
 from ppcls.data.images.decode import decode
-from ppcls.data.images.header import DecodeError
 from ppcls.data.images.npy import read_npy
 from ppcls.data.transforms.numpy_ops.chain import Array, apply, crop
 from ppcls.data.transforms.specs.basic import (
@@ -25,6 +24,7 @@ from ppcls.data.transforms.specs.basic import (
     ToCHWImage,
     scale_to_short_side,
 )
+from ppcls.data.transforms.specs.chain import TransformsOfModel
 from ppcls.data.transforms.specs.decisions import Decisions
 from ppcls.data.transforms.specs.fuse import VariableSize
 
@@ -32,7 +32,6 @@ from ppcls.data.transforms.specs.fuse import VariableSize
 # processes.
 cv2.setNumThreads(1)
 
-MAX_RESIZED_PIXELS = 100_000_000  # the default of DecodeImage's max_pixels
 _PIL_FILTERS = {
     "nearest": Image.Resampling.NEAREST,
     "bilinear": Image.Resampling.BILINEAR,
@@ -67,28 +66,10 @@ def resize(spec: ResizeImage | RandCropImage, image: Array, size: Array | None =
     else:
         assert isinstance(spec, ResizeImage)
         assert spec.resize_short is not None
-        height, width = resized_shape(spec, *image.shape[:2])
+        height, width = scale_to_short_side(np.array([image.shape[:2]]), spec.resize_short)[0].tolist()
     if spec.backend == "pil":
         return _resize_by_pillow(image, width, height, _PIL_FILTERS[spec.interpolation])
     return _keep_channels(cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR))
-
-
-def resized_shape(spec: ResizeImage, height: int, width: int) -> tuple[int, int]:
-    """Returns the height and width of an image whose shorter side is resized to ``spec.resize_short``.
-
-    A file of 93 bytes with 4000x1 pixels would become an image of 262 million pixels.
-
-    Raises:
-        DecodeError: The resized image would have too many pixels.
-    """
-    assert spec.resize_short is not None
-    tall, wide = scale_to_short_side(np.array([[height, width]]), spec.resize_short)[0].tolist()
-    if tall * wide > MAX_RESIZED_PIXELS:
-        raise DecodeError(
-            f"ResizeImage would resize the image of {width}x{height} pixels to {wide}x{tall} pixels, "
-            f"expected at most {MAX_RESIZED_PIXELS:,}; crop the image"
-        )
-    return tall, wide
 
 
 def _resize_by_pillow(image: Array, width: int, height: int, resampling: Image.Resampling) -> Array:
@@ -113,6 +94,11 @@ def resize_image(spec: ResizeImage, image: np.ndarray, decisions: Decisions) -> 
 @apply.register
 def apply_sized(spec: VariableSize, image: Any, decisions: Decisions) -> Array:
     return apply(spec.part, image, decisions[:-1])
+
+
+@apply.register
+def leave_to_model(spec: TransformsOfModel, image: np.ndarray, decisions: Decisions) -> Array:
+    return image
 
 
 @apply.register

@@ -9,18 +9,20 @@ from collections.abc import Iterator, Sequence
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.data.images.header import DecodeError as DecodeError
 from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.specs.basic import DecodeImage
-from ppcls.data.transforms.specs.decisions import Decisions, decide
+from ppcls.data.transforms.specs.decisions import Decisions, checked_sides_after, decide
+from ppcls.errors import DecodeError as DecodeError
 
 if TYPE_CHECKING:  # only for annotations
     from ppcls.data.transforms.specs.chain import Op
 
 Array = NDArray[Any]
+_NO_DRAWS = np.zeros(0, np.float32)
 
 
 @singledispatch
@@ -68,11 +70,23 @@ def decide_and_apply(spec: Transform, image: Any, draws: NDArray[np.float32]) ->
         spec: The transform.
         image: See `apply`.
         draws: [spec.draws] float32, uniform random numbers in [0, 1).
+
+    Raises:
+        DecodeError: The transform would enlarge the image too much, or there is not enough memory.
     """
-    if not spec.draws:
+    if not isinstance(image, np.ndarray):  # the bytes of a file, whose header the decoder checks
         return apply(spec, image, ())
-    decisions = decide(spec, draws[None], np.array([image.shape[:2]]))
-    return apply(spec, image, tuple(values[0] for values in decisions))
+    sides = np.array([image.shape[:2]])
+    decisions = decide(spec, draws[None], sides)
+    checked_sides_after(spec, sides, decisions)
+    try:
+        return apply(spec, image, tuple(values[0] for values in decisions))
+    except MemoryError:  # one image must not end a run or a server
+        raise DecodeError(f"there is not enough memory for {spec.kind} of this image") from None
+    except cv2.error as error:
+        if error.code != cv2.Error.StsNoMem:
+            raise
+        raise DecodeError(f"there is not enough memory for {spec.kind} of this image") from None
 
 
 def run_steps(ops: Sequence[Op], encoded: bytes | memoryview, draws: NDArray[np.float32]) -> Iterator[Array]:
@@ -95,7 +109,7 @@ def run(ops: Sequence[Op], encoded: bytes | memoryview, draws: NDArray[np.float3
         The transformed image as a contiguous array, [H, W, C] or [C, H, W].
 
     Raises:
-        DecodeError: The bytes are not an image.
+        DecodeError: The bytes are not an image, or a transform would enlarge it too much.
         ValueError: A crop is larger than the image.
     """
     *_, image = run_steps(ops, encoded, draws)
@@ -127,5 +141,5 @@ def run_on_pixels(ops: Sequence[Op], pixels: Array) -> Array:
         )
     image = np.ascontiguousarray(pixels if decoder.to_rgb else pixels[:, :, ::-1])
     for op in ops[1:]:
-        image = apply(op.spec, image, ())
+        image = decide_and_apply(op.spec, image, _NO_DRAWS)
     return np.ascontiguousarray(image)

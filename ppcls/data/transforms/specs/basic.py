@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 
 from ppcls.config.base.fields import Bound, Count, Fraction, Number, Side
-from ppcls.data.transforms.base import Dtype, ImageState, Transform
+from ppcls.data.transforms.base import MAX_PIXELS, Dtype, ImageState, Transform
 from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decide, fixed_sides, sides_after
 from ppcls.data.transforms.specs.fields import (
     Size,
@@ -24,7 +24,6 @@ from ppcls.data.transforms.specs.fields import (
 )
 
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
-_MAX_PIXELS = 100_000_000
 
 
 class DecodeImage(Transform):
@@ -44,7 +43,7 @@ class DecodeImage(Transform):
     dtype: Literal["uint8", "uint16"] = "uint8"
     """Dtype of the decoded pixels; files with the other bit depth are scaled, so that 255 corresponds to
     65535."""
-    max_pixels: Count = _MAX_PIXELS
+    max_pixels: Count = MAX_PIXELS
     """An image with more pixels (width x height) is rejected before decoding."""
 
     @model_validator(mode="after")
@@ -67,7 +66,7 @@ class DecodeNumpy(Transform):
     """Number of channels of all arrays; 1 for arrays of shape [height, width]."""
     dtype: Literal["uint8", "uint16", "float32"] = "uint8"
     """Dtype of all arrays."""
-    max_pixels: Count = _MAX_PIXELS
+    max_pixels: Count = MAX_PIXELS
     """An array with more pixels (width x height) is rejected before it is read."""
 
     def after(self, state: ImageState) -> ImageState:

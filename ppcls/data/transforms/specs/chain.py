@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from ppcls.data.transforms.base import Layout, Transform
+from ppcls.data.transforms.base import ImageState, Layout, Transform
 from ppcls.data.transforms.specs.basic import (
     CropImage,
     DecodeImage,
@@ -13,7 +14,7 @@ from ppcls.data.transforms.specs.basic import (
     ResizeImage,
     ToCHWImage,
 )
-from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decide, sides_after
+from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, checked_sides_after, decide
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,28 @@ def plan_chain(specs: Sequence[Transform], layout: Layout) -> tuple[Op, ...]:
             ops.append(Op(spec, slot, (position,)))
             slot += spec.draws
     return (*ops, replace(to_chw, slot=slot)) if layout == "CHW" else tuple(ops)
+
+
+class TransformsOfModel(Transform, abstract=True):
+    """Stands for transforms that a model runs itself. Checks that they do not enlarge an image too much."""
+
+    specs: tuple[Any, ...]
+
+    def after(self, state: ImageState) -> ImageState:
+        """Returns the state unchanged, because the model receives the images before the transforms."""
+        return state
+
+
+@decide.register
+def check_transforms_of_model(spec: TransformsOfModel, draws: Draws, sides: Sides) -> Decisions:
+    """Returns nothing.
+
+    Raises:
+        DecodeError: The model would enlarge an image too much.
+    """
+    for part in spec.specs:
+        sides = checked_sides_after(part, sides, decide(part, draws[:, :0], sides))
+    return ()
 
 
 def split_chain(specs: Sequence[Transform]) -> tuple[tuple[Transform, ...], tuple[Transform, ...]]:
@@ -95,8 +118,11 @@ def decide_chain(ops: Sequence[Op], draws: Draws, sides: Sides) -> Iterator[Deci
         ops: The chain, before or after fusion.
         draws: [N, count_draws(ops)] float32, uniform random numbers of the samples in [0, 1).
         sides: [N, 2] int64, heights and widths of the decoded images.
+
+    Raises:
+        DecodeError: A transform would enlarge an image too much.
     """
     for op in ops:
         decisions = decide(op.spec, draws[:, op.slot : op.slot + op.spec.draws], sides)
-        sides = sides_after(op.spec, sides, decisions)
+        sides = checked_sides_after(op.spec, sides, decisions)
         yield decisions

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.data.transforms.base import CustomTransform, Transform
+from ppcls.data.transforms.base import MAX_PIXELS, CustomTransform, Transform
+from ppcls.errors import DecodeError
 
 Sides = NDArray[np.int64]  # [N, 2] heights and widths
 Draws = NDArray[np.float32]  # [N, spec.draws] uniform in [0, 1)
@@ -48,6 +49,27 @@ def decide_custom(spec: CustomTransform, draws: Draws, sides: Sides) -> Decision
 def sides_after(spec: Transform, sides: Sides, decisions: Decisions) -> Sides:
     """Returns the heights and widths of the images after a transform, [N, 2] int64."""
     return sides
+
+
+def checked_sides_after(spec: Transform, sides: Sides, decisions: Decisions) -> Sides:
+    """Returns the heights and widths of the images after a transform, [N, 2] int64.
+
+    Backends call this before they transform an image. A file of 93 bytes with 4000x1 pixels would become an
+    image of 262 million pixels if its shorter side were resized to 256.
+
+    Raises:
+        DecodeError: The transform would enlarge an image to more than ``MAX_PIXELS`` pixels.
+    """
+    after = sides_after(spec, sides, decisions)
+    pixels = after.prod(axis=1)
+    for row in np.flatnonzero((pixels > MAX_PIXELS) & (pixels > sides.prod(axis=1)))[:1].tolist():
+        height, width = sides[row].tolist()
+        tall, wide = after[row].tolist()
+        raise DecodeError(
+            f"{spec.kind} would enlarge the image of {width}x{height} pixels to {wide}x{tall} pixels, "
+            f"expected at most {MAX_PIXELS:,} pixels; crop the image"
+        )
+    return after
 
 
 @singledispatch

@@ -25,6 +25,7 @@ from ppcls.data.transforms.specs.decisions import (
     Decisions,
     Draws,
     Sides,
+    checked_sides_after,
     count_decisions,
     decide,
     sides_after,
@@ -62,7 +63,7 @@ def decide_parts(spec: FusedTransform, draws: Draws, sides: Sides) -> Decisions:
     slot = 0
     for part in spec.parts:
         of_part = decide(part, draws[:, slot : slot + part.draws], sides)
-        sides = sides_after(part, sides, of_part)
+        sides = checked_sides_after(part, sides, of_part)
         decisions = decisions + of_part
         slot = slot + part.draws
     return decisions

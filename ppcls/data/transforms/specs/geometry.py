@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator
 
-from ppcls.config.base.fields import Fraction, Number, expected
+from ppcls.config.base.fields import MAX_SIDE, Fraction, Number, expected
 from ppcls.data.transforms.base import ImageState, Transform
 from ppcls.data.transforms.specs.decisions import (
     Decisions,
@@ -38,9 +38,12 @@ def _border(value: Any) -> Any:
     """Parses ``4``, ``[horizontal, vertical]`` or ``[left, top, right, bottom]``, and returns four widths."""
     widths = value if isinstance(value, (list, tuple)) else (value,)
     if len(widths) not in (1, 2, 4) or any(
-        isinstance(width, bool) or not isinstance(width, int) or width < 0 for width in widths
+        type(width) is not int or not 0 <= width <= MAX_SIDE for width in widths
     ):
-        raise expected("an integer >= 0, or [horizontal, vertical], or [left, top, right, bottom]", value)
+        raise expected(
+            f"an integer >= 0 and <= {MAX_SIDE}, or [horizontal, vertical], or [left, top, right, bottom]",
+            value,
+        )
     return tuple(widths) * (4 // len(widths))
 
 
