@@ -133,8 +133,9 @@ def evaluate(options: EvalOptions) -> None:
     if confusion is not None:
         from ppcls.files import write_text
         from ppcls.report.confusion import confusion_csv
+        from ppcls.report.record import Outcomes
 
-        if result.outcomes is None:
+        if not isinstance(result.outcomes, Outcomes):
             raise UserError("--confusion: expected one label per image, found several")
         assert result.outcomes.confusion is not None  # because there are few enough classes
         write_text(confusion, confusion_csv(result.outcomes.confusion))

@@ -25,9 +25,9 @@ from ppcls.engine.profiling.peak_memory import explain_out_of_memory
 from ppcls.engine.recording import Recording
 from ppcls.engine.setup import build_run
 from ppcls.errors import MissedTargetError, SignalExit
-from ppcls.report.confusion import class_name
+from ppcls.report.confusion import class_name, label_scores
 from ppcls.report.console import clock
-from ppcls.report.record import Outcomes
+from ppcls.report.record import LabelOutcomes, Outcomes
 from ppcls.report.reporters import log_failure
 from ppcls.runtime.collectives import fail_together
 from ppcls.runtime.signals import describe_ignored
@@ -94,7 +94,9 @@ def _lock(output_dir: Path, runtime: Runtime) -> Iterator[str]:
             lock.release()
 
 
-def summarize(run: Run, output_dir: Path, outcomes: Outcomes | None, seconds: float) -> Iterator[str]:
+def summarize(
+    run: Run, output_dir: Path, outcomes: Outcomes | LabelOutcomes | None, seconds: float
+) -> Iterator[str]:
     """Yields the last lines of the log: the best metric, the recall per class, and commands to try next.
 
     Args:
@@ -104,7 +106,9 @@ def summarize(run: Run, output_dir: Path, outcomes: Outcomes | None, seconds: fl
     score = run.state.progress.best
     best = f"best {run.state.judge} {abs(score):.4f}; " if score is not None else ""
     yield f"{best}duration {clock(seconds)}; report: {output_dir / 'report.html'}"
-    if outcomes is not None and outcomes.confusion is not None:
+    if isinstance(outcomes, LabelOutcomes):
+        yield describe_labels(outcomes, run.checkpoints.class_names)
+    elif outcomes is not None and outcomes.confusion is not None:
         yield describe_recall(outcomes.confusion, run.checkpoints.class_names)
         yield from warn_of_one_class(outcomes.confusion, run.checkpoints.class_names)
     model = shlex.quote(str(output_dir if run.checkpoints.has_best() else output_dir / LATEST))
@@ -132,6 +136,24 @@ def describe_recall(confusion: NDArray[np.int64], names: Sequence[str]) -> str:
     parts = [
         f"{class_name(names, label)} {value:.3f} of {images[label]}"
         for label, value in zip(labels.tolist(), recall.tolist(), strict=True)
+    ]
+    return f"{title}: {', '.join(parts)}"
+
+
+def describe_labels(outcomes: LabelOutcomes, names: Sequence[str]) -> str:
+    """Returns a line with precision and recall per label. For more than 10 labels, it lists the 10 lowest F1.
+
+    Args:
+        outcomes: Results of an evaluation with several labels per image.
+        names: Names of the labels; empty if unknown.
+    """
+    labels = label_scores(outcomes, names)
+    title = "precision and recall per label"
+    if len(labels) > _SHOWN_CLASSES:
+        title = f"lowest F1 of {len(labels)} labels (precision and recall)"
+    parts = [
+        f"{label.name} {label.precision:.3f} and {label.recall:.3f} of {label.true}"
+        for label in labels[:_SHOWN_CLASSES]
     ]
     return f"{title}: {', '.join(parts)}"
 

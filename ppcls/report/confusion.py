@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.report.record import Mistake
+from ppcls.report.record import LabelMistake, LabelOutcomes, Mistake
 
 MAX_CELLS = 20_000
 MAX_PAIRS = 20
@@ -45,6 +45,57 @@ class ClassRecall:
     name: str
     correct: int
     samples: int
+
+
+@dataclass(frozen=True)
+class LabelScores:
+    """Precision, recall and F1 of one label. A quotient with the divisor 0 is 0.
+
+    Attributes:
+        name: Name of the label.
+        true: Number of samples for which the label is true.
+        predicted: Number of samples for which the label is predicted.
+        correct: Number of samples for which both is the case.
+    """
+
+    name: str
+    true: int
+    predicted: int
+    correct: int
+
+    @property
+    def precision(self) -> float:
+        """Share of the predictions that are correct."""
+        return self.correct / max(1, self.predicted)
+
+    @property
+    def recall(self) -> float:
+        """Share of the samples with the label for which it is predicted."""
+        return self.correct / max(1, self.true)
+
+    @property
+    def f1(self) -> float:
+        """Harmonic mean of precision and recall."""
+        return 2 * self.correct / max(1, self.true + self.predicted)
+
+
+def label_scores(outcomes: LabelOutcomes, names: Sequence[str]) -> list[LabelScores]:
+    """Returns the scores of each label that occurs or is predicted, the lowest F1 first."""
+    counts = zip(outcomes.true.tolist(), outcomes.predicted.tolist(), outcomes.correct.tolist(), strict=True)
+    scores = [LabelScores(class_name(names, label), *each) for label, each in enumerate(counts)]
+    return sorted((each for each in scores if each.true or each.predicted), key=lambda each: each.f1)
+
+
+def describe_label_mistake(mistake: LabelMistake, names: Sequence[str]) -> str:
+    """Returns a mistake as text, such as ``missed: cat (3%); wrong: dog (98%); loss 4.1``."""
+    missed = [f"{class_name(names, label)} ({share:.0%})" for label, share in mistake.labels if share <= 0.5]
+    wrong = [f"{class_name(names, label)} ({share:.0%})" for label, share in mistake.labels if share > 0.5]
+    parts = [
+        f"{title}: {', '.join(labels)}" for title, labels in (("missed", missed), ("wrong", wrong)) if labels
+    ]
+    if more := mistake.wrong - len(mistake.labels):
+        parts.append(f"{more} more wrong labels")
+    return "; ".join([*parts, f"loss {mistake.loss:.3g}"])
 
 
 def confusion_csv(matrix: NDArray[np.int64]) -> str:

@@ -19,14 +19,26 @@ from ppcls.report.confusion import (
     class_name,
     class_recalls,
     confused_pairs,
+    describe_label_mistake,
     describe_mistake,
     expected_calibration_error,
+    label_scores,
     nonzero_cells,
     reliability_bins,
 )
 from ppcls.report.console import clock
 from ppcls.report.jsonlines import read_events
-from ppcls.report.record import EvalRecord, Histogram, Outcomes, Record, Reporter, StepRecord, TimeBudget
+from ppcls.report.record import (
+    EvalRecord,
+    Histogram,
+    LabelOutcomes,
+    Mistake,
+    Outcomes,
+    Record,
+    Reporter,
+    StepRecord,
+    TimeBudget,
+)
 from ppcls.report.thumbnail import Picture, PictureSource, data_uri
 
 _MAX_EVENTS = 1000
@@ -76,7 +88,7 @@ class _ShownEvaluation:
 
     epoch: int
     best: bool
-    outcomes: Outcomes
+    outcomes: Outcomes | LabelOutcomes
     worst: dict[int, dict[str, str]] | None = None
     note: str = ""
 
@@ -140,6 +152,8 @@ class HtmlReport(Reporter):
         evaluation = self._evaluation
         if evaluation is None or not evaluation.best or not self._worst():
             return
+        if isinstance(evaluation.outcomes, LabelOutcomes):  # a missed label has no pixels that support it
+            return
         self._stale = True
         now = time.monotonic()
         end = now + float(np.clip(_HEAT_MAP_SHARE * (now - self._start), *_HEAT_MAP_SECONDS))
@@ -171,7 +185,8 @@ class HtmlReport(Reporter):
         """Returns the HTML text of the report."""
         info = self._info
         evaluation = self._evaluation
-        confusion = evaluation.outcomes.confusion if evaluation is not None else None
+        outcomes = evaluation.outcomes if evaluation is not None else None
+        confusion = outcomes.confusion if isinstance(outcomes, Outcomes) else None
         matrix = None
         pairs = []
         recalls = []
@@ -180,7 +195,8 @@ class HtmlReport(Reporter):
             matrix = {"names": names, "cells": nonzero_cells(confusion)}
             pairs = confused_pairs(confusion, names)
             recalls = class_recalls(confusion, names)
-        reliability = reliability_bins(evaluation.outcomes.confidences) if evaluation is not None else []
+        reliability = reliability_bins(outcomes.confidences) if isinstance(outcomes, Outcomes) else []
+        labels = label_scores(outcomes, info.classes) if isinstance(outcomes, LabelOutcomes) else None
         tiles = summarize_run(self._records, ended=self._closed, update=self._update)
         duration = "Duration since the resume" if self._resumed else "Duration"
         data = {
@@ -200,6 +216,7 @@ class HtmlReport(Reporter):
             worst=self._worst(),
             pairs=pairs,
             recalls=recalls,
+            labels=labels,
             reliability=reliability,
             calibration_error=expected_calibration_error(reliability),
             augmented=[_as_figure(picture) for picture in info.pictures.augmented()],
@@ -226,7 +243,10 @@ class HtmlReport(Reporter):
             for mistake in evaluation.outcomes.worst:
                 picture = info.pictures.evaluated(mistake.position)
                 if picture is not None:
-                    caption = describe_mistake(mistake, info.classes)
+                    if isinstance(mistake, Mistake):
+                        caption = describe_mistake(mistake, info.classes)
+                    else:
+                        caption = describe_label_mistake(mistake, info.classes)
                     evaluation.worst[mistake.position] = _as_figure(replace(picture, caption=caption))
         return list(evaluation.worst.values())
 

@@ -107,6 +107,44 @@ class Outcomes:
     worst: tuple[Mistake, ...]
 
 
+@dataclass(frozen=True)
+class LabelMistake:
+    """A sample with several labels of which some are predicted wrongly.
+
+    Attributes:
+        position: Index of the sample in the evaluated data set.
+        labels: The wrong labels with the highest losses, highest first, and their probabilities, 0..1. A
+            label with a probability above 0.5 was predicted but is not true; the others are true but were not
+            predicted.
+        wrong: Number of all wrong labels.
+        loss: Binary cross-entropy in nats, summed over the labels. It may be infinite or NaN.
+    """
+
+    position: int
+    labels: tuple[tuple[int, float], ...]
+    wrong: int
+    loss: float
+
+
+@dataclass(frozen=True, eq=False)
+class LabelOutcomes:
+    """Results per sample of one evaluation with several labels per sample, over all ranks.
+
+    A label is predicted if its probability is above 0.5.
+
+    Attributes:
+        correct: Number of samples for which the label is true and predicted, [classes] int64.
+        predicted: Number of samples for which the label is predicted, [classes] int64.
+        true: Number of samples for which the label is true, [classes] int64.
+        worst: The samples with wrong labels that have the highest losses, highest first.
+    """
+
+    correct: NDArray[np.int64]
+    predicted: NDArray[np.int64]
+    true: NDArray[np.int64]
+    worst: tuple[LabelMistake, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Histogram:
     """Distribution of the values of a tensor.
@@ -142,7 +180,7 @@ class EvalRecord:
     images: int
     seconds: float
     best: bool
-    outcomes: Outcomes | None = field(default=None, compare=False, repr=False)
+    outcomes: Outcomes | LabelOutcomes | None = field(default=None, compare=False, repr=False)
 
 
 Record: TypeAlias = StepRecord | EvalRecord

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.report.record import Histogram, Record, Reporter, StepRecord, TimeBudget
+from ppcls.report.record import Histogram, Outcomes, Record, Reporter, StepRecord, TimeBudget
 from ppcls.report.thumbnail import PictureSource, thumbnail
 
 _MAX_IMAGES = 8
@@ -88,7 +88,7 @@ class VisualDLWriter(Reporter):
                 with self._budget.spending():
                     self._write_images(record.epoch)
                     self._write_weights(record.epoch)
-        elif record.outcomes is not None:
+        elif isinstance(record.outcomes, Outcomes):
             from visualdl.component.base_component import pr_curve_raw
 
             curve = pr_curve(record.outcomes.confidences)

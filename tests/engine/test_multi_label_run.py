@@ -171,6 +171,13 @@ def test_evaluation_is_that_of_the_images_one_by_one(
     best = max(found, key=lambda each: each.metrics["MultiLabelMAP"])
     assert best.metrics["MultiLabelMAP"] == pytest.approx(np.mean(precision), abs=1e-6)
     assert found[-1].metrics["MultiLabelMAP"] > 0.6, "it learns"
+    output_dir = Path(trained["Global"]["output_dir"])
+    assert "precision and recall per label: " in (output_dir / "train.log").read_text()
+    page = (output_dir / "report.html").read_text()
+    assert 'id="labels"' in page
+    assert "Confusion matrix" not in page
+    assert evaluate(["-c", str(tmp_path / "run.yaml"), "--confusion", str(tmp_path / "confusion.csv")]) == 1
+    assert "--confusion: expected one label per image, found several" in capsys.readouterr().err
 
 
 def test_best_model_has_lowest_hamming_distance() -> None:

@@ -19,7 +19,7 @@ import ppcls.report.html
 from ppcls.errors import UserError
 from ppcls.report.charts import COLOURS
 from ppcls.report.html import HtmlReport, RunInfo, summarize_run
-from ppcls.report.record import Mistake, Outcomes, Record, Reporter
+from ppcls.report.record import LabelMistake, LabelOutcomes, Mistake, Outcomes, Record, Reporter
 from ppcls.report.reporters import build_reporters
 from ppcls.report.thumbnail import Picture, PictureSource
 
@@ -198,6 +198,34 @@ def test_mistakes_are_read_once_per_evaluation(tmp_path: Path) -> None:
     page.record(replace(evaluation, outcomes=outcomes(None)))
     assert "there are too many classes" in text(tmp_path)
     assert pictures.read == [5, 3, 5, 3]
+
+
+def test_report_of_several_labels_shows_scores_per_label_and_worst_errors(tmp_path: Path) -> None:
+    counts = np.array([[3, 0, 0, 8], [4, 2, 0, 8], [6, 0, 0, 8]])
+    worst = (
+        LabelMistake(5, ((1, 0.98), (0, 0.03)), 2, 4.1),
+        LabelMistake(3, ((0, 0.2),), 1, 2.0),
+    )
+    info = replace(INFO, classes=("cat", "<u>", "unused", "sky"), pictures=TwoPictures())
+    page = build_report(tmp_path, info)
+    evaluation = replace(EVALUATION, epoch=1, best=True, outcomes=LabelOutcomes(*counts, worst))
+    report(page, [STEP, evaluation])
+    page.finish()
+    page.close()
+    shown = text(tmp_path)
+    assert "Precision and recall per label, best model, epoch" in shown
+    assert "Confusion matrix" not in shown
+    assert "Reliability diagram" not in shown
+    table = re.search(r'<table id="labels">(.*?)</table>', shown, re.DOTALL)
+    assert table is not None
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in table[1].split("<tr>")[2:]]
+    assert rows == [
+        ["&lt;u&gt;", "0.0%", "0.0%", "0.0%", "0", "2", "0"],
+        ["cat", "75.0%", "50.0%", "60.0%", "3", "4", "6"],
+        ["sky", "100.0%", "100.0%", "100.0%", "8", "8", "8"],
+    ]
+    assert "missed: cat (3%); wrong: &lt;u&gt; (98%); loss 4.1" in shown
+    assert "missed: cat (20%)" not in shown, "its image cannot be read"
 
 
 @pytest.mark.parametrize("best", [True, False])

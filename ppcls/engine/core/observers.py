@@ -17,7 +17,7 @@ from typing_extensions import override
 from ppcls.data.loaders.batch import Batch
 from ppcls.engine.core.hooks import Phase, RunHook, StepHooks
 from ppcls.engine.core.state import TrainState
-from ppcls.report.record import EvalRecord, Outcomes
+from ppcls.report.record import EvalRecord, LabelOutcomes, Outcomes
 from ppcls.runtime.progress import Progress
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class OutcomeKeeper(RunHook):
     """
 
     def __init__(self) -> None:
-        self.outcomes: Outcomes | None = None
+        self.outcomes: Outcomes | LabelOutcomes | None = None
 
     @override
     def on_evaluation(self, run: Run, record: EvalRecord) -> None:

@@ -18,6 +18,7 @@ from ppcls.data.loaders.batch import Batch, Loader
 from ppcls.engine.core.precision import Precision
 from ppcls.engine.core.settings import RetrievalSettings
 from ppcls.engine.evaluation.forward import EvalForward, Forward, run_model
+from ppcls.engine.evaluation.label_outcomes import LabelOutcomeCollector
 from ppcls.engine.evaluation.outcomes import OutcomeCollector, append_rows
 from ppcls.errors import UserError
 from ppcls.loss.base import Criterion, Loss
@@ -25,7 +26,7 @@ from ppcls.loss.build import build_criterion
 from ppcls.metric.build import Metrics, Rows, build_metrics
 from ppcls.metric.functional.retrieval import Search
 from ppcls.outputs import Outputs, get_logits, zero_loss
-from ppcls.report.record import Outcomes
+from ppcls.report.record import LabelOutcomes, Outcomes
 from ppcls.runtime.collectives import all_reduce, gather_rows
 from ppcls.runtime.progress import Progress
 from ppcls.runtime.start import Runtime
@@ -53,7 +54,7 @@ class EvalResult:
     metrics: dict[str, float]
     images: int
     seconds: float
-    outcomes: Outcomes | None = None
+    outcomes: Outcomes | LabelOutcomes | None = None
     lower_is_better: bool = False
     recomputed: int = 0
 
@@ -77,6 +78,7 @@ class Evaluator:
         world: Number of ranks.
         progress: Object to which the progress of the evaluation is reported.
         classes: Number of classes, to collect results per sample; None to collect no results.
+        several_labels: Whether each sample has several labels.
         forward: Function that computes the outputs of a model.
     """
 
@@ -88,6 +90,7 @@ class Evaluator:
     progress: Progress = field(default_factory=Progress)
     classes: int | None = None
     forward: Forward = run_model
+    several_labels: bool = False
 
     @property
     def batches(self) -> int:
@@ -141,7 +144,10 @@ class Evaluator:
         training = model.training
         model.eval()
         totals = _EvalTotals(self.metrics, queries, cameras)
-        collector = OutcomeCollector(self.classes) if self.classes is not None else None
+        collector: OutcomeCollector | LabelOutcomeCollector | None = None
+        if self.classes is not None:
+            collects = LabelOutcomeCollector if self.several_labels else OutcomeCollector
+            collector = collects(self.classes)
         forward = EvalForward(model, self.precision, self.forward)
         for batch, outputs in forward.outputs(self._reported(batches)):
             totals.add(self.criterion(outputs, batch.label[: batch.valid]), outputs, batch)
@@ -179,7 +185,7 @@ def build_evaluator(
 
     Args:
         precision: Precision of the forward pass.
-        sample_by_sample: Whether to collect results per sample. Only possible if each sample has one label.
+        sample_by_sample: Whether to collect results per sample. Has no effect in retrieval.
 
     Raises:
         UserError: The config has no ``DataLoader.Eval``, or its data can't be used.
@@ -199,10 +205,10 @@ def build_evaluator(
     losses = config.Loss.Eval
     if config.Global.eval_mode == "classification":
         criterion = build_criterion(losses, positive_rates(index), config.Arch.margins)
-        single_label = index.labels.ndim == 1
+        has_classes = True
     else:  # the labels are identities, not classes of the model, so only losses of embeddings can be computed
         criterion = _criterion_on_embeddings(losses)
-        single_label = False
+        has_classes = False
     return Evaluator(
         loaders=loaders,
         criterion=criterion,
@@ -210,7 +216,8 @@ def build_evaluator(
         precision=precision,
         world=runtime.world_size,
         progress=runtime.progress,
-        classes=config.Arch.class_num if sample_by_sample and single_label else None,
+        classes=config.Arch.class_num if sample_by_sample and has_classes else None,
+        several_labels=index.labels.ndim == 2,
     )
 
 
