@@ -12,6 +12,7 @@ from typing import TextIO
 from ppcls.errors import UserError
 
 _CLOSED_PIPE = 141
+_STDERR = 2
 _ESCAPE = "ppcls_escape"  # name of the error handler of codecs
 # How a standard stream that the caller closed is opened. Reading input and writing results still fails.
 # But no file that the command opens later gets the number of the stream, to which C++ libraries write.
@@ -82,6 +83,19 @@ def prepare_streams() -> None:
         sys.stdout = sys.__stdout__ = _replace(sys.stdout, 1, StandardOutput)  # type: ignore[misc]
     if sys.stderr is sys.__stderr__ and not isinstance(sys.stderr, StandardError):
         sys.stderr = sys.__stderr__ = _replace(sys.stderr, 2, StandardError)  # type: ignore[misc]
+
+
+def separate_error_stream() -> int:
+    """Makes `sys.stderr` of a command write to a copy of its descriptor, and returns the copy.
+
+    The descriptor 2, to which C++ code writes, can then be filtered without Python's output.
+    """
+    sys.stderr.flush()
+    copy = os.dup(_STDERR)
+    buffer = io.BufferedWriter(io.FileIO(copy, "wb", closefd=False))
+    stream = StandardError(buffer, sys.stderr.encoding, _ESCAPE, line_buffering=True)
+    sys.stderr = sys.__stderr__ = stream  # type: ignore[misc]
+    return copy
 
 
 def _open_if_closed(number: int, mode: int) -> None:

@@ -27,6 +27,7 @@ from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.sampling.order import BatchOrder, Cursor, StepSamples
 from ppcls.data.transforms.base import Transform
 from ppcls.errors import UserError
+from ppcls.runtime.native_errors import filter_decoder_messages
 
 _PREFETCH = 2  # batches
 
@@ -134,6 +135,7 @@ class Reader:
         Args:
             add_encoded: Adds the node of the encoded images to the current graph, and returns the node.
         """
+        filter_decoder_messages()
         self._pipeline = Pipeline(
             batch_size=self._order.batch_size,
             num_threads=self._threads,

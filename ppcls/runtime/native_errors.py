@@ -1,0 +1,71 @@
+"""Drops lines that image decoders write to standard error in C++, such as DALI's ``[jpeg_parser] …``.
+
+ppcls names each image that cannot be decoded, with a reason. The lines of the decoders would repeat this
+without the name of the file. Their libraries have no setting that switches them off.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import subprocess
+import sys
+
+from ppcls.runtime.streams import StandardError, separate_error_stream
+
+# DALI's nvImageCodec, libjpeg, libpng, and OpenCV's readers
+_DROPPED = (
+    r"\[\w+_(parser|decoder)\]|nvImageCodec|nvimgcodec|Corrupt JPEG data|Premature end of JPEG file"
+    r"|libpng (error|warning)|global grfmt_\w+\.cpp"
+)
+# The program of the filter. It is a process, because a thread would lose the last lines before a crash.
+_PROGRAM = """
+import re, sys
+dropped = re.compile(sys.argv[1].encode())
+for line in sys.stdin.buffer:
+    if not dropped.search(line):
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+"""
+_WAIT = 1.0  # seconds for the last lines, at the end of the process
+_STDERR = 2
+_started = False
+
+
+def filter_decoder_messages() -> None:
+    """Filters what C++ code of this process writes to standard error from now on.
+
+    Python's own `sys.stderr` is not filtered. Does nothing in a process that is not a command of ppcls, such
+    as a notebook, whose standard error belongs to the user's program.
+    """
+    global _started
+    if _started or not isinstance(sys.stderr, StandardError):
+        return
+    _started = True
+    original = separate_error_stream()
+    reader, writer = os.pipe()
+    everything = signal.valid_signals()
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, everything)  # it ends when all writers have ended
+    try:
+        process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-S", "-c", _PROGRAM, _DROPPED],
+            stdin=reader,
+            stdout=original,
+            stderr=subprocess.DEVNULL,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+    os.close(reader)
+    os.dup2(writer, _STDERR)
+    os.close(writer)
+    atexit.register(_finish, process, original)
+
+
+def _finish(process: subprocess.Popen[bytes], original: int) -> None:
+    """Restores standard error, and waits until the filter has written its last lines."""
+    os.dup2(original, _STDERR)
+    try:
+        process.wait(_WAIT)
+    except subprocess.TimeoutExpired:  # a child process still has the pipe
+        return
