@@ -87,7 +87,7 @@ QUICK = [(rename, 8), (remove, 2), (replace, 4)]
 @pytest.mark.parametrize(
     ("act", "place", "message", "update", "after_evaluation", "interval"),
     [
-        pytest.param(*change, *moment, marks=[] if (change[0], moment[0]) in QUICK else pytest.mark.hostile)
+        pytest.param(*change, *moment, marks=[] if (change[0], moment[0]) in QUICK else pytest.mark.slow)
         for change in CHANGES
         for moment in MOMENTS
     ],

@@ -86,7 +86,7 @@ def test_name_that_the_locale_can_not_encode_is_explained(tmp_path: Path) -> Non
     assert "Traceback" not in errors
 
 
-@pytest.mark.hostile
+@pytest.mark.slow
 def test_run_and_its_results_are_complete_without_streams(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for name in ("café", "b😀"):

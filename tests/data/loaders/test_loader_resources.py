@@ -227,7 +227,7 @@ def state(process: int) -> str:
 
 
 @pytest.mark.hostile
-@pytest.mark.parametrize("size", ["4k", "8k"])
+@pytest.mark.parametrize("size", [pytest.param("4k", marks=pytest.mark.slow), "8k"])
 def test_full_shared_memory_is_explained(make_yaml: Callable[..., Path], size: str) -> None:
     """4 KB are too small for the queues of the workers, and 8 KB for their batches."""
     if subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True).returncode:
