@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from ppcls.errors import UserError
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import EvalRecord
 from ppcls.runtime.launch import child_environment, ppcls_command
@@ -53,7 +54,17 @@ def read_evaluations(output_dir: Path) -> list[EvalRecord]:
 
 
 def last_lines(log: Path) -> str:
-    """Returns the last error message in a log, or the last five lines if there is none."""
-    text = log.read_text(encoding="utf-8", errors="replace").strip()
+    """Returns the last error message in a log, or the last five lines if there is none.
+
+    Raises:
+        UserError: The log is missing, although the run has just written to it.
+    """
+    try:
+        text = log.read_text(encoding="utf-8", errors="replace").strip()
+    except FileNotFoundError:
+        raise UserError(
+            f"{log.parent}: this output folder was renamed or removed while a run in it was training; rename "
+            "it back, or start again with another Global.output_dir"
+        ) from None
     _, separator, error = text.rpartition("error: ")
     return error if separator else "\n".join(text.splitlines()[-5:])

@@ -13,6 +13,7 @@ from ppcls.cli import train as cli
 from ppcls.errors import UserError
 from ppcls.recipe.load import load_config
 from ppcls.search.folds import split_folds, write_folds
+from ppcls.search.trials import last_lines
 
 SMALL = {"Global__use_dali": False, "Global__epochs": 1}
 
@@ -76,3 +77,8 @@ def test_failing_fold_is_an_error_with_its_log(make_yaml, tmp_path: Path, capsys
     error = capsys.readouterr().err
     assert "--folds: fold 1 failed: " in error
     assert "gone.pdparams" in error
+
+
+def test_output_folder_that_is_removed_during_a_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"folds: this output folder was renamed or removed while a run"):
+        last_lines(tmp_path / "folds" / "fold_1.log")
