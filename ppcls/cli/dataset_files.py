@@ -210,6 +210,24 @@ def read_source(source: Path, options: LabelledImagesOptions) -> tuple[FileIndex
     return index, names
 
 
+def check_outside(out: Path, source: Path | None) -> None:
+    """Checks that an output folder is not in a folder of images, where it would become a class.
+
+    Args:
+        source: Folder of images, or a file; None without one.
+
+    Raises:
+        UserError: The output folder is in the folder of images.
+    """
+    from ppcls.files import real_path
+
+    if source is not None and source.is_dir() and real_path(out).is_relative_to(real_path(source)):
+        raise UserError(
+            f"--out {out}: is inside the images {source}, where it would become a class; choose a folder "
+            "outside of them"
+        )
+
+
 def progress_bars() -> Progress:
     """Returns progress bars that count images on standard error."""
     from rich.console import Console
@@ -265,6 +283,7 @@ def split(options: SplitOptions) -> None:
 
     from ppcls.data.index.split import choose_validation, write_split
 
+    check_outside(options.out, options.source)
     index, names = read_source(options.source, options)
     validation = choose_validation(index, options.val, options.seed)
     write_split(index, validation, options.out, names, options.delimiter)
@@ -288,8 +307,9 @@ def stats(options: StatsOptions) -> None:
     from ppcls.files import check_writable, write_text
     from ppcls.runtime.hardware import usable_cores
 
-    name, index, names, decoder = _dataset_to_describe(options)
     out = options.out
+    check_outside(out, options.source)
+    name, index, names, decoder = _dataset_to_describe(options)
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out}: expected a folder, found a file")
     check_writable(out)
@@ -375,8 +395,9 @@ def convert(options: ConvertOptions) -> None:
     from ppcls.data.index.class_names import LABEL_LIST, write_class_names
     from ppcls.dataset_tools.convert import convert, file_sizes, plan_conversion, split_by_size, split_evenly
 
-    index, names = read_source(options.source, options)
     out = options.out
+    check_outside(out, options.source)
+    index, names = read_source(options.source, options)
 
     def ends() -> tuple[int, ...]:
         if options.shards:

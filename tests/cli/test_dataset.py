@@ -399,3 +399,25 @@ def test_full_disk_names_the_folder_and_how_to_continue(
     assert run("resize", images, "--max-size", 9, "--out", out) == 1
     rest = "run the same command again to continue"
     assert error_of(capsys) == f"{out}: No space left on device; {rest}"
+
+
+@pytest.mark.parametrize("command", [["stats"], ["split"], ["convert", "tfrecord"]])
+@pytest.mark.parametrize("out", ["images/lists", "images", "images/a/lists", "link/lists"])
+def test_output_inside_the_images_is_rejected(
+    command: list[str],
+    out: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        Path("images", name).mkdir(parents=True)
+        Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(Path("images", name, "1.png"))
+    Path("link").symlink_to("images")
+    assert main([*command, "images", "--out", out]) == 1
+    assert error_of(capsys).startswith(f"--out {out}: is inside the images images")
+    assert sorted(path.as_posix() for path in Path("images").rglob("*.*")) == [
+        "images/a/1.png",
+        "images/b/1.png",
+    ]
