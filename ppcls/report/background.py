@@ -1,4 +1,7 @@
-"""Runs experiment trackers in threads, so that a slow or unreachable server neither delays nor ends a run."""
+"""Sends the records of a run to experiment trackers. No failure of a tracker ends or delays the run.
+
+A tracker that waits for a server runs in a thread. All others are called directly.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -18,7 +22,46 @@ from ppcls.report.trackers import Logger, TrackedRun, Tracker
 from ppcls.report.visualdl import scalars
 
 _MAX_WAITING = 10_000  # maximum number of records in the queue; further records are dropped
-_CLOSE_SECONDS = 60.0
+_CALL_SECONDS = 2.0  # duration of one call after which the end of the run does not wait for a tracker
+
+
+class DirectLogger(Reporter):
+    """Sends records to a tracker that does not wait for a server.
+
+    A failure is reported once on standard error.
+
+    Args:
+        name: Name of the tracker for messages.
+        start: Function that starts the tracker.
+    """
+
+    def __init__(self, name: str, start: Callable[[], Tracker]) -> None:
+        self._name = name
+        self._tracker: Tracker | None = None
+        with self._report_failure():
+            self._tracker = start()
+
+    def record(self, record: Record) -> None:
+        """Sends a record, unless the tracker has failed."""
+        if self._tracker is not None:
+            with self._report_failure():
+                self._tracker.log(scalars(record), record.update)
+
+    def close(self) -> None:
+        """Ends the log of the tracker."""
+        tracker = self._tracker
+        self._tracker = None
+        if tracker is not None:
+            with self._report_failure():
+                tracker.finish(failed=_is_failing())
+
+    @contextmanager
+    def _report_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - a tracker must never end a run
+            self._tracker = None
+            _report_error(self._name, error)
 
 
 class BackgroundLogger(Reporter):
@@ -27,13 +70,17 @@ class BackgroundLogger(Reporter):
     Args:
         name: Name of the tracker for messages.
         start: Function that starts the tracker. It is called in the thread.
+        abandon: Function to call if the tracker hangs at the end of the run: `Logger.abandon`.
     """
 
-    def __init__(self, name: str, start: Callable[[], Tracker]) -> None:
+    def __init__(self, name: str, start: Callable[[], Tracker], abandon: Callable[[], None]) -> None:
         self._name = name
         self._start = start
+        self._abandon = abandon
         self._queue: queue.Queue[Record | bool] = queue.Queue(_MAX_WAITING)
         self._closed = False
+        self._call_began = time.monotonic()
+        # A daemon: Python does not wait for this thread when the process ends.
         self._thread = threading.Thread(target=self._run, name=f"logger {name}", daemon=True)
         self._thread.start()
 
@@ -41,38 +88,71 @@ class BackgroundLogger(Reporter):
         """Queues a record. Drops it if the tracker has failed or the queue is full."""
         if isinstance(record, EvalRecord):
             record = replace(record, outcomes=None)
-        if self._thread.is_alive() and not self._queue.full():
-            self._queue.put(record)
+        if self._thread.is_alive():
+            with suppress(queue.Full):
+                self._queue.put_nowait(record)
 
     def close(self) -> None:
-        """Waits until the tracker has received all records, for at most 60 seconds."""
+        """Waits for a tracker that still receives records, but not for one that hangs.
+
+        A tracker hangs if one of its calls takes longer than two seconds. If this call began before the end
+        of the run, `close` does not wait at all.
+        """
         if self._closed:
             return
         self._closed = True
-        end = time.monotonic() + _CLOSE_SECONDS
-        failed = sys.exc_info()[0] is not None  # close is called while the error of the run propagates
-        while self._thread.is_alive() and time.monotonic() < end:
-            try:
-                self._queue.put(failed, timeout=0.1)
-                break
-            except queue.Full:
-                continue
-        self._thread.join(max(0.0, end - time.monotonic()))
-        if self._thread.is_alive():
-            self._report(f"did not finish within {_CLOSE_SECONDS:.0f} s; its log may be incomplete")
+        try:
+            self._queue.put_nowait(_is_failing())
+        except queue.Full:  # the tracker is too slow to finish now
+            self._give_up()
+            return
+        while self._thread.is_alive():
+            rest = self._call_began + _CALL_SECONDS - time.monotonic()
+            if rest <= 0:
+                self._give_up()
+                return
+            self._thread.join(rest)
 
     def _run(self) -> None:
         try:
             tracker = self._start()
-            while not isinstance(item := self._queue.get(), bool):
+            while True:
+                item = self._next()
+                if isinstance(item, bool):
+                    tracker.finish(failed=item)
+                    return
                 tracker.log(scalars(item), item.update)
-            tracker.finish(failed=item)
         except Exception as error:  # noqa: BLE001 - a tracker must never end a run
-            reason = " ".join(str(error).split()) or type(error).__name__
-            self._report(f"{reason}; the run continues without this logger")
+            _report_error(self._name, error)
 
-    def _report(self, text: str) -> None:
-        print_error(f"Global.loggers: {self._name}: {text}")
+    def _next(self) -> Record | bool:
+        """Returns the next item of the queue. The tracker's next call begins now."""
+        item = self._queue.get()
+        self._call_began = time.monotonic()
+        return item
+
+    def _give_up(self) -> None:
+        with suppress(Exception):  # a tracker must never end a run
+            self._abandon()
+        _report(
+            self._name,
+            "did not receive all records before the end of the run, so its log may be incomplete; "
+            "metrics.jsonl in the output folder has all of them",
+        )
+
+
+def _is_failing() -> bool:
+    """Returns whether the run ends with an error. Reporters are closed while this error propagates."""
+    return sys.exc_info()[0] is not None
+
+
+def _report_error(name: str, error: Exception) -> None:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    _report(name, f"{reason}; the run continues without this logger")
+
+
+def _report(name: str, text: str) -> None:
+    print_error(f"Global.loggers: {name}: {text}")
 
 
 def start_loggers(loggers: Sequence[Logger], run: TrackedRun) -> list[Reporter]:
@@ -92,4 +172,11 @@ def start_loggers(loggers: Sequence[Logger], run: TrackedRun) -> list[Reporter]:
                 f"Global.loggers: {logger.kind} needs the package {logger.package} ({error}); "
                 f"pip install {install}, or remove {logger.kind}"
             ) from None
-    return [BackgroundLogger(logger.kind, partial(logger.build, run)) for logger in loggers]
+    return [_start_logger(logger, run) for logger in loggers]
+
+
+def _start_logger(logger: Logger, run: TrackedRun) -> Reporter:
+    start = partial(logger.build, run)
+    if logger.blocks:
+        return BackgroundLogger(logger.kind, start, logger.abandon)
+    return DirectLogger(logger.kind, start)

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import time
 import uuid
+from contextlib import suppress
 from typing import ClassVar, Literal
+
+import psutil
 
 from ppcls.report.trackers import Logger, RunIds, TrackedRun, Tracker, flatten_config, read_config_text
 
+_WANDB_PROCESS = "wandb-core"  # name of the process that sends the records of W&B
 _MAX_PARAMETERS = 100  # per request to MLflow
 
 
@@ -19,6 +23,7 @@ class TensorBoard(Logger):
 
     package: ClassVar[str] = "tensorboardX"
     extra: ClassVar[str] = "loggers"
+    blocks: ClassVar[bool] = False  # tensorboardX writes to its file from a thread
     folder: str | None = None
     """Folder of the event files; default: `tensorboard` in `Global.output_dir`."""
 
@@ -129,6 +134,16 @@ class WandB(Logger):
     def build(self, run: TrackedRun) -> Tracker:
         """Starts the tracker, and returns it."""
         return WandBTracker(self, run)
+
+    def abandon(self) -> None:
+        """Ends the process of W&B, for which W&B would wait without a limit when Python ends.
+
+        What this process has written to `Global.output_dir` remains: `wandb sync` sends it later.
+        """
+        for child in psutil.Process().children():
+            with suppress(psutil.NoSuchProcess):
+                if child.name() == _WANDB_PROCESS:
+                    child.kill()
 
 
 class WandBTracker:

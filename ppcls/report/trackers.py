@@ -1,7 +1,7 @@
 """The base class of loggers, which send the scalars of a run to experiment trackers.
 
 A logger is a section of the config, an item of ``Global.loggers``. `Logger.build` returns its `Tracker`.
-``ppcls.report.background`` calls both in a separate thread.
+``ppcls.report.background`` calls both.
 """
 
 from __future__ import annotations
@@ -64,10 +64,12 @@ class Logger(Component, registry=LOGGERS):
     Attributes:
         package: Package that the tracker needs; "" for none.
         extra: Extra of ppcls that installs the package; "" if the user installs it.
+        blocks: Whether calls of the tracker may wait, for example for a server. They then run in a thread.
     """
 
     package: ClassVar[str] = ""
     extra: ClassVar[str] = ""
+    blocks: ClassVar[bool] = True
 
     @classmethod
     def registered_name(cls) -> str:
@@ -75,8 +77,15 @@ class Logger(Component, registry=LOGGERS):
         return cls.__name__.lower()
 
     def build(self, run: TrackedRun) -> Tracker:
-        """Starts the tracker, and returns it. It is called in the thread that then calls the tracker."""
+        """Starts the tracker, and returns it. If it `blocks`, it is called in the thread of the tracker."""
         raise NotImplementedError(f"{self.kind} does not define its tracker")
+
+    def abandon(self) -> None:
+        """Prevents that a tracker that hangs delays the end of the process. The default does nothing.
+
+        The run calls this method at its end, in its main thread. The method must not wait. It is needed only
+        for a library that waits for its server when Python ends.
+        """
 
 
 class RunIds:

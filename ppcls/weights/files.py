@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from paddle import nn
 from safetensors import SafetensorError
 
-from ppcls.data.records.pickled import unpickle
 from ppcls.errors import UserError
 from ppcls.files import atomic_write, open_regular
 from ppcls.registry import suggest
@@ -24,6 +23,7 @@ from ppcls.runtime.host_memory import HostMemory
 from ppcls.weights.download import download, is_web_page, verify_download
 from ppcls.weights.hub import PREFIX, fetch_from_hub
 from ppcls.weights.manifest import verify
+from ppcls.weights.pickled import unpickle
 from ppcls.weights.store import BEST
 from ppcls.weights.torch_file import TORCH_ENDINGS, read_torch
 from ppcls.weights.torch_names import from_torch, is_torch

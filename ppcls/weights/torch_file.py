@@ -18,7 +18,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.data.records.pickle_interpreter import (
+from ppcls.files import open_regular
+from ppcls.weights.pickle_interpreter import (
     MAX_DIMENSIONS,
     MAX_INTEGER,
     PickledConstructor,
@@ -28,8 +29,7 @@ from ppcls.data.records.pickle_interpreter import (
     describe_value,
     expect_type,
 )
-from ppcls.data.records.pickled import reading_weights
-from ppcls.files import open_regular
+from ppcls.weights.pickled import reading_weights
 
 TORCH_ENDINGS = (".pth", ".pt")
 _MAGIC_NUMBER = 0x1950A86A20F9469CFC6C  # first value of files before PyTorch 1.6

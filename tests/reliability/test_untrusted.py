@@ -37,7 +37,6 @@ from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.loaders.paddle import PaddleLoader
 from ppcls.data.records.formats import FORMATS
-from ppcls.data.records.pickled import unpickle
 from ppcls.data.records.shard import OpenFiles, default_index_path
 from ppcls.data.sampling.epoch_samplers import SequentialSampler
 from ppcls.data.sampling.order import Order
@@ -46,6 +45,7 @@ from ppcls.data.transforms.specs.basic import DecodeNumpy
 from ppcls.errors import UserError
 from ppcls.weights.files import read_weights
 from ppcls.weights.manifest import MANIFEST, DamagedError, FileRecord, Manifest, verify
+from ppcls.weights.pickled import unpickle
 
 pytestmark = pytest.mark.hostile
 

@@ -21,7 +21,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from ppcls.errors import UserError
 from ppcls.recipe.settings import Global
 from ppcls.report import background
-from ppcls.report.background import BackgroundLogger, start_loggers
+from ppcls.report.background import BackgroundLogger, DirectLogger, start_loggers
 from ppcls.report.html import RunInfo
 from ppcls.report.loggers import MLflow, TensorBoard, WandB
 from ppcls.report.record import Record
@@ -121,6 +121,10 @@ def test_wandb_run_keeps_its_id_after_a_resume(tmp_path: Path) -> None:
     wandb.teardown()  # its process ends before pytest looks for processes that are left
 
 
+def do_nothing() -> None:
+    """A library that does not wait when Python ends."""
+
+
 class FailingTracker:
     def log(self, values: dict[str, float], update: int) -> None:
         raise RuntimeError("server\nis gone")
@@ -130,7 +134,7 @@ class FailingTracker:
 
 
 def test_failing_tracker_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
-    logger = BackgroundLogger("mlflow", FailingTracker)
+    logger = BackgroundLogger("mlflow", FailingTracker, do_nothing)
     for _ in range(3):
         logger.record(STEP)
         logger._thread.join(0.2)
@@ -141,16 +145,147 @@ def test_failing_tracker_is_reported_once(capsys: pytest.CaptureFixture[str]) ->
     )
 
 
-def test_slow_tracker_does_not_delay_the_run(
+class HangingTracker:
+    """Tracker that hangs in one of its calls.
+
+    Args:
+        hanging: Name of the call.
+        entered: Event that is set when the call begins.
+    """
+
+    def __init__(self, hanging: str, entered: threading.Event) -> None:
+        self._hanging = hanging
+        self._entered = entered
+        self._hang("start")
+
+    def log(self, values: dict[str, float], update: int) -> None:
+        self._hang("log")
+
+    def finish(self, failed: bool) -> None:
+        self._hang("finish")
+
+    def _hang(self, call: str) -> None:
+        if call == self._hanging:
+            self._entered.set()
+            threading.Event().wait()
+
+
+@pytest.mark.parametrize("call", ["start", "log", "finish"])
+def test_run_does_not_wait_for_a_tracker_that_hangs(
+    call: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(background, "_CALL_SECONDS", 0.2)
+    monkeypatch.setattr(background, "_MAX_WAITING", 5)
+    entered = threading.Event()
+    abandoned = threading.Event()
+    logger = BackgroundLogger("mlflow", lambda: HangingTracker(call, entered), abandoned.set)
+    for _ in range(3):
+        logger.record(EVALUATION)
+    logger.close()
+    assert entered.is_set()
+    assert abandoned.is_set()
+    assert "mlflow: did not receive all records before the end of the run" in capsys.readouterr().err
+
+
+def test_run_drops_records_of_a_tracker_that_hangs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(background, "_CLOSE_SECONDS", 0.2)
     monkeypatch.setattr(background, "_MAX_WAITING", 5)
-    logger = BackgroundLogger("wandb", threading.Event().wait)  # type: ignore[arg-type]
+    logger = BackgroundLogger("wandb", lambda: HangingTracker("start", threading.Event()), do_nothing)
     for _ in range(50):
         logger.record(EVALUATION)
     logger.close()
-    assert "wandb: did not finish within 0 s" in capsys.readouterr().err
+    assert "wandb: did not receive all records" in capsys.readouterr().err
+
+
+def test_run_waits_for_a_slow_tracker_that_still_receives_records(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    received: list[int] = []
+
+    class SlowTracker:
+        def log(self, values: dict[str, float], update: int) -> None:
+            time.sleep(0.1)
+            received.append(update)
+
+        def finish(self, failed: bool) -> None:
+            received.append(-1)
+
+    monkeypatch.setattr(background, "_CALL_SECONDS", 0.8)
+    logger = BackgroundLogger("mlflow", SlowTracker, do_nothing)
+    for _ in range(12):
+        logger.record(STEP)
+    logger.close()
+    assert received == [STEP.update] * 12 + [-1]
+    assert not capsys.readouterr().err
+
+
+def test_only_loggers_that_wait_for_a_server_have_a_thread(tmp_path: Path) -> None:
+    run = TrackedRun("run", tmp_path)
+    reporters = start_loggers([TensorBoard(), WandB(mode="offline")], run)
+    assert [type(reporter) for reporter in reporters] == [DirectLogger, BackgroundLogger]
+    for reporter in reporters:
+        reporter.close()
+    wandb.teardown()
+
+
+@pytest.mark.parametrize("call", ["start", "log", "finish"])
+def test_failure_of_a_direct_logger_is_reported_once(call: str, capsys: pytest.CaptureFixture[str]) -> None:
+    class Tracker:
+        def __init__(self) -> None:
+            self.fail("start")
+
+        def log(self, values: dict[str, float], update: int) -> None:
+            self.fail("log")
+
+        def finish(self, failed: bool) -> None:
+            self.fail("finish")
+
+        def fail(self, name: str) -> None:
+            if name == call:
+                raise OSError("disk full")
+
+    logger = DirectLogger("tensorboard", Tracker)
+    logger.record(STEP)
+    logger.record(STEP)
+    logger.close()
+    logger.close()
+    assert capsys.readouterr().err == (
+        "Global.loggers: tensorboard: disk full; the run continues without this logger\n"
+    )
+
+
+HUNG_SERVER = """
+import sys
+from pathlib import Path
+from ppcls.report.background import start_loggers
+from ppcls.report.loggers import MLflow, WandB
+from ppcls.report.trackers import TrackedRun
+logger = {"mlflow": MLflow(tracking_uri=sys.argv[2]), "wandb": WandB(mode="online")}[sys.argv[1]]
+for reporter in start_loggers([logger], TrackedRun("run", Path(sys.argv[3]))):
+    reporter.close()
+print("closed", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mlflow", "wandb"])
+def test_process_ends_although_the_server_of_its_tracker_hangs(name: str, tmp_path: Path) -> None:
+    """The library must not wait at the exit of Python either: MLflow retries for minutes, W&B for 90 s."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()  # the system accepts connections, and nobody answers
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        settings = {"WANDB_BASE_URL": address, "WANDB_API_KEY": "0" * 40, "WANDB_SILENT": "true"}
+        done = subprocess.run(
+            [sys.executable, "-c", HUNG_SERVER, name, address, str(tmp_path)],
+            env={**os.environ, **settings},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == 0, done.stderr
+    assert "did not receive all records" in done.stderr
 
 
 def test_missing_library_is_an_error_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

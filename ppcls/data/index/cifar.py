@@ -15,9 +15,9 @@ from ppcls.config.base.fields import Count, Index
 from ppcls.data.index.base import DECODER, Dataset
 from ppcls.data.index.class_names import check_labels
 from ppcls.data.index.pixels import PixelIndex
-from ppcls.data.records.pickled import unpickle_bytes
 from ppcls.errors import UserError
 from ppcls.files import read_regular
+from ppcls.weights.pickled import unpickle_bytes
 
 _FOLDER = "cifar-10-batches-py"
 _FILES = {"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)}

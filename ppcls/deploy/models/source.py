@@ -28,13 +28,13 @@ from ppcls.deploy.models.published import published_config
 from ppcls.deploy.models.temperature import read_temperature
 from ppcls.deploy.models.untrusted import TRUST, UntrustedConfig, check_links, read_model_config
 from ppcls.engine.core.settings import CheckpointSettings
+from ppcls.engine.evaluation.stored_names import find_listed
 from ppcls.errors import UserError
 from ppcls.files import file_states, real_path
 from ppcls.postprocess.section import Infer
 from ppcls.recipe.load import ConfigSource, load_config
 from ppcls.recipe.schema import Config
 from ppcls.recipe.settings import Global
-from ppcls.weights.class_names import find_listed
 from ppcls.weights.manifest import MANIFEST, Manifest, verify
 from ppcls.weights.store import BEST, newest
 from ppcls.zoo import ZOO

@@ -15,13 +15,13 @@ from typing import Any
 
 import paddle
 
-from ppcls.data.records.pickled import unpickle
 from ppcls.engine.checkpoint.snapshot import align_schedule, fill_average, fill_optimizer
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
 from ppcls.files import atomic_path
 from ppcls.optimizer.state import MASTER
 from ppcls.weights.files import Arrays, arrays_in, fill, read_pdparams
+from ppcls.weights.pickled import unpickle
 
 _NAMES = "StructuredToParameterName@@"
 _MASTERS = "master_weights"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ppcls.data.index.class_names import check_known_folders, join_first, read_class_names
 from ppcls.data.section import DataLoader
-from ppcls.weights.class_names import find_label_list
+from ppcls.engine.evaluation.stored_names import find_label_list
 
 
 def label_by_names(data: DataLoader, class_num: int, weights: Path) -> tuple[DataLoader, list[str]]:

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ppcls.data.records.pickle_interpreter import PickleInterpreter, ReadBudget, RejectedFileError
 from ppcls.errors import UserError
 from ppcls.files import open_regular
+from ppcls.weights.pickle_interpreter import PickleInterpreter, ReadBudget, RejectedFileError
 
 # Exceptions that reading raises if a file is damaged or is not a pickle.
 DAMAGED_FILE_ERRORS = (

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ppcls.data.records.pickled import unpickle
 from ppcls.errors import UserError
 from ppcls.weights.files import read_pdparams
+from ppcls.weights.pickled import unpickle
 
 pytestmark = pytest.mark.hostile
 
