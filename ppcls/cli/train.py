@@ -301,10 +301,11 @@ def _used_output(tree: Tree) -> Iterator[str]:
     folder = node_at(tree, "Global.output_dir")
     if not isinstance(folder, str):
         return
-    try:
-        Store(Path(folder)).check_places()
-    except UserError as error:
-        yield str(error)
+    if node_at(tree, "Global.checkpoint_fallback_dir") is None:
+        try:
+            Store(Path(folder)).check_places()
+        except UserError as error:
+            yield str(error)
     if node_at(tree, "Global.checkpoints"):
         return
     if (Path(folder) / LATEST).is_symlink():

@@ -119,7 +119,10 @@ def test_agreement_reports_disk_that_is_not_shared(ended: tuple[dict[str, Any], 
 def test_rank_0_chooses_the_checkpoint(ended: tuple[dict[str, Any], ...], scratch: Path) -> None:
     assert [each["new"] for each in ended] == [None, None]
     one = scratch / "one"
-    assert [each["latest"] for each in ended] == [str(one / "latest"), str(one / "checkpoints" / "step_1")]
+    assert [each["latest"] for each in ended] == [
+        str(one / "latest"),
+        str(one / "checkpoints" / "step_00000001"),
+    ]
     refused = f"{one} already holds a run; resume it with -o Global.checkpoints=auto"
     assert [refused in each["refused"] for each in ended] == [True, True]
     missing = "rank 0 resumes from this checkpoint, but it is missing on this machine"

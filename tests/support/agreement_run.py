@@ -55,14 +55,14 @@ def chosen(folder: Path, wanted: str | None) -> str | None:
 
 own = scratch / f"rank{run.rank}"  # as a disk of its own
 for each in (own, scratch / "one"):
-    (each / "checkpoints" / "step_1").mkdir(parents=True, exist_ok=True)
+    (each / "checkpoints" / "step_00000001").mkdir(parents=True, exist_ok=True)
 if run.is_main:
     for each in (own, scratch / "one"):
         whole = Manifest(serial=0, update=1, epoch=0, step=1, versions={}, files={})
-        write_manifest(each / "checkpoints" / "step_1", whole)
-        (each / "latest").symlink_to("checkpoints/step_1")
+        write_manifest(each / "checkpoints" / "step_00000001", whole)
+        (each / "latest").symlink_to("checkpoints/step_00000001")
 else:
-    (own / "checkpoints" / "step_1").rmdir()
+    (own / "checkpoints" / "step_00000001").rmdir()
 
 case("exchange", lambda: all_gather_json(run, {"rank": run.rank, "text": "ü" * (1 + 1000 * run.rank)}))
 for name, rows in (("no rows", 0), ("rows of one rank", 2 * run.rank)):

@@ -245,8 +245,8 @@ class Checkpoints:
         Raises:
             UserError: The folder contains another run, or see `Store.check_places`.
         """
-        for store in self._stores:
-            store.check_places()
+        if len(self._stores) == 1:  # otherwise the fallback folder is used
+            self._stores[0].check_places()
         parents = [] if resumed is None else real_path(resumed).parents
         same_run = any(real_path(store.folder) in parents for store in self._stores)
         if (self.root / LATEST).is_symlink() and not same_run:
