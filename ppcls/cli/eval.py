@@ -24,7 +24,7 @@ from ppcls.cli.shared_options import (
     views_option,
     workers_option,
 )
-from ppcls.cli.short_options import apply_options, key_options, set_eval_data, set_eval_splits
+from ppcls.cli.short_options import apply_options, key_options, part_overrides, set_eval_data, set_eval_splits
 from ppcls.cli.train import TrainOptions
 from ppcls.config.base.tree import node_at
 from ppcls.errors import UserError
@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # not needed for --help
 
 _SOURCE = Exclusive(required=True)
 _PART = "DataLoader.Eval.dataset.part"
+_ROOT = "DataLoader.Eval.dataset.image_root"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,12 +110,12 @@ def evaluate(options: EvalOptions) -> None:
         source = ConfigSource.read(options.config)
     part = node_at(source.tree, _PART)
     apply_options(options, source)
+    source.apply(part_overrides(options.override, source.tree))
     config = load_or_print(source, options)
     if config is None:
         return
     check_data(source)
-    if options.data is not None and part is not None:
-        sys.stderr.write(f"{_describe_part(options.data, node_at(source.tree, _PART))}\n")
+    _report_part(part, source)
     from ppcls import api
     from ppcls.deploy.models.source import find_weights
     from ppcls.metric.single_label import MAX_CONFUSION_CLASSES
@@ -144,14 +145,22 @@ def evaluate(options: EvalOptions) -> None:
     write_output(f"[Eval] {weights}: loss {result.loss:.4f} {metrics}, {amount}\n")
 
 
-def _describe_part(folder: str, part: str | None) -> str:
-    """Returns a note about which images of the folder of ``--data`` are evaluated."""
+def _report_part(before: str | None, source: ConfigSource) -> None:
+    """Prints a note about which images are evaluated, if the folder was named and the config has a part.
+
+    Args:
+        before: Part in the config of the model.
+        source: Config with all options.
+    """
+    folder = node_at(source.tree, _ROOT)
+    if before is None or _ROOT not in source.origins:
+        return
+    part = node_at(source.tree, _PART)
     if part is None:
-        return f"--data {folder}: all images are evaluated; the config's part: val is only for its own folder"
-    return (
-        f"--data {folder}: only the images of part: {part} are evaluated, as in the config; to evaluate all: "
-        f"-o {_PART}=null"
-    )
+        note = f"{folder}: all images are evaluated; part: {before} of the config is only for its own folder"
+    else:
+        note = f"{folder}: only part: {part} is evaluated, as in the config; for all images: -o {_PART}=null"
+    sys.stderr.write(f"{note}\n")
 
 
 @command("calibrate", CalibrateOptions)
@@ -161,9 +170,12 @@ def calibrate(options: CalibrateOptions) -> None:
 
     checkpoint = need_checkpoint(Path(options.model), trust=options.trust)
     source = read_checkpoint_config(Path(options.model), trust=options.trust)
+    part = node_at(source.tree, _PART)
+    source.apply(part_overrides(options.override, source.tree))
     source.apply(map(Override.parse, options.override))
     config = source.load()
     check_data(source)
+    _report_part(part, source)
     if config.Arch.embeds:
         raise UserError(f"{checkpoint}: returns embeddings, which have no probabilities to calibrate")
     from ppcls import api

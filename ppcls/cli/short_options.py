@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,9 @@ from ppcls.files import real_path
 if TYPE_CHECKING:  # not needed for --help
     from ppcls.config.base.overrides import Override
     from ppcls.recipe.load import ConfigSource
+
+_EVAL = "DataLoader.Eval.dataset"
+_PART_KEYS = ("part", "val_share", "split_seed")  # keys of a random part of an image folder
 
 
 def apply_options(options: Any, source: ConfigSource) -> None:
@@ -138,9 +141,28 @@ def set_eval_data(tree: Tree, folder: str) -> dict[str, Any]:
         part = node_at(tree, f"{path}.dataset.part")
         if path.startswith("DataLoader.Eval") and part is not None and _is_other_folder(tree, folder):
             defaults = ImageFolderDataset.model_fields
-            keys = ("part", "val_share", "split_seed")
-            overrides |= {f"{path}.dataset.{key}": defaults[key].default for key in keys}
+            overrides |= {f"{path}.dataset.{key}": defaults[key].default for key in _PART_KEYS}
     return overrides
+
+
+def part_overrides(texts: Sequence[str], tree: Tree) -> list[Override]:
+    """Returns the overrides with which ``-o`` evaluates all images of another folder, as ``--data`` does.
+
+    Args:
+        texts: Values of ``-o``.
+        tree: Config to which they are not applied yet.
+    """
+    from ppcls.config.base.overrides import Override
+
+    values = {override.path: override.value for override in map(Override.parse, texts)}
+    folder = values.get(f"{_EVAL}.image_root")
+    if not isinstance(folder, str) or any(f"{_EVAL}.{key}" in values for key in _PART_KEYS):
+        return []
+    return [
+        Override.of_value(key, value, f"-o {_EVAL}.image_root={folder}")
+        for key, value in set_eval_data(tree, folder).items()
+        if not key.endswith(".image_root")
+    ]
 
 
 def _is_other_folder(tree: Tree, folder: str) -> bool:

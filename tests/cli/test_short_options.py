@@ -13,7 +13,7 @@ from ppcls.cli.command import Command
 from ppcls.cli.eval import EvalOptions, evaluate
 from ppcls.cli.export import export
 from ppcls.cli.infer import infer
-from ppcls.cli.short_options import apply_values, key_options
+from ppcls.cli.short_options import apply_values, key_options, part_overrides
 from ppcls.cli.train import train
 from ppcls.config.base.overrides import Override
 from ppcls.data.index.folders import ImageFolderDataset
@@ -324,8 +324,9 @@ def test_missing_lists_are_named_before_training(
         ("missing", None),
     ],
 )
+@pytest.mark.parametrize("by_option", [True, False])
 def test_eval_data_is_the_whole_folder_unless_the_model_was_trained_on_a_part_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, part: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, part: str | None, by_option: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("pictures/a", "pictures/b", "other/a", "other/b", "parts/train/a", "parts/val/a"):
@@ -337,7 +338,11 @@ def test_eval_data_is_the_whole_folder_unless_the_model_was_trained_on_a_part_of
     overrides = ["DataLoader.Train.dataset.image_root=pictures", "DataLoader.Train.dataset.val_share=0.4"]
     source.apply(map(Override.parse, overrides))
     trained = ConfigSource(source.load().model_dump(mode="json"), "config.yaml")  # as a run writes it
-    apply_values(EvalOptions, {"data": folder}, trained)
+    if by_option:
+        apply_values(EvalOptions, {"data": folder}, trained)
+    else:
+        texts = [f"DataLoader.Eval.dataset.image_root={folder}"]
+        trained.apply([*part_overrides(texts, trained.tree), *map(Override.parse, texts)])
     dataset = trained.load().DataLoader.evaluated["Eval"].dataset
     assert isinstance(dataset, ImageFolderDataset)
     assert (dataset.image_root, dataset.part) == (folder, part)
