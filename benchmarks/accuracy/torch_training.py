@@ -13,6 +13,7 @@ Decisions:
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import math
 import sys
@@ -169,9 +170,10 @@ def learning_rate(job: dict[str, Any], update: int, per_epoch: int) -> float:
 
 def moving_average(model: nn.Module, decay: float, *, warmup: bool) -> AveragedModel:
     """Returns the moving average of weights and statistics, as `ppcls.engine.core.ema` computes it."""
+    counted = itertools.count(1)
 
     def average(averages: list[Tensor], values: list[Tensor], updates: Tensor) -> None:
-        done = int(updates)
+        done = next(counted)  # to read ``updates`` would wait for the GPU in each step
         current = min(decay, (1 + done) / (10 + done)) if warmup else decay
         get_ema_multi_avg_fn(current)(averages, values, updates)
 

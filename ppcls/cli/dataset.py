@@ -59,7 +59,7 @@ class FashionMnistOptions:
     """Copy Fashion-MNIST, 70,000 pictures of clothes, from Debian's package or from a folder."""
 
     examples: ClassVar[Sequence[str]] = (
-        "apt-get install dataset-fashion-mnist && ppcls dataset fashion-mnist",
+        "ppcls dataset fashion-mnist",
         "ppcls dataset fashion-mnist --source downloads/fashion-mnist",
     )
 

@@ -34,9 +34,12 @@ def write(folder: Path, images: np.ndarray[Any, Any], labels: np.ndarray[Any, An
     return IdxDataset(**files, transform_ops=CHAIN)
 
 
+@pytest.mark.parametrize("width", [1, 4, 7])
 @pytest.mark.parametrize("channels", [(), (3,)])
-def test_pixels_and_labels_are_those_of_the_files(tmp_path: Path, channels: tuple[int, ...]) -> None:
-    images = np.random.default_rng(1).integers(0, 256, (5, 6, 7, *channels), np.uint8)
+def test_pixels_and_labels_are_those_of_the_files(
+    tmp_path: Path, channels: tuple[int, ...], width: int
+) -> None:
+    images = np.random.default_rng(1).integers(0, 256, (5, 6, width, *channels), np.uint8)
     index = write(tmp_path, images, np.array([2, 0, 1, 1, 2], np.uint8)).read(3)
     assert index.labels.tolist() == [2, 0, 1, 1, 2]
     for position in range(5):
