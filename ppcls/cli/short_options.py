@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from ppcls.cli.options import Option, read_options
@@ -170,12 +171,20 @@ def _is_other_folder(tree: Tree, folder: str) -> bool:
     from ppcls.data.index.class_folders import find_class_root
 
     trained = node_at(tree, "DataLoader.Train.dataset.image_root")
-    if isinstance(trained, str) and real_path(Path(trained)) == real_path(Path(folder)):
+    if isinstance(trained, str) and _may_be_same(Path(trained), Path(folder)):
         return False
     try:
         return not find_class_root(Path(folder), "val")[1]
     except UserError:  # only one of these subfolders, which is reported when the images are listed
         return False
+
+
+def _may_be_same(trained: Path, folder: Path) -> bool:
+    """Returns whether a folder is the training folder, or may be it because the run started elsewhere."""
+    if trained.is_absolute() or trained.exists():
+        return real_path(trained) == real_path(folder)
+    parts = PurePath(os.path.normpath(trained)).parts
+    return real_path(folder).parts[-len(parts) :] == parts
 
 
 def set_pretrained(_tree: Tree, weights: str | bool) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from ppcls.cli.command import Command
 from ppcls.cli.eval import EvalOptions, evaluate
 from ppcls.cli.export import export
 from ppcls.cli.infer import infer
-from ppcls.cli.short_options import apply_values, key_options, part_overrides
+from ppcls.cli.short_options import apply_values, key_options, part_overrides, set_eval_data
 from ppcls.cli.train import train
 from ppcls.config.base.overrides import Override
 from ppcls.data.index.folders import ImageFolderDataset
@@ -350,3 +350,18 @@ def test_eval_data_is_the_whole_folder_unless_the_model_was_trained_on_a_part_of
         assert len(dataset.read(None)) == 10
     if folder == "pictures":
         assert len(dataset.read(None)) == 4
+
+
+def test_training_folder_is_recognized_from_another_folder(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the images that the model was trained on would be evaluated."""
+    monkeypatch.chdir(tmp_path)
+    source = ConfigSource.read(str(ROOT / "configs" / "finetune.yaml"))
+    source.apply([Override.parse("DataLoader.Train.dataset.image_root=./pictures/")])
+    tree = source.load().model_dump(mode="json")
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "other").mkdir(parents=True)
+    monkeypatch.chdir(elsewhere)
+    assert set_eval_data(tree, str(pictures)) == {"DataLoader.Eval.dataset.image_root": str(pictures)}
+    assert set_eval_data(tree, "other")["DataLoader.Eval.dataset.part"] is None
