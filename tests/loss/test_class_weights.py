@@ -34,6 +34,12 @@ def smooth(target, epsilon):
     return (1 - epsilon) * target + epsilon / 4
 
 
+def weigh(target, epsilon):
+    """Returns smoothed targets in which each image has the weight of its own classes."""
+    weighted = WEIGHT * target
+    return (1 - epsilon) * weighted + epsilon / 4 * weighted.sum(axis=1, keepdims=True)
+
+
 def loss_of(spec, label, counts=COUNTS):
     return float(build_criterion((spec,), counts=counts)(paddle.to_tensor(LOGITS), paddle.to_tensor(label)))
 
@@ -47,9 +53,9 @@ def targets():
 def test_weighted_losses_of_softmax_equal_formula(epsilon, gamma):
     log_p = log_softmax(LOGITS)
     for label, target in targets():
-        cost = -(WEIGHT * smooth(target, epsilon) * log_p).sum(axis=1).mean()
+        cost = -(weigh(target, epsilon) * log_p).sum(axis=1).mean()
         assert loss_of(CELoss(class_weight=tuple(WEIGHT), epsilon=epsilon), label) == pytest.approx(cost)
-        focal = WEIGHT * smooth(target, epsilon) * (1 - np.exp(log_p)) ** gamma * log_p
+        focal = weigh(target, epsilon) * (1 - np.exp(log_p)) ** gamma * log_p
         spec = FocalLoss(class_weight=tuple(WEIGHT), epsilon=epsilon, gamma=gamma)
         assert loss_of(spec, label) == pytest.approx(-focal.sum(axis=1).mean())
 
@@ -58,12 +64,13 @@ def test_weighted_losses_of_softmax_equal_formula(epsilon, gamma):
 @pytest.mark.parametrize("alpha", [None, 0.25])
 def test_weighted_losses_of_sigmoid_equal_formula(epsilon, alpha):
     p, y = 1 / (1 + np.exp(-LOGITS.astype("float64"))), smooth(MANY, epsilon)
-    cost = -(WEIGHT * y * np.log(p) + (1 - y) * np.log(1 - p))
+    cost = (MANY * (WEIGHT - 1) + 1) * -(y * np.log(p) + (1 - y) * np.log(1 - p))
     spec = MultiLabelLoss(class_weight=tuple(WEIGHT), epsilon=epsilon)
     assert loss_of(spec, MANY) == pytest.approx(cost.mean())
     one, other = (1, 1) if alpha is None else (alpha, 1 - alpha)
     focus = (1 - (p * y + (1 - p) * (1 - y))) ** 2
-    focal = -focus * (one * WEIGHT * y * np.log(p) + other * (1 - y) * np.log(1 - p))
+    weight = np.where(MANY > 0, one * WEIGHT, other)
+    focal = -focus * weight * (y * np.log(p) + (1 - y) * np.log(1 - p))
     spec = FocalLoss(activation="sigmoid", alpha=alpha, class_weight=tuple(WEIGHT), epsilon=epsilon)
     assert loss_of(spec, MANY) == pytest.approx(focal.mean())
 

@@ -33,12 +33,16 @@ def cross_entropy(
     ``sum(t * z)`` is replaced by ``(1 - s) * sum(t * z) + s * mean(z)``. Paddle's `log_softmax` is not used,
     because its results on the CPU are never below -64.
 
+    With offsets ``o``, the share ``s`` is distributed by ``softmax(o)`` instead of uniformly. Otherwise, the
+    optimal logits without offsets would be largest for rare classes, whatever the label is.
+
     Args:
         logits: [B, C].
         label: [B] int64, 0..C-1; or [B, C] float, whose rows sum to 1.
         smoothing: Label smoothing in [0, 1).
-        weights: Weight of each class, [C] float32, a factor of the terms in ``sum(t * log softmax(z))``. The
-            mean over images is not weighted, unlike in PyTorch.
+        weights: Weight of each class, [C] float32. It is a factor of the whole loss of an image with this
+            label, including the smoothed part of its target. The mean over images is not weighted. Both are
+            different in PyTorch.
         offsets: [C] float32, which are added to the logits.
     """
     with paddle.amp.auto_cast(enable=False):
@@ -48,7 +52,7 @@ def cross_entropy(
         z = z - z.detach().max(axis=-1, keepdim=True)
         if weights is not None:
             # The weighted target does not sum to 1, so log(sum(exp(z))) has its sum as factor.
-            target = _smoothed(_many_hot(label, z.shape[-1]), smoothing) * weights
+            target = _smoothed_weights(_many_hot(label, z.shape[-1]) * weights, smoothing, offsets)
             spread = z.exp().sum(axis=-1).log()
             return (target.sum(axis=-1) * spread - (target * z).sum(axis=-1)).mean()
         if label.ndim == 2:
@@ -56,7 +60,8 @@ def cross_entropy(
         else:
             expected = paddle.take_along_axis(z, label.unsqueeze(-1), axis=-1).squeeze(-1)
         if smoothing:
-            expected = (1.0 - smoothing) * expected + smoothing * z.mean(axis=-1)
+            others = z.mean(axis=-1) if offsets is None else (z * F.softmax(offsets)).sum(axis=-1)
+            expected = (1.0 - smoothing) * expected + smoothing * others
         return (z.exp().sum(axis=-1).log() - expected).mean()
 
 
@@ -77,7 +82,8 @@ def binary_cross_entropy(
         size_sum: Whether to sum over classes. If False, the loss is averaged over classes.
         positives: Share of images that have each class, [C] float32, for the weights of `label_weights`; None
             for no such weights.
-        weights: Weights of the positives of each class, [C] float32.
+        weights: Weights of the positives of each class, [C] float32. A weight is a factor of the whole cost
+            of a positive, including the smoothed part of its target.
     """
     with paddle.amp.auto_cast(enable=False):
         z = logits.astype("float32")
@@ -85,7 +91,9 @@ def binary_cross_entropy(
         smooth = _smoothed(target, smoothing)
         cost = F.binary_cross_entropy_with_logits(z, smooth, reduction="none")
         if weights is not None:
-            cost = cost + smooth * (weights - 1.0) * F.softplus(-z)
+            positive = 1.0 - smoothing + smoothing / z.shape[-1]  # smoothed target of a label of 1
+            cost_of_positive = positive * F.softplus(-z) + (1.0 - positive) * F.softplus(z)
+            cost = cost + target * (weights - 1.0) * cost_of_positive
         if positives is not None:
             cost = cost * label_weights(target, positives)
         return cost.sum(axis=-1).mean() if size_sum else cost.mean()
@@ -101,15 +109,17 @@ def softmax_focal_loss(
         label: [B] int64, 0..C-1; or [B, C] float, whose rows sum to 1.
         gamma: Focusing exponent. With 0, the loss is the cross-entropy.
         smoothing: Label smoothing in [0, 1).
-        weights: Weight of each class, [C] float32.
+        weights: Weight of each class, [C] float32, as in `cross_entropy`.
     """
     with paddle.amp.auto_cast(enable=False):
         z = logits.astype("float32")
         z = z - z.detach().max(axis=-1, keepdim=True)
         log_p = z - z.exp().sum(axis=-1, keepdim=True).log()
-        target = _smoothed(_many_hot(label, z.shape[-1]), smoothing)
-        if weights is not None:
-            target = target * weights
+        target = _many_hot(label, z.shape[-1])
+        if weights is None:
+            target = _smoothed(target, smoothing)
+        else:
+            target = _smoothed_weights(target * weights, smoothing)
         return -(target * _focus(log_p.exp(), gamma) * log_p).sum(axis=-1).mean()
 
 
@@ -129,18 +139,28 @@ def sigmoid_focal_loss(
         gamma: Focusing exponent. With 0, the loss is the binary cross-entropy.
         alpha: Weight of positives; the weight of negatives is 1 - alpha. None: all weights are 1.
         smoothing: Label smoothing in [0, 1).
-        weights: Weights of the positives of each class, [C] float32.
+        weights: Weights of the positives of each class, [C] float32. ``alpha`` and the weights are factors of
+            the whole cost of a label, including the smoothed part of its target.
     """
     with paddle.amp.auto_cast(enable=False):
         z = logits.astype("float32")
-        y = _smoothed(_many_hot(label, z.shape[-1]), smoothing)
+        target = _many_hot(label, z.shape[-1])
+        y = _smoothed(target, smoothing)
         p = F.sigmoid(z)
         focus = _focus(p * y + (1.0 - p) * (1.0 - y), gamma)
-        positive = y if weights is None else y * weights
-        negative = 1.0 - y
+        weighted = alpha is not None or weights is not None
+        positive = target if weighted else y
+        negative = 1.0 - positive
+        if weights is not None:
+            positive = positive * weights
         if alpha is not None:
             positive = alpha * positive
             negative = (1.0 - alpha) * negative
+        if weighted and smoothing:
+            share = smoothing / z.shape[-1]
+            total = positive + negative
+            positive = (1.0 - smoothing) * positive + share * total
+            negative = total - positive
         return (focus * (positive * F.softplus(-z) + negative * F.softplus(z))).mean()
 
 
@@ -229,6 +249,23 @@ def asymmetric_loss(
 
 def _smoothed(target: Tensor, smoothing: float) -> Tensor:
     return (1.0 - smoothing) * target + smoothing / target.shape[-1] if smoothing else target
+
+
+def _smoothed_weights(weighted: Tensor, smoothing: float, offsets: Tensor | None = None) -> Tensor:
+    """Moves a share of the weight of each image to all classes: uniformly, or by ``softmax(offsets)``.
+
+    Args:
+        weighted: Targets times the weights of the classes, [B, C] float32.
+        smoothing: The share, in [0, 1).
+        offsets: Offsets of the logits, [C] float32; None for the uniform distribution.
+
+    Returns:
+        Targets, [B, C] float32. The sum of each row does not change.
+    """
+    if not smoothing:
+        return weighted
+    distribution = 1.0 / weighted.shape[-1] if offsets is None else F.softmax(offsets)
+    return (1.0 - smoothing) * weighted + smoothing * weighted.sum(axis=-1, keepdim=True) * distribution
 
 
 def _many_hot(label: Tensor, classes: int) -> Tensor:

@@ -1,0 +1,130 @@
+"""The logits that minimize losses with class weights, which must be those of the image's own class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import paddle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from ppcls.loss.functional.classification import (
+    binary_cross_entropy,
+    cross_entropy,
+    sigmoid_focal_loss,
+    softmax_focal_loss,
+)
+
+CLASSES = 3
+WEIGHTS = st.lists(st.floats(0.02, 50), min_size=CLASSES, max_size=CLASSES)
+SMOOTHINGS = st.floats(0.01, 0.4)
+GAMMAS = st.sampled_from([0.0, 0.5, 2.0])
+FREQUENCIES = st.lists(st.floats(0.01, 1), min_size=CLASSES, max_size=CLASSES)
+OWN = np.eye(CLASSES)
+
+
+def optimum(loss: Callable[..., paddle.Tensor], labels: np.ndarray) -> np.ndarray:
+    """Returns the logits that minimize a loss for each row of labels, one row at a time."""
+    rows = [_row_optimum(loss, paddle.to_tensor(labels[i : i + 1])) for i in range(len(labels))]
+    return np.stack(rows)
+
+
+def _row_optimum(loss: Callable[..., paddle.Tensor], label: paddle.Tensor) -> np.ndarray:
+    def value_and_gradient(logits: np.ndarray) -> tuple[float, np.ndarray]:
+        z = paddle.to_tensor(logits[None].astype("float32"), stop_gradient=False)
+        value = loss(z, label)
+        value.backward()
+        return float(value), z.grad.numpy()[0].astype("float64")
+
+    # Paddle's gradient of the binary cross-entropy is wrong at logits of exactly 0.
+    start = np.full(CLASSES, 0.1)
+    scale = value_and_gradient(start)[0]
+
+    def scaled(logits: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = value_and_gradient(logits)
+        return value / scale, gradient / scale
+
+    return minimize(scaled, start, jac=True, method="L-BFGS-B", options={"gtol": 1e-6}).x
+
+
+def softmax(z: np.ndarray) -> np.ndarray:
+    powers = np.exp(z - z.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+def sigmoid(z: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-z))
+
+
+def smooth(target: np.ndarray, smoothing: float) -> np.ndarray:
+    return (1 - smoothing) * target + smoothing / CLASSES
+
+
+@settings(max_examples=15, deadline=None)
+@given(weights=WEIGHTS, smoothing=SMOOTHINGS)
+def test_optimal_probabilities_of_cross_entropy_are_the_smoothed_labels(weights, smoothing):
+    loss = partial(cross_entropy, smoothing=smoothing, weights=paddle.to_tensor(weights, "float32"))
+    for labels in (np.arange(CLASSES), OWN.astype("float32")):
+        np.testing.assert_allclose(softmax(optimum(loss, labels)), smooth(OWN, smoothing), atol=0.02)
+
+
+@settings(max_examples=15, deadline=None)
+@given(weights=WEIGHTS, smoothing=SMOOTHINGS, gamma=GAMMAS)
+def test_optimal_class_of_focal_loss_is_the_label(weights, smoothing, gamma):
+    loss = partial(
+        softmax_focal_loss, gamma=gamma, smoothing=smoothing, weights=paddle.to_tensor(weights, "float32")
+    )
+    assert optimum(loss, np.arange(CLASSES)).argmax(axis=1).tolist() == [*range(CLASSES)]
+
+
+@settings(max_examples=15, deadline=None)
+@given(weights=WEIGHTS, smoothing=SMOOTHINGS, labels=st.integers(0, 2**CLASSES - 1))
+def test_optimal_scores_of_binary_cross_entropy_are_the_smoothed_labels(weights, smoothing, labels):
+    several = np.array([[labels >> position & 1 for position in range(CLASSES)]], "float32")
+    loss = partial(binary_cross_entropy, smoothing=smoothing, weights=paddle.to_tensor(weights, "float32"))
+    np.testing.assert_allclose(sigmoid(optimum(loss, several)), smooth(several, smoothing), atol=0.02)
+
+
+@settings(max_examples=15, deadline=None)
+@given(weights=WEIGHTS, smoothing=SMOOTHINGS, alpha=st.none() | st.floats(0.02, 0.98), gamma=GAMMAS)
+def test_optimal_scores_of_binary_focal_loss_agree_with_the_labels(weights, smoothing, alpha, gamma):
+    loss = partial(
+        sigmoid_focal_loss,
+        gamma=gamma,
+        alpha=alpha,
+        smoothing=smoothing,
+        weights=paddle.to_tensor(weights, "float32"),
+    )
+    positive = sigmoid(optimum(loss, OWN.astype("float32"))) > 0.5
+    assert positive.tolist() == OWN.astype(bool).tolist()
+
+
+@settings(max_examples=15, deadline=None)
+@given(weights=st.none() | WEIGHTS, smoothing=SMOOTHINGS, frequencies=FREQUENCIES)
+def test_optimal_class_of_adjusted_logits_is_the_label(weights, smoothing, frequencies):
+    loss = partial(
+        cross_entropy,
+        smoothing=smoothing,
+        weights=None if weights is None else paddle.to_tensor(weights, "float32"),
+        offsets=paddle.to_tensor(np.log(np.array(frequencies) / sum(frequencies)), "float32"),
+    )
+    assert optimum(loss, np.arange(CLASSES)).argmax(axis=1).tolist() == [*range(CLASSES)]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_mixed_images_share_the_loss_of_both_classes(smoothing):
+    weights = paddle.to_tensor([0.5, 3.0, 20.0], "float32")
+    logits = paddle.to_tensor([[0.3, -1.0, 2.0]], "float32")
+    mixed = paddle.to_tensor([[0.25, 0.75, 0.0]], "float32")
+    losses = [
+        partial(cross_entropy, smoothing=smoothing, weights=weights),
+        partial(softmax_focal_loss, gamma=2.0, smoothing=smoothing, weights=weights),
+    ]
+    for loss in losses:
+        first = float(loss(logits, paddle.to_tensor([0])))
+        second = float(loss(logits, paddle.to_tensor([1])))
+        assert float(loss(logits, mixed)) == pytest.approx(0.25 * first + 0.75 * second, rel=1e-5)
