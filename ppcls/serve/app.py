@@ -131,7 +131,9 @@ def build_app(models: ServedModels, limits: RequestLimits, index: ImageIndex | N
                 if len(images) > 1:
                     raise RequestError(400, f"expected one image, got {len(images)}")
                 with anyio.fail_after(limits.timeout):
-                    return Response(await service.explain(images[0], class_id), media_type="image/png")
+                    return Response(
+                        await service.explain(images[0], class_id, _client(request)), media_type="image/png"
+                    )
 
         return await measure(answer)
 
@@ -247,7 +249,7 @@ async def _predict(
     with ExitStack() as held:
         images = await _read(request, limits, bodies, held)
         with anyio.fail_after(limits.timeout):
-            return await service.predict(images, topk)
+            return await service.predict(images, topk, _client(request))
 
 
 async def _read(
@@ -256,9 +258,14 @@ async def _read(
     """Returns the images of a request. Their memory is reserved until ``held`` is closed."""
 
     def acquire(count: int) -> None:
-        held.enter_context(bodies.acquire(count))
+        held.enter_context(bodies.acquire(count, _client(request)))
 
     return await read_images(request.headers, request.stream(), limits, acquire)
+
+
+def _client(request: Request) -> str:
+    """Returns the address of the client."""
+    return request.client.host if request.client is not None else ""
 
 
 def _results(service: InferenceService, answers: Sequence[Prediction | NearestImages]) -> Response:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import asyncio
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 
@@ -46,32 +48,101 @@ class RequestLimits:
 class AdmissionLimit:
     """Limits the total amount of a resource that all requests use. Further requests are rejected, not queued.
 
+    All requests of one client together may use at most half of the resource, so that one client cannot block
+    the others. A single request may use more than that.
+
     Args:
         size: Maximum amount.
         unit: Unit of ``size``, for the error message.
-
-    Attributes:
-        used: Amount that is in use.
     """
 
     def __init__(self, size: int, unit: str) -> None:
         self.size = size
         self._unit = unit
-        self.used = 0
+        self._used = Counter[str]()
+
+    @property
+    def used(self) -> int:
+        """Amount that is in use."""
+        return self._used.total()
 
     @contextmanager
-    def acquire(self, count: int) -> Iterator[None]:
+    def acquire(self, count: int, client: str = "") -> Iterator[None]:
         """Uses ``count`` units until the end of the ``with`` block.
 
+        Args:
+            count: Number of units.
+            client: Address of the client.
+
         Raises:
-            BusyError: Fewer than ``count`` units are free.
+            BusyError: Fewer than ``count`` units are free, or the client uses its share already.
         """
+        share = self.size // 2
+        mine = self._used[client]
         if self.used + count > self.size:
             raise BusyError(
                 f"the server is busy: {self.used} of {self.size} {self._unit} are in use; try again later"
             )
-        self.used += count
+        if mine and mine + count > share:
+            raise BusyError(
+                f"the server is busy: {mine} {self._unit} of this client are in use, of at most {share}; "
+                "try again later"
+            )
+        self._used[client] += count
         try:
             yield
         finally:
-            self.used -= count
+            self._used[client] -= count
+            if not self._used[client]:
+                del self._used[client]
+
+
+class FairSlots:
+    """Limits the number of tasks that run at once. While tasks wait, the clients take turns.
+
+    Args:
+        count: Number of tasks that run at once.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    @asynccontextmanager
+    async def acquire(self, client: str) -> AsyncIterator[None]:
+        """Waits for a slot, and uses it until the end of the block.
+
+        Args:
+            client: Address of the client.
+        """
+        await self._wait(client)
+        try:
+            yield
+        finally:
+            self._release()
+
+    async def _wait(self, client: str) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(client, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if (
+                not turn.cancelled()
+            ):  # the slot was assigned, and the task was cancelled before it used the slot
+                self._release()
+            raise
+
+    def _release(self) -> None:
+        while self._waiting:
+            client, turns = self._waiting.popitem(last=False)
+            turn = turns.popleft()
+            if turns:
+                self._waiting[client] = turns  # behind all other clients
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1

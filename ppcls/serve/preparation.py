@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import multiprocessing
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,12 +18,18 @@ from pebble import ProcessExpired, ProcessPool
 from ppcls.data.images.header import DecodeError
 from ppcls.data.images.read_header import read_header
 from ppcls.data.transforms.numpy_ops.chain import run
+from ppcls.serve.limits import BusyError, FairSlots
 
 if TYPE_CHECKING:  # only for annotations
     from ppcls.data.transforms.specs.chain import Op
 
 Array = NDArray[Any]
 _LARGE = 1 << 24  # pixels, times scans, above which an image is large; fewer are decoded in about 0.1 s
+_ATTEMPTS = 3  # processes that receive an image before it is rejected
+_RETRY_SECONDS = 1.0  # seconds between two attempts to start a process
+_UNKNOWN_EXIT = 255  # exit code if the process has ended from which Python forks the decoders
+_START_SECONDS = 30.0  # seconds within which a process must start
+_LOG = logging.getLogger("ppcls.serve.preparation")
 _MOST_PROCESSES = 2  # each process may need 1 GB of memory
 
 
@@ -37,28 +46,37 @@ class Preparation:
     def __init__(self, chain: Sequence[Op], cores: int) -> None:
         self._chain = chain
         self._threads = ThreadPoolExecutor(cores, "prepare")
-        context = multiprocessing.get_context("forkserver")
-        # The pool starts its processes when it receives the first large image.
-        self._processes = ProcessPool(min(cores, _MOST_PROCESSES), context=context)
+        self._thread_slots = FairSlots(cores)
+        count = min(cores, _MOST_PROCESSES)
+        self._process_slots = FairSlots(count)
+        self._decoders = [DecoderProcess() for _ in range(count)]
 
-    async def prepare(self, image: bytes) -> Array:
+    @property
+    def ready(self) -> bool:
+        """Whether large images can be decoded."""
+        return not any(decoder.failed for decoder in self._decoders)
+
+    async def prepare(self, image: bytes, client: str = "") -> Array:
         """Returns the input of the model for one image. Cancelling the call stops decoding a large image.
 
         Args:
             image: Bytes of an image file.
+            client: Address of the client. Clients take turns.
 
         Raises:
             ValueError: The image cannot be decoded.
         """
         loop = asyncio.get_running_loop()
-        prepared = await loop.run_in_executor(self._threads, self.prepare_small, image)
+        async with self._thread_slots.acquire(client):
+            prepared = await loop.run_in_executor(self._threads, self.prepare_small, image)
         if prepared is not None:
             return prepared
-        try:
-            future = self._processes.schedule(_prepare, args=(self._chain, image))
-            return await asyncio.wrap_future(future)
-        except ProcessExpired as error:
-            raise DecodeError(f"the decoder ended with exit code {error.exitcode}") from None
+        async with self._process_slots.acquire(client):
+            decoder = self._decoders.pop()
+            try:
+                return await decoder.prepare(self._chain, image)
+            finally:
+                self._decoders.append(decoder)
 
     def prepare_small(self, image: bytes) -> Array | None:
         """Returns the input of the model for a small image, or None for a large image, which is not decoded.
@@ -73,9 +91,100 @@ class Preparation:
 
     def stop(self) -> None:
         """Cancels the preparation of all images, and waits until threads and processes have ended."""
-        self._processes.stop()  # type: ignore[no-untyped-call]
-        self._processes.join()
+        for decoder in self._decoders:
+            decoder.stop()
         self._threads.shutdown(cancel_futures=True)
+
+
+class DecoderProcess:
+    """A process that decodes one image at a time. It is replaced if it ends.
+
+    It is a pool of one process. In a pool of several ones, a process that is killed between two images makes
+    the pool unusable, and one that is killed while it holds the lock of their common queue makes all others
+    wait.
+
+    Attributes:
+        failed: Whether the process could not be replaced at the last attempt.
+    """
+
+    def __init__(self) -> None:
+        self.failed = False
+        self._ending = ThreadPoolExecutor(1, "end decoder")
+        self._recovery: asyncio.Task[None] | None = None
+        self._pool = _new_pool()
+
+    async def prepare(self, chain: Sequence[Op], image: bytes) -> Array:
+        """Returns the input of the model for one image.
+
+        Args:
+            chain: Transforms, without random ones.
+            image: Bytes of an image file.
+
+        Raises:
+            ValueError: The image cannot be decoded.
+            BusyError: No process can be started.
+        """
+        for _ in range(_ATTEMPTS):
+            try:
+                future = self._pool.schedule(_prepare, args=(chain, image))
+            except (RuntimeError, OSError):  # the process has ended between two images
+                self._replace()
+                continue
+            try:
+                prepared = await asyncio.wrap_future(future)
+            except BrokenProcessPool:  # the process has ended before it received the image
+                self._replace()
+                continue
+            except ProcessExpired as error:  # while it decoded the image
+                self._replace()
+                if error.exitcode == _UNKNOWN_EXIT:
+                    continue
+                raise DecodeError(f"the decoder ended with exit code {error.exitcode}") from None
+            self.failed = False
+            return prepared
+        if not self.failed:
+            _LOG.warning("no process can be started that decodes large images; trying again every second")
+            self.failed = True
+            self._recovery = asyncio.create_task(self._recover())
+        raise BusyError("the server cannot decode large images now; try again later")
+
+    def stop(self) -> None:
+        """Ends the process."""
+        if self._recovery is not None:
+            self._recovery.cancel()
+        _end(self._pool)
+        self._ending.shutdown()
+
+    def _replace(self) -> None:
+        ended = self._pool
+        self._pool = _new_pool()
+        self._ending.submit(_end, ended)
+
+    async def _recover(self) -> None:
+        """Starts the process again and again until it runs."""
+        while self.failed:
+            await asyncio.sleep(_RETRY_SECONDS)
+            with suppress(RuntimeError, OSError, asyncio.TimeoutError):
+                future = asyncio.wrap_future(self._pool.schedule(_do_nothing))
+                await asyncio.wait_for(future, _START_SECONDS)
+                self.failed = False
+                _LOG.warning("large images are decoded again")
+                return
+            self._replace()
+
+
+def _new_pool() -> ProcessPool:
+    """Returns a pool, which starts its process when it receives the first image."""
+    return ProcessPool(1, context=multiprocessing.get_context("forkserver"))
+
+
+def _end(pool: ProcessPool) -> None:
+    pool.stop()  # type: ignore[no-untyped-call]
+    pool.join()
+
+
+def _do_nothing() -> None:
+    """Shows that the process runs."""
 
 
 def is_large(image: bytes) -> bool:

@@ -124,7 +124,7 @@ class InferenceService:
     @property
     def ready(self) -> bool:
         """Whether the model accepts requests."""
-        return self._batcher.running
+        return self._batcher.running and self._preparation.ready
 
     @property
     def explains(self) -> bool:
@@ -146,12 +146,15 @@ class InferenceService:
         await self._batcher.stop()
         self._preparation.stop()
 
-    async def predict(self, images: Sequence[bytes], topk: int | None = None) -> list[Prediction]:
+    async def predict(
+        self, images: Sequence[bytes], topk: int | None = None, client: str = ""
+    ) -> list[Prediction]:
         """Returns one prediction per image, in order.
 
         Args:
             images: Bytes of image files.
             topk: See `Predictor.interpret`.
+            client: Address of the client, which has a share of the server.
 
         Raises:
             BusyError: Too many images are in progress.
@@ -159,12 +162,12 @@ class InferenceService:
             UserError: An output of the model is not finite.
         """
         count = len(images)
-        with self._images.acquire(count), self._metrics.count_in_work(self.name, count):
+        with self._images.acquire(count, client), self._metrics.count_in_work(self.name, count):
             output = None
             if count == 1 and self._batcher.idle:
                 # The model's thread also prepares the image, so that no other thread must be woken up.
                 output = await self._batcher.put(_Item(images[0]))
-            outputs = [output] if output is not None else await self._prepare_and_run(images)
+            outputs = [output] if output is not None else await self._prepare_and_run(images, client)
             bad = {index: str(item) for index, item in enumerate(outputs) if isinstance(item, ValueError)}
             if bad:
                 named = [f"image {index}: {reason}" for index, reason in bad.items()]
@@ -172,19 +175,20 @@ class InferenceService:
             self._metrics.images.labels(self.name).inc(len(outputs))
             return [self.predictor.interpret(row, topk) for row in outputs if isinstance(row, np.ndarray)]
 
-    async def explain(self, image: bytes, class_id: int) -> bytes:
+    async def explain(self, image: bytes, class_id: int, client: str = "") -> bytes:
         """Returns the image with the heat map of a class over it, as the bytes of a PNG file.
 
         Args:
             image: Bytes of an image file.
             class_id: Number of the class.
+            client: Address of the client, which has a share of the server.
 
         Raises:
             BusyError: Too many images are in progress.
             RequestError: The image cannot be decoded, or is too large.
             UserError: The model has no feature map.
         """
-        with self._images.acquire(1), self._metrics.count_in_work(self.name, 1):
+        with self._images.acquire(1, client), self._metrics.count_in_work(self.name, 1):
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._worker, self._explain_now, image, class_id)
 
@@ -202,24 +206,26 @@ class InferenceService:
         except ValueError as error:
             raise RequestError(422, str(error), {0: str(error)}) from None
 
-    async def _prepare_and_run(self, images: Sequence[bytes]) -> Sequence[Array | ValueError | None]:
+    async def _prepare_and_run(
+        self, images: Sequence[bytes], client: str
+    ) -> Sequence[Array | ValueError | None]:
         """Prepares all images, and returns the outputs of the model.
 
         If some images cannot be decoded, no image is predicted. The result then contains the errors of these
         images, and the other prepared images.
         """
         with self._batcher.expecting(len(images)):
-            prepared = await asyncio.gather(*map(self._prepare, images))
+            prepared = await asyncio.gather(*(self._prepare(image, client) for image in images))
             arrays = [image for image in prepared if isinstance(image, np.ndarray)]
             if len(arrays) < len(prepared):
                 return prepared
             results = [self._batcher.put(_Item(array)) for array in arrays]
         return await asyncio.gather(*results)
 
-    async def _prepare(self, image: bytes) -> Array | ValueError:
+    async def _prepare(self, image: bytes, client: str) -> Array | ValueError:
         with self._preparation_time():
             try:
-                return await self._preparation.prepare(image)
+                return await self._preparation.prepare(image, client)
             except ValueError as error:
                 return error
 

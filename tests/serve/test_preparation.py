@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
+import resource
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +18,8 @@ from ppcls.data.images.header import DecodeError
 from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.specs.basic import DecodeImage
 from ppcls.data.transforms.specs.chain import Op
+from ppcls.serve import preparation as module
+from ppcls.serve.limits import BusyError
 from ppcls.serve.preparation import Preparation
 
 
@@ -80,3 +85,62 @@ def test_prepare_after_a_crash_of_the_decoder_raises_and_works_again() -> None:
                 await preparation.prepare(LARGE)
 
     with_preparation(act, Crash())
+
+
+def decoders() -> list[psutil.Process]:
+    """Returns the decoders. Python forks them from a process of its own, whose command line they keep."""
+    forks = [
+        child for child in psutil.Process().children(recursive=True) if "forkserver" in str(child.cmdline())
+    ]
+    parents = {child.pid for child in forks}
+    return [child for child in forks if child.ppid() in parents]
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_prepare_works_after_idle_decoders_were_killed(attempts: int) -> None:
+    async def act(preparation: Preparation) -> None:
+        await asyncio.gather(*(preparation.prepare(LARGE) for _ in range(2)))
+        for _ in range(attempts):
+            killed = decoders()
+            assert len(killed) == 2
+            for process in killed:
+                process.kill()
+            assert (await preparation.prepare(LARGE)).shape == (4096, 4100, 3)
+            await asyncio.gather(*(preparation.prepare(LARGE) for _ in range(2)))
+            assert preparation.ready
+
+    with_preparation(act, DecodeImage())
+
+
+def test_prepare_works_after_the_process_that_forks_decoders_was_killed() -> None:
+    async def act(preparation: Preparation) -> None:
+        await preparation.prepare(LARGE)
+        (decoder,) = decoders()
+        parent = decoder.parent()
+        assert parent is not None
+        parent.kill()
+        for _ in range(3):
+            assert (await preparation.prepare(LARGE)).shape == (4096, 4100, 3)
+
+    with_preparation(act, DecodeImage())
+
+
+def test_preparation_is_not_ready_while_no_decoder_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_RETRY_SECONDS", 0.05)
+
+    async def act(preparation: Preparation) -> None:
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with ExitStack() as filled:
+            filled.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+            with suppress(OSError):
+                while True:
+                    filled.enter_context(Path(os.devnull).open())
+            with pytest.raises(BusyError, match="cannot decode large images now"):
+                await preparation.prepare(LARGE)
+            assert not preparation.ready
+        while not preparation.ready:
+            await asyncio.sleep(0.01)
+        assert (await preparation.prepare(LARGE)).shape == (4096, 4100, 3)
+
+    with_preparation(act, DecodeImage())

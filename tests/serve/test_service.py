@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from ppcls.errors import UserError
 from ppcls.recipe.load import validate
@@ -33,11 +35,15 @@ def ask(tree: dict[str, Any]) -> Callable[..., Any]:
             batching = BatchingOptions(max_batch=4, max_wait=max_wait, max_waiting=4)
             models = ServedModels({"small": predictor}, worker, batching)
             app = build_app(models, RequestLimits(max_bytes=50_000, max_images=4, timeout=timeout))
+            numbers = itertools.count(1)
+
+            async def app_with_many_clients(scope: Scope, receive: Receive, send: Send) -> None:
+                await app({**scope, "client": (f"10.0.0.{next(numbers)}", 1)}, receive, send)
 
             async def go() -> Any:
                 models.start()
                 worker.submit(free.wait)
-                transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+                transport = httpx.ASGITransport(app_with_many_clients, raise_app_exceptions=False)
                 try:
                     async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
                         return await act(client, free)

@@ -310,7 +310,7 @@ class _Answerer:
             raise RequestError(404, "no such model")
         return self
 
-    async def predict(self, images: list[bytes], topk: int | None) -> list[Prediction]:
+    async def predict(self, images: list[bytes], topk: int | None, client: str) -> list[Prediction]:
         assert len(images) <= _LIMITS.max_images
         assert sum(map(len, images)) <= _LIMITS.max_bytes
         return [self.answer for _ in images]
