@@ -81,13 +81,13 @@ CHANGES: list[tuple[Callable[[Path], None], str, str]] = [
     (remove_parent, "runs/run_recovered", "removed"),
     (replace, "runs/run_recovered", "removed"),
 ]
-QUICK = [(rename, 8), (remove, 2), (replace, 4)]
+QUICK = [(rename, 8, True), (remove, 2, False)]
 
 
 @pytest.mark.parametrize(
     ("act", "place", "message", "update", "after_evaluation", "interval"),
     [
-        pytest.param(*change, *moment, marks=[] if (change[0], moment[0]) in QUICK else pytest.mark.slow)
+        pytest.param(*change, *moment, marks=[] if (change[0], *moment[:2]) in QUICK else pytest.mark.slow)
         for change in CHANGES
         for moment in MOMENTS
     ],

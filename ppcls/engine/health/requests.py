@@ -7,7 +7,7 @@ import time
 from ppcls.engine.checkpoint.output_folder import OutputFolder
 from ppcls.engine.core.settings import CheckpointSettings
 from ppcls.errors import SignalExit, UserError
-from ppcls.runtime.collectives import RequestExchange
+from ppcls.runtime.collectives import RequestExchange, all_gather_json
 from ppcls.runtime.signals import SignalRequests
 from ppcls.runtime.start import Runtime
 
@@ -38,7 +38,7 @@ class SaveStopRequests:
     ) -> None:
         self._every = settings.save_steps
         self._minutes = settings.save_minutes
-        self._is_main = runtime.is_main
+        self._runtime = runtime
         self._signals = signals
         self._exchange = RequestExchange(runtime, kinds=2)
         self._output = output
@@ -72,8 +72,8 @@ class SaveStopRequests:
             UserError: The output folder was renamed or removed.
         """
         if self.stop == _MOVED:
-            moved = "rank 0 reports that the output folder was renamed or removed"
-            raise UserError(moved if self._output is None else self._output.describe())
+            text = None if self._output is None else self._output.describe()
+            raise UserError(all_gather_json(self._runtime, text)[0])
         if self.stop:
             raise SignalExit(self.stop)
 
@@ -93,4 +93,8 @@ class SaveStopRequests:
     def _is_time(self) -> bool:
         """Returns whether ``Global.save_minutes`` have passed since the last save. On rank 0 only."""
         minutes = self._minutes
-        return self._is_main and minutes is not None and time.monotonic() - self._last_save >= 60 * minutes
+        return (
+            self._runtime.is_main
+            and minutes is not None
+            and time.monotonic() - self._last_save >= 60 * minutes
+        )
