@@ -51,7 +51,7 @@ def test_only_messages_of_decoders_are_dropped(end: str, code: int) -> None:
     assert sorted(done.stderr.splitlines()) == lines
 
 
-@pytest.mark.hostile
+@pytest.mark.slow
 def test_damaged_images_are_named_without_lines_of_dali(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for name in ("a", "b"):
