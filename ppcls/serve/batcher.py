@@ -46,7 +46,6 @@ class Batcher(Generic[_Item, _Result]):
         self._max_wait = max_wait
         self._pending: deque[_PendingItem[_Item, _Result]] = deque()
         self._expected = 0
-        self._processing = False
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -54,11 +53,6 @@ class Batcher(Generic[_Item, _Result]):
     def running(self) -> bool:
         """Whether processing has been started and not stopped."""
         return self._task is not None and not self._task.done()
-
-    @property
-    def idle(self) -> bool:
-        """Whether a batch would start immediately after the next item is added."""
-        return not (self._processing or self._pending or self._expected)
 
     def start(self) -> None:
         """Starts to process items in the running event loop."""
@@ -96,9 +90,7 @@ class Batcher(Generic[_Item, _Result]):
 
     async def _run(self) -> None:
         while True:
-            self._processing = False
             batch = await self._next_batch()
-            self._processing = True
             try:
                 results = await self._process([pending.item for pending in batch])
             except Exception as error:  # noqa: BLE001 - all requests in the batch report it

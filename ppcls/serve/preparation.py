@@ -15,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pebble import ProcessExpired, ProcessPool
 
-from ppcls.data.images.header import DecodeError
+from ppcls.data.images.decode import decode
+from ppcls.data.images.header import DecodeError, Header
 from ppcls.data.images.read_header import read_header
 from ppcls.data.transforms.numpy_ops.chain import run
+from ppcls.data.transforms.specs.basic import DecodeImage
 from ppcls.serve.limits import BusyError, FairSlots
 
 if TYPE_CHECKING:  # only for annotations
@@ -30,6 +32,7 @@ _RETRY_SECONDS = 1.0  # seconds between two attempts to start a process
 _UNKNOWN_EXIT = 255  # exit code if the process has ended from which Python forks the decoders
 _START_SECONDS = 30.0  # seconds within which a process must start
 _LOG = logging.getLogger("ppcls.serve.preparation")
+_NO_DRAWS = np.zeros(0, np.float32)
 _MOST_PROCESSES = 2  # each process may need 1 GB of memory
 
 
@@ -87,7 +90,13 @@ class Preparation:
         Raises:
             ValueError: The image cannot be decoded.
         """
-        return None if is_large(image) else _prepare(self._chain, image)
+        decoder = self._chain[0].spec
+        if not isinstance(decoder, DecodeImage):
+            return None if is_large(image) else _prepare(self._chain, image)
+        header = read_header(image)
+        if _has_many_pixels(header):
+            return None
+        return run(self._chain[1:], decode(decoder, image, header), _NO_DRAWS)
 
     def stop(self) -> None:
         """Cancels the preparation of all images, and waits until threads and processes have ended."""
@@ -190,11 +199,14 @@ def _do_nothing() -> None:
 def is_large(image: bytes) -> bool:
     """Returns whether decoding an image file takes long, according to the size in its header."""
     try:
-        header = read_header(image)
+        return _has_many_pixels(read_header(image))
     except DecodeError:  # decoding reports invalid images; files such as .npy have another header
         return False
+
+
+def _has_many_pixels(header: Header) -> bool:
     return header.height * header.width * header.scans > _LARGE
 
 
 def _prepare(chain: Sequence[Op], image: bytes) -> Array:
-    return run(chain, image, np.zeros(0, np.float32))
+    return run(chain, image, _NO_DRAWS)

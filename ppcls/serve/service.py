@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -48,14 +47,14 @@ class BatchingOptions:
 
 @dataclass(frozen=True, eq=False)
 class _Item:
-    """Image that waits for a batch.
+    """Prepared image that waits for a batch.
 
     Attributes:
-        image: Prepared image, or the bytes of an image file that the model's thread prepares.
+        image: Input of the model.
         arrived: Time in seconds at which the image was added to the queue.
     """
 
-    image: Array | bytes
+    image: Array
     arrived: float = field(default_factory=time.perf_counter)
 
 
@@ -117,9 +116,7 @@ class InferenceService:
         self._worker = worker
         self._preparation = Preparation(predictor.chain, predictor.cores)
         self._heat_maps: HeatMaps | None = None  # loaded at the first request for a heat map
-        self._batcher = Batcher[_Item, Array | ValueError | None](
-            self._run, batching.max_batch, batching.max_wait
-        )
+        self._batcher = Batcher[_Item, Array](self._run, batching.max_batch, batching.max_wait)
 
     @property
     def ready(self) -> bool:
@@ -163,11 +160,7 @@ class InferenceService:
         """
         count = len(images)
         with self._images.acquire(count, client), self._metrics.count_in_work(self.name, count):
-            output = None
-            if count == 1 and self._batcher.idle:
-                # The model's thread also prepares the image, so that no other thread must be woken up.
-                output = await self._batcher.put(_Item(images[0]))
-            outputs = [output] if output is not None else await self._prepare_and_run(images, client)
+            outputs = await self._prepare_and_run(images, client)
             bad = {index: str(item) for index, item in enumerate(outputs) if isinstance(item, ValueError)}
             if bad:
                 named = [f"image {index}: {reason}" for index, reason in bad.items()]
@@ -206,9 +199,7 @@ class InferenceService:
         except ValueError as error:
             raise RequestError(422, str(error), {0: str(error)}) from None
 
-    async def _prepare_and_run(
-        self, images: Sequence[bytes], client: str
-    ) -> Sequence[Array | ValueError | None]:
+    async def _prepare_and_run(self, images: Sequence[bytes], client: str) -> Sequence[Array | ValueError]:
         """Prepares all images, and returns the outputs of the model.
 
         If some images cannot be decoded, no image is predicted. The result then contains the errors of these
@@ -223,40 +214,21 @@ class InferenceService:
         return await asyncio.gather(*results)
 
     async def _prepare(self, image: bytes, client: str) -> Array | ValueError:
-        with self._preparation_time():
+        with self._metrics.preparation.labels(self.name).time():
             try:
                 return await self._preparation.prepare(image, client)
             except ValueError as error:
                 return error
 
-    def _prepare_small(self, image: bytes) -> Array | ValueError | None:
-        with self._preparation_time():
-            try:
-                return self._preparation.prepare_small(image)
-            except ValueError as error:
-                return error
-
-    def _preparation_time(self) -> AbstractContextManager[None]:
-        return self._metrics.preparation.labels(self.name).time()
-
-    async def _run(self, batch: list[_Item]) -> Sequence[Array | ValueError | None]:
+    async def _run(self, batch: list[_Item]) -> Sequence[Array]:
         return await asyncio.get_running_loop().run_in_executor(self._worker, self._run_now, batch)
 
-    def _run_now(self, batch: list[_Item]) -> Sequence[Array | ValueError | None]:
-        """Returns one item per image: its output, an error, or None for a large image, which is skipped."""
+    def _run_now(self, batch: list[_Item]) -> Sequence[Array]:
+        """Returns the output of the model for each prepared image."""
         metrics = self._metrics
         started = time.perf_counter()
-        prepared = [
-            item.image if isinstance(item.image, np.ndarray) else self._prepare_small(item.image)
-            for item in batch
-        ]
-        arrays = [image for image in prepared if isinstance(image, np.ndarray)]
-        if not arrays:
-            return prepared
-        for item, image in zip(batch, prepared, strict=True):
-            if isinstance(image, np.ndarray):
-                metrics.queue.labels(self.name).observe(started - item.arrived)
-        metrics.batch.labels(self.name).observe(len(arrays))
+        for item in batch:
+            metrics.queue.labels(self.name).observe(started - item.arrived)
+        metrics.batch.labels(self.name).observe(len(batch))
         with metrics.inference.labels(self.name).time():
-            outputs = iter(self.predictor.run(arrays))
-        return [next(outputs) if isinstance(image, np.ndarray) else image for image in prepared]
+            return self.predictor.run([item.image for item in batch])

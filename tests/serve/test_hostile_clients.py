@@ -146,7 +146,7 @@ def test_bare_line_feeds_are_rejected(strict: Running) -> None:
 
 def test_sigterm_ends_the_server_although_its_threads_hang(config: Path, tmp_path: Path) -> None:
     hang = "import time\nfrom ppcls.serve import preparation\n"
-    hang += "preparation.run = lambda *_: time.sleep(900)"
+    hang += "preparation.read_header = lambda *_: time.sleep(900)"
     with running(tmp_path, "-c", config, "--timeout", "1", before=hang) as server:
         with server.client() as client:
             headers = {"Content-Type": "image/png"}

@@ -28,12 +28,13 @@ _TURNS = {
 }
 
 
-def decode(spec: DecodeImage, encoded: bytes | memoryview) -> Array:
+def decode(spec: DecodeImage, encoded: bytes | memoryview, header: Header | None = None) -> Array:
     """Decodes an image and applies its EXIF orientation.
 
     Args:
         spec: Expected channels, dtype and limits.
         encoded: Bytes of the file.
+        header: Result of `read_header`, if the header was already read.
 
     Returns:
         The image, [H, W, spec.channels] of ``spec.dtype``. Pixels of another bit depth are scaled (255 to
@@ -44,16 +45,14 @@ def decode(spec: DecodeImage, encoded: bytes | memoryview) -> Array:
             is not enough memory to decode it.
     """
     try:
-        return _decode(spec, encoded)
+        return _decode(spec, encoded, header)
     except MemoryError:  # one image must not end a run or a server
         raise DecodeError("there is not enough memory to decode the image") from None
 
 
-def _decode(spec: DecodeImage, encoded: bytes | memoryview) -> Array:
-    if not encoded:
-        raise DecodeError("the file is empty")
+def _decode(spec: DecodeImage, encoded: bytes | memoryview, header: Header | None) -> Array:
     check_size(len(encoded))
-    header = read_header(encoded)
+    header = header or read_header(encoded)
     check_header(spec, header)
     if header.format == "TIFF" and not header.codec and header.colours != "YCbCr":
         # OpenCV has no image type for most numbers of channels, and returns black pixels for some codecs.

@@ -16,6 +16,11 @@ if TYPE_CHECKING:  # only for annotations
 MAX_SCANS = 32
 MAX_IMAGE_BYTES = 1 << 30  # maximum size of an encoded image
 
+# Limits of everything before the pixels, such as comments, profiles and previews. Files of 30 MB can have
+# millions of empty segments, which keep a parser busy for 20 s. Photographs have less than 100 segments.
+MAX_METADATA_PARTS = 10_000  # segments, chunks, boxes or tags
+MAX_METADATA_BYTES = 1 << 24
+
 NO_IMAGE = "not an image that can be decoded"
 
 # The kinds of images for which OpenCV, tifffile and DALI were compared with a reference, pixel by pixel
@@ -145,6 +150,29 @@ def check_size(size: int) -> None:
     """Raises `DecodeError` if an encoded image has more bytes than ``MAX_IMAGE_BYTES``."""
     if size > MAX_IMAGE_BYTES:
         raise DecodeError(f"expected an image file of at most {MAX_IMAGE_BYTES} bytes, found {size}")
+
+
+def check_metadata(name: str, parts: int, size: int) -> None:
+    """Checks the number and the size of the parts of a file before its pixels.
+
+    Args:
+        name: Name of the format, see `Header.format`.
+        parts: Number of segments, chunks, boxes or tags.
+        size: Their size in bytes.
+
+    Raises:
+        DecodeError: There are too many parts or bytes.
+    """
+    if parts > MAX_METADATA_PARTS:
+        raise DecodeError(
+            f"expected a {name} of at most {MAX_METADATA_PARTS:,} segments, chunks, boxes or tags, found "
+            "more; save the image again"
+        )
+    if size > MAX_METADATA_BYTES:
+        raise DecodeError(
+            f"expected a {name} with at most {MAX_METADATA_BYTES:,} bytes before its pixels and in its tags, "
+            "found more; save the image without previews and comments"
+        )
 
 
 def _count_channels(count: int) -> str:

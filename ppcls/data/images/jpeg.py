@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ppcls.data.images.header import MAX_SCANS, DecodeError, Header
+from ppcls.data.images.header import MAX_SCANS, DecodeError, Header, check_metadata
 
 MIN_SCAN_BYTES = 10  # size of the shortest header of a scan
 
@@ -90,11 +90,20 @@ def count_scans(encoded: Any) -> int:
 
 
 def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yields marker, begin and end of the content of each segment, up to the end marker of the image."""
+    """Yields marker, begin and end of the content of each segment, up to the end marker of the image.
+
+    Raises:
+        DecodeError: See `check_metadata`.
+    """
     at = 2  # after the SOI marker
+    count = 0
+    scanned = False
     while (match := _MARKER.search(data, at)) and (marker := match[1][0]) != _END:
         begin = at = match.end()
         if marker != _TEMPORARY:
             at = begin + int.from_bytes(data[begin : begin + 2], "big")  # includes the length itself
             begin += 2
+        count += 1
+        scanned |= marker == _SCAN
+        check_metadata("JPEG", count, 0 if scanned else min(at, len(data)))
         yield marker, begin, at

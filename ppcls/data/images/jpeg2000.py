@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from ppcls.data.images.header import DecodeError, Header
+from ppcls.data.images.header import DecodeError, Header, check_metadata
 
 _CODESTREAM = b"\xff\x4f\xff\x51"  # markers SOC and SIZ
 _SIGNED = 0x80  # bit of a component's depth
@@ -48,8 +48,16 @@ def read_jpeg2000_header(data: bytes) -> Header:
 
 
 def _boxes(data: bytes, begin: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yields kind, begin and end of the content of each box."""
+    """Yields kind, begin and end of the content of each box.
+
+    Raises:
+        ValueError: A box ends before its content begins.
+        DecodeError: See `check_metadata`.
+    """
+    count = 0
     while begin < end:
+        count += 1
+        check_metadata("JPEG2000", count, begin)
         length, kind = struct.unpack_from(">I4s", data, begin)
         content = begin + 8
         if length == 1:

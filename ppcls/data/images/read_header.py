@@ -5,21 +5,25 @@ from __future__ import annotations
 import io
 import re
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 from PIL import Image
 
 from ppcls.data.images.contents import describe_contents, describe_damage
-from ppcls.data.images.header import DecodeError, Header, check_kind
+from ppcls.data.images.header import DecodeError, Header, check_kind, check_metadata
 from ppcls.data.images.jpeg import read_jpeg_header
 from ppcls.data.images.jpeg2000 import read_jpeg2000_header
+from ppcls.data.images.tags import read_orientation
 from ppcls.data.images.tiff import read_tiff_header
 
 # The limit is DecodeImage's max_pixels. Pillow's own limit would cause warnings or errors at other sizes.
 Image.MAX_IMAGE_PIXELS = None
 
-_ORIENTATION = 0x0112  # EXIF 2.32, 4.6.4
-
+_PNG_BEGIN = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
+_PNG_PIXELS = b"IDAT"
+_PNG_PIXEL_BYTES = 4096  # bytes of a file for which another chunk of pixels is allowed; libpng writes 8,192
+_MAX_PNM_HEADER = 1 << 16  # bytes, with comments
 # Meaning and number of the channels of each colour type of a PNG (PNG specification, 11.2.1)
 _PNG_COLOURS = {
     0: ("grey", 1),
@@ -53,6 +57,8 @@ def read_header(encoded: Any) -> Header:
             of image, for example a TIFF with several pages or a JPEG of 12 bits.
     """
     data = bytes(encoded)
+    if not data:
+        raise DecodeError("the file is empty")
     reader = next((entry for entry in _READERS if entry[1].match(data)), None)
     if reader is None:
         raise DecodeError(describe_contents(data))
@@ -80,17 +86,42 @@ def read_header(encoded: Any) -> Header:
 
 
 def _read_png_header(data: bytes) -> Header:
-    with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
-        colours, channels = _PNG_COLOURS[data[25]]
-        orientation = int(image.getexif().get(_ORIENTATION, 1)) if channels == 4 else 1
-        return Header("PNG", image.height, image.width, channels, colours, data[24], orientation=orientation)
+    """Reads the header and, of images with four channels, the orientation (PNG specification, 11)."""
+    if data[:16] != _PNG_BEGIN:
+        raise ValueError("no header")
+    width, height, bits, colour_type = struct.unpack_from(">2I2B", data, 16)
+    colours, channels = _PNG_COLOURS[colour_type]
+    orientation = 1
+    pixels = False
+    size = 0  # of all chunks but those of pixels
+    for number, (kind, begin, end) in enumerate(_png_chunks(data)):
+        pixels |= kind == _PNG_PIXELS
+        if pixels and channels != 4:
+            break
+        size += 0 if kind == _PNG_PIXELS else end - begin
+        check_metadata("PNG", number - len(data) // _PNG_PIXEL_BYTES, size)
+        if kind == b"eXIf" and channels == 4:
+            orientation = read_orientation(data[begin:end])
+    if not pixels:
+        raise ValueError("no pixels")
+    return Header("PNG", height, width, channels, colours, bits, orientation=orientation)
+
+
+def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Yields kind, begin and end of the content of each chunk, except those after a damaged one."""
+    at = 8  # after the signature
+    while at + 8 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, at)
+        begin = at + 8
+        at = begin + length + 4  # with the check sum
+        yield kind, begin, begin + length
 
 
 def _read_webp_header(data: bytes) -> Header:
     with Image.open(io.BytesIO(data), formats=("WEBP",)) as image:
         if image.mode != "RGBA":
             return Header("WEBP", image.height, image.width, 3)
-        orientation = int(image.getexif().get(_ORIENTATION, 1))
+        orientation = read_orientation(image.info.get("exif", b""))
         return Header("WEBP", image.height, image.width, 4, "RGB with alpha", orientation=orientation)
 
 
@@ -124,7 +155,7 @@ def _read_pnm_header(data: bytes) -> Header:
     numbers = []
     at = 2
     for _ in range(2 if digit in _BITMAPS else 3):
-        match = _PNM_NUMBER.match(data, at)
+        match = _PNM_NUMBER.match(data, at, _MAX_PNM_HEADER)
         if match is None:
             raise ValueError("no number")
         numbers.append(int(match[1]))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import io
+import logging
 import struct
 from typing import Any
 
 import numpy as np
 import tifffile
 from numpy.typing import NDArray
-from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from ppcls.data.images.header import DecodeError, Header
+from ppcls.data.images.tags import Tags
+
+# A file can cause thousands of messages on the console. The reasons for which it is rejected are reported.
+logging.getLogger("tifffile").setLevel(logging.CRITICAL + 1)
 
 Array = NDArray[Any]
 
@@ -31,8 +35,8 @@ _DEPTHS = (32997, 32998)  # depth of the image, and of a tile
 _SAMPLE_FORMAT = 339
 _SEPARATE_PLANES = 2
 _UNSIGNED = 1
-_BIG_TIFF = 43
-_MAX_TAGS = 1 << 16
+_SEGMENTS = (273, 279, 324, 325)  # offsets and sizes of strips and of tiles
+_MAX_SEGMENTS = 1 << 17
 # Limits of tiles, which decoders allocate in full even if the image is smaller. Writers use tiles of up to
 # 1,024 x 1,024 pixels for images of any size.
 _SMALL_TILE = 1 << 20  # pixels
@@ -65,68 +69,49 @@ def read_tiff_header(data: bytes) -> Header:
         DecodeError: The TIFF has several pages, repeated tags, samples that are not unsigned integers, or
             colours or a compression that some loaders don't decode.
     """
-    file = io.BytesIO(data)
-    head = file.read(8)
-    if _BIG_TIFF in head[2:4]:
-        head += file.read(8)
-    tags = ImageFileDirectory_v2(head)
-    _check_unique_tags(file, head, tags.next)
-    file.seek(tags.next)
-    tags.load(file)
-    if tags.next:
+    tags = Tags(data)
+    if not tags.last:
         raise DecodeError(
             "expected a TIFF with one page, found several; save one image per file, with interleaved channels"
         )
     bits = _read_bits(tags)
-    samples = int(tags.get(_SAMPLES_PER_PIXEL, 1))
+    samples = tags.value(_SAMPLES_PER_PIXEL, 1)
     colours = _read_colours(tags, samples)
     _check_tiles(tags)
     return Header(
         "TIFF",
-        height=int(tags[_HEIGHT]),
-        width=int(tags[_WIDTH]),
+        height=tags.value(_HEIGHT, 0),
+        width=tags.value(_WIDTH, 0),
         channels=3 if colours == "palette" else samples,
         colours=colours,
         bits=bits,
         codec=_read_codec(tags, colours),
-        orientation=int(tags.get(_ORIENTATION, 1)),
-        separate=tags.get(_PLANAR) == _SEPARATE_PLANES and samples > 1,
+        orientation=tags.value(_ORIENTATION, 1),
+        separate=tags.value(_PLANAR, 1) == _SEPARATE_PLANES and samples > 1,
     )
 
 
-def _check_unique_tags(file: io.BytesIO, head: bytes, start: int) -> None:
-    """Raises `DecodeError` if a tag is repeated.
-
-    If a TIFF has for example two widths, some readers use the first one and others the last one.
-    """
-    order = "<" if head[:1] == b"I" else ">"
-    big = _BIG_TIFF in head[2:4]
-    count, size = (8, 20) if big else (2, 12)  # bytes of the number of entries, and bytes of an entry
-    file.seek(start)
-    entries = file.read(count + size * _MAX_TAGS)
-    known = struct.unpack_from(f"{order}{'Q' if big else 'H'}", entries)[0]
-    places = range(count, min(count + size * known, len(entries)), size)
-    tags = [entries[place : place + 2] for place in places]
-    if len(set(tags)) < len(tags):
-        raise DecodeError("the TIFF has a repeated tag; save the image again")
-
-
-def _check_tiles(tags: ImageFileDirectory_v2) -> None:
+def _check_tiles(tags: Tags) -> None:
     """Checks that tiles are not much larger than the image.
 
     A file of 98 KB whose only tile has 32768x32768 pixels would need 3.7 GB, whatever size its image has.
 
     Raises:
-        DecodeError: They are, or tiles or image have a depth.
+        DecodeError: They are, or there are too many strips or tiles, or tiles or image have a depth.
     """
-    if any(tags.get(tag, 1) != 1 for tag in _DEPTHS):
+    if any(tags.count(tag) > _MAX_SEGMENTS for tag in _SEGMENTS):
+        raise DecodeError(
+            f"expected a TIFF of at most {_MAX_SEGMENTS:,} strips or tiles, found more; save it with "
+            "larger ones"
+        )
+    if any(tags.value(tag, 1) != 1 for tag in _DEPTHS):
         raise DecodeError("a TIFF with several layers is not supported; save one image per file")
     if _TILE_WIDTH not in tags and _TILE_HEIGHT not in tags:
         return
-    width = int(tags[_WIDTH])
-    height = int(tags[_HEIGHT])
-    tile_width = int(tags.get(_TILE_WIDTH, 0))
-    tile_height = int(tags.get(_TILE_HEIGHT, 0))
+    width = tags.value(_WIDTH, 0)
+    height = tags.value(_HEIGHT, 0)
+    tile_width = tags.value(_TILE_WIDTH, 0)
+    tile_height = tags.value(_TILE_HEIGHT, 0)
     if tile_width < 1 or tile_height < 1:
         raise DecodeError(f"expected tiles of at least 1x1 pixels, found {tile_width}x{tile_height}")
     pixels = width * height
@@ -141,9 +126,9 @@ def _check_tiles(tags: ImageFileDirectory_v2) -> None:
         )
 
 
-def _read_bits(tags: ImageFileDirectory_v2) -> int:
-    bits = set(tags.get(_BITS, (1,)))
-    formats = set(tags.get(_SAMPLE_FORMAT, (_UNSIGNED,)))
+def _read_bits(tags: Tags) -> int:
+    bits = set(tags.values(_BITS, 1))
+    formats = set(tags.values(_SAMPLE_FORMAT, _UNSIGNED))
     if formats != {_UNSIGNED} or not (bits == {8} or bits == {16}):
         kind = "float" if 3 in formats else "signed" if 2 in formats else "unsigned"
         sample_type = f"{'/'.join(map(str, sorted(bits)))}-bit {kind}"
@@ -151,10 +136,10 @@ def _read_bits(tags: ImageFileDirectory_v2) -> int:
     return int(bits.pop())
 
 
-def _read_colours(tags: ImageFileDirectory_v2, samples: int) -> str:
-    photometric = tags.get(_PHOTOMETRIC)
-    if photometric is None:
+def _read_colours(tags: Tags, samples: int) -> str:
+    if _PHOTOMETRIC not in tags:
         raise DecodeError("the TIFF does not say what its samples mean (tag 262); save the image again")
+    photometric = tags.value(_PHOTOMETRIC, 0)
     name = _PHOTOMETRIC_NAMES.get((photometric, samples))
     if name is None and photometric in _OPEN_PHOTOMETRIC:
         return "channels"
@@ -167,14 +152,14 @@ def _read_colours(tags: ImageFileDirectory_v2, samples: int) -> str:
     return name
 
 
-def _read_codec(tags: ImageFileDirectory_v2, colours: str) -> str:
+def _read_codec(tags: Tags, colours: str) -> str:
     """Returns ``"JPEG"``, or an empty text for all lossless compressions.
 
     DALI and OpenCV contain different sets of codecs. For some of the missing ones, OpenCV returns black
     pixels without an error.
     """
-    compression = int(tags.get(_COMPRESSION, 1))
-    predictor = int(tags.get(_PREDICTOR, 1))
+    compression = tags.value(_COMPRESSION, 1)
+    predictor = tags.value(_PREDICTOR, 1)
     if compression == _JPEG and colours in ("grey", "RGB", "YCbCr"):
         return "JPEG"
     # OpenCV decodes YCbCr. It lacks Zstandard, and rejects tiles that are not compressed.

@@ -97,12 +97,12 @@ def run_steps(ops: Sequence[Op], encoded: bytes | memoryview, draws: NDArray[np.
         yield image
 
 
-def run(ops: Sequence[Op], encoded: bytes | memoryview, draws: NDArray[np.float32]) -> Array:
+def run(ops: Sequence[Op], image: bytes | memoryview | Array, draws: NDArray[np.float32]) -> Array:
     """Runs an image through a chain.
 
     Args:
         ops: The chain.
-        encoded: Encoded image.
+        image: Encoded image, or the result of the decoder if ``ops`` does not contain it.
         draws: [count_draws(ops)] float32, uniform random numbers of the sample in [0, 1).
 
     Returns:
@@ -112,8 +112,10 @@ def run(ops: Sequence[Op], encoded: bytes | memoryview, draws: NDArray[np.float3
         DecodeError: The bytes are not an image, or a transform would enlarge it too much.
         ValueError: A crop is larger than the image.
     """
-    *_, image = run_steps(ops, encoded, draws)
-    return np.ascontiguousarray(image)
+    result: Any = image
+    for op in ops:
+        result = decide_and_apply(op.spec, result, draws[op.slot : op.slot + op.spec.draws])
+    return np.ascontiguousarray(result)
 
 
 def run_on_pixels(ops: Sequence[Op], pixels: Array) -> Array:
