@@ -1,21 +1,28 @@
-"""Limits the number of connections and the time to send headers and to read responses."""
+"""Limits the number of connections and the time to send headers and to read responses.
+
+uvicorn has no such limits. They are built on what asyncio, uvicorn and h11 document: an accepted socket, the
+callbacks of a protocol, and `h11.Connection.trailing_data`. docs/architecture.md compares other servers.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import re
+import socket
 import time
 from collections import Counter
 from typing import Any
 
 import h11
-from h11._receivebuffer import ReceiveBuffer
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+MAX_HEADER_BYTES = 16_384  # maximum size of the headers of a request
 _LOG = logging.getLogger("uvicorn.error")
 _LOG_INTERVAL = 10.0  # minimum seconds between two log lines about the same event
+_HEADERS = re.compile(rb".*?(?:\r\n\r\n|\n\n|\n\r\n|\Z)", re.DOTALL)
 _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
+_HANDSHAKE_SECONDS = 10.0  # seconds within which a client must complete the TLS handshake
 
 
 class OpenConnections:
@@ -59,6 +66,80 @@ class OpenConnections:
             _LOG.warning("%s%s", event, f" (now {address})" if address else "")
 
 
+class LimitedListener(socket.socket):
+    """A listening socket that closes each connection that is above the limits when it accepts it.
+
+    Connections count from this moment, also those whose TLS handshake never begins. So a server cannot run
+    out of file descriptors. If it did, asyncio would log an error for each attempt to accept a connection.
+
+    Args:
+        bound: Bound socket. Its descriptor belongs to this object afterwards.
+        connections: All connections of the server.
+    """
+
+    def __init__(self, bound: socket.socket, connections: OpenConnections) -> None:
+        super().__init__(bound.family, bound.type, bound.proto, fileno=bound.detach())
+        self._connections = connections
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Returns a connection and the address of its client.
+
+        Raises:
+            ConnectionAbortedError: The connection is above the limits, and was closed. asyncio then waits for
+                the next one.
+        """
+        accepted, address = super().accept()
+        connection = _CountedSocket(accepted, self._connections, address[0])
+        if not connection.is_allowed:
+            connection.close()
+            raise ConnectionAbortedError
+        return connection, address
+
+
+class _CountedSocket(socket.socket):
+    def __init__(self, accepted: socket.socket, connections: OpenConnections, address: str) -> None:
+        super().__init__(accepted.family, accepted.type, accepted.proto, fileno=accepted.detach())
+        self._connections: OpenConnections | None = connections
+        self._address = address
+        self.is_allowed = connections.add(address)
+
+    def close(self) -> None:
+        super().close()
+        if self._connections is not None:
+            self._connections.remove(self._address)
+            self._connections = None
+
+
+class ServerLoop(asyncio.SelectorEventLoop):
+    """Event loop whose servers wait ten seconds for a TLS handshake. asyncio's default is a minute."""
+
+    async def create_server(self, *arguments: Any, **settings: Any) -> asyncio.Server:
+        """Creates a server; see asyncio."""
+        if settings.get("ssl") is not None:
+            settings["ssl_handshake_timeout"] = _HANDSHAKE_SECONDS
+        return await super().create_server(*arguments, **settings)
+
+
+class StrictConnection(h11.Connection):
+    """The HTTP state of a connection. It rejects header lines that end with LF only.
+
+    Proxies disagree on such lines, so attackers could use them to hide a request from a proxy.
+    """
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        """Returns the next event.
+
+        Raises:
+            h11.RemoteProtocolError: The client violates HTTP.
+        """
+        if self.their_state is h11.IDLE:
+            data, _ = self.trailing_data
+            headers = _HEADERS.match(data)
+            if headers is not None and _BARE_LINE_FEED.search(headers[0]):
+                raise h11.RemoteProtocolError("expected lines that end with CR LF")
+        return super().next_event()
+
+
 class LimitedProtocol(H11Protocol):
     """A connection with time limits for sending headers and for reading responses.
 
@@ -75,24 +156,20 @@ class LimitedProtocol(H11Protocol):
         self._address = ""
         self._request_deadline: asyncio.TimerHandle | None = None
         self._response_deadline: asyncio.TimerHandle | None = None
-        self.conn._receive_buffer = _StrictReceiveBuffer()
+        self.conn = StrictConnection(h11.SERVER, MAX_HEADER_BYTES)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Closes the connection immediately if there are too many connections."""
+        """Sets the deadline for the first request."""
         super().connection_made(transport)
         # pause_writing is called when data waits for the client. With limit 0, asyncio's TLS never resumes.
         transport.set_write_buffer_limits(1 if transport.get_extra_info("sslcontext") else 0)
         self._address = self.client[0] if self.client else ""
-        if self._connections.add(self._address):
-            self._set_request_deadline()
-        else:
-            transport.abort()
+        self._set_request_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancels the time limits, and removes the connection from the count."""
+        """Cancels the time limits."""
         self._cancel_request_deadline()
         self.resume_writing()
-        self._connections.remove(self._address)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -142,18 +219,3 @@ class LimitedProtocol(H11Protocol):
     def _close(self, event: str) -> None:
         self._connections.log(event, self._address)
         self.transport.abort()
-
-
-class _StrictReceiveBuffer(ReceiveBuffer):
-    """Buffer that rejects header lines ending with LF only.
-
-    Proxies disagree on such lines, so attackers could use them to hide a request from a proxy.
-    """
-
-    def maybe_extract_lines(self) -> list[bytearray] | None:
-        """Returns the header lines, or None while they are incomplete."""
-        before = bytes(self._data)
-        lines = super().maybe_extract_lines()
-        if lines is not None and _BARE_LINE_FEED.search(before, 0, len(before) - len(self._data)):
-            raise h11.RemoteProtocolError("expected lines that end with CR LF")
-        return lines

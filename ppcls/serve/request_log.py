@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import queue
 import re
+import select
 import sys
+import threading
 import time
 import uuid
+from contextlib import suppress
 from contextvars import ContextVar
 from datetime import datetime, timezone
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -19,6 +24,8 @@ LogFormat = Literal["text", "json"]
 _HEADER = "X-Request-ID"
 _VALID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
+_MAX_LINES = 10_000  # maximum number of lines that wait for the reader of standard error
+_CLOSE_SECONDS = 1.0
 _ACCESS = logging.getLogger("ppcls.serve.access")
 
 
@@ -93,6 +100,71 @@ class _JsonFormatter(logging.Formatter):
         return json.dumps(tree)
 
 
+def write_if_possible(text: str) -> None:
+    """Writes text to standard error, or drops it if nobody reads the pipe behind standard error."""
+    descriptor = _descriptor(sys.stderr)
+    if descriptor is None:
+        sys.stderr.write(text)
+        return
+    _, writable, _ = select.select([], [descriptor], [], 0)
+    if writable:
+        _write(descriptor, text.encode("utf-8", "backslashreplace")[: select.PIPE_BUF])
+
+
+class BackgroundHandler(logging.Handler):
+    """Writes log lines to standard error from a thread, so that the server never waits for their reader.
+
+    Lines are dropped while many of them wait. A pipe that nobody reads would otherwise stop the event loop.
+
+    Args:
+        formatter: Formatter of the lines. It is called in the thread that logs.
+    """
+
+    def __init__(self, formatter: logging.Formatter) -> None:
+        super().__init__()
+        self.setFormatter(formatter)
+        self._lines: queue.Queue[str | None] = queue.Queue(_MAX_LINES)
+        self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queues a line, or drops it if too many lines wait."""
+        with suppress(queue.Full):
+            self._lines.put_nowait(self.format(record) + "\n")
+
+    def close(self) -> None:
+        """Waits until all lines are written, but at most a second for a reader that does not read."""
+        with suppress(queue.Full):
+            self._lines.put_nowait(None)
+        self._thread.join(_CLOSE_SECONDS)
+        super().close()
+
+    def _write_all(self) -> None:
+        while (line := self._lines.get()) is not None:
+            stream = sys.stderr
+            descriptor = _descriptor(stream)
+            if descriptor is None:
+                stream.write(line)
+            else:
+                # Not through `stream`, whose lock Python needs at its end, when this thread may still wait.
+                _write(descriptor, line.encode(stream.encoding, "backslashreplace"))
+
+
+def _descriptor(stream: TextIO) -> int | None:
+    """Returns the file descriptor of a stream, or None for a stream without one, as in tests."""
+    try:
+        return stream.fileno()
+    except (AttributeError, OSError, ValueError):  # io.UnsupportedOperation is both of the latter
+        return None
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    """Writes data. Drops it if that fails, because no place is left to report it."""
+    with suppress(OSError):
+        while data:
+            data = data[os.write(descriptor, data) :]
+
+
 def configure_log(kind: LogFormat, requests: bool) -> None:
     """Configures logging to standard error: warnings, errors and, if ``requests``, one line per request.
 
@@ -100,8 +172,7 @@ def configure_log(kind: LogFormat, requests: bool) -> None:
         kind: Format of the lines.
         requests: Whether to log each request.
     """
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonFormatter() if kind == "json" else _TextFormatter())
+    handler = BackgroundHandler(_JsonFormatter() if kind == "json" else _TextFormatter())
     for name in ("uvicorn", "ppcls.serve", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers = [handler]

@@ -7,7 +7,6 @@ import resource
 import signal
 import socket
 import ssl
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +17,14 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from ppcls.errors import UserError
-from ppcls.serve.connections import LimitedProtocol, OpenConnections
+from ppcls.serve.connections import (
+    MAX_HEADER_BYTES,
+    LimitedListener,
+    LimitedProtocol,
+    OpenConnections,
+    ServerLoop,
+)
+from ppcls.serve.request_log import write_if_possible
 
 _HEADER_TIMEOUT = 10.0  # seconds within which a client must send headers
 _BACKLOG = 100  # maximum number of connections that asyncio accepts at once, before it can close any
@@ -105,7 +111,7 @@ def run(
 
     Args:
         app: Application.
-        bound: Bound socket.
+        bound: Bound socket. It is closed at the end.
         grace: Seconds to answer the current requests after the signal.
         max_connections: Maximum number of connections. It is reduced to half the number of files that the
             process can open, if this is smaller.
@@ -117,6 +123,8 @@ def run(
     config = uvicorn.Config(
         app,
         http=partial(LimitedProtocol, connections),  # type: ignore[arg-type]
+        loop=f"{ServerLoop.__module__}:{ServerLoop.__qualname__}",
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         ws="none",
         backlog=_BACKLOG,
         access_log=False,
@@ -133,7 +141,8 @@ def run(
     handlers = {number: signal.signal(number, lambda *_: None) for number in stop_signals}
     server = _NotifyingServer(config, on_ready)
     try:
-        server.run(sockets=[bound])
+        with LimitedListener(bound, connections) as listener:
+            server.run(sockets=[listener])
     finally:
         if not server.force_exit:  # after a second Ctrl-C, threads may still run
             server.exit_timer.cancel()
@@ -163,6 +172,5 @@ def _exit_at_once(seconds: float) -> None:
     text = (
         f"error: threads did not end within {seconds:g} s after the signal; the process exits nevertheless\n"
     )
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    write_if_possible(text)
     os._exit(1)

@@ -8,13 +8,16 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import psutil
 import pytest
+from certificates import write_certificate
 from PIL import Image
 from running import Running, running
 from runs import GUARD
@@ -142,6 +145,86 @@ def test_bare_line_feeds_are_rejected(strict: Running) -> None:
         b"GET /live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\n",
     ):
         assert answer(strict, request).startswith(b"HTTP/1.1 400 "), request
+
+
+def test_bare_line_feeds_after_the_rest_of_an_answered_request_are_rejected(strict: Running) -> None:
+    head = (
+        b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nContent-Length: 4\r\n\r\n"
+    )
+    with connect(strict) as connection:
+        connection.sendall(head + b"Content-Length: 4\r\n\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 415 ")
+        connection.sendall(b"rest" + b"GET /live HTTP/1.1\nHost: localhost\n\n")
+        parts = []
+        while part := connection.recv(1000):
+            parts.append(part)
+    assert b"".join(parts).startswith(b"HTTP/1.1 400 "), parts
+
+
+def test_line_feeds_in_a_body_are_allowed(strict: Running) -> None:
+    body = b"\n\nGET / HTTP/1.1\n\n"
+    head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nConnection: close\r\n"
+    text = answer(strict, head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    assert text.startswith(b"HTTP/1.1 422 "), text
+
+
+def test_connections_without_tls_handshake_neither_block_others_nor_fill_the_log(
+    config: Path, tmp_path: Path
+) -> None:
+    certificate, key = write_certificate(tmp_path)
+    options = ["--max-connections", "20", "--tls-cert", certificate, "--tls-key", key, "-c", config]
+    with running(tmp_path, *options) as server, ExitStack() as stack:
+        process = psutil.Process(server.process.pid)
+        before = process.num_fds()
+        for _ in range(300):
+            stack.enter_context(connect(server))
+        with pytest.raises(httpx.HTTPError), server.client() as client:
+            client.get("/live")  # this address has its share of connections
+        assert process.num_fds() <= before + 12
+        while process.num_fds() > before + 1:  # until the handshakes time out
+            time.sleep(0.1)
+        with server.client() as client:
+            assert client.get("/live").status_code == 200
+        server.process.terminate()
+        _, errors = server.process.communicate(timeout=GUARD)
+        assert server.process.returncode == 0
+        (line,) = errors.splitlines()
+        assert "more than 10 connections from one address: new connections are closed" in line
+
+
+def test_standard_error_that_nobody_reads_stops_neither_requests_nor_sigterm(
+    config: Path, tmp_path: Path
+) -> None:
+    capacity = 65_536  # of a pipe
+    with running(tmp_path, "-c", config, "--access-log") as server:
+        with server.client() as client:
+            for _ in range(2 * capacity // 1000):
+                assert client.get("/live", params={"long": "x" * 1000}).status_code == 200
+        server.process.terminate()
+        assert server.process.wait(GUARD) == 0
+
+
+def test_one_client_does_not_block_the_others(config: Path, tmp_path: Path, images: list[bytes]) -> None:
+    """Eight requests of one client, each with 32 images of 100 million pixels in 400 KB."""
+    file = io.BytesIO()
+    Image.new("1", (10_000, 9990)).save(file, "PNG")
+    bombs = [("image", ("x.png", file.getvalue()))] * 32
+    headers = {"Content-Type": "image/png"}
+
+    def attack(address: str) -> int:
+        forwarded = {"X-Forwarded-For": "198.51.100.1"}
+        return httpx.post(f"{address}/predict", files=bombs, headers=forwarded, timeout=GUARD).status_code
+
+    with running(tmp_path, "-c", config, "--timeout", "8") as server, ThreadPoolExecutor(8) as pool:
+        attacks = [pool.submit(attack, server.address) for _ in range(8)]
+        answers = []
+        with server.client() as client:
+            while not all(done.done() for done in attacks):
+                answers.append(client.post("/predict", content=images[0], headers=headers).status_code)
+                time.sleep(0.2)
+        assert {done.result() for done in attacks} <= {503, 504}
+        assert len(answers) > 10
+        assert set(answers) == {200}
 
 
 def test_sigterm_ends_the_server_although_its_threads_hang(config: Path, tmp_path: Path) -> None:

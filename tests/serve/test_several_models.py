@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from certificates import write_certificate
 from running import Running, running
 from runs import GUARD
 from small_classifier import CLASSES, config_tree, write_config, write_names, write_weights
@@ -37,21 +36,16 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("openssl") is None:
-        pytest.skip("needs openssl")
-    file = tmp_path_factory.mktemp("tls") / "server.pem"
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout {0} -out {0}.crt"
-    subprocess.run(command.format(file).split(), check=True, capture_output=True)
-    return file
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return write_certificate(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture
-def protected(models: Path, certificate: Path, tmp_path: Path) -> Iterator[Running]:
+def protected(models: Path, certificate: tuple[Path, Path], tmp_path: Path) -> Iterator[Running]:
     keys = tmp_path / "keys.txt"
     keys.write_text(f"# of two clients\n{'x' * 32}\n\n{KEY}\n")
     options = ["--model", f"first={models / 'first'}", "--model", f"other={models / 'second'}"]
-    options += ["--tls-cert", f"{certificate}.crt", "--tls-key", str(certificate)]
+    options += ["--tls-cert", str(certificate[0]), "--tls-key", str(certificate[1])]
     options += ["--api-key-file", str(keys), "--models-folder", str(models)]
     with running(tmp_path, *options, "--access-log", "--log-format", "json") as server:
         yield server
