@@ -114,7 +114,7 @@ class CommandGroup:
             return exit_code(lambda: write_output(self.help(prog)))
         if name in self.commands:
             return self.commands[name](rest, f"{prog} {name}")
-        sys.stderr.write(f"{prog}: error: {self._reject(name)}\n")
+        print_error(f"{prog}: error: {self._reject(name)}")
         return _USAGE
 
     def help(self, prog: str) -> str:

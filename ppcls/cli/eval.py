@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ from ppcls.cli.short_options import apply_options, key_options, part_overrides, 
 from ppcls.cli.train import TrainOptions
 from ppcls.config.base.tree import node_at
 from ppcls.errors import UserError
-from ppcls.files import real_path
+from ppcls.files import print_error, real_path
 
 if TYPE_CHECKING:  # not needed for --help
     from ppcls.recipe.load import ConfigSource
@@ -160,7 +159,7 @@ def _report_part(before: str | None, source: ConfigSource) -> None:
         note = f"{folder}: all images are evaluated; part: {before} of the config is only for its own folder"
     else:
         note = f"{folder}: only part: {part} is evaluated, as in the config; for all images: -o {_PART}=null"
-    sys.stderr.write(f"{note}\n")
+    print_error(note)
 
 
 @command("calibrate", CalibrateOptions)

@@ -22,6 +22,7 @@ from ppcls.cli.shared_options import (
 )
 from ppcls.cli.short_options import model_overrides
 from ppcls.errors import UserError
+from ppcls.files import print_error
 
 if TYPE_CHECKING:  # not needed for --help
     from ppcls.cli.serve import ServeOptions
@@ -140,7 +141,7 @@ def infer(options: InferOptions) -> None:
         from ppcls.deploy.infer import NotAllPredictedError, predict_files, search
 
         predictor = _load_predictor(source, options.tta, run)
-        sys.stderr.write(f"[Infer] {predictor.description.Global.model_name} by {predictor.model.engine}\n")
+        print_error(f"[Infer] {predictor.description.Global.model_name} by {predictor.model.engine}")
         if gallery:
             results = search(predictor, gallery, files, options.nearest or _NEAREST, run)
         else:

@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name in ("-V", "--version"):
         return exit_code(lambda: write_output(f"ppcls {ppcls.__version__}\n"))
     if name not in _COMMANDS:
-        sys.stderr.write(f"error: {_unknown(name, arguments)}\n")
+        print_error(f"error: {_unknown(name, arguments)}")
         return 2
     module, function = _COMMANDS[name][0].split(":")
     sys.argv = [f"ppcls {name}", *arguments]  # for the usage line
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("ppcls.") and hasattr(ppcls, "__version__"):
             raise  # a bug in ppcls, not a missing package
-        sys.stderr.write(f"error: {_explain_missing(error)}\n")
+        print_error(f"error: {_explain_missing(error)}")
         return 1
     except KeyboardInterrupt:  # while the modules of the command are imported
         print_error("interrupted")

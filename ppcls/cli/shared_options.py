@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from ppcls.cli.command import write_output
 from ppcls.cli.options import option, required
 from ppcls.cli.short_options import set_amp, set_image_size, set_workers
+from ppcls.files import print_error
 
 if TYPE_CHECKING:  # not needed for --help
     from ppcls.recipe.load import ConfigSource
@@ -125,7 +126,7 @@ def load_or_print(source: ConfigSource, options: ConfigOptions) -> Config | None
     config = source.load()
     if options.print_config:
         for line in (*config.notes, *config.key_warnings):
-            print(line, file=sys.stderr)  # noqa: T201
+            print_error(line)
         write_config(config)
         return None
     return config

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ppcls.errors import UserError
+from ppcls.files import print_error
 
 _PACKAGES = str(Path(__file__).resolve().parents[2])
 
@@ -34,7 +35,7 @@ class Launch:
 
     def show(self, text: str) -> None:
         """Prints text to standard error and to the terminal of the launcher."""
-        print(text, file=sys.stderr, flush=True)  # noqa: T201
+        print_error(text)
         self.show_on_terminal(text)
 
     def show_on_terminal(self, text: str) -> None:

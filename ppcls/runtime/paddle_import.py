@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ppcls.errors import UserError
+from ppcls.files import print_error
 from ppcls.runtime.hardware import Card
 from ppcls.runtime.memory import MemoryBudget, MemoryRequest
 from ppcls.runtime.settings import RuntimeSettings
@@ -153,7 +154,7 @@ def import_paddle() -> None:
         raise UserError(f"Paddle cannot be imported: {error}; {fix}") from error
     for line in stderr.getvalue().splitlines():
         if "OMP_NUM_THREADS" not in line:
-            print(line, file=sys.stderr)  # noqa: T201
+            print_error(line)
 
 
 @contextlib.contextmanager

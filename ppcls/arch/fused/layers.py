@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import cache
 from types import MethodType
@@ -20,6 +19,7 @@ from ppcls.arch.fused.depthwise import supports as supports_depthwise
 from ppcls.arch.fused.token_layers import fuse_tokens
 from ppcls.arch.kernels.geometry import explicit_padding, geometry, is_plain_norm, is_plain_pooling, pair
 from ppcls.arch.layers.conv_norm import ImageConv2D
+from ppcls.files import print_error
 
 _TAILS = {None: "none", F.hardswish: "hard_swish", F.swish: "swish", F.silu: "swish"}
 _CHANNELS = 4  # minimum number of image channels; in half precision, cuDNN is slower with 3
@@ -117,9 +117,9 @@ def _cudnn_operands(layer: nn.Conv2D, x: Tensor, dtype: Any) -> tuple[Tensor, Te
 
 @cache  # once per convolution
 def _report(image: tuple[int, ...], weight: tuple[int, ...], problem: str) -> None:
-    sys.stderr.write(
+    print_error(
         f"fused kernels: a convolution of images {list(image)} with weights {list(weight)} uses Paddle's "
-        f"operator: {problem}\n"
+        f"operator: {problem}"
     )
 
 

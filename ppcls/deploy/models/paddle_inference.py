@@ -21,6 +21,7 @@ from ppcls.deploy.models.programs.check import read_program
 from ppcls.engine.core.compiled import measured
 from ppcls.engine.cuda_graph.graph import STREAM_LOCK
 from ppcls.errors import UserError
+from ppcls.files import print_error
 from ppcls.runtime.paddle_import import pause_cudnn_search
 from ppcls.runtime.start import Runtime
 
@@ -197,7 +198,7 @@ class PaddleInferenceModel:
         try:
             return self._graphs.run(images)
         except UserError as error:
-            sys.stderr.write(f"warning: {self._file}: runs operator by operator: {error}\n")
+            print_error(f"warning: {self._file}: runs operator by operator: {error}")
             self._graphs = None
             return None
 

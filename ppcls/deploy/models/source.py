@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from glob import escape
@@ -30,7 +29,7 @@ from ppcls.deploy.models.untrusted import TRUST, UntrustedConfig, check_links, r
 from ppcls.engine.core.settings import CheckpointSettings
 from ppcls.engine.evaluation.stored_names import find_listed
 from ppcls.errors import UserError
-from ppcls.files import file_states, real_path
+from ppcls.files import file_states, print_error, real_path
 from ppcls.postprocess.section import Infer
 from ppcls.recipe.load import ConfigSource, load_config
 from ppcls.recipe.schema import Config
@@ -268,10 +267,9 @@ def _checkpoint_source(folder: Path, overrides: Overrides, trust: bool) -> Model
     folders = [place for place in _folders_of_names(real, trust) if find_listed(place) is not None]
     model = _trained_source(config, real, overridden if folders else names_file, folders)
     if isinstance(source, UntrustedConfig) and source.names_file and model.description.names is None:
-        print(  # noqa: T201
+        print_error(
             f"warning: {show(source.names_file)}: the class names in this file are not read, because the "
             f"config of a model names it; set {_NAMES_KEY}, or, if you trust the model, use {TRUST}",
-            file=sys.stderr,
         )
     return replace(model, file=folder, folder=real, files=files, manifest=manifest, trust=trust)
 
@@ -313,10 +311,9 @@ def _trained_source(
         file = None
         reason = f"has ImageNet's classes, but the model has {config.Arch.class_num} classes"
     if names_file and file is None:
-        print(  # noqa: T201
+        print_error(
             f"warning: {names_file}: {reason}; results contain class numbers instead of names. "
             "Set Infer.PostProcess.class_id_map_file to a file with lines of 'id name'",
-            file=sys.stderr,
         )
     if file is None:
         file = next((path for folder in folders if (path := find_listed(folder))), None)

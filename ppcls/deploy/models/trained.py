@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +26,7 @@ from ppcls.engine.cuda_graph.graph import STREAM_LOCK, GraphCapture
 from ppcls.engine.cuda_graph.graphed_forward import GraphedForward
 from ppcls.engine.evaluation.forward import Forward, run_model
 from ppcls.errors import UserError
+from ppcls.files import print_error
 from ppcls.outputs import FEATURES, Outputs, map_outputs
 from ppcls.recipe.schema import Config
 from ppcls.runtime.start import Runtime
@@ -68,7 +68,7 @@ def load_network(arch: AnyArch, losses: Losses, weights: Path) -> nn.Layer:
     if wrong := non_finite_names(arrays):
         more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         text = f"warning: {weights}: NaN or infinite weights in {wrong[0]}{more}; predictions may be wrong"
-        print(text, file=sys.stderr)  # noqa: T201
+        print_error(text)
     fill_model(model, arrays, weights)
     reparameterize(model)
     if isinstance(model, EmbeddingNetwork):
@@ -153,12 +153,12 @@ class TrainedModel:
         try:
             fuse(self._model, device)
         except KernelsUnavailableError as error:
-            sys.stderr.write(f"warning: {self._weights}: runs without the fused kernels: {error}\n")
+            print_error(f"warning: {self._weights}: runs without the fused kernels: {error}")
 
     def _run(self, images: Tensor) -> Outputs:
         try:
             return self._forward(self._model, images)
         except UserError as error:
-            sys.stderr.write(f"warning: {self._weights}: runs operator by operator: {error}\n")
+            print_error(f"warning: {self._weights}: runs operator by operator: {error}")
             self._forward = run_model
             return run_model(self._model, images)

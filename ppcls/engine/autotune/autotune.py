@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppcls.config.base.yaml import dump_yaml
 from ppcls.engine.autotune.processes import MeasurementFailed, MeasuringProcess, Sample, worker_command
-from ppcls.files import read_regular, write_text
+from ppcls.files import print_error, read_regular, write_text
 from ppcls.runtime.hardware import Card
 from ppcls.runtime.launch import local_processes, read_launch
 from ppcls.runtime.start import selected_card
@@ -262,4 +261,4 @@ def _version_of(package: str) -> str:
 
 def _log(text: str) -> None:
     if read_launch().rank == 0:
-        sys.stderr.write(f"autotune: {text}\n")
+        print_error(f"autotune: {text}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from ppcls.data.index.class_names import check_known_folders, join_first, read_class_names
 from ppcls.data.section import DataLoader
 from ppcls.engine.evaluation.stored_names import find_label_list
+from ppcls.files import print_error
 
 
 def label_by_names(data: DataLoader, class_num: int, weights: Path) -> tuple[DataLoader, list[str]]:
@@ -54,7 +54,7 @@ def label_by_names(data: DataLoader, class_num: int, weights: Path) -> tuple[Dat
 def warn_of_labels(notes: list[str]) -> None:
     """Prints notes of `label_by_names` to standard error."""
     for note in notes:
-        sys.stderr.write(f"warning: {note}\n")
+        print_error(f"warning: {note}")
 
 
 def _with_names(data: DataLoader, names: tuple[str, ...]) -> DataLoader:

@@ -6,7 +6,6 @@ phases, for comparison.
 
 from __future__ import annotations
 
-import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -23,7 +22,7 @@ from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import Step
 from ppcls.engine.profiling.phase_timer import PhaseTimer
 from ppcls.errors import UserError
-from ppcls.files import atomic_path, write_text
+from ppcls.files import atomic_path, print_error, write_text
 from ppcls.report.step_times import StepTable, as_json, as_text, summarize
 from ppcls.runtime.start import Runtime
 
@@ -191,7 +190,7 @@ class Profile(StepObserver):
             if self._runtime.is_main:
                 run.log(lost)
             else:
-                print(lost, file=sys.stderr)  # noqa: T201
+                print_error(lost)
 
     def _write(self, table: StepTable, trace: Path) -> str:
         """Writes the table, and returns it."""
