@@ -15,9 +15,10 @@ from ppcls.data.loaders.base import DrawnLabels, OrderedLoader
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.loaders.dali.settings import DaliSettings, resolve_dali_settings
 from ppcls.data.loaders.section import Dali
-from ppcls.data.sampling.epoch_samplers import SequentialSampler
+from ppcls.data.sampling.epoch_samplers import SequentialSampler, SubsetSampler
 from ppcls.data.sampling.equal_pixels import EqualPixelsOrder
 from ppcls.data.sampling.order import Order
+from ppcls.data.sampling.sizes import InputSize
 from ppcls.data.section import Split, Unlabelled
 from ppcls.data.supported import check_dali, check_numpy
 from ppcls.data.transforms.base import Layout, check_chain
@@ -29,6 +30,7 @@ from ppcls.runtime.start import Runtime
 if TYPE_CHECKING:  # training without DALI must not import it
     from ppcls.data.loaders.dali.loader import DaliLoader
 
+_STATISTICS_BATCH = 32  # rows of a batch from which BatchNorm's statistics are estimated
 _READER_BATCHES = 3  # batches that the reader of a DALI pipeline holds in addition to the finished batches
 
 
@@ -105,6 +107,79 @@ def build_loader(
     group = math.lcm(split.sampler.group, 2 if mixing else 1) if training else 1
     order = _build_order(split, index, runtime, run, training=training, group=group)
     layout = _layout(arch)
+    loader = _build_ordered(split, place, runtime, run, layout, _Samples(index, order, split.sizes))
+    if not mixing:
+        return loader
+    from ppcls.data.loaders.mixing import MixedLoader
+
+    return MixedLoader(loader, mixing[0], arch.class_num, layout)
+
+
+def build_statistics_loader(
+    split: Split,
+    images: int,
+    runtime: Runtime,
+    run: LoadingSettings,
+    arch: ModelInput,
+    label_count: int | None,
+) -> Loader:
+    """Builds a loader of random training images, with which BatchNorm's statistics are estimated again.
+
+    It yields the same images in each epoch, in batches that do not depend on the number of ranks. A rank
+    without a batch in the last step gets only padding. The images are transformed as in training, but not
+    mixed, and their size is that of the transforms.
+
+    Args:
+        split: Config of the training split.
+        images: Maximum number of images over all ranks, which is rounded down to complete batches.
+        runtime: See `build_loader`.
+        run: See `build_loader`.
+        arch: See `build_loader`.
+        label_count: See `build_loader`.
+
+    Raises:
+        UserError: See `build_loader`.
+    """
+    index = split.dataset.read(label_count)
+    available = min(images, len(index))
+    rows = min(_STATISTICS_BATCH, available)
+    order = Order(
+        sampler=SubsetSampler(len(index), available // rows * rows),
+        batch_size=rows,
+        group=rows,  # a batch is not divided between ranks
+        seed=run.seed,
+        rank=runtime.rank,
+        world=runtime.world_size,
+    )
+    return _build_ordered(split, "Train", runtime, run, _layout(arch), _Samples(index, order, None))
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """Samples of a loader.
+
+    Attributes:
+        index: All samples of the data set.
+        order: Order of the samples.
+        sizes: Schedule of the image size; None for the size of the transforms.
+    """
+
+    index: Index
+    order: Order
+    sizes: InputSize | None
+
+
+def _build_ordered(
+    split: Split,
+    place: str,
+    runtime: Runtime,
+    run: LoadingSettings,
+    layout: Layout,
+    samples: _Samples,
+) -> Loader:
+    """Builds the loader of a split for given samples, without mixing of images."""
+    index = samples.index
+    order = samples.order
     ops = plan_chain(split.dataset.transform_ops, layout)
     quarantine = _build_quarantine(split.dataset, index, Path(run.output_dir))
     chain = f"DataLoader.{place}.dataset.transform_ops"
@@ -116,20 +191,16 @@ def build_loader(
         check_dali(ops, chain, settings)
         from ppcls.data.loaders.dali.loader import DaliLoader
 
-        loader = DaliLoader(index, order, ops, settings, split.sizes, quarantine)
+        loader = DaliLoader(index, order, ops, settings, samples.sizes, quarantine)
     else:
         check_numpy(ops, chain)
         from ppcls.data.loaders.paddle import PaddleLoader, PaddleSettings
 
         workers = PaddleSettings(split.loader.num_workers, split.loader.use_shared_memory)
-        loader = PaddleLoader(index, order, ops, workers, split.sizes, quarantine)
+        loader = PaddleLoader(index, order, ops, workers, samples.sizes, quarantine)
     if split.dataset.drawn_label is not None:
         loader.labels = DrawnLabels(ops, split.dataset.drawn_label, order.seed)
-    if not mixing:
-        return loader
-    from ppcls.data.loaders.mixing import MixedLoader
-
-    return MixedLoader(loader, mixing[0], arch.class_num, layout)
+    return loader
 
 
 def add_unlabelled(

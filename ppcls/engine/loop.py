@@ -20,6 +20,7 @@ from ppcls.engine.core.settings import EngineSettings
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import Step, train_step
 from ppcls.engine.evaluation.evaluate import EvalResult, Evaluator
+from ppcls.engine.evaluation.gap import GapMonitor
 from ppcls.engine.health.non_finite import NonFiniteMonitor
 from ppcls.engine.health.requests import SaveStopRequests
 from ppcls.engine.meter import Meter
@@ -49,6 +50,9 @@ class Run:
         notes: Lines for the log about the setup.
         memory_report: Function that returns a line about DALI's GPU memory; None if DALI uses none.
         output: Output folder, on rank 0; None on other ranks, and if the run writes no files.
+        statistics: Loader of the images with which BatchNorm's statistics are estimated before evaluations;
+            None to use the running statistics.
+        gap: Monitor that compares results of training and evaluation.
     """
 
     state: TrainState
@@ -63,6 +67,8 @@ class Run:
     notes: tuple[str, ...] = ()
     memory_report: Callable[[], str] | None = None
     output: OutputFolder | None = None
+    statistics: Loader | None = None
+    gap: GapMonitor = field(default_factory=GapMonitor)
 
     @property
     def loaders(self) -> dict[str, Loader]:
@@ -104,7 +110,8 @@ class Run:
 
     def release(self) -> None:
         """Releases threads and memory of all loaders, and the output folder."""
-        for loader in self.loaders.values():
+        extra = [self.statistics] if self.statistics is not None else []
+        for loader in [*self.loaders.values(), *extra]:
             loader.release()
         if self.output is not None:
             self.output.close()
@@ -185,7 +192,9 @@ def train_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonitor)
         run.reporter.advance(StepPosition(epoch, settings.epochs, done, updates_per_epoch, images))
         if done % settings.print_batch_step == 0 or done == updates_per_epoch:
             state.runtime.progress.report("gathering the loss and metrics of all processes")
-            run.reporter.record(meter.record(epoch, done))
+            record = meter.record(epoch, done)
+            run.gap.add(record)
+            run.reporter.record(record)
             if note := monitor.note():
                 run.log(note)
         run.observers.on_update(run)
@@ -272,6 +281,8 @@ def _evaluate(run: Run, evaluator: Evaluator, requests: SaveStopRequests) -> tup
         requests.check()
 
     with state.ema.applied() if state.ema is not None else nullcontext():
+        if run.statistics is not None:
+            state.estimate_statistics(run.statistics)
         result = evaluator(state.model, after_batch)
     # JSON has no NaN, so a checkpoint can't store non-finite values.
     progress.metrics = {name: value for name, value in result.metrics.items() if math.isfinite(value)}
@@ -299,6 +310,8 @@ def _evaluate(run: Run, evaluator: Evaluator, requests: SaveStopRequests) -> tup
             f"epoch {state.epoch}: {result.recomputed} batches of the evaluation overflowed in float16 and "
             "were evaluated again in float32"
         )
+    if gap := run.gap.describe(record, state.model):
+        run.log(gap)
     if not finite:
         run.log(_describe_non_finite(result, state.epoch))
     if note is not None:

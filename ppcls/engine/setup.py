@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ppcls.arch.batch_statistics import largest_momentum
 from ppcls.arch.distillation_model import AnyArch
 from ppcls.config.base.yaml import dump_section
-from ppcls.data.build import gpu_memory_need
+from ppcls.data.build import build_statistics_loader, gpu_memory_need
 from ppcls.data.index.class_names import (
     LABEL_LIST,
     changed_class_names,
@@ -30,6 +31,7 @@ from ppcls.data.index.folders import (
     describe_imbalance,
 )
 from ppcls.data.index.protocol import Index
+from ppcls.data.loaders.batch import Loader
 from ppcls.data.section import Split
 from ppcls.engine.agreement import agree, choose_checkpoint
 from ppcls.engine.checkpoint.checkpoints import Checkpoints
@@ -103,6 +105,9 @@ def build_run(
         evaluator = None
         if settings.eval_during_train:
             evaluator = build_evaluator(config, runtime, state.precision, sample_by_sample=True)
+        statistics = None
+        if evaluator is not None and settings.precise_batch_norm:
+            statistics = _build_statistics_loader(config, runtime, state)
         indexes = all_indexes(all_loaders(state, evaluator))
         notes += train_split.dataset.describe_classes(classes, *_labels(indexes))
         notes += describe_labels(
@@ -131,8 +136,30 @@ def build_run(
         folder_classes=classes,
         notes=tuple(notes),
         memory_report=memory_report,
+        statistics=statistics,
     )
     return run if recording is None else record_run(config, run, output_dir, recording)
+
+
+def _build_statistics_loader(config: Config, runtime: Runtime, state: TrainState) -> Loader:
+    """Returns the loader for ``Global.precise_batch_norm``.
+
+    Raises:
+        UserError: The model has no BatchNorm layer whose statistics change.
+    """
+    if largest_momentum(state.model) is None:
+        raise UserError(
+            f"Global.precise_batch_norm: {config.Arch.name} has no BatchNorm layer that training updates; "
+            "remove this key"
+        )
+    return build_statistics_loader(
+        config.DataLoader.need_train(),
+        config.Global.precise_batch_norm,
+        runtime,
+        config.Global,
+        config.Arch,
+        config.class_count(training=True),
+    )
 
 
 def _restore(

@@ -54,6 +54,30 @@ class SequentialSampler:
 
 
 @dataclass(frozen=True)
+class SubsetSampler:
+    """Yields the same random samples in each epoch.
+
+    Attributes:
+        size: Number of samples in the dataset.
+        count: Number of samples that are chosen, at most ``size``.
+    """
+
+    size: int
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def epoch(self, seed: int, epoch: int) -> Positions:  # noqa: ARG002
+        """Returns the positions of the samples of an epoch. See `EpochSampler`."""
+        return np.random.default_rng(seed).permutation(self.size)[: self.count].astype(np.int64)
+
+    def describe(self) -> str:
+        """Returns a text that identifies the sampler. See `EpochSampler`."""
+        return f"{self.count} of {self.size}"
+
+
+@dataclass(frozen=True)
 class ListSampler:
     """Yields the listed samples in each epoch, in the order of the list."""
 

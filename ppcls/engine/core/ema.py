@@ -108,6 +108,17 @@ class Ema:
         """Returns the average itself, not a copy, keyed by the names of the model's tensors."""
         return self._average
 
+    @paddle.no_grad()  # type: ignore[untyped-decorator]
+    def keep_statistics(self, frozen: Container[str] = ()) -> None:
+        """Replaces the averages of buffers by the buffers of the model, to which the average is applied.
+
+        Args:
+            frozen: Names of tensors whose averages do not change.
+        """
+        for key, live in self._live.items():
+            if live.stop_gradient and key not in frozen:
+                self._average[key].copy_(live.astype("float32"), True)
+
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Returns a context in which the model has the averaged weights."""

@@ -127,6 +127,11 @@ class EvaluationSettings(Section):
 
     eval_during_train: bool = True
     """Evaluate the model on DataLoader.Eval during training."""
+    precise_batch_norm: Index = 0
+    """Number of training images with which the statistics of BatchNorm are estimated again before each
+    evaluation (precise BatchNorm, Wu & Johnson 2021), on all processes together; 0 for never. The running
+    statistics lag behind the weights if the run is short or the momentum of BatchNorm is high. 1,000 to
+    10,000 images suffice. The checkpoints contain the new statistics."""
     eval_interval: Count = 1
     """Number of epochs between evaluations."""
     start_eval_epoch: Index = 0

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import paddle
 from paddle import nn
 
+from ppcls.arch.batch_statistics import estimate_statistics
+
 if TYPE_CHECKING:  # only for annotations: the training step must not import the modules that build a run
     from ppcls.arch.layers.drop_path import StepMasks
-    from ppcls.data.loaders.batch import Loader
+    from ppcls.data.loaders.batch import Batch, Loader
     from ppcls.engine.core.ema import Ema
     from ppcls.engine.core.gradients import GradientStore
     from ppcls.engine.core.precision import Precision
@@ -128,6 +130,27 @@ class TrainState:
             update: Number of the update in the run, from 0.
         """
         return self.schedule(update + self.progress.schedule_shift)
+
+    def estimate_statistics(self, loader: Loader) -> None:
+        """Estimates the running statistics of BatchNorm again. All ranks must call it.
+
+        If the moving average is applied to the model, its statistics are estimated and stored.
+
+        Args:
+            loader: Loader of the images for the estimate. The current epoch determines its random transforms,
+                so a resumed run gets the same statistics.
+        """
+        loader.load_state_dict({**loader.state_dict(), "epoch": self.epoch, "step": 0})
+        self.runtime.progress.report("estimating BatchNorm's statistics")
+
+        def forward(batch: Batch) -> None:
+            with self.precision.evaluation():
+                self.model(self.precision.images(batch.image, training=False))
+
+        batches = (batch for batch in loader if batch.valid)
+        estimate_statistics(self.model, forward, batches, self.runtime.world_size)
+        if self.ema is not None:
+            self.ema.keep_statistics(self.frozen)
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
     def share_statistics(self) -> None:
