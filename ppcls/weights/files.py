@@ -128,7 +128,7 @@ def read_arrays(path: Path) -> Arrays:
         return arrays
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, ValueError) as error:  # ValueError: shapes that NumPy does not support
         raise UserError(f"{path}: damaged, or not a safetensors file: {error}") from None
     except (AttributeError, TypeError) as error:
         raise UserError(

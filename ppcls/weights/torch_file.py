@@ -33,6 +33,7 @@ from ppcls.weights.pickled import reading_weights
 
 TORCH_ENDINGS = (".pth", ".pt")
 _MAGIC_NUMBER = 0x1950A86A20F9469CFC6C  # first value of files before PyTorch 1.6
+_BYTE_ORDER = "byteorder"  # member of the archive
 _DTYPES = {
     "DoubleStorage": "<f8",
     "FloatStorage": "<f4",
@@ -152,9 +153,13 @@ def _read_zip(file: Any, size: int, budget: ReadBudget) -> Any:
             raise ValueError("expected a ZIP archive with the member data.pkl, found none")
         interpreter = _TorchInterpreter(budget)
         content = interpreter.run(archive.read(pickle))
-        folder = pickle.removesuffix("data.pkl") + "data/"
+        root = pickle.removesuffix("data.pkl")
+        folder = root + "data/"
+        order = archive.read(root + _BYTE_ORDER) if root + _BYTE_ORDER in members else b"little"
+        if order not in (b"little", b"big"):
+            raise ValueError(f"expected the byte order little or big, found {order[:20]!r}")
         for key, storage in interpreter.storages.items():
-            storage.values = np.frombuffer(archive.read(members[folder + key]), _DTYPES[storage.kind])
+            storage.values = _to_array(archive.read(members[folder + key]), storage, order == b"big")
     return content
 
 
@@ -162,8 +167,9 @@ def _read_legacy(file: Any, budget: ReadBudget) -> Any:
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if PickleInterpreter(budget).run(data) != _MAGIC_NUMBER:
             raise ValueError("expected the magic number of PyTorch's files at the start, found another value")
-        for _ in ("protocol", "system"):
-            PickleInterpreter(budget).run(data)
+        PickleInterpreter(budget).run(data)  # the version of the format
+        system = expect_type(dict, PickleInterpreter(budget).run(data))
+        big = system.get("little_endian") is False
         interpreter = _TorchInterpreter(budget)
         content = interpreter.run(data)
         for key in expect_type(list, PickleInterpreter(budget).run(data)):
@@ -175,8 +181,16 @@ def _read_legacy(file: Any, budget: ReadBudget) -> Any:
                 raise ValueError(
                     f"expected a storage of at most {rest} bytes, found {count * dtype.itemsize}"
                 )
-            storage.values = np.frombuffer(data.read(count * dtype.itemsize), dtype)
+            storage.values = _to_array(data.read(count * dtype.itemsize), storage, big)
     return content
+
+
+def _to_array(content: bytes, storage: _Storage, big: bool) -> NDArray[Any]:
+    """Returns the values of a storage, which a machine with another byte order may have written."""
+    dtype = np.dtype(_DTYPES[storage.kind])
+    if big:
+        return np.frombuffer(content, dtype.newbyteorder(">")).astype(dtype)
+    return np.frombuffer(content, dtype)
 
 
 def _view(tensor: _Tensor, budget: ReadBudget) -> NDArray[Any]:

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.hostile
 
 FILES = sorted((SUPPORT / "torch_files").glob("*.pth"))
 # torch.manual_seed(0): a transposed float32 tensor, bfloat16, a slice of int64, a scalar, a parameter
+NUMBER_BYTES = {"0": 4, "1": 2, "2": 8, "3": 8, "4": 4}  # of each storage
 TRANSPOSED = [1.54099607, -1.08452237, -0.71925759, -0.29342890]
 CONTENT = {
     "b": [-0.85546875, 1.1015625, -1.0703125, 0.12255859375, -0.56640625],
@@ -111,3 +112,43 @@ def test_from_torch_renames_statistics_and_transposes_linear_layers() -> None:
         "classifier.weight": (1280, 10),
     }
     assert not is_torch(model, model.state_dict())
+
+
+@pytest.mark.parametrize("name", ["zip", "wrapped", "legacy"])
+def test_read_torch_file_of_another_byte_order_returns_the_same_values(name: str, tmp_path: Path) -> None:
+    """A file as a big-endian machine writes it."""
+    source = SUPPORT / "torch_files" / f"{name}.pth"
+    path = tmp_path / "big.pth"
+    expected = read_torch(source)
+    if zipfile.is_zipfile(source):
+        with zipfile.ZipFile(source) as archive, zipfile.ZipFile(path, "w") as swapped:
+            for member in archive.namelist():
+                content = archive.read(member)
+                if member.endswith("/byteorder"):
+                    continue
+                if "/data/" in member:
+                    size = NUMBER_BYTES[member.rpartition("/")[2]]
+                    content = np.frombuffer(content, f"<u{size}").byteswap().tobytes()
+                swapped.writestr(member, content)
+            swapped.writestr(archive.namelist()[0].split("/")[0] + "/byteorder", b"big")
+    else:
+        content = source.read_bytes()
+        assert content.count(b"little_endian") == 1
+        at = content.index(b"little_endian")
+        true = content.index(b"\x88", at)
+        content = content[:true] + b"\x89" + content[true + 1 :]
+        path.write_bytes(content)
+        numbers = read_torch(path)["c"]
+        assert numbers.tolist() == expected["c"].byteswap().tolist()
+        return
+    for key, values in read_torch(path).items():
+        np.testing.assert_array_equal(values, expected[key])
+
+
+def test_read_torch_unknown_byte_order_is_rejected(tmp_path: Path) -> None:
+    source = SUPPORT / "torch_files" / "zip.pth"
+    with zipfile.ZipFile(source) as archive, zipfile.ZipFile(tmp_path / "odd.pth", "w") as odd:
+        for member in archive.namelist():
+            odd.writestr(member, b"pdp" if member.endswith("/byteorder") else archive.read(member))
+    with pytest.raises(UserError, match=r"odd\.pth: .*expected the byte order little or big, found b'pdp'"):
+        read_torch(tmp_path / "odd.pth")

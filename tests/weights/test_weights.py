@@ -148,6 +148,16 @@ def in_safetensors(dtype: str, size: int) -> bytes:
     return struct.pack("<Q", len(header)) + header + bytes(size)
 
 
+@pytest.mark.parametrize("shape", [[0, 2**62], [2**62, 0], [0, 2**63 - 1], [0, 2**64], [1] * 100, [0] * 65])
+def test_safetensors_with_impossible_shapes_are_named(tmp_path: Path, shape: list[int]) -> None:
+    size = 0 if 0 in shape else 4
+    header = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, size]}}).encode()
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(size))
+    with pytest.raises(UserError, match=r"a\.safetensors: damaged, or not a safetensors file: "):
+        read_arrays(path)
+
+
 @pytest.mark.parametrize("damaged", [b"", b"PK", b"\xff" * 99, in_safetensors("F32", 8)[:-1]])
 def test_damaged_safetensors_are_named(tmp_path: Path, damaged: bytes) -> None:
     path = tmp_path / "a.safetensors"

@@ -119,13 +119,19 @@ def _split_name(name: str) -> tuple[str, str]:
 
 def _list_members(file: ShardFile) -> Iterator[tarfile.TarInfo]:
     """Yields the files that can be part of a sample: regular, not hidden, and with an extension."""
+    members: list[tarfile.TarInfo] = []
     try:
         with file.path.open("rb") as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
-            members = tar.getmembers()
-    except tarfile.TarError as error:
+            for member in tar:
+                # A negative size in a pax header would make tarfile read the same headers forever.
+                if member.size < 0 or (members and member.offset <= members[-1].offset):
+                    raise ValueError(f"{member.name!r} has an invalid size")
+                members.append(member)
+            offset = tar.offset
+    except (tarfile.TarError, ArithmeticError, LookupError, ValueError) as error:
+        # tarfile raises ValueError and others for damaged pax headers and maps of sparse files.
         raise UserError(f"{file.path}: expected a complete, uncompressed tar file, found: {error}") from None
     # tarfile treats a damaged header like the end of the file.
-    offset = members[-1].offset_data + (-(-members[-1].size // _BLOCK)) * _BLOCK if members else 0
     block = file.read(offset, _BLOCK)
     if block != bytes(_BLOCK):
         actual = "other data" if block else "the end of the file, which is truncated"

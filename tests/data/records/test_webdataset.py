@@ -162,3 +162,44 @@ def test_webdataset_write_rejects_names_it_could_not_read(tmp_path: Path, name: 
         UserError, match=f"WebDataset can't store {name}: expected a name with a single dot that ends in .jpg"
     ):
         FORMATS["webdataset"].write(tmp_path / "a.tar", [ImageRecord(name, b"x", 0)])
+
+
+def pax(path: Path, kind: bytes = tarfile.REGTYPE, **headers: str) -> Path:
+    """Writes a sample, and a file with pax headers."""
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+        for name, data in (("1.jpg", b"one"), ("1.cls", b"4"), ("2.jpg", bytes(600))):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            if name == "2.jpg":
+                member.type = kind
+                member.pax_headers = {key.replace("_", "."): value for key, value in headers.items()}
+            tar.addfile(member, io.BytesIO(data))
+    return path
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"size": "-512"},
+        {"size": "-1536"},
+        {"size": "-100000000000"},
+        {"size": "99999999999999999999"},
+        {"size": "x"},
+        {"GNU_sparse_major": "1", "GNU_sparse_minor": "0"},
+        {"GNU_sparse_major": "1", "GNU_sparse_minor": "0", "GNU_sparse_realsize": "x"},
+        {"GNU_sparse_size": "999999999999", "GNU_sparse_map": "0,1,x"},
+        {"GNU_sparse_size": "x", "GNU_sparse_map": "0,1"},
+    ],
+)
+def test_damaged_pax_headers_are_named_and_end(headers: dict[str, str], tmp_path: Path) -> None:
+    path = pax(tmp_path / "odd.tar", **headers)
+    with pytest.raises(UserError, match=r"odd\.(tar|idx)"):
+        read(path)
+
+
+@pytest.mark.hostile
+def test_sparse_file_at_the_end_does_not_hide_the_end(tmp_path: Path) -> None:
+    """Of a sparse file, the tar contains fewer bytes than its size says."""
+    path = pax(tmp_path / "sparse.tar", GNU_sparse_size="999999999999", GNU_sparse_map="0,600")
+    assert read(path) == [(b"one", 4)]
