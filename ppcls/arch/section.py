@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 from typing_extensions import Self
 
 from ppcls.config.base.component import ModelFacts
 from ppcls.config.base.fields import (
+    UNKNOWN_KEY,
     ClassCountOrAuto,
     Count,
     Decay,
@@ -373,9 +375,9 @@ class Arch(ModelSection):
             return value
         entry = architecture(name)
         if option not in entry.options:
-            raise ValueError(
-                f"{name} has no such option; it exists only for {', '.join(families_with(option))}; remove it"
-            )
+            families = ", ".join(families_with(option))
+            text = f"{name} has no such option; it exists only for {families}; remove it"
+            raise PydanticCustomError(UNKNOWN_KEY, "{text}", {"text": text})
         if option == "img_size" and value is not None and int(value) % entry.patch:
             raise ValueError(
                 f"expected a multiple of {entry.patch}, the side of {name}'s patches, got {value}"

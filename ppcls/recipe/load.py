@@ -10,10 +10,10 @@ from typing import Any, TypeVar, cast
 from pydantic import ValidationError
 from typing_extensions import Self
 
-from ppcls.config.base.errors import ConfigError, describe_problems
-from ppcls.config.base.fields import MODULE_NAME, Section, show
+from ppcls.config.base.errors import ConfigError, describe_problems, place
+from ppcls.config.base.fields import MODULE_NAME, UNKNOWN_KEY, Section, show
 from ppcls.config.base.overrides import Override, Overrides, plain, read_overrides
-from ppcls.config.base.tree import Tree, node_at
+from ppcls.config.base.tree import Tree, mapping_at, node_at
 from ppcls.config.base.yaml import MAX_LENGTH, TOO_LONG, dump_section, read_yaml
 from ppcls.errors import UserError
 from ppcls.recipe.class_folders import fill_from_class_folders
@@ -137,7 +137,34 @@ class ConfigSource:
         try:
             return section.model_validate(self.tree)
         except ValidationError as error:
+            if self._drop_keys_of_replaced_components(error):
+                return self.validate_as(section)
             raise self._error(describe_problems(self.tree, error)) from None
+
+    def _drop_keys_of_replaced_components(self, error: ValidationError) -> bool:
+        """Removes keys of the file that belong to a component whose ``name`` an override replaced.
+
+        With ``-o Optimizer.name=AdamW``, the file's ``Optimizer.momentum`` belongs to the optimizer that the
+        user replaced. Keys that the user typed are never removed.
+
+        Returns:
+            Whether a key was removed.
+        """
+        dropped: dict[str, list[str]] = {}
+        for details in error.errors(include_url=False):
+            path = place(self.tree, details["loc"])
+            parent, _, key = path.rpartition(".")
+            replaced = f"{parent}.name" in self.origins
+            typed = any(f"{set_path}.".startswith(f"{path}.") for set_path in self.origins)
+            if details["type"] == UNKNOWN_KEY and replaced and not typed:
+                del mapping_at(self.tree, parent)[key]
+                dropped.setdefault(parent, []).append(key)
+        for parent, keys in dropped.items():
+            self.notes += (
+                f"{self.name}: {parent}: {', '.join(keys)} of the file not used, because "
+                f"{self.origins[f'{parent}.name']} replaces the component",
+            )
+        return bool(dropped)
 
     def _error(self, problems: list[str]) -> ConfigError:
         return ConfigError(self.name, problems, self.origins)

@@ -23,6 +23,7 @@ from quickstart import PATH
 
 from ppcls.config.base.errors import ConfigError
 from ppcls.config.base.overrides import Override
+from ppcls.config.base.tree import copy_tree, node_at
 from ppcls.config.base.yaml import read_yaml
 from ppcls.data.transforms.specs import NormalizeImage, RandCropImage
 from ppcls.errors import UserError
@@ -126,6 +127,41 @@ def test_override_value_is_read_as_yaml(override: str, get: Any, value: Any) -> 
     found = get(load_config(PATH, [override]))
     assert found == value
     assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "section", "unused"),
+    [
+        (["DataLoader.Train.sampler.name=ClassBalancedSampler"], "DataLoader.Train.sampler", "shuffle"),
+        (["Optimizer.name=AdamW"], "Optimizer", "momentum, regularizer"),
+        (["Optimizer.name=Adam", "Optimizer.beta1=0.8"], "Optimizer", "momentum"),
+        (["Optimizer.lr.name=ConstLR"], "Optimizer.lr", "eta_min"),
+        (["Arch.name=ResNet18"], "Arch", "depth"),
+    ],
+)
+def test_keys_of_a_replaced_component_are_not_used_and_announced(
+    overrides: list[str], section: str, unused: str
+) -> None:
+    tree = copy_tree(read_yaml(PATH))
+    tree["Optimizer"]["lr"]["eta_min"] = 0.001
+    if section == "Arch":
+        tree["Arch"] = {"name": "WideResNet", "class_num": 10, "depth": 16}
+    config = load_config(tree, overrides)
+    reason = f"not used, because -o {overrides[0]} replaces the component"
+    assert config.notes == (f"the config: {section}: {unused} of the file {reason}",)
+    typed = node_at(tree, section) | {"name": overrides[0].partition("=")[2]}
+    with pytest.raises(ConfigError, match=unused.split(",")[0]):
+        load_config(tree, {section: typed})
+
+
+def test_typed_keys_of_a_replaced_component_are_errors() -> None:
+    with pytest.raises(ConfigError, match=r"Optimizer\.momentum: unknown key") as caught:
+        load_config(PATH, ["Optimizer.name=AdamW", "Optimizer.momentum=0.8", "Optimizer.regularizer.coeff=1"])
+    assert len(caught.value.problems) == 2
+    with pytest.raises(ConfigError, match="shuffle: unknown key"):
+        load_config(
+            PATH, {"DataLoader.Train.sampler": {"name": "PKSampler", "batch_size": 8, "shuffle": True}}
+        )
 
 
 def test_overrides_apply_in_order() -> None:

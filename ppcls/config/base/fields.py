@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
-from typing_extensions import Self
+from typing_extensions import LiteralString, Self
 
 from ppcls.config.base.bounds import Bounds
 from ppcls.registry import Registry, UnknownNameError, suggest
@@ -40,16 +40,18 @@ def show(value: Any) -> str:
     return _SHORT.repr(value)
 
 
-def problem(text: str, *loc: int | str) -> InitErrorDetails:
+UNKNOWN_KEY = "unknown_key"  # type of the errors about unknown keys
+
+
+def problem(text: str, *loc: int | str, kind: LiteralString = "problem") -> InitErrorDetails:
     """Returns one validation error.
 
     Args:
         text: Message of the error.
         loc: Location of the error, relative to the section that raises it.
+        kind: Type of the error.
     """
-    return InitErrorDetails(
-        type=PydanticCustomError("problem", "{text}", {"text": text}), loc=loc, input=None
-    )
+    return InitErrorDetails(type=PydanticCustomError(kind, "{text}", {"text": text}), loc=loc, input=None)
 
 
 def error_at(text: str, *loc: int | str) -> ValidationError:
@@ -102,6 +104,11 @@ def _follows_from_items(error: ErrorDetails) -> bool:
     return error["type"] == "too_short" and len(error["input"]) >= error["ctx"]["min_length"]
 
 
+def _kind(error: ErrorDetails) -> LiteralString:
+    """Returns the type of the error that replaces ``error``."""
+    return UNKNOWN_KEY if error["type"] == UNKNOWN_KEY else "problem"
+
+
 class Section(BaseModel):
     """Base class of config sections. Rejects unknown keys, reports all errors at once, and is frozen.
 
@@ -123,7 +130,7 @@ class Section(BaseModel):
         if isinstance(data, dict):
             known = {key: value for key, value in data.items() if key in cls.model_fields}
             problems = [
-                problem(f"unknown key{cls._hint(str(key))}", str(key))
+                problem(f"unknown key{cls._hint(str(key))}", str(key), kind=UNKNOWN_KEY)
                 for key in data
                 if key not in known and key not in cls.ignored
             ]
@@ -131,7 +138,7 @@ class Section(BaseModel):
             section = handler(known)
         except ValidationError as error:
             problems += [
-                problem(explain(details), *details["loc"])
+                problem(explain(details), *details["loc"], kind=_kind(details))
                 for details in error.errors(include_url=False)
                 if not _follows_from_items(details)
             ]
