@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -84,7 +86,7 @@ class ServeOptions(ConfigOptions):
         metavar="FILE",
     )
     access_log: bool = option(False, "log one line per request")
-    log_format: Literal["text", "json"] = option("text", "format of log lines")
+    log_format: Literal["text", "json"] = option("text", "format of all lines that the server writes")
     port: int = option(8000, "port to listen on; 0 for any free port", ge=0, le=65_535)
     max_batch: int = option(16, "maximum number of images per batch", ge=1, le=4096)
     workers: int = option(
@@ -146,6 +148,11 @@ def serve(options: ServeOptions) -> None:
             f"--max-images {options.max_images}: expected at most --max-waiting ({options.max_waiting}), "
             "because larger requests would always be rejected"
         )
+    is_json = options.log_format == "json"
+    if is_json:
+        from ppcls.serve.request_log import log_everything_as_json
+
+        log_everything_as_json(options.access_log)
     sources = _read_sources(options)
     if not sources:
         return
@@ -161,19 +168,29 @@ def serve(options: ServeOptions) -> None:
             from ppcls.serve.request_log import configure_log
             from ppcls.serve.workers import WorkerProcesses
 
-            configure_log(options.log_format, options.access_log)
+            if not is_json:
+                configure_log("text", options.access_log)
             port = bound.getsockname()[1]
             workers = WorkerProcesses(_serve_shared, (options, port), options.workers, options.timeout)
-            workers.run(lambda: write_status(f"{served} by {options.workers} workers {end}"))
+            workers.run(lambda: _write_status(options, f"{served} by {options.workers} workers {end}"))
         else:
             _serve(
                 options,
                 sources,
                 bound,
                 worker,
-                lambda engines: write_status(f"{served} by {engines} {end}"),
+                lambda engines: _write_status(options, f"{served} by {engines} {end}"),
             )
-    write_status("stopped: all requests were answered")
+    _write_status(options, "stopped: all requests were answered")
+
+
+def _write_status(options: ServeOptions, text: str) -> None:
+    """Writes a line to standard output, in the format of the log."""
+    if options.log_format == "json":
+        from ppcls.serve.request_log import json_record
+
+        text = json.dumps(json_record(time.time(), "info", text))
+    write_status(text)
 
 
 def _serve_shared(options: ServeOptions, port: int, on_ready: Callable[[], None]) -> int:
@@ -182,6 +199,10 @@ def _serve_shared(options: ServeOptions, port: int, on_ready: Callable[[], None]
     def serve_port() -> None:
         from ppcls.serve.server import bind
 
+        if options.log_format == "json":
+            from ppcls.serve.request_log import log_everything_as_json
+
+            log_everything_as_json(options.access_log)
         sources = _read_sources(options)
         with bind(options.host, port, shared=True) as bound, ThreadPoolExecutor(1, "model") as worker:
             _serve(options, sources, bound, worker, lambda _: on_ready())
@@ -258,7 +279,8 @@ def _serve(
         app = ApiKeys(app, read_keys(options.api_key_file))
     hosts = ["localhost", socket.gethostname(), options.host, *options.allowed_hosts]
     app = RequestLog(NoSniffing(AllowedHosts(SameOrigin(app), hosts)))
-    configure_log(options.log_format, options.access_log)
+    if options.log_format == "text":
+        configure_log("text", options.access_log)
     engines = ", ".join(dict.fromkeys(predictor.model.engine for predictor in predictors.values()))
     tls = TlsFiles(options.tls_cert, options.tls_key) if options.tls_cert else None
     run(app, bound, limits.timeout, options.max_connections, lambda: on_ready(engines), tls)

@@ -1,4 +1,7 @@
-"""Drops lines that image decoders write to standard error in C++, such as DALI's ``[jpeg_parser] …``.
+"""Filters what C++ code writes to standard error.
+
+Training drops the lines of image decoders, such as DALI's ``[jpeg_parser] …``. A server with a log in JSON
+makes each line a JSON object.
 
 ppcls names each image that cannot be decoded, with a reason. The lines of the decoders would repeat this
 without the name of the file. Their libraries have no setting that switches them off.
@@ -28,6 +31,20 @@ for line in sys.stdin.buffer:
         sys.stdout.buffer.write(line)
         sys.stdout.buffer.flush()
 """
+# Drops lines that nobody reads: waiting for the reader would make the server wait, too.
+_JSON_PROGRAM = """
+import datetime, json, os, select, sys
+for line in sys.stdin.buffer:
+    text = line.decode(errors="backslashreplace").strip()
+    if not text:
+        continue
+    if not text.startswith('{"time": '):
+        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
+        record = {"time": now, "level": "warning", "message": text[:2000], "request_id": None}
+        line = json.dumps(record).encode() + b"\\n"
+    while line and select.select([], [1], [], 1)[1]:
+        line = line[os.write(1, line[:4096]) :]
+"""
 _WAIT = 1.0  # seconds for the last lines, at the end of the process
 _STDERR = 2
 _started = False
@@ -39,6 +56,18 @@ def filter_decoder_messages() -> None:
     Python's own `sys.stderr` is not filtered. Does nothing in a process that is not a command of ppcls, such
     as a notebook, whose standard error belongs to the user's program.
     """
+    _start_filter(_PROGRAM, _DROPPED)
+
+
+def wrap_native_lines() -> None:
+    """Makes each line that C++ code writes to standard error from now on a JSON object.
+
+    The lines of child processes are included. Lines that are JSON objects already do not change.
+    """
+    _start_filter(_JSON_PROGRAM)
+
+
+def _start_filter(program: str, *arguments: str) -> None:
     global _started
     if _started or not isinstance(sys.stderr, StandardError):
         return
@@ -49,7 +78,7 @@ def filter_decoder_messages() -> None:
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, everything)  # it ends when all writers have ended
     try:
         process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-S", "-c", _PROGRAM, _DROPPED],
+            [sys.executable, "-S", "-c", program, *arguments],
             stdin=reader,
             stdout=original,
             stderr=subprocess.DEVNULL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -19,6 +20,8 @@ from typing import Any, Literal, TextIO
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ppcls.runtime.native_errors import wrap_native_lines
 
 LogFormat = Literal["text", "json"]
 _HEADER = "X-Request-ID"
@@ -85,16 +88,27 @@ class _TextFormatter(logging.Formatter):
         return text if identifier is None else f"{text} [request {identifier}]"
 
 
+def json_record(seconds: float, level: str, message: str) -> dict[str, Any]:
+    """Returns the fields that each line of a log in JSON has.
+
+    Args:
+        seconds: Time in seconds since 1970.
+        level: Level of the line, such as ``warning``.
+        message: Text.
+    """
+    time_of = datetime.fromtimestamp(seconds, timezone.utc)
+    return {
+        "time": time_of.isoformat(timespec="milliseconds"),
+        "level": level,
+        "message": message,
+        "request_id": _request_id.get(),
+    }
+
+
 class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        time_of = datetime.fromtimestamp(record.created, timezone.utc)
-        tree: dict[str, Any] = {
-            "time": time_of.isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "message": record.getMessage(),
-            "request_id": _request_id.get(),
-            **getattr(record, "fields", {}),
-        }
+        tree = json_record(record.created, record.levelname.lower(), record.getMessage())
+        tree.update(getattr(record, "fields", {}))
         if record.exc_info:
             tree["exception"] = self.formatException(record.exc_info)
         return json.dumps(tree)
@@ -123,6 +137,7 @@ class BackgroundHandler(logging.Handler):
     def __init__(self, formatter: logging.Formatter) -> None:
         super().__init__()
         self.setFormatter(formatter)
+        self._stream = sys.stderr
         self._lines: queue.Queue[str | None] = queue.Queue(_MAX_LINES)
         self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
         self._thread.start()
@@ -141,13 +156,12 @@ class BackgroundHandler(logging.Handler):
 
     def _write_all(self) -> None:
         while (line := self._lines.get()) is not None:
-            stream = sys.stderr
-            descriptor = _descriptor(stream)
+            descriptor = _descriptor(self._stream)
             if descriptor is None:
-                stream.write(line)
+                self._stream.write(line)
             else:
-                # Not through `stream`, whose lock Python needs at its end, when this thread may still wait.
-                _write(descriptor, line.encode(stream.encoding, "backslashreplace"))
+                # Not through the stream, whose lock Python needs at its end, when this thread may still wait.
+                _write(descriptor, line.encode(self._stream.encoding, "backslashreplace"))
 
 
 def _descriptor(stream: TextIO) -> int | None:
@@ -172,9 +186,54 @@ def configure_log(kind: LogFormat, requests: bool) -> None:
         kind: Format of the lines.
         requests: Whether to log each request.
     """
-    handler = BackgroundHandler(_JsonFormatter() if kind == "json" else _TextFormatter())
-    for name in ("uvicorn", "ppcls.serve", "asyncio"):
+    is_json = kind == "json"
+    handler = BackgroundHandler(_JsonFormatter() if is_json else _TextFormatter())
+    names = ["uvicorn", "ppcls.serve", "asyncio"]
+    if is_json:
+        logging.captureWarnings(True)
+        names.append("py.warnings")
+    for name in names:
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.propagate = False
     _ACCESS.setLevel(logging.INFO if requests else logging.WARNING)
+
+
+class LoggedStream(io.TextIOBase):
+    """Replaces standard error, and logs the text that Python writes to it, such as errors and tracebacks."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._incomplete = ""
+
+    def fileno(self) -> int:
+        """Returns the file descriptor of standard error."""
+        return self._descriptor
+
+    def writable(self) -> bool:
+        """Returns True."""
+        return True
+
+    def write(self, text: str) -> int:
+        """Logs text when its last line is complete."""
+        self._incomplete += text
+        if self._incomplete.endswith("\n"):
+            message = self._incomplete.rstrip()
+            self._incomplete = ""
+            level = logging.ERROR if message.startswith(("error:", "Traceback ")) else logging.WARNING
+            if message:
+                logging.getLogger("ppcls.serve").log(level, "%s", message)
+        return len(text)
+
+
+def log_everything_as_json(requests: bool) -> None:
+    """Makes each line that this process writes to standard error from now on a JSON object.
+
+    Args:
+        requests: Whether to log each request.
+    """
+    wrap_native_lines()
+    configure_log("json", requests)
+    descriptor = _descriptor(sys.stderr)
+    if descriptor is not None:  # None in tests
+        sys.stderr = LoggedStream(descriptor)

@@ -157,12 +157,14 @@ def test_invalid_protection_is_an_error_before_models_load(
     assert message in capsys.readouterr().err
 
 
-def test_request_id_of_a_failure_is_in_its_log_line(tree: dict[str, Any], tmp_path: Path) -> None:
+def test_request_id_of_a_failure_is_in_its_log_line(
+    tree: dict[str, Any], images: list[bytes], tmp_path: Path
+) -> None:
     config = write_config(tmp_path / "config.yaml", tree)
     code = "from ppcls.serve import preparation\npreparation.run = lambda *_: 1 / 0"
     with running(tmp_path, "-c", config, before=code) as server:
         headers = {"X-Request-ID": "order-8", "Content-Type": "image/png"}
-        answer = httpx.post(f"{server.address}/predict", content=b"x", headers=headers, timeout=GUARD)
+        answer = httpx.post(f"{server.address}/predict", content=images[0], headers=headers, timeout=GUARD)
         server.process.send_signal(signal.SIGTERM)
         _, log = server.process.communicate(timeout=GUARD)
     assert (answer.status_code, answer.headers.get("x-request-id")) == (500, "order-8")

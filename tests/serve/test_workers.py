@@ -80,7 +80,10 @@ def test_workers_share_the_port_and_one_that_is_killed_is_replaced(
 
     server.process.terminate()
     output, errors = server.process.communicate(timeout=GUARD)
-    assert (server.process.returncode, output) == (0, "stopped: all requests were answered\n"), errors
+    assert server.process.returncode == 0, errors
+    assert json.loads(output)["message"] == "stopped: all requests were answered"
+    for line in errors.splitlines():
+        assert json.loads(line)["level"]
 
 
 def test_workers_end_when_their_parent_is_killed(server: Running) -> None:
