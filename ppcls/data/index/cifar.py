@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import tarfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from ppcls.config.base.fields import Count, Index
 from ppcls.data.index.base import DECODER, Dataset
 from ppcls.data.index.class_names import check_labels
 from ppcls.data.index.pixels import PixelIndex
+from ppcls.data.records.tar import list_members
 from ppcls.errors import UserError
 from ppcls.files import read_regular
 from ppcls.weights.pickled import unpickle_bytes
@@ -77,20 +79,30 @@ def _read_files(source: Path, names: Sequence[str]) -> list[tuple[Path, bytes]]:
         if source.is_dir():
             return [(source / name, read_regular(source / name)) for name in names]
         with tarfile.open(source, "r:*") as tar:
-            return [(source / name, _read_member(tar, f"{_FOLDER}/{name}")) for name in names]
+            members = {member.name: member for member in list_members(tar)}
+            return [(source / name, _read_member(tar, members, f"{_FOLDER}/{name}")) for name in names]
     except FileNotFoundError as error:
         raise UserError(
             f"{error.filename}: no such file; download cifar-10-python.tar.gz, and set data_file of the "
             "dataset to its path"
         ) from None
-    except KeyError as error:
-        raise UserError(f"{source}: {error.args[0]}; expected cifar-10-python.tar.gz") from None
-    except (EOFError, OSError, tarfile.TarError, zlib.error) as error:
+    except (
+        ArithmeticError,
+        EOFError,
+        LookupError,
+        OSError,
+        ValueError,
+        lzma.LZMAError,
+        tarfile.TarError,
+        zlib.error,
+    ) as error:  # tarfile raises ValueError and others for damaged pax headers and maps of sparse files
         raise UserError(f"{source}: can't read cifar-10-python.tar.gz: {error}") from None
 
 
-def _read_member(tar: tarfile.TarFile, name: str) -> bytes:
-    member = tar.getmember(name)
+def _read_member(tar: tarfile.TarFile, members: Mapping[str, tarfile.TarInfo], name: str) -> bytes:
+    if name not in members:
+        raise tarfile.TarError(f"{name} not found")
+    member = members[name]
     if not member.isfile() or member.size > _MAX_BYTES:
         raise tarfile.TarError(f"{name}: expected a file of at most {_MAX_BYTES} bytes, found {member.size}")
     file = tar.extractfile(member)

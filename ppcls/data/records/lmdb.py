@@ -6,6 +6,8 @@ encoded image and its label. A shard needs no index file, because LMDB stores it
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +84,13 @@ class LMDBFormat(RecordFormat):
 
     def write(self, path: Path, records: Iterable[ImageRecord]) -> None:
         """Writes a new shard. The keys are the numbers of the records. See `RecordFormat`."""
+        try:
+            self._write(path, records)
+        except lmdb.Error as error:
+            code = errno.ENOSPC if os.strerror(errno.ENOSPC) in str(error) else errno.EIO
+            raise OSError(code, str(error), str(path)) from None
+
+    def _write(self, path: Path, records: Iterable[ImageRecord]) -> None:
         used = 0
         size = _SPARE
         with lmdb.open(str(path), map_size=size, lock=False, sync=False) as environment:

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from ppcls.data.records.shard import NUMBER, FileFormat, ImageRecord, IndexFile, Int64Array, ShardFile
+from ppcls.data.records.tar import list_members
 from ppcls.errors import UserError, raise_line_errors
 from ppcls.files import IMAGE_EXTENSIONS
 
@@ -119,14 +120,9 @@ def _split_name(name: str) -> tuple[str, str]:
 
 def _list_members(file: ShardFile) -> Iterator[tarfile.TarInfo]:
     """Yields the files that can be part of a sample: regular, not hidden, and with an extension."""
-    members: list[tarfile.TarInfo] = []
     try:
         with file.path.open("rb") as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
-            for member in tar:
-                # A negative size in a pax header would make tarfile read the same headers forever.
-                if member.size < 0 or (members and member.offset <= members[-1].offset):
-                    raise ValueError(f"{member.name!r} has an invalid size")
-                members.append(member)
+            members = list_members(tar)
             offset = tar.offset
     except (tarfile.TarError, ArithmeticError, LookupError, ValueError) as error:
         # tarfile raises ValueError and others for damaged pax headers and maps of sparse files.

@@ -68,7 +68,7 @@ def test_files_that_are_no_cifar_are_named(folder: Path, tmp_path: Path) -> None
     empty = tmp_path / "other.tar"
     with tarfile.open(empty, "w") as tar:
         tar.addfile(tarfile.TarInfo("readme"), io.BytesIO())
-    reading(empty, "test_batch.* not found; expected cifar-10-python")
+    reading(empty, "test_batch.* not found")
     empty.write_bytes(b"no archive")
     reading(empty, "can't read cifar-10-python")
     batch = folder / "test_batch"
@@ -125,3 +125,34 @@ def test_dataset_of_paddleclas_gets_decoding_and_its_size() -> None:
     tree["DataLoader"]["Train"]["dataset"]["mode"] = "all"
     with pytest.raises(ConfigError, match="mode: expected 'train' or 'test', got 'all'"):
         load_config(tree)
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("kind", ["gz", "bz2", "xz"])
+def test_damaged_archive_of_any_compression_is_named(kind: str, folder: Path) -> None:
+    path = folder.parent / f"cifar.tar.{kind}"
+    with tarfile.open(path, f"w:{kind}") as tar:  # type: ignore[call-overload]
+        tar.add(folder, FOLDER)
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    for damaged in (
+        whole[:middle],
+        whole[:200],
+        whole[:middle] + bytes(64) + whole[middle + 64 :],
+        b"\xfd7zXZ\0",
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"cifar\.tar"):
+            Cifar10(data_file=str(path), mode="test", transform_ops=CHAIN).read(10)
+
+
+@pytest.mark.hostile
+def test_negative_size_of_a_member_is_named(folder: Path) -> None:
+    path = folder.parent / "cifar.tar"
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+        member = tarfile.TarInfo("a")
+        member.size = 600
+        member.pax_headers = {"size": "-1536"}
+        tar.addfile(member, io.BytesIO(bytes(600)))
+    with pytest.raises(UserError, match=r"cifar\.tar: can't read"):
+        Cifar10(data_file=str(path), mode="test", transform_ops=CHAIN).read(10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 from contextlib import suppress
 from pathlib import Path
 
@@ -177,3 +178,14 @@ def test_lmdb_truncated_during_the_run_is_a_bad_image(tmp_path: Path) -> None:
     os.truncate(tmp_path / "a.lmdb/data.mdb", 4096)
     with pytest.raises(DecodeError, match="the file ends after"):
         shard.read(0)
+
+
+@pytest.mark.hostile
+def test_full_disk_is_named(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))  # as a full disk: writing more fails
+    try:
+        with pytest.raises(OSError, match=r"a\.lmdb"):
+            write("lmdb", tmp_path / "a.lmdb", records([bytes(50_000)] * 5, [0] * 5))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
