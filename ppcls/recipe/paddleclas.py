@@ -100,6 +100,8 @@ def translate_paddleclas(tree: Tree, from_paddleclas: bool) -> None:
         chain = node.get("transform_ops") if node.get("name") in _DECODING_DATASETS else None
         if isinstance(chain, list) and chain and "DecodeImage" not in chain[0]:
             chain.insert(0, {"DecodeImage": {}})
+    if from_paddleclas:
+        _translate_policies(tree.get("DataLoader"))
     for chain in _chains(tree):
         for position, transform in enumerate(chain):
             if isinstance(transform, dict) and [*transform] == ["Pad_paddle_vision"]:
@@ -252,6 +254,17 @@ def _chains(tree: Tree) -> Iterator[list[Any]]:
                 yield from visit(value)
 
     yield from visit({key: tree.get(key) for key in ("DataLoader", "Infer")})
+
+
+def _translate_policies(data: Any) -> None:
+    """Selects PaddleClas's ranges of AutoAugment and RandAugment, except if a key exists only in ppcls."""
+    for node in _mappings(data):
+        for name in ("AutoAugment", "RandAugment"):
+            if name not in node:
+                continue
+            settings = node[name] if node[name] is not None else {}
+            if isinstance(settings, dict) and not {"policy", "monotonic_mag", "source"} & set(settings):
+                node[name] = {**settings, "source": "paddleclas"}
 
 
 def _drop_null_policies(chain: list[Any]) -> None:

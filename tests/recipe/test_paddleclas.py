@@ -274,6 +274,26 @@ def test_piecewise_ignores_an_epoch_without_a_rate() -> None:
     assert schedule.decay_epochs == (12, 18, 24)
 
 
+@pytest.mark.parametrize(
+    ("settings", "source"),
+    [
+        ({"RandAugment": {"num_layers": 2, "magnitude": 5}}, "paddleclas"),
+        ({"AutoAugment": None}, "paddleclas"),
+        ({"RandAugment": {"source": "paper"}}, "paper"),
+        ({"RandAugment": {"monotonic_mag": False}}, "paper"),
+        ({"AutoAugment": {"policy": "svhn"}}, "paper"),
+    ],
+)
+def test_policies_of_paddleclas_files_are_those_of_paddleclas(settings: dict[str, Any], source: str) -> None:
+    for inference, expected in (("./inference", source), ("./mine", "paper")):
+        tree = plain(LCNET)
+        tree["Global"]["save_inference_dir"] = inference
+        tree["DataLoader"]["Train"]["dataset"]["transform_ops"].insert(1, settings)
+        train = load_config(tree).DataLoader.Train
+        assert train is not None
+        assert train.dataset.transform_ops[1].model_dump()["source"] == expected
+
+
 def test_repeated_topk_is_reported_once() -> None:
     tree = plain("ResNet50")
     tree["Metric"]["Eval"] = [{"TopkAcc": {"topk": [1, 1]}}]

@@ -94,6 +94,8 @@ def dali_suite(spec: Policy) -> DaliSuite:
 
 @dali_suite.register
 def auto_augment_suite(spec: AutoAugment) -> DaliSuite:
+    if spec.source == "paddleclas":
+        return _paddleclas_suite(spec)
     make = getattr(auto_augment, f"get_{spec.policy}_policy")
     policy = make(**_translation(spec)) if spec.translates else make()
     return {**policy.augmentations, "identity": augmentations.identity}
@@ -101,6 +103,8 @@ def auto_augment_suite(spec: AutoAugment) -> DaliSuite:
 
 @dali_suite.register
 def rand_augment_suite(spec: RandAugment) -> DaliSuite:
+    if spec.source == "paddleclas":
+        return _paddleclas_suite(spec)
     kind = "" if spec.monotonic_mag else "non_monotonic_"
     make = getattr(rand_augment, f"get_rand_augment_{kind}suite")
     return {entry.name: entry for entry in make(**_translation(spec))}
@@ -125,7 +129,12 @@ def timm_suite(spec: TimmAutoAugment) -> DaliSuite:
 
 @dali_suite.register
 def rand_augment_v3_suite(spec: RandAugmentV3) -> DaliSuite:
-    return {**rand_augment_suite(spec), **_point_operations(spec, "solarize"), "invert": augmentations.invert}
+    suite = rand_augment.get_rand_augment_suite(**_translation(spec))
+    return {
+        **{entry.name: entry for entry in suite},
+        **_point_operations(spec, "solarize"),
+        "invert": augmentations.invert,
+    }
 
 
 @dali_suite.register
@@ -143,6 +152,19 @@ def mixed_suite(spec: AugMix) -> DaliSuite:
     return {
         **{entry.name: entry for entry in suite},
         **_point_operations(spec, "posterize"),
+    }
+
+
+def _paddleclas_suite(spec: Policy) -> DaliSuite:
+    """Returns DALI's augmentations with the ranges of PaddleClas."""
+    suite = rand_augment.get_rand_augment_suite(**_translation(spec))
+    names = spec.suite
+    rotation = names["rotate"]
+    return {
+        **{entry.name: entry for entry in suite if entry.name in names},
+        **_point_operations(spec, "posterize", "solarize"),
+        "rotate": augmentations.rotate.augmentation((rotation.low, rotation.high), randomly_negate=False),
+        "invert": augmentations.invert,
     }
 
 

@@ -14,20 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, model_validator
 
-from ppcls.config.base.fields import Bound, Count, Fraction, Index
+from ppcls.config.base.fields import Bound, Count, Fraction, Index, error_at
 from ppcls.data.transforms.base import ImageState, Transform
 from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decide
 from ppcls.data.transforms.specs.fields import need_rgb
 from ppcls.data.transforms.specs.policy_tables import (
     AUTO,
+    AUTO_PADDLECLAS,
     BINS,
+    PADDLECLAS_BINS,
     RAND,
     RAND_AS_AUTO,
+    RAND_PADDLECLAS,
     RAND_V3,
     TIMM,
     TRIVIAL_WIDE,
     Augmentation,
     PolicyName,
+    PolicySource,
     Stages,
     Suite,
     sub_policy_table,
@@ -149,11 +153,24 @@ class AutoAugment(Policy):
 
     policy: PolicyName = "reduced_image_net"
     """Dataset for which the pairs were determined; PaddleClas uses reduced_image_net."""
+    source: PolicySource = "paper"
+    """Ranges of the magnitudes. `paper`: those of the paper's code. `paddleclas`: those of PaddleClas, in
+    which a higher magnitude always strengthens an operation; for example, posterize retains 8 to 4 bits
+    instead of 0 to 4, and rotations are only counter-clockwise. PaddleClas's files use `paddleclas`."""
+
+    @model_validator(mode="after")
+    def _check_source(self) -> AutoAugment:
+        if self.source == "paddleclas" and self.policy == "image_net":
+            raise error_at("expected paper: PaddleClas does not have the policy image_net", "source")
+        return self
 
     @property
     def space(self) -> SearchSpace:
         """Stage 1 has the first operations of all pairs, stage 2 the second ones. Both have identity."""
-        return SearchSpace(AUTO, sub_policy_table(self.policy).stages, BINS)
+        stages = sub_policy_table(self.policy).stages
+        if self.source == "paddleclas":
+            return SearchSpace(AUTO_PADDLECLAS, stages, PADDLECLAS_BINS)
+        return SearchSpace(AUTO, stages, BINS)
 
 
 @decide.register
@@ -180,8 +197,21 @@ class RandAugment(Policy):
     """Number of magnitudes: 11 for the scale of PaddleClas, 0 to 10; 31 for the scale of DALI and
     torchvision, 0 to 30."""
     monotonic_mag: bool = True
-    """True: a higher magnitude strengthens all operations; False: use AutoAugment's ranges, in which a higher
-    magnitude weakens some operations."""
+    """True: a higher magnitude strengthens all operations; False: use the ranges of AutoAugment's paper, in
+    which a higher magnitude weakens some operations. With half of the highest magnitude, brightness,
+    contrast, color and sharpness then change nothing. Only for `source: paper`."""
+    source: PolicySource = "paper"
+    """Operations and their ranges. `paper`: those of the paper, with identity. `paddleclas`: those of
+    PaddleClas, with invert instead of identity, fewer bits and higher thresholds of solarize at lower
+    magnitudes, counter-clockwise rotations, and translations up to 150/331 of the side. PaddleClas's files
+    use `paddleclas`."""
+
+    @model_validator(mode="after")
+    def _check_source(self) -> RandAugment:
+        if self.source == "paddleclas" and not self.monotonic_mag:
+            text = "expected True with source: paddleclas, whose ranges are fixed; remove one of both keys"
+            raise error_at(text, "monotonic_mag")
+        return self
 
     @model_validator(mode="after")
     def _check_magnitude(self) -> RandAugment:
@@ -198,9 +228,19 @@ class RandAugment(Policy):
         return 2 * self.num_layers
 
     @property
+    def translation(self) -> tuple[float, bool]:
+        """Maximum translation, and whether it is a share of the image's side instead of pixels."""
+        if self.source == "paddleclas" and self.max_translate_rel is None and self.max_translate_abs is None:
+            return 150 / 331, True
+        return super().translation
+
+    @property
     def space(self) -> SearchSpace:
         """Each layer chooses from all 14 operations."""
-        operations = RAND if self.monotonic_mag else RAND_AS_AUTO
+        operations: Suite = RAND if self.monotonic_mag else RAND_AS_AUTO
+        if self.source == "paddleclas":
+            bits = int(4 * self.magnitude / (self.num_magnitude_bins - 1))  # rounded down, as there
+            operations = {**RAND_PADDLECLAS, "posterize": Augmentation("posterize", bits, bits)}
         return SearchSpace(operations, (tuple(operations),) * self.num_layers, self.num_magnitude_bins)
 
 
@@ -225,6 +265,8 @@ class RandAugmentV3(RandAugment):
     """Strength of the operations, from 0 (weakest) to num_magnitude_bins - 1."""
     monotonic_mag: Literal[True] = True
     """Must be True."""
+    source: Literal["paddleclas"] = "paddleclas"
+    """Must be paddleclas."""
     fill_value: GreyLevel = 0
     """Grey level of the area that a translation, shear or rotation uncovers."""
     interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos", "random"] | None = None

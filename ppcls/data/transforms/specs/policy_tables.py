@@ -1,7 +1,7 @@
 """Defines tables for automatic augmentation: operations, their magnitudes, and AutoAugment's sub-policies.
 
-All tables except `TIMM`, `RAND_V3`, `RAND_V4` and `MIX` are equal to the tables of ``nvidia.dali.auto_aug``,
-which the DALI backend uses.
+All tables except `TIMM`, `RAND_V3`, `RAND_V4`, `MIX` and those of PaddleClas are equal to the tables of
+``nvidia.dali.auto_aug``, which the DALI backend uses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from ppcls.zoo import read_table
 
 PolicyName = Literal["image_net", "reduced_image_net", "svhn", "reduced_cifar10"]
+PolicySource = Literal["paper", "paddleclas"]
 BINS = 11  # number of magnitudes in AutoAugment's sub-policies
+PADDLECLAS_BINS = 10  # the same in PaddleClas
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,11 @@ RAND_AS_AUTO = _suite(
     *_PLAIN,
 )
 AUTO = RAND_AS_AUTO | _suite(Augmentation("invert"), Augmentation("solarize_add", 0, 110))
+_ROTATION = Augmentation("rotate", 0, 30)  # PaddleClas rotates only counter-clockwise
+AUTO_PADDLECLAS = RAND | _suite(_ROTATION, Augmentation("invert"))
+RAND_PADDLECLAS = {name: entry for name, entry in RAND.items() if name != "identity"} | _suite(
+    _ROTATION, Augmentation("solarize", 0, 256), Augmentation("invert")
+)
 TIMM = _suite(  # timm's ranges; posterize retains at least one bit
     *_geometric(0.3, 30),
     *_enhancing(0, 0.9, signed=True),

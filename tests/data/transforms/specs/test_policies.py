@@ -69,6 +69,8 @@ SPECS: list[Policy] = [
     TrivialAugment(),
     TrivialAugment(max_translate_rel=0.5, num_magnitude_bins=5, fill_value=0),
     TimmAutoAugment(),
+    RandAugment(source="paddleclas", magnitude=9),
+    AutoAugment(source="paddleclas"),
     *(AutoAugment(policy=name) for name in POLICIES),
 ]
 
