@@ -159,9 +159,7 @@ def test_typed_keys_of_a_replaced_component_are_errors() -> None:
         load_config(PATH, ["Optimizer.name=AdamW", "Optimizer.momentum=0.8", "Optimizer.regularizer.coeff=1"])
     assert len(caught.value.problems) == 2
     with pytest.raises(ConfigError, match="shuffle: unknown key"):
-        load_config(
-            PATH, {"DataLoader.Train.sampler": {"name": "PKSampler", "batch_size": 8, "shuffle": True}}
-        )
+        load_config(PATH, {"DataLoader.Train.sampler": {"name": "ClassBalancedSampler", "shuffle": True}})
 
 
 def test_overrides_apply_in_order() -> None:
