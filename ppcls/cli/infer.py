@@ -34,6 +34,8 @@ if TYPE_CHECKING:  # not needed for --help
 
 _STDIN = "-"
 _NEAREST = 5
+_TABLE = ".csv"
+_LINES = ".jsonl"
 SOURCE = Exclusive(required=True)  # where the model comes from
 
 
@@ -79,7 +81,11 @@ class InferOptions(ModelOptions):
     )
     json: bool = option(False, "print one line of JSON per image")
     out: str | None = option(
-        None, "write one line of JSON per image to the new file FILE", names=["--output"], metavar="FILE"
+        None,
+        "write the results to the new file FILE: .csv, a table with class and score, or .jsonl, one line of "
+        "JSON per image. With --topk K, the table has the K best classes",
+        names=["--output"],
+        metavar="FILE",
     )
     gallery: tuple[Path, ...] = option(
         (),
@@ -136,7 +142,7 @@ def infer(options: InferOptions) -> None:
         raise UserError("--nearest needs --gallery, the images to search")
     files = _find_files(options.images or [source.infer.infer_imgs])
     gallery = find_images(options.gallery)
-    with _open_results(options.out) as write:
+    with _open_results(options.out, options.topk or 1) as write:
         run = _start_runtime(source)
         from ppcls.deploy.infer import NotAllPredictedError, predict_files, search
 
@@ -191,7 +197,7 @@ def _report_results(
 
         explain = HeatMapWriter(source, options.explain)
     for result in results:
-        write(f"{result.as_json()}\n")
+        write(result)
         try:
             write_output(f"{result.as_json() if options.json else result}\n")
         except UserError:  # standard output is closed or full, and drops all later text
@@ -224,14 +230,33 @@ def _find_files(names: Sequence[str | None]) -> list[Path]:
 class _ResultsFile:
     """File to which each result is written at once, so that a later failure does not lose it."""
 
-    def __init__(self, path: Path, file: BinaryIO) -> None:
+    def __init__(self, path: Path, file: BinaryIO, classes: int) -> None:
         self._path = path
         self._file = file
+        self._classes = classes
         self.lines = 0
         self._size = 0
 
-    def __call__(self, line: str) -> None:
-        data = line.encode()
+    def __call__(self, result: PredictedFile | FailedFile) -> None:
+        """Writes the result of one image.
+
+        Raises:
+            UserError: The result can't be written, or has no classes, which the columns of a table need.
+        """
+        from ppcls.deploy.infer import format_row, table_columns
+
+        if self._path.suffix != _TABLE:
+            self._write(f"{result.as_json()}\n")
+            return
+        columns = table_columns(self._classes)
+        line = format_row(columns, result.as_row())
+        if self.lines == 0:
+            # Spreadsheets recognize UTF-8 by the byte order mark.
+            line = f"\ufeff{format_row(columns, dict(zip(columns, columns, strict=True)))}{line}"
+        self._write(line)
+
+    def _write(self, text: str) -> None:
+        data = text.encode()
         size = self._size + len(data)
         try:
             while data:
@@ -248,9 +273,15 @@ class _ResultsFile:
 
 
 @contextmanager
-def _open_results(name: str | None) -> Iterator[_ResultsFile]:
-    """Opens the file for the results, or /dev/null if ``name`` is None. At the end, deletes an empty file."""
+def _open_results(name: str | None, classes: int) -> Iterator[_ResultsFile]:
+    """Opens the file for the results, or /dev/null if ``name`` is None. At the end, deletes an empty file.
+
+    Args:
+        classes: Number of classes per image in a table.
+    """
     path = Path(name or "/dev/null")
+    if path.suffix not in (_TABLE, _LINES) and not str(path).startswith("/dev/"):
+        raise UserError(f"--out {name}: expected a file name that ends in {_TABLE} or {_LINES}")
     device = path.exists() and not path.is_file() and not path.is_dir()
     try:
         file = path.open("wb" if device else "xb", buffering=0)
@@ -260,7 +291,7 @@ def _open_results(name: str | None) -> Iterator[_ResultsFile]:
     except OSError as error:
         raise UserError(f"--out {name}: cannot be created: {error.strerror}") from None
     with file:
-        results = _ResultsFile(path, file)
+        results = _ResultsFile(path, file, classes)
         try:
             yield results
         finally:

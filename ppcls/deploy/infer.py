@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,27 @@ from ppcls.postprocess.results import Classification, Embedding, NearestImages, 
 from ppcls.runtime.start import Runtime
 
 _PREFETCHED = 3  # number of batches that are prepared ahead
+
+
+def table_columns(classes: int) -> list[str]:
+    """Returns the columns of a table of results: path, error, and class and score of the best classes."""
+    return ["path", "error", *(name for rank in range(1, classes + 1) for name in rank_columns(rank))]
+
+
+def rank_columns(rank: int) -> tuple[str, str]:
+    """Returns the columns of the class with a rank, from 1: ``class`` and ``score`` for the best."""
+    suffix = "" if rank == 1 else f"_{rank}"
+    return f"class{suffix}", f"score{suffix}"
+
+
+def format_row(columns: Sequence[str], row: Mapping[str, str]) -> str:
+    """Returns a line of CSV. Cells that a spreadsheet would execute as a formula are marked as text."""
+    cells = [row.get(column, "") for column in columns]
+    line = io.StringIO()
+    csv.writer(line).writerow(
+        [f"'{cell}" if cell.startswith(("=", "+", "-", "@")) else cell for cell in cells]
+    )
+    return line.getvalue()
 
 
 @dataclass(frozen=True)
@@ -46,6 +69,23 @@ class PredictedFile:
         """Returns one line of JSON in ASCII: the path, and the keys of the result's ``as_tree``."""
         return json.dumps({"path": str(self.file), **self.result.as_tree()}, allow_nan=False)
 
+    def as_row(self) -> dict[str, str]:
+        """Returns the cells of a table of results by column, with all classes of the result.
+
+        Raises:
+            UserError: The result has no classes.
+        """
+        if not isinstance(self.result, Classification):
+            raise UserError(
+                "--out: this model returns no classes, which are the columns of a table; choose a file name "
+                "that ends in .jsonl"
+            )
+        names = self.result.names or tuple(map(str, self.result.class_ids))
+        row = {"path": printable(self.file)}
+        for rank, (name, score) in enumerate(zip(names, self.result.scores, strict=True), start=1):
+            row |= dict(zip(rank_columns(rank), (name, str(score)), strict=True))
+        return row
+
 
 @dataclass(frozen=True)
 class FailedFile:
@@ -60,6 +100,10 @@ class FailedFile:
     def as_json(self) -> str:
         """Returns one line of JSON in ASCII, with the keys ``path`` and ``error``."""
         return json.dumps({"path": str(self.file), "error": self.reason})
+
+    def as_row(self) -> dict[str, str]:
+        """Returns the cells of a table of results by column."""
+        return {"path": printable(self.file), "error": self.reason}
 
 
 Result = PredictedFile | FailedFile

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import json
 import os
 import resource
@@ -121,6 +122,29 @@ def test_infer_without_names_prints_ids(
     assert "None" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("topk", [None, len(CLASSES)])
+def test_infer_writes_a_table(tmp_path: Path, tree: dict[str, Any], images: Path, topk: int | None) -> None:
+    name = images / '=1+1, "ü".jpg'
+    (images / "b.jpg").rename(name)
+    (images / "broken.jpg").write_text("not a picture")
+    output = tmp_path / "classes.csv"
+    options = [] if topk is None else ["--topk", topk]
+    assert infer(tmp_path, tree, name, images / "broken.jpg", "--out", output, *options) == 3
+    assert output.read_bytes().startswith(b"\xef\xbb\xbfpath,error,class,score")
+    with output.open(encoding="utf-8-sig", newline="") as file:
+        rows = list(csv.DictReader(file))
+    scores = expected_scores(tree, name)
+    order = np.argsort(-scores)
+    assert [row["path"] for row in rows] == [str(name), str(images / "broken.jpg")]
+    assert rows[0]["class"] == CLASSES[order[0]]
+    assert float(rows[0]["score"]) == pytest.approx(scores[order[0]], abs=1e-4)
+    assert "decoded" in rows[1]["error"]
+    if topk is not None:
+        found = [rows[0][f"class_{rank}"] for rank in range(2, topk + 1)]
+        assert found == [CLASSES[index] for index in order[1:]]
+    assert len(rows[0]) == 2 + 2 * (topk or 1)
+
+
 def test_infer_images_of_the_command_line_replace_infer_imgs(
     tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -183,11 +207,18 @@ def test_infer_image_with_too_many_pixels_is_bad(
             "expected files that end in .jpg, .jpeg, .png, .bmp, .webp, .tif, .tiff, .jp2",
         ),
         (["*.gif"], "*.gif: no such file or folder"),
-        (["b.jpg", "--out", "gone/out"], "--out gone/out: cannot be created: No such file or directory"),
-        (["b.jpg", "--out", "empty"], "--out empty: is a folder; choose a new file"),
         (
-            ["b.jpg", "--out", "notes.txt"],
-            "--out notes.txt: exists already and is not overwritten; choose a new file",
+            ["b.jpg", "--out", "gone/out.csv"],
+            "--out gone/out.csv: cannot be created: No such file or directory",
+        ),
+        (["b.jpg", "--out", "empty.jsonl"], "--out empty.jsonl: is a folder; choose a new file"),
+        (
+            ["b.jpg", "--out", "classes.xlsx"],
+            "--out classes.xlsx: expected a file name that ends in .csv or .jsonl",
+        ),
+        (
+            ["b.jpg", "--out", "notes.jsonl"],
+            "--out notes.jsonl: exists already and is not overwritten; choose a new file",
         ),
     ],
 )
@@ -201,6 +232,8 @@ def test_infer_missing_file_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (images / "empty").mkdir()
+    (images / "empty.jsonl").mkdir()
+    (images / "notes.jsonl").write_text("notes")
     monkeypatch.chdir(images)
     assert infer(tmp_path, tree, *given) == 1
     assert capsys.readouterr() == ("", f"error: {error}\n")
@@ -261,15 +294,16 @@ def test_infer_out_on_a_full_disk_contains_complete_lines(
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
         code = infer_cli.infer(
-            ["-c", str(tmp_path / "config.yaml"), str(images), "--out", str(tmp_path / "out")]
+            ["-c", str(tmp_path / "config.yaml"), str(images), "--out", str(tmp_path / "out.jsonl")]
         )
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert code == 1
-    assert f"{tmp_path / 'out'}: cannot be written: File too large; it contains the first 2 results" in (
-        capsys.readouterr().err
+    assert (
+        f"{tmp_path / 'out.jsonl'}: cannot be written: File too large; it contains the first 2 results"
+        in (capsys.readouterr().err)
     )
-    assert (tmp_path / "out").read_bytes() == b"".join(lines[:2])
+    assert (tmp_path / "out.jsonl").read_bytes() == b"".join(lines[:2])
 
 
 def test_infer_accepts_pdparams(
