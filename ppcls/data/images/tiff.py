@@ -220,13 +220,15 @@ def _read_page(encoded: bytes | memoryview, header: Header) -> tuple[Array, Arra
             ):
                 raise DecodeError("the file is truncated: it ends before its last pixels")
             palette = page.colormap if header.colours == "palette" else None
-            if header.colours == "palette" and (palette is None or palette.shape != (3, 256)):
+            if header.colours == "palette" and np.asarray(palette).shape != (3, 256):
                 raise DecodeError("the palette of the TIFF does not have 256 colours; save the image again")
             return np.asarray(page.asarray(maxworkers=1)).reshape(shape), palette
     except DecodeError:
         raise
     except (
         ArithmeticError,
+        AssertionError,
+        AttributeError,
         LookupError,
         MemoryError,
         OSError,

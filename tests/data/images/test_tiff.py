@@ -11,12 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tifffile
+from loader_conformance import FAST, MAKERS
 
+from ppcls.cli.dataset import main
+from ppcls.data.bad_images.quarantine import Quarantine
 from ppcls.data.images import decode as decode_module
 from ppcls.data.images.decode import decode
 from ppcls.data.images.header import DecodeError
 from ppcls.data.images.read_header import read_header
-from ppcls.data.transforms.specs import DecodeImage
+from ppcls.data.index.files import FileIndex
+from ppcls.data.sampling.epoch_samplers import SequentialSampler
+from ppcls.data.sampling.order import Order
+from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage, plan_chain
 
 pytestmark = pytest.mark.hostile
 
@@ -79,3 +85,40 @@ def test_decoder_without_memory_reports_a_bad_image(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(decode_module, "read_header", fail)
     with pytest.raises(DecodeError, match="not enough memory to decode the image"):
         decode(DecodeImage(), b"any")
+
+
+@pytest.mark.parametrize("kind", FAST)
+def test_loaders_skip_bombs_by_name(kind: str, tmp_path: Path) -> None:
+    write_images(tmp_path)
+    names = sorted(path.name.encode() for path in tmp_path.iterdir())
+    index = FileIndex(tmp_path, np.array(names), np.arange(len(names)), tmp_path)
+    ops = plan_chain([DecodeImage(), ResizeImage(size=8), NormalizeImage()], "CHW")
+    quarantine = Quarantine(index, tmp_path / "bad_images.txt")
+    order = Order(SequentialSampler(len(names)), batch_size=3)
+    loader = MAKERS[kind](index, order, ops, quarantine=quarantine)  # type: ignore[call-arg]
+    assert sum(batch.valid for batch in loader) == 4
+    loader.release()
+    lines = (tmp_path / "bad_images.txt").read_text()
+    assert all(f"bomb{number}.tif" in lines for number in range(2))
+    assert lines.count("tiles of 32768x32768 pixels are too large") == 2
+
+
+def test_check_and_stats_name_bombs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        write_images(tmp_path / name)
+    for command in ("check", "stats"):
+        assert main([command, str(tmp_path)]) == 1
+        printed = capsys.readouterr()
+        assert "bomb0.tif" in printed.out + printed.err
+        assert "tiles of 32768x32768 pixels are too large" in printed.out + printed.err
+
+
+def write_images(folder: Path) -> None:
+    """Writes four usual images and two bombs."""
+    for number in range(4):
+        tifffile.imwrite(
+            folder / f"usual{number}.tif", np.full((16, 16, 3), number, np.uint8), photometric="rgb"
+        )
+    for number in range(2):
+        (folder / f"bomb{number}.tif").write_bytes(tiled((32768, 32768), samples=1 + 2 * number))

@@ -12,6 +12,8 @@ import json
 import logging
 import os
 import re
+import struct
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -31,6 +33,7 @@ from ppcls.data.images.decode import decode
 from ppcls.data.images.header import DecodeError
 from ppcls.data.images.npy import read_npy
 from ppcls.data.images.read_header import read_header
+from ppcls.data.images.tags import read_orientation
 from ppcls.data.index.class_names import read_class_names
 from ppcls.data.index.files import read_list
 from ppcls.data.records import tfrecord
@@ -65,6 +68,9 @@ MEMORY_MIB = 2048
 Target = Callable[[bytes, Path], None]
 TARGETS: dict[str, Target] = {}
 _MAX_PIXELS = 1 << 16
+# A PNG of one pixel with four channels, before and after its EXIF data
+_PNG_HEADER = bytes.fromhex("0000000d49484452000000010000000108060000001f15c489")
+_PNG_REST = bytes.fromhex("0000000d49444154789c63f8ffffff7f0009fb03fd2a86e38a0000000049454e44ae426082")
 _LIMITS = RequestLimits(max_bytes=10_000, max_images=4, timeout=5)
 
 
@@ -156,6 +162,43 @@ def image(data: bytes, folder: Path) -> None:
             continue
         assert {header.height, header.width} == set(pixels.shape[:2])
         assert pixels.shape[2] == channels
+
+
+@target
+def tiff(data: bytes, folder: Path) -> None:
+    """A TIFF whose directory is valid: the input's first byte selects the kind of file, then follow tags.
+
+    Each tag has 8 bytes: number (from 254), type, count, and value. The rest of the input are pixels.
+    """
+    big = bool(data[:1] and data[0] & 1)
+    order = ">" if data[:1] and data[0] & 2 else "<"
+    count = min(len(data) // 8, data[0] >> 2 if data else 0)
+    tags = [
+        struct.unpack_from("<BBHI", data, 1 + 8 * number)
+        for number in range(count)
+        if 9 + 8 * number <= len(data)
+    ]
+    pixels = data[1 + 8 * len(tags) :]
+    start = 16 + len(pixels)
+    head = (b"MM" if order == ">" else b"II") + struct.pack(order + "H", 43 if big else 42)
+    head += struct.pack(order + "HHQ", 8, 0, start) if big else struct.pack(order + "I8x", start)
+    entry = order + ("HHQQ" if big else "HHII")
+    entries = b"".join(
+        struct.pack(entry, 254 + tag, kind % 20, number, value) for tag, kind, number, value in tags
+    )
+    number = struct.pack(order + ("Q" if big else "H"), len(tags))
+    image(head + pixels + number + entries + bytes(8), folder)
+
+
+@target
+def exif(data: bytes, folder: Path) -> None:
+    """EXIF data alone, and in images with four channels."""
+    with suppress(ValueError):
+        assert isinstance(read_orientation(data), int)
+    chunk = struct.pack(">I", len(data)) + b"eXIf" + data + struct.pack(">I", zlib.crc32(b"eXIf" + data))
+    begin = b"\x89PNG\r\n\x1a\n" + _PNG_HEADER + chunk
+    with suppress(DecodeError):
+        assert read_header(begin + _PNG_REST).orientation == read_orientation(data)
 
 
 @target
