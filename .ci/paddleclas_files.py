@@ -22,9 +22,9 @@ _INTRO = """# PaddleClas's files
 `.ci/paddleclas_files.py` writes this table from the {total} YAML files below `ppcls/configs/` of PaddleClas
 (commit {commit}).
 ppcls loads {loading} of these files unchanged. Each of their keys has the same meaning as in PaddleClas, or a
-warning reports that it has no effect. For the other files, the error names what is missing. The table shows
-the first problem of each of these files. [from-paddleclas.md](from-paddleclas.md) lists differences in the
-results.
+warning or [from-paddleclas.md](from-paddleclas.md#what-is-different) names the difference. For the other
+files, the error names what is missing. The table shows
+the first problem of each of these files.
 
 | folder | files that load | all files | files that do not load, and what is missing |
 | --- | --- | --- | --- |

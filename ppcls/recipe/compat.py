@@ -2,27 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ppcls.arch.distillation_model import AnyArch, NamedModel
+from ppcls.arch.distillation_model import AnyArch, DistillationModel, NamedModel
 from ppcls.config.base.component import RunFacts, find_sections
 from ppcls.config.base.errors import place
 from ppcls.config.base.fields import Section, Spec
 from ppcls.data.transforms.base import check_chain
+from ppcls.loss.classification import CELoss
 from ppcls.registry import ARCHITECTURES
 
 if TYPE_CHECKING:  # only for annotations
+    from ppcls.data.section import Split
+    from ppcls.loss.base import Loss
     from ppcls.postprocess.section import Infer
     from ppcls.recipe.schema import Config
     from ppcls.recipe.settings import Global
+
+
+_SHIFTED = ("RandCropImageV2", "Cutout", "RandomRotation")  # transforms with other positions in PaddleClas
 
 
 def config_warnings(config: Config) -> list[str]:
     """Returns a warning for each key in ``config`` that has no effect or whose effect is limited."""
     lines = [*_ignored_keys(config, ""), *_section_warnings(config, config.facts)]
     lines += _overridden_keys(config.Global, config.Arch, config.Infer)
+    facts = config.facts
+    if facts.from_paddleclas:
+        lines += _paddleclas_differences(
+            config.Arch, config.Loss.Train, config.DataLoader.Train, config.Global.update_freq, facts.mixed_by
+        )
     return [f"warning: {line}" for line in lines]
+
+
+def _paddleclas_differences(
+    arch: AnyArch, losses: Sequence[Loss], train: Split | None, update_freq: int, mixed_by: str
+) -> Iterator[str]:
+    """Yields a line for each difference from PaddleClas that a file of PaddleClas uses.
+
+    Args:
+        arch: The section ``Arch``.
+        losses: Losses of ``Loss.Train``.
+        train: The section ``DataLoader.Train``; None without training data.
+        update_freq: Number of steps per update.
+        mixed_by: Batch transform that mixes the training images; "" for none.
+    """
+    if isinstance(arch, DistillationModel) and arch.frozen:
+        yield (
+            f"Arch.models: PaddleClas runs frozen models ({', '.join(arch.frozen)}) in training mode, with "
+            "the BatchNorm statistics of each batch; ppcls runs them in evaluation mode"
+        )
+    if mixed_by and any(isinstance(loss, CELoss) and not loss.epsilon for loss in losses):
+        yield (
+            f"Loss.Train: PaddleClas applies softmax to the labels that {mixed_by} mixes, if CELoss has no "
+            "epsilon, which makes them almost uniform; ppcls uses the mixed labels"
+        )
+    if update_freq > 1:
+        yield (
+            "Global.update_freq: if an epoch ends within an update, PaddleClas adds its gradients to the "
+            "first update of the next epoch; ppcls makes an update of them"
+        )
+    if train is None:
+        return
+    if not train.sampler.drop_last:
+        yield (
+            "DataLoader.Train.sampler.drop_last: on several processes, PaddleClas repeats images so "
+            "that all have the same number; ppcls uses each image once"
+        )
+    names = {transform.kind for transform in train.dataset.transform_ops}
+    for name in _SHIFTED:
+        if name in names:
+            yield (
+                f"DataLoader.Train.dataset.transform_ops.{name}: positions can differ from PaddleClas's by "
+                "half a pixel"
+            )
 
 
 def _section_warnings(sections: Section, facts: RunFacts) -> Iterator[str]:

@@ -242,7 +242,7 @@ def test_metric_train_null_is_empty() -> None:
     ],
 )
 def test_config_warnings_name_keys_without_effect(tree: Tree, warnings: list[str]) -> None:
-    found = config_warnings(load_config(tree))
+    found = [line for line in config_warnings(load_config(tree)) if "has no effect" in line]
     assert len(found) == len(warnings)
     for line, expected in zip(found, warnings, strict=True):
         assert line.startswith(f"warning: {expected}")

@@ -7,6 +7,7 @@ from typing import Any
 
 import paddle
 import pytest
+import yaml
 from paddleclas_trees import attributes, plain, retrieving
 
 from ppcls.arch.rec_model import RecModel
@@ -292,6 +293,32 @@ def test_policies_of_paddleclas_files_are_those_of_paddleclas(settings: dict[str
         train = load_config(tree).DataLoader.Train
         assert train is not None
         assert train.dataset.transform_ops[1].model_dump()["source"] == expected
+
+
+def test_differences_of_paddleclas_files_are_announced_if_a_file_uses_them() -> None:
+    tree = plain(LCNET)
+    tree["Global"] |= {"save_inference_dir": "./inference", "update_freq": 2}
+    tree["Loss"]["Train"] = [{"CELoss": {"weight": 1.0}}]
+    train = tree["DataLoader"]["Train"]
+    train["sampler"]["drop_last"] = False
+    train["dataset"]["batch_transform_ops"] = [{"MixupOperator": {"alpha": 0.2}}]
+    train["dataset"]["transform_ops"].append({"Cutout": {"n_holes": 1, "length": 16}})
+    keys = ("Loss.Train:", "Global.update_freq:", "sampler.drop_last:", "transform_ops.Cutout:")
+    text = "\n".join(config_warnings(load_config(tree)))
+    assert [key for key in keys if key not in text] == []
+    train["sampler"]["drop_last"] = True
+    train["dataset"]["transform_ops"].pop()
+    tree["Loss"]["Train"] = [{"CELoss": {"epsilon": 0.1}}]
+    tree["Global"]["update_freq"] = 1
+    text = "\n".join(config_warnings(load_config(tree)))
+    assert [key for key in keys if key in text] == []
+
+
+@pytest.mark.parametrize("text", ["2e-6", "1E-3", "+5e-2", "1.e-1"])
+def test_numbers_that_safe_load_returns_as_text_are_numbers(text: str) -> None:
+    tree = plain(LCNET)
+    tree["Optimizer"]["lr"] = {"name": "Cosine", "learning_rate": yaml.safe_load(text)}
+    assert load_config(tree).Optimizer.lr.learning_rate == float(text)
 
 
 def test_repeated_topk_is_reported_once() -> None:

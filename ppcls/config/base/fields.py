@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ppcls.config.base.component import RunFacts
 
 MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")  # text in YAML 1.1, but a number in YAML 1.2
 _QUOTIENT = re.compile(r"\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*/\s*([\d.]+(?:[eE][-+]?\d+)?)\s*")
 
 _SHORT = reprlib.Repr()
@@ -192,7 +193,12 @@ def expected(what: str, got: Any) -> PydanticCustomError:
 
 
 def read_number(value: Any) -> Any:
-    """Returns text such as ``"1.0/255.0"``, as in PaddleClas's files, as a number; other values unchanged."""
+    """Returns text such as ``"1.0/255.0"``, as in PaddleClas's files, as a number; other values unchanged.
+
+    Text such as ``"2e-6"``, a number without a point, is also read, because ``yaml.safe_load`` returns it.
+    """
+    if isinstance(value, str) and _EXPONENT.fullmatch(value):
+        return float(value)
     if isinstance(value, str) and (match := _QUOTIENT.fullmatch(value)):
         try:
             return float(match[1]) / float(match[2])
