@@ -96,8 +96,6 @@ def _read_png_header(data: bytes) -> Header:
     size = 0  # of all chunks but those of pixels
     for number, (kind, begin, end) in enumerate(_png_chunks(data)):
         pixels |= kind == _PNG_PIXELS
-        if pixels and channels != 4:
-            break
         size += 0 if kind == _PNG_PIXELS else end - begin
         check_metadata("PNG", number - len(data) // _PNG_PIXEL_BYTES, size)
         if kind == b"eXIf" and channels == 4:
@@ -108,13 +106,21 @@ def _read_png_header(data: bytes) -> Header:
 
 
 def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Yields kind, begin and end of the content of each chunk, except those after a damaged one."""
+    """Yields kind, begin and end of the content of each chunk.
+
+    Raises:
+        ValueError: A chunk ends after the file. OpenCV would allocate up to 4 GB for it.
+    """
     at = 8  # after the signature
     while at + 8 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, at)
         begin = at + 8
         at = begin + length + 4  # with the check sum
+        if at > len(data):
+            raise ValueError("a chunk is truncated")
         yield kind, begin, begin + length
+        if kind == b"IEND":
+            return
 
 
 def _read_webp_header(data: bytes) -> Header:

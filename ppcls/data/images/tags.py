@@ -88,6 +88,8 @@ class Tags:
         dtype = np.dtype(self._order + code)
         if count * dtype.itemsize > self._inline:
             at = self._unpack("Q" if self._inline == 8 else "I", at)
+        if at + count * dtype.itemsize > len(self._data):
+            raise ValueError(f"the values of tag {tag} are not in the file")
         values: list[int] = np.frombuffer(self._data, dtype, count, at).tolist()
         return values
 
@@ -104,7 +106,7 @@ class Tags:
     def _unpack(self, code: str, at: int) -> int:
         try:
             return int(struct.unpack_from(self._order + code, self._data, at)[0])
-        except struct.error:
+        except (struct.error, OverflowError):  # OverflowError: an offset of 64 bits
             raise ValueError("the directory is truncated") from None
 
 

@@ -182,3 +182,19 @@ def test_strips_and_tiles_are_not_decompressed_beyond_their_size(
     with suppress(DecodeError):
         decode(DecodeImage(), bytes(encoded) + bomb)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < size >> 11
+
+
+@pytest.mark.parametrize("alpha", [False, True])
+@pytest.mark.parametrize("after_pixels", [False, True])
+def test_png_chunk_that_claims_gigabytes_is_rejected(alpha: bool, after_pixels: bool) -> None:
+    encoded = encode("PNG", alpha=alpha)
+    at = len(encoded) - 12 if after_pixels else 33
+    hostile = encoded[:at] + struct.pack(">I", 0xF000_0000) + b"teSt" + encoded[at:]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(DecodeError, match="the PNG file is damaged"):
+        decode(DecodeImage(), hostile)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
+
+
+def test_data_after_the_end_of_a_png_is_ignored() -> None:
+    assert np.array_equal(decode(DecodeImage(), PNG + b"\xff" * 100), PIXELS)

@@ -24,8 +24,7 @@ from ppcls.data.transforms.specs.basic import DecodeImage, DecodeNumpy
 
 _JPEG_BEGIN = np.array([0xFF, 0xD8], np.uint8)
 _JPEG_END = np.array([0xFF, 0xD9], np.uint8)
-# First bytes of PNG and WebP, of which DALI decodes all kinds to the pixels of the reference
-_UNIFORM_FORMATS = np.frombuffer(b"\x89R", np.uint8)
+_WEBP_BEGIN = b"R"[0]  # DALI decodes all kinds of WebP to the pixels of the reference
 
 Node = Any  # DataNode of a DALI graph under construction
 Tensors = Any  # DALI tensor list on the CPU
@@ -72,9 +71,9 @@ def peek_image(decoder: DecodeImage, files: Any) -> tuple[Node, ...]:
 def admit_images(decoder: DecodeImage, files: Any, *peeked: Tensors, on_gpu: bool) -> NDArray[np.int64]:
     """Checks the shapes that DALI read, and complete headers where the shapes do not suffice.
 
-    The shapes suffice for grey and RGB JPEGs, PNGs and WebPs that are decoded to three channels. Complete
-    headers are read for all other images, because DALI decodes some kinds to wrong pixels without an error,
-    and for JPEGs with too many scans.
+    The shapes suffice for grey and RGB JPEGs and WebPs that are decoded to three channels. Complete headers
+    are read for all other images, because DALI decodes some kinds to wrong pixels without an error, for PNGs,
+    whose chunks may claim gigabytes, and for JPEGs with too many scans.
     """
     shapes, first_bytes, last_bytes = (np.array(tensors.as_tensor()) for tensors in peeked)
     sizes = _check_sizes(files)
@@ -90,7 +89,7 @@ def admit_images(decoder: DecodeImage, files: Any, *peeked: Tensors, on_gpu: boo
     unsure = np.ones(len(shapes), bool)
     if decoder.channels == 3:
         plain_jpeg = (first_bytes == _JPEG_BEGIN).all(1) & (shapes[:, 2] <= 3)
-        unsure = ~(plain_jpeg | np.isin(first_bytes[:, 0], _UNIFORM_FORMATS))
+        unsure = ~(plain_jpeg | (first_bytes[:, 0] == _WEBP_BEGIN))
     # Counts scans only in files that are large enough for too many. Counting is faster than reading a header.
     room = shapes[:, 0] * shapes[:, 1] * (sizes // MIN_SCAN_BYTES) > MAX_SCANS * decoder.max_pixels
     for row in np.flatnonzero(room & (first_bytes == _JPEG_BEGIN).all(1)).tolist():

@@ -202,7 +202,7 @@ def _check(operator: Any, variables: Collection[str], defined: Collection[str]) 
 def slot_names(operator: Any) -> str:
     """Returns the names of the inputs and outputs of an operator that have variables, as in the table."""
     names = [
-        sorted(slot.parameter for slot in slots if slot.arguments)
+        sorted(str(slot.parameter) for slot in slots if slot.arguments)  # bytes if it is not valid UTF-8
         for slots in (operator.inputs, operator.outputs)
     ]
     return " -> ".join(" ".join(part) for part in names)
