@@ -12,6 +12,7 @@ import re
 import socket
 import time
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import h11
@@ -200,10 +201,17 @@ class LimitedProtocol(H11Protocol):
         if self.cycle is not None:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        try:
-            super().send_400_response(msg)
-        except h11.LocalProtocolError:  # a response has started, or must have no content (HEAD)
-            self.transport.close()
+        headers = [
+            ("Content-Type", "text/plain; charset=utf-8"),
+            ("Connection", "close"),
+            ("X-Content-Type-Options", "nosniff"),
+        ]
+        response = h11.Response(status_code=400, reason=b"Bad Request", headers=headers)
+        # An error means that a response has started, or must have no content (HEAD).
+        with suppress(h11.LocalProtocolError):
+            for event in (response, h11.Data(data=msg.encode()), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def _set_request_deadline(self) -> None:
         if self._request_deadline is None:

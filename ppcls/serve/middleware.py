@@ -18,6 +18,7 @@ from ppcls.errors import UserError
 
 _SHORTEST_KEY = 16  # minimum length of a key in characters
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+_OTHER_SITES = ("cross-site", "same-site")  # values of Sec-Fetch-Site for pages of another origin
 _WITHOUT_KEY = ("/", "/docs", "/live", "/ready")
 
 
@@ -101,8 +102,8 @@ class AllowedHosts:
 class SameOrigin:
     """Rejects requests that a web page of another origin makes its visitor's browser send.
 
-    Browsers send forms to any server without asking it, but with the header ``Origin``. Other clients do not
-    send this header.
+    Browsers send forms to any server without asking it, but with the header ``Origin`` or
+    ``Sec-Fetch-Site``. Other clients do not send these headers.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -114,7 +115,9 @@ class SameOrigin:
         if scope["type"] == "http" and scope["method"] not in _SAFE_METHODS:
             headers = Headers(scope=scope)
             origin = headers.get("origin")
-            if origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower():
+            host = headers.get("host", "")
+            is_other = origin is not None and origin.partition("://")[2].lower() != host.lower()
+            if is_other or headers.get("sec-fetch-site", "none").lower() in _OTHER_SITES:
                 reason = "requests of web pages of another origin are rejected"
                 app = error_response(403, reason, headers={"Connection": "close"})
         await app(scope, receive, send)

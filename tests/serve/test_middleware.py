@@ -22,6 +22,11 @@ def test_request_of_another_origin_is_rejected(method: str, origin: str) -> None
     assert response.headers["x-content-type-options"] == "nosniff"
 
 
+@pytest.mark.parametrize(("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", 200)])
+def test_request_of_another_site_without_origin_is_rejected(site: str, status: int) -> None:
+    assert CLIENT.post("/predict", headers={"Sec-Fetch-Site": site}).status_code == status
+
+
 @pytest.mark.parametrize("origin", ["http://models.local:8000", "https://MODELS.local:8000", None])
 def test_request_of_the_own_page_or_of_another_client_is_accepted(origin: str | None) -> None:
     headers = {} if origin is None else {"Origin": origin}
