@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ppcls.cli.command import command, write_output, write_status
 from ppcls.cli.options import Exclusive, OptionsError, argument, option
@@ -34,9 +34,17 @@ from ppcls.config.base.tree import Tree, node_at
 from ppcls.errors import UserError, raise_line_errors
 
 if TYPE_CHECKING:  # not needed for --help
+    from ppcls.recipe.load import ConfigSource
     from ppcls.recipe.schema import Config
 
 _DEFAULT_CONFIG = str(Path(__file__).parents[1] / "configs" / "finetune.yaml")
+_DEMO_FOLDER = Path("dataset/photos")
+_DEMO_IMAGES = 1024
+_IMAGENET_HINT = (
+    "the images of ImageNet come from https://image-net.org (ILSVRC 2012, after registration), and "
+    "train_list.txt and val_list.txt from PaddleClas's documentation of ImageNet; to try this config on "
+    "generated photographs, add --demo-data"
+)
 _MODE = Exclusive()  # what to do with the config instead of training
 
 
@@ -59,6 +67,11 @@ class TrainOptions(ConfigOptions):
         metavar="FOLDER",
         key="DataLoader.Train.dataset.image_root",
         sets=set_train_data,
+    )
+    demo_data: bool = option(
+        False,
+        f"train on {_DEMO_IMAGES} generated photographs in dataset/photos instead of the config's images, "
+        "for one epoch unless --epochs is set: tries a config whose data set you do not have",
     )
     model: str | None = option(
         None,
@@ -221,6 +234,8 @@ def _read_train_config(options: TrainOptions) -> Config | None:
 
     source = ConfigSource.read(options.config or _DEFAULT_CONFIG)
     apply_options(options, source)
+    if options.demo_data:
+        _use_demo_data(source, options.epochs)
     try:
         config = load_or_print(source, options)
     except UserError as error:
@@ -281,9 +296,36 @@ def _find_problems(options: TrainOptions, tree: Tree) -> list[str]:
     return [*_missing_data(tree), *(() if keeps_output else _used_output(tree))]
 
 
+def _use_demo_data(source: ConfigSource, epochs: int | None) -> None:
+    """Creates the photographs, and sets them as images of all data sets.
+
+    Raises:
+        UserError: A data set of the config has no list of images, or the photographs can't be created.
+    """
+    from ppcls.config.base.overrides import Override
+    from ppcls.dataset_tools.photos import make_photos
+    from ppcls.files import print_error
+    from ppcls.weights.download import lock_file
+
+    values: dict[str, Any] = {} if epochs is not None else {"Global.epochs": 1}
+    for split in splits(source.tree):
+        if node_at(source.tree, f"{split}.dataset.cls_label_path") is None:
+            raise UserError(
+                f"--demo-data: expected {split}.dataset.cls_label_path, a list of images, in the config"
+            )
+        name = "train_list.txt" if split == "DataLoader.Train" else "val_list.txt"
+        values[f"{split}.dataset.image_root"] = _DEMO_FOLDER
+        values[f"{split}.dataset.cls_label_path"] = _DEMO_FOLDER / name
+    _DEMO_FOLDER.parent.mkdir(parents=True, exist_ok=True)
+    with lock_file(_DEMO_FOLDER.with_suffix(".lock")):  # of several ranks, the first one creates them
+        if make_photos(_DEMO_FOLDER, _DEMO_IMAGES):
+            print_error(f"{_DEMO_FOLDER}: created {_DEMO_IMAGES} photographs")
+    source.apply(Override.of_value(path, value, "--demo-data") for path, value in values.items())
+
+
 def _missing_data(tree: Tree) -> Iterator[str]:
     """Yields one line per missing image folder or list file that training reads."""
-    reported = set()
+    reported = set[str]()
     evaluates = node_at(tree, "Global.eval_during_train") is not False
     kinds = {"image_root": "folder", "cls_label_path": "list file; expected lines of 'path label'"}
     for key, kind in kinds.items():
@@ -292,6 +334,8 @@ def _missing_data(tree: Tree) -> Iterator[str]:
             if isinstance(path, str) and path not in reported and not Path(path).exists():
                 reported.add(path)
                 yield f"{path}: no such {kind} ({split}.dataset.{key})"
+    if any("ILSVRC2012" in path for path in reported):
+        yield _IMAGENET_HINT
 
 
 def _used_output(tree: Tree) -> Iterator[str]:

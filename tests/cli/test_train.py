@@ -13,6 +13,7 @@ from typing import Any
 
 import paddle
 import pytest
+import yaml
 from paddle import nn
 from paths import ROOT
 from runs import GUARD
@@ -372,3 +373,26 @@ def test_ctrl_c_in_a_terminal_saves_and_stops(config: Path, tmp_path: Path, read
     assert running.returncode == 130
     assert without_paddles_lines(stderr).splitlines()[-1].startswith("stopped by SIGINT")
     assert (tmp_path / "run" / "latest" / "state.json").is_file()
+
+
+def test_demo_data_replaces_the_images_of_a_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["-c", str(ROOT / "configs/ResNet50.yaml")]
+    assert train(command) == 1
+    said = capsys.readouterr().err
+    assert "https://image-net.org" in said
+    assert "add --demo-data" in said
+    monkeypatch.setattr("ppcls.cli.train._DEMO_IMAGES", 16)
+    assert train([*command, "--demo-data", "--print-config"]) == 0
+    config = yaml.safe_load(capsys.readouterr().out)
+    assert config["Global"]["epochs"] == 1
+    for part in ("Train", "Eval"):
+        dataset = config["DataLoader"][part]["dataset"]
+        assert Path(dataset["cls_label_path"]).is_file()
+        assert Path(dataset["image_root"]).is_dir()
+    assert train([*command, "--demo-data", "--epochs", "3", "--print-config"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["Global"]["epochs"] == 3
+    assert train(["-c", str(ROOT / "configs/fashion_mnist_wrn.yaml"), "--demo-data"]) == 1
+    assert "--demo-data: expected DataLoader.Train.dataset.cls_label_path" in capsys.readouterr().err
