@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 from ppcls.cli.command import Command, write_output
 from ppcls.cli.options import Exclusive, argument, option, required
 from ppcls.errors import UserError
+from ppcls.files import print_error
 
 if TYPE_CHECKING:  # imported by the subcommand that needs it
     from rich.progress import Progress
@@ -26,6 +27,7 @@ if TYPE_CHECKING:  # imported by the subcommand that needs it
     from ppcls.data.transforms.specs import DecodeImage
     from ppcls.dataset_tools.resize import ResizeJob, ResizeResult
 
+_SHOWN_BAD_IMAGES = 10
 _CONTINUE = "run the same command again to continue"
 _SHARDS = Exclusive()
 ContainerFormat = Literal["webdataset", "tfrecord", "recordio", "lmdb"]
@@ -301,6 +303,9 @@ def stats(options: StatsOptions) -> None:
     """Computes and writes the statistics."""
     import json
 
+    import numpy as np
+
+    from ppcls.data.bad_images.lists import to_bad_images
     from ppcls.dataset_tools.mean_std import compute_mean_std
     from ppcls.dataset_tools.stats import collect_stats
     from ppcls.dataset_tools.stats_picture import draw_stats
@@ -316,11 +321,21 @@ def stats(options: StatsOptions) -> None:
     with progress_bars() as bars, _advice_on_bad_images(options):
         task = bars.add_task(name, total=len(index))
         mean_std = compute_mean_std(index, decoder, usable_cores(), lambda images: bars.advance(task, images))
-    stats = collect_stats(name, index.labels, names, mean_std, decoder)
+    good = np.delete(index.labels, list(mean_std.bad), axis=0)
+    bad = to_bad_images(index, mean_std.bad)
+    stats = collect_stats(name, good, names, mean_std, decoder)
+    values = {**stats.as_dict(), "bad_images": [asdict(image) for image in bad]}
     out.mkdir(parents=True, exist_ok=True)
-    write_text(out / "stats.json", json.dumps(stats.as_dict(), indent=1, ensure_ascii=False) + "\n")
+    write_text(out / "stats.json", json.dumps(values, indent=1, ensure_ascii=False) + "\n")
     draw_stats(stats, out / "stats.png")
     write_output(f"{stats.describe()}\ndetails: {out}/stats.json and stats.png\n")
+    if bad:
+        shown = "\n".join(f"  {image}" for image in bad[:_SHOWN_BAD_IMAGES])
+        more = f"\n  and {len(bad) - _SHOWN_BAD_IMAGES} more" if len(bad) > _SHOWN_BAD_IMAGES else ""
+        print_error(
+            f"warning: skipped {len(bad)} bad images, which the statistics do not include; {out}/stats.json "
+            f"lists all of them:\n{shown}{more}"
+        )
 
 
 @contextmanager

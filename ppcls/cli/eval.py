@@ -18,6 +18,7 @@ from ppcls.cli.shared_options import (
     device_option,
     image_size_option,
     load_or_print,
+    on_error_option,
     override_option,
     trust_option,
     views_option,
@@ -72,6 +73,7 @@ class EvalOptions(ConfigOptions):
     device: Device | None = device_option()
     amp: Literal["O1", "O2"] | None = amp_option("evaluate")
     workers: int | None = workers_option()
+    on_error: Literal["raise", "skip"] | None = on_error_option()
     confusion: Path | None = option(None, "write the confusion matrix to FILE, as CSV", metavar="FILE")
     tta: Views | None = views_option()
     trust: bool = trust_option()

@@ -51,9 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command that the first argument names; returns its exit code."""
     prepare_streams()
     name, *arguments = (sys.argv[1:] if argv is None else list(argv)) or ["--help"]
-    if name in ("-h", "--help"):
+    if name in ("-h", "--help", "help"):
         return exit_code(lambda: write_output(_help()))
-    if name in ("-V", "--version"):
+    if name in ("-V", "--version", "version"):
         return exit_code(lambda: write_output(f"ppcls {ppcls.__version__}\n"))
     if name not in _COMMANDS:
         print_error(f"error: {_unknown(name, arguments)}")

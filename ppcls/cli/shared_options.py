@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ppcls.cli.command import write_output
 from ppcls.cli.options import option, required
-from ppcls.cli.short_options import set_amp, set_image_size, set_workers
+from ppcls.cli.short_options import set_amp, set_image_size, set_on_error, set_workers
 from ppcls.files import print_error
 
 if TYPE_CHECKING:  # not needed for --help
@@ -63,6 +63,16 @@ def device_option() -> Device | None:
         None,
         "device that runs the model; auto: a GPU if there is one, otherwise the CPU",
         key="Global.device",
+    )
+
+
+def on_error_option() -> Literal["raise", "skip"] | None:
+    """Returns the field of ``--on-error``."""
+    return option(
+        None,
+        "action if an image can't be read: skip continues without it, and lists it in bad_images.txt",
+        key="DataLoader.*.dataset.on_error",
+        sets=set_on_error,
     )
 
 

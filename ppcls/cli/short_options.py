@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # not needed for --help
     from ppcls.recipe.load import ConfigSource
 
 _EVAL = "DataLoader.Eval.dataset"
+_SMOOTHED_LOSSES = ("CELoss", "BCELoss", "FocalLoss", "MultiLabelLoss")
 _PART_KEYS = ("part", "val_share", "split_seed")  # keys of a random part of an image folder
 
 
@@ -205,6 +206,36 @@ def set_output(tree: Tree, folder: str) -> dict[str, Any]:
     if isinstance(before, str) and isinstance(exported, str) and exported.startswith(f"{before}/"):
         overrides["Global.save_inference_dir"] = folder + exported.removeprefix(before)
     return overrides
+
+
+def set_on_error(tree: Tree, action: str) -> dict[str, Any]:
+    """Returns the keys of the action on a bad image, of all data sets."""
+    paths = splits(tree) or ["DataLoader.Train", "DataLoader.Eval"]
+    return {f"{path}.dataset.on_error": action for path in paths}
+
+
+def set_label_smoothing(tree: Tree, share: float) -> dict[str, Any]:
+    """Returns the keys of label smoothing of all losses for training that have this key.
+
+    Raises:
+        UserError: No loss for training has label smoothing.
+    """
+    losses = node_at(tree, "Loss.Train")
+    names = [
+        (position, name)
+        for position, loss in enumerate(losses if isinstance(losses, list) else [])
+        for name in (loss if isinstance(loss, dict) else ())
+    ]
+    keys = {
+        f"Loss.Train.{position}.{name}.epsilon": share for position, name in names if name in _SMOOTHED_LOSSES
+    }
+    if not keys:
+        configured = ", ".join(name for _, name in names) or "no loss"
+        raise UserError(
+            f"--label-smoothing {share:g}: Loss.Train has {configured}; label smoothing exists for "
+            f"{', '.join(_SMOOTHED_LOSSES)}"
+        )
+    return keys
 
 
 def set_workers(tree: Tree, workers: int) -> dict[str, Any]:

@@ -19,11 +19,13 @@ from ppcls.cli.shared_options import (
     device_option,
     image_size_option,
     load_or_print,
+    on_error_option,
     read_config,
     workers_option,
 )
 from ppcls.cli.short_options import (
     apply_options,
+    set_label_smoothing,
     set_model,
     set_output,
     set_pretrained,
@@ -113,6 +115,31 @@ class TrainOptions(ConfigOptions):
     device: Device | None = device_option()
     amp: Literal["O1", "O2"] | None = amp_option("train")
     workers: int | None = workers_option()
+    on_error: Literal["raise", "skip"] | None = on_error_option()
+    patience: int | None = option(
+        None,
+        "number of consecutive evaluations without an improvement after which training stops",
+        gt=0,
+        key="Global.early_stopping",
+    )
+    label_smoothing: float | None = option(
+        None,
+        "label smoothing: share of the uniform distribution in the target, such as 0.1",
+        metavar="SHARE",
+        ge=0,
+        key="Loss.Train.*.epsilon",
+        sets=set_label_smoothing,
+    )
+    grad_accum: int | None = option(
+        None, "number of batches per update of the weights", gt=0, key="Global.update_freq"
+    )
+    ema: float | None = option(
+        None,
+        "evaluate and save a moving average of the weights, with this decay, such as 0.999",
+        metavar="DECAY",
+        ge=0,
+        key="EMA.decay",
+    )
     seed: int | None = option(None, "seed of all random choices", ge=0, key="Global.seed")
     explain_data: bool = option(
         False, "print how images are loaded and transformed, without training", exclusive=_MODE

@@ -7,7 +7,7 @@ Python adds them as integers of any size. So only the final results are rounded.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isqrt
 from typing import Any
 
@@ -35,6 +35,7 @@ class PixelStats:
         squares: [C], sum of the squared pixel values of each channel.
         sides: [N, 2], heights and widths after applying the EXIF orientation.
         sizes: [N], sizes of the encoded images in bytes.
+        bad: Reasons why images could not be read, by their positions. All other attributes ignore them.
     """
 
     pixels: int
@@ -42,6 +43,7 @@ class PixelStats:
     squares: tuple[int, ...]
     sides: NDArray[np.int64]
     sizes: NDArray[np.int64]
+    bad: dict[int, str] = field(default_factory=dict)
 
     @property
     def mean(self) -> tuple[float, ...]:
@@ -68,7 +70,7 @@ class _ImageSums:
 def compute_mean_std(
     index: Index, decoder: DecodeImage, threads: int, advance: Callable[[int], object]
 ) -> PixelStats:
-    """Decodes all images, and returns their statistics.
+    """Decodes all images, and returns the statistics of those that can be read.
 
     Args:
         index: Samples of the dataset.
@@ -78,22 +80,29 @@ def compute_mean_std(
         advance: Called with 1 after each image.
 
     Raises:
-        BadImageError: An image can't be read or decoded.
+        BadImageError: No image can be read and decoded. The message describes the first one.
     """
 
-    def sum_image(position: int) -> _ImageSums:
+    def sum_image(position: int) -> _ImageSums | str:
         try:
             encoded = index.read(position)
             pixels = decode(decoder, encoded)
         except DecodeError as error:
-            raise bad_image_error(to_bad_images(index, {position: str(error)})) from None
+            return str(error)
         sums, squares = _sum_pixels(pixels.reshape(-1, decoder.channels))
         return _ImageSums((pixels.shape[0], pixels.shape[1]), len(encoded), sums, squares)
 
     images = []
-    for _, image in map_on_threads(sum_image, range(len(index)), threads):
-        images.append(image)
+    bad = {}
+    for position, image in map_on_threads(sum_image, range(len(index)), threads):
+        if isinstance(image, str):
+            bad[position] = image
+        else:
+            images.append(image)
         advance(1)
+    if not images:
+        first = dict(list(bad.items())[:1])
+        raise bad_image_error(to_bad_images(index, first))
     sides = np.array([image.sides for image in images], np.int64)
     return PixelStats(
         pixels=int(sides.prod(1).sum()),
@@ -101,6 +110,7 @@ def compute_mean_std(
         squares=_add_up([image.squares for image in images]),
         sides=sides,
         sizes=np.array([image.size for image in images], np.int64),
+        bad=bad,
     )
 
 

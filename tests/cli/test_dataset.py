@@ -327,10 +327,25 @@ def test_stats_of_a_folder_are_written_as_json_and_png(
     assert Image.open(out / "stats.png").format == "PNG"
 
 
-def test_stats_with_a_bad_image_suggest_check(
+def test_stats_skip_bad_images_and_list_them(
     photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert run("stats", photographs, "--out", tmp_path / "good") == 0
     (photographs / "cat" / "bad.jpg").write_bytes(b"no image")
+    assert run("stats", photographs, "--out", tmp_path / "stats") == 0
+    assert "warning: skipped 1 bad images, which the statistics do not include" in capsys.readouterr().err
+    expected = json.loads((tmp_path / "good" / "stats.json").read_text())
+    found = json.loads((tmp_path / "stats" / "stats.json").read_text())
+    assert [Path(image["name"]).name for image in found.pop("bad_images")] == ["bad.jpg"]
+    assert expected.pop("bad_images") == []
+    assert found == expected
+
+
+def test_stats_without_a_readable_image_suggest_check(
+    photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for image in photographs.rglob("*.jpg"):
+        image.write_bytes(b"no image")
     assert run("stats", photographs, "--out", tmp_path / "stats") == 1
     assert error_of(capsys).endswith("\nfix or remove it; `ppcls dataset check` lists all bad images")
 

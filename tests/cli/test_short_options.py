@@ -13,10 +13,17 @@ from ppcls.cli.command import Command
 from ppcls.cli.eval import EvalOptions, evaluate
 from ppcls.cli.export import export
 from ppcls.cli.infer import infer
-from ppcls.cli.short_options import apply_values, key_options, part_overrides, set_eval_data
+from ppcls.cli.short_options import (
+    apply_values,
+    key_options,
+    part_overrides,
+    set_eval_data,
+    set_label_smoothing,
+)
 from ppcls.cli.train import train
 from ppcls.config.base.overrides import Override
 from ppcls.data.index.folders import ImageFolderDataset
+from ppcls.errors import UserError
 from ppcls.recipe.load import ConfigSource
 
 RESNET50 = ROOT / "configs" / "ResNet50.yaml"
@@ -59,6 +66,14 @@ def value_at(tree: Any, path: str) -> Any:
             ["--batch-size", "64"],
             {"DataLoader.Train.sampler.batch_size": 64, "DataLoader.Eval.sampler.batch_size": 16},
         ),
+        (
+            ["--on-error", "skip"],
+            {"DataLoader.Train.dataset.on_error": "skip", "DataLoader.Eval.dataset.on_error": "skip"},
+        ),
+        (["--patience", "5"], {"Global.early_stopping": 5}),
+        (["--label-smoothing", "0.2"], {"Loss.Train.0.CELoss.epsilon": 0.2}),
+        (["--grad-accum", "4"], {"Global.update_freq": 4}),
+        (["--ema", "0.99"], {"EMA.decay": 0.99}),
         (["--lr", "1e-5"], {"Optimizer.lr.learning_rate": 1e-5}),
         (["--pretrained"], {"Arch.pretrained": True, "Global.pretrained_model": None}),
         (["--pretrained", "a b.pdparams"], {"Global.pretrained_model": "a b.pdparams"}),
@@ -262,6 +277,11 @@ def test_eval_of_a_folder_without_a_checkpoint_is_rejected(
         (["-p", "batch_range=[10,20]", "--lr0=1"], "--lr0=1; use --profile START:STOP; use --lr 1\n"),
         (["model=y", "epochs=3"], "model=y epochs=3; use --model y; use --epochs 3"),
         (["x", "--batch_size", "8"], "--batch_size 8; use --batch-size"),
+        (["x", "--fp16"], "; use --amp O1"),
+        (["x", "--no-pretrained"], "; use -o Arch.pretrained=False"),
+        (["x", "--fliplr", "0.5"], "; use RandFlipImage in DataLoader.Train.dataset.transform_ops"),
+        (["x", "--momentum", "0.9"], "; use -o Optimizer.momentum=X"),
+        (["x", "--overwrite"], "; use --output NEW"),
         (["x", "--epocs", "8"], "--epocs 8; did you mean '--epochs'?"),
         (["x", "--Global.epochs=8"], "; to set a key of the config, use -o Global.epochs=VALUE"),
     ],
@@ -272,6 +292,13 @@ def test_unknown_option_names_the_one_to_use(
     with pytest.raises(SystemExit):
         train(arguments)
     assert hint in capsys.readouterr().err
+
+
+def test_label_smoothing_without_a_loss_that_has_it_is_an_error() -> None:
+    with pytest.raises(
+        UserError, match=r"--label-smoothing 0.1: Loss.Train has DMLLoss; label smoothing exists"
+    ):
+        set_label_smoothing({"Loss": {"Train": [{"DMLLoss": {}}]}}, 0.1)
 
 
 def test_missing_data_used_output_and_unknown_keys_are_reported_together(
