@@ -15,6 +15,7 @@ from ppcls.deploy.models.programs.parts import (
     ProgramError,
     StoredTensor,
     check_constant,
+    check_geometry,
     check_kind,
     check_name,
     check_text,
@@ -221,6 +222,7 @@ def _check_attribute(operator: str, attribute: Any, known: Mapping[str, str]) ->
         raise ProgramError(f"{where} is not supported: {texts[0][:64]!r}")
     for text in texts:
         check_text(operator, attribute.name, text)
+    check_geometry(operator, attribute.name, [*attribute.ints, *attribute.longs])
     if attribute.name == "shape":
         check_constant(operator, [*attribute.ints, *attribute.longs])
 

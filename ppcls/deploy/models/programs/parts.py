@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,6 +14,8 @@ from ppcls.zoo import read_table
 MAX_PROGRAM_BYTES = 32 << 20  # the programs of all architectures of the zoo have less than 4 MB
 MAX_RANK = 32
 _MAX_CONSTANT = 1 << 28  # elements
+_GEOMETRY = frozenset({"dilations", "output_padding", "paddings", "strides"})
+_MAX_GEOMETRY = 1024  # networks use less than 100
 _MAX_NAME = 1024  # characters
 _WORD = re.compile(r"[\w.()-]{0,256}")  # such as NCHW, or the name of an input, but not a path
 _TABLE = Path(__file__).with_name("operators.yaml")
@@ -150,6 +152,27 @@ def check_constant(operator: str, shape: Sequence[float]) -> None:
             f"operator {operator!r}: expected a tensor of at most {_MAX_CONSTANT:,} elements, got the "
             f"shape {str(list(shape))[:80]}"
         )
+
+
+def check_geometry(operator: str, name: str, numbers: Iterable[float]) -> None:
+    """Checks attributes by which convolution, pooling and padding can enlarge a feature map.
+
+    Args:
+        operator: Name of the operator, for the message.
+        name: Name of the attribute.
+        numbers: Numbers of the attribute.
+
+    Raises:
+        ProgramError: A number is too large. A padding of a million pixels needs terabytes, or hours.
+    """
+    if name not in _GEOMETRY:
+        return
+    for number in numbers:
+        if abs(number) > _MAX_GEOMETRY:
+            raise ProgramError(
+                f"operator {operator!r}: attribute {name!r}: expected numbers of at most {_MAX_GEOMETRY:,}, "
+                f"found {str(number)[:20]}"
+            )
 
 
 def check_values(operator: str, shape: Sequence[int], *lengths: int) -> None:

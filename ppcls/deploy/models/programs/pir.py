@@ -17,6 +17,7 @@ from ppcls.deploy.models.programs.parts import (
     ProgramError,
     StoredTensor,
     check_constant,
+    check_geometry,
     check_kinds,
     check_name,
     check_text,
@@ -70,7 +71,10 @@ def read_pir(data: bytes) -> tuple[bytes, list[StoredTensor]]:
             parameters.append(_read_parameter(operator, values))
         else:
             _check(operator, operator_name(kind), values)
-    copy = json.dumps(tree, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    try:
+        copy = json.dumps(tree, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    except ValueError:  # for example 1e999
+        raise ProgramError("damaged: a number is not finite") from None
     return copy.encode("ascii"), parameters
 
 
@@ -176,6 +180,7 @@ def _check_content(operator: str, name: str, value: dict[str, Any]) -> None:
     if kind == "0.a_array":
         for item in content:
             _check_number(item["D"], where)
+        check_geometry(operator, name, [item["D"] for item in content])
     elif kind == "1.a_intarray":
         for side in _items(content, where):
             _check_integer(side, where)

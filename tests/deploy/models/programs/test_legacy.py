@@ -139,3 +139,23 @@ def test_unknown_fields_are_dropped() -> None:
     copied, _ = read_legacy(content + b"\xfa\x01\x03abc")
     assert copied == content
     assert ProgramDesc.FromString(copied) == program
+
+
+@pytest.mark.parametrize("name", ["paddings", "strides", "dilations"])
+@pytest.mark.parametrize("number", [1_048_576, -1_048_576, 1025])
+def test_geometry_that_needs_terabytes_is_rejected(name: str, number: int) -> None:
+    program = legacy_program()
+    program.blocks[0].ops[1].attrs.add(name=name, type=3, ints=[1, number])
+    with pytest.raises(ProgramError, match=f"attribute '{name}': expected numbers of at most 1,024, found"):
+        read_legacy(program.SerializeToString())
+
+
+def test_slot_that_is_not_utf8_is_rejected() -> None:
+    content = legacy_program().SerializeToString()
+    slot = legacy_program().blocks[0].ops[1].inputs[0].parameter.encode()
+    assert content.count(b"\n" + bytes([len(slot)]) + slot)
+    damaged = content.replace(
+        b"\n" + bytes([len(slot)]) + slot, b"\n" + bytes([len(slot)]) + b"\xff" * len(slot)
+    )
+    with pytest.raises(ProgramError):
+        read_legacy(damaged)

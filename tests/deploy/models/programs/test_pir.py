@@ -217,3 +217,23 @@ def test_exported_network_is_accepted(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_exported_network_of_each_family_is_accepted(family: str, tmp_path: Path) -> None:
     check_export(FAMILIES[family].name, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["paddings", "strides", "dilations"])
+@pytest.mark.parametrize("number", [1_048_576, -1_048_576, 1025])
+def test_geometry_that_needs_terabytes_is_rejected(program: dict[str, Any], name: str, number: int) -> None:
+    tree = copy.deepcopy(program)
+    (convolution,) = (operator for operator in operators(tree) if operator["#"] == "1.conv2d")
+    (attribute,) = (item for item in convolution["A"] if item["N"] == name)
+    attribute["AT"]["D"][0]["D"] = number
+    with pytest.raises(ProgramError, match=f"attribute '{name}': expected numbers of at most 1,024, found"):
+        check(tree)
+
+
+def test_number_that_is_not_finite_is_rejected(program: dict[str, Any]) -> None:
+    tree = copy.deepcopy(program)
+    (norm,) = (operator for operator in operators(tree) if operator["#"].startswith("1.batch_norm"))
+    (epsilon,) = (item for item in norm["A"] if item["N"] == "epsilon")
+    epsilon["AT"]["D"] = 123456.75
+    with pytest.raises(ProgramError, match="a number is not finite"):
+        read_pir(json.dumps(tree).replace("123456.75", "1e999").encode())
