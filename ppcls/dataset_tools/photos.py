@@ -134,6 +134,7 @@ def make_photos(folder: Path, images: int, classes: int = 8, seed: int = 0) -> b
 
 
 def _write_all(photos: list[_PhotoJob]) -> None:
+    from rich.console import Console
     from rich.progress import track
 
     workers = min(os.cpu_count() or 1, 1 + len(photos) // 64)
@@ -145,7 +146,9 @@ def _write_all(photos: list[_PhotoJob]) -> None:
     )
     with pool:
         written = pool.map(_write, photos, chunksize=16)
-        for _ in track(written, description="photographs", total=len(photos)):
+        # Standard output is for results, such as the config that --print-config prints.
+        console = Console(stderr=True)
+        for _ in track(written, description="photographs", total=len(photos), console=console):
             pass
 
 
