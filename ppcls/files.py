@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import os
 import re
@@ -255,7 +256,8 @@ def create_output_dir(folder: Path, fix: str = "set Global.output_dir") -> Path:
 def new_folder(path: Path, *, sync_each: bool = False) -> Iterator[Path]:
     """Yields an empty temporary folder, and renames it to ``path`` when the block succeeds.
 
-    The folder and its content are removed when the block raises. Missing parents are created. All content is
+    The folder and its content are removed when the block raises, or, if the process is killed, by the next
+    call for the same path. Missing parents are created. All content is
     synced to disk before the folder is renamed.
 
     Args:
@@ -269,10 +271,13 @@ def new_folder(path: Path, *, sync_each: bool = False) -> Iterator[Path]:
     if path.exists():
         raise FileExistsError(f"{path} exists already")
     path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(path)
     temporary = temporary_sibling(path)
     with _errors_name(path, temporary):
         temporary.mkdir()
+    lock = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY)
     try:
+        _try_lock(lock)
         yield temporary
         if path.exists():
             raise FileExistsError(f"{path} was created by another process in the meantime")
@@ -283,8 +288,35 @@ def new_folder(path: Path, *, sync_each: bool = False) -> Iterator[Path]:
             os.sync()
         temporary.rename(path)
     finally:
+        os.close(lock)
         shutil.rmtree(temporary, ignore_errors=True)
     _sync(path.parent)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Removes temporary folders for ``path`` of processes that were killed. Running processes lock theirs."""
+    pattern = re.compile(rf"\.[0-9a-f]{{8}}\.{re.escape(path.name)}")
+    for folder in path.parent.iterdir():
+        if not pattern.fullmatch(folder.name) or folder.is_symlink() or not folder.is_dir():
+            continue
+        try:
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:  # removed meanwhile, or of another user
+            continue
+        try:
+            if _try_lock(lock):
+                shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(lock)
+
+
+def _try_lock(descriptor: int) -> bool:
+    """Locks an open folder until it is closed, and returns whether this was possible."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # locked by another process, or a file system without locks
+        return False
+    return True
 
 
 def open_append(path: Path) -> TextIO:

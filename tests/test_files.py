@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -274,3 +276,27 @@ def test_names_of_the_maximum_length_can_be_written(tmp_path: Path, name: str) -
     with new_folder(path.with_name("f" + name[1:])) as folder:
         folder.joinpath("x").touch()
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_folder_of_a_killed_process_is_removed_by_the_next_call_but_not_that_of_a_running_one(
+    tmp_path: Path,
+) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from ppcls.files import new_folder\n"
+        "with new_folder(Path(sys.argv[1])) as folder:\n"
+        "    (folder / 'weights').write_bytes(bytes(1 << 20)); print(flush=True); time.sleep(600)"
+    )
+    target = tmp_path / "model"
+    other = tmp_path / ".0123abcd.other"
+    other.mkdir()
+    with subprocess.Popen([sys.executable, "-c", code, target], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        with new_folder(target):
+            assert len(list(tmp_path.glob(".*.model/weights"))) == 1
+        target.rmdir()
+        process.kill()
+    assert len(list(tmp_path.glob(".*.model"))) == 1
+    with new_folder(target) as folder:
+        assert list(tmp_path.glob(".*.model")) == [folder]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [other.name, "model"]
