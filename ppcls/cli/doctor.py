@@ -480,7 +480,7 @@ def explain_missing_module(error: ModuleNotFoundError) -> str:
     return f"the Python package {name} is missing; {fix}"
 
 
-_OTHERS: dict[str, Sequence[str]] = {"serve": ("starlette", "python_multipart", "prometheus_client")}
+_OTHERS: dict[str, Sequence[str]] = {"serve": ("starlette", "h11", "python_multipart", "prometheus_client")}
 
 
 def _other_fix(name: str) -> str:
