@@ -44,8 +44,8 @@ _DEMO_FOLDER = Path("dataset/photos")
 _DEMO_IMAGES = 1024
 _IMAGENET_HINT = (
     "the images of ImageNet come from https://image-net.org (ILSVRC 2012, after registration), and "
-    "train_list.txt and val_list.txt from PaddleClas's documentation of ImageNet; to try this config on "
-    "generated photographs, add --demo-data"
+    "docs/recipes.md#imagenet has the commands that write train_list.txt and val_list.txt; to try this "
+    "config on generated photographs, add --demo-data"
 )
 _MODE = Exclusive()  # what to do with the config instead of training
 
