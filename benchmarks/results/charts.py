@@ -91,7 +91,7 @@ def draw_pictures(folder: Path, results: Results) -> None:
 
 
 def to_png(chart: MetricChart) -> bytes:
-    """Returns a chart as PNG. Points and bars are medians; error bars are the range over the rounds."""
+    """Returns a chart as PNG. Points and bars are medians; whiskers are the range over several rounds."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     places = {value: value if chart.numeric else index for index, value in enumerate(chart.values)}
@@ -101,9 +101,7 @@ def to_png(chart: MetricChart) -> bytes:
         x = sorted(points, key=lambda value: places[value])
         metrics = [points[value] for value in x]
         medians = [metric.median for metric in metrics]
-        below = [metric.median - metric.low for metric in metrics]
-        above = [metric.high - metric.median for metric in metrics]
-        style: dict[str, Any] = {"yerr": [below, above], "label": name, "capsize": 3}
+        style: dict[str, Any] = {"yerr": whiskers(metrics), "label": name, "capsize": 3}
         positions = [places[value] + shift for value in x]
         if chart.numeric:
             axes.errorbar(positions, medians, marker="o", markersize=4, **style)
@@ -128,6 +126,16 @@ def to_png(chart: MetricChart) -> bytes:
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=120)
     return file.getvalue()
+
+
+def whiskers(quantities: Sequence[Quantity]) -> tuple[list[float], list[float]]:
+    """Returns the lengths of the whiskers below and above each median.
+
+    They are NaN for a quantity of one round, which has no range, so that no whisker is drawn.
+    """
+    below = [each.median - each.low if len(each.values) > 1 else math.nan for each in quantities]
+    above = [each.high - each.median if len(each.values) > 1 else math.nan for each in quantities]
+    return below, above
 
 
 def with_unit(name: str, unit: str) -> str:

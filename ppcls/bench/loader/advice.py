@@ -20,7 +20,7 @@ _REMEDIES: dict[Bottleneck, str] = {
     "smaller images (ppcls dataset resize)",
     "decode": "use smaller images (ppcls dataset resize), more cores, or a GPU that decodes",
     "transform": "use cheaper transforms, more cores, or a GPU that transforms",
-    "hand-over": "use DALI instead of paddle.io, or a float16 NormalizeImage (output_fp16)",
+    "hand-over": "use a float16 NormalizeImage (output_fp16)",
     "GPU": "decode on the CPU (decode_on: cpu), or use smaller images (ppcls dataset resize)",
 }
 AnySetting = TypeVar("AnySetting", bound=Hashable)
@@ -49,9 +49,12 @@ def find_bottleneck(
             limit = f"the GPU, which is busy {gpu_load:.0%} of the time with {slowest}"
     steps = ", ".join(f"{stage} {number(rates[stage])}" for stage in STAGES)
     share = added[slowest] / sum(added.values())
+    remedy = _REMEDIES[bottleneck]
+    if bottleneck == "hand-over" and setting.backend == "paddle.io":
+        remedy = f"use DALI instead of paddle.io, or {remedy}"
     return (
         f"The bottleneck is {limit}: {share:.0%} of the time per image (images/s up to each stage: {steps}). "
-        f"To speed up loading, {_REMEDIES[bottleneck]}."
+        f"To speed up loading, {remedy}."
     )
 
 
@@ -110,6 +113,10 @@ def advise(best: LoaderSetting, present: LoaderSetting, ratios: Quantity | None)
         return present, f"{keep}no other measured setting is faster."
     times = f"{ratios.median:.2f} times"
     span = f"({ratios.low:.2f} to {ratios.high:.2f})"
+    if ratios.high < 1:
+        return present, (
+            f"{keep}the best other setting ({best.describe()}) is slower: {times} its images/s {span}."
+        )
     if not exceeds_noise(ratios):
         return present, (
             f"{keep}the best other setting ({best.describe()}) reaches {times} its images/s {span}, which is "

@@ -48,7 +48,7 @@ def test_find_bottleneck_is_the_stage_that_adds_most_time(slow: Stage) -> None:
         ("decode", 0.5, "decode on the GPU", "use smaller images"),
         ("decode", None, "decode on the GPU", "use smaller images"),
         ("disk", 0.97, "disk", "use a faster or nearer drive"),
-        ("hand-over", 0.97, "hand-over", "use DALI"),
+        ("hand-over", 0.97, "hand-over", "use a float16 NormalizeImage"),
     ],
 )
 def test_find_bottleneck_is_the_gpu_only_if_busy_with_the_slowest_stage(
@@ -127,6 +127,8 @@ def test_config_values_are_keys_of_a_config() -> None:
     ("ratios", "setting", "text"),
     [
         (None, PRESENT, "Keep the present setting (DALI CPU, 4 threads, prefetch 4): no other"),
+        ((0.27,), PRESENT, "is slower: 0.27 times its images/s (0.27 to 0.27)."),
+        ((0.25, 0.3), PRESENT, "is slower: 0.28 times its images/s (0.25 to 0.30)."),
         ((0.9, 1.1), PRESENT, "reaches 1.00 times its images/s (0.90 to 1.10), which is within noise."),
         ((1.5, 1.6), BEST, "Use DALI CPU, 2 threads, prefetch 2, decoder whole: 1.55 times the images/s of"),
     ],
@@ -139,3 +141,10 @@ def test_advise_changes_the_setting_only_beyond_noise(
     assert text in sentence
     overrides = "-o Global.use_dali=True DataLoader.Train.loader.dali.num_threads=2"
     assert (overrides in sentence) == (setting == BEST)
+
+
+@pytest.mark.parametrize("setting", [CPU, GPU, LoaderSetting("paddle.io", 2)])
+def test_dali_is_recommended_only_to_paddle_io(setting: LoaderSetting) -> None:
+    text = find_bottleneck(rates("hand-over"), setting)
+    assert "a float16 NormalizeImage" in text
+    assert ("use DALI" in text) == (setting.backend == "paddle.io")

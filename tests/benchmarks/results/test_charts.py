@@ -11,7 +11,7 @@ import pytest
 from example_results import RESULTS
 from PIL import Image
 
-from benchmarks.results.charts import MetricChart, draw_pictures, make_charts, to_png, with_unit
+from benchmarks.results.charts import MetricChart, draw_pictures, make_charts, to_png, whiskers, with_unit
 from ppcls.bench.results.schema import Label, Quantity, ResultRow
 
 
@@ -78,3 +78,9 @@ def test_draw_pictures_names_metric_and_axis(tmp_path: Path) -> None:
 
 def test_with_unit_shows_a_metric_named_like_its_unit_once() -> None:
     assert (with_unit("images/s", "images/s"), with_unit("p50", "ms")) == ("images/s", "p50, ms")
+
+
+def test_one_round_has_no_whiskers() -> None:
+    below, above = whiskers([Quantity((5.0,), "s"), Quantity((4.0, 5.0, 7.0), "s")])
+    np.testing.assert_array_equal(below, [np.nan, 1.0])
+    np.testing.assert_array_equal(above, [np.nan, 2.0])
