@@ -115,7 +115,10 @@ def test_quick_compares_loaders(run: Run, tmp_path: Path) -> None:
     assert [row.labels["loader"] for row in read_results(out).rows] == names
     assert output.splitlines()[-3].startswith("ppcls, DALI is ")
     assert output.splitlines()[-2].endswith(" times as fast as ppcls, paddle.io, 0 workers")
-    assert (out / "results.txt").read_text(encoding="utf-8") in output
+    source, _, tables = (out / "results.txt").read_text(encoding="utf-8").partition("\n\n")
+    assert source.startswith("benchmark quick loader, ")
+    assert "\ncommand: " in source
+    assert tables in output
 
 
 def test_quick_interrupted_keeps_finished_measurements(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 from collections.abc import Sequence
 
 from rich import box
@@ -35,6 +36,18 @@ def render_results(results: Results, width: int | None = None) -> str:
     several = any(len(metric.values) > 1 for row in results.rows for metric in row.metrics.values())
     print_lines(target, [*([LEGEND] if several else []), *results.findings])
     return stripped(text)
+
+
+def describe_source(results: Results) -> str:
+    """Returns lines that name the date, command, machine and versions of results."""
+    lines = [
+        f"benchmark {results.benchmark}, {results.written}",
+        f"command: {shlex.join(results.command)}",
+        *(f"{name}: {value}" for name, value in results.machine.items()),
+        f"versions: {', '.join(f'{name} {version}' for name, version in results.versions.items())}",
+        "config: complete in results.json",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def console(width: int) -> tuple[Console, io.StringIO]:

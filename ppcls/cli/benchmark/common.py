@@ -116,12 +116,12 @@ def finish(out: Path | None, results: Results, interrupt: KeyboardInterrupt | No
     Raises:
         KeyboardInterrupt: ``interrupt``, if it is not None, after everything is written.
     """
-    from ppcls.bench.results.tables import render_results
+    from ppcls.bench.results.tables import describe_source, render_results
     from ppcls.files import write_text
 
     keep(out, results)
     if out is not None:
-        write_text(out / "results.txt", render_results(results))
+        write_text(out / "results.txt", f"{describe_source(results)}\n{render_results(results)}")
     write_output(render_results(results, terminal_width()))
     if out is not None:
         report(f"results written to {out}")

@@ -8,7 +8,7 @@ import pytest
 from example_results import RESULTS
 
 from ppcls.bench.results.schema import Quantity, ResultRow
-from ppcls.bench.results.tables import LEGEND, cell, number, render_results
+from ppcls.bench.results.tables import LEGEND, cell, describe_source, number, render_results
 
 
 def test_render_results_has_a_table_per_kind_of_rows() -> None:
@@ -70,3 +70,12 @@ def test_render_results_on_narrow_terminal_cuts_nothing_off(width: int) -> None:
     )
     assert "…" not in text
     assert text.count("12,350") == 18
+
+
+def test_describe_source_names_date_command_machine_and_versions() -> None:
+    assert describe_source(RESULTS).splitlines()[:4] == [
+        "benchmark loader, 2026-01-02T03:04:05+00:00",
+        "command: tools/benchmark.py loader -c 'my config.yaml'",
+        "Processor: an <old> one",
+        "versions: ppcls 1",
+    ]
