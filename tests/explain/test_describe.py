@@ -77,7 +77,6 @@ def test_describe_resnet50_with_paddle_io_lists_its_functions(make: Any) -> None
     assert names(train) == [["read"], ["[0]"], ["[1]"], ["[2]"], ["[3]"], ["[+]"]]
     assert operators(train) == cpu(
         ("read", BYTES),
-        ("PIL.Image.open", ""),
         ("cv2.imdecode", ""),
         ("cv2.cvtColor", VARIED),
         ("cv2.resize", "[224, 224, 3] HWC uint8"),

@@ -138,6 +138,7 @@ def read_legacy(data: bytes) -> tuple[bytes, list[StoredTensor]]:
     except ProtobufError as error:
         raise ProgramError(f"damaged: {error}") from None
     program.DiscardUnknownFields()
+    _check_texts(program)
     if len(program.blocks) != 1:
         raise ProgramError(f"expected one block, found {len(program.blocks)}; control flow is not supported")
     (block,) = program.blocks
@@ -150,6 +151,17 @@ def read_legacy(data: bytes) -> tuple[bytes, list[StoredTensor]]:
         _check(operator, set(names), defined)
         defined.update(argument for slot in operator.outputs for argument in slot.arguments)
     return program.SerializeToString(deterministic=True), parameters
+
+
+def _check_texts(message: Any) -> None:
+    """Raises `ProgramError` if a text is not UTF-8. Such texts are bytes, which no function here expects."""
+    for descriptor, value in message.ListFields():
+        single = isinstance(value, (str, bytes)) or not hasattr(value, "__len__")
+        for item in (value,) if single else value:
+            if descriptor.message_type is not None:
+                _check_texts(item)
+            elif isinstance(item, bytes) and descriptor.type == descriptor.TYPE_STRING:
+                raise ProgramError(f"damaged: {item[:40]!r} is not UTF-8")
 
 
 def _read_variable(variable: Any) -> StoredTensor | None:
@@ -203,7 +215,7 @@ def _check(operator: Any, variables: Collection[str], defined: Collection[str]) 
 def slot_names(operator: Any) -> str:
     """Returns the names of the inputs and outputs of an operator that have variables, as in the table."""
     names = [
-        sorted(str(slot.parameter) for slot in slots if slot.arguments)  # bytes if it is not valid UTF-8
+        sorted(slot.parameter for slot in slots if slot.arguments)
         for slots in (operator.inputs, operator.outputs)
     ]
     return " -> ".join(" ".join(part) for part in names)
