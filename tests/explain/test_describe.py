@@ -85,7 +85,7 @@ def test_describe_resnet50_with_paddle_io_lists_its_functions(make: Any) -> None
         ("numpy", "[3, 224, 224] CHW float32"),
     )
     assert [stage.decisions for stage in train.stages] == ["", "", WINDOW, FLIP, "", ""]
-    assert operators(evaluation)[4] == StageOperator("cv2.resize", "cpu", VARIED)
+    assert operators(evaluation)[3] == StageOperator("cv2.resize", "cpu", VARIED)
 
 
 def test_describe_quickstart_returns_its_facts(make: Any) -> None:
