@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ _DRAWN = ("images/s", "p50", "p99", "efficiency", "time")  # metrics with charts
 # width of the whole x axis, and minimum width of one label on it, in characters
 _WIDTH = 84
 _NARROW = 10
+_TITLE_WIDTH = 110
 _LOG_FROM = 30  # the y axis is logarithmic if the largest median is over 30 times the smallest
 
 
@@ -87,10 +89,18 @@ def draw_pictures(folder: Path, results: Results) -> None:
     for number, chart in enumerate(make_charts(results), start=1):
         words = re.sub(r"[^a-z0-9]+", "-", f"{chart.metric} by {chart.x}".lower()).strip("-")
         with atomic_write(folder / f"{number:02}-{words[:60]}.png") as file:
-            file.write(to_png(chart))
+            file.write(to_png(chart, describe_results(results)))
 
 
-def to_png(chart: MetricChart) -> bytes:
+def describe_results(results: Results) -> str:
+    """Returns the title of charts: the benchmark, its command, the machine and the date."""
+    date = results.written.partition("T")[0]
+    return (
+        f"{results.benchmark}, {date}: {shlex.join(results.command)}\n{', '.join(results.machine.values())}"
+    )
+
+
+def to_png(chart: MetricChart, title: str) -> bytes:
     """Returns a chart as PNG. Points and bars are medians; whiskers are the range over several rounds."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
@@ -108,6 +118,8 @@ def to_png(chart: MetricChart) -> bytes:
         else:
             axes.bar(positions, medians, width, **style)
     names = [fill(label_text(value), max(_NARROW, _WIDTH // len(places))) for value in places]
+    lines = [fill(line, _TITLE_WIDTH) for line in (*title.splitlines(), _caption(chart))]
+    axes.set_title("\n".join(lines), fontsize="small", loc="left", parse_math=False)
     axes.set_xticks(list(places.values()), names, parse_math=False)
     quantities = [metric for points in chart.series.values() for metric in points.values()]
     axes.set_xlabel(chart.x, parse_math=False)
@@ -126,6 +138,15 @@ def to_png(chart: MetricChart) -> bytes:
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=120)
     return file.getvalue()
+
+
+def _caption(chart: MetricChart) -> str:
+    """Returns what the points, bars and whiskers of a chart are."""
+    rounds = max(len(metric.values) for points in chart.series.values() for metric in points.values())
+    shape = "points" if chart.numeric else "bars"
+    if rounds == 1:
+        return "one round"
+    return f"{shape}: medians of up to {rounds} rounds, whiskers: their range"
 
 
 def whiskers(quantities: Sequence[Quantity]) -> tuple[list[float], list[float]]:

@@ -11,7 +11,15 @@ import pytest
 from example_results import RESULTS
 from PIL import Image
 
-from benchmarks.results.charts import MetricChart, draw_pictures, make_charts, to_png, whiskers, with_unit
+from benchmarks.results.charts import (
+    MetricChart,
+    describe_results,
+    draw_pictures,
+    make_charts,
+    to_png,
+    whiskers,
+    with_unit,
+)
 from ppcls.bench.results.schema import Label, Quantity, ResultRow
 
 
@@ -61,7 +69,7 @@ def test_make_charts_booleans_are_not_numbers() -> None:
 
 @pytest.mark.parametrize("chart", make_charts(RESULTS), ids=lambda chart: str(chart.x))
 def test_to_png_draws_the_first_series(chart: MetricChart) -> None:
-    with Image.open(io.BytesIO(to_png(chart))) as picture:
+    with Image.open(io.BytesIO(to_png(chart, describe_results(RESULTS)))) as picture:
         assert picture.format == "PNG"
         pixels = np.asarray(picture.convert("RGB"))
     assert (pixels == np.array([0x1F, 0x77, 0xB4])).all(axis=-1).sum() > 50
@@ -84,3 +92,9 @@ def test_one_round_has_no_whiskers() -> None:
     below, above = whiskers([Quantity((5.0,), "s"), Quantity((4.0, 5.0, 7.0), "s")])
     np.testing.assert_array_equal(below, [np.nan, 1.0])
     np.testing.assert_array_equal(above, [np.nan, 2.0])
+
+
+def test_describe_results_names_benchmark_date_command_and_machine() -> None:
+    assert describe_results(RESULTS) == (
+        "loader, 2026-01-02: tools/benchmark.py loader -c 'my config.yaml'\nan <old> one"
+    )
