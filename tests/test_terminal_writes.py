@@ -8,7 +8,14 @@ from paths import ROOT
 
 # Modules that write to standard streams themselves: the functions that escape text, the streams, and
 # text without names.
-ESCAPING = {"files.py", "runtime/streams.py", "report/console.py", "recipe/json_schema.py", "serve/server.py"}
+ESCAPING = {
+    "files.py",
+    "runtime/streams.py",
+    "report/console.py",
+    "recipe/json_schema.py",
+    "serve/server.py",
+    "serve/request_log.py",
+}
 PACKAGE = ROOT / "ppcls"
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).as_posix() not in ESCAPING)
 

@@ -83,7 +83,7 @@ def test_infer_and_eval_average_the_same_probabilities(
     trained: Path, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = ["-c", str(trained / "config.yaml")]
-    found = scores_of(trained, tmp_path / "found", *config, "--tta", kind)
+    found = scores_of(trained, tmp_path / "found.jsonl", *config, "--tta", kind)
     predictor = Predictor(trained / "config.yaml", topk=3)
     if kind == "flip":
         prepared = [predictor.prepare((trained / f"{number}.png").read_bytes()) for number in range(IMAGES)]
@@ -91,7 +91,7 @@ def test_infer_and_eval_average_the_same_probabilities(
         expected = (np.array(predictor.run(prepared)) + np.array(predictor.run(mirrored))) / 2
         np.testing.assert_allclose(found, expected, atol=1e-6)
     else:
-        plain = scores_of(trained, tmp_path / "plain", *config)
+        plain = scores_of(trained, tmp_path / "plain.jsonl", *config)
         assert np.abs(found - plain).max() > 1e-4, "other views give other scores"
     capsys.readouterr()
     assert evaluate([*config, "--tta", kind]) == 0
@@ -112,8 +112,10 @@ def test_exported_model_averages_like_the_trained_one(
     place = ["-o", f"Global.save_inference_dir={tmp_path / 'onnx'}"]
     assert export([*config, "--format", "onnx", *preprocess, *place]) == 0
     options = ["--tta", "five-crop"]
-    exported = scores_of(trained, tmp_path / "a", "--model", str(tmp_path / "onnx"), *options)
-    np.testing.assert_allclose(exported, scores_of(trained, tmp_path / "b", *config, *options), atol=1e-5)
+    exported = scores_of(trained, tmp_path / "a.jsonl", "--model", str(tmp_path / "onnx"), *options)
+    np.testing.assert_allclose(
+        exported, scores_of(trained, tmp_path / "b.jsonl", *config, *options), atol=1e-5
+    )
 
 
 def test_five_crops_of_images_that_are_not_cropped_are_an_error(

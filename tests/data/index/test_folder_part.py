@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paths import ROOT
 
+from ppcls.api import load_config
 from ppcls.data.index.files import read_folder
 from ppcls.data.index.folders import (
     ImageFolderDataset,
@@ -135,6 +137,17 @@ def test_read_folder_counts_skipped_files_by_ending(tmp_path: Path) -> None:
     index = read_folder(tmp_path, (".jpg",))
     assert index.skipped == {".gif": 2, ".heic": 1, "without an ending": 1}
     assert index.paths.tolist() == [b"cats/1.jpg"]
+
+
+def test_advice_against_imbalance_is_a_valid_setting(tmp_path: Path) -> None:
+    text = describe_imbalance(np.array([0] * 60 + [1] * 2), ("cats", "dogs"))
+    _, _, setting = text.rpartition("set ")
+    for name in ("cats", "dogs"):
+        (tmp_path / name).mkdir()
+    config = load_config(
+        ROOT / "configs" / "finetune.yaml", [f"DataLoader.Train.dataset.image_root={tmp_path}", setting]
+    )
+    assert type(config.DataLoader.Train.sampler).__name__ == "ClassBalancedSampler"
 
 
 def test_describe_imbalance_names_the_images_per_class() -> None:

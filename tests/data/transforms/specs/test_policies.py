@@ -148,7 +148,7 @@ def test_policies_have_the_documented_defaults() -> None:
     assert RandAugment(num_layers=3).draws == 6
     assert TrivialAugment().translation == (32, False)
     assert TrivialAugment(max_translate_rel=0.25).translation == (0.25, True)
-    assert list(map(count_decisions, SPECS)) == [4, 3, 4, 3, 4, 4, 4, 3, 4, 4]
+    assert list(map(count_decisions, SPECS)) == [4, 3, 4, 3, 4, 4, 4, 3, 4, 3, 4, 4]
 
 
 @pytest.mark.parametrize(
