@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import logging
 
 from paths import ROOT
+
+from ppcls.serve import request_log
 
 # Modules that write to standard streams themselves: the functions that escape text, the streams, and
 # text without names.
@@ -14,7 +17,6 @@ ESCAPING = {
     "report/console.py",
     "recipe/json_schema.py",
     "serve/server.py",
-    "serve/request_log.py",
 }
 PACKAGE = ROOT / "ppcls"
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).as_posix() not in ESCAPING)
@@ -57,3 +59,8 @@ def test_check_finds_raw_text() -> None:
         if isinstance(node, ast.Call)
     ]
     assert found == [True, True]
+
+
+def test_lines_of_a_server_are_escaped() -> None:
+    record = logging.LogRecord("ppcls", logging.INFO, "", 0, "GET / from %s", ("\x1b[2J\u202e",), None)
+    assert request_log.TextFormatter().format(record) == "INFO: GET / from \\x1b[2J\\u202e"

@@ -21,6 +21,7 @@ from typing import Any, Literal, TextIO
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ppcls.files import escape_controls
 from ppcls.runtime.native_errors import wrap_native_lines
 
 LogFormat = Literal["text", "json"]
@@ -81,11 +82,15 @@ class RequestLog:
             _ACCESS.info(text, fields, extra={"fields": fields})
 
 
-class _TextFormatter(logging.Formatter):
+class TextFormatter(logging.Formatter):
+    """Formats a line of the log as text, with the identifier of the request."""
+
     def format(self, record: logging.LogRecord) -> str:
+        """Returns the line, without characters that control a terminal."""
         text = f"{record.levelname}: {super().format(record)}"
         identifier = _request_id.get()
-        return text if identifier is None else f"{text} [request {identifier}]"
+        line = text if identifier is None else f"{text} [request {identifier}]"
+        return escape_controls(line)  # a header of a client, such as X-Forwarded-For, can contain any byte
 
 
 def json_record(seconds: float, level: str, message: str) -> dict[str, Any]:
@@ -118,11 +123,11 @@ def write_if_possible(text: str) -> None:
     """Writes text to standard error, or drops it if nobody reads the pipe behind standard error."""
     descriptor = _descriptor(sys.stderr)
     if descriptor is None:
-        sys.stderr.write(text)
+        sys.stderr.write(escape_controls(text))
         return
     _, writable, _ = select.select([], [descriptor], [], 0)
     if writable:
-        _write(descriptor, text.encode("utf-8", "backslashreplace")[: select.PIPE_BUF])
+        _write(descriptor, escape_controls(text).encode("utf-8", "backslashreplace")[: select.PIPE_BUF])
 
 
 class BackgroundHandler(logging.Handler):
@@ -187,7 +192,7 @@ def configure_log(kind: LogFormat, requests: bool) -> None:
         requests: Whether to log each request.
     """
     is_json = kind == "json"
-    handler = BackgroundHandler(_JsonFormatter() if is_json else _TextFormatter())
+    handler = BackgroundHandler(_JsonFormatter() if is_json else TextFormatter())
     names = ["uvicorn", "ppcls.serve", "asyncio"]
     if is_json:
         logging.captureWarnings(True)

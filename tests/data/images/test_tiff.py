@@ -103,12 +103,17 @@ def test_loaders_skip_bombs_by_name(kind: str, tmp_path: Path) -> None:
     assert lines.count("tiles of 32768x32768 pixels are too large") == 2
 
 
-def test_check_and_stats_name_bombs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_and_stats_name_bombs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    monkeypatch.chdir(tmp_path)  # both commands write into the current folder
     for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        write_images(tmp_path / name)
+        (pictures / name).mkdir()
+        write_images(pictures / name)
     for command, code in (("check", 1), ("stats", 0)):  # stats describes the other images
-        assert main([command, str(tmp_path)]) == code
+        assert main([command, str(pictures)]) == code
         printed = capsys.readouterr()
         assert "bomb0.tif" in printed.out + printed.err
         assert "tiles of 32768x32768 pixels are too large" in printed.out + printed.err
