@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ppcls.config.base.component import Component
 from ppcls.data.index.idx import IdxDataset
-from ppcls.data.transforms.base import Transform
 from ppcls.errors import UserError
 
 if TYPE_CHECKING:
@@ -102,14 +100,10 @@ def _files(split: Split) -> dict[str, str]:
 
 def _transforms(split: Split) -> dict[str, dict[str, Any]]:
     """Returns the keys of each training transform, by its name."""
-    transforms = {_name(spec): spec.model_dump() for spec in split.dataset.transform_ops}
+    transforms = {spec.kind: spec.model_dump() for spec in split.dataset.transform_ops}
     if unknown := sorted(set(transforms) - _TRANSFORMS):
         raise UserError(f"DataLoader.Train: the script for PyTorch does not have {', '.join(unknown)}")
     return transforms
-
-
-def _name(spec: Transform | Component) -> str:
-    return type(spec).__name__
 
 
 def _erasing(spec: dict[str, Any] | None) -> dict[str, float] | None:

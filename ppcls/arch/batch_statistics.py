@@ -92,7 +92,7 @@ def estimate_statistics(
             squares = [variance + mean**2 for mean, variance in zip(means, values[1::2], strict=True)]
             moments += np.concatenate([*means, *squares])
             count += 1
-    except BaseException:
+    except BaseException:  # a signal or Ctrl-C, too, must not leave a model with the statistics of one batch
         _fill(buffers, [value.numpy() for value in previous])
         raise
     finally:

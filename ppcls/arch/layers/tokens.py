@@ -83,7 +83,7 @@ class ChannelNorm(nn.LayerNorm):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to the same shape."""
         y = x if self.channels_last else x.transpose([0, 2, 3, 1])
-        y = F.layer_norm(y, self._normalized_shape, self.weight, self.bias, self._epsilon)
+        y = nn.LayerNorm.forward(self, y)  # Paddle 2.6 cannot compile super()
         return y if self.channels_last else y.transpose([0, 3, 1, 2])
 
 

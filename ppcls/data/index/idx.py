@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
 import struct
 import zlib
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ from ppcls.files import expand_home, read_regular
 _UNSIGNED_BYTES = 8  # the type of the numbers in all files of MNIST and its successors
 _GZIP_MAGIC = b"\x1f\x8b"
 _MAX_BYTES = 1 << 31  # EMNIST, the largest of these data sets, has 0.6 GB
+_MAX_HEADER = 4 + 4 * 255  # the number of dimensions is one byte
 
 
 class IdxDataset(Dataset):
@@ -86,30 +88,35 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
             f"{path}: no such file; `ppcls dataset fashion-mnist --help` says where Fashion-MNIST comes from"
         ) from None
     if content.startswith(_GZIP_MAGIC):
-        content = _decompress(content, path)
+        # The header first, because a hostile file of a few MB can decompress to many GB. One byte more than
+        # expected reaches the end, where gzip checks its sum, and shows whether there is too much data.
+        header = _decompress(content, path, _MAX_HEADER)
+        content = _decompress(content, path, _count_bytes(_read_shape(header, path), path) + 1)
     shape = _read_shape(content, path)
-    offset = 4 + 4 * len(shape)
-    expected = offset
-    if 0 not in shape:
-        expected += int(np.prod([int(size) for size in shape], dtype=object))
+    expected = _count_bytes(shape, path)
     if len(content) != expected:
         raise UserError(
-            f"{path}: expected {expected} bytes for {list(shape)} numbers, found {len(content)}; download or "
-            "copy the file again"
+            f"{path}: expected {expected} bytes for {list(shape)} numbers, found "
+            f"{'more' if len(content) > expected else len(content)}; download or copy the file again"
         )
-    return np.frombuffer(content, np.uint8, offset=offset).reshape(shape)
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
 
 
-def _decompress(content: bytes, path: Path) -> bytes:
-    """Returns the decompressed content, which may have a thousand times the size of the file."""
+def _decompress(content: bytes, path: Path, limit: int) -> bytes:
+    """Returns at most the first ``limit`` bytes of the decompressed content."""
     try:
         with gzip.open(io.BytesIO(content)) as file:
-            result = file.read(_MAX_BYTES + 1)
+            return file.read(limit)
     except (EOFError, OSError, zlib.error) as error:
         raise UserError(f"{path}: damaged gzip file: {error}; download or copy the file again") from None
-    if len(result) > _MAX_BYTES:
-        raise UserError(f"{path}: expected at most {_MAX_BYTES} decompressed bytes, found more")
-    return result
+
+
+def _count_bytes(shape: tuple[int, ...], path: Path) -> int:
+    """Returns the size of a file with this shape."""
+    size = 4 + 4 * len(shape) + math.prod(shape)
+    if size > _MAX_BYTES:
+        raise UserError(f"{path}: expected at most {_MAX_BYTES} bytes, but {list(shape)} numbers need {size}")
+    return size
 
 
 def _read_shape(content: bytes, path: Path) -> tuple[int, ...]:

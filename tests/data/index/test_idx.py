@@ -6,6 +6,7 @@ import gzip
 import re
 import struct
 import tempfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +90,22 @@ def test_damaged_files_are_errors_that_name_the_file(content: bytes, kept: int) 
 def test_sizes_that_overflow_are_an_error(tmp_path: Path) -> None:
     path = tmp_path / "huge"
     path.write_bytes(struct.pack(">HBB4I", 0, 8, 4, *[2**32 - 1] * 4))
-    with pytest.raises(UserError, match="found 20"):
+    with pytest.raises(UserError, match="expected at most 2147483648 bytes"):
         read_idx(path)
+
+
+def test_bytes_after_the_numbers_are_not_decompressed(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.gz"
+    zeros = np.zeros((1 << 28,), np.uint8)  # 256 MB, which compress to 0.26 MB
+    path.write_bytes(gzip.compress(idx(np.zeros((2, 3, 3), np.uint8)) + zeros.tobytes(), 1))
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match=r"expected 34 bytes .* found more"):
+            read_idx(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 24
 
 
 def test_command_copies_the_published_files_and_rejects_others(tmp_path: Path) -> None:
