@@ -13,6 +13,7 @@ from benchmarks.accuracy.command import measure_accuracy
 from benchmarks.containers.command import measure_containers
 from benchmarks.infer.command import measure_infer
 from benchmarks.pytorch.command import measure_pytorch
+from benchmarks.pytorch.families import measure_families
 from benchmarks.results.command import compare, draw_charts
 from benchmarks.serve.command import measure_serve
 from benchmarks.whole_run.command import measure_run
@@ -29,6 +30,7 @@ main = CommandGroup(
     ),
     (
         measure_pytorch,
+        measure_families,
         measure_run,
         measure_accuracy,
         measure_infer,

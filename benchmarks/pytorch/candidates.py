@@ -16,6 +16,17 @@ from ppcls.recipe.schema import Config
 
 EAGER = "PyTorch"
 COMPILED = "PyTorch, compiled"
+# timm's names of networks that ppcls has too. Others are taken from torchvision.
+TIMM_MODELS = {
+    "ConvNeXt_tiny": "convnext_tiny",
+    "DenseNet121": "densenet121",
+    "EfficientNetB0": "efficientnet_b0",
+    "MobileNetV3_large_x1_0": "mobilenetv3_large_100",
+    "ResNet50": "resnet50",
+    "ResNeXt50_32x4d": "resnext50_32x4d",
+    "SwinTransformer_tiny_patch4_window7_224": "swin_tiny_patch4_window7_224",
+    "ViT_base_patch16_224": "vit_base_patch16_224",
+}
 _WORKER = str(Path(__file__).with_name("torch_worker.py"))
 _IMPORT_SECONDS = 300.0  # timeout of importing PyTorch
 
@@ -51,12 +62,29 @@ def pytorch_variants(variants: Sequence[Variant], *, compiled: bool) -> Iterator
 
 
 def pytorch_candidates(
-    python: str, variants: Sequence[Variant], task: TrainTask, inspection: Inspection, config: Config
+    python: str,
+    variants: Sequence[Variant],
+    task: TrainTask,
+    inspection: Inspection,
+    config: Config,
+    *,
+    timm: bool = False,
 ) -> list[Candidate[Variant]]:
-    """Returns candidates that measure variants of training with PyTorch."""
+    """Returns candidates that measure variants of training with PyTorch.
+
+    Args:
+        python: Python interpreter with PyTorch.
+        variants: Variants to measure, from `pytorch_variants`.
+        task: Task of all variants.
+        inspection: Facts about the machine.
+        config: Config of the run to compare with.
+        timm: Whether to train the networks of `TIMM_MODELS`, instead of those of torchvision.
+    """
     split = config.DataLoader.need_train()
     base = {
         "model": config.Arch.exported.name,
+        "timm": TIMM_MODELS.get(config.Arch.exported.name) if timm else None,
+        "optimizer": config.Optimizer.kind,
         "classes": config.Arch.class_num,
         "parameters": inspection.rgb_parameters,
         "size": check_chain(split.dataset.transform_ops).size,

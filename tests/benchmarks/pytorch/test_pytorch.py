@@ -19,6 +19,7 @@ from ppcls.bench.train.variants import Inspection, Variant
 from ppcls.engine.autotune.processes import MeasurementFailed, MeasuringProcess
 from ppcls.errors import UserError
 from ppcls.recipe.load import load_config
+from ppcls.zoo import ZOO
 
 VARIANT = Variant(2, "O2", "NHWC", 256, "synthetic")
 HAS_TORCH = (
@@ -71,6 +72,8 @@ def test_find_pytorch_returns_the_versions() -> None:
 def test_worker_measures_or_reports_a_reason(tmp_path: Path, model: str, parameters: int) -> None:
     task = {
         "model": model,
+        "timm": None,
+        "optimizer": "Momentum",
         "classes": 4,
         "parameters": parameters,
         "size": [32, 32],
@@ -89,7 +92,7 @@ def test_worker_measures_or_reports_a_reason(tmp_path: Path, model: str, paramet
         "seconds": 1.0,
     }
     (tmp_path / "task.json").write_text(json.dumps(task))
-    worker = Path(pytorch.__file__).with_name("pytorch_worker.py")
+    worker = Path(pytorch.__file__).with_name("torch_worker.py")
     subprocess.run([sys.executable, str(worker), str(tmp_path)], check=False)
     answer = json.loads((tmp_path / "rank_0.json").read_text())
     if model == "ResNet50":
@@ -122,6 +125,8 @@ def test_candidates_run_the_worker_with_the_variants_task(monkeypatch: pytest.Mo
     assert first.timeout == 60.0
     assert first.task == {
         "model": "ResNet50",
+        "timm": None,
+        "optimizer": "Momentum",
         "classes": 1000,
         "parameters": 25_557_032,
         "size": (224, 224),
@@ -140,3 +145,10 @@ def test_candidates_run_the_worker_with_the_variants_task(monkeypatch: pytest.Mo
         "seconds": 2.0,
     }
     assert second.task == {**first.task, "compile": True}
+    eager, _, _ = pytorch_candidates("python3", variants, task, inspection, config, timm=True)
+    eager.measure()
+    assert processes[-1].task == {**first.task, "timm": "resnet50"}
+
+
+def test_names_of_timm_belong_to_architectures() -> None:
+    assert set(pytorch.TIMM_MODELS) <= set(ZOO)
