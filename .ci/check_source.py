@@ -17,6 +17,10 @@ from pathlib import Path
 MOST_MODULES = 16  # per folder, without __init__.py
 MOST_MODULES_AT_TOP = 10  # of ppcls/ itself
 MOST_PARAMETERS = 6
+# Parameters that receive the whole config. A function takes the section or the values that it uses, so that
+# its signature says what it depends on. Only functions that build or execute a run need all of it.
+MOST_CONFIG_PARAMETERS = 20
+CONFIG_MODULE = "ppcls.recipe.schema"  # defines the class `Config`; libraries have classes of the same name
 LONGEST_CHAIN = 16  # modules that import one another when they are loaded
 # One file per family: a reader looks for a name there, and the number of files grows with the models.
 UNLIMITED_FOLDERS = {Path("ppcls/arch/families")}
@@ -63,6 +67,7 @@ def main() -> int:
         *check_folders(sources),
         *check_class_names(trees),
         *check_parameters(trees),
+        *check_config_parameters(trees),
         *check_variables(trees),
         *check_folder_cycles(trees),
         *check_chains(trees),
@@ -119,6 +124,62 @@ def check_parameters(trees: dict[Path, ast.Module]) -> Iterator[str]:
                     f"{path}:{node.lineno}: {node.name} has {count} parameters, expected at most "
                     f"{MOST_PARAMETERS}; group related ones in a dataclass"
                 )
+
+
+def check_config_parameters(trees: dict[Path, ast.Module]) -> Iterator[str]:
+    """Finds too many parameters of `ppcls` that are annotated with the class of the whole config."""
+    places = [
+        f"{path}:{node.lineno} {node.name}({argument.arg})"
+        for path, tree in trees.items()
+        if path.parts[0] == "ppcls" and (names := _config_names(tree))
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for argument in _arguments(node.args)
+        if argument.annotation is not None and _mentions(argument.annotation, names)
+    ]
+    if len(places) > MOST_CONFIG_PARAMETERS:
+        yield (
+            f"{len(places)} parameters receive the whole config, expected at most {MOST_CONFIG_PARAMETERS}; "
+            f"pass the section or values that the function uses: {', '.join(places)}"
+        )
+
+
+def _arguments(arguments: ast.arguments) -> list[ast.arg]:
+    stars = [argument for argument in (arguments.vararg, arguments.kwarg) if argument is not None]
+    return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *stars]
+
+
+def _config_names(tree: ast.Module) -> set[str]:
+    """Returns the expressions by which a module refers to the class `Config`."""
+    names = {node.name for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Config"}
+    package, _, module = CONFIG_MODULE.rpartition(".")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if (node.module, alias.name) == (CONFIG_MODULE, "Config"):
+                    names.add(alias.asname or alias.name)
+                elif (node.module, alias.name) == (package, module):
+                    names.add(f"{alias.asname or alias.name}.Config")
+        elif isinstance(node, ast.Import):
+            names |= {
+                f"{alias.asname or alias.name}.Config" for alias in node.names if alias.name == CONFIG_MODULE
+            }
+    return names
+
+
+def _mentions(annotation: ast.expr, names: set[str]) -> bool:
+    """Returns whether an annotation contains one of the names; text is parsed as an annotation."""
+    for node in ast.walk(annotation):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            try:
+                node = ast.parse(node.value, mode="eval").body
+            except SyntaxError:  # a text in Literal or Annotated
+                continue
+            if _mentions(node, names):
+                return True
+        elif isinstance(node, (ast.Name, ast.Attribute)) and ast.unparse(node) in names:
+            return True
+    return False
 
 
 def check_variables(trees: dict[Path, ast.Module]) -> Iterator[str]:

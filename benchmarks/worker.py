@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,10 @@ def measure(kind: str, task: Mapping[str, Any]) -> dict[str, Any]:
     from benchmarks.pytorch.bare_loop import bare_workload
     from ppcls.bench.train.tasks import TrainTask
     from ppcls.bench.train.worker import measure_workload
+    from ppcls.engine.profiling.peak_memory import explain_out_of_memory
 
-    return measure_workload(config, run, TrainTask(**task), lambda: bare_workload(config, run))
+    guard = partial(explain_out_of_memory, run, config.used_splits, config.Global, config.AMP)
+    return measure_workload(TrainTask(**task), run, guard, lambda: bare_workload(config, run))
 
 
 def main(kind: str, folder: Path) -> int:

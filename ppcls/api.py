@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ppcls.config.base.fields import show
 from ppcls.deploy.models.source import find_weights
@@ -27,8 +27,14 @@ from ppcls.runtime.signals import interruptible
 from ppcls.weights.store import BEST, LATEST, newest
 
 if TYPE_CHECKING:  # these modules import Paddle
+    from paddle.nn import Layer
+
+    from ppcls.arch.distillation_model import AnyArch
     from ppcls.data.views import ViewKind
     from ppcls.engine.core.hooks import ProfileWindow
+    from ppcls.engine.core.networks import Losses
+    from ppcls.engine.core.precision import Precision
+    from ppcls.engine.core.settings import AMP
     from ppcls.engine.core.state import TrainState
     from ppcls.engine.evaluation.evaluate import EvalResult
     from ppcls.runtime.start import Runtime
@@ -111,7 +117,7 @@ def fit(
             f"this state has been trained for {state.update} updates; build a new one with build_state, or "
             "resume its run with a config that has Global.checkpoints: auto"
         )
-    output_dir = create_output_dir(checked_output_dir(config))
+    output_dir = create_output_dir(checked_output_dir(config.Global, config.used_splits))
     if state is None:
         config = autotune(config)
     start = session.dedicated if own_process else session.embedded
@@ -159,12 +165,36 @@ def evaluate(
         with session.embedded(config.Global) as runtime:
             return _evaluate_state(run, runtime, sample_by_sample)
     weights = find_weights(config.Global)
-    if not own_process:
-        with session.embedded(config.Global) as runtime:
-            return _evaluate_weights(weights, config, runtime, sample_by_sample, tta)
-    output_dir = Path(config.Global.output_dir)
-    with session.dedicated(config.Global, output_dir, logged=False) as runtime, interruptible():
-        return _evaluate_weights(weights, config, runtime, sample_by_sample, tta)
+    start = session.embedded(config.Global)
+    if own_process:
+        start = session.dedicated(config.Global, Path(config.Global.output_dir), logged=False)
+    with start as runtime, interruptible() if own_process else nullcontext():
+        from ppcls.data.bad_images.lists import suggest_skipping
+        from ppcls.data.views import ImageViews
+        from ppcls.engine.evaluation.evaluate import build_evaluator
+        from ppcls.engine.evaluation.labels import label_by_names, warn_of_labels
+        from ppcls.engine.evaluation.views import AveragedLogits, data_for_views
+        from ppcls.report.console import count_batches
+
+        runtime.progress.mark_first_step()  # only the first training step needs the longer timeout
+        data, notes = label_by_names(config.DataLoader, config.Arch.class_num, weights)
+        if runtime.is_main:
+            warn_of_labels(notes)
+        model, precision = _load_model(config.Arch, config.Loss.Train, config.AMP, weights, runtime.device)
+        if tta is not None:
+            data = data_for_views(data, tta, embeds=config.Arch.embeds)
+        config = config.model_copy(update={"DataLoader": data})
+        with suggest_skipping(data.evaluated):
+            evaluator = build_evaluator(config, runtime, precision, sample_by_sample)
+            if tta is not None:
+                labels = next(iter(evaluator.loaders.values())).index.labels
+                _, height, width = config.Global.image_shape
+                views = ImageViews(tta, (height, width), config.Arch.data_format)
+                model = AveragedLogits(model, views, several_labels=labels.ndim == 2)
+            if not runtime.is_main:
+                return evaluator(model)
+            with count_batches("evaluation", evaluator.batches) as after_batch:
+                return evaluator(model, after_batch)
 
 
 def _evaluate_state(state: TrainState, runtime: Runtime, sample_by_sample: bool) -> EvalResult:
@@ -177,43 +207,29 @@ def _evaluate_state(state: TrainState, runtime: Runtime, sample_by_sample: bool)
         return build_evaluator(config, runtime, state.precision, sample_by_sample)(state.model)
 
 
-def _evaluate_weights(
-    weights: Path, config: Config, runtime: Runtime, sample_by_sample: bool, tta: ViewKind | None
-) -> EvalResult:
+def _load_model(
+    arch: AnyArch, losses: Losses, amp: AMP | None, weights: Path, device: Literal["cpu", "gpu"]
+) -> tuple[Layer, Precision]:
+    """Returns the trained model, without parallel branches that one convolution can replace.
+
+    Args:
+        arch: The section ``Arch``.
+        losses: Losses of training, whose weights a checkpoint contains too.
+        amp: Settings of mixed precision; None without mixed precision.
+        weights: File or folder of the weights.
+        device: Device of the model.
+    """
     from ppcls.arch.layers.reparameterize import reparameterize
-    from ppcls.data.bad_images.lists import suggest_skipping
-    from ppcls.data.views import ImageViews
     from ppcls.engine.core.networks import build_network, read_inferred
     from ppcls.engine.core.precision import build_precision
-    from ppcls.engine.evaluation.evaluate import build_evaluator
-    from ppcls.engine.evaluation.labels import label_by_names, warn_of_labels
-    from ppcls.engine.evaluation.views import AveragedLogits, data_for_views
-    from ppcls.report.console import count_batches
     from ppcls.weights.files import fill_model
 
-    runtime.progress.mark_first_step()  # only the first training step needs the longer timeout
-    data, notes = label_by_names(config.DataLoader, config.Arch.class_num, weights)
-    if runtime.is_main:
-        warn_of_labels(notes)
-    model = build_network(config.Arch)
-    precision = build_precision(config.AMP, runtime.device)
-    fill_model(model, read_inferred(config.Arch, config.Loss.Train, weights), weights)
+    model = build_network(arch)
+    precision = build_precision(amp, device)
+    fill_model(model, read_inferred(arch, losses, weights), weights)
     reparameterize(model)
     precision.prepare(model, None)
-    if tta is not None:
-        data = data_for_views(data, tta, embeds=config.Arch.embeds)
-    config = config.model_copy(update={"DataLoader": data})
-    with suggest_skipping(config.DataLoader.evaluated):
-        evaluator = build_evaluator(config, runtime, precision, sample_by_sample)
-        if tta is not None:
-            labels = next(iter(evaluator.loaders.values())).index.labels
-            _, height, width = config.Global.image_shape
-            views = ImageViews(tta, (height, width), config.Arch.data_format)
-            model = AveragedLogits(model, views, several_labels=labels.ndim == 2)
-        if not runtime.is_main:
-            return evaluator(model)
-        with count_batches("evaluation", evaluator.batches) as after_batch:
-            return evaluator(model, after_batch)
+    return model, precision
 
 
 def _config_of(run: object) -> Config:

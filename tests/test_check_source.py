@@ -76,6 +76,47 @@ def test_check_variables_accepts_parameters(check_source: ModuleType) -> None:
     assert finding.startswith("module.py:2: variable wanted")
 
 
+IMPORT = "from ppcls.recipe.schema import Config\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "counted"),
+    [
+        (IMPORT + "def f(config: Config): ...", True),
+        (IMPORT + "def f(config: Config | None = None): ...", True),
+        (IMPORT + "def f(config: 'Optional[Config]'): ...", True),
+        (IMPORT + "def f(*, config: Union[str, Config]): ...", True),
+        (IMPORT + "async def f(*configs: Sequence[Config]): ...", True),
+        (IMPORT + "class A:\n    def f(self, run: Callable[['Config'], int]): ...", True),
+        (IMPORT + "def f() -> Config:\n    def g(x: Config, /): ...", True),
+        ("from ppcls.recipe.schema import Config as C\ndef f(config: C): ...", True),
+        ("from ppcls.recipe import schema\ndef f(config: schema.Config): ...", True),
+        ("import ppcls.recipe.schema as s\ndef f(config: s.Config): ...", True),
+        ("if TYPE_CHECKING:\n    from ppcls.recipe.schema import Config\ndef f(c: Config): ...", True),
+        ("import uvicorn\ndef f(config: uvicorn.Config): ...", False),
+        ("from uvicorn import Config\ndef f(config: Config): ...", False),
+        (IMPORT + "def f(section: ConfigSource, text: 'no Config here') -> Config: ...", False),
+        (IMPORT + "def f(mode: Literal['a', 'b c']): x: Config", False),
+    ],
+)
+def test_check_config_parameters_counts_those_of_the_root_config(
+    check_source: ModuleType, monkeypatch: pytest.MonkeyPatch, source: str, counted: bool
+) -> None:
+    monkeypatch.setattr(check_source, "MOST_CONFIG_PARAMETERS", 0)
+    tree = ast.parse(source)
+    assert bool(list(check_source.check_config_parameters({Path("ppcls/module.py"): tree}))) == counted
+    assert not list(check_source.check_config_parameters({Path("benchmarks/module.py"): tree}))
+
+
+def test_check_config_parameters_fails_above_the_limit(check_source: ModuleType) -> None:
+    functions = "".join(f"def f{number}(config: Config): ...\n" for number in range(21))
+    (finding,) = check_source.check_config_parameters({Path("ppcls/a.py"): ast.parse(IMPORT + functions)})
+    assert finding.startswith("21 parameters receive the whole config, expected at most 20; ")
+    assert "ppcls/a.py:2 f0(config)" in finding
+    fewer = ast.parse(IMPORT + functions.replace("def f0(config: Config): ...\n", ""))
+    assert not list(check_source.check_config_parameters({Path("ppcls/a.py"): fewer}))
+
+
 def test_check_source_of_this_repository_finds_nothing(
     check_source: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -87,7 +87,7 @@ def container_groups(workload: LoaderWorkload, timer: BatchTimer) -> Iterator[Lo
             converted = replace(
                 workload,
                 split=split.model_copy(update={"dataset": written}),
-                index=written.read(workload.config.Arch.class_num),
+                index=written.read(workload.arch.class_num),
                 reader=partial(reader, str(path), str(default_index_path(path))),
             )
             yield _candidates(name, converted, timer)

@@ -32,7 +32,7 @@ def bare_workload(config: Config, runtime: Runtime) -> Workload:
         raise UserError("the bare loop does not support gradient accumulation (Global.update_freq)")
     if runtime.device == "cpu" and amp is not None and amp.use_amp:
         raise UserError("the bare loop does not support AMP on a CPU, where Paddle computes in float32")
-    loader = SyntheticLoader(config, runtime)
+    loader = SyntheticLoader(split, config.Arch, runtime)
     step = _bare_step(config, next(iter(loader)), runtime.world_size)
     execution = "steps: operator by operator, Paddle's own loop"
     return Workload(lambda _: step(), loader.order.batch_size, lambda: 0.0, execution, False, loader.release)

@@ -54,7 +54,7 @@ def measure_pytorch(options: PyTorchOptions) -> None:
     from ppcls.bench.results.schema import new_results
     from ppcls.bench.train.results import explain_rows, make_rows
     from ppcls.bench.train.tasks import inspect_machine, make_candidates
-    from ppcls.bench.train.variants import find_variants
+    from ppcls.bench.train.variants import config_variant, find_variants
     from ppcls.recipe.load import dump_config
 
     common.check_out(options.out)
@@ -63,9 +63,10 @@ def measure_pytorch(options: PyTorchOptions) -> None:
         versions["PyTorch"] = find_pytorch(options.torch)
         common.report(f"PyTorch {versions['PyTorch']} in {options.torch}")
     inspection = inspect_machine(Path(options.config), options.override)
-    variants = find_variants(config, inspection, options.source, options.axes)
+    base = config_variant(config.DataLoader.need_train().sampler, config.Arch, config.AMP, inspection)
+    variants = find_variants(base, inspection, options.source, options.axes)
     worker = Path(__file__).resolve().parents[1] / "worker.py"
-    candidates = make_candidates(variants, options.task, inspection, config, worker)
+    candidates = make_candidates(variants, options.task, inspection, base, worker)
     if versions:
         theirs = list(pytorch_variants(variants, compiled=options.torch_compile))
         candidates += pytorch_candidates(options.torch, theirs, options.task, inspection, config)

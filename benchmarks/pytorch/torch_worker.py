@@ -124,7 +124,7 @@ def build_step(task: dict[str, Any], device: torch.device) -> Callable[[], None]
 
 
 def measure(task: dict[str, Any]) -> dict[str, Any]:
-    """Measures a task. Returns a sample with the same keys as `ppcls.bench.train.worker.measure`."""
+    """Measures a task. Returns a sample with the same keys as `ppcls.bench.train.worker.measure_workload`."""
     device = torch.device("cpu")
     if task["device"] == "gpu":
         if not torch.cuda.is_available():

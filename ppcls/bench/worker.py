@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,16 @@ def measure(kind: str, task: Mapping[str, Any]) -> dict[str, Any]:
     run = runtime.start(config.Global)  # imports Paddle, so nothing before may import it
     from ppcls.bench.train import worker
     from ppcls.bench.train.tasks import TrainTask
+    from ppcls.engine.autotune.workload import training_workload
+    from ppcls.engine.profiling.peak_memory import explain_out_of_memory
 
     if kind == "inspect":
-        return worker.inspect(config, run)
-    return worker.measure(config, run, TrainTask(**task))
+        return worker.inspect(config.Arch, config.DataLoader.need_train(), run)
+    guard = partial(explain_out_of_memory, run, config.used_splits, config.Global, config.AMP)
+    source = task["source"]
+    return worker.measure_workload(
+        TrainTask(**task), run, guard, lambda: training_workload(config, run, source)
+    )
 
 
 def main(kind: str, folder: Path) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -15,6 +15,7 @@ from ppcls.errors import UserError
 
 if TYPE_CHECKING:  # imported by the subcommand that needs it
     from ppcls.data.index.protocol import Index
+    from ppcls.data.section import Split
     from ppcls.data.transforms.base import Transform
     from ppcls.recipe.schema import Config
 
@@ -150,10 +151,14 @@ def check(options: CheckOptions) -> None:
     bad = list[BadImage]()
     notes = [line for path in options.paths if path.is_dir() for line in describe_unused(path)]
     config = _read_config(options)
+    sources = _images_to_check(options.paths)
+    if config is not None:
+        classes = {name: config.class_count(training=name == "Train") for name in config.DataLoader.splits}
+        sources = _splits_to_check(options, config.DataLoader.splits, classes)
     indexes: dict[str, Index] = {}
     try:
         with progress_bars() as bars:
-            for name, index, decoder in _splits_to_check(options, config):
+            for name, index, decoder in sources:
                 indexes[name] = index
                 if isinstance(index, FileIndex) and config is not None:
                     notes.append(describe_skipped(index.root, index.skipped))
@@ -171,9 +176,9 @@ def check(options: CheckOptions) -> None:
     write_bad_images(out, bad)
     if config is not None:
         splits = config.DataLoader.splits
-        classes = next((names for split in splits.values() if (names := split.dataset.folder_classes)), ())
+        names = next((listed for split in splits.values() if (listed := split.dataset.folder_classes)), ())
         by_class = config.Global.eval_mode == "classification"
-        notes += describe_labels(indexes, classes, config.labelled_classes, by_class=by_class)
+        notes += describe_labels(indexes, names, config.labelled_classes, by_class=by_class)
     write_output("".join(f"{line}\n" for line in dict.fromkeys(notes) if line))
     if bad:
         raise UserError(f"{len(bad)} of {checked} images are bad; {out} lists them\n{bad_image_error(bad)}")
@@ -195,23 +200,31 @@ def _read_config(options: CheckOptions) -> Config | None:
     return None if options.config is None else load_config(options.config, options.override)
 
 
-def _splits_to_check(options: CheckOptions, config: Config | None) -> Iterator[tuple[str, Index, Transform]]:
-    """Yields the name, the samples and the decoder of each data set to check."""
+def _images_to_check(paths: Sequence[Path]) -> Iterator[tuple[str, Index, Transform]]:
+    """Yields a name, the samples and the decoder of files, and of the images in folders."""
     from ppcls.data.images.paths import find_images
     from ppcls.data.index.files import list_files
     from ppcls.data.transforms.specs import DecodeImage
 
-    if config is None:
-        yield "images", list_files(find_images(options.paths)), DecodeImage()
-        return
-    splits = config.DataLoader.splits
+    yield "images", list_files(find_images(paths)), DecodeImage()
+
+
+def _splits_to_check(
+    options: CheckOptions, splits: Mapping[str, Split], classes: Mapping[str, int | None]
+) -> Iterator[tuple[str, Index, Transform]]:
+    """Yields the name, the samples and the decoder of each data set to check.
+
+    Args:
+        options: Options of the command, with the data sets to check.
+        splits: Data sets of the config, by their keys in ``DataLoader``.
+        classes: Number of classes of each data set; None if its labels are identities.
+    """
     chosen = [name for name in splits if options.split in (None, name.split(".")[0])]
     if options.split and not chosen:
         raise UserError(f"{options.config}: DataLoader.{options.split} is not set; nothing to check")
     for name in chosen:
         dataset = splits[name].dataset
-        classes = config.class_count(training=name == "Train")
-        yield name, dataset.read(classes), dataset.transform_ops[0]
+        yield name, dataset.read(classes[name]), dataset.transform_ops[0]
 
 
 main = CommandGroup(

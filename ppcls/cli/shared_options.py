@@ -13,6 +13,7 @@ from ppcls.cli.short_options import set_amp, set_image_size, set_on_error, set_w
 from ppcls.files import print_error
 
 if TYPE_CHECKING:  # not needed for --help
+    from ppcls.config.base.fields import Section
     from ppcls.recipe.load import ConfigSource
     from ppcls.recipe.schema import Config
 
@@ -142,13 +143,13 @@ def load_or_print(source: ConfigSource, options: ConfigOptions) -> Config | None
     return config
 
 
-def write_config(config: Config) -> None:
-    """Writes a config to standard output as YAML, in ASCII if the terminal has no Unicode."""
-    from ppcls.recipe.load import dump_config
+def write_config(config: Section) -> None:
+    """Writes a config, or a section, to standard output as YAML, in ASCII if the terminal has no Unicode."""
+    from ppcls.config.base.yaml import dump_section
 
-    text = dump_config(config)
+    text = dump_section(config)
     try:
         text.encode(sys.stdout.encoding)
     except UnicodeEncodeError:
-        text = dump_config(config, ascii_only=True)
+        text = dump_section(config, ascii_only=True)
     write_output(text)

@@ -179,6 +179,12 @@ class TrainOptions(ConfigOptions):
         exclusive=_MODE,
     )
 
+    @property
+    def replaces_training(self) -> bool:
+        """Whether the options ask for something else than one training run."""
+        modes = (self.dry_run, self.find_lr, self.find_batch_size, self.explain_data)
+        return any(modes) or self.folds is not None
+
     def __post_init__(self) -> None:
         """Rejects options that contradict each other.
 
@@ -228,27 +234,62 @@ def train(options: TrainOptions) -> None:
     config = _read_train_config(options)
     if config is None:
         return
+    if options.replaces_training:
+        _run_instead(options, config)
+        return
+    from ppcls import api
+
+    api.fit(config, profiled=profiled, own_process=True)
+
+
+def _run_instead(options: TrainOptions, config: Config) -> None:
+    """Does what the options ask for instead of one training run, and prints the result on rank 0."""
+    from ppcls.files import create_output_dir
+    from ppcls.recipe.class_folders import checked_output_dir
+    from ppcls.runtime import session
+    from ppcls.runtime.signals import interruptible
+
+    settings = config.Global
     if options.dry_run:
-        _dry_run(config)
-    elif options.find_lr:
-        _find_lr(config)
+        from ppcls.runtime.start import start
+
+        _check_output_dir(Path(settings.output_dir))
+        runtime = start(settings)
+        from ppcls.engine.dry_run import dry_run
+
+        with interruptible():
+            text = dry_run(config, runtime)
+        if runtime.is_main:
+            write_output(text)
     elif options.find_batch_size:
         from ppcls.search.batch_size import find_batch_size
 
-        write_output(find_batch_size(config, _report) + "\n")
-    elif options.folds is not None:
-        from ppcls.files import create_output_dir
-        from ppcls.recipe.class_folders import checked_output_dir
-        from ppcls.search.folds import cross_validate
-
-        output_dir = create_output_dir(checked_output_dir(config))
-        write_output(cross_validate(config, options.folds, output_dir, _report))
+        sampler = config.DataLoader.need_train().sampler
+        tree = config.model_dump(mode="json")
+        write_output(find_batch_size(tree, sampler, settings.update_freq, _report) + "\n")
     elif options.explain_data:
-        _explain_data(config)
-    else:
-        from ppcls import api
+        with session.dedicated(settings, Path(settings.output_dir), logged=False) as runtime:
+            if not runtime.is_main:
+                return
+            from ppcls.explain.describe import describe
+            from ppcls.explain.description import print_descriptions
 
-        api.fit(config, profiled=profiled, own_process=True)
+            with interruptible():
+                descriptions = describe(config, runtime)
+            print_descriptions(descriptions, sys.stdout)
+    else:
+        output_dir = create_output_dir(checked_output_dir(settings, config.used_splits))
+        if options.folds is not None:
+            from ppcls.search.folds import cross_validate
+
+            write_output(cross_validate(config, options.folds, output_dir, _report))
+            return
+        with session.dedicated(settings, output_dir) as runtime, interruptible():
+            from ppcls.engine.find_lr import find_lr
+
+            text = find_lr(config, runtime, output_dir)
+            if runtime.is_main:
+                write_output(text)
 
 
 def _read_train_config(options: TrainOptions) -> Config | None:
@@ -293,7 +334,7 @@ def tune(options: TuneOptions) -> None:
             raise UserError(f"--search {text}: expected KEY=SPACE, such as Global.epochs=5..20")
         ranges[key] = parse_yaml(value, f"--search {text}") if value.strip().startswith("[") else value
     space = read_space(ranges)
-    output_dir = create_output_dir(checked_output_dir(config))
+    output_dir = create_output_dir(checked_output_dir(config.Global, config.used_splits))
     write_output(search(config, space, options.trials, output_dir, _report))
 
 
@@ -314,14 +355,7 @@ def _find_problems(options: TrainOptions, tree: Tree) -> list[str]:
         return []  # a config can be printed on a machine without its data
     if read_launch().world_size > 1:
         return []  # the ranks check together, after the start
-    keeps_output = (
-        options.dry_run
-        or options.find_lr
-        or options.find_batch_size
-        or options.folds is not None
-        or options.explain_data
-    )
-    return [*_missing_data(tree), *(() if keeps_output else _used_output(tree))]
+    return [*_missing_data(tree), *(() if options.replaces_training else _used_output(tree))]
 
 
 def _use_demo_data(source: ConfigSource, epochs: int | None) -> None:
@@ -387,35 +421,6 @@ def _used_output(tree: Tree) -> Iterator[str]:
         )
 
 
-def _dry_run(config: Config) -> None:
-    from ppcls.runtime.signals import interruptible
-    from ppcls.runtime.start import start
-
-    _check_output_dir(Path(config.Global.output_dir))
-    runtime = start(config.Global)
-    from ppcls.engine.dry_run import dry_run
-
-    with interruptible():
-        text = dry_run(config, runtime)
-    if runtime.is_main:
-        write_output(text)
-
-
-def _find_lr(config: Config) -> None:
-    from ppcls.files import create_output_dir
-    from ppcls.recipe.class_folders import checked_output_dir
-    from ppcls.runtime import session
-    from ppcls.runtime.signals import interruptible
-
-    output_dir = create_output_dir(checked_output_dir(config))
-    with session.dedicated(config.Global, output_dir) as runtime, interruptible():
-        from ppcls.engine.find_lr import find_lr
-
-        text = find_lr(config, runtime, output_dir)
-        if runtime.is_main:
-            write_output(text)
-
-
 def _check_output_dir(folder: Path) -> None:
     """Checks, without creating anything, that an output folder can be created and written."""
     existing = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
@@ -424,19 +429,3 @@ def _check_output_dir(folder: Path) -> None:
         raise UserError(
             f"{folder}: can't write to this output folder: {existing} {reason}; set Global.output_dir"
         )
-
-
-def _explain_data(config: Config) -> None:
-    """Prints the data pipelines of the run, on rank 0."""
-    from ppcls.runtime import session
-    from ppcls.runtime.signals import interruptible
-
-    with session.dedicated(config.Global, Path(config.Global.output_dir), logged=False) as runtime:
-        if not runtime.is_main:
-            return
-        from ppcls.explain.describe import describe
-        from ppcls.explain.description import print_descriptions
-
-        with interruptible():
-            descriptions = describe(config, runtime)
-        print_descriptions(descriptions, sys.stdout)

@@ -12,7 +12,7 @@ from typing_extensions import Self
 from ppcls.config.base.component import RunFacts
 from ppcls.config.base.fields import Section, Tagged, error_at, located, problem
 from ppcls.data.index.base import Dataset
-from ppcls.data.loaders.section import LoaderSettings
+from ppcls.data.loaders.section import Dali, LoaderSettings
 from ppcls.data.sampling.base import Sampler
 from ppcls.data.sampling.sizes import InputSize, check_sizes
 from ppcls.data.transforms.base import Chain, check_chain
@@ -239,6 +239,12 @@ class DataLoader(Section):
         if isinstance(self.Eval, QueryAndGallery):
             return {"Eval.Query": self.Eval.Query, "Eval.Gallery": self.Eval.Gallery}
         return {} if self.Eval is None else {"Eval": self.Eval}
+
+    @property
+    def evaluation_dali(self) -> Dali:
+        """Settings of DALI for evaluation and prediction; the defaults without evaluation data."""
+        split = next(iter(self.evaluated.values()), None)
+        return split.loader.dali if split is not None else Dali()
 
     @property
     def splits(self) -> dict[str, Split]:

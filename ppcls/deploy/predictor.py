@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.config.base.fields import show
-from ppcls.config.base.overrides import Override, Overrides, read_overrides
+from ppcls.config.base.overrides import Overrides, read_overrides
 from ppcls.data.transforms.numpy_ops import run, run_on_pixels
 from ppcls.deploy.models.description import DESCRIPTION
 from ppcls.deploy.models.engine import Engine, choose_engine
@@ -99,7 +99,12 @@ class Predictor:
             "Global.device": device,
         }
         arguments = {key: value for key, value in settings.items() if value is not None}
-        self.source = _find_source(model, [*read_overrides(overrides), *read_overrides(arguments)])
+        changes = [*read_overrides(overrides), *read_overrides(arguments)]
+        if isinstance(model, Config):
+            config = load_config(model.model_dump(mode="json"), changes) if changes else model
+            self.source = source_of_config(config)
+        else:
+            self.source = model if isinstance(model, ModelSource) else find_source(Path(model), changes)
         self.description = self.source.description
         self.batch_size = self.source.infer.batch_size
         if self.embeds and topk is not None:
@@ -247,16 +252,6 @@ class Predictor:
             yield from pool.map(prepare, range(len(images)))
 
 
-def _find_source(model: str | Path | Config | ModelSource, overrides: Sequence[Override]) -> ModelSource:
-    if isinstance(model, ModelSource):
-        return model
-    if not isinstance(model, Config):
-        return find_source(Path(model), overrides)
-    if not overrides:
-        return source_of_config(model)
-    return source_of_config(load_config(model.model_dump(mode="json"), overrides))
-
-
 def _load(source: ModelSource, runtime: Runtime | None) -> tuple[InferenceModel, int]:
     """Loads a model, and returns it with the number of cores for preparing images."""
     engine = choose_engine(source)
@@ -270,9 +265,14 @@ def _load(source: ModelSource, runtime: Runtime | None) -> tuple[InferenceModel,
         return SlicedModel(exported, per_core, threads), cores
     runtime = runtime or start(source.run)
     if source.config is not None:
-        from ppcls.deploy.models.trained import TrainedModel
+        config = source.config
+        from ppcls.deploy.models.trained import TrainedModel, load_network
+        from ppcls.engine.core.precision import build_precision
 
-        return TrainedModel(source.config, source.description, source.file, runtime), runtime.cores
+        precision = build_precision(config.AMP, runtime.device)
+        network = load_network(config.Arch, config.Loss.Train, source.file)
+        trained = TrainedModel(network, precision, source.run, source.description, source.file, runtime)
+        return trained, runtime.cores
     from ppcls.deploy.models.paddle_inference import PaddleInferenceModel
 
     model = PaddleInferenceModel(source.file, source.description, runtime, trust=source.trust)

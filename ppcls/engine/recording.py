@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ppcls.arch.distillation_model import AnyArch
-from ppcls.config.base.yaml import dump_section
 from ppcls.data.bad_images.quarantine import BAD_IMAGES
 from ppcls.data.index.class_names import LABEL_LIST, write_class_names
 from ppcls.data.section import Split
@@ -29,11 +28,9 @@ from ppcls.report.reporters import FolderChecks, build_reporters
 from ppcls.report.settings import ReportSettings
 from ppcls.runtime.collectives import fail_together
 from ppcls.weights.files import fill_model
-from ppcls.weights.store import BEST, newest
 
 if TYPE_CHECKING:  # only for annotations
     from ppcls.engine.loop import Run
-    from ppcls.recipe.schema import Config
 
 
 @dataclass(frozen=True)
@@ -49,8 +46,23 @@ class Recording:
     profiled: ProfileWindow | None = None
 
 
-def record_run(config: Config, run: Run, output_dir: Path, recording: Recording) -> Run:
+def record_run(
+    run: Run,
+    output_dir: Path,
+    recording: Recording,
+    reports: ReportSettings,
+    pictures: ReportImages,
+    config: str,
+) -> Run:
     """Returns a run with reports and observers, and opens their files.
+
+    Args:
+        run: Run without observers.
+        output_dir: Output folder, which no other run uses.
+        recording: What is recorded in addition to checkpoints and reports.
+        reports: Reports in addition to those of every run.
+        pictures: Images for the reports.
+        config: Config of the run as YAML text.
 
     Raises:
         UserError: A hook can't be imported, the profile does not fit the run, or a file can't be written.
@@ -58,26 +70,18 @@ def record_run(config: Config, run: Run, output_dir: Path, recording: Recording)
     runtime = run.state.runtime
     observers: list[RunHook] = [ProgressObserver(runtime.progress, runtime.world_size)]
     with fail_together(runtime):
-        hooks = [*load_hooks(config.Global.hooks), *recording.hooks]
+        hooks = [*load_hooks(run.settings.hooks), *recording.hooks]
     step = run.step
     if recording.profiled is not None:
-        profile = build_profile(recording.profiled, run.state, config.Global.epochs, output_dir)
+        profile = build_profile(recording.profiled, run.state, run.settings.epochs, output_dir)
         step = profile.choose_step(step)
         observers.append(profile)
     reporter = Reporter()
     output = None
     if runtime.is_main:
         output = run.checkpoints.output = OutputFolder(output_dir)
-        find_best = partial(newest, BEST, output_dir, config.Global.checkpoint_fallback_dir)
-        pictures = ReportImages(
-            config.DataLoader,
-            config.Arch.data_format,
-            run.indexes.get("DataLoader.Eval"),
-            run.checkpoints.class_names,
-            partial(_load_heat_maps, config.Arch, config.Loss.Train, config.DataLoader.evaluated, find_best),
-        )
         observers.append(pictures)
-        reporter = _open_reports(dump_section(config), config.Global, run, output, pictures)
+        reporter = _open_reports(config, reports, run, output, pictures)
         if run.memory_report is not None:
             observers.append(MemoryObserver(run.memory_report, run.evaluator is not None))
     return replace(
@@ -123,7 +127,7 @@ def _open_reports(
     )
 
 
-def _load_heat_maps(
+def load_heat_maps(
     arch: AnyArch, losses: Losses, evaluated: Mapping[str, Split], find_best: Callable[[], Path | None]
 ) -> HeatMaps | None:
     """Returns the heat maps of the best model; None without a best model or without evaluation data.

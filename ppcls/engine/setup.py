@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from paddle import nn
 
 from ppcls.arch.batch_statistics import largest_momentum
 from ppcls.arch.distillation_model import AnyArch
@@ -31,7 +33,6 @@ from ppcls.data.index.folders import (
     describe_imbalance,
 )
 from ppcls.data.index.protocol import Index
-from ppcls.data.loaders.batch import Loader
 from ppcls.data.section import Split
 from ppcls.engine.agreement import agree, choose_checkpoint
 from ppcls.engine.checkpoint.checkpoints import Checkpoints
@@ -42,16 +43,18 @@ from ppcls.engine.core.state import TrainState
 from ppcls.engine.cuda_graph.graphed_forward import GraphedForward
 from ppcls.engine.cuda_graph.graphed_step import GraphedStep
 from ppcls.engine.evaluation.evaluate import build_evaluator
+from ppcls.engine.evaluation.report_inputs import ReportImages
 from ppcls.engine.execution import connect
 from ppcls.engine.initial_weights import InitialWeights
 from ppcls.engine.loop import Run, all_indexes, all_loaders
-from ppcls.engine.recording import Recording, record_run
+from ppcls.engine.recording import Recording, load_heat_maps, record_run
 from ppcls.errors import UserError
 from ppcls.optimizer.name_rules import describe_frozen
 from ppcls.postprocess.section import Infer
 from ppcls.runtime.collectives import fail_together
 from ppcls.runtime.memory import MemoryNeeds, check_dali_memory, describe_memory_use
 from ppcls.runtime.start import Runtime
+from ppcls.weights.store import BEST, newest
 from ppcls.zoo import architecture
 
 if TYPE_CHECKING:
@@ -82,7 +85,8 @@ def build_run(
     settings = config.Global
     splits = config.used_splits
     train_split = config.DataLoader.need_train()
-    checkpoints = Checkpoints(output_dir, settings, dump_section(config))
+    text = dump_section(config)
+    checkpoints = Checkpoints(output_dir, settings, text)
     writing = recording is not None
     resumed = choose_checkpoint(checkpoints, settings.checkpoints, runtime, writing=writing)
     notes = [*config.notes, runtime.describe(), *config.key_warnings]
@@ -107,7 +111,15 @@ def build_run(
             evaluator = build_evaluator(config, runtime, state.precision, sample_by_sample=True)
         statistics = None
         if evaluator is not None and settings.precise_batch_norm:
-            statistics = _build_statistics_loader(config, runtime, state)
+            _check_batch_norm(state.model, config.Arch.name)
+            statistics = build_statistics_loader(
+                train_split,
+                settings.precise_batch_norm,
+                runtime,
+                settings,
+                config.Arch,
+                config.class_count(training=True),
+            )
         indexes = all_indexes(all_loaders(state, evaluator))
         notes += train_split.dataset.describe_classes(classes, *_labels(indexes))
         notes += describe_labels(
@@ -138,28 +150,29 @@ def build_run(
         memory_report=memory_report,
         statistics=statistics,
     )
-    return run if recording is None else record_run(config, run, output_dir, recording)
+    if recording is None:
+        return run
+    find_best = partial(newest, BEST, output_dir, settings.checkpoint_fallback_dir)
+    pictures = ReportImages(
+        config.DataLoader,
+        config.Arch.data_format,
+        indexes.get("DataLoader.Eval"),
+        checkpoints.class_names,
+        partial(load_heat_maps, config.Arch, config.Loss.Train, config.DataLoader.evaluated, find_best),
+    )
+    return record_run(run, output_dir, recording, settings, pictures, text)
 
 
-def _build_statistics_loader(config: Config, runtime: Runtime, state: TrainState) -> Loader:
-    """Returns the loader for ``Global.precise_batch_norm``.
+def _check_batch_norm(model: nn.Layer, name: str) -> None:
+    """Checks that ``Global.precise_batch_norm`` has statistics to estimate.
 
     Raises:
         UserError: The model has no BatchNorm layer whose statistics change.
     """
-    if largest_momentum(state.model) is None:
+    if largest_momentum(model) is None:
         raise UserError(
-            f"Global.precise_batch_norm: {config.Arch.name} has no BatchNorm layer that training updates; "
-            "remove this key"
+            f"Global.precise_batch_norm: {name} has no BatchNorm layer that training updates; remove this key"
         )
-    return build_statistics_loader(
-        config.DataLoader.need_train(),
-        config.Global.precise_batch_norm,
-        runtime,
-        config.Global,
-        config.Arch,
-        config.class_count(training=True),
-    )
 
 
 def _restore(

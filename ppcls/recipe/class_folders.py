@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,8 @@ from ppcls.errors import UserError
 from ppcls.files import read_regular, real_path
 
 if TYPE_CHECKING:  # the schema uses this module
-    from ppcls.recipe.schema import Config
+    from ppcls.data.section import Split
+    from ppcls.engine.core.settings import CheckpointSettings
 
 # Keys that DataLoader.Eval copies from DataLoader.Train if both are parts of one folder.
 _SHARED = ("image_root", "val_share", "split_seed", "extensions", "follow_links")
@@ -115,14 +117,18 @@ def _count_classes(tree: dict[str, Any], train: dict[Any, Any]) -> int:
     )
 
 
-def checked_output_dir(config: Config) -> Path:
+def checked_output_dir(settings: CheckpointSettings, splits: Mapping[str, Split]) -> Path:
     """Returns the output folder of a run, which must not be among the class folders of the run.
+
+    Args:
+        settings: The keys of ``Global`` with the output folder.
+        splits: Data sets that the run reads, by their keys in ``DataLoader``.
 
     Raises:
         UserError: The output folder would become a class, or its pictures would become images.
     """
-    output_dir = Path(config.Global.output_dir)
-    for name, split in config.used_splits.items():
+    output_dir = Path(settings.output_dir)
+    for name, split in splits.items():
         root = split.dataset.class_root
         if root is not None and real_path(output_dir).is_relative_to(real_path(root)):
             raise UserError(

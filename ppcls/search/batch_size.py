@@ -10,32 +10,34 @@ from pathlib import Path
 
 from ppcls.config.base.errors import ConfigError
 from ppcls.config.base.tree import Tree
+from ppcls.config.base.yaml import dump_yaml
+from ppcls.data.sampling.base import Sampler
 from ppcls.errors import UserError
 from ppcls.files import write_text
-from ppcls.recipe.load import dump_config, load_config
-from ppcls.recipe.schema import Config
+from ppcls.recipe.load import load_config
 from ppcls.runtime.launch import check_single_process
 from ppcls.search.trials import last_lines, start_training
 
 
-def find_batch_size(config: Config, report: Callable[[str], None]) -> str:
+def find_batch_size(tree: Tree, sampler: Sampler, update_freq: int, report: Callable[[str], None]) -> str:
     """Finds the largest batch size that fits into memory, and returns it in a line of text.
 
     The candidates are the divisors of ``batch_size * update_freq``, so that the number of images per update
     does not change. Bisection selects a few candidates, and a dry run tests each of them.
 
     Args:
-        config: Config of the run.
+        tree: Config of the run as plain data.
+        sampler: ``DataLoader.Train.sampler``, which defines the batch size.
+        update_freq: Number of batches per update, ``Global.update_freq``.
         report: Function that receives a line about each dry run.
 
     Raises:
         UserError: Even the smallest batch does not fit, or training fails for another reason.
     """
     check_single_process("--find-batch-size")
-    key, size = config.DataLoader.need_train().sampler.batch_setting
+    key, size = sampler.batch_setting
     name = f"DataLoader.Train.sampler.{key}"
-    total = size * config.Global.update_freq
-    tree = config.model_dump(mode="json")
+    total = size * update_freq
     sizes = [
         batch
         for batch in range(total, 0, -1)
@@ -43,7 +45,7 @@ def find_batch_size(config: Config, report: Callable[[str], None]) -> str:
     ]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "config.yaml"
-        write_text(file, dump_config(config))
+        write_text(file, dump_yaml(tree))
 
         def fits(batch: int) -> bool:
             fit, text = try_batch(file, _overrides(name, batch, total))

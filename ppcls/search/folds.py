@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ppcls.config.base.tree import Tree
+from ppcls.data.index.base import Dataset
 from ppcls.data.index.class_folders import LABEL_LIST
 from ppcls.data.index.class_names import write_class_names
 from ppcls.data.index.files import FileIndex
@@ -48,7 +50,16 @@ def cross_validate(config: Config, folds: int, output_dir: Path, report: Callabl
         UserError: The data cannot be split, or a run fails.
     """
     check_single_process("--folds")
-    files = write_folds(config, folds, output_dir)
+    evaluation = config.DataLoader.evaluated.get("Eval")
+    if config.DataLoader.Train is None or evaluation is None or config.Global.eval_mode == "retrieval":
+        raise UserError(
+            "--folds needs DataLoader.Train, DataLoader.Eval and Global.eval_mode: classification; set them "
+            "in the config"
+        )
+    dataset = config.DataLoader.Train.dataset.unsplit()
+    index = read_images(dataset, config.Arch.class_num)
+    masks = split_folds(index.labels, folds, config.Global.seed)
+    files = write_folds(config.model_dump(mode="json"), dataset, index, masks, output_dir)
     results: list[EvalRecord] = []
     for number, file in enumerate(files, start=1):
         log = output_dir / f"fold_{number}.log"
@@ -63,39 +74,44 @@ def cross_validate(config: Config, folds: int, output_dir: Path, report: Callabl
     return _write_report(config.Arch.name, results, output_dir)
 
 
-def write_folds(config: Config, folds: int, output_dir: Path) -> list[Path]:
-    """Writes the image lists and the config of each fold, and returns the paths of the configs.
+def read_images(dataset: Dataset, classes: int) -> FileIndex:
+    """Returns the images to divide, which must be separate files.
 
     Raises:
-        UserError: The images are not separate files, or a class has fewer images than there are folds.
+        UserError: The images are in a container, or are parts of files.
     """
-    train = config.DataLoader.Train
-    evaluation = config.DataLoader.evaluated.get("Eval")
-    if train is None or evaluation is None or config.Global.eval_mode == "retrieval":
-        raise UserError(
-            "--folds needs DataLoader.Train, DataLoader.Eval and Global.eval_mode: classification; set them "
-            "in the config"
-        )
-    dataset = train.dataset
     if not dataset.in_files:
         raise UserError(
             f"--folds needs images in separate files, got {dataset.kind}; use a data set such as "
             "ImageFolderDataset"
         )
-    dataset = dataset.unsplit()
-    index = dataset.read(config.Arch.class_num)
+    index = dataset.read(classes)
     if not isinstance(index, FileIndex):
         raise UserError(
             f"--folds needs whole images, but {dataset.kind} crops them; store the cropped images as files"
         )
-    tree = config.model_dump(mode="json")
+    return index
+
+
+def write_folds(
+    tree: Tree, dataset: Dataset, index: FileIndex, masks: Sequence[NDArray[np.bool_]], output_dir: Path
+) -> list[Path]:
+    """Writes the image lists and the config of each fold, and returns the paths of the configs.
+
+    Args:
+        tree: Config of the runs as plain data, in which the data sets and the output folder are replaced.
+        dataset: Data set of all images.
+        index: All images.
+        masks: Images that each fold holds out, see `split_folds`.
+        output_dir: Existing folder for the files.
+    """
     if dataset.class_root is not None and tree["Infer"] is not None:
         write_class_names(output_dir / LABEL_LIST, dataset.folder_classes)
         tree["Infer"]["PostProcess"].setdefault("class_id_map_file", None)
         tree["Infer"]["PostProcess"]["class_id_map_file"] = str(output_dir / LABEL_LIST)
     several = dataset.labels == "several"
     configs = []
-    for number, held_out in enumerate(split_folds(index.labels, folds, config.Global.seed), start=1):
+    for number, held_out in enumerate(masks, start=1):
         for part, chosen in (("Train", ~held_out), ("Eval", held_out)):
             listing = output_dir / f"fold_{number}_{part.lower()}.txt"
             write_list(listing, index, chosen, "\t" if several else " ")

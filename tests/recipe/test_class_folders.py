@@ -206,7 +206,7 @@ def test_output_inside_the_images_is_rejected(tmp_path: Path, output: str) -> No
     folder = output.format(root=root)
     config = load_config(FINETUNE, [f"{KEY}={root}", f"Global.output_dir={folder}"])
     with pytest.raises(UserError, match=r"Global.output_dir: .* is inside the class folders .*pictures"):
-        checked_output_dir(config)
+        checked_output_dir(config.Global, config.used_splits)
     with pytest.raises(UserError, match="is inside the class folders"):
         fit(config)
     assert sorted(path.name for path in root.rglob("*")) == ["cat", "dog"]
@@ -216,4 +216,4 @@ def test_output_beside_train_and_val_is_accepted(tmp_path: Path) -> None:
     root = make_folders(tmp_path / "pictures", "train/cat", "train/dog", "val/cat", "val/dog")
     for folder in (root / "output", tmp_path / "pictures2"):
         config = load_config(FINETUNE, [f"{KEY}={root}", f"Global.output_dir={folder}"])
-        assert checked_output_dir(config) == folder
+        assert checked_output_dir(config.Global, config.used_splits) == folder

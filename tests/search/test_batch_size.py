@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ppcls.cli import train as cli
 from ppcls.errors import UserError
+from ppcls.recipe.schema import Config
 from ppcls.search import batch_size as module
 from ppcls.search.batch_size import find_batch_size, largest_fitting, try_batch
+
+
+def find(config: Config, report: Callable[[str], None]) -> str:
+    sampler = config.DataLoader.need_train().sampler
+    return find_batch_size(config.model_dump(mode="json"), sampler, config.Global.update_freq, report)
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 3, 5, 6, 11, 12, 99])
@@ -30,7 +37,7 @@ def test_accumulation_keeps_the_images_per_update(make_config, monkeypatch: pyte
 
     monkeypatch.setattr(module, "try_batch", try_small)
     config, lines = make_config(Global__update_freq=2), []
-    text = find_batch_size(config, lines.append)
+    text = find(config, lines.append)
     assert text.endswith("-o DataLoader.Train.sampler.batch_size=4 Global.update_freq=4")
     assert "to keep 16 images per update" in text
     assert "batch_size 16: tried" in lines
@@ -39,7 +46,7 @@ def test_accumulation_keeps_the_images_per_update(make_config, monkeypatch: pyte
 def test_nothing_fits_is_an_error(make_config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "try_batch", lambda *_: (False, "out of memory"))
     with pytest.raises(UserError, match="even batch_size 1 does not fit"):
-        find_batch_size(make_config(), lambda _: None)
+        find(make_config(), lambda _: None)
 
 
 def test_dry_run_of_each_size_is_reported(make_yaml, capsys) -> None:

@@ -12,7 +12,7 @@ import pytest
 from ppcls.cli import train as cli
 from ppcls.errors import UserError
 from ppcls.recipe.load import load_config
-from ppcls.search.folds import split_folds, write_folds
+from ppcls.search.folds import read_images, split_folds, write_folds
 from ppcls.search.trials import last_lines
 
 SMALL = {"Global__use_dali": False, "Global__epochs": 1}
@@ -48,7 +48,10 @@ def test_folds_of_random_parts_split_the_whole_folder(make_config, images: Path,
     for part, name in (("train", "Train"), ("val", "Eval")):
         chain = tree["DataLoader"][name]["dataset"]["transform_ops"]
         tree["DataLoader"][name]["dataset"] = {**folder, "part": part, "transform_ops": chain}
-    files = write_folds(load_config(tree), 2, tmp_path)
+    split = load_config(tree).DataLoader.need_train()
+    dataset = split.dataset.unsplit()
+    index = read_images(dataset, 2)
+    files = write_folds(tree, dataset, index, split_folds(index.labels, 2, 0), tmp_path)
     held_out = [(tmp_path / f"fold_{number}_eval.txt").read_text().splitlines() for number in (1, 2)]
     assert sorted(line for lines in held_out for line in lines) == [
         f"{name}/{n}.jpg {k}" for k, name in enumerate(("cats", "dogs")) for n in range(4)

@@ -82,8 +82,7 @@ def dali_setting(workload: LoaderWorkload) -> LoaderSetting:
 
 def present_setting(workload: LoaderWorkload) -> LoaderSetting:
     """Returns the setting of the loader that the config uses."""
-    config = workload.config
-    feed = describe_feed(workload.split, workload.runtime, config.Arch, use_dali=config.Global.use_dali)
+    feed = describe_feed(workload.split, workload.runtime, workload.arch, use_dali=workload.run.use_dali)
     if feed.uses_dali:
         return dali_setting(workload)
     return LoaderSetting("paddle.io", workload.split.loader.num_workers)

@@ -206,7 +206,7 @@ def _load_by_dali(setting: LoaderSetting, workload: LoaderWorkload, order: Order
             graphs = [loader.graph() for _ in range(settings.pipelines)]
         return _run_pipelines([graph.pipeline for graph in graphs], [graph.input for graph in graphs])
     if setting.mixup:
-        classes = workload.config.Arch.class_num
+        classes = workload.arch.class_num
         mixed = MixedLoader(loader, MixupOperator(alpha=0.2), classes, workload.layout)
         return _iterate(mixed, workload)
     return _iterate(loader, workload)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.bench.loader.settings import LoaderSetting
-from ppcls.data.build import dali_settings
+from ppcls.data.build import LoadingSettings, ModelInput, dali_settings
 from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.sampling.epoch_samplers import ListSampler, Positions
@@ -21,7 +21,6 @@ from ppcls.data.transforms.base import Layout
 from ppcls.data.transforms.specs import Op, count_draws, plan_chain
 from ppcls.data.transforms.specs.rng import permutation, uniforms
 from ppcls.errors import UserError
-from ppcls.recipe.schema import Config
 from ppcls.runtime.hardware import Card
 from ppcls.runtime.start import Runtime, selected_card
 
@@ -34,8 +33,9 @@ class LoaderWorkload:
     """Images to load, and the settings with which they are loaded.
 
     Attributes:
-        config: Config whose loader is measured.
-        split: ``DataLoader.Train`` of the config.
+        split: The data set to load, ``DataLoader.Train``.
+        arch: Number of classes and layout of the model's images.
+        run: Seed, and the choice of the loader.
         runtime: Device and cores.
         index: Samples of the split.
         images: Number of samples that are used.
@@ -43,8 +43,9 @@ class LoaderWorkload:
         reader: Function that adds one of DALI's readers to a pipeline; None to read files.
     """
 
-    config: Config
     split: Split
+    arch: ModelInput
+    run: LoadingSettings
     runtime: Runtime
     index: Index
     images: int
@@ -64,7 +65,7 @@ class LoaderWorkload:
     @property
     def layout(self) -> Layout:
         """Layout of the model's images."""
-        return "CHW" if self.config.Arch.data_format == "NCHW" else "HWC"
+        return "CHW" if self.arch.data_format == "NCHW" else "HWC"
 
     def order(self, *, mixup: bool = False) -> Order:
         """Returns the order of a long epoch, which repeats all images equally often."""
@@ -72,12 +73,12 @@ class LoaderWorkload:
         group = 2 if mixup else 1
         rows = self.split.sampler.rows(self.runtime.world_size, group)
         sampler = ListSampler(tuple(repeated.tolist()))
-        return Order(sampler, rows, self.config.Global.seed, drop_last=True, group=group)
+        return Order(sampler, rows, self.run.seed, drop_last=True, group=group)
 
     @cached_property
     def positions(self) -> Positions:
         """Positions of the used images in the data set, in random order, [images] int64."""
-        return permutation(self.config.Global.seed, 0, len(self.index))[: self.images]
+        return permutation(self.run.seed, 0, len(self.index))[: self.images]
 
     @cached_property
     def image_bytes(self) -> float:
@@ -92,7 +93,7 @@ class LoaderWorkload:
 
     def draws(self, position: int) -> NDArray[np.float32]:
         """Returns the random numbers for the transforms of an image in the first epoch."""
-        seed = self.config.Global.seed
+        seed = self.run.seed
         count = count_draws(self.ops)
         draws = uniforms(seed, 0, np.asarray([position]), count, np.zeros(1, np.int64))
         return np.asarray(draws[0], np.float32)
@@ -114,19 +115,27 @@ class LoaderWorkload:
         return dali_settings(split, device.runtime)
 
 
-def read_workload(config: Config, runtime: Runtime, images: int) -> LoaderWorkload:
-    """Reads the data set of ``DataLoader.Train``.
+def read_workload(
+    split: Split, arch: ModelInput, run: LoadingSettings, runtime: Runtime, images: int
+) -> LoaderWorkload:
+    """Reads the data set to load.
+
+    Args:
+        split: ``DataLoader.Train``.
+        arch: See `LoaderWorkload`.
+        run: See `LoaderWorkload`.
+        runtime: See `LoaderWorkload`.
+        images: Maximum number of images to use.
 
     Raises:
-        UserError: ``DataLoader.Train`` is missing, its data cannot be used, or there are several processes.
+        UserError: The data cannot be used, or there are several processes.
     """
-    split = config.DataLoader.need_train()
     if runtime.world_size > 1:
         raise UserError("this benchmark needs a single process; run it without paddle.distributed.launch")
     split = split.model_copy(update={"input_size": None, "sampler": split.sampler.with_one_size()})
-    index = split.dataset.read(config.Arch.class_num)
+    index = split.dataset.read(arch.class_num)
     card = selected_card() if runtime.device_id is not None else None
-    workload = LoaderWorkload(config, split, runtime, index, min(images, len(index)), card)
+    workload = LoaderWorkload(split, arch, run, runtime, index, min(images, len(index)), card)
     if workload.images < workload.batch_size:
         raise UserError(
             f"{index.source}: expected at least one batch of {workload.batch_size} images, got "

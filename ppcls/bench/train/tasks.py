@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ppcls.bench.measure.runner import Candidate, Effort
-from ppcls.bench.train.variants import Inspection, Variant, config_variant, find_obstacle
+from ppcls.bench.train.variants import Inspection, Variant, find_obstacle
 from ppcls.engine.autotune.processes import MeasurementFailed, MeasuringProcess, Sample, worker_command
 from ppcls.errors import UserError
 from ppcls.recipe.load import load_config
-from ppcls.recipe.schema import Config
 
 WORKER = Path(__file__).resolve().parents[1] / "worker.py"
 _INSPECT_SECONDS = 300.0  # timeout of the process that inspects the machine
@@ -65,7 +64,7 @@ def make_candidates(
     variants: Sequence[Variant],
     task: TrainTask,
     inspection: Inspection,
-    config: Config,
+    base: Variant,
     worker: Path = WORKER,
 ) -> list[Candidate[Variant]]:
     """Returns candidates that measure the training of variants of a config.
@@ -74,10 +73,9 @@ def make_candidates(
         variants: Variants to measure.
         task: Task of all variants.
         inspection: Facts about the machine.
-        config: Config to train.
+        base: Variant that the config trains without overrides.
         worker: Script that measures, with the command line of `ppcls.bench.worker`.
     """
-    base = config_variant(config, inspection, "synthetic")
 
     def make_process(variant: Variant) -> MeasuringProcess:
         overrides = [*task.overrides, *variant.overrides(base), f"Global.device={inspection.device}"]

@@ -10,7 +10,9 @@ from typing import Any, Literal, NamedTuple
 from ppcls.bench.measure.runner import powers_of_two
 from ppcls.bench.results.schema import Label
 from ppcls.bench.train.peak_flops import Format
-from ppcls.recipe.schema import Config
+from ppcls.data.build import ModelInput
+from ppcls.data.sampling.base import Sampler
+from ppcls.engine.core.settings import AMP
 
 # An idle GPU is fast for one second, then slows down. Its clock is stable after about 2 s; see
 # docs/performance.md.
@@ -138,38 +140,39 @@ class Variant:
         return {"NVIDIA_TF32_OVERRIDE": "0" if self.precision == "float32" else None}
 
 
-def config_variant(config: Config, machine: Inspection, source: str) -> Variant:
+def config_variant(
+    sampler: Sampler, arch: ModelInput, amp: AMP | None, machine: Inspection, source: str = "synthetic"
+) -> Variant:
     """Returns the variant that a config trains in one process without overrides.
 
-    Raises:
-        UserError: The config has no ``DataLoader.Train``.
+    Args:
+        sampler: ``DataLoader.Train.sampler``, which defines the batch size.
+        arch: Layout of the images.
+        amp: Settings of mixed precision; None without mixed precision.
+        machine: Machine to train on.
+        source: Source of the batches.
     """
-    name, size = config.DataLoader.need_train().sampler.batch_setting
-    amp = config.AMP
+    name, size = sampler.batch_setting
     precision = "TF32" if machine.has_tf32 else "float32"
     if amp is not None and amp.use_amp:
         precision = amp.level if amp.dtype == "float16" else f"{amp.level}-bfloat16"
     batch_size = 0 if name == "global_batch_size" else size
-    return Variant(1, precision, config.Arch.data_format, batch_size, source)
+    return Variant(1, precision, arch.data_format, batch_size, source)
 
 
 def find_variants(
-    config: Config, machine: Inspection, sources: Sequence[str], axes: Mapping[str, Sequence[Any]]
+    base: Variant, machine: Inspection, sources: Sequence[str], axes: Mapping[str, Sequence[Any]]
 ) -> list[Variant]:
     """Returns all combinations of the axes' values, each with every source.
 
     Without any values, the variants are the config's own variant and variants in which one field is changed.
 
     Args:
-        config: Config to train.
+        base: The config's own variant, see `config_variant`.
         machine: Machine to train on.
         sources: Sources of the batches.
         axes: Values by name of a field of `Variant`; an empty sequence keeps the config's value.
-
-    Raises:
-        UserError: The config has no ``DataLoader.Train``.
     """
-    base = config_variant(config, machine, sources[0])
     used = {name: values for name, values in axes.items() if values}
     if used:
         combinations = product(*used.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -12,39 +12,42 @@ import paddle
 
 from ppcls.arch.build import build_model
 from ppcls.arch.cost import measure as measure_cost
+from ppcls.arch.distillation_model import AnyArch
 from ppcls.bench.measure.usage import UsageMeter
 from ppcls.bench.train.tasks import TrainTask
 from ppcls.bench.train.variants import Inspection
+from ppcls.data.section import Split
 from ppcls.data.transforms.base import check_chain
 from ppcls.engine.autotune.processes import Sample
 from ppcls.engine.autotune.timing import TimingPlan, gather, time_updates
-from ppcls.engine.autotune.workload import Workload, image_shape, training_workload
+from ppcls.engine.autotune.workload import Workload, image_shape
 from ppcls.engine.core.networks import build_network
-from ppcls.engine.profiling.peak_memory import explain_out_of_memory
 from ppcls.engine.profiling.phase_timer import PhaseTimer
 from ppcls.errors import UserError
-from ppcls.recipe.schema import Config
 from ppcls.report.environment import read_hardware, read_versions
 from ppcls.report.step_times import summarize
 from ppcls.runtime.start import Runtime, selected_card
 
+Guard = Callable[[], AbstractContextManager[None]]
 
-def inspect(config: Config, runtime: Runtime) -> dict[str, Any]:
+
+def inspect(model: AnyArch, split: Split, runtime: Runtime) -> dict[str, Any]:
     """Returns the fields of `Inspection`.
 
-    Raises:
-        UserError: The config has no ``DataLoader.Train``.
+    Args:
+        model: The section ``Arch``.
+        split: ``DataLoader.Train``.
+        runtime: Device and cores.
     """
-    split = config.DataLoader.need_train()
     gpu: dict[str, Any] = {}
     if runtime.device == "gpu":
         cuda = paddle.device.cuda
         number = runtime.device_id
         gpu = {"gpus": cuda.device_count(), "card": cuda.get_device_name(number)}
         gpu["capability"] = cuda.get_device_capability(number)
-    arch = config.Arch.exported
-    shape = image_shape(config.Arch.data_format, split)
-    cost = rgb = measure_cost(lambda: build_network(config.Arch), shape)
+    arch = model.exported
+    shape = image_shape(model.data_format, split)
+    cost = rgb = measure_cost(lambda: build_network(model), shape)
     if arch.input_image_channel != 3:
         three = tuple(3 if side == arch.input_image_channel else side for side in shape)
         rgb = measure_cost(
@@ -59,14 +62,23 @@ def inspect(config: Config, runtime: Runtime) -> dict[str, Any]:
         model=arch.name,
         size="x".join(map(str, check_chain(split.dataset.transform_ops).size or ())),
         rgb_parameters=rgb.parameters,
-        multiply_adds=None if config.Arch.student else cost.flops,
+        multiply_adds=None if model.student else cost.flops,
         **gpu,
     )
     return asdict(inspection)
 
 
-def measure(config: Config, runtime: Runtime, task: TrainTask) -> Sample:
+def measure_workload(
+    task: TrainTask, runtime: Runtime, guard: Guard, build: Callable[[], Workload]
+) -> Sample:
     """Measures one variant of training, together with all other ranks.
+
+    Args:
+        task: Number and duration of the updates.
+        runtime: Device and ranks.
+        guard: Function that returns a context for work that may need too much memory; see
+            `ppcls.engine.profiling.peak_memory.explain_out_of_memory`.
+        build: Function that builds the workload.
 
     Returns:
         A sample over all ranks, with images per second, seconds per step and memory in MiB.
@@ -74,19 +86,12 @@ def measure(config: Config, runtime: Runtime, task: TrainTask) -> Sample:
     Raises:
         UserError: The variant cannot be trained, for example because the memory is too small.
     """
-    return measure_workload(config, runtime, task, lambda: training_workload(config, runtime, task.source))
-
-
-def measure_workload(
-    config: Config, runtime: Runtime, task: TrainTask, build: Callable[[], Workload]
-) -> Sample:
-    """Measures a workload that ``build`` returns; see `measure`."""
-    with explain_out_of_memory(runtime, config.used_splits, config.Global, config.AMP):
+    with guard():
         workload = build()
         try:
             sample = _time_updates(task, workload, runtime)
             if workload.has_phases and task.phase_steps:
-                sample |= _try_phases(task, workload, config, runtime)
+                sample |= _try_phases(task, workload, runtime, guard)
         finally:
             workload.release()
     return sample
@@ -115,13 +120,13 @@ def _time_updates(task: TrainTask, workload: Workload, runtime: Runtime) -> Samp
     return sample
 
 
-def _try_phases(task: TrainTask, workload: Workload, config: Config, runtime: Runtime) -> Sample:
+def _try_phases(task: TrainTask, workload: Workload, runtime: Runtime, guard: Guard) -> Sample:
     """Returns the duration of the phases, or the reason of a failure.
 
     Eager steps can fail, because they need memory in addition to that of a CUDA graph.
     """
     try:
-        with explain_out_of_memory(runtime, config.used_splits, config.Global, config.AMP):
+        with guard():
             return {"phases": _time_phases(task, workload, runtime)}
     except UserError as error:
         return {"no_phases": str(error)}

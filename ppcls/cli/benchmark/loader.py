@@ -94,7 +94,8 @@ def start_benchmark(
     from ppcls.recipe.load import dump_config
     from ppcls.report.environment import read_hardware, read_versions
 
-    workload = read_workload(config, run, options.images)
+    split = config.DataLoader.need_train()
+    workload = read_workload(split, config.Arch, config.Global, run, options.images)
     results = new_results(benchmark, dump_config(config), read_hardware(run), read_versions())
     return workload, make_timer(workload, options.seconds), results
 

@@ -89,7 +89,7 @@ def measure_train(options: TrainBenchmarkOptions) -> None:
     from ppcls.bench.results.schema import new_results
     from ppcls.bench.train.results import explain_rows, make_rows
     from ppcls.bench.train.tasks import inspect_machine, make_candidates
-    from ppcls.bench.train.variants import find_variants
+    from ppcls.bench.train.variants import config_variant, find_variants
     from ppcls.recipe.load import dump_config
     from ppcls.runtime.launch import read_launch
 
@@ -97,8 +97,9 @@ def measure_train(options: TrainBenchmarkOptions) -> None:
         raise UserError("this benchmark starts its processes itself (--processes); run it without a launcher")
     common.check_out(options.out)
     inspection = inspect_machine(Path(options.config), options.override)
-    variants = find_variants(config, inspection, options.source, options.axes)
-    candidates = make_candidates(variants, options.task, inspection, config)
+    base = config_variant(config.DataLoader.need_train().sampler, config.Arch, config.AMP, inspection)
+    variants = find_variants(base, inspection, options.source, options.axes)
+    candidates = make_candidates(variants, options.task, inspection, base)
     common.report(f"{inspection.describe()}: variants: {len(candidates)}, rounds: {options.rounds}")
     common.measure_and_report(
         options.out,

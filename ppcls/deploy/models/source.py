@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ppcls.arch.distillation_model import AnyArch
 from ppcls.config.base.errors import ConfigError, describe_problems
 from ppcls.config.base.fields import Section, show
 from ppcls.config.base.overrides import Overrides, read_overrides
@@ -198,8 +199,12 @@ def source_of_config(config: Config) -> ModelSource:
     """
     weights = find_weights(config.Global)
     settings = need_infer(config.Infer)
-    run = Path(config.Global.output_dir)
-    return _trained_source(config, weights, settings.PostProcess.class_id_map_file, [weights, run])
+    folders = [weights, Path(config.Global.output_dir)]
+    names = _read_names(config.Arch, settings.PostProcess.class_id_map_file, folders)
+    description = describe_model(config.Arch, settings, names, read_temperature(weights))
+    return ModelSource(
+        weights, description, config.Global, settings, config.DataLoader.evaluation_dali, config
+    )
 
 
 def check_path(key: str, text: str) -> Path:
@@ -262,16 +267,28 @@ def _checkpoint_source(folder: Path, overrides: Overrides, trust: bool) -> Model
     stored_names = node_at(source.tree, _NAMES_KEY)
     source.apply(read_overrides(overrides))
     config = source.load()
-    names_file = need_infer(config.Infer).PostProcess.class_id_map_file
+    settings = need_infer(config.Infer)
+    names_file = settings.PostProcess.class_id_map_file
     overridden = names_file if names_file != stored_names else None
     folders = [place for place in _folders_of_names(real, trust) if find_listed(place) is not None]
-    model = _trained_source(config, real, overridden if folders else names_file, folders)
-    if isinstance(source, UntrustedConfig) and source.names_file and model.description.names is None:
+    names = _read_names(config.Arch, overridden if folders else names_file, folders)
+    if isinstance(source, UntrustedConfig) and source.names_file and names is None:
         print_error(
             f"warning: {show(source.names_file)}: the class names in this file are not read, because the "
             f"config of a model names it; set {_NAMES_KEY}, or, if you trust the model, use {TRUST}",
         )
-    return replace(model, file=folder, folder=real, files=files, manifest=manifest, trust=trust)
+    return ModelSource(
+        file=folder,
+        description=describe_model(config.Arch, settings, names, read_temperature(real)),
+        run=config.Global,
+        infer=settings,
+        dali=config.DataLoader.evaluation_dali,
+        config=config,
+        folder=real,
+        files=files,
+        manifest=manifest,
+        trust=trust,
+    )
 
 
 def _folders_of_names(checkpoint: Path, trust: bool) -> list[Path]:
@@ -301,15 +318,20 @@ def _file_states(folder: Path, file: Path) -> FileStates:
         raise UserError(f"{file}: cannot be read: {error.strerror}") from None
 
 
-def _trained_source(
-    config: Config, weights: Path, names_file: str | None, folders: Sequence[Path]
-) -> ModelSource:
+def _read_names(arch: AnyArch, names_file: str | None, folders: Sequence[Path]) -> tuple[str, ...] | None:
+    """Returns the class names of a model; None if they are unknown, or if it returns embeddings.
+
+    Args:
+        arch: Number of classes, and whether the model returns embeddings.
+        names_file: File of class names; None to look for a list in the folders.
+        folders: Folders that can contain the list of class names, the preferred one first.
+    """
     file = find_names_file(str(check_path(_NAMES_KEY, names_file))) if names_file else None
     reason = "no such file"
-    if file is not None and file.name == IMAGENET_NAMES.name and config.Arch.class_num != _IMAGENET_CLASSES:
+    if file is not None and file.name == IMAGENET_NAMES.name and arch.class_num != _IMAGENET_CLASSES:
         # Configs of PaddleClas contain this file even for other data sets.
         file = None
-        reason = f"has ImageNet's classes, but the model has {config.Arch.class_num} classes"
+        reason = f"has ImageNet's classes, but the model has {arch.class_num} classes"
     if names_file and file is None:
         print_error(
             f"warning: {names_file}: {reason}; results contain class numbers instead of names. "
@@ -317,13 +339,7 @@ def _trained_source(
         )
     if file is None:
         file = next((path for folder in folders if (path := find_listed(folder))), None)
-    embeds = config.Arch.embeds
-    names = read_class_names(file, config.Arch.class_num) if file is not None and not embeds else None
-    settings = need_infer(config.Infer)
-    split = next(iter(config.DataLoader.evaluated.values()), None)
-    description = describe_model(config.Arch, settings, names, read_temperature(weights))
-    dali = split.loader.dali if split is not None else Dali()
-    return ModelSource(weights, description, config.Global, settings, dali, config)
+    return read_class_names(file, arch.class_num) if file is not None and not arch.embeds else None
 
 
 def _find_exported(file: Path, overrides: Overrides, trust: bool) -> ModelSource:

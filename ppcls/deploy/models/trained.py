@@ -21,14 +21,14 @@ from ppcls.deploy.models.description import Activation, ModelDescription
 from ppcls.deploy.models.pinned_memory import PinnedBuffer
 from ppcls.engine.core.compiled import measured
 from ppcls.engine.core.networks import Losses, build_network, read_inferred
-from ppcls.engine.core.precision import build_precision
+from ppcls.engine.core.precision import Precision
+from ppcls.engine.core.settings import ExecutionSettings
 from ppcls.engine.cuda_graph.graph import STREAM_LOCK, GraphCapture
 from ppcls.engine.cuda_graph.graphed_forward import GraphedForward
 from ppcls.engine.evaluation.forward import Forward, run_model
 from ppcls.errors import UserError
 from ppcls.files import print_error
 from ppcls.outputs import FEATURES, Outputs, map_outputs
-from ppcls.recipe.schema import Config
 from ppcls.runtime.start import Runtime
 from ppcls.weights.files import fill_model, non_finite_names
 
@@ -103,25 +103,32 @@ class TrainedModel:
     """An `InferenceModel` that runs the trained model of a checkpoint.
 
     Args:
-        config: Complete config.
+        model: Trained network, see `load_network`.
+        precision: Precision of the forward pass. Casts the weights of the network.
+        settings: Whether fused kernels and CUDA graphs are used.
         description: Description of the model.
-        weights: Weights in any form that `ppcls.weights.files.read_weights` accepts.
+        weights: File or folder of the weights, which warnings name.
         runtime: Device to run on.
 
     Attributes:
         engine: Name of the engine, with its version, device and precision.
 
     Raises:
-        UserError: The weights cannot be read or are those of another model, or the device does not support
-            the precision.
+        UserError: The device does not support the precision.
     """
 
     def __init__(
-        self, config: Config, description: ModelDescription, weights: Path, runtime: Runtime
+        self,
+        model: nn.Layer,
+        precision: Precision,
+        settings: ExecutionSettings,
+        description: ModelDescription,
+        weights: Path,
+        runtime: Runtime,
     ) -> None:
-        self._precision = build_precision(config.AMP, runtime.device)
+        self._precision = precision
         self.engine = f"Paddle {paddle.__version__} ({runtime.device.upper()}, {self._precision.name})"
-        self._model = load_network(config.Arch, config.Loss.Train, weights)
+        self._model = model
         self._precision.prepare(self._model, None)
         self._model.eval()
         self._activation = build_activation(description.Output.activation, description.Output.temperature)
@@ -129,11 +136,11 @@ class TrainedModel:
         self._forward: Forward = run_model
         self._buffer: PinnedBuffer | None = None
         self._lock = nullcontext() if runtime.device_id is None else STREAM_LOCK
-        if config.Global.fused_kernels is True:
+        if settings.fused_kernels is True:
             self._fuse(runtime.device)
         if runtime.device_id is not None:
             self._buffer = PinnedBuffer()
-            if config.Global.cuda_graph is not False and measured():
+            if settings.cuda_graph is not False and measured():
                 self._forward = GraphedForward(GraphCapture(tries=True))
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]

@@ -10,15 +10,19 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ppcls.arch.distillation_model import AnyArch
+from ppcls.config.base.fields import Section
 from ppcls.config.base.yaml import dump_yaml
+from ppcls.data.section import Split
 from ppcls.engine.autotune.processes import MeasurementFailed, MeasuringProcess, Sample, worker_command
+from ppcls.engine.core.settings import AMP, ExecutionSettings, TrainingSettings
 from ppcls.files import print_error, read_regular, write_text
 from ppcls.runtime.hardware import Card
 from ppcls.runtime.launch import local_processes, read_launch
@@ -29,6 +33,7 @@ from ppcls.zoo import ZOO, cache_folder
 
 if TYPE_CHECKING:  # the engine is below the recipe
     from ppcls.recipe.schema import Config
+    from ppcls.recipe.settings import Global
 
 MIN_UPDATES = 2000  # updates of a run from which a measurement of about a minute is worthwhile
 _WORKER = Path(__file__).with_name("worker.py")
@@ -48,8 +53,6 @@ _WAYS: Mapping[str, Mapping[str, Any]] = {
     "to_static": {"to_static": True},
     "fused_kernels": {"fused_kernels": True, "data_format": "NHWC", "to_static": False},
 }
-
-Measure = Callable[["Config"], Sample]
 
 
 @dataclass(frozen=True)
@@ -74,12 +77,16 @@ class Execution:
         model = "fused kernels, " if self.fused_kernels else "compiled, " if self.to_static else ""
         return f"{self.data_format}, {model}{steps}"
 
-    def applied(self, config: Config) -> Config:
-        """Returns a copy of the config with these settings."""
+    def sections(self, settings: Global, arch: AnyArch) -> dict[str, Section]:
+        """Returns copies of the sections ``Global`` and ``Arch`` with these settings, by name."""
         names = ("cuda_graph", "to_static", "fused_kernels")
-        run = config.Global.model_copy(update={name: getattr(self, name) for name in names})
-        arch = config.Arch.with_data_format(self.data_format)  # type: ignore[arg-type]
-        return config.model_copy(update={"Global": run, "Arch": arch})
+        return {
+            "Global": settings.model_copy(update={name: getattr(self, name) for name in names}),
+            "Arch": arch.with_data_format(self.data_format),  # type: ignore[arg-type]
+        }
+
+
+Measure = Callable[[Execution], Sample]
 
 
 def autotune(config: Config) -> Config:
@@ -95,26 +102,47 @@ def autotune(config: Config) -> Config:
     Raises:
         UserError: The GPU to measure on is unknown, because the driver and CUDA may number GPUs differently.
     """
-    card = _tuned_card(config)
+    settings = config.Global
+    arch = config.Arch
+    split = config.DataLoader.Train
+    open_settings = list_open_settings(settings, arch)
+    if split is None or not arch.single_network or not open_settings or not _is_tuned(settings):
+        return config
+    card = selected_card()
     if card is None:
         return config
-    file = cache_folder("autotune") / f"{_cache_key(config, card)}.json"
+    facts = {
+        **_model_facts(settings, arch, config.AMP, config.Optimizer.kind),
+        **_data_facts(split),
+        "card": [card.name(), card.total],
+    }
+    file = cache_folder("autotune") / f"{_cache_key(facts)}.json"
+    # Without a measurement, float16 uses NHWC, which is faster on all GPUs with tensor cores.
+    nhwc = "data_format" in open_settings and _number_format(config.AMP) == "float16"
+    untuned = config.model_copy(update={"Arch": arch.with_data_format("NHWC")}) if nhwc else config
+
+    def measure(way: Execution) -> Sample:
+        tried = config.model_copy(update=way.sections(settings, arch))
+        return _measure_on(card, dump_yaml(tried.model_dump(mode="json")))
+
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with lock_file(file.with_suffix(".lock")):  # of several ranks, the first one measures
             if file.is_file():
                 chosen = _read_choice(file)
                 _log(f"{chosen}, from an earlier measurement ({file})")
-                return chosen.applied(config)
-            if _count_updates(config) < MIN_UPDATES:
-                return _untuned(config)
-            chosen, rates = choose(config, _measure_on(card), card.total)
+                return config.model_copy(update=chosen.sections(settings, arch))
+            if _count_updates(settings, split, config.class_count(training=True)) < MIN_UPDATES:
+                return untuned
+            first = first_execution(settings, arch, open_settings)
+            tolerance = _TOLERANCE[_number_format(config.AMP)]
+            chosen, rates = choose(first, open_settings, tolerance, measure, card.total)
             write_text(file, json.dumps({"chosen": asdict(chosen), "images_per_second": rates}, indent=1))
     except (OSError, ValueError) as error:
         _log(f"{file}: cannot be used, so nothing is measured: {error}; delete the file, or set PPCLS_HOME")
-        return _untuned(config)
+        return untuned
     _log(f"uses {chosen}; saved in {file}")
-    return chosen.applied(config)
+    return config.model_copy(update=chosen.sections(settings, arch))
 
 
 def _read_choice(file: Path) -> Execution:
@@ -125,40 +153,43 @@ def _read_choice(file: Path) -> Execution:
         raise ValueError(f"damaged: {error!r}") from None
 
 
-def _untuned(config: Config) -> Config:
-    """Returns the config with NHWC for float16, which is faster on all GPUs with tensor cores."""
-    amp = config.AMP
-    half = amp is not None and amp.use_amp and amp.dtype == "float16"
-    if not half or "data_format" not in _open_settings(config):
-        return config
-    return config.model_copy(update={"Arch": config.Arch.with_data_format("NHWC")})
+def first_execution(settings: ExecutionSettings, arch: AnyArch, open_settings: Sequence[str]) -> Execution:
+    """Returns the way that is measured first: explicit settings, and defaults for the others."""
+    values = {
+        "data_format": arch.data_format,
+        "cuda_graph": settings.cuda_graph,
+        "to_static": settings.to_static,
+        "fused_kernels": settings.fused_kernels,
+    }
+    fixed: dict[str, Any] = {name: value for name, value in values.items() if name not in open_settings}
+    return Execution(**fixed)
 
 
-def choose(config: Config, measure: Measure, memory: int) -> tuple[Execution, dict[str, float]]:
+def choose(
+    first: Execution, open_settings: Sequence[str], tolerance: float, measure: Measure, memory: int
+) -> tuple[Execution, dict[str, float]]:
     """Returns the fastest way to execute steps, and the images per second of all valid ways.
 
     The settings are measured one after another, each in combination with the best values so far.
+
+    Args:
+        first: Way to measure first, whose losses are the reference.
+        open_settings: Settings to choose.
+        tolerance: Largest relative difference of a loss from the reference.
+        measure: Function that measures a way. It raises `MeasurementFailed` if the way does not work.
+        memory: Memory of the GPU in MiB.
     """
-    open_settings = list(_open_settings(config))
-    fixed: dict[str, Any] = {}
-    if "data_format" not in open_settings:
-        fixed["data_format"] = config.Arch.data_format
-    for name in ("cuda_graph", "to_static", "fused_kernels"):
-        if name not in open_settings:
-            fixed[name] = getattr(config.Global, name)
-    best = Execution(**fixed)
+    best = first
     _log(
         f"measuring {len(open_settings) + 1} ways to execute training steps, for about a minute, once for "
         "this model, batch and GPU (Global.autotune=False skips this)"
     )
-    amp = config.AMP
-    tolerance = _TOLERANCE[amp.dtype if amp is not None and amp.use_amp else "float32"]
     reference: list[float] | None = None
     rates: dict[str, float] = {}
     for name in ("", *(name for name in _WAYS if name in open_settings)):
         way = replace(best, **_WAYS[name]) if name else best
         try:
-            sample = measure(way.applied(config))
+            sample = measure(way)
             losses = sample["losses"]
             if reference is None:
                 reference = losses
@@ -183,73 +214,85 @@ def _check(sample: Sample, reference: list[float], tolerance: float, memory: int
         raise MeasurementFailed(f"it needs {used:,.0f} MiB of the GPU's {memory:,} MiB")
 
 
-def _tuned_card(config: Config) -> Card | None:
-    """Returns the GPU to measure on, or None if the config is not autotuned."""
-    settings = config.Global
+def _is_tuned(settings: Global) -> bool:
+    """Returns whether a run with these settings is autotuned, if it has a GPU."""
     launch = read_launch()
     if not settings.autotune or settings.deterministic or settings.device == "cpu":
-        return None
-    if not config.Arch.single_network or config.DataLoader.Train is None:
-        return None
-    if not list(_open_settings(config)):
-        return None
-    if launch.world_size > local_processes():
-        return None  # several machines could make different choices
-    return selected_card()
+        return False
+    return launch.world_size <= local_processes()  # several machines could make different choices
 
 
-def _count_updates(config: Config) -> int:
-    train = config.DataLoader.need_train()
-    index = train.dataset.read(config.class_count(training=True))
+def _number_format(amp: AMP | None) -> str:
+    """Returns the number format of products, such as ``float16``."""
+    return amp.dtype if amp is not None and amp.use_amp else "float32"
+
+
+def _count_updates(settings: TrainingSettings, split: Split, classes: int | None) -> int:
+    """Returns the number of updates of a run.
+
+    Args:
+        settings: Number of epochs, and of steps per update.
+        split: Training data.
+        classes: Number of classes of the labels; None if labels are identities.
+    """
+    index = split.dataset.read(classes)
     world = read_launch().world_size
-    images = train.sampler.rows(world) * world * config.Global.update_freq
-    return len(index) // images * config.Global.epochs
+    images = split.sampler.rows(world) * world * settings.update_freq
+    return len(index) // images * settings.epochs
 
 
-def _open_settings(config: Config) -> Iterator[str]:
-    settings = config.Global
+def list_open_settings(settings: ExecutionSettings, arch: AnyArch) -> list[str]:
+    """Returns the names of the settings that a config leaves to `autotune`."""
+    names = []
     launched = read_launch().world_size > 1
     if settings.cuda_graph == "auto" and not (settings.sync_bn and launched):
-        yield "cuda_graph"
-    entry = ZOO.get(config.Arch.name)  # the user's own architectures may not support NHWC
-    nhwc = config.Arch.data_format == "NHWC"
-    if "data_format" not in config.Arch.model_fields_set and entry is not None and not entry.fixed_input:
-        yield "data_format"
+        names.append("cuda_graph")
+    entry = ZOO.get(arch.name)  # the user's own architectures may not support NHWC
+    nhwc = arch.data_format == "NHWC"
+    if "data_format" not in arch.model_fields_set and entry is not None and not entry.fixed_input:
+        names.append("data_format")
         nhwc = True
     if settings.to_static == "auto" and settings.fused_kernels is not True:
-        yield "to_static"
+        names.append("to_static")
     if settings.fused_kernels == "auto" and settings.to_static is not True and nhwc:
-        yield "fused_kernels"
+        names.append("fused_kernels")
+    return names
 
 
-def _measure_on(card: Card) -> Measure:
-    def measure(config: Config) -> Sample:
-        with tempfile.TemporaryDirectory(prefix="ppcls-autotune-") as folder:
-            path = Path(folder) / "config.yaml"
-            path.write_text(dump_yaml(config.model_dump(mode="json")), encoding="utf-8")
-            task = {"config": str(path), "plan": _PLAN}
-            environment = {"CUDA_VISIBLE_DEVICES": card.uuid, "FLAGS_selected_gpus": None}
-            return MeasuringProcess(worker_command(_WORKER), task, _TIMEOUT, environment).run()
-
-    return measure
+def _measure_on(card: Card, config: str) -> Sample:
+    """Measures the training of a config, given as YAML text, in a process that uses one GPU."""
+    with tempfile.TemporaryDirectory(prefix="ppcls-autotune-") as folder:
+        path = Path(folder) / "config.yaml"
+        path.write_text(config, encoding="utf-8")
+        task = {"config": str(path), "plan": _PLAN}
+        environment = {"CUDA_VISIBLE_DEVICES": card.uuid, "FLAGS_selected_gpus": None}
+        return MeasuringProcess(worker_command(_WORKER), task, _TIMEOUT, environment).run()
 
 
-def _cache_key(config: Config, card: Card) -> str:
-    """Returns a hash of everything that can change which way is fastest."""
-    train = config.DataLoader.need_train()
-    parts = {
-        "arch": config.Arch.model_dump(mode="json", exclude={"pretrained", "use_ssld"}),
-        "amp": config.AMP.model_dump(mode="json") if config.AMP is not None else None,
-        "optimizer": config.Optimizer.kind,
-        "batch": train.sampler.rows(read_launch().world_size),
-        "transforms": [repr(op) for op in train.dataset.transform_ops],
-        "accumulate": config.Global.update_freq,
-        "open": list(_open_settings(config)),
-        "settings": [config.Global.cuda_graph, config.Global.to_static, config.Global.fused_kernels],
-        "card": [card.name(), card.total],
-        "versions": [__version__, _version_of("paddlepaddle-gpu"), _version_of("paddlepaddle")],
+def _model_facts(settings: Global, arch: AnyArch, amp: AMP | None, optimizer: str) -> dict[str, Any]:
+    """Returns what can change which way is fastest: the model, its precision and the settings."""
+    return {
+        "arch": arch.model_dump(mode="json", exclude={"pretrained", "use_ssld"}),
+        "amp": amp.model_dump(mode="json") if amp is not None else None,
+        "optimizer": optimizer,
+        "accumulate": settings.update_freq,
+        "open": list_open_settings(settings, arch),
+        "settings": [settings.cuda_graph, settings.to_static, settings.fused_kernels],
     }
-    return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _data_facts(split: Split) -> dict[str, Any]:
+    """Returns what can change which way is fastest: the batches."""
+    return {
+        "batch": split.sampler.rows(read_launch().world_size),
+        "transforms": [repr(op) for op in split.dataset.transform_ops],
+    }
+
+
+def _cache_key(facts: Mapping[str, Any]) -> str:
+    """Returns a hash of the facts and of the software's versions."""
+    versions = [__version__, _version_of("paddlepaddle-gpu"), _version_of("paddlepaddle")]
+    return sha256(json.dumps({**facts, "versions": versions}, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _version_of(package: str) -> str:

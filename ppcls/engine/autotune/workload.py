@@ -11,6 +11,7 @@ import numpy as np
 import paddle
 from numpy.typing import NDArray
 
+from ppcls.arch.distillation_model import AnyArch
 from ppcls.data.loaders.base import OrderedLoader
 from ppcls.data.loaders.batch import Batch, Loader
 from ppcls.data.sampling.epoch_samplers import SequentialSampler
@@ -57,12 +58,15 @@ class Workload:
 
 def training_workload(config: Config, runtime: Runtime, source: str) -> Workload:
     """Returns ppcls's training step on one synthetic batch, or on the config's data for source ``loader``."""
-    synthetic = SyntheticLoader(config, runtime) if source == "synthetic" else None
+    split = config.DataLoader.need_train()
+    synthetic = None
+    if source == "synthetic":
+        synthetic = SyntheticLoader(split, config.Arch, runtime, accumulate=config.Global.update_freq)
     state = build_state(config, runtime, lambda *_: None, synthetic)
     # The recorded losses depend on the gradients. Later the learning rate is 0, so that the model does not
     # memorize the few images.
     state = replace(state, schedule=lambda update: _CHECKED_RATE if update < CHECKED_UPDATES else 0.0)
-    state, step, execution = connect(state, config.Global, config.Arch, config.DataLoader.need_train())
+    state, step, execution = connect(state, config.Global, config.Arch, split)
     state.network.train()
     batches = _endless(state.loader)
     wait = build_data_wait(runtime)
@@ -140,24 +144,27 @@ class SyntheticLoader(OrderedLoader):
 
     The labels cycle through the classes. With several labels per image, every second class is 1. Batch
     transforms, such as Mixup, are not applied.
+
+    Args:
+        split: Training data, whose batches have the same shape.
+        arch: Number of classes and layout of the images.
+        runtime: Device and ranks.
+        accumulate: Number of batches per update.
     """
 
-    def __init__(self, config: Config, runtime: Runtime) -> None:
-        split = config.DataLoader.need_train()
-        classes = config.Arch.class_num
+    def __init__(self, split: Split, arch: AnyArch, runtime: Runtime, *, accumulate: int = 1) -> None:
         rank = runtime.rank
         world = runtime.world_size
         rows = split.sampler.rows(world)
         count = rows * world * _EPOCH_STEPS
-        labels: NDArray[Any] = np.arange(count, dtype=np.int64) % classes
+        labels: NDArray[Any] = np.arange(count, dtype=np.int64) % arch.class_num
         if split.dataset.labels == "several":
-            labels = np.broadcast_to(np.arange(classes, dtype=np.float32) % 2, (count, classes))
-        accumulate = config.Global.update_freq
+            labels = np.broadcast_to(np.arange(arch.class_num, dtype=np.float32) % 2, (count, arch.class_num))
         order = Order(SequentialSampler(count), rows, rank=rank, world=world, accumulate=accumulate)
         super().__init__(SyntheticIndex(labels), order, None)
         shape = (rows, *image_shape("NCHW", split))
         images = np.random.default_rng(rank).uniform(-1, 1, shape).astype(np.float32)
-        if config.Arch.data_format == "NHWC":  # the same images: autotune compares the losses of both layouts
+        if arch.data_format == "NHWC":  # the same images: autotune compares the losses of both layouts
             images = np.ascontiguousarray(images.transpose(0, 2, 3, 1))
         self._image = paddle.to_tensor(images).astype(check_chain(split.dataset.transform_ops).dtype)
         self._label = paddle.to_tensor(labels[rank * rows : (rank + 1) * rows])

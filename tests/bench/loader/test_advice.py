@@ -98,7 +98,7 @@ def present_of(*overrides: str) -> LoaderSetting:
     config = load_config(PHOTOS, overrides)
     split = config.DataLoader.Train
     assert split is not None
-    workload = LoaderWorkload(config, split, Runtime(cores=6), None, 0)  # type: ignore[arg-type]
+    workload = LoaderWorkload(split, config.Arch, config.Global, Runtime(cores=6), None, 0)  # type: ignore[arg-type]
     return present_setting(workload)
 
 

@@ -34,7 +34,9 @@ def overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def workload_of(overrides: list[str], *more: str, images: int = 100) -> LoaderWorkload:
-    return read_workload(load_config(PHOTOS, [*overrides, *more]), Runtime(cores=2, threads=2), images)
+    config = load_config(PHOTOS, [*overrides, *more])
+    split = config.DataLoader.need_train()
+    return read_workload(split, config.Arch, config.Global, Runtime(cores=2, threads=2), images)
 
 
 def first(batches: Counts, count: int) -> list[int]:
@@ -173,7 +175,8 @@ def test_timer_stops_where_the_batches_end() -> None:
 @pytest.mark.gpu
 def test_every_backend_and_stage_runs_on_a_gpu(overrides: list[str]) -> None:
     config = load_config(PHOTOS, [*overrides, "Global.device=gpu"])
-    workload = read_workload(config, start(config.Global), 100)
+    split = config.DataLoader.need_train()
+    workload = read_workload(split, config.Arch, config.Global, start(config.Global), 100)
     gpu = LoaderSetting("DALI GPU", 2)
     settings = [*list_backends((2,), (0,), on_gpu=True), *list_variants(gpu, random_crop=True)]
     timer = make_timer(workload, 0.1)

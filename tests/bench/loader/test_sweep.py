@@ -25,7 +25,8 @@ Rates = Callable[[LoaderSetting], float]
 @pytest.fixture(scope="module")
 def workload(tmp_path_factory: pytest.TempPathFactory) -> LoaderWorkload:
     config = load_config(PHOTOS, write_images(tmp_path_factory.mktemp("images")))
-    return read_workload(config, Runtime(cores=4, threads=2), 100)
+    split = config.DataLoader.need_train()
+    return read_workload(split, config.Arch, config.Global, Runtime(cores=4, threads=2), 100)
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,12 @@ from small_net import build_net
 
 from ppcls.bench.results.schema import read_results
 from ppcls.bench.train.tasks import TrainTask
-from ppcls.bench.train.worker import inspect, measure
+from ppcls.bench.train.worker import inspect, measure_workload
 from ppcls.cli import benchmark
 from ppcls.data.loaders.batch import Batch
 from ppcls.engine.autotune import workload
-from ppcls.engine.autotune.processes import MeasuringProcess
-from ppcls.engine.autotune.workload import SyntheticLoader
+from ppcls.engine.autotune.processes import MeasuringProcess, Sample
+from ppcls.engine.autotune.workload import SyntheticLoader, training_workload
 from ppcls.engine.core.hooks import NO_HOOKS, StepHooks
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import train_step
@@ -42,6 +44,16 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def task(source: str, **changes: object) -> TrainTask:
     return TrainTask(**{"config": "", "source": source, "warm_up": 1, "counted": 3, **changes})
+
+
+def measure(config: Config, runtime: Runtime, task: TrainTask) -> Sample:
+    build = partial(training_workload, config, runtime, task.source)
+    return measure_workload(task, runtime, nullcontext, build)
+
+
+def make_loader(config: Config, runtime: Runtime) -> SyntheticLoader:
+    accumulate = config.Global.update_freq
+    return SyntheticLoader(config.DataLoader.need_train(), config.Arch, runtime, accumulate=accumulate)
 
 
 @pytest.mark.parametrize("source", ["synthetic", "loader"])
@@ -80,7 +92,8 @@ def test_measure_settles_before_counting(make_config: MakeConfig, monkeypatch: p
 
 
 def test_inspect_returns_device_model_and_cost(make_config: MakeConfig) -> None:
-    found = inspect(make_config(Arch__name="ResNet18"), CPU)
+    config = make_config(Arch__name="ResNet18")
+    found = inspect(config.Arch, config.DataLoader.need_train(), CPU)
     assert (found["device"], found["model"], found["size"]) == ("cpu", "ResNet18", "16x16")
     assert found["rgb_parameters"] == 11_182_788  # its first block has a projection, as in PaddleClas
     assert found["multiply_adds"] > 1e6
@@ -89,7 +102,7 @@ def test_inspect_returns_device_model_and_cost(make_config: MakeConfig) -> None:
 
 def test_synthetic_loader_yields_one_batch(make_config: MakeConfig) -> None:
     config = make_config(Arch__data_format="NHWC", Global__update_freq=2)
-    loader = SyntheticLoader(config, Runtime(rank=1, world_size=2))
+    loader = make_loader(config, Runtime(rank=1, world_size=2))
     batches = iter(loader)
     first, second = next(batches), next(batches)
     assert first.image.shape == [8, 16, 16, 3]
@@ -105,7 +118,7 @@ def test_synthetic_loader_yields_one_batch(make_config: MakeConfig) -> None:
 def test_synthetic_loader_yields_the_same_images_in_both_layouts(make_config: MakeConfig) -> None:
     """Otherwise autotune would compare losses of different images, and reject the layout."""
     first, last = (
-        next(iter(SyntheticLoader(make_config(Arch__data_format=layout), CPU))).image
+        next(iter(make_loader(make_config(Arch__data_format=layout), CPU))).image
         for layout in ("NCHW", "NHWC")
     )
     np.testing.assert_array_equal(first.transpose([0, 2, 3, 1]).numpy(), last.numpy())

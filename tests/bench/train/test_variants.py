@@ -29,6 +29,10 @@ def config(name: str = "ResNet50.yaml", *overrides: str) -> Config:
     return load_config(CONFIGS / name, overrides)
 
 
+def variant_of(config: Config, machine: Inspection, source: str) -> Variant:
+    return config_variant(config.DataLoader.need_train().sampler, config.Arch, config.AMP, machine, source)
+
+
 @pytest.mark.parametrize(
     ("name", "device", "precision", "layout"),
     [
@@ -41,7 +45,7 @@ def config(name: str = "ResNet50.yaml", *overrides: str) -> Config:
     ],
 )
 def test_config_variant_reads_the_config(name: str, device: Inspection, precision: str, layout: str) -> None:
-    base_variant = config_variant(config(name), device, "loader")
+    base_variant = variant_of(config(name), device, "loader")
     assert (base_variant.precision, base_variant.layout, base_variant.processes, base_variant.source) == (
         precision,
         layout,
@@ -53,25 +57,25 @@ def test_config_variant_reads_the_config(name: str, device: Inspection, precisio
 @pytest.mark.parametrize("name", ["ResNet50.yaml", "ResNet50_fp16_ultra.yaml", "ResNet50_bf16.yaml"])
 def test_overrides_turn_the_config_into_the_variant(name: str) -> None:
     base = config(name)
-    base_variant = config_variant(base, H200, "loader")
+    base_variant = variant_of(base, H200, "loader")
     axes = {
         "precision": list(PRECISIONS),
         "layout": ["NCHW", "NHWC"],
         "batch_size": [32, 64],
         "processes": [],
     }
-    variants = find_variants(base, H200, ["loader"], axes)
+    variants = find_variants(base_variant, H200, ["loader"], axes)
     assert len(set(variants)) == len(PRECISIONS) * 2 * 2
     for each in variants:
-        found = config_variant(config(name, *each.overrides(base_variant)), H200, "loader")
+        found = variant_of(config(name, *each.overrides(base_variant)), H200, "loader")
         precision = "TF32" if each.precision == "float32" else each.precision  # the environment decides which
         assert found == replace(each, precision=precision)
 
 
 def test_find_variants_tour_changes_one_thing_at_a_time() -> None:
     base = config("ResNet50_fp16_ultra.yaml")
-    base_variant = config_variant(base, H200, "synthetic")
-    tour = find_variants(base, H200, ["synthetic", "loader"], {})
+    base_variant = variant_of(base, H200, "synthetic")
+    tour = find_variants(base_variant, H200, ["synthetic", "loader"], {})
     assert tour[:2] == [base_variant, replace(base_variant, source="loader")]
     assert len(tour) == 2 * (1 + 5 + 1 + 2)  # precisions, layout, 2 and 4 GPUs
     for each in tour:
@@ -81,7 +85,7 @@ def test_find_variants_tour_changes_one_thing_at_a_time() -> None:
 
 def test_find_variants_combines_axes_and_keeps_the_rest() -> None:
     axes = {"processes": [1, 2], "precision": ["O1", "O2"]}
-    found = find_variants(config(), H200, ["synthetic", "bare"], axes)
+    found = find_variants(variant_of(config(), H200, "synthetic"), H200, ["synthetic", "bare"], axes)
     assert len(found) == 8
     assert {each.layout for each in found} == {"NCHW"}
     assert [each.source for each in found[:2]] == ["synthetic", "bare"]
@@ -106,12 +110,12 @@ def test_find_variants_combines_axes_and_keeps_the_rest() -> None:
 def test_find_obstacle_returns_the_reason_or_none(
     change: dict[str, object], device: Inspection, reason: str | None
 ) -> None:
-    variant = config_variant(config(), device, "synthetic")
+    variant = variant_of(config(), device, "synthetic")
     assert find_obstacle(replace(variant, **change), device) == reason
 
 
 def test_environment_distinguishes_float32_from_tf32() -> None:
-    variant = config_variant(config(), H200, "synthetic")
+    variant = variant_of(config(), H200, "synthetic")
     assert variant.environment() == {"NVIDIA_TF32_OVERRIDE": None}
     assert replace(variant, precision="float32").environment() == {"NVIDIA_TF32_OVERRIDE": "0"}
     assert "NVIDIA_TF32_OVERRIDE" not in replace(variant, precision="O2").environment()
@@ -125,7 +129,7 @@ def test_describe_names_all_deviations() -> None:
 
 def test_overrides_keep_a_global_batch_size() -> None:
     base = config("ResNet50.yaml", "DataLoader.Train.sampler={global_batch_size: 256, shuffle: True}")
-    base_variant = config_variant(base, H200, "loader")
+    base_variant = variant_of(base, H200, "loader")
     assert base_variant.batch_size == 0
     assert not any("batch" in each for each in replace(base_variant, processes=2).overrides(base_variant))
 
@@ -133,4 +137,4 @@ def test_overrides_keep_a_global_batch_size() -> None:
 def test_config_variant_without_training_data_is_rejected() -> None:
     evaluated = config("ResNet50.yaml", "DataLoader.Train=null", "DataLoader.Eval.sampler.batch_size=64")
     with pytest.raises(UserError, match=r"DataLoader\.Train: missing"):
-        config_variant(evaluated, CPU, "loader")
+        variant_of(evaluated, CPU, "loader")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def measure(config: Config) -> dict[str, Any]:
     task = TrainTask(config="", source="bare", warm_up=1, counted=3)
-    return measure_workload(config, CPU, task, lambda: bare_workload(config, CPU))
+    return measure_workload(task, CPU, nullcontext, lambda: bare_workload(config, CPU))
 
 
 def test_measure_bare_loop_returns_speed_without_phases(make_config: MakeConfig) -> None:

@@ -70,7 +70,7 @@ def test_invalid_temperature_file_is_an_error(tmp_path: Path, text: str) -> None
 def test_calibrated_checkpoint_is_exported_with_its_temperature(make_config, tmp_path, capsys) -> None:
     from ppcls import fit
     from ppcls.deploy.models.paddle_inference import PaddleInferenceModel
-    from ppcls.deploy.models.trained import TrainedModel
+    from ppcls.deploy.predictor import Predictor
     from ppcls.runtime.start import Runtime
 
     transforms = [{"DecodeImage": None}, {"ResizeImage": {"size": 16}}, {"NormalizeImage": None}]
@@ -83,7 +83,7 @@ def test_calibrated_checkpoint_is_exported_with_its_temperature(make_config, tmp
     assert best is not None
     source = find_source(best)
     images = RANDOM.standard_normal((3, *source.description.Input.shape[1:])).astype(np.float32)
-    plain = TrainedModel(source.config, source.description, source.file, Runtime()).run(images)
+    plain = Predictor(source, runtime=Runtime()).model.run(images)
 
     assert calibrate(["--model", config.Global.output_dir, "--trust"]) == 0
     said = capsys.readouterr().out
@@ -91,7 +91,7 @@ def test_calibrated_checkpoint_is_exported_with_its_temperature(make_config, tmp
     (best / "temperature.json").write_text(json.dumps({"temperature": 2.0}))  # whatever was found
 
     source = find_source(best)
-    scaled = TrainedModel(source.config, source.description, source.file, Runtime()).run(images)
+    scaled = Predictor(source, runtime=Runtime()).model.run(images)
     expected = np.sqrt(plain) / np.sqrt(plain).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(scaled, expected, rtol=1e-5)
     folder = tmp_path / "exported"

@@ -12,7 +12,8 @@ from ppcls.arch.kernels.errors import KernelsUnavailableError
 from ppcls.deploy.models import trained
 from ppcls.deploy.models.description import describe_model
 from ppcls.deploy.models.source import need_infer
-from ppcls.deploy.models.trained import TrainedModel
+from ppcls.deploy.models.trained import TrainedModel, load_network
+from ppcls.engine.core.precision import build_precision
 from ppcls.engine.evaluation.forward import run_model
 from ppcls.errors import UserError
 from ppcls.recipe.load import load_config
@@ -26,7 +27,10 @@ def load(folder: Path, runtime: Runtime, *overrides: str) -> TrainedModel:
     if not weights.exists():
         write_weights(weights)
     config = load_config(write_config(folder / "config.yaml", config_tree(weights, None)), overrides)
-    return TrainedModel(config, describe_model(config.Arch, need_infer(config.Infer), None), weights, runtime)
+    description = describe_model(config.Arch, need_infer(config.Infer), None)
+    network = load_network(config.Arch, config.Loss.Train, weights)
+    precision = build_precision(config.AMP, runtime.device)
+    return TrainedModel(network, precision, config.Global, description, weights, runtime)
 
 
 def test_trained_model_that_cannot_be_captured_runs_operator_by_operator(

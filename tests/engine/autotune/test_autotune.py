@@ -9,9 +9,17 @@ from typing import Any
 
 import pytest
 
+from ppcls.config.base.yaml import parse_yaml
 from ppcls.engine.autotune import autotune as module
-from ppcls.engine.autotune.autotune import Execution, autotune, choose
+from ppcls.engine.autotune.autotune import (
+    Execution,
+    autotune,
+    choose,
+    first_execution,
+    list_open_settings,
+)
 from ppcls.engine.autotune.processes import MeasurementFailed, Sample
+from ppcls.recipe.load import load_config
 from ppcls.recipe.schema import Config
 from ppcls.runtime.hardware import Card
 
@@ -26,14 +34,7 @@ class Timer:
     def __init__(self, rates: dict[Execution, float], **special: Any) -> None:
         self.rates, self.special, self.measured = rates, special, list[Execution]()
 
-    def __call__(self, config: Config) -> Sample:
-        settings = config.Global
-        way = Execution(
-            config.Arch.data_format,
-            bool(settings.cuda_graph),
-            bool(settings.to_static),
-            settings.fused_kernels is True,
-        )
+    def __call__(self, way: Execution) -> Sample:
         self.measured.append(way)
         rate = self.rates[way]
         if rate == 0:
@@ -47,6 +48,12 @@ class Timer:
         } | changes
 
 
+def choose_for(config: Config, measure: Timer) -> tuple[Execution, dict[str, float]]:
+    settings = list_open_settings(config.Global, config.Arch)
+    first = first_execution(config.Global, config.Arch, settings)
+    return choose(first, settings, 0.05, measure, MEMORY)
+
+
 EAGER, GRAPH = Execution(), Execution(cuda_graph=True)
 NHWC, COMPILED = Execution("NHWC", True), Execution("NHWC", True, True)
 COMPILED_NCHW = Execution(cuda_graph=True, to_static=True)
@@ -56,7 +63,7 @@ RATES = {EAGER: 100.0, GRAPH: 200.0, NHWC: 300.0, COMPILED: 400.0, COMPILED_NCHW
 
 def test_choose_keeps_each_setting_that_is_faster(make_config: Callable[..., Config]) -> None:
     timer = Timer(RATES)
-    chosen, rates = choose(make_config(**HALF), timer, MEMORY)
+    chosen, rates = choose_for(make_config(**HALF), timer)
     assert (chosen, timer.measured) == (COMPILED, [EAGER, GRAPH, NHWC, COMPILED, FUSED])
     assert list(rates.values()) == [100, 200, 300, 400, 350]
 
@@ -65,14 +72,12 @@ def test_choose_fused_kernels_bring_their_layout_and_replace_compilation(
     make_config: Callable[..., Config],
 ) -> None:
     slow = {NHWC: 50.0, COMPILED_NCHW: 210.0}  # as float32, for which Paddle converts NHWC
-    chosen, _ = choose(make_config(**HALF), Timer({**RATES, **slow}), MEMORY)
+    chosen, _ = choose_for(make_config(**HALF), Timer({**RATES, **slow}))
     assert chosen == FUSED
-    tuned = chosen.applied(make_config(**HALF))
-    assert (tuned.Arch.data_format, tuned.Global.fused_kernels, tuned.Global.to_static) == (
-        "NHWC",
-        True,
-        False,
-    )
+    config = make_config(**HALF)
+    tuned = config.model_copy(update=chosen.sections(config.Global, config.Arch))
+    values = (tuned.Arch.data_format, tuned.Global.fused_kernels, tuned.Global.to_static)
+    assert values == ("NHWC", True, False)
 
 
 @pytest.mark.parametrize(
@@ -82,27 +87,36 @@ def test_choose_skips_other_losses_and_too_much_memory(
     make_config: Callable[..., Config], changes: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     timer = Timer(RATES, changes={COMPILED: changes})
-    assert choose(make_config(**HALF), timer, MEMORY)[0] == FUSED
+    assert choose_for(make_config(**HALF), timer)[0] == FUSED
     assert f"{COMPILED}: skipped: " in capsys.readouterr().err
 
 
 def test_choose_prefers_a_graph_that_is_as_fast(make_config: Callable[..., Config]) -> None:
     rates = {EAGER: 100.0, GRAPH: 99.0, NHWC: 100.0, COMPILED_NCHW: 100.0, FUSED: 100.0}
     timer = Timer(rates)
-    assert choose(make_config(**HALF), timer, MEMORY)[0] == GRAPH
+    assert choose_for(make_config(**HALF), timer)[0] == GRAPH
 
 
 def test_choose_skips_what_fails(make_config: Callable[..., Config]) -> None:
     slower = {Execution("NHWC"): 90.0, Execution(to_static=True): 110.0}
     slower[Execution("NHWC", fused_kernels=True)] = 90.0
     timer = Timer({**RATES, GRAPH: 0.0, **slower})
-    assert choose(make_config(**HALF), timer, MEMORY)[0] == Execution(to_static=True)
+    assert choose_for(make_config(**HALF), timer)[0] == Execution(to_static=True)
 
 
 def test_choose_obeys_explicit_settings(make_config: Callable[..., Config]) -> None:
     explicit = {"Arch__data_format": "NHWC", "Global__to_static": False, "Global__fused_kernels": False}
     timer = Timer({Execution("NHWC"): 1.0, NHWC: 2.0})
-    assert choose(make_config(**HALF, **explicit), timer, MEMORY)[0] == NHWC
+    assert choose_for(make_config(**HALF, **explicit), timer)[0] == NHWC
+
+
+def execution_of(text: str) -> Execution:
+    """Returns the way in a config that is to be measured."""
+    config = load_config(parse_yaml(text, "the task"))
+    run = config.Global
+    return Execution(
+        config.Arch.data_format, bool(run.cuda_graph), bool(run.to_static), run.fused_kernels is True
+    )
 
 
 @pytest.fixture
@@ -112,7 +126,7 @@ def card(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Timer:
     monkeypatch.setenv("PPCLS_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(module, "selected_card", lambda: Card("GPU-1", MEMORY))
     monkeypatch.setattr(Card, "name", lambda _card: "card")
-    monkeypatch.setattr(module, "_measure_on", lambda _card: timer)
+    monkeypatch.setattr(module, "_measure_on", lambda _card, text: timer(execution_of(text)))
     monkeypatch.setattr(module, "MIN_UPDATES", 6)
     return timer
 
