@@ -102,9 +102,10 @@ def _candidates(options: FamiliesOptions, model: str) -> Iterator[tuple[Inspecti
     inspection = inspect_machine(_CONFIG, overrides)
     effort = asdict(options.effort(None))
     task = TrainTask(config=str(_CONFIG), overrides=overrides, phase_steps=0, **effort)
-    ours = [config_variant(config, inspection, "synthetic")]
-    theirs = pytorch_variants(ours, compiled=True)
-    candidates = make_candidates(ours, task, inspection, config)
+    sampler = config.DataLoader.need_train().sampler
+    base = config_variant(sampler, config.Arch, config.AMP, inspection)
+    theirs = pytorch_variants([base], compiled=True)
+    candidates = make_candidates([base], task, inspection, base)
     candidates += pytorch_candidates(options.torch, list(theirs), task, inspection, config, timm=True)
     for candidate in candidates:
         yield inspection, replace(candidate, name=f"{model}, {candidate.name}")
