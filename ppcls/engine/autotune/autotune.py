@@ -22,10 +22,11 @@ from ppcls.config.base.fields import Section
 from ppcls.config.base.yaml import dump_yaml
 from ppcls.data.section import Split
 from ppcls.engine.autotune.processes import MeasurementFailed, MeasuringProcess, Sample, worker_command
-from ppcls.engine.core.settings import AMP, ExecutionSettings, TrainingSettings
+from ppcls.engine.core.settings import AMP, EngineSettings, ExecutionSettings, TrainingSettings
 from ppcls.files import print_error, read_regular, write_text
 from ppcls.runtime.hardware import Card
 from ppcls.runtime.launch import local_processes, read_launch
+from ppcls.runtime.settings import RuntimeSettings
 from ppcls.runtime.start import selected_card
 from ppcls.version import __version__
 from ppcls.weights.download import lock_file
@@ -33,7 +34,6 @@ from ppcls.zoo import ZOO, cache_folder
 
 if TYPE_CHECKING:  # the engine is below the recipe
     from ppcls.recipe.schema import Config
-    from ppcls.recipe.settings import Global
 
 MIN_UPDATES = 2000  # updates of a run from which a measurement of about a minute is worthwhile
 _WORKER = Path(__file__).with_name("worker.py")
@@ -77,7 +77,7 @@ class Execution:
         model = "fused kernels, " if self.fused_kernels else "compiled, " if self.to_static else ""
         return f"{self.data_format}, {model}{steps}"
 
-    def sections(self, settings: Global, arch: AnyArch) -> dict[str, Section]:
+    def sections(self, settings: EngineSettings, arch: AnyArch) -> dict[str, Section]:
         """Returns copies of the sections ``Global`` and ``Arch`` with these settings, by name."""
         names = ("cuda_graph", "to_static", "fused_kernels")
         return {
@@ -106,7 +106,7 @@ def autotune(config: Config) -> Config:
     arch = config.Arch
     split = config.DataLoader.Train
     open_settings = list_open_settings(settings, arch)
-    if split is None or not arch.single_network or not open_settings or not _is_tuned(settings):
+    if split is None or not arch.single_network or not open_settings or not _is_tuned(settings, settings):
         return config
     card = selected_card()
     if card is None:
@@ -214,10 +214,10 @@ def _check(sample: Sample, reference: list[float], tolerance: float, memory: int
         raise MeasurementFailed(f"it needs {used:,.0f} MiB of the GPU's {memory:,} MiB")
 
 
-def _is_tuned(settings: Global) -> bool:
+def _is_tuned(settings: ExecutionSettings, process: RuntimeSettings) -> bool:
     """Returns whether a run with these settings is autotuned, if it has a GPU."""
     launch = read_launch()
-    if not settings.autotune or settings.deterministic or settings.device == "cpu":
+    if not settings.autotune or process.deterministic or process.device == "cpu":
         return False
     return launch.world_size <= local_processes()  # several machines could make different choices
 
@@ -269,7 +269,7 @@ def _measure_on(card: Card, config: str) -> Sample:
         return MeasuringProcess(worker_command(_WORKER), task, _TIMEOUT, environment).run()
 
 
-def _model_facts(settings: Global, arch: AnyArch, amp: AMP | None, optimizer: str) -> dict[str, Any]:
+def _model_facts(settings: EngineSettings, arch: AnyArch, amp: AMP | None, optimizer: str) -> dict[str, Any]:
     """Returns what can change which way is fastest: the model, its precision and the settings."""
     return {
         "arch": arch.model_dump(mode="json", exclude={"pretrained", "use_ssld"}),
