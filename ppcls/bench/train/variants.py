@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ppcls.bench.measure.runner import powers_of_two
 from ppcls.bench.results.schema import Label
 from ppcls.bench.train.peak_flops import Format
-from ppcls.data.build import ModelInput
-from ppcls.data.sampling.base import Sampler
-from ppcls.engine.core.settings import AMP
+
+if TYPE_CHECKING:  # only for annotations
+    from ppcls.data.build import ModelInput
+    from ppcls.data.sampling.base import Sampler
+    from ppcls.engine.core.settings import AMP
 
 # An idle GPU is fast for one second, then slows down. Its clock is stable after about 2 s; see
 # docs/performance.md.
