@@ -20,6 +20,10 @@ MOST_PARAMETERS = 6
 # Parameters that receive the whole config. A function takes the section or the values that it uses, so that
 # its signature says what it depends on. Only functions that build or execute a run need all of it.
 MOST_CONFIG_PARAMETERS = 20
+# Branches on the type of a config section outside of its folder. Each of them is a place to find and change
+# for a new section of that kind; a property or method of the base class is not.
+MOST_TYPE_BRANCHES = 40
+SECTION_MODULE = "ppcls.config.base.fields"  # defines the class `Section`
 CONFIG_MODULE = "ppcls.recipe.schema"  # defines the class `Config`; libraries have classes of the same name
 LONGEST_CHAIN = 16  # modules that import one another when they are loaded
 # One file per family: a reader looks for a name there, and the number of files grows with the models.
@@ -68,6 +72,7 @@ def main() -> int:
         *check_class_names(trees),
         *check_parameters(trees),
         *check_config_parameters(trees),
+        *check_type_branches(trees),
         *check_variables(trees),
         *check_folder_cycles(trees),
         *check_chains(trees),
@@ -142,6 +147,83 @@ def check_config_parameters(trees: dict[Path, ast.Module]) -> Iterator[str]:
             f"{len(places)} parameters receive the whole config, expected at most {MOST_CONFIG_PARAMETERS}; "
             f"pass the section or values that the function uses: {', '.join(places)}"
         )
+
+
+def check_type_branches(trees: dict[Path, ast.Module]) -> Iterator[str]:
+    """Finds too many branches of `ppcls` on the type of a config section, outside of the section's folder.
+
+    A branch is an `isinstance`, an `issubclass` or a class pattern of `match`, once per class. Base classes
+    of the language of configs do not count: they ask whether a value is a section, not which one it is.
+    """
+    modules = {
+        ".".join(path.with_suffix("").parts).removesuffix(".__init__"): tree
+        for path, tree in trees.items()
+        if path.parts[0] == "ppcls"
+    }
+    imports = {name: _imported_names(tree) for name, tree in modules.items()}
+    classes = {
+        f"{name}.{node.name}": [_resolve(base, name, imports) for base in node.bases]
+        for name, tree in modules.items()
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+    }
+
+    @cache
+    def is_section(name: str) -> bool:
+        return name == f"{SECTION_MODULE}.Section" or any(map(is_section, classes.get(name, ())))
+
+    places = []
+    for name, tree in modules.items():
+        folder = name.rpartition(".")[0]
+        for node in ast.walk(tree):
+            for expression in _tested_classes(node):
+                target = _resolve(expression, name, imports)
+                owner = target.rpartition(".")[0].rpartition(".")[0]
+                if is_section(target) and owner not in (folder, SECTION_MODULE.rpartition(".")[0]):
+                    places.append(f"{name}:{expression.lineno} {target.rpartition('.')[2]}")
+    if len(places) > MOST_TYPE_BRANCHES:
+        yield (
+            f"{len(places)} branches on the type of a section, expected at most {MOST_TYPE_BRANCHES}; ask a "
+            f"property or method of its base class: {', '.join(places)}"
+        )
+
+
+def _tested_classes(node: ast.AST) -> Iterator[ast.expr]:
+    """Yields the classes that a node compares with the type of a value."""
+    if isinstance(node, ast.MatchClass):
+        yield node.cls
+    elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
+        pending = [node.args[1]]
+        while pending:
+            expression = pending.pop()
+            if isinstance(expression, ast.Tuple):
+                pending += expression.elts
+            elif isinstance(expression, ast.BinOp):
+                pending += [expression.left, expression.right]
+            else:
+                yield expression
+
+
+def _imported_names(tree: ast.Module) -> dict[str, str]:
+    """Returns what each imported name stands for, such as ``ppcls.loss.base.Loss``."""
+    names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {alias.asname: alias.name for alias in node.names if alias.asname}
+    return names
+
+
+def _resolve(expression: ast.expr, module: str, imports: dict[str, dict[str, str]]) -> str:
+    """Returns the full name of the class that an expression in a module stands for."""
+    if isinstance(expression, ast.Subscript):  # a generic class
+        expression = expression.value
+    first, *attributes = ast.unparse(expression).split(".")
+    name = ".".join([imports[module].get(first, f"{module}.{first}"), *attributes])
+    while (owner := name.rpartition(".")[0]) in imports and name.rpartition(".")[2] in imports[owner]:
+        name = imports[owner][name.rpartition(".")[2]]  # imported there from another module
+    return name
 
 
 def _arguments(arguments: ast.arguments) -> list[ast.arg]:

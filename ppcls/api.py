@@ -110,8 +110,7 @@ def fit(
         SignalExit: A signal stopped the run, and its state was saved.
         KeyboardInterrupt: The user pressed Ctrl-C twice.
     """
-    config = _config_of(run)
-    state = None if isinstance(run, Config) else run
+    config, state = _config_and_state(run)
     if state is not None and (state.update or state.epoch):
         raise UserError(
             f"this state has been trained for {state.update} updates; build a new one with build_state, or "
@@ -158,12 +157,12 @@ def evaluate(
     Raises:
         UserError: The config, the data or the weights are invalid.
     """
-    config = _config_of(run)
-    if tta is not None and not isinstance(run, Config):
+    config, state = _config_and_state(run)
+    if tta is not None and state is not None:
         raise UserError("evaluate(tta=…): expected a config to evaluate, got a state; pass the run's config")
-    if not isinstance(run, Config):
+    if state is not None:
         with session.embedded(config.Global) as runtime:
-            return _evaluate_state(run, runtime, sample_by_sample)
+            return _evaluate_state(state, runtime, sample_by_sample)
     weights = find_weights(config.Global)
     start = session.embedded(config.Global)
     if own_process:
@@ -232,8 +231,15 @@ def _load_model(
     return model, precision
 
 
-def _config_of(run: object) -> Config:
-    config = run if isinstance(run, Config) else getattr(run, "config", None)
+def _config_and_state(run: Any) -> tuple[Config, TrainState | None]:
+    """Returns the config of a run, and its state if it was built; None for a config.
+
+    Raises:
+        UserError: ``run`` is neither.
+    """
+    if isinstance(run, Config):
+        return run, None
+    config = getattr(run, "config", None)
     if not isinstance(config, Config):
         raise UserError(f"expected a config from load_config, or a state from build_state, got {show(run)}")
-    return config
+    return config, run

@@ -117,6 +117,46 @@ def test_check_config_parameters_fails_above_the_limit(check_source: ModuleType)
     assert not list(check_source.check_config_parameters({Path("ppcls/a.py"): fewer}))
 
 
+SECTIONS = {
+    "ppcls/config/base/fields.py": "class Section: ...\nclass Spec(Section): ...\n",
+    "ppcls/loss/base.py": "from ppcls.config.base.fields import Spec\nclass Loss(Spec): ...\n",
+    "ppcls/loss/embedding.py": "from ppcls.loss.base import Loss\nclass TripletLoss(Loss): ...\n",
+    "ppcls/loss/__init__.py": "from ppcls.loss.embedding import TripletLoss\n",
+    "ppcls/arch/layers.py": "class TripletLoss: ...\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "branches"),
+    [
+        ("engine/step", "from ppcls.loss.embedding import TripletLoss\nisinstance(x, TripletLoss)", 1),
+        ("engine/step", "from ppcls.loss import TripletLoss as T\nisinstance(x, (T, int))", 1),
+        ("engine/step", "from ppcls.loss import base\nissubclass(x, base.Loss | str)", 1),
+        ("engine/step", "import ppcls.loss.base as b\nmatch x:\n  case b.Loss(): pass", 1),
+        (
+            "engine/step",
+            "from ppcls.loss import TripletLoss as T, base\nisinstance(x, (T, base.Loss, T))",
+            3,
+        ),
+        ("loss/build", "from ppcls.loss.embedding import TripletLoss\nisinstance(x, TripletLoss)", 0),
+        ("engine/step", "from ppcls.config.base.fields import Spec\nisinstance(x, Spec)", 0),
+        ("engine/step", "from ppcls.arch.layers import TripletLoss\nisinstance(x, TripletLoss)", 0),
+        ("engine/step", "from paddle.nn import TripletLoss\nisinstance(x, TripletLoss)", 0),
+        ("engine/step", "class TripletLoss: ...\nisinstance(x, TripletLoss)", 0),
+    ],
+)
+def test_check_type_branches_counts_sections_of_other_folders(
+    check_source: ModuleType, monkeypatch: pytest.MonkeyPatch, path: str, source: str, branches: int
+) -> None:
+    files = {**SECTIONS, f"ppcls/{path}.py": source, f"benchmarks/{path}.py": source}
+    trees = {Path(name): ast.parse(text) for name, text in files.items()}
+    monkeypatch.setattr(check_source, "MOST_TYPE_BRANCHES", -1)
+    (finding,) = check_source.check_type_branches(trees)
+    assert finding.startswith(f"{branches} branches on the type of a section, expected at most -1; ")
+    monkeypatch.setattr(check_source, "MOST_TYPE_BRANCHES", branches)
+    assert not list(check_source.check_type_branches(trees))
+
+
 def test_check_source_of_this_repository_finds_nothing(
     check_source: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from paddle import nn
 
     from ppcls.arch.heads import MarginHead
+    from ppcls.arch.rec_model import RecModel
 
     LoadBackbone: TypeAlias = Callable[[nn.Layer, str], None]
 
@@ -150,6 +151,24 @@ class ModelSection(Section):
     def peers(self) -> tuple[str, ...]:
         """Names of the models that are trained together with the student."""
         return ()
+
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        """Names of the models that are not trained (teachers)."""
+        return ()
+
+    @property
+    def members(self) -> Mapping[str, Arch | RecModel]:
+        """All models by name, if there are several; else empty."""
+        return {}
+
+    def initial_weights(self, name: str) -> str | None:
+        """Returns the file or name of the initial weights of one of several models; None for random weights.
+
+        Args:
+            name: Name of the model, see `members`.
+        """
+        raise KeyError(name)
 
     @property
     def margins(self) -> Mapping[str, MarginHead]:

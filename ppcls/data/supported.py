@@ -10,7 +10,6 @@ from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.numpy_ops.chain import apply
 from ppcls.data.transforms.specs import Op
 from ppcls.data.transforms.specs.decisions import count_decisions
-from ppcls.data.transforms.specs.fuse import FusedTransform, VariableSize
 from ppcls.errors import UserError
 
 if TYPE_CHECKING:  # only for annotations
@@ -22,8 +21,7 @@ def transforms_of(op: Op) -> list[tuple[int | None, Transform]]:
 
     The last transform has the position None if it was added for the model's layout.
     """
-    spec = op.spec.part if isinstance(op.spec, VariableSize) else op.spec
-    specs = spec.parts if isinstance(spec, FusedTransform) else (spec,)
+    specs = op.spec.parts
     return [(position, spec) for position, spec in zip_longest(op.positions, specs) if spec is not None]
 
 

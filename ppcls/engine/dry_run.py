@@ -26,7 +26,6 @@ from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.batch import Batch, endless
 from ppcls.data.section import Split
 from ppcls.data.transforms.base import check_chain
-from ppcls.data.transforms.specs import DecodeImage
 from ppcls.engine.advice import LoadingSpeed, advise
 from ppcls.engine.core.hooks import NO_HOOKS
 from ppcls.engine.core.state import TrainState
@@ -313,7 +312,7 @@ def _picture(split: Split, index: Index) -> float | None:
 
     Returns None if the data set stores arrays, or if no image can be read.
     """
-    if not isinstance(split.dataset.transform_ops[0], DecodeImage):
+    if not split.dataset.transform_ops[0].decodes_images:
         return None
     pixels = []
     for position in np.linspace(0, len(index) - 1, min(_PICTURES, len(index)), dtype=np.int64).tolist():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ppcls.arch.distillation_model import AnyArch, DistillationModel, NamedModel
+from ppcls.arch.distillation_model import AnyArch, NamedModel
 from ppcls.config.base.component import RunFacts, find_sections
 from ppcls.config.base.errors import place
 from ppcls.config.base.fields import Section, Spec
@@ -48,7 +48,7 @@ def _paddleclas_differences(
         update_freq: Number of steps per update.
         mixed_by: Batch transform that mixes the training images; "" for none.
     """
-    if isinstance(arch, DistillationModel) and arch.frozen:
+    if arch.frozen:
         yield (
             f"Arch.models: PaddleClas runs frozen models ({', '.join(arch.frozen)}) in training mode, with "
             "the BatchNorm statistics of each batch; ppcls runs them in evaluation mode"

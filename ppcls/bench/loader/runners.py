@@ -39,7 +39,7 @@ from ppcls.data.sampling.order import Order
 from ppcls.data.supported import check_dali, check_numpy
 from ppcls.data.transforms.batch import MixupOperator
 from ppcls.data.transforms.numpy_ops import run
-from ppcls.data.transforms.specs import Op, RandCropImage
+from ppcls.data.transforms.specs import Op
 from ppcls.engine.autotune.processes import MeasurementFailed, Sample
 from ppcls.errors import UserError
 
@@ -228,9 +228,10 @@ def _decoding(ops: tuple[Op, ...], settings: DaliSettings) -> tuple[Op, ...]:
     The window is resized to a single pixel, so that resizing adds almost no time to decoding.
     """
     decode, crop, *_ = ops
-    if not settings.decode_window or not isinstance(crop.spec, RandCropImage):
+    window = crop.spec.resized(1)
+    if window is None or not settings.decode_window or not crop.spec.uses_window:
         return (decode,)
-    return (decode, replace(crop, spec=crop.spec.resized(1)))
+    return (decode, replace(crop, spec=window))
 
 
 def _load_by_paddle(setting: LoaderSetting, workload: LoaderWorkload, order: Order) -> Counts:

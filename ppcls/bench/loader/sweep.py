@@ -26,7 +26,6 @@ from ppcls.bench.loader.settings import (
 from ppcls.bench.loader.workload import LoaderWorkload
 from ppcls.bench.measure.runner import Candidate
 from ppcls.bench.results.schema import Label
-from ppcls.data.transforms.specs import RandCropImage
 
 BEST = "best found"
 PRESENT = "present"
@@ -80,7 +79,7 @@ class LoaderSweep:
         if best is None:
             return None
         specs = self._workload.split.dataset.transform_ops
-        random_crop = len(specs) > 1 and isinstance(specs[1], RandCropImage)
+        random_crop = len(specs) > 1 and specs[1].uses_window
         configured = self._workload.dali_settings(best)
         variants = [
             each

@@ -75,11 +75,21 @@ class Transform(Component, registry=TRANSFORMS):
         draws: Number of uniform random numbers that the transform needs per image.
         label_key: Name of the label that the transform draws, for `CustomLabelDataset`; "" for none.
         label_count: Number of these labels.
+        decodes_images: Whether the transform decodes image files. Data sets can also store arrays.
+        uses_window: Whether the transform uses only a random window of an image. A decoder can then skip the
+            rest of the image.
     """
 
     draws: ClassVar[int] = 0
     label_key: ClassVar[str] = ""
     label_count: ClassVar[int] = 0
+    decodes_images: ClassVar[bool] = False
+    uses_window: ClassVar[bool] = False
+
+    @property
+    def parts(self) -> tuple[Transform, ...]:
+        """Transforms of the config that this one executes, in order: itself, unless it combines several."""
+        return (self,)
 
     def after(self, state: ImageState) -> ImageState:
         """Returns the properties of an image after this transform.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import paddle
 from paddle import nn
 
-from ppcls.arch.distillation_model import AnyArch, DistillationModel
+from ppcls.arch.distillation_model import AnyArch
 from ppcls.arch.fuse import fuse
 from ppcls.arch.kernels.errors import KernelsUnavailableError
 from ppcls.arch.layers.drop_path import StepMasks, attach_masks
@@ -137,7 +137,7 @@ def _training_network(
 
     This is the model with its teachers and peers (distillation), the compiled model, or the model itself.
     """
-    if isinstance(arch, DistillationModel):
+    if arch.student:  # one of several models
         return build_distilling(model, arch, losses, amp, runtime.device)
     if compiles(settings, arch, amp, runtime):
         return compile_model(model, arch, amp, runtime)

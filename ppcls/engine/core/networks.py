@@ -9,7 +9,7 @@ from typing import Literal
 from paddle import nn
 
 from ppcls.arch.distillation import DistillationNetwork, attach_to_student
-from ppcls.arch.distillation_model import AnyArch, DistillationModel
+from ppcls.arch.distillation_model import AnyArch
 from ppcls.arch.layers.feature_extractor import FeatureExtractor, FeatureLayerError
 from ppcls.engine.core.precision import build_precision
 from ppcls.engine.core.settings import AMP
@@ -42,13 +42,12 @@ def join_beside(student: nn.Layer, arch: AnyArch, losses: Losses) -> None:
         UserError: Weights cannot be read or do not fit, or the student already has a layer of the same name.
     """
     beside: dict[str, nn.Layer] = {}
-    if isinstance(arch, DistillationModel):
-        for name in arch.peers:
-            peer = build_network(arch.members[name], pretrained=True)
-            source = arch.initial_weights(name)
-            if source is not None:
-                start_from(peer, read_weights(Path(source)), source)
-            beside[name] = peer
+    for name in arch.peers:
+        peer = build_network(arch.members[name], pretrained=True)
+        source = arch.initial_weights(name)
+        if source is not None:
+            start_from(peer, read_weights(Path(source)), source)
+        beside[name] = peer
     learned = learned_losses(losses)
     for name, loss in learned.items():
         beside[name] = loss.build_layer(arch.model_facts)
@@ -64,11 +63,18 @@ def join_beside(student: nn.Layer, arch: AnyArch, losses: Losses) -> None:
 
 
 def build_distilling(
-    student: nn.Layer, arch: DistillationModel, losses: Losses, amp: AMP | None, device: Literal["cpu", "gpu"]
+    student: nn.Layer, arch: AnyArch, losses: Losses, amp: AMP | None, device: Literal["cpu", "gpu"]
 ) -> nn.Layer:
     """Returns the network that training calls: the student, its peers and its teachers.
 
     Builds the teachers and loads their weights.
+
+    Args:
+        student: Built model of the student, with the peers as sublayers.
+        arch: Section of several models.
+        losses: Losses of training, which determine the layers whose outputs are kept.
+        amp: Settings of mixed precision; None without mixed precision.
+        device: Device of the models.
 
     Raises:
         UserError: Weights cannot be read or do not fit, or a loss uses a layer that does not exist.
@@ -78,7 +84,8 @@ def build_distilling(
     amp = amp.model_copy(update={"use_fp16_test": True}) if amp is not None else None
     contexts = {}
     for name in arch.frozen:
-        models[name], source = build_network(arch.members[name]), arch.initial_weights(name)
+        models[name] = build_network(arch.members[name])
+        source = arch.initial_weights(name)
         assert source is not None  # checked by the config
         fill_model(models[name], read_weights(Path(source)), source)
         precision = build_precision(amp, device)
@@ -95,7 +102,7 @@ def build_distilling(
     return DistillationNetwork(arch.student, student, extractors, arch.peers, names, contexts)
 
 
-def _loss_layers(arch: DistillationModel, losses: Losses) -> dict[str, list[str]]:
+def _loss_layers(arch: AnyArch, losses: Losses) -> dict[str, list[str]]:
     """Returns the layers of each model whose outputs the losses use."""
     layers: dict[str, list[str]] = {name: [] for name in arch.members}
     facts = arch.model_facts

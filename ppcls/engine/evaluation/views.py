@@ -6,7 +6,7 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.data.section import DataLoader, Split
+from ppcls.data.section import DataLoader
 from ppcls.data.views import ImageViews, ViewKind, transforms_for_views
 from ppcls.errors import UserError
 
@@ -49,7 +49,7 @@ def data_for_views(data: DataLoader, kind: ViewKind, *, embeds: bool) -> DataLoa
         UserError: The model returns embeddings, or the views do not support the transforms of the config.
     """
     split = data.evaluated.get("Eval")
-    if embeds or not isinstance(split, Split):
+    if embeds or split is None:
         raise UserError(
             "--tta needs a classifier and DataLoader.Eval with one data set; embeddings can't be averaged; "
             "remove --tta"

@@ -29,6 +29,7 @@ Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 class DecodeImage(Transform):
     """Decodes JPEG, PNG, TIFF, BMP, WebP or JPEG 2000 and applies the EXIF orientation."""
 
+    decodes_images: ClassVar[bool] = True
     ignored: ClassVar[Mapping[str, str]] = {
         "backend": "the loader chooses the decoder",
         "to_np": "transforms always receive arrays",
@@ -172,6 +173,7 @@ Ratio = Annotated[float, Bound(ge=0.01, le=100)]
 class RandCropImage(_ResamplingTransform):
     """Crops a window of random area and aspect ratio and resizes it (Szegedy et al. 2015, section 6)."""
 
+    uses_window: ClassVar[bool] = True
     size: Size
     """Side of square images, or [width, height], in pixels, after resizing."""
     interpolation: Interpolation | Literal["random"] = "bilinear"  # type: ignore[assignment]

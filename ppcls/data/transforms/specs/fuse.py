@@ -178,6 +178,12 @@ class VariableSize(Transform, abstract=True):
         return int(self.part.draws)
 
     @property
+    def parts(self) -> tuple[Transform, ...]:
+        """Transforms that the resizing transform executes, in order."""
+        parts: tuple[Transform, ...] = self.part.parts
+        return parts
+
+    @property
     def crop(self) -> ResizeImage | RandCropImage:
         """Transform that sets the size."""
         transform: ResizeImage | RandCropImage = (
