@@ -10,6 +10,12 @@ import paddle
 from numpy.typing import NDArray
 from paddle import Tensor, nn
 
+from ppcls.arch.kernels.paddle_layers import (
+    momentum_of,
+    running_statistics,
+    set_momentum_of,
+    uses_running_statistics,
+)
 from ppcls.errors import UserError
 from ppcls.runtime.collectives import all_reduce
 
@@ -38,14 +44,14 @@ def set_momentum(model: nn.Layer, momentum: float, name: str) -> None:
     if not norms:
         raise UserError(f"Arch.batch_norm_momentum: {name} has no BatchNorm layer; remove this key")
     for norm in norms:
-        # The constructor is Paddle's only public way to set it. But architectures build their layers
-        # themselves, and those of paddle.vision.models have no such parameter.
-        norm._momentum = momentum
+        # Not an argument of the constructors: architectures build their layers themselves, and those of
+        # paddle.vision.models have no such parameter.
+        set_momentum_of(norm, momentum)
 
 
 def largest_momentum(model: nn.Layer) -> float | None:
     """Returns the largest momentum of the layers that update their statistics; None without such layers."""
-    return max((norm._momentum for norm in _updating_norms(model)), default=None)
+    return max((momentum_of(norm) for norm in _updating_norms(model)), default=None)
 
 
 @paddle.no_grad()  # type: ignore[untyped-decorator]
@@ -66,7 +72,7 @@ def estimate_statistics(
         world: Number of ranks.
     """
     norms = list(_updating_norms(model))
-    buffers = [buffer for norm in norms for buffer in (norm._mean, norm._variance)]
+    buffers = [buffer for norm in norms for buffer in running_statistics(norm)]
     if not buffers:
         return
     sizes = [buffer.size for buffer in buffers]
@@ -84,9 +90,9 @@ def estimate_statistics(
             forward(batch)
             # The running value was 0, so it now is (1 - momentum) times the value of the batch.
             values = [
-                buffer.numpy().astype(np.float64) / (1.0 - norm._momentum)
+                buffer.numpy().astype(np.float64) / (1.0 - momentum_of(norm))
                 for norm in norms
-                for buffer in (norm._mean, norm._variance)
+                for buffer in running_statistics(norm)
             ]
             means = values[0::2]
             squares = [variance + mean**2 for mean, variance in zip(means, values[1::2], strict=True)]
@@ -114,7 +120,7 @@ def estimate_statistics(
 
 def _updating_norms(model: nn.Layer) -> Iterator[nn.Layer]:
     """Yields the BatchNorm layers that training updates, which excludes frozen layers."""
-    yield from (norm for norm in batch_norms(model) if not norm._use_global_stats)
+    yield from (norm for norm in batch_norms(model) if not uses_running_statistics(norm))
 
 
 def _fill(buffers: Sequence[Tensor], values: Sequence[NDArray[Any]]) -> None:

@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from paddle import nn
-from paddle.nn.layer.norm import _BatchNormBase
 
+from ppcls.arch.kernels.paddle_layers import use_running_statistics
 from ppcls.errors import UserError
 from ppcls.optimizer.base import Optimizer
 from ppcls.registry import suggest
@@ -22,6 +22,7 @@ _BLOCKS = [
 ]
 
 
+_BATCH_NORMS = (nn.BatchNorm1D, nn.BatchNorm2D, nn.BatchNorm3D, nn.SyncBatchNorm)
 CLASSIFIER = "classifier"  # pattern that matches the layers that return the logits, whatever their names are
 
 
@@ -64,11 +65,11 @@ def freeze(spec: Optimizer, model: nn.Layer) -> frozenset[str]:
         trained[name].trainable = False
     frozen = set(chosen)
     for name, layer in model.named_sublayers(include_self=True):
-        if not isinstance(layer, _BatchNormBase):
+        if not isinstance(layer, _BATCH_NORMS):
             continue
         affine = [parameter for parameter in (layer.weight, layer.bias) if parameter is not None]
         if affine and not any(parameter.trainable for parameter in affine):
-            layer._use_global_stats = True
+            use_running_statistics(layer)
             frozen |= {f"{name}.{statistic}".lstrip(".") for statistic in ("_mean", "_variance")}
     return frozenset(frozen)
 

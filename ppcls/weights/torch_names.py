@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from paddle import nn
 
+from ppcls.arch.kernels.paddle_layers import epsilon_of
 from ppcls.arch.public_names import public_names
 from ppcls.weights.timm_names import Translation, read_names, write_names
 
@@ -149,7 +150,7 @@ def _change_epsilon(
     for name, layer in model.named_sublayers():
         if isinstance(layer, nn.BatchNorm2D) and f"{name}._variance" in changed:
             variance = changed[f"{name}._variance"].astype(np.float64)
-            ratio = np.sqrt((variance + layer._epsilon) / (variance + epsilon))
+            ratio = np.sqrt((variance + epsilon_of(layer)) / (variance + epsilon))
             weight = changed[f"{name}.weight"]
             changed[f"{name}.weight"] = (weight * (1 / ratio if to_file else ratio)).astype(weight.dtype)
     return changed

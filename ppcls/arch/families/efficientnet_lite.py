@@ -80,7 +80,7 @@ class LiteBlock(nn.Layer):  # type: ignore[misc]
         self._names = [(name, f"bn{number}") for number, name in enumerate(convolutions, 1)]
         for (name, norm_name), convolution in zip(self._names, convolutions.values(), strict=True):
             self.add_sublayer(name, convolution)
-            self.add_sublayer(norm_name, norm(convolution._out_channels))
+            self.add_sublayer(norm_name, norm(convolution.weight.shape[0]))
         self._has_shortcut = stride == 1 and in_channels == out_channels
         self.drop_path = DropPath(drop_path) if self._has_shortcut and drop_path else nn.Identity()
 

@@ -1,4 +1,8 @@
-"""Dtypes of operands under Paddle's automatic mixed precision (AMP), which ignores our kernels."""
+"""Dtypes of operands under Paddle's automatic mixed precision (AMP), which ignores our kernels.
+
+The state of AMP is read from private attributes, because Paddle 2.6.2 has no public function that returns it.
+Paddle 3.3.1 has ``paddle.is_autocast_enabled`` and ``paddle.get_autocast_dtype``.
+"""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from paddle import Tensor, nn
 from paddle.autograd import PyLayer
 
 from ppcls.arch.fused.cuda import address, contiguous, kernels, vector_length
+from ppcls.arch.kernels.paddle_layers import epsilon_of, momentum_of, running_statistics
 
 _THREADS = 512  # threads per block; the same number as THREADS in batch_norm.cu
 _WIDTH = 16  # vectors of a row per block; a small number, so that many blocks share the last step of a sum
@@ -121,8 +122,8 @@ class _Launcher:
         """Returns the output, the statistics for `backward`, and ReLU's bit mask if there is a shortcut."""
         saved = paddle.empty([4 * self._channels])
         sums = self._sums()
-        parameters = x, norm.weight, norm.bias, norm._mean, norm._variance
-        rates = ctypes.c_float(norm._momentum), ctypes.c_float(norm._epsilon)
+        parameters = x, norm.weight, norm.bias, *running_statistics(norm)
+        rates = ctypes.c_float(momentum_of(norm)), ctypes.c_float(epsilon_of(norm))
         results = saved, sums, _block_counters()
         self._launch("statistics", *map(address, parameters), *rates, *map(address, results))
         output = paddle.empty_like(x)
@@ -133,8 +134,8 @@ class _Launcher:
     def normalize(self, x: Tensor, norm: nn.BatchNorm2D, tail: Tail, shortcut: Tensor | None) -> Tensor:
         """Returns the output with running statistics."""
         output = paddle.empty_like(x)
-        statistics = norm.weight, norm.bias, norm._mean, norm._variance
-        epsilon = ctypes.c_float(norm._epsilon)
+        statistics = norm.weight, norm.bias, *running_statistics(norm)
+        epsilon = ctypes.c_float(epsilon_of(norm))
         self._launch(f"normalize_running_{tail}", *map(address, (x, shortcut, output, *statistics)), epsilon)
         return output
 

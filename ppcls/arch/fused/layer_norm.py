@@ -17,6 +17,7 @@ from paddle.autograd import PyLayer
 from ppcls.arch.fused.amp import cast
 from ppcls.arch.fused.cuda import Kernels, address, contiguous, fills_vectors, kernels, vector_length
 from ppcls.arch.fused.sum_rows import sum_rows
+from ppcls.arch.kernels.paddle_layers import epsilon_of
 
 _THREADS = 256  # threads per block; the same number as THREADS in tokens.cu
 _WARP = 32
@@ -58,13 +59,13 @@ def normalize_fork(norm: nn.LayerNorm, x: Tensor, dtype: Any) -> tuple[Tensor, T
         x: [..., C] float32, or of the dtype of the result.
         dtype: Dtype of the result: float32, float16 or bfloat16.
     """
-    y, same = _LayerNorm.apply(contiguous(x), *_parameters(norm), norm._epsilon, dtype)
+    y, same = _LayerNorm.apply(contiguous(x), *_parameters(norm), epsilon_of(norm), dtype)
     return y, same
 
 
 def normalize(norm: nn.LayerNorm, x: Tensor, dtype: Any) -> Tensor:
     """Returns ``norm(x)``. See `normalize_fork`."""
-    output: Tensor = _PlainLayerNorm.apply(contiguous(x), *_parameters(norm), norm._epsilon, dtype)
+    output: Tensor = _PlainLayerNorm.apply(contiguous(x), *_parameters(norm), epsilon_of(norm), dtype)
     return output
 
 
@@ -82,7 +83,7 @@ def add_normalize(norm: nn.LayerNorm, x: Tensor, branch: Branch) -> tuple[Tensor
         *_parameters(norm),
         branch.scale,
         branch.factors,
-        norm._epsilon,
+        epsilon_of(norm),
     )
     return y, total
 

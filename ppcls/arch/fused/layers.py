@@ -17,7 +17,8 @@ from ppcls.arch.fused.cuda import fills_vectors, kernels
 from ppcls.arch.fused.depthwise import Window, convolve_depthwise
 from ppcls.arch.fused.depthwise import supports as supports_depthwise
 from ppcls.arch.fused.token_layers import fuse_tokens
-from ppcls.arch.kernels.geometry import explicit_padding, geometry, is_plain_norm, is_plain_pooling, pair
+from ppcls.arch.kernels.geometry import geometry, is_plain_norm, is_plain_pooling
+from ppcls.arch.kernels.paddle_layers import dilation_of, explicit_padding, groups_of, layout_of, stride_of
 from ppcls.arch.layers.conv_norm import ImageConv2D
 from ppcls.files import print_error
 
@@ -65,7 +66,7 @@ def fuse(model: nn.Layer) -> int:
 
 
 def _is_plain_convolution(layer: nn.Conv2D) -> bool:
-    return layer._data_format == "NHWC" and explicit_padding(layer) is not None
+    return layout_of(layer) == "NHWC" and explicit_padding(layer) is not None
 
 
 def _convolve(layer: nn.Conv2D, x: Tensor) -> Tensor:
@@ -74,12 +75,12 @@ def _convolve(layer: nn.Conv2D, x: Tensor) -> Tensor:
     padding = explicit_padding(layer)
     assert padding is not None  # checked by `fuse`
     weight = layer.weight
-    stride = pair(layer._stride)
-    plain = pair(layer._dilation) == (1, 1)
-    depthwise = 1 < layer._groups == x.shape[-1]
+    stride = stride_of(layer)
+    plain = dilation_of(layer) == (1, 1)
+    depthwise = 1 < groups_of(layer) == x.shape[-1]
     if depthwise and plain and supports_depthwise(weight.shape, stride, x.shape[-1], dtype):
         return convolve_depthwise(cast(x, dtype), weight, layer.bias, Window(stride[0], padding))
-    if plain and layer._groups == 1 and not any(padding) and _splits_into_patches(layer, x, dtype):
+    if plain and groups_of(layer) == 1 and not any(padding) and _splits_into_patches(layer, x, dtype):
         return _multiply_patches(layer, cast(x, dtype))
     # cuDNN's depthwise convolutions are slower than Paddle's in this layout.
     if depthwise or (operands := _cudnn_operands(layer, x, dtype)) is None:
@@ -91,7 +92,7 @@ def _convolve(layer: nn.Conv2D, x: Tensor) -> Tensor:
 def _fork(layer: nn.Conv2D, x: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the result of `_convolve`, and ``x`` for a second consumer."""
     dtype = compute_dtype(x)
-    if x.stop_gradient or x.dtype != dtype or x.shape[-1] < _CHANNELS or layer._groups == x.shape[-1]:
+    if x.stop_gradient or x.dtype != dtype or x.shape[-1] < _CHANNELS or groups_of(layer) == x.shape[-1]:
         return _convolve(layer, x), x
     if (operands := _cudnn_operands(layer, x, dtype)) is None:
         return type(layer).forward(layer, x), x
@@ -105,7 +106,7 @@ def _cudnn_operands(layer: nn.Conv2D, x: Tensor, dtype: Any) -> tuple[Tensor, Te
         return None
     weight = layer.weight
     missing = _CHANNELS - x.shape[-1]
-    if missing > 0 and layer._groups == 1 and dtype != paddle.float32:
+    if missing > 0 and groups_of(layer) == 1 and dtype != paddle.float32:
         x = _with_zeros(x, 3, missing)
         weight = _with_zeros(weight, 1, missing)
     problem = convolution.find_problem(tuple(x.shape), tuple(weight.shape), dtype, settings)
@@ -129,7 +130,7 @@ def _splits_into_patches(layer: nn.Conv2D, x: Tensor, dtype: Any) -> bool:
     Without a bias, cuDNN is as fast for 1x1 kernels, and can add gradients.
     """
     outputs, channels, height, width = layer.weight.shape
-    fits = pair(layer._stride) == (height, width)
+    fits = stride_of(layer) == (height, width)
     whole = x.shape[1] % height == 0 and x.shape[2] % width == 0
     useful = height * width > 1 or layer.bias is not None
     return fits and whole and useful and linear.supports(height * width * channels, outputs, dtype)

@@ -18,6 +18,7 @@ from ppcls.arch.fused.attention import Sequences
 from ppcls.arch.fused.cuda import fills_vectors
 from ppcls.arch.fused.gelu import gelu
 from ppcls.arch.fused.layer_norm import Branch
+from ppcls.arch.kernels.paddle_layers import normalized_axes
 from ppcls.arch.layers.drop_path import DropPath
 from ppcls.arch.layers.tokens import ChannelNorm
 from ppcls.arch.layers.transformer import DotProductAttention, Mlp, SelfAttention, TransformerBlock
@@ -80,7 +81,7 @@ def _attention_replacements(layer: SelfAttention) -> dict[str, Forward]:
 
 def _is_plain_norm(layer: nn.LayerNorm) -> bool:
     affine = layer.weight is not None and layer.bias is not None
-    return affine and len(layer._normalized_shape) == 1
+    return affine and normalized_axes(layer) == 1
 
 
 def _gelu(x: Tensor) -> Tensor:

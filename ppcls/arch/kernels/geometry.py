@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from paddle import nn
+
+from ppcls.arch.kernels.paddle_layers import (
+    dilation_of,
+    explicit_padding,
+    groups_of,
+    layout_of,
+    stride_of,
+    uses_running_statistics,
+)
 
 
 @dataclass(frozen=True)
@@ -36,36 +44,18 @@ class Geometry:
         return height, width
 
 
-def pair(value: Any) -> tuple[int, int]:
-    """Returns a setting of a layer as (vertical, horizontal)."""
-    return (value, value) if isinstance(value, int) else (value[0], value[1])
-
-
-def explicit_padding(layer: nn.Conv2D) -> tuple[int, int, int, int] | None:
-    """Returns the zeros to add at the top, bottom, left and right; None if a layer pads in another way."""
-    if layer._padding_mode != "zeros" or layer._padding_algorithm != "EXPLICIT":
-        return None
-    padding = layer._updated_padding
-    if isinstance(padding, int):
-        return (padding, padding, padding, padding)
-    if len(padding) == 2:
-        return (padding[0], padding[0], padding[1], padding[1])
-    top, bottom, left, right = padding
-    return (top, bottom, left, right)
-
-
 def geometry(layer: nn.Conv2D) -> Geometry | None:
     """Returns the settings of a convolution; None if its padding differs on opposite sides."""
     padding = explicit_padding(layer)
     if padding is None or padding[0] != padding[1] or padding[2] != padding[3]:
         return None
-    return Geometry((padding[0], padding[2]), pair(layer._stride), pair(layer._dilation), layer._groups)
+    return Geometry((padding[0], padding[2]), stride_of(layer), dilation_of(layer), groups_of(layer))
 
 
 def is_plain_norm(layer: nn.BatchNorm2D) -> bool:
     """Returns whether a layer normalizes NHWC images with learned factors, by the batch's statistics."""
     affine = layer.weight is not None and layer.bias is not None
-    return affine and layer._data_format == "NHWC" and not layer._use_global_stats
+    return affine and layout_of(layer) == "NHWC" and not uses_running_statistics(layer)
 
 
 def is_plain_pooling(layer: nn.MaxPool2D) -> bool:

@@ -11,6 +11,7 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
+from ppcls.arch.kernels.paddle_layers import epsilon_of, running_statistics
 from ppcls.arch.layers.conv_norm import Activation, ConvNorm, DataFormat, batch_norm
 from ppcls.arch.layers.reparameterize import Array, BranchedLayer, FoldableBranch, fold, numbers
 
@@ -156,8 +157,9 @@ class PaddedNorm(nn.Layer):  # type: ignore[misc]
         """Maps [B, C, H, W] (or NHWC) to [B, C, H + 2 width, W + 2 width]."""
         x = self.bn(x)
         first = self._data_format == "NCHW"
-        deviation = paddle.sqrt(self.bn._variance + self.bn._epsilon)
-        zero = (self.bn.bias - self.bn.weight * (self.bn._mean / deviation)).astype(x.dtype)
+        mean, variance = running_statistics(self.bn)
+        deviation = paddle.sqrt(variance + epsilon_of(self.bn))
+        zero = (self.bn.bias - self.bn.weight * (mean / deviation)).astype(x.dtype)
         frame = 1 - self._pad(paddle.ones_like(x[:1, :1] if first else x[:1, :, :, :1]))
         return self._pad(x) + frame * zero.reshape([1, -1, 1, 1] if first else [1, 1, 1, -1])
 

@@ -14,6 +14,14 @@ from paddle import Tensor, nn
 from paddle.base.layer_helper import LayerHelper
 from paddle.nn import functional as F
 
+from ppcls.arch.kernels.paddle_layers import (
+    epsilon_of,
+    layout_of,
+    momentum_of,
+    running_statistics,
+    uses_running_statistics,
+)
+
 
 def norm_relu(norm: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
     """Returns ``relu(norm(x) + shortcut)``, or ``relu(norm(x))`` without a shortcut.
@@ -61,8 +69,8 @@ def fuses(norm: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None) -> bool:
         and not paddle.framework.in_pir_mode()
         and type(norm) is nn.BatchNorm2D
         and norm.training
-        and not norm._use_global_stats  # True in frozen layers
-        and norm._data_format == "NHWC"
+        and not uses_running_statistics(norm)  # as frozen layers do
+        and layout_of(norm) == "NHWC"
         and half
         and paddle.is_compiled_with_cuda()
     )
@@ -76,18 +84,25 @@ def _fused(norm: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None) -> Tensor:
         helper.create_variable_for_type_inference(dtype, stop_gradient=True)
         for dtype in (norm.weight.dtype, norm.weight.dtype, x.dtype)
     )
-    inputs = {"X": x, "Scale": norm.weight, "Bias": norm.bias, "Mean": norm._mean, "Variance": norm._variance}
+    running_mean, running_variance = running_statistics(norm)
+    inputs = {
+        "X": x,
+        "Scale": norm.weight,
+        "Bias": norm.bias,
+        "Mean": running_mean,
+        "Variance": running_variance,
+    }
     helper.append_op(
         type=kind,
         inputs=inputs if shortcut is None else {**inputs, "Z": shortcut},
         outputs={
             "Y": out,
-            "MeanOut": norm._mean,
-            "VarianceOut": norm._variance,
+            "MeanOut": running_mean,
+            "VarianceOut": running_variance,
             "SavedMean": mean,
             "SavedVariance": deviation,
             "ReserveSpace": reserve,
         },
-        attrs={"momentum": norm._momentum, "epsilon": norm._epsilon, "act_type": "relu"},
+        attrs={"momentum": momentum_of(norm), "epsilon": epsilon_of(norm), "act_type": "relu"},
     )
     return out

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from paddle import Tensor, nn
 
+from ppcls.arch.kernels.paddle_layers import epsilon_of, groups_of, layout_of, running_statistics, stride_of
 from ppcls.arch.layers.conv_norm import ConvNorm
 
 Array = NDArray[np.float64]
@@ -71,8 +72,9 @@ def reparameterize(model: nn.Layer) -> None:
 
 def fold(kernel: Array, norm: nn.BatchNorm2D) -> tuple[Array, Array]:
     """Returns the kernel and bias [C'] that combine a convolution with ``kernel`` [C', ...] and ``norm``."""
-    scale = numbers(norm.weight) / np.sqrt(numbers(norm._variance) + norm._epsilon)
-    return kernel * scale[:, None, None, None], numbers(norm.bias) - numbers(norm._mean) * scale
+    mean, variance = map(numbers, running_statistics(norm))
+    scale = numbers(norm.weight) / np.sqrt(variance + epsilon_of(norm))
+    return kernel * scale[:, None, None, None], numbers(norm.bias) - mean * scale
 
 
 def numbers(tensor: Any) -> Array:
@@ -83,7 +85,7 @@ def numbers(tensor: Any) -> Array:
 def _merged(branches: Sequence[nn.Layer]) -> nn.Conv2D:
     largest = _convolution(branches[0])
     side = largest.weight.shape[-1]
-    groups = largest._groups
+    groups = groups_of(largest)
     out_channels = largest.weight.shape[0]
     in_channels = largest.weight.shape[1] * groups
     kernel = np.zeros(largest.weight.shape)
@@ -97,10 +99,10 @@ def _merged(branches: Sequence[nn.Layer]) -> nn.Conv2D:
         in_channels,
         out_channels,
         side,
-        largest._stride,
+        stride_of(largest),
         padding=side // 2,
         groups=groups,
-        data_format=largest._data_format,
+        data_format=layout_of(largest),
     )
     convolution.weight.set_value(kernel.astype(np.float32))
     convolution.bias.set_value(bias.astype(np.float32))

@@ -10,6 +10,7 @@ import paddle
 from paddle import Tensor, nn
 from paddle.autograd import PyLayer
 
+from ppcls.arch.kernels.paddle_layers import epsilon_of, momentum_of, running_statistics
 from ppcls.arch.onednn.library import (
     NHWC,
     Argument,
@@ -42,11 +43,11 @@ class _CpuBatchNorm(PyLayer):  # type: ignore[misc]
     def forward(
         context: Any, x: Tensor, gamma: Tensor, beta: Tensor, norm: nn.BatchNorm2D, relu: bool
     ) -> Tensor:
-        context.plan = _plan(tuple(x.shape), norm._epsilon, relu)
+        context.plan = _plan(tuple(x.shape), epsilon_of(norm), relu)
         context.needed = [not tensor.stop_gradient for tensor in (x, gamma, beta)]
         output, mean, variance, mask = context.plan.forward(x, gamma, beta)
-        momentum = norm._momentum
-        for running, current in ((norm._mean, mean), (norm._variance, variance)):
+        momentum = momentum_of(norm)
+        for running, current in zip(running_statistics(norm), (mean, variance), strict=True):
             running.scale_(momentum).add_(current * (1.0 - momentum))
         context.save_for_backward(x, gamma, mean, variance, mask)
         return output

@@ -10,6 +10,7 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.kernels.geometry import geometry, is_plain_norm, is_plain_pooling
+from ppcls.arch.kernels.paddle_layers import layout_of
 from ppcls.arch.layers.conv_norm import ImageConv2D
 from ppcls.arch.onednn.batch_norm import batch_norm
 from ppcls.arch.onednn.convolution import convolve
@@ -24,7 +25,7 @@ def fuse(model: nn.Layer) -> int:
     """
     count = 0
     for layer in model.sublayers(include_self=True):
-        if type(layer) in (nn.Conv2D, ImageConv2D) and layer._data_format == "NHWC" and geometry(layer):
+        if type(layer) in (nn.Conv2D, ImageConv2D) and layout_of(layer) == "NHWC" and geometry(layer):
             layer.forward = MethodType(_convolve, layer)
             count += 1
         elif type(layer) is nn.BatchNorm2D and is_plain_norm(layer):

@@ -17,10 +17,27 @@ from paddle import Tensor, nn
 from paddle.incubate.nn.functional import fused_linear_activation
 from paddle.nn import functional as F
 
+from ppcls.arch.kernels.paddle_layers import (
+    dilation_of,
+    explicit_padding,
+    groups_of,
+    layout_of,
+    padding_argument,
+    pads_zeros,
+    stride_of,
+)
 from ppcls.arch.layers.conv_norm import ConvNorm, ImageConv2D
 from ppcls.arch.layers.reparameterize import fold, numbers
 from ppcls.outputs import Outputs, map_outputs
 
+_CONVOLUTIONS = (
+    nn.Conv1D,
+    nn.Conv2D,
+    nn.Conv3D,
+    nn.Conv1DTranspose,
+    nn.Conv2DTranspose,
+    nn.Conv3DTranspose,
+)
 _IMAGE_CHANNELS = 4  # in half precision, cuDNN is slow with 3 channels
 
 
@@ -34,10 +51,10 @@ def has_gpu_form(network: nn.Layer) -> bool:
     units = [layer for layer in layers if isinstance(layer, ConvNorm)]
     parts = {id(getattr(unit, name)) for unit in units for name in unit.names}
     others = [layer for layer in layers if id(layer) not in parts]
-    convolutions = [layer for layer in layers if isinstance(layer, nn.layer.conv._ConvNd)]
+    convolutions = [layer for layer in layers if isinstance(layer, _CONVOLUTIONS)]
     return (
         bool(convolutions)
-        and all(layer._data_format == "NHWC" and layer._groups == 1 for layer in convolutions)
+        and all(layout_of(layer) == "NHWC" and groups_of(layer) == 1 for layer in convolutions)
         and all(map(_is_foldable, units))
         and not any(type(layer).__module__ == nn.BatchNorm2D.__module__ for layer in others)
     )
@@ -76,7 +93,7 @@ def _is_foldable(unit: ConvNorm) -> bool:
     return (
         all(getattr(type(unit), name) is getattr(ConvNorm, name) for name in methods)
         and type(conv) in (nn.Conv2D, ImageConv2D)
-        and conv._padding_mode == "zeros"
+        and pads_zeros(conv)
         and type(norm) is nn.BatchNorm2D
     )
 
@@ -89,21 +106,22 @@ def _fold(unit: Any) -> None:
     if channels < _IMAGE_CHANNELS:
         kernel = np.pad(kernel, ((0, 0), (0, _IMAGE_CHANNELS - channels), (0, 0), (0, 0)))
     unit.pads = _IMAGE_CHANNELS - channels
-    unit.is_product = height == width == 1 and tuple(conv._stride) == (1, 1) and not _pads_border(conv)
+    unit.is_product = height == width == 1 and stride_of(conv) == (1, 1) and not _pads_border(conv)
     if unit.is_product:
         kernel = kernel.reshape(outputs, -1).T
     for name in unit.names:
         delattr(unit, name)
     unit.kernel = _parameter(unit, kernel)
     unit.bias = _parameter(unit, bias)
-    unit.geometry = conv._stride, conv._updated_padding, conv._dilation
+    unit.geometry = list(stride_of(conv)), padding_argument(conv), list(dilation_of(conv))
     unit.forward = MethodType(_forward, unit)
     unit.fork = MethodType(_fork, unit)
     unit.add_relu = MethodType(_add_relu, unit)
 
 
 def _pads_border(conv: nn.Conv2D) -> bool:
-    return conv._padding_algorithm != "EXPLICIT" or bool(np.any(conv._updated_padding))
+    padding = explicit_padding(conv)
+    return padding is None or any(padding)
 
 
 def _parameter(layer: nn.Layer, value: Any) -> paddle.Tensor:

@@ -9,6 +9,7 @@ import paddle
 from paddle import nn
 from paddle.distributed.parallel import sync_params_buffers
 
+from ppcls.arch.kernels.paddle_layers import uses_running_statistics
 from ppcls.errors import UserError
 
 if TYPE_CHECKING:
@@ -56,9 +57,7 @@ def synchronize_batch_norm(model: nn.Layer, runtime: Runtime) -> nn.Layer:
             f"Global.sync_bn: Paddle {paddle.__version__} synchronizes BatchNorm on GPUs only, but these "
             f"{runtime.world_size} processes train on the CPU; set Global.sync_bn=False, or train on GPUs"
         )
-    frozen = [
-        (name, layer) for name, layer in model.named_sublayers() if getattr(layer, "_use_global_stats", None)
-    ]
+    frozen = [(name, layer) for name, layer in model.named_sublayers() if uses_running_statistics(layer)]
     converted = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     for name, layer in frozen:
         parent, _, child = name.rpartition(".")
