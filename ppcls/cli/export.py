@@ -12,6 +12,7 @@ from ppcls.cli.infer import ModelOptions, read_source
 from ppcls.cli.options import Exclusive, option
 from ppcls.cli.shared_options import Device, device_option
 from ppcls.cli.short_options import model_overrides
+from ppcls.deploy.export.formats import EXPORTERS
 from ppcls.errors import UserError
 
 if TYPE_CHECKING:  # export imports Paddle
@@ -33,10 +34,10 @@ class ExportOptions(ModelOptions):
         "ppcls export --model runs/pets --safetensors pets.safetensors",
     )
 
-    format: Literal["paddle", "onnx", "openvino"] = option(
+    format: str = option(
         "paddle",
-        "paddle: for Paddle Inference; onnx: for ONNX Runtime and other engines; openvino: for OpenVINO on "
-        "CPUs",
+        "; ".join(f"{name}: {exporter.description}" for name, exporter in EXPORTERS.items()),
+        choices=tuple(EXPORTERS),
     )
     pdparams: Path | None = option(
         None,

@@ -82,6 +82,7 @@ class Settings(TypedDict, total=False):
     Attributes:
         names: Further names, such as ``-c``.
         metavar: Name of the value in the help; by default ``N`` for an integer.
+        choices: Accepted texts, if a registry has them. Otherwise, they are in a `Literal` type.
         gt: Lower bound of a number, which it must exceed.
         ge: Smallest number.
         lt: Upper bound of a number, which must be smaller.
@@ -98,6 +99,7 @@ class Settings(TypedDict, total=False):
 
     names: Sequence[str]
     metavar: str
+    choices: Sequence[str]
     gt: float
     ge: float
     lt: float
@@ -275,7 +277,7 @@ def _read_option(declared: dataclasses.Field[Any], annotation: Any) -> Option:
         # None is the absence of the option, and True its use without a value: text never becomes a bool.
         members = [member for member in get_args(kind) if member not in (bool, types.NoneType)]
         kind = members[0]
-    choices: tuple[Any, ...] = ()
+    choices: tuple[Any, ...] = tuple(described.settings.get("choices", ()))
     if get_origin(kind) is Literal:
         choices = get_args(kind)
         kind = str

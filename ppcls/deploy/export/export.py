@@ -21,19 +21,14 @@ from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.numpy_ops import run_on_pixels
 from ppcls.data.transforms.specs import Op, ToCHWImage, plan_chain, split_chain
 from ppcls.deploy.export.accuracy import check_accuracy, compare_accuracy
-from ppcls.deploy.export.formats import ExportFormat, check_format, load_exported
+from ppcls.deploy.export.formats import Exporter, find_exporter
 from ppcls.deploy.export.gpu_network import GpuNetwork, has_gpu_form
 from ppcls.deploy.export.in_graph import PreprocessingLayer
-from ppcls.deploy.export.onnx import convert
-from ppcls.deploy.export.openvino import quantize_with_nncf, store_weights_in_float16, write_openvino
 from ppcls.deploy.export.parity import Array, compare
 from ppcls.deploy.export.precision import (
-    CALIBRATION_METHODS,
     FEWEST_CALIBRATION_IMAGES,
     CalibrationMethod,
     QuantizedOperators,
-    quantize,
-    to_float16,
 )
 from ppcls.deploy.export.samples import BATCH, ImageSamples, read_files, read_split
 from ppcls.deploy.models.description import (
@@ -47,7 +42,7 @@ from ppcls.deploy.models.description import (
     describe_model,
 )
 from ppcls.deploy.models.paddle_inference import capture_native_output
-from ppcls.deploy.models.source import ONNX, OPENVINO, ModelSource, find_program, need_infer
+from ppcls.deploy.models.source import ModelSource, need_infer
 from ppcls.deploy.models.trained import build_activation, load_network
 from ppcls.deploy.predictor import InferenceModel
 from ppcls.engine.core.networks import Losses
@@ -59,7 +54,6 @@ from ppcls.runtime.start import Runtime
 from ppcls.weights.manifest import read_record
 from ppcls.zoo import ZOO
 
-_STEM = "inference"
 _PROBE_BYTES = 1 << 16  # size of a test file, which does not fit on a full disk
 _RANDOM_BATCHES = 4  # number of random batches to compare if there are no evaluation images
 
@@ -109,7 +103,7 @@ class ExportResult:
 def export_model(
     source: ModelSource,
     folder: Path,
-    kind: ExportFormat = "paddle",
+    kind: str = "paddle",
     *,
     preprocess: Preprocess | None = None,
     settings: PrecisionSettings | None = None,
@@ -141,6 +135,7 @@ def export_model(
             another model; the model or a transform cannot be converted; the device does not support the
             precision; there are too few calibration images; or outputs or accuracy differ too much.
     """
+    exporter = find_exporter(kind)
     settings = settings or PrecisionSettings()
     runtime = runtime or Runtime()
     _check_empty(folder)
@@ -149,8 +144,12 @@ def export_model(
             f"--preprocess all needs --precision float32, got {settings.precision}: only float32 computes "
             "pixels exactly; use --preprocess normalize"
         )
-    _check_calibration(kind, settings)
-    check_format(kind, settings.precision, runtime)
+    if settings.calibration_data and settings.precision != "int8":
+        raise UserError(
+            f"--calibration-data needs --precision int8, got {settings.precision}; remove it, or export int8"
+        )
+    exporter.check_calibration(settings.calibration)
+    exporter.check(settings.precision, runtime)
     if source.config is None:
         raise UserError(
             f"{source.file}: this model is already exported; expected a checkpoint folder or a config"
@@ -173,7 +172,7 @@ def export_model(
     model = trained
     finish = None
     gpu_network = None
-    if kind == "paddle" and settings.precision == "float16":  # `check_format` allows this only on a GPU
+    if exporter.uses_gpu and settings.precision == "float16":  # `check` allows this only on a GPU
         gpu_network = _load_gpu_network(arch, losses, source.file, transpose=preprocess is None)
     if gpu_network is not None:
         model = nn.Sequential(gpu_network, activation)
@@ -196,19 +195,23 @@ def export_model(
         with new_folder(folder) as temporary:
             # A copy, because to_static of Paddle 2.6 replaces the forward functions by slow ones.
             run_trained = partial(_run, copy.deepcopy(trained), finish)
-            file = _write_model(model, description, temporary, kind)
+            file = exporter.write(
+                partial(_save_program, model, description), temporary, description.Global.model_name
+            )
             # On a GPU, the trained model may compute in TF32.
-            is_exact = kind != "paddle" or preprocess == "all" or runtime.device == "cpu"
+            is_exact = not exporter.uses_gpu or preprocess == "all" or runtime.device == "cpu"
             if is_exact:
-                exported = load_exported(file, description, Runtime())
+                exported = exporter.load(file, description, Runtime())
                 difference = compare(exported, description, ops, run_trained)
             record = ExportRecord(
                 precision=settings.precision, device="gpu" if gpu_network is not None else None
             )
             if settings.precision == "float16":
-                _convert_to_float16(file)
+                exporter.to_float16(file)
             if calibration is not None:
-                quantized, ranges = _quantize(file, description, ops, calibration, settings.calibration)
+                batches = _calibration_batches(calibration, ops)
+                quantized, method = exporter.quantize(file, description, batches, settings.calibration)
+                ranges = Calibration(method=method, images=sum(map(len, batches)), source=calibration.source)
                 record = record.model_copy(update={"calibration": ranges})
             comparison = None
             evaluation = None
@@ -216,9 +219,9 @@ def export_model(
             if preprocess != "all":
                 evaluation, reason = _read_evaluation(config.DataLoader, arch, source.file, settings)
             if evaluation is not None or settings.precision != "float32" or not is_exact:
-                exported = load_exported(file, description.with_record(record), runtime)
+                exported = exporter.load(file, description.with_record(record), runtime)
                 comparison = _compare(exported, run_trained, description, ops, evaluation)
-                _check_loss(comparison, settings, description, kind)
+                _check_loss(comparison, settings, description, exporter)
             written = {file.name: read_record(file) for file in sorted(temporary.iterdir())}
             record = record.model_copy(update={"comparison": comparison, "files": written})
             description = description.with_record(record)
@@ -230,23 +233,6 @@ def export_model(
         ) from None
     files = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
     return ExportResult(files, description, difference, quantized, reason)
-
-
-def _check_calibration(kind: ExportFormat, settings: PrecisionSettings) -> None:
-    """Checks that the export uses the given calibration settings.
-
-    Raises:
-        UserError: It does not use them.
-    """
-    if settings.calibration_data and settings.precision != "int8":
-        raise UserError(
-            f"--calibration-data needs --precision int8, got {settings.precision}; remove it, or export int8"
-        )
-    if kind == "openvino" and settings.calibration != "percentile":
-        raise UserError(
-            f"--calibration {settings.calibration} needs --format onnx, got openvino, for which NNCF chooses "
-            "the ranges; remove it"
-        )
 
 
 def _load_gpu_network(arch: AnyArch, losses: Losses, weights: Path, *, transpose: bool) -> GpuNetwork | None:
@@ -289,13 +275,12 @@ def _read_calibration(
     return samples.spread(count)
 
 
-def _quantize(
-    file: Path,
-    description: ModelDescription,
-    ops: Sequence[Op],
-    samples: ImageSamples,
-    method: CalibrationMethod,
-) -> tuple[QuantizedOperators, Calibration]:
+def _calibration_batches(samples: ImageSamples, ops: Sequence[Op]) -> list[Array]:
+    """Returns the calibration images, prepared for the model.
+
+    Raises:
+        UserError: Too few images can be decoded.
+    """
     batches = [images for images, _ in samples.batches(ops, usable_cores(), "calibration")]
     count = sum(map(len, batches))
     if count < FEWEST_CALIBRATION_IMAGES:
@@ -304,23 +289,7 @@ def _quantize(
             f"at least {FEWEST_CALIBRATION_IMAGES}; nothing was written. Replace the damaged images, or "
             "set a larger --calibration-images"
         )
-    name = description.Global.model_name
-    if file.suffix == ".xml":
-        operators = quantize_with_nncf(file, name, batches)
-        return operators, Calibration(method="nncf", images=count, source=samples.source)
-    operators = quantize(file, name, description.Input.name, batches, method)
-    return operators, Calibration(method=method, images=count, source=samples.source)
-
-
-def _convert_to_float16(file: Path) -> None:
-    """Converts an ONNX or OpenVINO model in place.
-
-    Programs of Paddle contain float16 already, or Paddle Inference converts them when it loads them.
-    """
-    if file.suffix == ".onnx":
-        file.write_bytes(to_float16(file.read_bytes()))
-    elif file.suffix == ".xml":
-        store_weights_in_float16(file)
+    return batches
 
 
 def _read_evaluation(
@@ -353,13 +322,14 @@ def _compare(
 
 
 def _check_loss(
-    comparison: Comparison, settings: PrecisionSettings, description: ModelDescription, kind: ExportFormat
+    comparison: Comparison, settings: PrecisionSettings, description: ModelDescription, exporter: Exporter
 ) -> None:
     advice = "--precision float32"
     if settings.precision == "int8":
         advice = f"--calibration-images {2 * settings.calibration_images}, --precision float16"
-        if kind == "onnx":
-            methods = " or ".join(method for method in CALIBRATION_METHODS if method != settings.calibration)
+        others = [method for method in exporter.calibrations if method != settings.calibration]
+        if others:
+            methods = " or ".join(others)
             advice = f"--calibration {methods}, {advice}"
     model = f"{settings.precision} {description.Global.model_name}"
     check_accuracy(comparison, model, settings.max_accuracy_loss, advice)
@@ -386,24 +356,6 @@ def _check_empty(folder: Path) -> None:
             f"{folder}: exists already and is not overwritten; "
             "delete it, or choose another folder (--output, Global.save_inference_dir)"
         )
-
-
-def _write_model(model: nn.Layer, description: ModelDescription, folder: Path, kind: ExportFormat) -> Path:
-    """Writes a model to a folder, and returns the path of the program or model file."""
-    if kind == "paddle":
-        _save_program(model, description, folder / _STEM)
-        return find_program(folder)
-    with tempfile.TemporaryDirectory(dir=folder) as temporary:  # the hint of a full disk names this folder
-        _save_program(model, description, Path(temporary) / _STEM)
-        with capture_native_output():
-            converted = convert(find_program(Path(temporary)), description.Global.model_name)
-        if kind == "openvino":
-            onnx = Path(temporary) / ONNX
-            onnx.write_bytes(converted)
-            write_openvino(onnx, folder / OPENVINO)
-            return folder / OPENVINO
-    (folder / ONNX).write_bytes(converted)
-    return folder / ONNX
 
 
 def _check_disk(folder: Path) -> None:

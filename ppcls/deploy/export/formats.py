@@ -1,23 +1,31 @@
-"""Formats of exported models: checks of the required packages and precisions, and loading for comparison."""
+"""The formats of exported models: one class per format, which writes, converts and loads its files.
+
+Decisions:
+- A format is one class, like a loss or a sampler. `export_model` and ``--format`` find the formats here, so a
+  new format is a change of this file.
+- Paddle and the packages of a format are imported inside the methods, because ``ppcls export --help`` lists
+  the formats and must appear at once.
+"""
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from ppcls.deploy.export.onnx import need_converter
-from ppcls.deploy.export.openvino import need_openvino
-from ppcls.deploy.export.precision import need_precision_tools
-from ppcls.deploy.models.description import ModelDescription, Precision
-from ppcls.deploy.models.openvino import OpenVinoModel, supports_bfloat16
-from ppcls.deploy.models.paddle_inference import PaddleInferenceModel, find_precision
-from ppcls.deploy.predictor import InferenceModel
 from ppcls.errors import UserError
-from ppcls.runtime.hardware import usable_cores
-from ppcls.runtime.start import Runtime
 
-ExportFormat = Literal["paddle", "onnx", "openvino"]
+if TYPE_CHECKING:  # these modules import Paddle
+    from numpy.typing import NDArray
 
+    from ppcls.deploy.export.precision import CalibrationMethod, QuantizedOperators
+    from ppcls.deploy.models.description import ModelDescription, Precision
+    from ppcls.deploy.predictor import InferenceModel
+    from ppcls.runtime.start import Runtime
+
+EXPORTERS: dict[str, Exporter] = {}
+_STEM = "inference"  # name of the files of a program
 _PADDLE_DEVICES = {
     "float16": "a GPU",
     "bfloat16": "a GPU of compute capability 8.0 or higher, or a CPU with AVX-512",
@@ -25,57 +33,266 @@ _PADDLE_DEVICES = {
 _NO_COMPARISON = "so the exported model cannot be compared with the trained one; nothing was written"
 
 
-def check_format(kind: ExportFormat, precision: Precision, runtime: Runtime) -> None:
-    """Checks that this machine can export to a format, and can run the exported model in a precision.
+class Exporter:
+    """Base class of formats. A subclass registers itself under its ``name``.
 
-    Args:
-        kind: Format of the exported model.
-        precision: Precision of the exported model.
-        runtime: Device on which Paddle Inference runs.
+    Attributes:
+        name: Name of the format on the command line.
+        description: Description of the format in the help.
+        uses_gpu: Whether an exported model is loaded on the run's device. Otherwise, it runs on the CPU.
+        calibrations: Methods by which users can choose the ranges of int8 tensors.
+    """
+
+    name: ClassVar[str]
+    description: ClassVar[str]
+    uses_gpu: ClassVar[bool] = False
+    calibrations: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        EXPORTERS[cls.name] = cls()
+
+    def check(self, precision: Precision, runtime: Runtime) -> None:
+        """Checks that this machine can export to the format, and can run the exported model.
+
+        Args:
+            precision: Precision of the exported model.
+            runtime: Device on which the exported model is compared, if it `uses_gpu`.
+
+        Raises:
+            UserError: A package is missing, or the format or the device does not support the precision.
+        """
+        raise NotImplementedError
+
+    def check_calibration(self, method: CalibrationMethod) -> None:
+        """Checks that the format uses a method to choose the ranges of int8 tensors.
+
+        Raises:
+            UserError: It does not use it.
+        """
+
+    def write(self, save_program: Callable[[Path], None], folder: Path, name: str) -> Path:
+        """Writes a model in float32, and returns its file.
+
+        Args:
+            save_program: Function that saves Paddle's program under a path without a suffix.
+            folder: Existing folder for the files.
+            name: Name of the architecture, for messages.
+
+        Raises:
+            UserError: The program cannot be converted.
+        """
+        raise NotImplementedError
+
+    def to_float16(self, file: Path) -> None:
+        """Converts a model to float16, in place."""
+        raise NotImplementedError
+
+    def quantize(
+        self,
+        file: Path,
+        description: ModelDescription,
+        batches: Sequence[NDArray[Any]],
+        method: CalibrationMethod,
+    ) -> tuple[QuantizedOperators, str]:
+        """Converts a model to int8, in place.
+
+        Args:
+            file: Model in float32.
+            description: Description of the model.
+            batches: Inputs of the model, from which the ranges of tensors are computed.
+            method: Method that chooses the ranges.
+
+        Returns:
+            The operators of the int8 model, and the name of the method for its description.
+
+        Raises:
+            UserError: The model cannot be quantized.
+        """
+        raise NotImplementedError
+
+    def load(self, file: Path, description: ModelDescription, runtime: Runtime) -> InferenceModel:
+        """Loads a model that was just exported."""
+        raise NotImplementedError
+
+
+def find_exporter(name: str) -> Exporter:
+    """Returns the format with a name.
 
     Raises:
-        UserError: A package is missing, or the format or the device does not support the precision.
+        UserError: There is no such format.
     """
-    if kind == "paddle":
-        _check_paddle(precision, runtime)
-        return
-    need_converter()
-    if kind == "openvino":
+    if name not in EXPORTERS:
+        raise UserError(f"format: expected one of {', '.join(EXPORTERS)}, got '{name}'")
+    return EXPORTERS[name]
+
+
+class PaddleExporter(Exporter):
+    """Programs of Paddle Inference."""
+
+    name = "paddle"
+    description = "for Paddle Inference"
+    uses_gpu = True
+
+    def check(self, precision: Precision, runtime: Runtime) -> None:
+        """See `Exporter.check`."""
+        from ppcls.deploy.models.paddle_inference import find_precision
+
+        if precision == "int8":
+            raise UserError(
+                "--precision int8 needs --format onnx or openvino, got paddle, which has no usable int8"
+            )
+        if precision == "float32" or find_precision(precision, runtime) == precision:
+            return
+        raise UserError(
+            f"--precision {precision}: Paddle Inference needs {_PADDLE_DEVICES[precision]}, but this run "
+            f"uses the {runtime.device.upper()}, {_NO_COMPARISON}. Export on another device "
+            "(-o Global.device=gpu), or use --format onnx --precision float16"
+        )
+
+    def write(self, save_program: Callable[[Path], None], folder: Path, name: str) -> Path:  # noqa: ARG002
+        """See `Exporter.write`."""
+        from ppcls.deploy.models.source import find_program
+
+        save_program(folder / _STEM)
+        return find_program(folder)
+
+    def to_float16(self, file: Path) -> None:
+        """Does nothing: programs contain float16 already, or are converted when they are loaded."""
+
+    def load(self, file: Path, description: ModelDescription, runtime: Runtime) -> InferenceModel:
+        """See `Exporter.load`."""
+        from ppcls.deploy.models.paddle_inference import PaddleInferenceModel
+
+        return PaddleInferenceModel(file, description, runtime, trust=True)
+
+
+class OnnxExporter(Exporter):
+    """ONNX models, which Paddle2ONNX converts from a program."""
+
+    name = "onnx"
+    description = "for ONNX Runtime and other engines"
+    calibrations = ("percentile", "entropy", "minmax")
+
+    def check(self, precision: Precision, runtime: Runtime) -> None:  # noqa: ARG002
+        """See `Exporter.check`."""
+        from ppcls.deploy.export.onnx import need_converter
+        from ppcls.deploy.export.precision import need_precision_tools
+
+        need_converter()
+        if precision == "bfloat16":
+            raise UserError(
+                "--precision bfloat16 needs --format paddle or openvino: ONNX Runtime has no convolutions in "
+                "bfloat16"
+            )
+        need_precision_tools(precision)
+
+    def write(self, save_program: Callable[[Path], None], folder: Path, name: str) -> Path:
+        """See `Exporter.write`."""
+        from ppcls.deploy.models.source import ONNX
+
+        file = folder / ONNX
+        file.write_bytes(_convert_to_onnx(save_program, folder, name))
+        return file
+
+    def to_float16(self, file: Path) -> None:
+        """Converts a model to float16, in place."""
+        from ppcls.deploy.export.precision import to_float16
+
+        file.write_bytes(to_float16(file.read_bytes()))
+
+    def quantize(
+        self,
+        file: Path,
+        description: ModelDescription,
+        batches: Sequence[NDArray[Any]],
+        method: CalibrationMethod,
+    ) -> tuple[QuantizedOperators, str]:
+        """See `Exporter.quantize`."""
+        from ppcls.deploy.export.precision import quantize
+
+        return quantize(file, description.Global.model_name, description.Input.name, batches, method), method
+
+    def load(self, file: Path, description: ModelDescription, runtime: Runtime) -> InferenceModel:  # noqa: ARG002
+        """See `Exporter.load`."""
+        from ppcls.deploy.models.onnx import OnnxModel
+        from ppcls.runtime.hardware import usable_cores
+
+        return OnnxModel(file, description, "cpu", usable_cores())
+
+
+class OpenVinoExporter(Exporter):
+    """Models of OpenVINO, which are converted from ONNX."""
+
+    name = "openvino"
+    description = "for OpenVINO on CPUs"
+
+    def check(self, precision: Precision, runtime: Runtime) -> None:  # noqa: ARG002
+        """See `Exporter.check`."""
+        from ppcls.deploy.export.onnx import need_converter
+        from ppcls.deploy.export.openvino import need_openvino
+        from ppcls.deploy.models.openvino import supports_bfloat16
+
+        need_converter()
         need_openvino(precision)
         if precision == "bfloat16" and not supports_bfloat16():
             raise UserError(
                 "--precision bfloat16: OpenVINO needs a CPU with AVX-512, which this CPU lacks, "
                 f"{_NO_COMPARISON}. Export on another machine, or use --precision int8"
             )
-    elif precision == "bfloat16":
-        raise UserError(
-            "--precision bfloat16 needs --format paddle or openvino: ONNX Runtime has no convolutions in "
-            "bfloat16"
-        )
-    else:
-        need_precision_tools(precision)
 
+    def check_calibration(self, method: CalibrationMethod) -> None:
+        """See `Exporter.check_calibration`."""
+        if method != "percentile":
+            raise UserError(
+                f"--calibration {method} needs --format onnx, got openvino, for which NNCF chooses the "
+                "ranges; remove it"
+            )
 
-def _check_paddle(precision: Precision, runtime: Runtime) -> None:
-    if precision == "int8":
-        raise UserError(
-            "--precision int8 needs --format onnx or openvino, got paddle, which has no usable int8"
-        )
-    if precision == "float32" or find_precision(precision, runtime) == precision:
-        return
-    raise UserError(
-        f"--precision {precision}: Paddle Inference needs {_PADDLE_DEVICES[precision]}, but this run "
-        f"uses the {runtime.device.upper()}, {_NO_COMPARISON}. Export on another device "
-        "(-o Global.device=gpu), or use --format onnx --precision float16"
-    )
+    def write(self, save_program: Callable[[Path], None], folder: Path, name: str) -> Path:
+        """See `Exporter.write`."""
+        from ppcls.deploy.export.openvino import write_openvino
+        from ppcls.deploy.models.source import ONNX, OPENVINO
 
+        file = folder / OPENVINO
+        with tempfile.TemporaryDirectory(dir=folder) as temporary:
+            onnx = Path(temporary) / ONNX
+            onnx.write_bytes(_convert_to_onnx(save_program, folder, name))
+            write_openvino(onnx, file)
+        return file
 
-def load_exported(file: Path, description: ModelDescription, runtime: Runtime) -> InferenceModel:
-    """Loads a model that was just exported. ONNX and OpenVINO models run on the CPU."""
-    if file.suffix == ".onnx":
-        from ppcls.deploy.models.onnx import OnnxModel  # only this format needs onnxruntime
+    def to_float16(self, file: Path) -> None:
+        """Stores the weights of a model in float16, in place."""
+        from ppcls.deploy.export.openvino import store_weights_in_float16
 
-        return OnnxModel(file, description, "cpu", usable_cores())
-    if file.suffix == ".xml":
+        store_weights_in_float16(file)
+
+    def quantize(
+        self,
+        file: Path,
+        description: ModelDescription,
+        batches: Sequence[NDArray[Any]],
+        method: CalibrationMethod,  # noqa: ARG002 - NNCF has its own
+    ) -> tuple[QuantizedOperators, str]:
+        """See `Exporter.quantize`."""
+        from ppcls.deploy.export.openvino import quantize_with_nncf
+
+        return quantize_with_nncf(file, description.Global.model_name, batches), "nncf"
+
+    def load(self, file: Path, description: ModelDescription, runtime: Runtime) -> InferenceModel:  # noqa: ARG002
+        """See `Exporter.load`."""
+        from ppcls.deploy.models.openvino import OpenVinoModel
+        from ppcls.runtime.hardware import usable_cores
+
         return OpenVinoModel(file, description, usable_cores())
-    return PaddleInferenceModel(file, description, runtime, trust=True)
+
+
+def _convert_to_onnx(save_program: Callable[[Path], None], folder: Path, name: str) -> bytes:
+    """Returns the ONNX model of a program, which is saved in ``folder`` for the time of the conversion."""
+    from ppcls.deploy.export.onnx import convert
+    from ppcls.deploy.models.paddle_inference import capture_native_output
+    from ppcls.deploy.models.source import find_program
+
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:  # the hint of a full disk names this folder
+        save_program(Path(temporary) / _STEM)
+        with capture_native_output():
+            return convert(find_program(Path(temporary)), name)
