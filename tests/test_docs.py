@@ -42,6 +42,7 @@ TOOLS: dict[str, Command[Any] | CommandGroup] = {
     "serve": serve_cli.serve,
     "train": cli.train,
     "tune": cli.tune,
+    "verify": export_cli.verify,
 }
 EXAMPLE = "configs/quickstart.yaml"
 NOT_OURS = {"utils.py"}  # what there shall not be

@@ -1,4 +1,4 @@
-"""The command ``ppcls export``, and its script in tools/."""
+"""The commands ``ppcls export``, with its script in tools/, and ``ppcls verify``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ppcls.cli.command import command, write_output
 from ppcls.cli.infer import ModelOptions, read_source
-from ppcls.cli.options import Exclusive, option
+from ppcls.cli.options import Exclusive, argument, option
 from ppcls.cli.shared_options import Device, device_option
 from ppcls.cli.short_options import model_overrides
 from ppcls.deploy.export.formats import EXPORTERS
@@ -17,27 +17,50 @@ from ppcls.errors import UserError
 
 if TYPE_CHECKING:  # export imports Paddle
     from ppcls.config.base.overrides import Override
-    from ppcls.deploy.export.export import ExportResult
+    from ppcls.deploy.export.export import ExportResult, PrecisionSettings
     from ppcls.deploy.models.source import ModelSource
+    from ppcls.runtime.start import Runtime
 
+_FORMATS = {
+    **{name: exporter.description for name, exporter in EXPORTERS.items()},
+    "bundle": "an ONNX model with its preprocessing, and images with expected outputs for ppcls verify",
+}
 _WEIGHTS = Exclusive()  # write only the weights
+_BUNDLE = "bundle"  # default folder of a bundle, in the folder of the run
 _INFERENCE = "inference"  # default folder of an exported model, in the folder of the run
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions(ModelOptions):
-    """Export a model for Paddle Inference, ONNX or OpenVINO, or its weights for PaddleClas or timm."""
+    """Export a model as a bundle, for Paddle Inference, ONNX or OpenVINO, or only its weights."""
 
     examples: ClassVar[Sequence[str]] = (
+        "ppcls export --model runs/pets --trust --format bundle",
         "ppcls export --model runs/pets --format onnx --output onnx",
-        "ppcls export --model runs/pets --pdparams pets.pdparams",
         "ppcls export --model runs/pets --safetensors pets.safetensors",
     )
 
     format: str = option(
         "paddle",
-        "; ".join(f"{name}: {exporter.description}" for name, exporter in EXPORTERS.items()),
-        choices=tuple(EXPORTERS),
+        "; ".join(f"{name}: {description}" for name, description in _FORMATS.items()),
+        choices=tuple(_FORMATS),
+    )
+    runners: str = option(
+        "python",
+        "for a bundle: comma-separated languages of the programs that run it: python",
+        metavar="LANGUAGES",
+    )
+    golden: int = option(
+        20,
+        "for a bundle: number of evaluation images that it contains with their expected outputs",
+        ge=1,
+        le=1000,
+    )
+    golden_data: tuple[Path, ...] = option(
+        (),
+        "for a bundle: folder, file or pattern of images to use instead of DataLoader.Eval; can be repeated",
+        metavar="PATH",
+        repeated=True,
     )
     pdparams: Path | None = option(
         None,
@@ -93,7 +116,7 @@ class ExportOptions(ModelOptions):
     )
     output: str | None = option(
         None,
-        "new folder for the exported model (default: the folder inference in the folder of the run)",
+        "new folder for the exported model (default: the folder inference or bundle in the run's folder)",
         metavar="FOLDER",
         key="Global.save_inference_dir",
     )
@@ -115,7 +138,7 @@ def export(options: ExportOptions) -> None:
     from ppcls.runtime import start as runtime
     from ppcls.runtime.launch import check_single_process
 
-    folder = check_path("Global.save_inference_dir", _find_folder(options.model, overrides, source))
+    folder = check_path("Global.save_inference_dir", _find_folder(options, overrides, source))
     check_single_process("ppcls export")
     run = runtime.start(source.run)
     from ppcls.deploy.export.export import PrecisionSettings, export_model
@@ -128,6 +151,9 @@ def export(options: ExportOptions) -> None:
         options.evaluation_images,
         options.max_accuracy_loss,
     )
+    if options.format == "bundle":
+        _export_bundle(options, source, folder, settings, run)
+        return
     exported = export_model(
         source, folder, options.format, preprocess=options.preprocess, settings=settings, runtime=run
     )
@@ -157,18 +183,43 @@ def _describe_export(source: ModelSource, folder: Path, exported: ExportResult) 
     yield from _describe_precision(exported)
 
 
-def _find_folder(model: str | None, overrides: Sequence[Override], source: ModelSource) -> str:
+def _export_bundle(
+    options: ExportOptions, source: ModelSource, folder: Path, precision: PrecisionSettings, run: Runtime
+) -> None:
+    from ppcls.deploy.bundle.runners import parse_runners
+    from ppcls.deploy.bundle.write import BundleSettings, write_bundle
+    from ppcls.postprocess.results import printable
+
+    if options.preprocess == "normalize":
+        raise UserError("--preprocess normalize: a bundle always contains all transforms; remove this option")
+    runners = parse_runners(options.runners)
+    settings = BundleSettings(precision, options.golden, options.golden_data, runners)
+    result = write_bundle(source, folder, settings, run)
+    size = result.archive.stat().st_size / 1e6
+    limits = result.bundle.tolerances
+    write_output(
+        f"[Export] {printable(source.file)} -> {folder} and {result.archive} ({size:.1f} MB): "
+        f"{result.bundle.model.precision}, {len(result.bundle.golden)} golden samples, runners: "
+        f"{', '.join(runners) or 'none'}\n"
+        f"[Export] allowed difference of a probability: {limits.probabilities:.1e}\n"
+        f"[Export] verified: {result.report}\n"
+    )
+
+
+def _find_folder(options: ExportOptions, overrides: Sequence[Override], source: ModelSource) -> str:
     """Returns the folder to write. By default it is in the folder of the run, even if the run was moved."""
     from ppcls.deploy.models.source import run_folder
 
+    model = options.model
+    default = _BUNDLE if options.format == "bundle" else _INFERENCE
     folder = source.run.save_inference_dir
     output = source.run.output_dir
     chosen = any(override.path.strip() == "Global.save_inference_dir" for override in overrides)
     run = None if model is None or chosen else run_folder(Path(model))
     if run is None:
         return folder
-    if not source.trust:  # a folder that the config names is not used
-        return str(run / _INFERENCE)
+    if not source.trust or options.format == "bundle":  # a folder that the config names is not used
+        return str(run / default)
     return f"{run}{folder.removeprefix(output)}" if folder.startswith(f"{output}/") else folder
 
 
@@ -243,3 +294,77 @@ def _export_weights(options: ExportOptions, path: Path) -> None:
 
         write_timm(path, config.Arch, config.Loss.Train, weights)
     write_output(f"[Export] {printable(weights)} -> {printable(path)}: {path.stat().st_size / 1e6:.1f} MB\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions:
+    """Run the golden samples of a bundle, and name the first stage whose output differs.
+
+    The stages are decoding, resizing (with crop and normalization), network and post-processing. Exit code 0:
+    all outputs are as expected. Exit code 3: an output differs. Exit code 1: the bundle cannot be read.
+    """
+
+    examples: ClassVar[Sequence[str]] = (
+        "ppcls verify runs/pets/bundle",
+        "ppcls verify bundle.zip --engine openvino",
+        "ppcls verify bundle --outputs outputs_of_my_program",
+    )
+
+    bundle: Path = argument("folder or zip file that ppcls export --format bundle wrote")
+    engine: Literal["onnxruntime", "openvino"] = option(
+        "onnxruntime", "engine that runs the model on the CPU"
+    )
+    stage: Literal["decoding", "resizing", "network", "post-processing"] | None = option(
+        None, "check only this stage (default: all)"
+    )
+    outputs: Path | None = option(
+        None,
+        "instead of running the model, check the outputs of another program in FOLDER: for each sample, "
+        "such as golden/00.jpg, the arrays 00.decoded.npy, 00.prepared.npy, 00.logits.npy and "
+        "00.probabilities.npy. Missing files are not checked",
+        metavar="FOLDER",
+    )
+    extract: Path | None = option(
+        None,
+        "extract the zip file to the new folder FOLDER, after checking its names and sizes",
+        metavar="FOLDER",
+    )
+
+
+@command("verify", VerifyOptions)
+def verify(options: VerifyOptions) -> None:
+    """Checks a bundle, and prints the result."""
+    from ppcls.deploy.bundle.archive import extract, opened_bundle
+
+    if options.extract is not None:
+        if options.bundle.is_dir():
+            raise UserError(f"--extract: {options.bundle} is a folder; expected a zip file")
+        extract(options.bundle, options.extract)
+        _verify(options, options.extract)
+        return
+    with opened_bundle(options.bundle) as folder:
+        _verify(options, folder)
+
+
+def _verify(options: VerifyOptions, folder: Path) -> None:
+    from ppcls.deploy.bundle.compare import STAGES
+    from ppcls.deploy.bundle.engines import load_stages
+    from ppcls.deploy.bundle.schema import check_files, find_file, read_bundle_file
+    from ppcls.deploy.bundle.verify import VerificationError, verify_model, verify_outputs
+
+    bundle = read_bundle_file(folder)
+    check_files(folder, bundle)
+    stages = STAGES if options.stage is None else (options.stage,)
+    if options.outputs is not None:
+        report = verify_outputs(folder, bundle, options.outputs, stages)
+        engine = f"outputs in {options.outputs}"
+    else:
+        file = find_file(folder, bundle.model.file)
+        model = load_stages(file, bundle.model, options.engine)
+        report = verify_model(folder, bundle, model, stages)
+        engine = model.name
+    lines = "".join(f"[Verify] {line}\n" for line in (f"{bundle.model.name}, {engine}", *report.lines()))
+    write_output(lines)
+    if not report.passed:
+        raise VerificationError(str(report))
+    write_output(f"{report}\n")

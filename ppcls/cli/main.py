@@ -21,8 +21,9 @@ _COMMANDS = {
     "infer": ("ppcls.cli.infer:infer", "run a model on image files"),
     "export": (
         "ppcls.cli.export:export",
-        "export a model for Paddle Inference, ONNX, OpenVINO, PaddleClas or timm",
+        "export a model as a bundle, or for Paddle Inference, ONNX, OpenVINO, PaddleClas or timm",
     ),
+    "verify": ("ppcls.cli.export:verify", "check a bundle stage by stage on this machine"),
     "serve": ("ppcls.cli.serve:serve", "serve a model over HTTP"),
     "index": ("ppcls.cli.index:main", "build, search or change an index of images for similarity search"),
     "models": ("ppcls.cli.models:main", "list the architectures"),
@@ -37,6 +38,7 @@ _OTHER_NAMES = {
     **dict.fromkeys(("fit", "finetune", "resume"), "train"),
     **dict.fromkeys(("list", "zoo"), "models"),
     **dict.fromkeys(("check", "env", "info"), "doctor"),
+    **dict.fromkeys(("bundle", "package"), "export"),
     **{"export_model": "export", "onnx": "export", "data": "dataset"},
 }
 _EXAMPLES = (

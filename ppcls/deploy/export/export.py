@@ -196,7 +196,7 @@ def export_model(
             # A copy, because to_static of Paddle 2.6 replaces the forward functions by slow ones.
             run_trained = partial(_run, copy.deepcopy(trained), finish)
             file = exporter.write(
-                partial(_save_program, model, description), temporary, description.Global.model_name
+                partial(save_program, model, description), temporary, description.Global.model_name
             )
             # On a GPU, the trained model may compute in TF32.
             is_exact = not exporter.uses_gpu or preprocess == "all" or runtime.device == "cpu"
@@ -217,7 +217,8 @@ def export_model(
             evaluation = None
             reason = None
             if preprocess != "all":
-                evaluation, reason = _read_evaluation(config.DataLoader, arch, source.file, settings)
+                count = settings.evaluation_images
+                evaluation, reason = read_evaluation(config.DataLoader, arch, source.file, count)
             if evaluation is not None or settings.precision != "float32" or not is_exact:
                 exported = exporter.load(file, description.with_record(record), runtime)
                 comparison = _compare(exported, run_trained, description, ops, evaluation)
@@ -292,16 +293,16 @@ def _calibration_batches(samples: ImageSamples, ops: Sequence[Op]) -> list[Array
     return batches
 
 
-def _read_evaluation(
-    data: DataLoader, arch: AnyArch, weights: Path, settings: PrecisionSettings
+def read_evaluation(
+    data: DataLoader, arch: AnyArch, weights: Path, count: int
 ) -> tuple[ImageSamples | None, str | None]:
-    """Returns evaluation images, or the reason why there are none."""
+    """Returns at most ``count`` evaluation images, or the reason why there are none."""
     try:
         data, notes = label_by_names(data, arch.class_num, weights)
         warn_of_labels(notes)
         key, split = next(iter(data.evaluated.items()), ("Eval", None))
         classes = None if arch.embeds else arch.class_num
-        return read_split(split, key, classes).spread(settings.evaluation_images), None
+        return read_split(split, key, classes).spread(count), None
     except UserError as error:
         return None, str(error)
 
@@ -370,7 +371,17 @@ def _check_disk(folder: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _save_program(model: nn.Layer, description: ModelDescription, stem: Path) -> None:
+def save_program(model: nn.Layer, description: ModelDescription, stem: Path) -> None:
+    """Saves a model as a program of Paddle.
+
+    Args:
+        model: The model.
+        description: Description of its input.
+        stem: Path of the files without a suffix.
+
+    Raises:
+        OSError: The files cannot be written.
+    """
     tensor = description.Input
     shape = [None if side == -1 else side for side in tensor.shape]
     spec = paddle.static.InputSpec(shape, tensor.dtype, name=tensor.name)

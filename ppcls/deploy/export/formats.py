@@ -191,7 +191,7 @@ class OnnxExporter(Exporter):
         from ppcls.deploy.models.source import ONNX
 
         file = folder / ONNX
-        file.write_bytes(_convert_to_onnx(save_program, folder, name))
+        file.write_bytes(convert_to_onnx(save_program, folder, name))
         return file
 
     def to_float16(self, file: Path) -> None:
@@ -256,7 +256,7 @@ class OpenVinoExporter(Exporter):
         file = folder / OPENVINO
         with tempfile.TemporaryDirectory(dir=folder) as temporary:
             onnx = Path(temporary) / ONNX
-            onnx.write_bytes(_convert_to_onnx(save_program, folder, name))
+            onnx.write_bytes(convert_to_onnx(save_program, folder, name))
             write_openvino(onnx, file)
         return file
 
@@ -286,7 +286,7 @@ class OpenVinoExporter(Exporter):
         return OpenVinoModel(file, description, usable_cores())
 
 
-def _convert_to_onnx(save_program: Callable[[Path], None], folder: Path, name: str) -> bytes:
+def convert_to_onnx(save_program: Callable[[Path], None], folder: Path, name: str) -> bytes:
     """Returns the ONNX model of a program, which is saved in ``folder`` for the time of the conversion."""
     from ppcls.deploy.export.onnx import convert
     from ppcls.deploy.models.paddle_inference import capture_native_output

@@ -14,8 +14,8 @@ from ppcls.deploy.models.description import ModelDescription, Precision
 from ppcls.errors import UserError
 
 _ERRORS_ONLY = 3
-_RUN_ERRORS = (native.Fail, native.RuntimeException, native.InvalidArgument)
-_LOAD_ERRORS = (*_RUN_ERRORS, native.InvalidGraph, native.InvalidProtobuf, native.NotImplemented)
+RUN_ERRORS = (native.Fail, native.RuntimeException, native.InvalidArgument)
+LOAD_ERRORS = (*RUN_ERRORS, native.InvalidGraph, native.InvalidProtobuf, native.NotImplemented)
 
 
 onnxruntime.disable_telemetry_events()
@@ -51,7 +51,7 @@ class OnnxModel:
         providers = _providers(device, description.precision)
         try:
             self._session = onnxruntime.InferenceSession(str(file), settings, providers)
-        except _LOAD_ERRORS as error:
+        except LOAD_ERRORS as error:
             raise UserError(f"{file}: onnxruntime cannot load this model: {error}") from None
         provider = self._session.get_providers()[0].removesuffix("ExecutionProvider")
         if device == "tensorrt" and provider != "Tensorrt":
@@ -65,6 +65,7 @@ class OnnxModel:
         self._file = file
         self._input = description.Input.name
         self._dtype = description.Input.dtype
+        self._output = self._session.get_outputs()[0].name  # the model of a bundle has more outputs
         inputs = [tensor.name for tensor in self._session.get_inputs()]
         if inputs != [self._input]:
             names = ", ".join(inputs)
@@ -77,8 +78,8 @@ class OnnxModel:
         """See `ppcls.deploy.predictor.InferenceModel`."""
         images = np.ascontiguousarray(images, self._dtype)
         try:
-            answers = self._session.run(None, {self._input: images})[0]
-        except _RUN_ERRORS as error:
+            answers = self._session.run([self._output], {self._input: images})[0]
+        except RUN_ERRORS as error:
             raise UserError(f"{self._file}: onnxruntime cannot run this model: {error}") from None
         return np.asarray(answers)
 

@@ -1,0 +1,143 @@
+"""Writes a bundle as a zip file, and extracts a zip file that may come from a stranger."""
+
+from __future__ import annotations
+
+import stat
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO
+
+from ppcls.deploy.bundle.schema import check_name
+from ppcls.errors import UserError
+from ppcls.files import atomic_path, new_folder, open_regular
+
+_TIME = (2020, 1, 1, 0, 0, 0)  # the same bundle has the same zip file
+_MAX_FILES = 10_000
+_MAX_BYTES = 1 << 34  # of all files together
+_MAX_RATIO = 1200  # of sizes without and with compression; deflate reaches 1032
+_BLOCK = 1 << 20
+
+
+def write_zip(folder: Path, path: Path) -> None:
+    """Writes all files of a folder to a zip file.
+
+    Raises:
+        OSError: A file cannot be read or written.
+    """
+    with (
+        atomic_path(path) as temporary,
+        zipfile.ZipFile(temporary, "x", zipfile.ZIP_DEFLATED, compresslevel=6) as archive,
+    ):
+        for file in sorted(folder.rglob("*")):
+            if file.is_file() and not file.is_symlink():
+                entry = zipfile.ZipInfo(file.relative_to(folder).as_posix(), _TIME)
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                entry.external_attr = (stat.S_IFREG | 0o644) << 16
+                with archive.open(entry, "w", force_zip64=True) as target, file.open("rb") as source:
+                    _copy(source, target)
+
+
+@contextmanager
+def opened_bundle(path: Path) -> Iterator[Path]:
+    """Yields the folder of a bundle. A zip file is extracted to a temporary folder, which is removed later.
+
+    Args:
+        path: Folder or zip file of a bundle.
+
+    Raises:
+        UserError: See `extract`; or the path does not exist.
+    """
+    if path.is_dir():
+        yield path
+        return
+    if not path.exists():
+        raise UserError(f"{path}: no such file or folder; expected a bundle of ppcls export --format bundle")
+    with TemporaryDirectory(prefix="ppcls-bundle-") as temporary:
+        folder = Path(temporary) / "bundle"
+        extract(path, folder)
+        yield folder
+
+
+def extract(path: Path, folder: Path) -> None:
+    """Extracts a zip file to a new folder.
+
+    Args:
+        path: Zip file, which may come from a stranger.
+        folder: Folder that does not exist.
+
+    Raises:
+        UserError: The zip file cannot be read, is damaged, contains links or other paths than
+            `ppcls.deploy.bundle.schema.check_name` allows, or is too large; or the folder cannot be written.
+    """
+    try:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+            entries = _check_entries(path, archive)
+            with new_folder(folder) as temporary:
+                for entry in entries:
+                    target = temporary / entry.filename
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    with archive.open(entry) as source, target.open("xb") as written:
+                        _copy(source, written, entry.file_size)
+    except FileExistsError as error:
+        raise UserError(f"{folder}: {error.strerror or error}; choose a new folder") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be extracted to {folder}: {error.strerror or error}") from None
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
+        raise UserError(
+            f"{path}: not a zip file of a bundle, or damaged: {error}; copy or export it again"
+        ) from None
+
+
+def _check_entries(path: Path, archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+    """Returns the files of a zip file."""
+    entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+    if len(entries) > _MAX_FILES:
+        raise UserError(f"{path}: {len(entries):,} files; expected at most {_MAX_FILES:,}")
+    total = sum(entry.file_size for entry in entries)
+    if total > _MAX_BYTES:
+        raise UserError(f"{path}: {total:,} bytes without compression; expected at most {_MAX_BYTES:,}")
+    names: set[str] = set()
+    for entry in entries:
+        name = entry.filename
+        try:
+            check_name(name)
+        except ValueError as error:
+            raise UserError(f"{path}: {error}") from None
+        kind = stat.S_IFMT(entry.external_attr >> 16)
+        if kind not in (0, stat.S_IFREG):
+            raise UserError(f"{path}: {name}: expected a file, found a link or a device")
+        if name.lower() in names:
+            raise UserError(f"{path}: {name} is contained twice")
+        names.add(name.lower())
+        if entry.flag_bits & 1:
+            raise UserError(f"{path}: {name} is encrypted; write the zip file without a password")
+        if entry.file_size > _MAX_RATIO * max(entry.compress_size, 1):
+            raise UserError(
+                f"{path}: {name}: {entry.compress_size:,} bytes expand to {entry.file_size:,}, expected at "
+                f"most {_MAX_RATIO} times as many"
+            )
+    return entries
+
+
+def _copy(reader: IO[bytes], writer: IO[bytes], size: int | None = None) -> None:
+    """Copies a file in blocks.
+
+    Args:
+        reader: File to read.
+        writer: File to write.
+        size: Number of bytes that the zip file declares; None if it is unknown.
+
+    Raises:
+        ValueError: The file has another size.
+    """
+    copied = 0
+    while block := reader.read(_BLOCK):
+        copied += len(block)
+        if size is not None and copied > size:
+            break
+        writer.write(block)
+    if size is not None and copied != size:
+        raise ValueError(f"a file has {copied:,} bytes or more, expected {size:,}")

@@ -1,0 +1,225 @@
+"""Selects the golden samples of a bundle, computes their expected outputs, and measures the tolerances."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ppcls.data.images.decode import decode
+from ppcls.data.images.read_header import read_header
+from ppcls.data.transforms.numpy_ops import run_on_pixels
+from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, Op
+from ppcls.deploy.bundle.compare import select_classes
+from ppcls.deploy.bundle.engines import StageModel
+from ppcls.deploy.bundle.schema import Decision, GoldenSample, Tolerances
+from ppcls.deploy.export.samples import ImageSamples
+from ppcls.deploy.models.description import Precision
+from ppcls.errors import DecodeError, UserError
+
+Array = NDArray[Any]
+
+GOLDEN = "golden"
+_MAX_BYTES = 1 << 27  # of all decoded golden samples
+_LOSSY = (8.0, 0.5)  # largest and mean difference between decoders of JPEG, in levels
+_LEVELS = (1.0, 0.01)  # largest and mean difference after resizing, in levels
+_FLOOR = {"float32": 1e-4, "float16": 1e-3, "bfloat16": 1e-2, "int8": 1e-2}
+_MARGIN = 4.0  # by which tolerances exceed differences between engines
+
+
+@dataclass(frozen=True)
+class StageOutputs:
+    """Outputs of all stages for one image; see `GoldenSample`.
+
+    Attributes:
+        suffix: Suffix of the file: ``.jpg`` or ``.png``.
+        encoded: Content of the file.
+    """
+
+    suffix: str
+    encoded: bytes
+    decoded: Array
+    prepared: Array | None
+    logits: Array | None
+    probabilities: Array
+
+
+@dataclass(frozen=True)
+class MeasuredDifferences:
+    """Largest differences over all golden samples.
+
+    Attributes:
+        logits: Between engines, of a logit.
+        probabilities: Between engines, of a probability.
+        trained: Between the bundle and the trained model, of a probability; None without a trained model.
+    """
+
+    logits: float
+    probabilities: float
+    trained: float | None
+
+
+def read_images(samples: ImageSamples, count: int) -> Iterator[tuple[str, bytes, Array]]:
+    """Yields up to ``count`` images: suffix and content of the file, and its pixels [H, W, 3] uint8.
+
+    Runners read only JPEG and PNG files, so other images are stored as PNG. Images that cannot be decoded are
+    skipped, and so are images that would make the bundle too large.
+    """
+    spec = DecodeImage()
+    total = 0
+    for read in samples.spread(count).readers:
+        try:
+            data = bytes(read())
+            header = read_header(data)
+            pixels = np.ascontiguousarray(decode(spec, data, header))
+        except (DecodeError, ValueError):
+            continue
+        if total + pixels.size > _MAX_BYTES:
+            continue
+        total += pixels.size
+        # Decoders differ for CMYK, and many cut 16-bit samples instead of rounding them.
+        portable = header.colours != "CMYK" and header.bits <= 8
+        if header.format == "JPEG" and portable:
+            yield ".jpg", data, pixels
+        elif header.format == "PNG" and portable:
+            yield ".png", data, pixels
+        else:
+            file = io.BytesIO()
+            Image.fromarray(pixels).save(file, "PNG")
+            yield ".png", file.getvalue(), pixels
+
+
+def compute_outputs(
+    images: Iterator[tuple[str, bytes, Array]],
+    ops: Sequence[Op],
+    model: StageModel,
+    reference: Callable[[Array], Array] | None,
+    *,
+    is_exact: bool,
+) -> tuple[list[StageOutputs], float | None]:
+    """Returns the outputs of all stages, and the largest difference from the reference.
+
+    Args:
+        images: Result of `read_images`.
+        ops: Transforms that prepare the input of the network.
+        model: Model of the bundle.
+        reference: Function of the trained model from prepared images to probabilities; None if there is none.
+        is_exact: Whether to expect the probabilities of the reference. Otherwise, those of the model of the
+            bundle are expected.
+
+    Raises:
+        UserError: The model of the bundle prepares an image differently.
+    """
+    outputs = []
+    differences = []
+    for suffix, encoded, pixels in images:
+        values = {name: rows[0] for name, rows in model.run(pixels[None]).items()}
+        prepared = run_on_pixels(ops, pixels).astype(np.float32)
+        if not np.array_equal(prepared, values["prepared"]):
+            apart = float(np.abs(prepared - values["prepared"]).max())
+            raise UserError(
+                f"the model of the bundle prepares an image differently from Infer.transforms: the largest "
+                f"difference is {apart:.1e}, expected 0; nothing was written"
+            )
+        probabilities = values["probabilities"]
+        if reference is not None:
+            trained = reference(prepared[None])[0]
+            differences.append(_apart(trained, probabilities))
+            probabilities = trained if is_exact else probabilities
+        outputs.append(StageOutputs(suffix, encoded, pixels, prepared, values.get("logits"), probabilities))
+    return outputs, max(differences) if differences else None
+
+
+def measure_engines(outputs: Sequence[StageOutputs], models: Sequence[StageModel]) -> tuple[float, float]:
+    """Returns the largest differences of a logit and of a probability between engines."""
+    logits = [0.0]
+    probabilities = [0.0]
+    for model in models:
+        for expected in outputs:
+            values = model.run(expected.decoded[None])
+            probabilities.append(_apart(values["probabilities"][0], expected.probabilities))
+            if expected.logits is not None:
+                logits.append(_apart(values["logits"][0], expected.logits))
+    return max(logits), max(probabilities)
+
+
+def choose_tolerances(
+    differences: MeasuredDifferences, outputs: Sequence[StageOutputs], ops: Sequence[Op], precision: Precision
+) -> Tolerances:
+    """Returns the tolerances of a bundle.
+
+    A quantized model may differ between engines by as much as it differs from the trained model.
+    """
+    floor = _FLOOR[precision]
+    scale = max(
+        [1.0, *(float(np.abs(sample.logits).max()) for sample in outputs if sample.logits is not None)]
+    )
+    quantized = (differences.trained or 0.0) if precision != "float32" else 0.0
+    level = pixel_level(ops)
+    return Tolerances(
+        decoding=_LOSSY,
+        resizing=(_round_up(_LEVELS[0] * level * 1.01), _round_up(_LEVELS[1] * level)),
+        logits=_round_up(max(10 * floor * scale, _MARGIN * differences.logits)),
+        probabilities=_round_up(max(floor, _MARGIN * differences.probabilities, quantized)),
+    )
+
+
+def pixel_level(ops: Sequence[Op]) -> float:
+    """Returns the largest difference in the input of the network that one level of a pixel makes."""
+    for op in ops:
+        if isinstance(op.spec, NormalizeImage):
+            return float(op.spec.scale) / min(op.spec.std)
+    return 1.0
+
+
+def write_samples(folder: Path, outputs: Sequence[StageOutputs], decision: Decision) -> list[GoldenSample]:
+    """Writes golden samples to the folder of a bundle.
+
+    Raises:
+        OSError: A file cannot be written.
+    """
+    (folder / GOLDEN).mkdir()
+    samples = []
+    width = max(2, len(str(len(outputs) - 1)))
+    for number, output in enumerate(outputs):
+        stem = f"{GOLDEN}/{number:0{width}}"
+
+        def write(kind: str, values: Array | None, dtype: str, stem: str = stem) -> str | None:
+            if values is None:
+                return None
+            name = f"{stem}.{kind}.bin"
+            (folder / name).write_bytes(np.ascontiguousarray(values, dtype).tobytes())
+            return name
+
+        (folder / f"{stem}{output.suffix}").write_bytes(output.encoded)
+        samples.append(
+            GoldenSample.model_validate(
+                {
+                    "image": f"{stem}{output.suffix}",
+                    "height": output.decoded.shape[0],
+                    "width": output.decoded.shape[1],
+                    "decoded": write("decoded", output.decoded, "u1"),
+                    "prepared": write("prepared", output.prepared, "<f4"),
+                    "logits": write("logits", output.logits, "<f4"),
+                    "probabilities": write("probabilities", output.probabilities, "<f4"),
+                    "classes": select_classes(output.probabilities, decision),
+                }
+            )
+        )
+    return samples
+
+
+def _apart(first: Array, second: Array) -> float:
+    return float(np.abs(first.astype(np.float64) - second).max())
+
+
+def _round_up(value: float) -> float:
+    """Returns a number with two digits that is not smaller."""
+    exponent = int(np.floor(np.log10(value))) - 1
+    return float(f"{np.ceil(round(value / 10.0**exponent, 6)) * 10.0**exponent:.1e}")

@@ -1,0 +1,121 @@
+"""Joins the preprocessing and the network into one ONNX model whose stages are outputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ppcls.errors import UserError
+
+INPUT = "x"
+PROBABILITIES = "probabilities"
+LOGITS = "logits"
+PREPARED = "prepared"
+_ACTIVATIONS = ("Softmax", "Sigmoid")
+_COPIES = ("Cast", "Identity")
+
+
+@dataclass(frozen=True)
+class JoinedModel:
+    """An ONNX model from pixels to probabilities.
+
+    Attributes:
+        model: The model. Its first output is `PROBABILITIES`.
+        has_logits: Whether it has the output `LOGITS`.
+    """
+
+    model: bytes
+    has_logits: bool
+
+
+def join_models(preprocessing: bytes, network: bytes, name: str) -> JoinedModel:
+    """Joins two ONNX models.
+
+    Args:
+        preprocessing: Model from pixels [N, H, W, 3] uint8 to the input of the network.
+        network: Model from its input to probabilities [N, C].
+        name: Name of the network, for messages.
+
+    Raises:
+        UserError: The models need different versions of the operators, or onnx rejects the result.
+    """
+    import onnx
+    from onnx import compose
+
+    parts = []
+    for prefix, data in (("prepare/", preprocessing), ("network/", network)):
+        part = onnx.load_from_string(data)
+        _remove_unused_domains(part)
+        parts.append(compose.add_prefix(part, prefix))
+    first, second = parts
+    second.ir_version = first.ir_version = max(first.ir_version, second.ir_version)
+    (prepared,) = first.graph.output
+    if len(second.graph.input) != 1 or len(second.graph.output) != 1:
+        raise UserError(
+            f"{name}: a bundle needs a network with one input and one output, got "
+            f"{len(second.graph.input)} and {len(second.graph.output)}"
+        )
+    seam = prepared.name
+    try:
+        joined = compose.merge_models(first, second, io_map=[(seam, second.graph.input[0].name)])
+    except ValueError as error:
+        raise UserError(f"{name}: cannot be joined with its preprocessing: {error}") from None
+    graph = joined.graph
+    (scores,) = graph.output
+    logits = _find_logits(graph, scores.name)
+    _rename_input(graph, INPUT)
+    del graph.output[:]
+    add_output(graph, scores.name, PROBABILITIES, [None, None])
+    if logits is not None:
+        add_output(graph, logits, LOGITS, [None, None])
+    add_output(graph, seam, PREPARED, [None] * len(prepared.type.tensor_type.shape.dim))
+    _remove_unused_weights(graph)
+    joined.producer_name = "ppcls"
+    try:
+        onnx.checker.check_model(joined)
+    except onnx.checker.ValidationError as error:
+        raise UserError(f"{name}: onnx rejects the model with its preprocessing: {error}") from None
+    return JoinedModel(bytes(joined.SerializeToString()), logits is not None)
+
+
+def add_output(graph: Any, tensor: str, name: str, shape: list[int | None]) -> None:
+    """Adds an output ``name`` to a graph, with the values of a tensor, in float32."""
+    from onnx import TensorProto, helper
+
+    # The values can be float16. A cast of float32 to float32 has no cost.
+    graph.node.append(helper.make_node("Cast", [tensor], [name], name=f"{name}/copy", to=TensorProto.FLOAT))
+    graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+
+
+def _remove_unused_domains(model: Any) -> None:
+    """Removes the domains of operators that no node uses, which quantization tools add."""
+    used = {node.domain for node in model.graph.node}
+    kept = [entry for entry in model.opset_import if entry.domain in used | {""}]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)
+
+
+def _remove_unused_weights(graph: Any) -> None:
+    """Removes initializers that no node uses, about which ONNX Runtime warns whenever it loads the model."""
+    used = {name for node in graph.node for name in node.input}
+    kept = [tensor for tensor in graph.initializer if tensor.name in used]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+
+
+def _rename_input(graph: Any, name: str) -> None:
+    (image,) = graph.input
+    for node in graph.node:
+        for position, tensor in enumerate(node.input):
+            if tensor == image.name:
+                node.input[position] = name
+    image.name = name
+
+
+def _find_logits(graph: Any, scores: str) -> str | None:
+    """Returns the input of the last activation; None if the graph ends in another operator."""
+    producers = {output: node for node in graph.node for output in node.output}
+    node = producers.get(scores)
+    while node is not None and node.op_type in _COPIES:
+        node = producers.get(node.input[0])
+    return node.input[0] if node is not None and node.op_type in _ACTIVATIONS else None

@@ -1,0 +1,149 @@
+"""Predicts the classes of images with the bundle in which this program lies, and verifies the bundle.
+
+    python predict.py photo.jpg ...
+    python predict.py verify
+
+It needs only numpy, Pillow and onnxruntime.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from PIL import Image, ImageOps
+
+BUNDLE = Path(__file__).resolve().parents[2]
+STAGES = ("decoding", "resizing", "network", "post-processing")
+
+
+class BundleRunner:
+    """The model of a bundle.
+
+    Args:
+        folder: Folder of the bundle.
+    """
+
+    def __init__(self, folder: Path = BUNDLE) -> None:
+        self.folder = folder
+        self.bundle = json.loads((folder / "bundle.json").read_text(encoding="utf-8"))
+        self.model = self.bundle["model"]
+        file = str(folder / self.model["file"])
+        self.session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+
+    def decode(self, path: str | os.PathLike[str]) -> np.ndarray:
+        """Returns the upright RGB pixels of a JPEG or PNG file, [H, W, 3] uint8. Alpha is ignored."""
+        with Image.open(path, formats=["JPEG", "PNG"]) as image:
+            if image.mode == "CMYK":
+                raise ValueError(f"{path}: CMYK is not supported; convert the image to RGB")
+            upright = ImageOps.exif_transpose(image)
+        if upright.mode.startswith("I"):  # 16-bit grey
+            grey = (np.asarray(upright).astype(np.uint32) + 128) // 257
+            upright = Image.fromarray(grey.astype(np.uint8))
+        if upright.mode in ("LA", "RGBA"):  # without a background for transparent pixels
+            upright = (
+                upright.getchannel(0) if upright.mode == "LA" else Image.merge("RGB", upright.split()[:3])
+            )
+        return np.asarray(upright.convert("RGB"))
+
+    def run(self, pixels: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the output of each stage for one image: prepared, logits and probabilities."""
+        names = {stage: self.model[stage] for stage in ("prepared", "logits", "probabilities")}
+        names = {stage: name for stage, name in names.items() if name is not None}
+        values = self.session.run(list(names.values()), {self.model["input"]: pixels[None]})
+        return {stage: value[0] for stage, value in zip(names, values, strict=True)}
+
+    def select(self, probabilities: np.ndarray) -> list[int]:
+        """Returns the numbers of the selected classes, in descending order of their scores."""
+        decision = self.bundle["decision"]
+        order = np.argsort(-probabilities, kind="stable")
+        if decision["method"] == "topk":
+            return [int(number) for number in order[: decision["topk"]]]
+        thresholds = np.asarray(decision["threshold"])
+        if decision["method"] == "binary":
+            return [int(probabilities[1] >= thresholds)]
+        return [int(number) for number in order if (probabilities >= thresholds)[number]]
+
+    def predict(self, path: str | os.PathLike[str]) -> list[tuple[str, float]]:
+        """Returns the names and scores of the selected classes of an image file."""
+        probabilities = self.run(self.decode(path))["probabilities"]
+        classes = self.bundle["classes"]
+        return [(classes[number], float(probabilities[number])) for number in self.select(probabilities)]
+
+    def verify(self) -> bool:
+        """Runs the golden samples, prints the result, and returns whether all outputs are as expected."""
+        failures: dict[str, list[str]] = {}
+        largest = 0.0
+        for sample in self.bundle["golden"]:
+            stage, text, difference = self._verify_sample(sample)
+            largest = max(largest, difference)
+            if stage is not None:
+                failures.setdefault(stage, []).append(f"{sample['image']}: {stage}: {text}")
+        total = len(self.bundle["golden"])
+        failed = sum(map(len, failures.values()))
+        if not failed:
+            print(f"PASS: {total} of {total}, largest difference {largest:.1e}")
+            return True
+        first = next(stage for stage in STAGES if stage in failures)
+        print(f"FAIL: {total - failed} of {total}; first stage that differs: {first}")
+        print(failures[first][0])
+        return False
+
+    def _verify_sample(self, sample: dict[str, Any]) -> tuple[str | None, str, float]:
+        """Returns the first stage that differs, with numbers, and the difference of a probability."""
+        limits = self.bundle["tolerances"]
+        decoded = self.decode(self.folder / sample["image"])
+        shape = (sample["height"], sample["width"], 3)
+        expected = self._expected(sample["decoded"], np.uint8).reshape(shape)
+        exact = not sample["image"].endswith(".jpg")
+        outputs = self.run(expected)
+        checks = [("decoding", decoded, expected, (0, 0) if exact else limits["decoding"])]
+        if "prepared" in outputs and sample["prepared"]:
+            values = self._expected(sample["prepared"]).reshape(self.bundle["prepared_shape"])
+            checks.append(("resizing", outputs["prepared"], values, limits["resizing"]))
+        if "logits" in outputs and sample["logits"]:
+            checks.append(
+                ("network", outputs["logits"], self._expected(sample["logits"]), (limits["logits"],) * 2)
+            )
+        probabilities = self._expected(sample["probabilities"])
+        allowed = (limits["probabilities"],) * 2
+        checks.append(("post-processing", outputs["probabilities"], probabilities, allowed))
+        whole = outputs if np.array_equal(decoded, expected) else self.run(decoded)
+        difference = float(np.abs(whole["probabilities"] - probabilities).max())
+        for stage, actual, value, (most, mean) in checks:
+            if actual.shape != value.shape:
+                return stage, f"expected the shape {value.shape}, got {actual.shape}", difference
+            apart = np.abs(actual.astype(np.float64) - value)
+            if not (apart.max() <= most and apart.mean() <= mean):
+                numbers = f"largest difference {apart.max():.2g} (allowed {most:.2g})"
+                return stage, f"{numbers}, mean {apart.mean():.2g} (allowed {mean:.2g})", difference
+        selected = self.select(outputs["probabilities"])
+        near = np.abs(probabilities[selected[:1]] - probabilities[sample["classes"][:1]])
+        if len(selected) != len(sample["classes"]) or (near > 2 * allowed[0]).any():
+            return "post-processing", f"expected the classes {sample['classes']}, got {selected}", difference
+        return None, "", difference
+
+    def _expected(self, name: str, dtype: Any = np.float32) -> np.ndarray:
+        return np.fromfile(self.folder / name, np.dtype(dtype).newbyteorder("<"))
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the program, and returns its exit code: 0, or 3 if the verification fails."""
+    runner = BundleRunner()
+    if arguments == ["verify"]:
+        return 0 if runner.verify() else 3
+    if not arguments:
+        print(__doc__)
+        return 2
+    for path in arguments:
+        print(f"{path}: {', '.join(f'{name} {score:.2%}' for name, score in runner.predict(path))}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,274 @@
+"""The file ``bundle.json``, which describes a bundle to programs in any language. docs/deploy.md explains it.
+
+A bundle may come from a stranger, so all names of files are relative, and lead to files in its folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+from typing_extensions import Self
+
+from ppcls.config.base.errors import ConfigError, describe_problems
+from ppcls.config.base.fields import MAX_SIDE, Bound, Count, Fraction, NonNegative, Section
+from ppcls.deploy.models.description import Activation, Precision
+from ppcls.errors import UserError
+from ppcls.files import open_regular
+from ppcls.weights.manifest import FileRecord, read_record
+
+BUNDLE = "bundle.json"
+FORMAT = "ppcls-bundle"
+VERSION = 1
+_MAX_BYTES = 1 << 26  # size of bundle.json: 100,000 classes with long names need 10 MB
+_MAX_SAMPLES = 1000
+_MAX_CLASSES = 1_000_000
+_NAME = re.compile(r"\w[\w.-]{0,127}(/\w[\w.-]{0,127}){0,4}", re.ASCII)
+# Names that Windows reserves, with any extension
+_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+
+
+def check_name(name: str) -> str:
+    """Returns the relative path of a file in a bundle.
+
+    Raises:
+        ValueError: The path could lead out of the bundle, or is not portable.
+    """
+    if not _NAME.fullmatch(name) or any(_RESERVED.fullmatch(part) for part in name.split("/")):
+        raise ValueError(
+            f"expected the path of a file in the bundle, such as golden/00.jpg, of letters, digits, '_', '.' "
+            f"and '-', got {name[:200]!r}"
+        )
+    return name
+
+
+FilePath = Annotated[str, AfterValidator(check_name)]
+_Side = Annotated[int, Bound(ge=1, le=MAX_SIDE)]
+
+
+class BundleModel(Section):
+    """The ONNX model of a bundle, and its input and outputs."""
+
+    file: FilePath
+    name: str
+    """Name of the architecture."""
+    input: str
+    """Input: RGB pixels [N, height, width, 3] uint8, upright, all of one size."""
+    probabilities: str
+    """Output: scores of the classes, [N, classes] float32."""
+    logits: str | None
+    """Output: input of the last activation, divided by the temperature, [N, classes] float32; null if the
+    model ends in another operator."""
+    prepared: str | None
+    """Output: input of the network, [N, ...] float32; null if the model prepares no images."""
+    activation: Activation
+    temperature: Annotated[float, Bound(ge=1e-3, le=1e3)] = 1.0
+    precision: Precision
+
+
+class Decision(Section):
+    """Rule that selects the classes of an image from its probabilities."""
+
+    method: Literal["topk", "binary", "multi_label"]
+    """topk: the classes with the highest scores; binary: the second class if its score reaches the threshold,
+    else the first; multi_label: all classes whose scores reach the threshold."""
+    topk: Count = 5
+    threshold: Fraction | tuple[Fraction, ...] = 0.5
+    """For binary and multi_label: smallest score, one for all classes or one per class."""
+
+
+class Tolerances(Section):
+    """Largest allowed differences from the expected outputs.
+
+    Each pair is the largest difference of one value, and the largest mean difference of an image.
+    """
+
+    decoding: tuple[NonNegative, NonNegative]
+    """Pixels 0 to 255 of JPEG files. Pixels of PNG files must be equal."""
+    resizing: tuple[NonNegative, NonNegative]
+    """Input of the network."""
+    logits: NonNegative
+    probabilities: NonNegative
+
+
+class GoldenSample(Section):
+    """An image of the evaluation set with the expected output of each stage.
+
+    The outputs are files of raw little-endian values without a header.
+    """
+
+    image: FilePath
+    height: _Side
+    """Of the upright image."""
+    width: _Side
+    decoded: FilePath
+    """RGB pixels of the upright image, [height, width, 3] uint8."""
+    prepared: FilePath | None
+    """Input of the network, ``prepared_shape`` float32."""
+    logits: FilePath | None
+    """[classes] float32."""
+    probabilities: FilePath
+    """[classes] float32."""
+    classes: tuple[Annotated[int, Bound(ge=0)], ...]
+    """Numbers of the selected classes, in descending order of their scores."""
+
+
+class Bundle(Section):
+    """Content of ``bundle.json``."""
+
+    format: Literal["ppcls-bundle"]
+    version: Literal[1]
+    model: BundleModel
+    classes: Annotated[tuple[str, ...], Field(min_length=1, max_length=_MAX_CLASSES)]
+    """Names of the classes; their numbers if they have no names."""
+    decision: Decision
+    prepared_shape: tuple[_Side, _Side, _Side] | None
+    """Shape of the network's input for one image."""
+    tolerances: Tolerances
+    golden: Annotated[tuple[GoldenSample, ...], Field(max_length=_MAX_SAMPLES)]
+    files: dict[FilePath, FileRecord]
+    """Size and SHA-256 of all files of the model and of the golden samples."""
+
+    @model_validator(mode="after")
+    def _check_files(self) -> Self:
+        used = [self.model.file]
+        for sample in self.golden:
+            used += [sample.image, sample.decoded, sample.probabilities]
+            used += [name for name in (sample.prepared, sample.logits) if name is not None]
+            if sample.classes and max(sample.classes) >= len(self.classes):
+                raise ValueError(
+                    f"golden: class {max(sample.classes)} of {sample.image}: expected a number below "
+                    f"{len(self.classes)}"
+                )
+            if sample.prepared is not None and self.prepared_shape is None:
+                raise ValueError(f"golden: {sample.prepared} needs prepared_shape, got null")
+        if missing := [name for name in used if name not in self.files]:
+            raise ValueError(f"files: expected a record of {missing[0]}")
+        threshold = self.decision.threshold
+        if isinstance(threshold, tuple) and len(threshold) != len(self.classes):
+            raise ValueError(
+                f"decision.threshold: expected {len(self.classes)} values, one per class, got "
+                f"{len(threshold)}"
+            )
+        if self.decision.method == "binary" and len(self.classes) != 2:
+            raise ValueError(f"decision.method: binary needs two classes, got {len(self.classes)}")
+        return self
+
+
+def write_bundle_file(folder: Path, bundle: Bundle) -> None:
+    """Writes ``bundle.json``.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    text = json.dumps(bundle.model_dump(mode="json"), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    (folder / BUNDLE).write_text(text, encoding="utf-8")
+
+
+def read_bundle_file(folder: Path) -> Bundle:
+    """Returns the content of ``bundle.json`` in a folder.
+
+    Raises:
+        UserError: The file is missing, too large or not JSON.
+        ConfigError: The file has errors, all of which the message lists.
+    """
+    path = folder / BUNDLE
+    if not path.exists():
+        raise UserError(
+            f"{folder}: not a bundle: expected the file {BUNDLE}, which ppcls export --format bundle writes"
+        )
+    try:
+        with open_regular(path) as file:
+            if (size := os.fstat(file.fileno()).st_size) > _MAX_BYTES:
+                raise UserError(f"{path}: expected at most {_MAX_BYTES:,} bytes, found {size:,}")
+            tree = json.loads(file.read().decode("utf-8"), parse_constant=_reject_constant)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not JSON: {error}; export the bundle again") from None
+    if not isinstance(tree, dict) or tree.get("format") != FORMAT:
+        raise UserError(f'{path}: expected a JSON object with "format": "{FORMAT}"; export the bundle again')
+    if tree.get("version") != VERSION:
+        raise UserError(
+            f"{path}: expected version {VERSION}, got {str(tree.get('version'))[:40]}; install the version "
+            "of ppcls that wrote the bundle, or export the bundle again"
+        )
+    try:
+        return Bundle.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(path, describe_problems(tree, error)) from None
+
+
+def check_files(folder: Path, bundle: Bundle) -> None:
+    """Checks that the files of a bundle are complete and unchanged.
+
+    Raises:
+        UserError: A file is missing, is a link or has changed.
+    """
+    for name, record in bundle.files.items():
+        path = find_file(folder, name)
+        try:
+            actual = read_record(path)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read: {error.strerror}; export the bundle again") from None
+        if actual != record:
+            raise UserError(
+                f"{path}: damaged or changed: {BUNDLE} lists {record.size} bytes with SHA-256 "
+                f"{record.sha256}, found {actual.size} bytes with SHA-256 {actual.sha256}; export the bundle "
+                "again"
+            )
+
+
+def find_file(folder: Path, name: str) -> Path:
+    """Returns the path of a file of a bundle.
+
+    Args:
+        folder: Folder of the bundle.
+        name: Checked name; see `check_name`.
+
+    Raises:
+        UserError: The file, or a folder above it, is a link.
+    """
+    path = folder
+    for part in name.split("/"):
+        path = path / part
+        if path.is_symlink():
+            raise UserError(f"{path}: a bundle contains no links; replace it by its target")
+    return path
+
+
+def read_values(folder: Path, name: str, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+    """Returns an expected output of a golden sample.
+
+    Args:
+        folder: Folder of the bundle.
+        name: Name of the file.
+        shape: Shape of the values.
+        dtype: Dtype of the values: ``uint8`` or ``float32``.
+
+    Raises:
+        UserError: The file cannot be read or has another size.
+    """
+    path = find_file(folder, name)
+    kind = np.dtype(dtype).newbyteorder("<")
+    expected = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    try:
+        with open_regular(path) as file:
+            if (size := os.fstat(file.fileno()).st_size) != expected:
+                raise UserError(
+                    f"{path}: expected {expected:,} bytes, {list(shape)} {dtype}, found {size:,}; export the "
+                    "bundle again"
+                )
+            return np.frombuffer(file.read(), kind).reshape(shape).astype(dtype)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _reject_constant(text: str) -> float:
+    raise ValueError(f"{text} is not a number")

@@ -1,0 +1,276 @@
+"""Runs the golden samples of a bundle, and names the first stage whose output differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppcls.data.images.decode import decode
+from ppcls.data.transforms.specs import DecodeImage
+from ppcls.deploy.bundle.compare import (
+    STAGES,
+    Stage,
+    StageDifference,
+    compare_classes,
+    compare_pixels,
+    compare_prepared,
+    compare_values,
+    select_classes,
+)
+from ppcls.deploy.bundle.engines import StageModel
+from ppcls.deploy.bundle.schema import Bundle, GoldenSample, find_file, read_values
+from ppcls.errors import DecodeError, UserError
+from ppcls.files import read_regular
+from ppcls.postprocess.results import printable
+
+Array = NDArray[Any]
+
+
+class VerificationError(UserError):
+    """Raised if a golden sample differs from its expected output. The exit code is 3."""
+
+    code = 3
+
+
+@dataclass(frozen=True)
+class SampleReport:
+    """Result of one golden sample.
+
+    Attributes:
+        image: Name of its file.
+        differences: Difference of each stage that was checked, in order.
+        probability: Largest difference of a probability, from the file to the probabilities.
+    """
+
+    image: str
+    differences: tuple[StageDifference, ...]
+    probability: float
+
+    @property
+    def first_failure(self) -> StageDifference | None:
+        """First stage whose output differs; None if all are as expected."""
+        return next((each for each in self.differences if not each.passed), None)
+
+
+@dataclass(frozen=True)
+class VerificationReport:
+    """Result of all golden samples.
+
+    Attributes:
+        samples: Results, one per sample.
+    """
+
+    samples: tuple[SampleReport, ...]
+
+    @property
+    def failed(self) -> tuple[SampleReport, ...]:
+        """Samples that differ."""
+        return tuple(sample for sample in self.samples if sample.first_failure is not None)
+
+    @property
+    def passed(self) -> bool:
+        """Whether there are samples, and all are as expected."""
+        return bool(self.samples) and not self.failed
+
+    def __str__(self) -> str:
+        total = len(self.samples)
+        failed = self.failed
+        if not failed:
+            largest = max((sample.probability for sample in self.samples), default=0.0)
+            return f"PASS: {total} of {total}, largest difference {largest:.1e}"
+        stages = {sample.first_failure.stage for sample in failed if sample.first_failure is not None}
+        first = next(stage for stage in STAGES if stage in stages)
+        worst = [
+            sample
+            for sample in failed
+            if sample.first_failure is not None and sample.first_failure.stage == first
+        ]
+        sample = worst[0]
+        return (
+            f"FAIL: {total - len(failed)} of {total}; first stage that differs: {first} "
+            f"({len(worst)} samples)\n{sample.image}: {sample.first_failure}"
+        )
+
+    def lines(self) -> Iterator[str]:
+        """Yields one line per stage with its largest difference."""
+        for stage in STAGES:
+            differences = [
+                each for sample in self.samples for each in sample.differences if each.stage == stage
+            ]
+            if differences:
+                passed = sum(each.passed for each in differences)
+                largest = max(each.largest for each in differences)
+                yield f"{stage}: {passed} of {len(differences)}, largest difference {largest:.1e}"
+
+
+@dataclass(frozen=True)
+class ExpectedOutputs:
+    """Expected outputs of one golden sample; see `GoldenSample`."""
+
+    decoded: Array
+    prepared: Array | None
+    logits: Array | None
+    probabilities: Array
+
+
+def read_expected(folder: Path, bundle: Bundle, sample: GoldenSample) -> ExpectedOutputs:
+    """Returns the expected outputs of a golden sample.
+
+    Raises:
+        UserError: A file is missing or has another size.
+    """
+    classes = (len(bundle.classes),)
+    prepared = None
+    if sample.prepared is not None:
+        assert bundle.prepared_shape is not None  # checked by Bundle
+        prepared = read_values(folder, sample.prepared, bundle.prepared_shape, "float32")
+    return ExpectedOutputs(
+        read_values(folder, sample.decoded, (sample.height, sample.width, 3), "uint8"),
+        prepared,
+        None if sample.logits is None else read_values(folder, sample.logits, classes, "float32"),
+        read_values(folder, sample.probabilities, classes, "float32"),
+    )
+
+
+def verify_model(
+    folder: Path, bundle: Bundle, model: StageModel, stages: Sequence[Stage] = STAGES
+) -> VerificationReport:
+    """Runs a model on the golden samples. Each stage receives the expected output of the stage before.
+
+    Args:
+        folder: Folder of the bundle.
+        bundle: Content of its ``bundle.json``.
+        model: The model.
+        stages: Stages to check.
+
+    Raises:
+        UserError: A file of the bundle cannot be read.
+    """
+    spec = DecodeImage()
+
+    def run_sample(sample: GoldenSample) -> SampleReport:
+        expected = read_expected(folder, bundle, sample)
+        try:
+            decoded = decode(spec, read_regular(find_file(folder, sample.image)))
+        except (DecodeError, OSError) as error:
+            raise UserError(f"{folder / sample.image}: cannot be decoded: {error}") from None
+        outputs = _first_rows(model.run(expected.decoded[None]))
+        names = bundle.model
+        actual: dict[Stage, Any] = {
+            "decoding": decoded,
+            "resizing": outputs.get(names.prepared or ""),
+            "network": outputs.get(names.logits or ""),
+            "post-processing": outputs[names.probabilities],
+        }
+        differences = compare_sample(bundle, sample, expected, actual, stages)
+        whole = outputs
+        if not np.array_equal(decoded, expected.decoded):
+            whole = _first_rows(model.run(decoded[None]))
+        return SampleReport(sample.image, differences, _largest(whole[names.probabilities], expected))
+
+    return VerificationReport(tuple(map(run_sample, bundle.golden)))
+
+
+def verify_outputs(
+    folder: Path, bundle: Bundle, outputs: Path, stages: Sequence[Stage] = STAGES
+) -> VerificationReport:
+    """Compares the outputs that another program wrote with the expected outputs.
+
+    Args:
+        folder: Folder of the bundle.
+        bundle: Content of its ``bundle.json``.
+        outputs: Folder of ``.npy`` files: for the sample ``golden/00.jpg``, ``00.decoded.npy``,
+            ``00.prepared.npy``, ``00.logits.npy`` and ``00.probabilities.npy``. Missing files are not
+            checked.
+        stages: Stages to check.
+
+    Raises:
+        UserError: There are no such files, or one cannot be read.
+    """
+    reports = []
+    for sample in bundle.golden:
+        stem = Path(sample.image).stem
+        kinds: Mapping[Stage, str] = {
+            "decoding": "decoded",
+            "resizing": "prepared",
+            "network": "logits",
+            "post-processing": "probabilities",
+        }
+        actual = {stage: _read_array(outputs / f"{stem}.{kind}.npy") for stage, kind in kinds.items()}
+        if all(values is None for values in actual.values()):
+            continue
+        expected = read_expected(folder, bundle, sample)
+        differences = compare_sample(bundle, sample, expected, actual, stages)
+        scores = actual["post-processing"]
+        difference = float("nan") if scores is None else _largest(scores, expected)
+        reports.append(SampleReport(sample.image, differences, difference))
+    if not reports:
+        stem = Path(bundle.golden[0].image).stem if bundle.golden else "00"
+        raise UserError(
+            f"{printable(outputs)}: no outputs: expected files such as {stem}.decoded.npy, "
+            f"{stem}.prepared.npy, {stem}.logits.npy and {stem}.probabilities.npy"
+        )
+    return VerificationReport(tuple(reports))
+
+
+def compare_sample(
+    bundle: Bundle,
+    sample: GoldenSample,
+    expected: ExpectedOutputs,
+    actual: Mapping[Stage, Array | None],
+    stages: Sequence[Stage],
+) -> tuple[StageDifference, ...]:
+    """Returns the differences of the stages that are checked and have an output."""
+    limits = bundle.tolerances
+    lossless = not sample.image.endswith((".jpg", ".jpeg"))
+
+    def compare(stage: Stage, values: Array) -> Iterator[StageDifference]:
+        if stage == "decoding":
+            yield compare_pixels(values, expected.decoded, (0, 0) if lossless else limits.decoding)
+        elif stage == "resizing" and expected.prepared is not None:
+            yield compare_prepared(values, expected.prepared, limits.resizing)
+        elif stage == "network" and expected.logits is not None:
+            yield compare_values(stage, values, expected.logits, limits.logits)
+        elif stage == "post-processing":
+            yield compare_values(stage, values, expected.probabilities, limits.probabilities)
+            if values.shape == expected.probabilities.shape:
+                selected = select_classes(values, bundle.decision)
+                other = compare_classes(
+                    selected, sample.classes, expected.probabilities, bundle.decision, limits.probabilities
+                )
+                yield from [] if other is None else [other]
+
+    return tuple(
+        difference
+        for stage in stages
+        if (values := actual[stage]) is not None
+        for difference in compare(stage, values)
+    )
+
+
+def _first_rows(outputs: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: values[0] for name, values in outputs.items()}
+
+
+def _largest(probabilities: Array, expected: ExpectedOutputs) -> float:
+    if probabilities.shape != expected.probabilities.shape:
+        return float("inf")
+    return float(np.abs(probabilities - expected.probabilities).max())
+
+
+def _read_array(file: Path) -> Array | None:
+    """Returns the array in a file, without an axis of length 1 for the batch; None if it does not exist."""
+    if not file.exists():
+        return None
+    try:
+        values = np.load(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"{printable(file)}: not an array: {error}; write it with numpy.save") from None
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu":
+        raise UserError(f"{printable(file)}: expected an array of numbers")
+    return values[0] if values.ndim in (2, 4) and len(values) == 1 else values

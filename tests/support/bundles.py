@@ -1,0 +1,66 @@
+"""Exports a bundle of a small classifier for tests, and computes outputs of a program that is not ppcls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from small_classifier import config_tree, write_config, write_image, write_names, write_weights
+
+from ppcls.cli.export import export
+from ppcls.deploy.bundle.schema import Bundle, read_bundle_file
+
+
+def write_photographs(folder: Path, count: int = 3) -> Path:
+    """Writes JPEG and PNG files of different sizes, one of them with an EXIF orientation."""
+    for number in range(count):
+        write_image(folder / f"{number}.png", number, 40 + 9 * number, 61 - 5 * number)
+    image = Image.open(write_image(folder / "turned.png", 9, 50, 70))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    image.save(folder / "turned.jpg", exif=exif)
+    (folder / "turned.png").unlink()
+    return folder
+
+
+def export_bundle(folder: Path, *options: str, tree: dict[str, Any] | None = None) -> Path:
+    """Exports a bundle to ``folder/bundle``."""
+    weights = write_weights(folder / "model.safetensors")
+    tree = tree or config_tree(weights, write_names(folder / "names.txt"))
+    tree["Global"]["pretrained_model"] = str(weights)
+    config = str(write_config(folder / "config.yaml", tree))
+    data = str(write_photographs(folder / "photographs"))
+    out = str(folder / "bundle")
+    words = ["-c", config, "--format", "bundle", "--golden-data", data, "--output", out]
+    assert export([*words, *options]) == 0
+    return folder / "bundle"
+
+
+def prepared_by(
+    pixels: NDArray[np.uint8],
+    *,
+    short: int = 36,
+    crop: int = 32,
+    mean: tuple[float, ...] = (0.4, 0.5, 0.6),
+    antialias: bool = False,
+) -> NDArray[np.float32]:
+    """Returns the input of the network as a program of a user would compute it, with Pillow or OpenCV."""
+    import cv2
+
+    height, width = pixels.shape[:2]
+    scale = short / min(height, width)
+    size = (round(width * scale), round(height * scale))
+    if antialias:
+        resized = np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC))
+    else:
+        resized = cv2.resize(pixels, size)
+    top, left = (resized.shape[0] - crop) // 2, (resized.shape[1] - crop) // 2
+    cropped = resized[top : top + crop, left : left + crop].astype(np.float32) / 255
+    return ((cropped - np.array(mean)) / np.array([0.2, 0.3, 0.4])).transpose(2, 0, 1).astype(np.float32)
+
+
+def read_bundle(folder: Path) -> Bundle:
+    return read_bundle_file(folder)
