@@ -117,7 +117,7 @@ def fit(
             "resume its run with a config that has Global.checkpoints: auto"
         )
     output_dir = create_output_dir(checked_output_dir(config.Global, config.used_splits))
-    if state is None:
+    if state is None and config.LinearHead is None:
         config = autotune(config)
     start = session.dedicated if own_process else session.embedded
     with start(config.Global, output_dir) as runtime:

@@ -195,6 +195,16 @@ def set_pretrained(_tree: Tree, weights: str | bool) -> dict[str, Any]:
     return {"Global.pretrained_model": weights}
 
 
+def set_head(tree: Tree, chosen: bool) -> dict[str, Any]:
+    """Returns the keys of a linear head. It needs weights, so ``Arch.pretrained: auto`` requires them."""
+    if not chosen:
+        return {}
+    overrides: dict[str, Any] = {"LinearHead": node_at(tree, "LinearHead") or {}, "Global.epochs": 1}
+    if node_at(tree, "Arch.pretrained") == "auto":
+        overrides["Arch.pretrained"] = True
+    return overrides
+
+
 def set_output(tree: Tree, folder: str) -> dict[str, Any]:
     """Returns the keys to change for a new output folder.
 

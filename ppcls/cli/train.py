@@ -25,6 +25,7 @@ from ppcls.cli.shared_options import (
 )
 from ppcls.cli.short_options import (
     apply_options,
+    set_head,
     set_label_smoothing,
     set_model,
     set_output,
@@ -92,6 +93,13 @@ class TrainOptions(ConfigOptions):
         without_value=True,
         key="Global.pretrained_model; Arch.pretrained without a value",
         sets=set_pretrained,
+    )
+    head: bool = option(
+        False,
+        "fit only the last layer, on features of the pretrained weights, which are computed once; takes "
+        "seconds to minutes",
+        key="LinearHead, Global.epochs 1, Arch.pretrained",
+        sets=set_head,
     )
     epochs: int | None = option(None, "number of epochs", gt=0, key="Global.epochs")
     batch_size: int | None = option(

@@ -106,8 +106,8 @@ def build_loader(
     mixing = split.dataset.batch_transform_ops if training else ()
     group = math.lcm(split.sampler.group, 2 if mixing else 1) if training else 1
     order = _build_order(split, index, runtime, run, training=training, group=group)
-    layout = _layout(arch)
-    loader = _build_ordered(split, place, runtime, run, layout, _Samples(index, order, split.sizes))
+    layout = layout_of(arch)
+    loader = build_ordered(split, place, runtime, run, layout, Samples(index, order, split.sizes))
     if not mixing:
         return loader
     from ppcls.data.loaders.mixing import MixedLoader
@@ -151,11 +151,11 @@ def build_statistics_loader(
         rank=runtime.rank,
         world=runtime.world_size,
     )
-    return _build_ordered(split, "Train", runtime, run, _layout(arch), _Samples(index, order, None))
+    return build_ordered(split, "Train", runtime, run, layout_of(arch), Samples(index, order, None))
 
 
 @dataclass(frozen=True)
-class _Samples:
+class Samples:
     """Samples of a loader.
 
     Attributes:
@@ -169,13 +169,13 @@ class _Samples:
     sizes: InputSize | None
 
 
-def _build_ordered(
+def build_ordered(
     split: Split,
     place: str,
     runtime: Runtime,
     run: LoadingSettings,
     layout: Layout,
-    samples: _Samples,
+    samples: Samples,
 ) -> Loader:
     """Builds the loader of a split for given samples, without mixing of images."""
     index = samples.index
@@ -262,7 +262,7 @@ def describe_feed(split: Split, runtime: Runtime, arch: ModelInput, *, use_dali:
         return Feed(True, True, settings.pipelines * (settings.per_pipeline().prefetch + _READER_BATCHES))
     prefetched = 2 * split.loader.num_workers  # paddle.io prepares two batches per worker
     try:
-        check_dali(plan_chain(split.dataset.transform_ops, _layout(arch)), "", settings)
+        check_dali(plan_chain(split.dataset.transform_ops, layout_of(arch)), "", settings)
     except UserError:
         return Feed(False, False, prefetched)
     return Feed(False, True, prefetched)
@@ -293,7 +293,8 @@ def gpu_memory_need(split: Split, runtime: Runtime) -> int:
     return largest + int(dali.decoder.get("cache_size", 0))
 
 
-def _layout(arch: ModelInput) -> Layout:
+def layout_of(arch: ModelInput) -> Layout:
+    """Returns the order of the axes of an image in a batch for a model."""
     return "CHW" if arch.data_format == "NCHW" else "HWC"
 
 

@@ -32,6 +32,8 @@ from ppcls.weights.store import BEST, LATEST
 if TYPE_CHECKING:  # only for annotations
     from ppcls.engine.checkpoint.checkpoints import Checkpoints
 
+EpochTrainer = Callable[["Run", SaveStopRequests, NonFiniteMonitor], None]
+
 
 @dataclass(frozen=True)
 class Run:
@@ -53,6 +55,7 @@ class Run:
         statistics: Loader of the images with which BatchNorm's statistics are estimated before evaluations;
             None to use the running statistics.
         gap: Monitor that compares results of training and evaluation.
+        epoch_trainer: Function that trains an epoch; None for `train_epoch`.
     """
 
     state: TrainState
@@ -69,6 +72,7 @@ class Run:
     output: OutputFolder | None = None
     statistics: Loader | None = None
     gap: GapMonitor = field(default_factory=GapMonitor)
+    epoch_trainer: EpochTrainer | None = None
 
     @property
     def loaders(self) -> dict[str, Loader]:
@@ -145,7 +149,7 @@ def fit(run: Run) -> None:
         requests = SaveStopRequests(settings, state.runtime, signals, run.output)
         while state.progress.closing or not _is_finished(state, settings):
             if not state.progress.closing:
-                train_epoch(run, requests, monitor)
+                (run.epoch_trainer or train_epoch)(run, requests, monitor)
                 state.share_statistics()
                 state.progress.closing = True
             _close_epoch(run, requests)

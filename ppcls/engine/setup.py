@@ -45,6 +45,7 @@ from ppcls.engine.cuda_graph.graphed_step import GraphedStep
 from ppcls.engine.evaluation.evaluate import build_evaluator
 from ppcls.engine.evaluation.report_inputs import ReportImages
 from ppcls.engine.execution import connect
+from ppcls.engine.head.fit import fit_head_epoch
 from ppcls.engine.initial_weights import InitialWeights
 from ppcls.engine.loop import Run, all_indexes, all_loaders
 from ppcls.engine.recording import Recording, load_heat_maps, record_run
@@ -149,6 +150,7 @@ def build_run(
         notes=tuple(notes),
         memory_report=memory_report,
         statistics=statistics,
+        epoch_trainer=None if config.LinearHead is None else fit_head_epoch,
     )
     if recording is None:
         return run

@@ -16,6 +16,7 @@ from ppcls.config.base.fields import Section, Tagged, Variants
 from ppcls.data import section
 from ppcls.data.transforms.base import Transform
 from ppcls.engine.core import settings as engine
+from ppcls.engine.head import section as head
 from ppcls.loss import semi_supervised
 from ppcls.loss.section import LossSection
 from ppcls.metric.section import MetricSection
@@ -54,6 +55,8 @@ class Config(Section):
     """Settings of mixed precision; default: float32 without mixed precision."""
     EMA: engine.EMA | None = None
     """Settings of the moving average of the weights; default: no moving average."""
+    LinearHead: head.LinearHead | None = None
+    """Settings of a linear head that is fitted on the features of frozen weights; default: the run trains."""
     Loss: LossSection = LossSection()
     """Losses of training and evaluation; default: CELoss."""
     SSL: semi_supervised.SSL | None = None

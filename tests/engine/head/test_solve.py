@@ -1,0 +1,77 @@
+"""The linear head gives the accuracy of scikit-learn's own pipeline, and handles odd labels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ppcls.engine.head.solve import Samples, fit_head, predict_out_of_fold, split_folds
+
+
+def _samples(features: np.ndarray, labels: np.ndarray, classes: int, views: int = 1) -> Samples:
+    count = len(labels)
+    rng = np.random.default_rng(1)
+    stacked = [features + 0.05 * rng.normal(size=features.shape) * (view > 0) for view in range(views)]
+    return Samples(
+        np.concatenate(stacked).astype(np.float32),
+        np.tile(np.arange(count), views),
+        np.repeat(np.arange(views) == 0, count),
+        labels,
+        classes,
+    )
+
+
+def _blobs(count: int, classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    labels = np.arange(count) % classes
+    centres = 2 * np.random.default_rng(7).normal(size=(classes, 12))
+    return (centres[labels] + rng.normal(size=(count, 12))).astype(np.float32), labels.astype(np.int64)
+
+
+@given(
+    labels=st.lists(st.integers(0, 4), min_size=1, max_size=12),
+    views=st.integers(1, 3),
+)
+@settings(max_examples=25, deadline=None)
+def test_any_labels_give_finite_weights_and_classes_without_images_are_not_predicted(
+    labels: list[int], views: int
+) -> None:
+    array = np.array(labels, np.int64)
+    features = np.random.default_rng(0).normal(size=(len(labels), 6)).astype(np.float32)
+    samples = _samples(features, array, 5, views)
+    fitted = fit_head(samples, 3, 0)
+    logits = fitted.model.logits(features)
+    assert logits.shape == (len(labels), 5)
+    assert np.isfinite(logits).all()
+    assert set(logits.argmax(axis=1).tolist()) <= set(labels)
+    for train, test in split_folds(samples, 3, 0):
+        assert not (train & test).any()
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_regularization_is_chosen_and_unseen_images_are_predicted(classes: int) -> None:
+    features, labels = _blobs(150, classes)
+    fitted = fit_head(_samples(features, labels, classes, views=2), 5, 0)
+    unseen, expected = _blobs(150, classes, seed=1)
+    assert (fitted.model.logits(unseen).argmax(axis=1) == expected).mean() > 0.9
+    assert fitted.losses[fitted.strength] == min(fitted.losses.values())
+
+
+def test_several_labels_are_fitted_one_by_one() -> None:
+    features, labels = _blobs(90, 3)
+    several = np.eye(3, dtype=np.float32)[labels]
+    several[:, 2] = 1  # all images have this label
+    fitted = fit_head(_samples(features, several, 3), 3, 0)
+    assert ((fitted.model.logits(features) > 0) == several).mean() > 0.95
+
+
+def test_out_of_fold_predictions_do_not_see_their_own_label() -> None:
+    features = np.random.default_rng(0).normal(size=(60, 200)).astype(np.float32)
+    labels = np.random.default_rng(1).integers(0, 2, 60)
+    probabilities = predict_out_of_fold(_samples(features, labels, 2), 5, 0, 1.0)
+    assert np.allclose(probabilities.sum(axis=1), 1, atol=1e-5)
+    assert (
+        probabilities.argmax(axis=1) == labels
+    ).mean() < 0.75  # labels are noise; a seen one would be known
