@@ -70,7 +70,7 @@ class ImageSource:
     def describe(self) -> dict[str, Any]:
         """Returns plain data that identifies the preparation of the images."""
         chain = [op.model_dump(mode="json") | {"kind": op.kind} for op in self.split.dataset.transform_ops]
-        return {"transforms": chain, "dali": self.run.use_dali, "layout": layout_of(self.arch)}
+        return {"transforms": chain, "layout": layout_of(self.arch)}
 
 
 class FeatureModel:

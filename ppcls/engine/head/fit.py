@@ -15,7 +15,7 @@ from ppcls.arch.section import Arch
 from ppcls.data.section import Split
 from ppcls.engine.head.cache import hash_contents
 from ppcls.engine.head.features import FeatureModel, ImageSource, compute_features
-from ppcls.engine.head.solve import HeadFit, LinearModel, Samples, fit_head
+from ppcls.engine.head.solve import HeadFit, HeadSamples, LinearModel, fit_head
 from ppcls.errors import SignalExit, UserError
 from ppcls.report.record import StepPosition, StepRecord
 from ppcls.weights.store import LATEST
@@ -94,7 +94,7 @@ def fit_head_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonit
     run.reporter.record(_record(run, fitted.model, samples, total / max(seconds, 1e-6)))
 
 
-def join_views(features: list[Floats], labels: NDArray[np.int64], classes: int) -> Samples:
+def join_views(features: list[Floats], labels: NDArray[np.int64], classes: int) -> HeadSamples:
     """Joins the features of several views, of which the first one has no random transforms.
 
     Args:
@@ -103,7 +103,7 @@ def join_views(features: list[Floats], labels: NDArray[np.int64], classes: int) 
         classes: Number of classes.
     """
     rows = [np.flatnonzero(np.isfinite(view).all(axis=1)) for view in features]
-    return Samples(
+    return HeadSamples(
         np.concatenate([view[each] for view, each in zip(features, rows, strict=True)]),
         np.concatenate(rows),
         np.repeat([number == 0 for number in range(len(rows))], [len(each) for each in rows]),
@@ -197,7 +197,7 @@ def _check_logits(source: ImageSource, model: FeatureModel, head: LinearModel, f
         )
 
 
-def _record(run: Run, head: LinearModel, samples: Samples, speed: float) -> StepRecord:
+def _record(run: Run, head: LinearModel, samples: HeadSamples, speed: float) -> StepRecord:
     """Returns the record of the epoch: loss and metrics of the training images without random transforms."""
     state = run.state
     rows = samples.select(np.ones(len(samples.labels), np.bool_), plain=True)

@@ -26,7 +26,7 @@ _ABSENT = 20.0  # logits below the smallest one for a class without training ima
 
 
 @dataclass(frozen=True)
-class Samples:
+class HeadSamples:
     """Features of images, with one or several views of each image.
 
     Attributes:
@@ -43,7 +43,7 @@ class Samples:
     labels: NDArray[Any]
     classes: int
 
-    def select(self, chosen: NDArray[np.bool_], *, plain: bool = False) -> Samples:
+    def select(self, chosen: NDArray[np.bool_], *, plain: bool = False) -> HeadSamples:
         """Returns the views of some images.
 
         Args:
@@ -51,7 +51,9 @@ class Samples:
             plain: Whether to select only views without random transforms.
         """
         rows = chosen[self.images] & (self.plain if plain else True)
-        return Samples(self.features[rows], self.images[rows], self.plain[rows], self.labels, self.classes)
+        return HeadSamples(
+            self.features[rows], self.images[rows], self.plain[rows], self.labels, self.classes
+        )
 
     @property
     def targets(self) -> NDArray[Any]:
@@ -107,7 +109,9 @@ def on_one_core(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 @on_one_core
-def fit_head(samples: Samples, folds: int, seed: int, check: Callable[[], None] = lambda: None) -> HeadFit:
+def fit_head(
+    samples: HeadSamples, folds: int, seed: int, check: Callable[[], None] = lambda: None
+) -> HeadFit:
     """Chooses the strength of the regularization by cross-validation, and fits a head on all samples.
 
     The views of an image are always in the same fold. Their weights add up to 1, so an image with more views
@@ -140,7 +144,7 @@ def fit_head(samples: Samples, folds: int, seed: int, check: Callable[[], None] 
 
 
 @on_one_core
-def predict_out_of_fold(samples: Samples, folds: int, seed: int, strength: float) -> Floats:
+def predict_out_of_fold(samples: HeadSamples, folds: int, seed: int, strength: float) -> Floats:
     """Returns the probabilities of each image by a head that was not fitted on this image, [N, classes].
 
     Images without a view get NaN.
@@ -156,7 +160,7 @@ def predict_out_of_fold(samples: Samples, folds: int, seed: int, strength: float
 
 
 def split_folds(
-    samples: Samples, folds: int, seed: int, most: int | None = None
+    samples: HeadSamples, folds: int, seed: int, most: int | None = None
 ) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.bool_]]]:
     """Yields the images to fit on and the held-out images of each fold, [N] bool each.
 
@@ -221,7 +225,7 @@ def mean_loss(logits: Floats, labels: NDArray[Any]) -> float:
     return float(losses.mean())
 
 
-def _fit_path(samples: Samples, strengths: tuple[float, ...]) -> Iterator[LinearModel]:
+def _fit_path(samples: HeadSamples, strengths: tuple[float, ...]) -> Iterator[LinearModel]:
     """Yields the linear layer for each strength of the regularization, each from the previous solution.
 
     The features are divided by one number for all of them, the root of their mean variance. With one number

@@ -20,7 +20,7 @@ from ppcls.config.base.overrides import Override
 from ppcls.data.index.files import read_folder
 from ppcls.dataset_tools.digits import make_digits
 from ppcls.dataset_tools.image_features import compute_image_features, find_image_model
-from ppcls.engine.head.solve import STRENGTHS, Samples, fit_head
+from ppcls.engine.head.solve import STRENGTHS, HeadSamples, fit_head
 
 FUTURE: dict[str, Any] = {
     "scoring": "neg_log_loss",
@@ -97,7 +97,7 @@ def test_accuracy_equals_the_pipeline_of_scikit_learn(
     features = {part: compute_image_features(index, model, tmp_path) for part, index in indexes.items()}
     labels = {part: index.labels for part, index in indexes.items()}
     count = len(labels["train"])
-    samples = Samples(features["train"], np.arange(count), np.ones(count, bool), labels["train"], 10)
+    samples = HeadSamples(features["train"], np.arange(count), np.ones(count, bool), labels["train"], 10)
     fitted = fit_head(samples, 5, 0)
     ours = fitted.model.logits(features["val"]).argmax(axis=1)
     scale = np.sqrt(features["train"].var(axis=0).mean())

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ppcls.engine.head.solve import Samples, fit_head, predict_out_of_fold, split_folds
+from ppcls.engine.head.solve import HeadSamples, fit_head, predict_out_of_fold, split_folds
 
 
-def _samples(features: np.ndarray, labels: np.ndarray, classes: int, views: int = 1) -> Samples:
+def _samples(features: np.ndarray, labels: np.ndarray, classes: int, views: int = 1) -> HeadSamples:
     count = len(labels)
     rng = np.random.default_rng(1)
     stacked = [features + 0.05 * rng.normal(size=features.shape) * (view > 0) for view in range(views)]
-    return Samples(
+    return HeadSamples(
         np.concatenate(stacked).astype(np.float32),
         np.tile(np.arange(count), views),
         np.repeat(np.arange(views) == 0, count),
