@@ -20,7 +20,7 @@ from ppcls.data.transforms.specs import DecodeImage
 # result.
 _GAP = 3.0
 _LIMIT = DecodeImage()
-_DEEP_PNG = 16  # value of byte 24 of a PNG with 16 bits per sample
+_DEEP = 16  # bits per sample
 _OPENCV_ENDINGS = {"PNG": ".png", "JPEG2000": ".jp2", "PPM": ".ppm"}
 _PLAIN_TIFF = (0, 1, 2)  # photometric interpretations: white is zero, black is zero, RGB
 _EXIF_ORIENTATION = 0x0112
@@ -60,7 +60,7 @@ def shrink(encoded: bytes, short_side: int, quality: int) -> bytes | None:
     try:
         if header.format == "TIFF":
             return _shrink_tiff(encoded, header, short_side, quality)
-        if _is_deep(encoded, header.format):
+        if header.bits == _DEEP and header.format in _OPENCV_ENDINGS:  # Pillow would reduce it to 8 bits
             return _shrink_deep(encoded, header.format, short_side)
         return _shrink_with_pillow(encoded, header.format, short_side, quality)
     except DecodeError:
@@ -73,6 +73,8 @@ def shrink(encoded: bytes, short_side: int, quality: int) -> bytes | None:
 
 def _shrink_with_pillow(encoded: bytes, name: str, short_side: int, quality: int) -> bytes:
     with Image.open(io.BytesIO(encoded), formats=(name,)) as image:
+        # A damaged JPEG 2000 may have several headers, of which Pillow uses another one than `read_header`.
+        check_pixel_count(_LIMIT, image.height, image.width)
         height, width = scaled_size(image.height, image.width, short_side)
         drafted = image.draft("", (int(_GAP * width), int(_GAP * height)))
         image.load()
@@ -103,15 +105,6 @@ def _averageable(image: Image.Image) -> Image.Image:
     if image.mode in ("P", "PA"):
         return image.convert("RGBA" if image.has_transparency_data else "RGB")
     return image.convert("L") if image.mode == "1" else image
-
-
-def _is_deep(encoded: bytes, name: str) -> bool:
-    """Returns whether samples have more than 8 bits, which Pillow would reduce to 8."""
-    if name == "PNG":
-        return encoded[24] == _DEEP_PNG
-    if name in _OPENCV_ENDINGS:
-        return _decode(encoded).dtype != np.uint8
-    return False
 
 
 def _decode(encoded: bytes) -> Array:

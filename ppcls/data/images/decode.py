@@ -1,12 +1,20 @@
-"""Decodes images with OpenCV and tifffile. All other backends must produce the same pixels."""
+"""Decodes images with OpenCV, Pillow and tifffile. All other backends must produce the same pixels.
+
+Decisions:
+- Pillow decodes JPEG 2000 of 8 bits. OpenCV 4.11, the newest for Paddle 2.6, contains an old OpenJPEG:
+  fuzzing ended the process with SIGSEGV after 10 s. Pillow has no RGB of 16 bits, so OpenCV decodes such
+  images, and `read_jpeg2000_header` rejects them if OpenCV is older than 4.12.
+"""
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from ppcls.data.images.contents import describe_damage
 from ppcls.data.images.header import DecodeError, Header, check_header, check_size
@@ -59,6 +67,11 @@ def _decode(spec: DecodeImage, encoded: bytes | memoryview, header: Header | Non
         pixels = turn_upright(decode_tiff(encoded, header), header.orientation)
         if pixels.shape[2] < spec.channels:
             pixels = pixels.repeat(spec.channels, axis=2)
+    elif header.format == "JPEG2000" and header.bits == 8:
+        pixels = _by_pillow(encoded, header)
+        if pixels.shape[2] < spec.channels:
+            pixels = pixels.repeat(spec.channels, axis=2)
+        pixels = pixels[:, :, : spec.channels]  # without alpha if the chain has three channels
     elif spec.channels == 3:
         # With its own depth, so that `_scale_depth` rounds. OpenCV would cut 16-bit samples to 8 bits.
         pixels = _by_opencv(encoded, header, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
@@ -78,6 +91,23 @@ def _by_opencv(encoded: bytes | memoryview, header: Header, flags: int) -> Array
     if pixels is None:
         raise DecodeError(describe_damage(header.format, bytes(encoded)))
     return np.asarray(pixels)
+
+
+def _by_pillow(encoded: bytes | memoryview, header: Header) -> Array:
+    """Returns the pixels, [H, W, C] uint8."""
+    try:
+        with Image.open(io.BytesIO(encoded), formats=(header.format,)) as image:
+            # A damaged file may have several headers. The limits were checked for the one in ``header``.
+            described = (image.height, image.width, len(image.getbands()))
+            if described != (header.height, header.width, header.channels):
+                raise DecodeError(f"the {header.format} file has several headers that differ; save it again")
+            pixels = np.array(image)
+    except DecodeError:  # a ValueError
+        raise
+    except (ArithmeticError, OSError, SyntaxError, ValueError):
+        # Pillow raises all of these for damaged files.
+        raise DecodeError(describe_damage(header.format, bytes(encoded))) from None
+    return pixels.reshape(header.height, header.width, header.channels)
 
 
 def _with_alpha(encoded: bytes | memoryview, header: Header) -> Array:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
+import cv2
+
 from ppcls.data.images.header import DecodeError, Header, check_metadata
 
 _CODESTREAM = b"\xff\x4f\xff\x51"  # markers SOC and SIZ
 _SIGNED = 0x80  # bit of a component's depth
+_SAFE_OPENCV = (4, 12)  # contains a newer OpenJPEG; see `ppcls.data.images.decode`
 _COLOURS = {1: "grey", 2: "grey with alpha", 3: "RGB", 4: "RGB with alpha"}  # by the number of components
 # Enumerated colour spaces (ISO 15444-1, table I.10, and ISO 15444-2, table M.25)
 _SRGB = 16
@@ -21,7 +24,8 @@ def read_jpeg2000_header(data: bytes) -> Header:
 
     Raises:
         ValueError: The file is damaged.
-        DecodeError: Header and codestream differ, or the components have different depths or sizes.
+        DecodeError: Header and codestream differ, or the components have different depths or sizes, or the
+            installed OpenCV can't decode this depth safely.
     """
     if data.startswith(_CODESTREAM):
         return _read_codestream(data, 0, None, "codestream")
@@ -99,4 +103,14 @@ def _read_codestream(data: bytes, at: int, space: str | None, codec: str) -> Hea
     if depth & _SIGNED:
         colours = f"signed {colours}"
     bits = (depth & ~_SIGNED) + 1
+    if bits == 16 and not _has_safe_opencv():
+        raise DecodeError(
+            "JPEG 2000 with 16 bits per sample needs OpenCV 4.12 or newer, because older versions contain an "
+            f"unsafe decoder; OpenCV {cv2.__version__} is installed; save the image as PNG or TIFF"
+        )
     return Header("JPEG2000", bottom - top, right - left, count, colours, bits, codec)
+
+
+def _has_safe_opencv() -> bool:
+    major, minor, *_ = cv2.__version__.split(".")
+    return (int(major), int(minor)) >= _SAFE_OPENCV

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import cv2
+import imagecodecs
 import numpy as np
 import pytest
 from dali_decode import decode_by_dali
@@ -264,3 +266,15 @@ def test_decode_damaged_bytes_decodes_or_raises(zoo: dict[str, bytes], data: st.
             continue
         assert pixels.shape[2] == channels
         assert pixels.dtype == dtype
+
+
+def test_jpeg_2000_with_several_headers_is_rejected_before_its_pixels_are_allocated() -> None:
+    encoded = bytes(imagecodecs.jpeg2k_encode(np.zeros((5, 6, 3), np.uint8), codecformat="jp2"))
+    at = encoded.index(b"jp2h") - 4
+    (length,) = struct.unpack_from(">I", encoded, at)
+    first = encoded[at : at + length]
+    size = first.index(b"ihdr") + 4
+    second = first[:size] + struct.pack(">2I", 1 << 20, 1 << 20) + first[size + 8 :]
+    for boxes in (second + first, first + second):
+        with pytest.raises(DecodeError):
+            decode(DecodeImage(), encoded[:at] + boxes + encoded[at + length :])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from dali_decode import decode_by_dali
@@ -16,6 +17,7 @@ from ppcls.data.images.read_header import read_header
 from ppcls.data.transforms.specs import DecodeImage
 
 KINDS = make_kinds()
+HAS_SAFE_OPENCV = tuple(map(int, cv2.__version__.split(".")[:2])) >= (4, 12)
 SUPPORTED = [name for name, kind in KINDS.items() if kind.pixels is not None]
 REJECTED = [name for name, kind in KINDS.items() if kind.pixels is None]
 SPECS = [
@@ -29,6 +31,8 @@ def is_accepted(name: str, kind: Kind, channels: int) -> bool:
     """Whether a supported file can be decoded to ``channels``, according to the documentation."""
     assert kind.pixels is not None
     stored = kind.pixels.shape[2]
+    if name.startswith(("jp2", "j2k")) and kind.pixels.dtype == np.uint16 and not HAS_SAFE_OPENCV:
+        return False
     if channels == 3:
         if name.startswith("j2k grey"):  # OpenCV and DALI fail
             return False
@@ -72,7 +76,7 @@ def check_pixels(spec: DecodeImage, found: dict[str, NDArray[Any]], lossy: float
         )
         if worst > 0:
             wrong[name] = worst
-    assert not wrong
+    assert not wrong, ", ".join(f"{name}: {worst}" for name, worst in wrong.items())
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: f"{spec.channels} {spec.dtype}")
