@@ -46,11 +46,17 @@ class SignalInterrupt(KeyboardInterrupt):
         self.code = 128 + number
 
 
-_MAX_LINES = 10
+MAX_LINE_ERRORS = 10  # number of problems of a file that an error lists
 
 
-def raise_line_errors(problems: list[str]) -> None:
-    """Raises `UserError` with up to ten problems of a file, one per line. Does nothing without problems."""
+def raise_line_errors(problems: list[str], count: int | None = None) -> None:
+    """Raises `UserError` with up to ten problems of a file, one per line. Does nothing without problems.
+
+    Args:
+        problems: All problems, or the first ten.
+        count: Number of all problems, if ``problems`` has only the first ten.
+    """
     if problems:
-        more = [f"… and {len(problems) - _MAX_LINES} more lines"] if len(problems) > _MAX_LINES else []
-        raise UserError("\n".join([*problems[:_MAX_LINES], *more]))
+        count = len(problems) if count is None else count
+        more = [f"… and {count - MAX_LINE_ERRORS} more lines"] if count > MAX_LINE_ERRORS else []
+        raise UserError("\n".join([*problems[:MAX_LINE_ERRORS], *more]))

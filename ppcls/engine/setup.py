@@ -123,12 +123,13 @@ def build_run(
             )
         indexes = all_indexes(all_loaders(state, evaluator))
         notes += train_split.dataset.describe_classes(classes, *_labels(indexes))
-        notes += describe_labels(
-            {name: indexes[f"DataLoader.{name}"] for name in splits},
-            checkpoints.class_names,
-            config.labelled_classes,
-            by_class=settings.eval_mode == "classification",
-        )
+        if runtime.is_main:  # which writes the log; the search for repeated images takes seconds for millions
+            notes += describe_labels(
+                {name: indexes[f"DataLoader.{name}"] for name in splits},
+                checkpoints.class_names,
+                config.labelled_classes,
+                by_class=settings.eval_mode == "classification",
+            )
         notes += _describe_data(splits, indexes, checkpoints.class_names)
         notes += _restore(state, checkpoints, resumed, settings.pretrained_model)
     # Data and weights may differ between machines. This check needs them, so it can't come earlier.

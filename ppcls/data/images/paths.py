@@ -6,7 +6,7 @@ import errno
 import glob
 import os
 import stat
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,6 +84,20 @@ class UnsafePaths(NamedTuple):
     special: list[int]
 
 
+class FolderScan(NamedTuple):
+    """Unsafe files of a folder.
+
+    Attributes:
+        links: Names of the links that lead out of the root folder; None if the folder itself is outside.
+        special: Names of special files, and of links to them.
+        has_links: Whether the folder is a link or contains links, also harmless ones.
+    """
+
+    links: Collection[bytes] | None
+    special: Collection[bytes]
+    has_links: bool
+
+
 def find_unsafe_paths(root: Path, paths: Iterable[bytes], *, follow_links: bool = False) -> UnsafePaths:
     """Finds special files, and links that lead out of a folder. Ignores missing files.
 
@@ -94,18 +108,24 @@ def find_unsafe_paths(root: Path, paths: Iterable[bytes], *, follow_links: bool 
         paths: Paths relative to ``root``.
         follow_links: Whether to allow links that lead out of ``root``.
     """
-    inside = os.path.realpath(os.fsencode(root))
-    base = os.fsencode(root)
-    known: dict[bytes, tuple[Collection[bytes] | None, Collection[bytes]]] = {}
+    listed = list(paths)
+    base = os.path.realpath(os.fsencode(root))
+    folders = {path.rpartition(b"/")[0] for path in listed}
+    return select_unsafe(
+        listed, {folder: scan_folder(base, folder, follow_links=follow_links) for folder in folders}
+    )
+
+
+def select_unsafe(paths: Iterable[bytes], scans: Mapping[bytes, FolderScan]) -> UnsafePaths:
+    """Returns the positions of unsafe paths. Folders without a scan have no unsafe files."""
     unsafe = UnsafePaths([], [])
     for position, path in enumerate(paths):
         folder, _, name = path.rpartition(b"/")
-        if folder not in known:
-            known[folder] = _scan_folder(base + b"/" + folder, None if follow_links else inside)
-        links, special = known[folder]
-        if links is None or name in links:
+        if (scan := scans.get(folder)) is None:
+            continue
+        if scan.links is None or name in scan.links:
             unsafe.links.append(position)
-        if name in special:
+        if name in scan.special:
             unsafe.special.append(position)
     return unsafe
 
@@ -136,31 +156,42 @@ def is_special_file(path: Path) -> bool:
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
-def _scan_folder(folder: bytes, inside: bytes | None) -> tuple[Collection[bytes] | None, Collection[bytes]]:
-    """Finds links that lead out of ``inside``, and special files, in one folder.
+def scan_folder(root: bytes, folder: bytes, *, follow_links: bool) -> FolderScan:
+    """Finds links that lead out of ``root``, and special files, in one folder.
 
-    Returns:
-        Names of the links, or None if the folder itself is outside ``inside``; and names of the special
-        files.
+    Args:
+        root: Real path of the root folder.
+        folder: Path of the folder relative to ``root``.
+        follow_links: Whether to allow links that lead out of ``root``.
     """
-    if inside is not None and not _is_within(folder, inside):
-        return None, ()
+    inside = None if follow_links else root
+    path = root + b"/" + folder
+    real = os.path.realpath(path)
+    if inside is not None and not _is_below(real, inside):
+        return FolderScan(None, (), has_links=True)
+    has_links = real != os.path.normpath(path)
     links = set()
     special = set()
     try:
-        with os.scandir(folder) as entries:
+        with os.scandir(path) as entries:
             for entry in entries:
-                if entry.is_symlink() and inside is not None and not _is_within(entry.path, inside):
-                    links.add(entry.name)
-                elif not (entry.is_file() or entry.is_dir()) and is_special_file(
-                    Path(os.fsdecode(entry.path))
-                ):
+                if entry.is_file(follow_symlinks=False):
+                    continue
+                if entry.is_symlink():
+                    has_links = True
+                    if inside is not None and not _is_within(entry.path, inside):
+                        links.add(entry.name)
+                        continue
+                if not (entry.is_file() or entry.is_dir()) and is_special_file(Path(os.fsdecode(entry.path))):
                     special.add(entry.name)
     except OSError:
-        return (), ()  # reported when the files are read
-    return links, special
+        return FolderScan((), (), has_links)  # reported when the files are read
+    return FolderScan(links, special, has_links)
 
 
 def _is_within(path: bytes, folder: bytes) -> bool:
-    real = os.path.realpath(path)
+    return _is_below(os.path.realpath(path), folder)
+
+
+def _is_below(real: bytes, folder: bytes) -> bool:
     return real == folder or real.startswith(folder.rstrip(b"/") + b"/")

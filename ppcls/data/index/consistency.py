@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ppcls.data.index.arrays.path_hashes import find_common, find_repeated
 from ppcls.data.index.class_names import join_first
 from ppcls.data.index.files import FileIndex
 from ppcls.data.index.protocol import Index
@@ -90,12 +91,10 @@ def _describe_conflicts(index: Index) -> list[str]:
     """Returns a warning about images that a list contains with different labels."""
     if not isinstance(index, FileIndex):
         return []
-    paths = index.paths.tolist()
-    if len(set(paths)) == len(paths):
-        return []
     first: dict[bytes, int] = {}
     conflicts = []
-    for position, path in enumerate(paths):
+    for position in find_repeated(index.paths).tolist():
+        path = bytes(index.paths[position])
         before = first.setdefault(path, position)
         if not np.array_equal(index.labels[before], index.labels[position]):
             conflicts.append(f"{os.fsdecode(path)} ({index.where(position)}; {index.where(before)})")
@@ -109,21 +108,18 @@ def _describe_shared_images(train: Index, evaluated: Index, key: str) -> list[st
     """Returns a warning about images, recognized by their paths, that training and evaluation share."""
     if not (isinstance(train, FileIndex) and isinstance(evaluated, FileIndex)):
         return []
-    shared = set(_full_paths(evaluated)).intersection(_full_paths(train))
+    shared = find_common(_place(train), _place(evaluated))
     if not shared:
         return []
-    shown = [os.fsdecode(path) for path in sorted(shared)]
+    shown = [os.fsdecode(path) for path in shared]
     return [
         f"{_count(len(shared))} both in Train ({train.source}) and in {key} ({evaluated.source}), so the "
         f"evaluation overrates the model: {_list_some(shown)}"
     ]
 
 
-def _full_paths(index: FileIndex) -> Iterable[bytes]:
-    root = os.path.realpath(os.fsencode(index.root)) + b"/"
-    for path in index.paths.tolist():
-        # Most paths are normal already, and normpath would need seconds for a million paths.
-        yield os.path.normpath(root + path) if b"./" in path or b"//" in path else root + path
+def _place(index: FileIndex) -> tuple[bytes, NDArray[np.bytes_]]:
+    return os.path.realpath(os.fsencode(index.root)), index.paths
 
 
 def _count(images: int) -> str:

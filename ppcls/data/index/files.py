@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,16 +14,14 @@ from numpy.typing import NDArray
 
 from ppcls.data.images.header import DecodeError
 from ppcls.data.images.paths import NOT_REGULAR, find_unsafe_paths, read_regular_file
+from ppcls.data.index.arrays.list_line import MAX_DIGITS, LineFormat
+from ppcls.data.index.arrays.read import read_arrays
+from ppcls.data.index.arrays.safe_folders import find_unsafe_images
+from ppcls.data.index.arrays.scan import CACHED_IMAGES, scan_classes
 from ppcls.data.index.class_folders import find_class_folders
 from ppcls.data.index.class_names import check_known_folders
 from ppcls.errors import UserError, raise_line_errors
-from ppcls.files import is_image_name, is_system_folder, read_regular, retry_io
-
-_MAX_DIGITS = 18  # maximum number of digits of a label; Python does not parse thousands of digits
-_MAX_CAMERA = 10**9 - 1
-_MAX_PATH = 4095  # maximum length in bytes of a path that Linux opens
-_MAX_INDEX = 1 << 32  # maximum size in bytes of all paths, which are padded to the longest one
-_SHOWN = 80  # maximum number of characters that a message quotes
+from ppcls.files import retry_io
 
 
 def read_image(path: bytes) -> bytes:
@@ -115,52 +112,8 @@ def read_list(
     Raises:
         UserError: The folder or the list is missing, or the list is empty or has invalid lines.
     """
-    _check_folder(root)
-    text = _read_text(listing, f"path{delimiter}label")
-    multi_label = labelled == "per class"
-    label_problem = _multi_label_problem if multi_label else _label_problem
-    paths: list[bytes] = []
-    labels: list[Any] = []
-    lines: list[int] = []
-    problems: list[str] = []
-    cameras: list[int | None] = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        camera = None
-        if labelled == "with cameras":
-            line, camera = _split_camera(line, delimiter)
-        path, separator, label = line.rstrip().rpartition(delimiter)
-        path = path.strip()
-        label = label.strip()
-        problem = _path_problem(path, separator, delimiter) or label_problem(label, class_num)
-        if camera is not None and camera > _MAX_CAMERA:
-            problem = problem or f"camera {camera}: expected at most {_MAX_CAMERA}"
-        if problem:
-            problems.append(f"{listing}, line {number}: {problem}")
-            continue
-        paths.append(os.fsencode(path))
-        labels.append([flag.strip() == "1" for flag in label.split(",")] if multi_label else int(label))
-        if multi_label and len(labels[-1]) != len(labels[0]):
-            problem = f"found labels of {len(labels[-1])} classes, but line {lines[0]} has {len(labels[0])}"
-            problems.append(f"{listing}, line {number}: {problem}")
-        lines.append(number)
-        cameras.append(camera)
-        if (camera is None) != (cameras[0] is None):
-            problem = f"expected a camera in all lines or in none, but line {lines[0]} differs from this line"
-            problems.append(f"{listing}, line {number}: {problem}")
-    raise_line_errors(problems)
-    _check_length(listing, paths, lines, f"path{delimiter}label")
-    index = FileIndex(
-        root,
-        np.array(paths),
-        np.array(labels, np.float32 if multi_label else np.int64),
-        listing,
-        np.array(lines, np.int64),
-        cameras=None if cameras[0] is None else np.array(cameras, np.int64),
-    )
-    _check_paths(index, follow_links)
-    return index
+    form = LineFormat(delimiter, labelled, class_num)
+    return _read_lines(root, listing, form, follow_links=follow_links)
 
 
 def read_paths(root: Path, listing: Path, delimiter: str | None, *, follow_links: bool) -> FileIndex:
@@ -175,51 +128,25 @@ def read_paths(root: Path, listing: Path, delimiter: str | None, *, follow_links
     Raises:
         UserError: The folder or the list is missing, or the list is empty or has invalid lines.
     """
-    _check_folder(root)
-    lines = {
-        number: line.split(delimiter)[0].strip() if delimiter else line.strip()
-        for number, line in enumerate(_read_text(listing, "path").split("\n"), start=1)
-        if line.strip()
-    }
-    problems = {
-        number: _path_problem(path, "", delimiter or "", labelled=False) for number, path in lines.items()
-    }
-    raise_line_errors([f"{listing}, line {number}: {text}" for number, text in problems.items() if text])
-    paths = [os.fsencode(path) for path in lines.values()]
-    _check_length(listing, paths, [*lines], "path")
-    labels = np.zeros(len(paths), np.int64)
-    numbers = np.array([*lines], np.int64)
-    index = FileIndex(root, np.array(paths), labels, listing, numbers)
-    _check_paths(index, follow_links)
-    return index
+    return _read_lines(root, listing, LineFormat(delimiter, "none"), follow_links=follow_links)
 
 
-def _read_text(listing: Path, form: str) -> str:
-    """Returns the text of a list file, in which all lines end with a line feed.
+def _read_lines(root: Path, listing: Path, form: LineFormat, *, follow_links: bool) -> FileIndex:
+    """Reads a list file. The arrays of a long list are cached for all processes of the machine.
 
-    Args:
-        listing: List file.
-        form: Expected form of a line, for messages.
+    Raises:
+        UserError: The folder or the list is missing, or the list is empty or has invalid lines.
     """
+    _check_folder(root)
     try:
-        text = read_regular(listing).decode("utf-8-sig", "surrogateescape")
+        arrays = read_arrays(listing, form)
     except FileNotFoundError:
         raise UserError(f"{listing}: no such list file; expected lines of '{form}'") from None
     except OSError as error:
         raise UserError(f"{listing}: can't read this list file: {error.strerror}") from None
-    return text.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _check_length(listing: Path, paths: Sequence[bytes], lines: Sequence[int], form: str) -> None:
-    """Raises `UserError` if a list is empty, or if its longest path is too long for the number of paths."""
-    if not paths:
-        raise UserError(f"{listing}: the list is empty; expected lines of '{form}'")
-    longest = max(range(len(paths)), key=lambda at: len(paths[at]))
-    if len(paths) * len(paths[longest]) > _MAX_INDEX:
-        raise UserError(
-            f"{listing}, line {lines[longest]}: a path of {len(paths[longest])} bytes is too long for a list "
-            f"of {len(paths)} images: expected at most {_MAX_INDEX // len(paths)} bytes; shorten the path"
-        )
+    index = FileIndex(root, arrays.paths, arrays.labels, listing, arrays.lines, cameras=arrays.cameras)
+    _check_paths(index, follow_links, arrays.folders)
+    return index
 
 
 def read_named_files(root: Path, pattern: str, class_num: int | None, relabel: bool) -> FileIndex:
@@ -241,8 +168,8 @@ def read_named_files(root: Path, pattern: str, class_num: int | None, relabel: b
     if not images:
         raise UserError(f"{root}: no images with identities; expected names such as 0002_c1s1_000451_03.jpg")
     for name, match in images.items():
-        if max(map(len, match.groups())) > _MAX_DIGITS:
-            raise UserError(f"{root / name}: expected at most {_MAX_DIGITS} digits for identity and camera")
+        if max(map(len, match.groups())) > MAX_DIGITS:
+            raise UserError(f"{root / name}: expected at most {MAX_DIGITS} digits for identity and camera")
     labels = np.array([int(match[1]) for match in images.values()], np.int64)
     if relabel:
         labels = np.unique(labels, return_inverse=True)[1].reshape(-1).astype(np.int64)
@@ -294,29 +221,13 @@ def read_folder(
         )
     check_known_folders(root, tuple(classes), names)
     labels_by_name = {name: label for label, name in enumerate(names)}
-    paths: list[bytes] = []
-    labels: list[int] = []
-    skipped: Counter[str] = Counter()
-    for name, place in [(name, place) for name, places in classes.items() for place in places]:
-        for folder, folders, files in os.walk(root / place):
-            folders[:] = sorted(below for below in folders if not is_system_folder(below))
-            relative = Path(folder).relative_to(root)
-            images = sorted(file for file in files if is_image_name(file, extensions))
-            if len(images) < len(files):
-                skipped.update(count_skipped(files, extensions))
-            paths += [os.fsencode(relative / file) for file in images]
-            labels += [labels_by_name[name]] * len(images)
-    if not paths:
+    scan = scan_classes(root, classes, extensions)
+    if not len(scan.paths):
         raise UserError(f"{root}: no images; expected files that end in {', '.join(extensions)}")
-    index = FileIndex(root, np.array(paths), np.array(labels, np.int64), root, skipped=dict(skipped))
-    _check_paths(index, follow_links)
+    labels = np.array([labels_by_name[name] for name in classes], np.int64)[scan.classes]
+    index = FileIndex(root, scan.paths, labels, root, skipped=scan.skipped)
+    _check_paths(index, follow_links, scan.folders)
     return index
-
-
-def count_skipped(files: Sequence[str], extensions: tuple[str, ...]) -> Counter[str]:
-    """Counts files without one of the extensions, per extension such as ``.gif``. Ignores hidden files."""
-    others = (file for file in files if not file.lower().endswith(extensions) and not file.startswith("."))
-    return Counter(Path(file).suffix.lower() or "without an ending" for file in others)
 
 
 def describe_skipped(root: Path, skipped: Mapping[str, int]) -> str:
@@ -332,26 +243,27 @@ def list_files(files: Sequence[Path]) -> FileIndex:
     return FileIndex(root, paths, np.zeros(len(files), np.int64), root)
 
 
-def _split_camera(line: str, delimiter: str) -> tuple[str, int | None]:
-    """Splits a line into path with label, and the camera number, which is None if there is no camera."""
-    rest, _, camera = line.rstrip().rpartition(delimiter)
-    _, separator, label = rest.rstrip().rpartition(delimiter)
-    if not (separator and re.fullmatch("-?[0-9]+", label.strip()) and re.fullmatch("[0-9]+", camera.strip())):
-        return line, None
-    return rest, int(camera.strip()[:_MAX_DIGITS])
-
-
 def _check_folder(root: Path) -> None:
     if not root.is_dir():
         raise UserError(f"{root}: no such folder; set image_root to the folder of the images")
 
 
-def _check_paths(index: FileIndex, follow_links: bool) -> None:
+def _check_paths(index: FileIndex, follow_links: bool, folders: NDArray[np.bytes_] | None = None) -> None:
     """Raises `UserError` for links that lead out of the folder, and for special files.
 
     An untrusted archive may contain such links. Pipes would block DALI.
+
+    Args:
+        index: The images.
+        follow_links: Whether to allow links that lead out of the folder.
+        folders: [F] different folders of the images, if they are known.
     """
-    links, special = find_unsafe_paths(index.root, map(bytes, index.paths), follow_links=follow_links)
+    if folders is not None and len(index) >= CACHED_IMAGES:
+        links, special = find_unsafe_images(
+            index.root, index.source, index.paths, folders, follow_links=follow_links
+        )
+    else:
+        links, special = find_unsafe_paths(index.root, index.paths.tolist(), follow_links=follow_links)
     raise_line_errors(
         [
             f"{index.where(at)}: {index.name(at)} is a link that leads out of {index.root}; if you trust it, "
@@ -360,39 +272,3 @@ def _check_paths(index: FileIndex, follow_links: bool) -> None:
         ]
         + [f"{index.where(at)}: {index.name(at)} is {NOT_REGULAR}; remove it" for at in special]
     )
-
-
-def _path_problem(path: str, separator: str, delimiter: str, *, labelled: bool = True) -> str | None:
-    if not path and not labelled:
-        return f"expected a path before {delimiter!r}, got an empty path"
-    if labelled and not (separator and path):
-        return f"expected 'path{delimiter}label', got no label after {delimiter!r}; is the delimiter right?"
-    if "\0" in path:
-        return "expected a path without zero bytes, found one"
-    if (size := len(os.fsencode(path))) > _MAX_PATH:
-        return f"a path of {size} bytes, {path[:_SHOWN]!r}…; expected at most {_MAX_PATH} bytes"
-    if path.startswith("/") or ".." in path.split("/"):
-        return f"path {path!r} leads out of image_root; expected a path below image_root"
-    return None
-
-
-def _label_problem(label: str, class_num: int | None) -> str | None:
-    if not re.fullmatch("-?[0-9]+", label):
-        hint = "for several labels use MultiLabelDataset" if "," in label else "number the classes from 0"
-        return f"expected a whole number as label, got {label[:_SHOWN]!r}; {hint}"
-    if len(label) <= _MAX_DIGITS and int(label) >= 0 and (class_num is None or int(label) < class_num):
-        return None
-    if class_num is None:
-        return f"expected a label >= 0, got {label}"
-    return f"label {label} is not in 0..{class_num - 1}; Arch.class_num is {class_num}"
-
-
-def _multi_label_problem(label: str, class_num: int | None) -> str | None:
-    flags = [flag.strip() for flag in label.split(",")]
-    if wrong := next((flag for flag in flags if flag not in ("0", "1")), None):
-        return f"expected a 0 or 1 for each class, separated by commas, got {wrong[:_SHOWN]!r}"
-    if "" in flags:
-        return "expected a 0 or 1 for each class, separated by commas, got an empty value"
-    if class_num is not None and len(flags) != class_num:
-        return f"expected labels of {class_num} classes (Arch.class_num), got {len(flags)}"
-    return None

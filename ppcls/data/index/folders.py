@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,6 +19,8 @@ from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
 from ppcls.config.base.fields import Index, Part, problem
+from ppcls.data.index.arrays.cache import ArrayCache, Arrays, Source, State
+from ppcls.data.index.arrays.scan import CACHED_IMAGES
 from ppcls.data.index.base import Dataset, FileDataset
 from ppcls.data.index.class_folders import compose, find_class_folders, find_class_root, list_class_folders
 from ppcls.data.index.class_names import join_first
@@ -125,11 +129,21 @@ class ImageFolderDataset(FileDataset):
             _check_no_empty_folder(index, self)
         if has_part_folders:
             return index
+        if len(index) < CACHED_IMAGES:
+            arrays = self._split(index)
+        else:
+            key = json.dumps(["split", str(index.root.resolve()), self.part, self.val_share, self.split_seed])
+            cache = ArrayCache(key, str(index.root))
+            arrays = cache.get(Source(lambda: _digest(index)), lambda: self._split(index))
+        return replace(index, paths=arrays["paths"], labels=arrays["labels"])
+
+    def _split(self, index: FileIndex) -> Arrays:
+        """Returns the images of ``part`` and their labels after a random split."""
         share = Fraction(str(self.val_share))
         chosen = choose_validation(index, share, self.split_seed, "DataLoader.Train.dataset.val_share")
         if self.part == "train":
             chosen = ~chosen
-        return replace(index, paths=index.paths[chosen], labels=index.labels[chosen])
+        return {"paths": index.paths[chosen], "labels": index.labels[chosen]}
 
     def describe_classes(
         self, classes: Sequence[str], train: NDArray[Any], val: NDArray[Any] | None
@@ -203,6 +217,14 @@ def describe_imbalance(labels: NDArray[Any], classes: Sequence[str]) -> str:
         "model that always predicts the largest class would have a high top1. Check the recall per class, "
         "add images, or set DataLoader.Train.sampler.name=ClassBalancedSampler"
     )
+
+
+def _digest(index: FileIndex) -> State:
+    """Returns numbers that identify the images and their labels."""
+    digest = hashlib.blake2b(digest_size=32)
+    for array in (index.labels, index.paths):
+        digest.update(np.ascontiguousarray(array).view(np.uint8).data)
+    return [int(number) for number in np.frombuffer(digest.digest(), np.int64)]
 
 
 def _check_no_empty_folder(index: FileIndex, dataset: ImageFolderDataset) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import heapq
 import os
 from collections.abc import Sequence
 from fractions import Fraction
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ppcls.data.index.arrays.path_hashes import find_repeated
 from ppcls.data.index.class_names import LABEL_LIST, write_class_names
 from ppcls.data.index.files import FileIndex
 from ppcls.errors import UserError, raise_line_errors
@@ -18,6 +20,7 @@ from ppcls.files import new_folder
 
 TRAIN_LIST = "train_list.txt"
 VAL_LIST = "val_list.txt"
+_PIECE = 1 << 17  # number of paths that are hashed together
 
 
 def allocate_validation(counts: Sequence[int], total: int) -> list[int]:
@@ -35,13 +38,21 @@ def allocate_validation(counts: Sequence[int], total: int) -> list[int]:
     exact = [Fraction(count * total, sum(counts)) for count in counts]
     least = int(total >= sum(count > 1 for count in counts))
     shares = [min(max(int(share), least), count - 1) for share, count in zip(exact, counts, strict=True)]
-    while sum(shares) > total:
-        shares[shares.index(max(shares))] -= 1
-    while rest := total - sum(shares):
-        candidates = [label for label, count in enumerate(counts) if shares[label] < count - 1]
-        candidates.sort(key=lambda label: shares[label] - exact[label])  # stable
-        for label in candidates[:rest]:
+    rest = total - sum(shares)
+    largest = [(-share, label) for label, share in enumerate(shares)]
+    heapq.heapify(largest)
+    while rest < 0:
+        share, label = largest[0]
+        shares[label] -= 1
+        heapq.heapreplace(largest, (share + 1, label))
+        rest += 1
+    candidates = [*range(len(counts))]
+    while rest:
+        candidates = [label for label in candidates if shares[label] < counts[label] - 1]
+        chosen = sorted(candidates, key=lambda label: shares[label] - exact[label])[:rest]  # stable
+        for label in chosen:
             shares[label] += 1
+        rest -= len(chosen)
     return shares
 
 
@@ -98,11 +109,11 @@ def choose_validation(
     if isinstance(val, Fraction):  # many small classes may need more images than the share
         total = max(total, int((counts > 1).sum()))
     shares = allocate_validation(counts.tolist(), total)
-    hashes = np.array([_hash(seed, bytes(path)) for path in index.paths])
+    high, low = _hash_all(seed, index.paths).T
+    order = np.lexsort((low, high, index.labels))
+    ranks = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)  # in its class, by hash
     chosen = np.zeros(len(index), np.bool_)
-    for label, share in zip(labels, shares, strict=True):
-        positions = np.flatnonzero(index.labels == label)
-        chosen[positions[np.argsort(hashes[positions], kind="stable")[:share]]] = True
+    chosen[order] = ranks < np.repeat(shares, counts)
     return chosen
 
 
@@ -173,14 +184,22 @@ def write_list(path: Path, index: FileIndex, chosen: NDArray[np.bool_], delimite
     path.write_bytes(b"".join(lines))
 
 
-def _hash(seed: int, path: bytes) -> bytes:
-    return hashlib.blake2b(b"%d\0" % seed + path, digest_size=16).hexdigest().encode()
+def _hash_all(seed: int, paths: NDArray[np.bytes_]) -> NDArray[np.uint64]:
+    """Returns the first and second half of the hash of each path, [N, 2]."""
+    start = b"%d\0" % seed
+    hashes = np.zeros((len(paths), 2), np.uint64)
+    for first in range(0, len(paths), _PIECE):
+        piece = paths[first : first + _PIECE].tolist()
+        digests = b"".join([hashlib.blake2b(start + path, digest_size=16).digest() for path in piece])
+        hashes[first : first + _PIECE] = np.frombuffer(digests, ">u8").reshape(-1, 2)
+    return hashes
 
 
 def _check_unique(index: FileIndex) -> None:
     first: dict[bytes, int] = {}
     problems = []
-    for at, path in enumerate(map(bytes, index.paths)):
+    for at in find_repeated(index.paths).tolist():
+        path = bytes(index.paths[at])
         if first.setdefault(path, at) != at:
             problems.append(
                 f"{index.where(at)}: {index.name(at)} is already listed in {index.where(first[path])}, so it "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from fractions import Fraction
 from pathlib import Path
 from random import Random
@@ -24,6 +25,40 @@ def index_of(labels: list[int], names: list[int] | None = None) -> FileIndex:
 
 
 COUNTS = st.lists(st.integers(1, 60), min_size=1, max_size=12)
+
+
+def allocate_slowly(counts: list[int], total: int) -> list[int]:
+    """Defines the result of `allocate_validation` with sums over all classes for each image."""
+    exact = [Fraction(count * total, sum(counts)) for count in counts]
+    least = int(total >= sum(count > 1 for count in counts))
+    shares = [min(max(int(share), least), count - 1) for share, count in zip(exact, counts, strict=True)]
+    while sum(shares) > total:
+        shares[shares.index(max(shares))] -= 1
+    while rest := total - sum(shares):
+        candidates = [label for label, count in enumerate(counts) if shares[label] < count - 1]
+        candidates.sort(key=lambda label: shares[label] - exact[label])
+        for label in candidates[:rest]:
+            shares[label] += 1
+    return shares
+
+
+@given(COUNTS, st.data())
+def test_allocate_validation_agrees_with_its_definition(counts: list[int], data: st.DataObject) -> None:
+    total = data.draw(st.integers(0, sum(counts) - len(counts)))
+    assert allocate_validation(counts, total) == allocate_slowly(counts, total)
+
+
+@given(st.lists(st.integers(0, 9), min_size=10, max_size=60), st.integers(0, 99))
+def test_choose_validation_takes_the_smallest_hashes_of_each_class(labels: list[int], seed: int) -> None:
+    index = index_of([*labels, *labels])
+    chosen = choose_validation(index, Fraction(1, 3), seed)
+    hashes = np.array(
+        [hashlib.blake2b(b"%d\0" % seed + path, digest_size=16).hexdigest() for path in index.paths]
+    )
+    for label in set(labels):
+        positions = np.flatnonzero(index.labels == label)
+        count = int(chosen[positions].sum())
+        assert set(positions[chosen[positions]]) == set(positions[np.argsort(hashes[positions])[:count]])
 
 
 @given(COUNTS, st.data())
