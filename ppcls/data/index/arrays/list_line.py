@@ -15,7 +15,7 @@ _SHOWN = 80  # maximum number of characters that a message quotes
 Labelled = Literal["once", "per class", "with cameras", "none"]
 
 
-class Entry(NamedTuple):
+class ListEntry(NamedTuple):
     """The content of a line.
 
     Attributes:
@@ -48,13 +48,13 @@ class LineFormat:
         """Returns the expected form of a line, for messages."""
         return "path" if self.labelled == "none" else f"path{self.delimiter}label"
 
-    def parse(self, line: str) -> Entry | str | None:
+    def parse(self, line: str) -> ListEntry | str | None:
         """Returns the content of a line, a description of what is wrong, or None for an empty line."""
         if not line.strip():
             return None
         if self.labelled == "none":
             path = line.split(self.delimiter)[0].strip() if self.delimiter else line.strip()
-            return _path_problem(path, "", self.delimiter or "", labelled=False) or Entry(
+            return _path_problem(path, "", self.delimiter or "", labelled=False) or ListEntry(
                 os.fsencode(path), 0, None
             )
         delimiter = self.delimiter or " "
@@ -72,9 +72,9 @@ class LineFormat:
         if problem:
             return problem
         value = [flag.strip() == "1" for flag in label.split(",")] if several else int(label)
-        return Entry(os.fsencode(path), value, camera)
+        return ListEntry(os.fsencode(path), value, camera)
 
-    def difference(self, entry: Entry, first: Entry, number: int) -> str | None:
+    def difference(self, entry: ListEntry, first: ListEntry, number: int) -> str | None:
         """Returns in what the form of a line differs from that of the first one, whose number is given."""
         if isinstance(entry.label, list) and isinstance(first.label, list):
             if len(entry.label) != len(first.label):

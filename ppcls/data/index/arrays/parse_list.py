@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.data.index.arrays.list_line import MAX_CAMERA, MAX_DIGITS, Entry, LineFormat
+from ppcls.data.index.arrays.list_line import MAX_CAMERA, MAX_DIGITS, ListEntry, LineFormat
 from ppcls.errors import MAX_LINE_ERRORS, UserError, raise_line_errors
 
 _PIECE = 1 << 22  # bytes of a list that are parsed together
@@ -153,7 +153,7 @@ class _ListParser:
     listing: Path
     form: LineFormat
     _line: int = 0
-    _first: Entry | None = None
+    _first: ListEntry | None = None
     _first_line: int = 0
     _problems: list[str] = field(default_factory=list)
     _problem_count: int = 0
@@ -232,13 +232,13 @@ class _ListParser:
         """Finds the first valid line, whose form all other lines must have."""
         for row in range(len(rows.begin)):
             entry = self.form.parse(_line_text(text, rows, row))
-            if isinstance(entry, Entry):
+            if isinstance(entry, ListEntry):
                 self._first = entry
                 self._first_line = int(rows.numbers[row])
                 return
             self._add_problem(int(rows.numbers[row]), entry)
 
-    def _parse_together(self, text: NDArray[np.uint8], rows: _Rows, first: Entry) -> _Fields:
+    def _parse_together(self, text: NDArray[np.uint8], rows: _Rows, first: ListEntry) -> _Fields:
         if self.form.labelled == "none":
             fields = self._cut_paths(text, rows)
         elif self.form.labelled == "per class":
@@ -268,7 +268,7 @@ class _ListParser:
         count = len(end)
         return _Fields(np.ones(count, np.bool_), end, np.zeros(count, np.int64), None)
 
-    def _cut_labels(self, text: NDArray[np.uint8], rows: _Rows, first: Entry) -> _Fields:
+    def _cut_labels(self, text: NDArray[np.uint8], rows: _Rows, first: ListEntry) -> _Fields:
         """Cuts lines with a class id, and with a camera if the first line has one."""
         places = _find(text, os.fsencode(self.form.delimiter or " "))
         size = len(os.fsencode(self.form.delimiter or " "))
@@ -290,7 +290,7 @@ class _ListParser:
             ordinary &= numbers < self.form.class_num
         return _Fields(ordinary, _drop_blanks(text, rows.first, cut), numbers, cameras)
 
-    def _cut_flags(self, text: NDArray[np.uint8], rows: _Rows, first: Entry) -> _Fields:
+    def _cut_flags(self, text: NDArray[np.uint8], rows: _Rows, first: ListEntry) -> _Fields:
         """Cuts lines with a 0 or 1 for each class."""
         assert isinstance(first.label, list)
         delimiter = os.fsencode(self.form.delimiter or " ")
@@ -312,13 +312,13 @@ class _ListParser:
 
     def _parse_alone(
         self, text: NDArray[np.uint8], rows: _Rows, chosen: NDArray[np.bool_]
-    ) -> dict[int, Entry | None]:
+    ) -> dict[int, ListEntry | None]:
         """Returns the entries of the chosen rows; None for an empty line."""
-        entries: dict[int, Entry | None] = {}
+        entries: dict[int, ListEntry | None] = {}
         for row in np.flatnonzero(chosen).tolist():
             number = int(rows.numbers[row])
             entry = self.form.parse(_line_text(text, rows, row))
-            if isinstance(entry, Entry) and self._first is not None:
+            if isinstance(entry, ListEntry) and self._first is not None:
                 difference = self.form.difference(entry, self._first, self._first_line)
                 self._add_problem(number, difference)
                 entries[row] = entry
@@ -329,14 +329,14 @@ class _ListParser:
                 entries[row] = None
         return {} if self._problem_count else entries
 
-    def _add_problem(self, number: int, problem: Entry | str | None) -> None:
+    def _add_problem(self, number: int, problem: ListEntry | str | None) -> None:
         if isinstance(problem, str):
             self._problem_count += 1
             if len(self._problems) < MAX_LINE_ERRORS:
                 self._problems.append(f"{self.listing}, line {number}: {problem}")
 
     def _append(
-        self, text: NDArray[np.uint8], rows: _Rows, fields: _Fields, others: dict[int, Entry | None]
+        self, text: NDArray[np.uint8], rows: _Rows, fields: _Fields, others: dict[int, ListEntry | None]
     ) -> None:
         """Adds the entries of a piece."""
         length = np.where(fields.ordinary, fields.path_end - rows.first, 0)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppcls.data.index.arrays import parse_list as parser
-from ppcls.data.index.arrays.list_line import Entry, LineFormat
+from ppcls.data.index.arrays.list_line import ListEntry, LineFormat
 from ppcls.data.index.arrays.parse_list import ListArrays, parse_list
 from ppcls.errors import UserError
 
@@ -62,7 +62,7 @@ def parse_lines(data: bytes, form: LineFormat) -> ListArrays:
     """Parses a list line by line."""
     text = data.decode("utf-8-sig", "surrogateescape").replace("\r\n", "\n").replace("\r", "\n")
     parsed = [(number, form.parse(line)) for number, line in enumerate(text.split("\n"), start=1)]
-    entries = [(number, entry) for number, entry in parsed if isinstance(entry, Entry)]
+    entries = [(number, entry) for number, entry in parsed if isinstance(entry, ListEntry)]
     problems = {number: entry for number, entry in parsed if isinstance(entry, str)}
     for number, entry in entries:
         if (difference := form.difference(entry, entries[0][1], entries[0][0])) is not None:
@@ -132,7 +132,7 @@ def test_valid_lists_are_parsed_together(
     parsed = 0
     parse = LineFormat.parse
 
-    def count(form: LineFormat, line: str) -> Entry | str | None:
+    def count(form: LineFormat, line: str) -> ListEntry | str | None:
         nonlocal parsed
         parsed += 1
         return parse(form, line)
