@@ -132,18 +132,21 @@ class ImageFolderDataset(FileDataset):
         if len(index) < CACHED_IMAGES:
             arrays = self._split(index)
         else:
-            key = json.dumps(["split", str(index.root.resolve()), self.part, self.val_share, self.split_seed])
+            key = json.dumps(["split", str(index.root.resolve()), self.val_share, self.split_seed])
             cache = ArrayCache(key, str(index.root))
             arrays = cache.get(Source(lambda: _digest(index)), lambda: self._split(index))
-        return replace(index, paths=arrays["paths"], labels=arrays["labels"])
+        return replace(index, paths=arrays[f"{self.part} paths"], labels=arrays[f"{self.part} labels"])
 
     def _split(self, index: FileIndex) -> Arrays:
-        """Returns the images of ``part`` and their labels after a random split."""
+        """Returns the images of both parts and their labels after a random split."""
         share = Fraction(str(self.val_share))
         chosen = choose_validation(index, share, self.split_seed, "DataLoader.Train.dataset.val_share")
-        if self.part == "train":
-            chosen = ~chosen
-        return {"paths": index.paths[chosen], "labels": index.labels[chosen]}
+        return {
+            "train paths": index.paths[~chosen],
+            "train labels": index.labels[~chosen],
+            "val paths": index.paths[chosen],
+            "val labels": index.labels[chosen],
+        }
 
     def describe_classes(
         self, classes: Sequence[str], train: NDArray[Any], val: NDArray[Any] | None

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.data.index.arrays.list_line import MAX_CAMERA, MAX_DIGITS, ListEntry, LineFormat
+from ppcls.data.index.arrays.list_line import MAX_CAMERA, MAX_DIGITS, LineFormat, ListEntry
 from ppcls.errors import MAX_LINE_ERRORS, UserError, raise_line_errors
 
 _PIECE = 1 << 22  # bytes of a list that are parsed together

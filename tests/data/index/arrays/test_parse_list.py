@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppcls.data.index.arrays import parse_list as parser
-from ppcls.data.index.arrays.list_line import ListEntry, LineFormat
+from ppcls.data.index.arrays.list_line import LineFormat, ListEntry
 from ppcls.data.index.arrays.parse_list import ListArrays, parse_list
 from ppcls.errors import UserError
 
