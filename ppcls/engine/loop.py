@@ -1,4 +1,13 @@
-"""The training loop: it trains an epoch, evaluates the model, and saves a checkpoint."""
+"""The training loop: it trains an epoch, evaluates the model, and saves a checkpoint.
+
+Decisions:
+- Losses, metrics and overflows stay on the device until a log line, a checkpoint or the end of an epoch needs
+  them. To read a number in each step would make the host wait for the device each time.
+- A run stops only between two updates, and all ranks at the same one, so that the saved state is that of a
+  run that was not interrupted.
+- A model is checked for non-finite losses before it is saved, not only at log lines: otherwise a run that
+  diverged between two log lines would save a bad model.
+"""
 
 from __future__ import annotations
 
@@ -150,8 +159,8 @@ def fit(run: Run) -> None:
         while state.progress.closing or not _is_finished(state, settings):
             if not state.progress.closing:
                 (run.epoch_trainer or train_epoch)(run, requests, monitor)
-                state.share_statistics()
-                state.progress.closing = True
+                state.share_statistics()  # ranks have seen different images, but evaluate and save one model
+                state.progress.closing = True  # a run that stops during the evaluation resumes with it
             _close_epoch(run, requests)
             requests.saved()
             requests.raise_if_stopped()
@@ -203,6 +212,7 @@ def train_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonitor)
                 run.log(note)
         run.observers.on_update(run)
         requests.exchange()
+        # After the last update of an epoch, `_close_epoch` saves, and the checkpoint then has the evaluation.
         if requests.must_save(state.update) and done < updates_per_epoch:
             meter.check(epoch)
             state.share_statistics()

@@ -2,6 +2,14 @@
 
 A `Run` is complete and frozen when it is built. `record_run` opens its files last, so that a run that can't
 start leaves no trace in the output folder. A dry run and a search for the learning rate open no files.
+
+Decisions:
+- Rank 0 chooses the checkpoint before anything is built: with one, the initial weights are not read, and may
+  no longer exist.
+- Ranks exchange nothing while they build the model and read the data. A rank that fails raises its error in
+  `fail_together`, and the others end too instead of waiting for it.
+- Ranks are connected only after all of them have agreed on config, data and software. Gradients of different
+  models would otherwise be averaged without an error.
 """
 
 from __future__ import annotations

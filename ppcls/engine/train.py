@@ -1,4 +1,8 @@
-"""Executes a training run: locks the output folder, builds the run and its reports, and trains."""
+"""Executes a training run: locks the output folder, builds the run and its reports, and trains.
+
+The lock is taken before the run is built. Otherwise, two runs that start together could both find the folder
+unused, and write to it.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,9 @@
 Paddle's names of tensors contain a counter of the process, such as ``conv2d_0.w_0`` in the first model and
 ``conv2d_53.w_0`` in the next model. A key in this module consists of the parameter's name in the model and
 the kind of state, such as ``fc.weight/velocity``.
+
+Paddle's public ``state_dict`` has those other names, and is empty before the first update. Therefore this
+module reads the private attributes of optimizers from which it is made.
 """
 
 from __future__ import annotations

@@ -1,4 +1,16 @@
-"""Builds the state of a training run from a config."""
+"""Builds the state of a training run from a config.
+
+Decisions, which the order of the statements in `build_state` follows:
+- The random generator is seeded directly before the model is built, so that the initial weights depend only
+  on the seed and the model, and not on what a loader or another part drew before.
+- Layers of losses and peers join the model before parameters are selected by name and the optimizer is
+  built, so that they can be frozen and are trained with it.
+- Frozen BatchNorm layers are known before SyncBatchNorm and the fused kernels replace layers: both leave them
+  unchanged, because they normalize with their running statistics.
+- The model is cast after the optimizer is built, because AMP O2 gives the optimizer its master weights. The
+  moving average comes after both, because it averages the master weights.
+- The network that training calls is built last. It wraps the model, whose names checkpoints use.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +74,7 @@ def build_state(
         if (unlabelled := config.DataLoader.UnLabelTrain) is not None:
             loader = add_unlabelled(loader, unlabelled, runtime, config.Global, config.Arch)
     precision = build_precision(config.AMP, runtime.device)
-    if precision.master_weights:
+    if precision.master_weights:  # before the seed is set, because the check draws random weights
         _check_half_update(config.Optimizer, precision)
     paddle.seed(config.Global.seed)
     model = build_network(config.Arch, pretrained=True)

@@ -1,4 +1,9 @@
-"""Stores many tensors in one buffer per dtype, so that one operator can process all of them."""
+"""Stores many tensors in one buffer per dtype, so that one operator can process all of them.
+
+A tensor that moves into a buffer must stay the same Python object, because the model, the optimizer and CUDA
+graphs hold it. Paddle 2.6.2 has no public method that gives a tensor other memory, so this module uses
+``_share_buffer_to``, and ``_slice`` for views. `tests/engine/core/test_flat_buffers.py` checks both.
+"""
 
 from __future__ import annotations
 

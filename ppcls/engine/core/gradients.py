@@ -1,4 +1,14 @@
-"""Handles gradients between the backward pass and the update, and checks that they are finite."""
+"""Handles gradients between the backward pass and the update, and checks that they are finite.
+
+Decisions:
+- Gradients are checked in every precision, not only with loss scaling: ReLU can hide NaN weights from the
+  loss, so a run in float32 would continue until its next checkpoint.
+- Overflows stay on the device until the host logs or saves. A host that reads a flag in each update waits for
+  the device each time.
+- Paddle's operators for many gradients are called directly (``_C_ops``, ``get_grads_lists``), because its
+  public `GradScaler` reads its flag in each update. No public attribute lists an optimizer's parameters, so
+  this module reads ``_parameter_list``.
+"""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def train_step(
     Returns:
         The result of `forward_backward`.
     """
-    state.precision.begin_step()
+    state.precision.begin_step()  # before the forward pass, which changes the statistics that it saves
     sums = forward_backward(state, batch, hooks, functions, overlap=overlap)
     if batch.update:
         overlapped = overlap and isinstance(state.network, paddle.DataParallel)
@@ -143,6 +143,8 @@ def train_step(
             with hooks("all-reduce"):
                 state.gradients.all_reduce()
         with hooks("optimizer"):
+            # Updates count from 0 for the schedule, and the average counts finished ones. Both numbers are
+            # set here, on the host, because a replayed graph of `apply_update` runs no Python.
             state.optimizer.set_lr(state.learning_rate(state.update))
             state.progress.update += 1
             if state.ema is not None:

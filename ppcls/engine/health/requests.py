@@ -1,4 +1,8 @@
-"""Collects requests to save or stop between two updates, and makes them equal on all ranks."""
+"""Collects requests to save or stop between two updates, and makes them equal on all ranks.
+
+A signal may reach one rank only, or several ranks in different updates. A rank that stopped on its own would
+leave the others waiting in their next exchange of gradients.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from ppcls.runtime.collectives import RequestExchange, all_gather_json
 from ppcls.runtime.signals import SignalRequests
 from ppcls.runtime.start import Runtime
 
+# Ranks exchange one number for all reasons to stop, and the largest one wins.
 _MOVED = 1000  # value of `SaveStopRequests.stop` if the output folder was moved; larger than any signal
 _MOVED_INTERVAL = 1.0  # seconds between two checks of the output folder
 
