@@ -86,7 +86,7 @@ def estimate_statistics(
     try:
         for batch in batches:
             for buffer in buffers:
-                buffer.zero_()
+                buffer.zero_()  # so that the update of a layer reveals the statistics of its batch
             forward(batch)
             # The running value was 0, so it now is (1 - momentum) times the value of the batch.
             values = [

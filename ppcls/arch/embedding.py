@@ -1,4 +1,7 @@
-"""Embedding models, which consist of a backbone, a neck and a head."""
+"""Embedding models, which consist of a backbone, a neck and a head.
+
+Some layers only contain one other layer, so that its parameters have PaddleClas's names in checkpoints.
+"""
 
 from __future__ import annotations
 

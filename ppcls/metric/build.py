@@ -1,4 +1,11 @@
-"""Computes several metrics over batches and ranks."""
+"""Computes several metrics over batches and ranks.
+
+Decisions:
+- Batches and ranks add up counts, which are divided once, at the end. A mean of means would depend on how the
+  images are divided into batches.
+- A metric that compares images with each other, such as the average precision, needs all outputs at once.
+  Only such metrics gather them, because they need memory for each image.
+"""
 
 from __future__ import annotations
 

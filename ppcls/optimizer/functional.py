@@ -1,4 +1,9 @@
-"""Optimizers for Paddle: LARS, Lion, and AdamW and LAMB with a weight decay per parameter."""
+"""Optimizers for Paddle: LARS, Lion, and AdamW and LAMB with a weight decay per parameter.
+
+Paddle's arguments ``apply_decay_param_fun`` and ``exclude_from_weight_decay_fn`` only switch the weight decay
+of a parameter off. Another decay per parameter needs `_append_optimize_op`, which Paddle calls for each of
+them; no public method does.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +31,8 @@ def with_plain_sgd(built: optimizer.Optimizer) -> optimizer.Optimizer:
         else:
             parameter.subtract_(rate * gradient)
 
+    # The class is no longer exactly Paddle's, so that fused updates, which would ignore the plain SGD, do not
+    # replace this update. Its name stays, because messages contain it.
     built.__class__ = type(kind.__name__, (kind,), {"_append_optimize_op": update})
     return built
 

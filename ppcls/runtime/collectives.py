@@ -20,7 +20,9 @@ from ppcls.runtime.start import Runtime
 
 Array = NDArray[Any]
 
-_INTERVAL = 0.2  # approximate seconds between two exchanges of requests
+# Approximate seconds between two exchanges of requests. An exchange takes about 0.3 ms, so all exchanges
+# together take about 0.15 % of the time of a run.
+_INTERVAL = 0.2
 _MAX_CALLS = 8  # maximum number of calls between two exchanges of requests
 
 

@@ -1,6 +1,12 @@
 """Starts a run in this process: chooses device, threads and memory, imports Paddle, and connects the ranks.
 
 Only `ppcls.runtime` reads the environment variables PADDLE_*, FLAGS_*, CUDA_* and OMP_*.
+
+Decisions:
+- Threads and GPU memory are chosen before Paddle is imported, because Paddle reads them at its import. The
+  device is chosen after it, because only Paddle knows which GPUs its build supports.
+- A run on a GPU first computes one small sum. Builds without kernels for a GPU otherwise fail
+  later, or, with Paddle 2.6, return whatever was in the memory.
 """
 
 from __future__ import annotations
@@ -192,7 +198,6 @@ def _set_device(
     check_gpu_kernels(device_id)
     paddle_import.set_speed_flags(imported.deterministic)
     paddle.set_device(f"gpu:{device_id}")
-    paddle_import.set_speed_flags(imported.deterministic)
     return device, device_id
 
 

@@ -1,4 +1,12 @@
-"""Makes a model use the fused kernels, without changes to its code, its parameters or their names."""
+"""Makes a model use the fused kernels, without changes to its code, its parameters or their names.
+
+Decisions:
+- Methods of existing layers are replaced, not the layers: other layers would change the names of parameters,
+  which checkpoints and `Optimizer.by_name` use, and architectures would have to know the kernels.
+- Each call checks shapes and dtypes, and uses Paddle's operator if no kernel supports them. So a model may
+  have layers of any kind, and the kernels only have to support what is common.
+- The exact type of a layer is compared, because a subclass may compute something else.
+"""
 
 from __future__ import annotations
 

@@ -19,8 +19,9 @@ Activation = Callable[[Tensor], Tensor]
 class ImageConv2D(nn.Conv2D):  # type: ignore[misc]
     """A convolution of NHWC images with 3 channels, which adds a fourth channel of zeros in training.
 
-    In half precision, cuDNN is slow with an odd number of channels; the fourth channel makes it faster
-    (docs/performance.md). It does not change the output or the parameters.
+    In half precision, cuDNN is slow with an odd number of channels. With four channels, training reached
+    6,412 instead of 5,343 images/s (docs/measurements/training.md). The fourth channel does not change the
+    output or the parameters.
     """
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,4 +1,15 @@
-"""Distributes the samples of an epoch over steps and ranks."""
+"""Distributes the samples of an epoch over steps and ranks.
+
+Decisions:
+- The samples of a step are a function of seed, epoch and step. Loaders need no common state, a checkpoint
+  stores only the position, and an error can name the images of a step that is long past.
+- The unit is the global batch, not the batch of a rank, so that a run can resume with another number of
+  ranks.
+- A batch always has all its rows, and a number of valid ones. CUDA graphs need one shape,
+  and ranks need the same number of steps. Padding is never counted: losses and metrics use the valid rows.
+- The weight of a batch makes the mean over ranks and accumulated steps the mean over the samples of the
+  update, although ranks and steps may have different numbers of them.
+"""
 
 from __future__ import annotations
 

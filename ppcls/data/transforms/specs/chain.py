@@ -1,4 +1,8 @@
-"""Converts a list of transforms into a chain with random numbers and the model's layout."""
+"""Converts a list of transforms into a chain with random numbers and the model's layout.
+
+Random numbers are assigned before transforms are fused, by the position of each transform in the config. So a
+sample gets the same crop and the same flip from DALI, which fuses transforms, and from ``paddle.io``.
+"""
 
 from __future__ import annotations
 

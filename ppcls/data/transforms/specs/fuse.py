@@ -1,4 +1,8 @@
-"""Fuses neighbouring transforms that one operator can execute, and changes the input size of chains."""
+"""Fuses neighbouring transforms that one operator can execute, and changes the input size of chains.
+
+Only DALI's loader fuses transforms. A fused transform must return the same pixels as its parts, because
+training with one loader and evaluating with the other would otherwise use different images.
+"""
 
 from __future__ import annotations
 
@@ -115,6 +119,7 @@ def fuse(ops: Sequence[Op], *, decode_window: bool = True, by_opencv: bool = Fal
         by_opencv: Whether to use OpenCV for the work between decoding and normalizing if possible, which is
             faster on a CPU.
     """
+    # In this order, because the last function recognizes the results of the others.
     fused = _fuse_normalize(_fuse_decode(tuple(ops)) if decode_window else tuple(ops))
     return _fuse_planes(fused) if by_opencv else fused
 
@@ -134,6 +139,7 @@ def _fuse_normalize(ops: tuple[Op, ...]) -> tuple[Op, ...]:
     begin = at
     end = at + 1
     parts: dict[str, Transform] = {"normalize": ops[at].spec}
+    # DALI's crop_mirror_normalize flips only horizontally (flip code 1).
     if begin and isinstance(flip := ops[begin - 1].spec, RandFlipImage) and flip.flip_code == 1:
         parts["flip"], begin = flip, begin - 1
     slot = ops[begin].slot
