@@ -312,8 +312,11 @@ class Arch(ModelSection):
             set_momentum(model, self.batch_norm_momentum, self.name)
         if (head := self.ml_decoder) is not None:
             decoder = {
-                **{"queries": head.query_num, "width": head.embed_dim, "heads": head.num_heads},
-                **{"hidden": head.mlp_hidden_dim, "dropout": head.dropout},
+                "queries": head.query_num,
+                "width": head.embed_dim,
+                "heads": head.num_heads,
+                "hidden": head.mlp_hidden_dim,
+                "dropout": head.dropout,
             }
             layers = head.replace_layer, head.remove_layers
             replace_head(model, decoder, self.class_num, self.data_format, layers)

@@ -38,8 +38,8 @@ _OTHER_NAMES = {
     **dict.fromkeys(("fit", "finetune", "resume"), "train"),
     **dict.fromkeys(("list", "zoo"), "models"),
     **dict.fromkeys(("check", "env", "info"), "doctor"),
-    **dict.fromkeys(("bundle", "package"), "export"),
-    **{"export_model": "export", "onnx": "export", "data": "dataset"},
+    **dict.fromkeys(("bundle", "package", "export_model", "onnx"), "export"),
+    "data": "dataset",
 }
 _EXAMPLES = (
     "ppcls train pictures/ --model ResNet50 --epochs 20 --output runs/pets",

@@ -35,8 +35,10 @@ class Config(Section):
         # Keys of PaddleClas before version 2.1.
         **dict.fromkeys(("ARCHITECTURE", "architecture"), "write Arch"),
         **dict.fromkeys(("LEARNING_RATE", "OPTIMIZER"), "write Optimizer, with lr for the learning rate"),
-        **{"TRAIN": "write DataLoader.Train", "VALID": "write DataLoader.Eval"},
-        **{"classes_num": "write Arch.class_num", "model_save_dir": "write Global.output_dir"},
+        "TRAIN": "write DataLoader.Train",
+        "VALID": "write DataLoader.Eval",
+        "classes_num": "write Arch.class_num",
+        "model_save_dir": "write Global.output_dir",
         "use_gpu": "write Global.device: gpu or cpu",
         "AMP_BF16": "write AMP with dtype: bfloat16",
         "UnLabelLoss": "write SSL, which uses the cross-entropy of FixMatch; other losses are not supported",

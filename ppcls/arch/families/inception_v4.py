@@ -62,7 +62,9 @@ _V4_REDUCTION_B: Table = (
 )
 _V4_C: Table = (
     (
-        *(("_conv1", "avg(x)", 256, 1, ""), ("_conv2", "x", 256, 1, ""), ("_conv3_0", "x", 384, 1, "")),
+        ("_conv1", "avg(x)", 256, 1, ""),
+        ("_conv2", "x", 256, 1, ""),
+        ("_conv3_0", "x", 384, 1, ""),
         ("_conv3_1", "_conv3_0", 256, SHORT_ROW, ""),
         ("_conv3_2", "_conv3_0", 256, SHORT_COLUMN, ""),
         ("_conv4_0", "x", 384, 1, ""),
@@ -79,9 +81,12 @@ _TRANSPOSED = {  # for each prefix of modules' names, the convolutions whose ker
     "_inceptionC": {"_conv4_00", "_conv4_000"},
 }
 _V4 = {
-    **{"_inception_stem": _V4_STEM, **{f"_inceptionA_{i}": _V4_A for i in range(1, 5)}},
-    **{"_reductionA": _V4_REDUCTION_A, **{f"_inceptionB_{i}": _V4_B for i in range(1, 8)}},
-    **{"_reductionB": _V4_REDUCTION_B, **{f"_inceptionC_{i}": _V4_C for i in range(1, 4)}},
+    "_inception_stem": _V4_STEM,
+    **{f"_inceptionA_{i}": _V4_A for i in range(1, 5)},
+    "_reductionA": _V4_REDUCTION_A,
+    **{f"_inceptionB_{i}": _V4_B for i in range(1, 8)},
+    "_reductionB": _V4_REDUCTION_B,
+    **{f"_inceptionC_{i}": _V4_C for i in range(1, 4)},
 }
 
 

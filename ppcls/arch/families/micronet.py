@@ -6,7 +6,9 @@ groups of channels.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 from paddle import Tensor, nn
 from paddle.nn import functional as F
@@ -19,6 +21,24 @@ from ppcls.arch.layers.transformer import linear
 _REDUCTION = 8  # argument `reduction` of ShiftMax
 _LITE = 3  # number of first blocks, in which each of the two depthwise convolutions doubles the channels
 _INNER = ((1.0, 0.0), (1.0, 0.0)), ((1.0, 0.0), (0.5, 0.5))  # argument `starts` of ShiftMax: M0 to M2, M3
+
+
+class MicroBlock(NamedTuple):
+    """Settings of a block.
+
+    Attributes:
+        out: Number of channels after the block.
+        stride: Stride of the depthwise convolutions.
+        kernel: Side of the kernel of the depthwise convolutions.
+        groups: Number of groups of the first convolution; in the first three blocks, of the first activation.
+        last_groups: Number of groups of the last convolution; 0 for a block with a single convolution.
+    """
+
+    out: int
+    stride: int
+    kernel: int
+    groups: int
+    last_groups: int = 0
 
 
 def _conv(layers: list[nn.Layer]) -> nn.Layer:
@@ -45,10 +65,7 @@ class MicroNet(nn.Layer):  # type: ignore[misc]
 
     Args:
         stem: Number of channels of the first convolution, and factor by which the second one multiplies it.
-        blocks: Five numbers per block: number of channels, stride, kernel of the depthwise convolutions,
-            number of groups of the first convolution, and number of groups of the last convolution. In the
-            first three blocks, the fourth number is the number of groups of the first activation. A block
-            with four numbers has only one convolution.
+        blocks: Settings of the blocks.
         expansion: Factor for the number of channels within blocks after the first three.
         halving: Number of the first block whose `ShiftMax` layers have half of the width between linear
             layers.
@@ -61,7 +78,7 @@ class MicroNet(nn.Layer):  # type: ignore[misc]
     def __init__(
         self,
         stem: tuple[int, int],
-        blocks: str,
+        blocks: Sequence[MicroBlock],
         expansion: int,
         halving: int,
         features: int,
@@ -80,46 +97,79 @@ class MicroNet(nn.Layer):  # type: ignore[misc]
         convs = _separable((input_image_channel, stem[0], channels), (1, stem[0]), 3, 2, data_format)
         first = nn.Sequential(_conv([*convs, ShuffledGroups(stem[0], data_format)]), nn.ReLU6())
         stages = [nn.Sequential(("stem", first))]
-        for i, block in enumerate(blocks.split()):
-            out, stride, *settings = (int(number) for number in block.split("-"))
-            layers = nn.Sequential(*self._layers(i, channels, out, stride, *settings))
-            stages.append(ResidualSequence({"layers": layers}, stride == 1 and channels == out))
-            channels = out
+        for i, block in enumerate(blocks):
+            layers = nn.Sequential(*self._layers(i, channels, block))
+            has_shortcut = block.stride == 1 and channels == block.out
+            stages.append(ResidualSequence({"layers": layers}, has_shortcut))
+            channels = block.out
         self.features = nn.Sequential(*stages)
         self.avgpool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
         hidden = _linear_swish(channels, features)
         self.classifier = nn.Sequential(hidden, nn.Dropout(dropout), _linear_swish(features, class_num))
 
-    def _layers(
-        self, i: int, channels: int, out: int, stride: int, kernel: int, groups: int, last_groups: int = 0
-    ) -> list[nn.Layer]:
+    def _layers(self, i: int, channels: int, block: MicroBlock) -> list[nn.Layer]:
         """Returns the layers of block ``i``, counted from 0 (figure 4)."""
-        third = self._third
-        data_format = self._data_format
         width = channels * (4 if i < _LITE else self._expansion)
         reduction = _REDUCTION * (1 if i < self._halving else 2)
-        shuffle = partial(ShuffledGroups, data_format=data_format)
-        inner = partial(ShiftMax, reduction=reduction, starts=_INNER[third], data_format=data_format)
-
-        def end(channels: int, groups: int, reduction: int) -> nn.Layer:
-            shape = channels, groups, reduction, _INNER[0][:1], data_format
-            return nn.Identity() if third else ShiftMax(*shape)
-
-        if not last_groups:
-            return [_pointwise(channels, width, groups, data_format), end(width, groups, reduction)]
+        if not block.last_groups:
+            convolution = _pointwise(channels, width, block.groups, self._data_format)
+            return [convolution, self._end(width, block.groups, reduction)]
         if i < _LITE:
-            middle = 2 * channels
-            mixes = third or i > 0
-            convs = _separable((channels, middle, width), (channels, middle), kernel, stride, data_format)
-            layers = [_conv(convs), inner(width, groups) if mixes else nn.ReLU6(), shuffle(groups)]
-            layers.append(shuffle(width // 2) if mixes else nn.Identity())
+            layers = self._lite_layers(channels, width, reduction, block, mixes=self._third or i > 0)
         else:
-            convs = _separable((width, width, width), (width, width), kernel, stride, data_format)
-            layers = [_pointwise(channels, width, groups, data_format)]
-            layers += [nn.ReLU6() if third else inner(width, groups), shuffle(groups), _conv(convs)]
-            layers += [nn.Identity(), inner(width, width // groups), shuffle(width // (2 if third else 4))]
-        layers += [_pointwise(width, out, last_groups, data_format), end(out, last_groups, reduction // 2)]
-        return [*layers, shuffle(last_groups), nn.Identity() if third else shuffle(out // 2)]
+            layers = self._wide_layers(channels, width, reduction, block)
+        layers.append(_pointwise(width, block.out, block.last_groups, self._data_format))
+        layers.append(self._end(block.out, block.last_groups, reduction // 2))
+        layers.append(self._shuffle(block.last_groups))
+        layers.append(nn.Identity() if self._third else self._shuffle(block.out // 2))
+        return layers
+
+    def _lite_layers(
+        self, channels: int, width: int, reduction: int, block: MicroBlock, *, mixes: bool
+    ) -> list[nn.Layer]:
+        """Returns two depthwise convolutions, each of which doubles the channels, and an activation.
+
+        Args:
+            mixes: Whether the activation is `ShiftMax`; else it is ReLU6.
+        """
+        middle = 2 * channels
+        convs = _separable(
+            (channels, middle, width), (channels, middle), block.kernel, block.stride, self._data_format
+        )
+        return [
+            _conv(convs),
+            self._inner(width, block.groups, reduction) if mixes else nn.ReLU6(),
+            self._shuffle(block.groups),
+            self._shuffle(width // 2) if mixes else nn.Identity(),
+        ]
+
+    def _wide_layers(self, channels: int, width: int, reduction: int, block: MicroBlock) -> list[nn.Layer]:
+        """Returns a 1x1 and two depthwise convolutions of ``width`` channels, with activations."""
+        convs = _separable(
+            (width, width, width), (width, width), block.kernel, block.stride, self._data_format
+        )
+        return [
+            _pointwise(channels, width, block.groups, self._data_format),
+            nn.ReLU6() if self._third else self._inner(width, block.groups, reduction),
+            self._shuffle(block.groups),
+            _conv(convs),
+            nn.Identity(),  # keeps the numbers of the following layers, which are in the names of parameters
+            self._inner(width, width // block.groups, reduction),
+            self._shuffle(width // (2 if self._third else 4)),
+        ]
+
+    def _inner(self, channels: int, groups: int, reduction: int) -> nn.Layer:
+        """Returns the activation within a block."""
+        return ShiftMax(channels, groups, reduction, _INNER[self._third], self._data_format)
+
+    def _end(self, channels: int, groups: int, reduction: int) -> nn.Layer:
+        """Returns the activation at the end of a block, which M3 does not have."""
+        if self._third:
+            return nn.Identity()
+        return ShiftMax(channels, groups, reduction, _INNER[0][:1], self._data_format)
+
+    def _shuffle(self, groups: int) -> nn.Layer:
+        return ShuffledGroups(groups, self._data_format)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
@@ -132,12 +182,48 @@ def _linear_swish(inputs: int, outputs: int) -> nn.Layer:
     return nn.Sequential(("linear", nn.Sequential(*layers)))
 
 
-_M0 = "8-2-3-4-2 12-2-3-8-4 16-2-5-12-4 32-1-5-4-4 64-2-5-8-8 96-1-3-8-8 384-1-3-12"
-_M1 = "8-2-3-6-2 16-2-3-8-4 16-2-5-16-4 32-1-5-4-4 64-2-5-8-8 96-1-3-8-8 576-1-3-12"
-_M2 = "12-2-3-8-4 16-2-3-12-4 24-1-3-16-4 32-2-5-6-4 32-1-5-8-4 64-1-5-8-8 96-2-5-8-8 128-1-3-12-8 768-1-3-16"
+_M0 = (
+    MicroBlock(8, 2, 3, 4, 2),
+    MicroBlock(12, 2, 3, 8, 4),
+    MicroBlock(16, 2, 5, 12, 4),
+    MicroBlock(32, 1, 5, 4, 4),
+    MicroBlock(64, 2, 5, 8, 8),
+    MicroBlock(96, 1, 3, 8, 8),
+    MicroBlock(384, 1, 3, 12),
+)
+_M1 = (
+    MicroBlock(8, 2, 3, 6, 2),
+    MicroBlock(16, 2, 3, 8, 4),
+    MicroBlock(16, 2, 5, 16, 4),
+    MicroBlock(32, 1, 5, 4, 4),
+    MicroBlock(64, 2, 5, 8, 8),
+    MicroBlock(96, 1, 3, 8, 8),
+    MicroBlock(576, 1, 3, 12),
+)
+_M2 = (
+    MicroBlock(12, 2, 3, 8, 4),
+    MicroBlock(16, 2, 3, 12, 4),
+    MicroBlock(24, 1, 3, 16, 4),
+    MicroBlock(32, 2, 5, 6, 4),
+    MicroBlock(32, 1, 5, 8, 4),
+    MicroBlock(64, 1, 5, 8, 8),
+    MicroBlock(96, 2, 5, 8, 8),
+    MicroBlock(128, 1, 3, 12, 8),
+    MicroBlock(768, 1, 3, 16),
+)
 _M3 = (
-    "16-2-3-12-4 24-2-3-16-4 24-1-3-24-4 32-2-5-6-4 32-1-5-8-4 64-1-5-8-8 80-1-5-8-8 80-1-5-10-8 "
-    "120-2-5-10-10 120-1-5-12-10 144-1-3-12-12 864-1-3-12"
+    MicroBlock(16, 2, 3, 12, 4),
+    MicroBlock(24, 2, 3, 16, 4),
+    MicroBlock(24, 1, 3, 24, 4),
+    MicroBlock(32, 2, 5, 6, 4),
+    MicroBlock(32, 1, 5, 8, 4),
+    MicroBlock(64, 1, 5, 8, 8),
+    MicroBlock(80, 1, 5, 8, 8),
+    MicroBlock(80, 1, 5, 10, 8),
+    MicroBlock(120, 2, 5, 10, 10),
+    MicroBlock(120, 1, 5, 12, 10),
+    MicroBlock(144, 1, 3, 12, 12),
+    MicroBlock(864, 1, 3, 12),
 )
 MicroNet_M0 = partial(MicroNet, (2, 2), _M0, 4, 5, 640, 0.05)
 MicroNet_M1 = partial(MicroNet, (3, 2), _M1, 6, 5, 960, 0.05)

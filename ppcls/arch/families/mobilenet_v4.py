@@ -127,7 +127,9 @@ class MobileNetV4(nn.Layer):  # type: ignore[misc]
         self.depths = [*(len(_blocks(stage)) for stage in stages), 1]
         self.timm_variant = timm_variant or not scale  # only hybrid networks have factors and attention
         self.conv_stem = conv(input_image_channel, stem, 3, 2, act=act)
-        self.blocks, channels, count = nn.Sequential(), stem, sum(self.depths)
+        self.blocks = nn.Sequential()
+        channels = stem
+        count = sum(self.depths)
         for i, (out, stride, spec) in enumerate(block for stage in stages for block in _blocks(stage)):
             kind = spec.partition("/")[0]
             sizes = [int(part) for part in spec.split("/") if part.isdigit()]

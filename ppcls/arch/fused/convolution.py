@@ -145,8 +145,10 @@ class _Plan:
         self, image: tuple[int, ...], weight: tuple[int, ...], dtype: Any, geometry: Geometry
     ) -> None:
         self._cudnn = cudnn()
-        (pad_y, pad_x), (stride_y, stride_x) = geometry.padding, geometry.stride
-        (dilate_y, dilate_x), groups = geometry.dilation, geometry.groups
+        pad_y, pad_x = geometry.padding
+        stride_y, stride_x = geometry.stride
+        dilate_y, dilate_x = geometry.dilation
+        groups = geometry.groups
         batch, height, width, channels = image
         outputs, _, kernel_y, kernel_x = weight
         rows, columns = geometry.output_size((height, width), (kernel_y, kernel_x))

@@ -273,7 +273,10 @@ class CublasLt:
 
     def _make_plan(self, operation: Operation) -> _ProductPlan | None:
         rows, inputs, outputs = operation.sizes
-        x, w, y = (inputs, rows), (outputs, inputs), (outputs, rows)  # rows and columns in Fortran's order
+        # Rows and columns of the matrices in Fortran's order.
+        x = (inputs, rows)
+        w = (outputs, inputs)
+        y = (outputs, rows)
         a, b, d = {"forward": (w, x, y), "input": (w, y, x), "weight": (y, x, w)}[operation.kind]
         description = ctypes.c_void_p()
         scale = _TYPES[paddle.float32]

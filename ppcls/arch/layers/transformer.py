@@ -121,7 +121,8 @@ class SelfAttention(nn.Layer):  # type: ignore[misc]
 
         See `attend` for the bias.
         """
-        tokens, width = packed.shape[-2], packed.shape[-1] // 3
+        tokens = packed.shape[-2]
+        width = packed.shape[-1] // 3
         split = packed.reshape([-1, tokens, 3, self._heads, width // self._heads])
         query, key, value = split.transpose([2, 0, 3, 1, 4]).unbind(0)
         scores = self.compare(query, key)

@@ -141,14 +141,16 @@ def to_windows(x: Tensor, window: int | tuple[int, int]) -> Tensor:
         x: Tokens. Their height and width are multiples of the height and width of a window.
         window: Side, or height and width, of a window.
     """
-    (rows, columns), (height, width, channels) = _sides(window), x.shape[1:]
+    rows, columns = _sides(window)
+    height, width, channels = x.shape[1:]
     x = x.reshape([-1, height // rows, rows, width // columns, columns, channels])
     return x.transpose([0, 1, 3, 2, 4, 5]).reshape([-1, rows * columns, channels])
 
 
 def from_windows(x: Tensor, window: int | tuple[int, int], height: int, width: int) -> Tensor:
     """Joins windows [B * windows, tokens per window, C] to tokens [B, height, width, C]."""
-    (rows, columns), channels = _sides(window), x.shape[-1]
+    rows, columns = _sides(window)
+    channels = x.shape[-1]
     x = x.reshape([-1, height // rows, width // columns, rows, columns, channels])
     return x.transpose([0, 1, 3, 2, 4, 5]).reshape([-1, height, width, channels])
 

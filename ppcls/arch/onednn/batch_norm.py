@@ -80,8 +80,12 @@ class _NormPrimitives:
         operands = (_BACKWARD, x, x, x, *rule, description)
         description = describe_primitive("batch_normalization_backward", *operands)
         formats = {
-            **{Argument.SOURCE: x, Argument.SOURCE_GRADIENT: x, Argument.TARGET_GRADIENT: x},
-            **{Argument.SCALE_GRADIENT: vector, Argument.SHIFT_GRADIENT: vector, **shared},
+            Argument.SOURCE: x,
+            Argument.SOURCE_GRADIENT: x,
+            Argument.TARGET_GRADIENT: x,
+            Argument.SCALE_GRADIENT: vector,
+            Argument.SHIFT_GRADIENT: vector,
+            **shared,
         }
         self._backward = Primitive(description, formats)
 

@@ -90,7 +90,8 @@ def find_class_root(root: Path, part: Literal["train", "val"] | None) -> tuple[P
             f"lower case, or set image_root to {root / near[0]} to split its images at random"
         )
     if len(parts) == 1:
-        missing, (present,) = next(name for name in PARTS if name not in parts), parts.values()
+        missing = next(name for name in PARTS if name not in parts)
+        (present,) = parts.values()
         raise UserError(
             f"{root}: contains a folder {present} with class folders, but no folder {missing}; rename the "
             f"folder with the remaining images to {missing}, or set image_root to {root / present} to split "

@@ -373,7 +373,8 @@ def describe_model(
         spec.model_copy(update={"order": ""}) if isinstance(spec, NormalizeImage) else spec for spec in chain
     ]
     state = check_chain(settings.transforms)
-    channels, (height, width) = state.channels, state.size or (-1, -1)
+    channels = state.channels
+    height, width = state.size or (-1, -1)
     shape = [-1, height, width, channels] if layout == "NHWC" else [-1, channels, height, width]
     tree: dict[str, Any] = {
         "Global": {"model_name": arch.exported.name},

@@ -77,7 +77,8 @@ def merge_gradient_sums(block: Any) -> int:
                 writers[name].append(op)
             for name in op.input_arg_names:
                 readers[name].append(op)
-        parts, (total,) = addition.input("X"), addition.output("Out")
+        parts = addition.input("X")
+        (total,) = addition.output("Out")
         if len(parts) != 2 or any(len(writers[part]) != 1 or len(readers[part]) != 1 for part in parts):
             continue
         second = max((writers[part][0] for part in parts), key=block.ops.index)
