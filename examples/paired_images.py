@@ -1,11 +1,13 @@
 """Trains a small network to sharpen photographs, on pairs of images that are transformed identically.
 
     python examples/paired_images.py [--dali] [--steps 150]
+    python examples/paired_images.py --img 'train/img/*/*' --gt 'train/gt/*/*'
 
-The script creates the pairs: photographs of scikit-image and blurred copies of them. DALI or paddle.io
-applies the same crop, flip and colour changes to both images of a pair. At the end, the script prints the
-PSNR in dB between a blurred photograph that is not in the training set and its sharp original, before and
-after sharpening.
+The script creates the pairs in two folder trees: parts of scikit-image's photographs in ``train/gt``, and
+blurred copies of them in ``train/img``. With ``--img`` and ``--gt``, it trains on your own images. DALI or
+paddle.io applies the same crop, flip and colour changes to both images of a pair. At the end, the script
+prints the PSNR in dB between a blurred photograph that is not in the training set and its sharp original,
+before and after sharpening.
 """
 
 from __future__ import annotations
@@ -13,12 +15,13 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 from PIL import Image, ImageFilter
 from skimage import data
 
-from ppcls.data.loaders.pairs import PairLoader, read_pairs
+from ppcls.data.loaders.pairs import PairLoader, match_pairs
 from ppcls.data.sampling.epoch_samplers import SequentialSampler, ShuffledSampler
 from ppcls.data.sampling.order import Order
 from ppcls.data.transforms.base import Transform
@@ -30,7 +33,7 @@ from ppcls.runtime import start as runtime
 
 TRAIN = ("astronaut", "coffee", "rocket", "immunohistochemistry")
 TEST = ("chelsea",)
-COPIES = 16  # crops of each photograph per epoch
+PART = 160  # height and width in pixels of a part of a photograph for training
 DECODE = DecodeImage()
 TO_ONE = NormalizeImage(mean=(0.0,), std=(1.0,))  # pixels 0..1
 TRAIN_CHAIN = (
@@ -44,20 +47,25 @@ TEST_CHAIN = (DECODE, CropImage(size=(256, 256)), TO_ONE)
 
 
 def make_pairs(folder: Path) -> None:
-    """Writes the photographs, their blurred copies, and the lists of pairs."""
-    for split, names, copies in (("train", TRAIN, COPIES), ("test", TEST, 1)):
-        for name in names:
-            sharp = Image.fromarray(getattr(data, name)())
-            sharp.save(folder / f"{name}.png")
-            sharp.filter(ImageFilter.GaussianBlur(1.5)).save(folder / f"{name}_blurred.png")
-        lines = [f"{name}_blurred.png {name}.png\n" for name in names]
-        (folder / f"{split}.txt").write_text("".join(lines * copies))
+    """Writes blurred images to SPLIT/img/NAME/ and sharp ones to SPLIT/gt/NAME/, with equal file names."""
+    for name in (*TRAIN, *TEST):
+        sharp = Image.fromarray(getattr(data, name)())
+        blurred = sharp.filter(ImageFilter.GaussianBlur(1.5))
+        boxes = [(0, 0, *sharp.size)]
+        if name in TRAIN:
+            steps = [range(0, side - PART + 1, PART) for side in sharp.size]
+            boxes = [(x, y, x + PART, y + PART) for x, y in product(*steps)]
+        for kind, image in (("img", blurred), ("gt", sharp)):
+            target = folder / ("train" if name in TRAIN else "test") / kind / name
+            target.mkdir(parents=True)
+            for number, box in enumerate(boxes):
+                image.crop(box).save(target / f"{number:02}.png")
 
 
-def build(listing: Path, chain: tuple[Transform, ...], run: runtime.Runtime, dali: bool) -> PairLoader:
-    """Builds the loader for a list of pairs. Shuffles training pairs, and keeps the order of test pairs."""
+def build(img: str, gt: str, chain: tuple[Transform, ...], run: runtime.Runtime, dali: bool) -> PairLoader:
+    """Builds the loader of two folder trees. Shuffles training pairs, and keeps the order of test pairs."""
     training = chain is TRAIN_CHAIN
-    indices = read_pairs(listing.parent, listing)
+    indices = match_pairs(img, gt)
     size = len(indices[0])
     order = Order(
         ShuffledSampler(size) if training else SequentialSampler(size),
@@ -82,7 +90,11 @@ def main() -> None:
     options = argparse.ArgumentParser(description="Train a small network to sharpen photographs.")
     options.add_argument("--dali", action="store_true", help="load images with DALI instead of paddle.io")
     options.add_argument("--steps", type=int, default=150, help="number of training steps (%(default)s)")
+    options.add_argument("--img", help="pattern of blurred images to train on, such as 'train/img/*/*'")
+    options.add_argument("--gt", help="pattern of the sharp images, such as 'train/gt/*/*'")
     arguments = options.parse_args()
+    if (arguments.img is None) != (arguments.gt is None):
+        options.error("--img and --gt belong together")
     run = runtime.start(Global(use_dali=arguments.dali))
     import paddle
     from paddle import nn
@@ -97,10 +109,11 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         make_pairs(Path(folder))
-        train, test = (
-            build(Path(folder) / f"{name}.txt", chain, run, arguments.dali)
-            for name, chain in (("train", TRAIN_CHAIN), ("test", TEST_CHAIN))
-        )
+        trees = {name: (f"{folder}/{name}/img/*/*", f"{folder}/{name}/gt/*/*") for name in ("train", "test")}
+        if arguments.img is not None:
+            trees["train"] = (arguments.img, arguments.gt)
+        train = build(*trees["train"], TRAIN_CHAIN, run, arguments.dali)
+        test = build(*trees["test"], TEST_CHAIN, run, arguments.dali)
         paddle.seed(0)
         # The network predicts the details that the blur removed. The weights of its last layer are zero at
         # first, so an untrained network does not change the image.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ppcls.version import __version__
 
 if TYPE_CHECKING:
-    from ppcls.api import RunHook, build_state, evaluate, fit, load_config
+    from ppcls.api import RunHook, build_loader, build_state, evaluate, fit, load_config
     from ppcls.classifier import Classifier
     from ppcls.deploy.predictor import Predictor
 
@@ -18,6 +18,7 @@ __all__ = [
     "Predictor",
     "RunHook",
     "__version__",
+    "build_loader",
     "build_state",
     "evaluate",
     "fit",

@@ -1,8 +1,8 @@
 """Functions that build, train and evaluate a model from a config. The command line uses them too.
 
 Paddle reads some settings of a run when it is imported. Therefore this module imports Paddle only after it
-has read the config. Import Paddle in your own code after the first call of `build_state`, `fit`, `evaluate`
-or `Predictor`. `UserError` reports a setting that Paddle can no longer adopt.
+has read the config. Import Paddle in your own code after the first call of `build_loader`, `build_state`,
+`fit`, `evaluate` or `Predictor`. `UserError` reports a setting that Paddle can no longer adopt.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # these modules import Paddle
     from paddle.nn import Layer
 
     from ppcls.arch.distillation_model import AnyArch
+    from ppcls.data.loaders.batch import Loader
     from ppcls.data.views import ViewKind
     from ppcls.engine.core.hooks import ProfileWindow
     from ppcls.engine.core.networks import Losses
@@ -39,7 +40,7 @@ if TYPE_CHECKING:  # these modules import Paddle
     from ppcls.engine.evaluation.evaluate import EvalResult
     from ppcls.runtime.start import Runtime
 
-__all__ = ["FitResult", "RunHook", "build_state", "evaluate", "fit", "load_config"]
+__all__ = ["FitResult", "RunHook", "build_loader", "build_state", "evaluate", "fit", "load_config"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,32 @@ class FitResult:
     best_model: Path | None
     latest: Path | None
     history: list[dict[str, Any]]
+
+
+def build_loader(config: Config, split: str = "Train") -> Loader:
+    """Builds the loader of a split, for a loop of your own: ``for batch in loader`` yields one epoch.
+
+    The batches are those of a training run or an evaluation with this config, on its device; see
+    `ppcls.data.loaders.batch.Batch`. DALI loads them if ``Global.use_dali`` is True.
+
+    Args:
+        config: Config of the run.
+        split: Key of the split in ``DataLoader``: ``Train`` or ``Eval``; or ``Eval.Query`` or
+            ``Eval.Gallery``.
+
+    Raises:
+        UserError: The config has no such split, or its data or transforms are invalid.
+    """
+    if not isinstance(config, Config):
+        raise UserError(f"expected a config from load_config, got {show(config)}")
+    splits = config.DataLoader.splits
+    if split not in splits:
+        raise UserError(f"DataLoader.{split}: missing; the config has {', '.join(splits) or 'no split'}")
+    with session.embedded(config.Global) as runtime:
+        from ppcls.data import build
+
+        classes = config.class_count(training=split == "Train")
+        return build.build_loader(splits[split], split, runtime, config.Global, config.Arch, classes)
 
 
 def build_state(config: Config) -> TrainState:

@@ -26,7 +26,7 @@ from paths import ROOT
 from small_tree import small_tree
 
 import ppcls
-from ppcls import api, build_state, evaluate, files, fit, load_config
+from ppcls import api, build_loader, build_state, evaluate, files, fit, load_config
 from ppcls.cli import train as cli
 from ppcls.engine import loop
 from ppcls.errors import SignalExit, UserError
@@ -368,3 +368,21 @@ def test_two_runs_on_a_gpu_share_one_division_of_its_memory(tree: dict[str, Any]
     assert refused.startswith(
         "Global.gpu_memory_fraction 0.3: Paddle has 0.8, which can't be changed after the first run"
     )
+
+
+@pytest.mark.parametrize("use_dali", [True, False])
+def test_build_loader_yields_batches_of_a_run(tree: dict[str, Any], use_dali: bool) -> None:
+    config = load_config(tree, {"Global.use_dali": use_dali})
+    sizes = {}
+    for split in ("Train", "Eval"):
+        loader = build_loader(config, split)
+        sizes[split] = sum(batch.valid for batch in loader)
+        loader.release()
+    assert sizes == {"Train": TRAIN, "Eval": EVAL}
+
+
+def test_build_loader_explains_wrong_arguments(tree: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"DataLoader.Test: missing; the config has Train, Eval"):
+        build_loader(load_config(tree), "Test")
+    with pytest.raises(UserError, match="expected a config from load_config"):
+        build_loader({})  # type: ignore[arg-type]

@@ -127,11 +127,11 @@ def listens(port: int) -> bool:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
-def write_pictures(folder: Path, count: int, suffix: str = ".jpg") -> None:
+def write_pictures(folder: Path, count: int, suffix: str = ".jpg", size: tuple[int, int] = (40, 48)) -> None:
     folder.mkdir(parents=True)
     rng = np.random.default_rng(len(folder.name))
     for number in range(count):
-        image = rng.integers(0, 256, (40, 48, 3)).astype(np.uint8)
+        image = rng.integers(0, 256, (*size, 3)).astype(np.uint8)
         assert cv2.imwrite(str(folder / f"{number}{suffix}"), image)
 
 
@@ -158,6 +158,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("photos/2026", "folder", "catalogue", "samples"):
         write_pictures(folder / name, 3)
     write_pictures(folder / "more" / "folders", 2, ".png")
+    for name in ("img", "gt"):  # equal sizes; 48 pixels and more for the example's crop
+        write_pictures(folder / "train" / name / "scene", 2, ".png", (56, 64))
     for name in ("photo.jpg", "one.jpg"):
         shutil.copy(folder / "samples" / "0.jpg", folder / name)
     shutil.copy(folder / "more" / "folders" / "0.png", folder / "two.png")

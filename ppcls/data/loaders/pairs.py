@@ -7,8 +7,10 @@ flips and colours on every backend.
 
 from __future__ import annotations
 
+import glob
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,10 +106,79 @@ def read_pairs(root: Path, listing: Path, delimiter: str = " ") -> tuple[FileInd
     return first, second
 
 
+def match_pairs(first: str, second: str) -> tuple[FileIndex, FileIndex]:
+    """Finds pairs in two folder trees, and checks the sizes of the images by their headers.
+
+    Two images are a pair if their paths below the folder of their pattern are equal, except for the file name
+    extension: with the patterns ``train/img/*/*`` and ``train/gt/*/*``, ``train/img/a/1.jpg`` and
+    ``train/gt/a/1.png``.
+
+    Args:
+        first: Pattern of the first images, as in a shell; ``**`` matches any number of folders. Hidden files
+            do not match.
+        second: Pattern of the second images.
+
+    Returns:
+        Index of the first images and index of the second images, sorted by path. All labels are 0.
+
+    Raises:
+        UserError: A pattern matches no files; an image has no partner, or several; an image can't be read; or
+            the images of a pair differ in size. The message lists the files.
+    """
+    trees = [_match(pattern) for pattern in (first, second)]
+    names = sorted({*trees[0], *trees[1]})
+    problems: list[str] = []
+    for name in names:
+        files = [tree.get(name, []) for tree in trees]
+        for own, others, pattern in zip(files, files[::-1], (second, first), strict=True):
+            if own and not others:
+                problems.append(f"{own[0]}: no image of the same name matches {pattern}")
+            elif len(own) > 1:
+                problems.append(f"{own[0]}: {own[1].name} has the same name, so the pair is not clear")
+        if [len(found) for found in files] == [1, 1]:
+            pair = [str(found[0]) for found in files]
+            if problem := _size_problem(Path(), pair):
+                problems.append(f"{' and '.join(pair)}: {problem}")
+    raise_line_errors(problems)
+    labels = np.zeros(len(names), np.int64)
+    indices = []
+    for pattern, tree in zip((first, second), trees, strict=True):
+        root = _fixed_folder(pattern)
+        paths = [os.fsencode(tree[name][0].relative_to(root)) for name in names]
+        indices.append(FileIndex(root, np.array(paths), labels, Path(pattern)))
+    return indices[0], indices[1]
+
+
+def _match(pattern: str) -> dict[str, list[Path]]:
+    """Returns the files that match a pattern, by their path below its folder without the extension."""
+    root = _fixed_folder(pattern)
+    files: dict[str, list[Path]] = {}
+    for found in sorted(glob.glob(pattern, recursive=True)):  # noqa: PTH207 - ** as in a shell
+        path = Path(found)
+        if path.is_file():
+            files.setdefault(str(path.relative_to(root).with_suffix("")), []).append(path)
+    if not files:
+        raise UserError(
+            f"{pattern}: no file matches this pattern; quote it, so that the shell does not expand it"
+        )
+    return files
+
+
+def _fixed_folder(pattern: str) -> Path:
+    """Returns the folder of a pattern: its leading parts without wildcards, but not the last part."""
+    fixed = takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts[:-1])
+    return Path(*fixed)
+
+
 def _find_problem(root: Path, paths: list[str], delimiter: str) -> str | None:
     if len(paths) != 2 or not all(paths):
         paths_found = "an empty path" if not all(paths) else f"{len(paths)} path(s)"
         return f"expected 'first{delimiter}second', got {paths_found}"
+    return _size_problem(root, paths)
+
+
+def _size_problem(root: Path, paths: Sequence[str]) -> str | None:
+    """Returns why the images at two paths are not a pair; None if both have a header and the same size."""
     sizes = []
     for path in paths:
         try:

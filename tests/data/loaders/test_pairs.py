@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -15,7 +16,7 @@ from PIL import Image
 
 from ppcls.data.bad_images.lists import BadImageError
 from ppcls.data.loaders.paddle import PaddleLoader
-from ppcls.data.loaders.pairs import PairLoader, read_pairs
+from ppcls.data.loaders.pairs import PairLoader, match_pairs, read_pairs
 from ppcls.data.sampling.epoch_samplers import ShuffledSampler
 from ppcls.data.sampling.order import Cursor, Order
 from ppcls.data.transforms.base import Transform
@@ -201,3 +202,47 @@ def test_size_is_compared_after_exif_orientation(photos: dict[str, Path], tmp_pa
     first, second = read_pairs(turned.parent, listing)
     assert (first.name(0), second.name(0)) == (str(turned), str(upright))
     assert first.where(0) == f"{listing}, line 1"
+
+
+def write_tree(folder: Path, names: Sequence[str], size: tuple[int, int] = (8, 6)) -> None:
+    for name in names:
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", size, (len(name), 0, 0)).save(file)
+
+
+@pytest.mark.parametrize("pattern", ["train/{}/*/*", "train/{}/**", "train/{}/[ab]/?.*"])
+def test_two_folder_trees_are_pairs(tmp_path: Path, pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tree(tmp_path / "train" / "img", ["a/1.jpg", "a/2.jpg", "b/1.jpg"])
+    write_tree(tmp_path / "train" / "gt", ["b/1.png", "a/2.png", "a/1.png"])
+    (tmp_path / "train" / "gt" / "a" / ".hidden.png").touch()
+    monkeypatch.chdir(tmp_path)
+    for root in ("", f"{tmp_path}/"):
+        first, second = match_pairs(*(root + pattern.format(name) for name in ("img", "gt")))
+        assert [os.fsdecode(first.path(i)) for i in range(3)] == [
+            f"{root}train/img/{name}.jpg" for name in ("a/1", "a/2", "b/1")
+        ]
+        assert [os.fsdecode(second.path(i)) for i in range(3)] == [
+            f"{root}train/gt/{name}.png" for name in ("a/1", "a/2", "b/1")
+        ]
+        assert second.read(0)[:4] == b"\x89PNG"
+
+
+def test_unmatched_trees_are_explained(tmp_path: Path) -> None:
+    write_tree(tmp_path / "img", ["a/1.png", "a/2.png", "a/3.png", "a/3.jpg", "a/4.png", "a/5.png"])
+    write_tree(tmp_path / "gt", ["a/1.png", "a/3.png", "a/6.png"])
+    write_tree(tmp_path / "gt", ["a/4.png"], (9, 6))
+    (tmp_path / "gt" / "a" / "5.png").write_text("text")
+    img, gt = (f"{tmp_path}/{name}/*/*" for name in ("img", "gt"))
+    with pytest.raises(UserError) as raised:
+        match_pairs(img, gt)
+    assert str(raised.value).split("\n") == [
+        f"{tmp_path}/img/a/2.png: no image of the same name matches {gt}",
+        f"{tmp_path}/img/a/3.jpg: 3.png has the same name, so the pair is not clear",
+        f"{tmp_path}/img/a/4.png and {tmp_path}/gt/a/4.png: expected two images of the same size, got 8x6 "
+        "and 9x6",
+        f"{tmp_path}/img/a/5.png and {tmp_path}/gt/a/5.png: {tmp_path}/gt/a/5.png: not an image",
+        f"{tmp_path}/gt/a/6.png: no image of the same name matches {img}",
+    ]
+    with pytest.raises(UserError, match="no file matches this pattern"):
+        match_pairs(img, f"{tmp_path}/none/*")

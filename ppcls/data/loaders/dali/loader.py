@@ -14,11 +14,9 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-import numpy as np
 import paddle
 from nvidia.dali import Pipeline, fn
 from nvidia.dali.backend import ReleaseUnusedMemory  # type: ignore[attr-defined]
-from nvidia.dali.plugin.paddle import DALIGenericIterator
 
 from ppcls.data.bad_images.lists import bad_image_error, to_bad_images
 from ppcls.data.bad_images.quarantine import Quarantine
@@ -27,6 +25,7 @@ from ppcls.data.images.header import DecodeError
 from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.base import OrderedLoader
 from ppcls.data.loaders.batch import Batch
+from ppcls.data.loaders.dali.iterator import PipelineIterator
 from ppcls.data.loaders.dali.pipes import PipeUnblocker
 from ppcls.data.loaders.dali.reader import EncodedBatch, Reader, build_reader, shut_down
 from ppcls.data.loaders.dali.settings import DaliSettings
@@ -40,52 +39,17 @@ from ppcls.data.transforms.specs.decisions import count_decisions
 from ppcls.data.transforms.specs.fuse import resize_chain
 from ppcls.data.transforms.specs.rng import uniforms
 from ppcls.files import RETRY_DELAYS
-from ppcls.runtime.host_memory import share_array
 
-_MAX_KEPT = 4  # maximum number of batches by which the host may be ahead of the GPU
 _READ_OPERATOR = "fn.io.file.read"
 
 Tensors = tuple[paddle.Tensor, paddle.Tensor]
 Batches = Generator[Tensors, None, None]
 
 
-def _on_gpu(pipeline: Pipeline) -> Batches:
-    """Yields images and labels on the GPU.
-
-    DALI owns the memory of the tensors and reuses it when no Python object refers to them. At that time, the
-    GPU may not have processed them yet. So this function keeps references until the GPU has finished.
-    """
-    in_use: deque[tuple[paddle.device.cuda.Event, Tensors]] = deque()
-    for (outputs,) in DALIGenericIterator([pipeline], ["image", "label"]):
-        # The plugin returns Paddle's internal tensors. On the same device, to_tensor wraps them without a
-        # copy.
-        tensors = paddle.to_tensor(outputs["image"]), paddle.to_tensor(outputs["label"])
-        yield tensors
-        used = paddle.device.cuda.Event()
-        used.record()
-        in_use.append((used, tensors))
-        if len(in_use) > _MAX_KEPT:
-            in_use[0][0].synchronize()
-        while in_use and in_use[0][0].query():
-            in_use.popleft()
-
-
-def _on_cpu(pipeline: Pipeline, keeps: bool) -> Batches:
-    """Yields images and labels on the CPU, without `DALIGenericIterator`, which needs a GPU.
-
-    Args:
-        pipeline: A built pipeline.
-        keeps: Whether the executor leaves the memory of its outputs unchanged. If not, outputs are copied.
-    """
-    while True:
-        arrays = [np.asarray(tensors.as_tensor()) for tensors in pipeline.run()]
-        image, label = (share_array(array if keeps else array.copy()) for array in arrays)
-        yield image, label
-
-
-def iter_batches(pipeline: Pipeline, settings: DaliSettings) -> Batches:
-    """Yields the images and labels of a built pipeline as Paddle tensors on the pipeline's device."""
-    return _on_gpu(pipeline) if settings.device_id is not None else _on_cpu(pipeline, settings.exec_dynamic)
+def iter_batches(pipeline: Pipeline) -> Batches:
+    """Yields the images and labels of a pipeline as Paddle tensors on the pipeline's device."""
+    for tensors in PipelineIterator(pipeline, ["image", "label"]):
+        yield tensors["image"], tensors["label"]
 
 
 @dataclass
@@ -371,7 +335,7 @@ class DaliLoader(OrderedLoader):
         with settings.on_cores():
             for _ in range(settings.pipelines):
                 graph = self.graph()
-                batches = iter_batches(graph.pipeline, settings)
+                batches = iter_batches(graph.pipeline)
                 self._running.append(_RunningPipeline(graph.input, graph.pipeline, batches))
                 readers.append(graph.input.reader)
                 graph.pipeline.build()

@@ -24,7 +24,7 @@ from ppcls.runtime.host_memory import share_array
 
 def test_ctrl_c_during_release_raises(photos: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception in a generator that is garbage-collected would be printed and ignored."""
-    whole = dali_loader._on_cpu
+    whole = dali_loader.iter_batches
 
     def interrupted(*arguments: Any) -> Generator[Any, None, None]:
         try:
@@ -32,7 +32,7 @@ def test_ctrl_c_during_release_raises(photos: dict[str, Path], monkeypatch: pyte
         finally:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(dali_loader, "_on_cpu", interrupted)
+    monkeypatch.setattr(dali_loader, "iter_batches", interrupted)
     file = photos["jpeg420-odd"]
     index = FileIndex(file.parent, np.array([file.name.encode()] * 4), np.arange(4), file.parent)
     ops = plan_chain([DecodeImage(), ResizeImage(size=(8, 8)), NormalizeImage()], "CHW")
