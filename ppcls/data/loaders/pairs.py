@@ -135,8 +135,8 @@ def match_pairs(first: str, second: str) -> tuple[FileIndex, FileIndex]:
                 problems.append(f"{own[0]}: no image of the same name matches {pattern}")
             elif len(own) > 1:
                 problems.append(f"{own[0]}: {own[1].name} has the same name, so the pair is not clear")
-        if [len(found) for found in files] == [1, 1]:
-            pair = [str(found[0]) for found in files]
+        if [len(paths) for paths in files] == [1, 1]:
+            pair = [str(paths[0]) for paths in files]
             if problem := _size_problem(Path(), pair):
                 problems.append(f"{' and '.join(pair)}: {problem}")
     raise_line_errors(problems)
@@ -153,8 +153,8 @@ def _match(pattern: str) -> dict[str, list[Path]]:
     """Returns the files that match a pattern, by their path below its folder without the extension."""
     root = _fixed_folder(pattern)
     files: dict[str, list[Path]] = {}
-    for found in sorted(glob.glob(pattern, recursive=True)):  # noqa: PTH207 - ** as in a shell
-        path = Path(found)
+    for match in sorted(glob.glob(pattern, recursive=True)):  # noqa: PTH207 - ** as in a shell
+        path = Path(match)
         if path.is_file():
             files.setdefault(str(path.relative_to(root).with_suffix("")), []).append(path)
     if not files:
