@@ -197,7 +197,7 @@ def test_document_shows_valid_settings_for_own_pictures(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     text = read(ROOT / "docs" / "own-data.md")
     settings = re.findall(r"^\| `'?((?:Optimizer|Arch)\.[^`]*?=[^`]*?)'?` \|", text, re.MULTILINE)
-    assert len(settings) == 5
+    assert len(settings) == 4
     for setting in settings:
         root = f"DataLoader.Train.dataset.image_root={tmp_path}"
         load_config(ROOT / "configs" / "finetune.yaml", [root, setting])

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from ppcls.cli.arguments.parser import CommandParser, wrap
 from ppcls.cli.options import OptionsError, parsed_options, summarize
-from ppcls.cli.parser import CommandParser, wrap
 from ppcls.errors import SignalExit, SignalInterrupt, UserError
 from ppcls.files import escape_controls, lossy, print_error
 from ppcls.runtime.streams import prepare_streams

@@ -53,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command that the first argument names; returns its exit code."""
     prepare_streams()
     name, *arguments = (sys.argv[1:] if argv is None else list(argv)) or ["--help"]
+    if name == "help" and arguments and arguments[0] in _COMMANDS:
+        name, arguments = arguments[0], [*arguments[1:], "--help"]
     if name in ("-h", "--help", "help"):
         return exit_code(lambda: write_output(_help()))
     if name in ("-V", "--version", "version"):

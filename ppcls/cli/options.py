@@ -223,6 +223,17 @@ class Option:
             keywords["nargs"] = "?"
         return keywords
 
+    def reject(self, text: str) -> str:
+        """Returns why the option does not accept a value; "" if it does."""
+        try:
+            value = self._converter()(text)
+        except argparse.ArgumentTypeError as error:
+            return str(error)
+        choices = ", ".join(map(str, self.choices))
+        return (
+            f"expected one of {choices}; got '{text}'" if self.choices and value not in self.choices else ""
+        )
+
     def _converter(self) -> Callable[[str], Any]:
         settings = self.argument.settings
         if "read" in settings:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from ppcls.cli.command import write_output
 from ppcls.cli.options import option, required
@@ -63,8 +65,23 @@ def device_option() -> Device | None:
     return option(
         None,
         "device that runs the model; auto: a GPU if there is one, otherwise the CPU",
+        read=_read_device,
         key="Global.device",
     )
+
+
+def _read_device(text: str) -> str:
+    """Returns the device, and explains numbers and names of other tools, such as ``0`` and ``cuda:1``."""
+    choices = get_args(Device)
+    if text in choices:
+        return text
+    problem = f"expected {', '.join(choices[:-1])} or {choices[-1]}, got '{text}'"
+    if gpus := re.fullmatch(r"(?:cuda|gpu):?|(?:(?:cuda|gpu):)?(\d+(?:,\d+)*)", text.lower()):
+        where = (
+            "" if gpus[1] is None else f"; CUDA_VISIBLE_DEVICES={gpus[1]} in front of the command chooses it"
+        )
+        problem += f"; use gpu{where}"
+    raise argparse.ArgumentTypeError(problem)
 
 
 def on_error_option() -> Literal["raise", "skip"] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
@@ -17,7 +18,6 @@ if TYPE_CHECKING:  # not needed for --help
     from ppcls.recipe.load import ConfigSource
 
 _EVAL = "DataLoader.Eval.dataset"
-_SMOOTHED_LOSSES = ("CELoss", "BCELoss", "FocalLoss", "MultiLabelLoss")
 _PART_KEYS = ("part", "val_share", "split_seed")  # keys of a random part of an image folder
 
 
@@ -64,7 +64,7 @@ def model_overrides(options: Any) -> list[Override]:
 def _overrides(option: Option, value: Any, tree: Tree) -> list[Override]:
     from ppcls.config.base.overrides import Override
 
-    if value is None:
+    if value is None or value is False:
         return []
     sets = option.argument.settings.get("sets")
     values = sets(tree, value) if sets is not None else {str(option.key): value}
@@ -218,34 +218,29 @@ def set_output(tree: Tree, folder: str) -> dict[str, Any]:
     return overrides
 
 
+def set_next_output(tree: Tree, _value: bool) -> dict[str, Any]:
+    """Returns the keys of the first free output folder: itself, or with ``-2``, ``-3`` behind.
+
+    Raises:
+        UserError: There are several processes, which could find different folders.
+    """
+    from ppcls.runtime.launch import read_launch
+
+    if read_launch().world_size > 1:
+        raise UserError(
+            "--increment-output: expected one process; with several, set --output to a new folder"
+        )
+    folder = Path(str(node_at(tree, "Global.output_dir") or "output"))
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return {}
+    name = next(name for number in itertools.count(2) if not os.path.lexists(name := f"{folder}-{number}"))
+    return set_output(tree, name)
+
+
 def set_on_error(tree: Tree, action: str) -> dict[str, Any]:
     """Returns the keys of the action on a bad image, of all data sets."""
     paths = splits(tree) or ["DataLoader.Train", "DataLoader.Eval"]
     return {f"{path}.dataset.on_error": action for path in paths}
-
-
-def set_label_smoothing(tree: Tree, share: float) -> dict[str, Any]:
-    """Returns the keys of label smoothing of all losses for training that have this key.
-
-    Raises:
-        UserError: No loss for training has label smoothing.
-    """
-    losses = node_at(tree, "Loss.Train")
-    names = [
-        (position, name)
-        for position, loss in enumerate(losses if isinstance(losses, list) else [])
-        for name in (loss if isinstance(loss, dict) else ())
-    ]
-    keys = {
-        f"Loss.Train.{position}.{name}.epsilon": share for position, name in names if name in _SMOOTHED_LOSSES
-    }
-    if not keys:
-        configured = ", ".join(name for _, name in names) or "no loss"
-        raise UserError(
-            f"--label-smoothing {share:g}: Loss.Train has {configured}; label smoothing exists for "
-            f"{', '.join(_SMOOTHED_LOSSES)}"
-        )
-    return keys
 
 
 def set_workers(tree: Tree, workers: int) -> dict[str, Any]:

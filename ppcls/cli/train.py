@@ -9,6 +9,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from ppcls.cli.arguments.training import (
+    read_optimizer,
+    set_auto_augment,
+    set_class_weights,
+    set_color_jitter,
+    set_cutmix,
+    set_drop_path,
+    set_dropout,
+    set_freeze,
+    set_label_smoothing,
+    set_mixup,
+    set_random_erasing,
+    set_val_split,
+    set_weight_decay,
+)
 from ppcls.cli.command import command, write_output, write_status
 from ppcls.cli.options import Exclusive, OptionsError, argument, option
 from ppcls.cli.shared_options import (
@@ -26,8 +41,8 @@ from ppcls.cli.shared_options import (
 from ppcls.cli.short_options import (
     apply_options,
     set_head,
-    set_label_smoothing,
     set_model,
+    set_next_output,
     set_output,
     set_pretrained,
     set_train_data,
@@ -109,9 +124,38 @@ class TrainOptions(ConfigOptions):
         key="DataLoader.Train.sampler.batch_size",
     )
     lr: float | None = option(None, "learning rate", metavar="RATE", gt=0, key="Optimizer.lr.learning_rate")
+    optimizer: str | None = option(
+        None,
+        "optimizer, such as AdamW or SGD; choose --lr for it, such as 1e-4 for AdamW",
+        metavar="NAME",
+        read=read_optimizer,
+        key="Optimizer.name",
+    )
+    weight_decay: float | None = option(
+        None,
+        "weight decay",
+        metavar="X",
+        ge=0,
+        key="Optimizer.regularizer.coeff or weight_decay",
+        sets=set_weight_decay,
+    )
+    warmup_epochs: float | None = option(
+        None,
+        "number of epochs in which the learning rate rises at the start",
+        metavar="N",
+        ge=0,
+        key="Optimizer.lr.warmup_epoch",
+    )
+    freeze: bool = option(False, "train only the last layer", key="Optimizer.train_only", sets=set_freeze)
     image_size: int | None = image_size_option()
     output: str | None = option(
         None, "output folder of the run", metavar="FOLDER", key="Global.output_dir", sets=set_output
+    )
+    increment_output: bool = option(
+        False,
+        "if the output folder is in use, write to the first free folder of OUTPUT-2, OUTPUT-3 and so on",
+        key="Global.output_dir",
+        sets=set_next_output,
     )
     resume: str | None = option(
         None,
@@ -139,13 +183,88 @@ class TrainOptions(ConfigOptions):
         key="Loss.Train.*.epsilon",
         sets=set_label_smoothing,
     )
+    class_weights: Literal["balanced", "effective_number"] | None = option(
+        None,
+        "weigh the loss of each class by its number of training images, for unbalanced classes",
+        without_value="balanced",
+        key="Loss.Train.*.class_weight",
+        sets=set_class_weights,
+    )
+    mixup: float | None = option(
+        None,
+        "mix pairs of images (Mixup), with this parameter of the Beta distribution, such as 0.2; 0: never",
+        metavar="ALPHA",
+        ge=0,
+        key="DataLoader.Train.dataset.batch_transform_ops",
+        sets=set_mixup,
+    )
+    cutmix: float | None = option(
+        None,
+        "copy a window of another image into each image (CutMix), with this parameter of the Beta "
+        "distribution, such as 1; 0: never. With --mixup, each batch gets one of the two",
+        metavar="ALPHA",
+        ge=0,
+        key="DataLoader.Train.dataset.batch_transform_ops",
+        sets=set_cutmix,
+    )
+    auto_augment: Literal["AutoAugment", "RandAugment", "TrivialAugment", "AugMix"] | None = option(
+        None,
+        "augment the training images with this policy",
+        key="DataLoader.Train.dataset.transform_ops",
+        sets=set_auto_augment,
+    )
+    color_jitter: float | None = option(
+        None,
+        "change brightness, contrast and saturation at random by up to this share, such as 0.4; 0: never",
+        metavar="SHARE",
+        ge=0,
+        key="DataLoader.Train.dataset.transform_ops",
+        sets=set_color_jitter,
+    )
+    random_erasing: float | None = option(
+        None,
+        "fill a random rectangle in this share of the images, such as 0.25; 0: never",
+        metavar="SHARE",
+        ge=0,
+        le=1,
+        key="DataLoader.Train.dataset.transform_ops",
+        sets=set_random_erasing,
+    )
+    dropout: float | None = option(
+        None,
+        "dropout rate, if the architecture has one",
+        metavar="RATE",
+        ge=0,
+        lt=1,
+        key="Arch.*",
+        sets=set_dropout,
+    )
+    drop_path: float | None = option(
+        None,
+        "rate of stochastic depth, if the architecture has it",
+        metavar="RATE",
+        ge=0,
+        lt=1,
+        key="Arch.drop_path_rate",
+        sets=set_drop_path,
+    )
+    val_split: float | None = option(
+        None,
+        "share of the images of each class that is used for evaluation, without folders train and val",
+        metavar="SHARE",
+        gt=0,
+        lt=1,
+        key="DataLoader.Train.dataset.val_share",
+        sets=set_val_split,
+    )
     grad_accum: int | None = option(
         None, "number of batches per update of the weights", gt=0, key="Global.update_freq"
     )
     ema: float | None = option(
         None,
-        "evaluate and save a moving average of the weights, with this decay, such as 0.999",
+        "evaluate and save a moving average of the weights, with this decay; without a value: 0.999",
         metavar="DECAY",
+        without_value=0.999,
         ge=0,
         key="EMA.decay",
     )
@@ -203,6 +322,10 @@ class TrainOptions(ConfigOptions):
             raise OptionsError(f"{self.folder}: no such folder", [self.folder])
         if self.folder is not None and self.data is not None:
             raise OptionsError(f"--data: not allowed with the folder {self.folder}")
+        if self.increment_output and self.resume is not None:
+            raise OptionsError(
+                "--increment-output: not allowed with --resume, which continues in the same folder"
+            )
         if self.config is None and self.folder is None and self.data is None:
             raise OptionsError("expected a folder of images, or -c CONFIG")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import yaml
 from paths import ROOT
 
+from ppcls.cli.arguments.training import set_label_smoothing
 from ppcls.cli.command import Command
 from ppcls.cli.eval import EvalOptions, evaluate
 from ppcls.cli.export import export
@@ -18,7 +20,6 @@ from ppcls.cli.short_options import (
     key_options,
     part_overrides,
     set_eval_data,
-    set_label_smoothing,
 )
 from ppcls.cli.train import train
 from ppcls.config.base.overrides import Override
@@ -26,6 +27,8 @@ from ppcls.data.index.folders import ImageFolderDataset
 from ppcls.errors import UserError
 from ppcls.recipe.load import ConfigSource
 
+MIXING = "DataLoader.Train.dataset.batch_transform_ops"
+TRANSFORMS = "DataLoader.Train.dataset.transform_ops"
 RESNET50 = ROOT / "configs" / "ResNet50.yaml"
 
 
@@ -71,9 +74,37 @@ def value_at(tree: Any, path: str) -> Any:
             {"DataLoader.Train.dataset.on_error": "skip", "DataLoader.Eval.dataset.on_error": "skip"},
         ),
         (["--patience", "5"], {"Global.early_stopping": 5}),
+        (["--optimizer", "adamw"], {"Optimizer.name": "AdamW", "Optimizer.weight_decay": 0.01}),
+        (["--weight-decay", "0.05"], {"Optimizer.regularizer": {"name": "L2", "coeff": 0.05}}),
+        (["--optimizer", "AdamW", "--weight-decay", "0.05"], {"Optimizer.weight_decay": 0.05}),
+        (["--warmup-epochs", "2"], {"Optimizer.lr.warmup_epoch": 2}),
+        (["--freeze"], {"Optimizer.train_only": ["classifier"]}),
+        (["--class-weights"], {"Loss.Train.0.CELoss.class_weight": "balanced"}),
+        (["--mixup", "0.2"], {f"{MIXING}.0.MixupOperator.alpha": 0.2}),
+        (
+            ["--mixup", "0.2", "--cutmix", "1"],
+            {
+                f"{MIXING}.0.OpSampler.MixupOperator": {"alpha": 0.2, "prob": 0.5},
+                f"{MIXING}.0.OpSampler.CutmixOperator": {"alpha": 1, "prob": 0.5},
+            },
+        ),
+        (["--mixup", "0"], {MIXING: []}),
+        (["--auto-augment", "RandAugment"], {f"{TRANSFORMS}.3.RandAugment.num_layers": 2}),
+        (["--color-jitter", "0.4"], {f"{TRANSFORMS}.3.ColorJitter.contrast": [0.6, 1.4]}),
+        (["--random-erasing", "0.25"], {f"{TRANSFORMS}.4.RandomErasing.EPSILON": 0.25}),
+        (["--model", "MobileNetV3_small_x0_35", "--dropout", "0.3"], {"Arch.dropout_prob": 0.3}),
+        (
+            ["--model", "SwinTransformer_tiny_patch4_window7_224", "--drop-path", "0.3"],
+            {"Arch.drop_path_rate": 0.3},
+        ),
+        (
+            ["--val-split", "0.4"],
+            {"DataLoader.Train.dataset.val_share": 0.4, "DataLoader.Eval.dataset.val_share": 0.4},
+        ),
         (["--label-smoothing", "0.2"], {"Loss.Train.0.CELoss.epsilon": 0.2}),
         (["--grad-accum", "4"], {"Global.update_freq": 4}),
         (["--ema", "0.99"], {"EMA.decay": 0.99}),
+        (["--ema"], {"EMA.decay": 0.999}),
         (["--lr", "1e-5"], {"Optimizer.lr.learning_rate": 1e-5}),
         (["--pretrained"], {"Arch.pretrained": True, "Global.pretrained_model": None}),
         (["--pretrained", "a b.pdparams"], {"Global.pretrained_model": "a b.pdparams"}),
@@ -246,7 +277,7 @@ def test_help_names_the_key_of_each_short_option(command: Command[Any]) -> None:
         (train, ["a", "--epochs", "0"], "argument --epochs: expected an integer > 0, got '0'"),
         (evaluate, ["-c", "a.yaml", "--epochs", "3"], "--epochs is an option of train"),
         (evaluate, ["model=runs/x"], "or -c CONFIG; use --model runs/x"),
-        (infer, ["--model", "x", "--source", "a.jpg"], "--source; use the path without an option"),
+        (infer, ["--model", "x", "--source", "a.jpg"], "--source; put the paths after the options"),
     ],
 )
 def test_wrong_option_is_rejected_with_a_suggestion(
@@ -271,17 +302,12 @@ def test_eval_of_a_folder_without_a_checkpoint_is_rejected(
         (["epochs=3"], "epochs=3: no such folder; use --epochs 3"),
         (["x", "epochs=3"], "unrecognized arguments: epochs=3; use --epochs 3"),
         (["x", "--imgsz", "160"], "unrecognized arguments: --imgsz 160; use --image-size 160"),
-        (["x", "model=y", "epochs=3"], "; use --model y; use --epochs 3"),
-        (["x", "-b", "64", "--sched", "cosine"], "; use --batch-size 64; use -o Optimizer.lr.name=NAME"),
-        (["x", "--profiler_options", "batch_range=1"], "batch_range=1; use --profile START:STOP\n"),
-        (["-p", "batch_range=[10,20]", "--lr0=1"], "--lr0=1; use --profile START:STOP; use --lr 1\n"),
-        (["model=y", "epochs=3"], "model=y epochs=3; use --model y; use --epochs 3"),
+        (["x", "model=y", "epochs=3"], "\n  model=y: use --model y\n  epochs=3: use --epochs 3\n"),
+        (["x", "-b", "64", "--sched", "cosine"], "\n  --sched cosine: use -o Optimizer.lr.name=Cosine\n"),
+        (["x", "--profiler_options", "batch_range=1"], "batch_range=1; use --profile 10:20\n"),
+        (["-p", "batch_range=[10,20]", "--lr0=1"], "\n  --lr0=1: use --lr 1\n"),
+        (["model=y", "epochs=3"], "model=y epochs=3\n  model=y: use --model y\n  epochs=3: use --epochs 3"),
         (["x", "--batch_size", "8"], "--batch_size 8; use --batch-size"),
-        (["x", "--fp16"], "; use --amp O1"),
-        (["x", "--no-pretrained"], "; use -o Arch.pretrained=False"),
-        (["x", "--fliplr", "0.5"], "; use RandFlipImage in DataLoader.Train.dataset.transform_ops"),
-        (["x", "--momentum", "0.9"], "; use -o Optimizer.momentum=X"),
-        (["x", "--overwrite"], "; use --output NEW"),
         (["x", "--epocs", "8"], "--epocs 8; did you mean '--epochs'?"),
         (["x", "--Global.epochs=8"], "; to set a key of the config, use -o Global.epochs=VALUE"),
     ],
@@ -292,6 +318,49 @@ def test_unknown_option_names_the_one_to_use(
     with pytest.raises(SystemExit):
         train(arguments)
     assert hint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--dropout", "0.2"],
+            "--dropout 0.2: ResNet50 has no setting for dropout; families of architectures",
+        ),
+        (["--drop-path", "0.2"], "--drop-path 0.2: ResNet50 has no setting for stochastic depth"),
+        (["-c", RESNET50, "--val-split", "0.2"], "use `ppcls dataset split`"),
+    ],
+)
+def test_option_that_does_not_fit_the_config_is_an_error(
+    pictures: Path, arguments: list[object], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train([str(each) for each in (pictures, *arguments, "--print-config")]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_val_split_of_a_folder_with_parts_is_an_error(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for part in ("train", "val"):
+        shutil.copytree(pictures, tmp_path / "parts" / part)
+    assert train([str(tmp_path / "parts"), "--val-split", "0.3", "--print-config"]) == 1
+    assert "has folders for training and validation, which are used as they are" in capsys.readouterr().err
+
+
+def test_increment_output_finds_the_first_free_folder(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [pictures, "--output", tmp_path / "pets", "--increment-output"]
+    free = ["pets", "pets", "pets-2", "pets-4"]
+    for name, used in zip(free, [None, "pets", "pets/log", "pets-2/log"], strict=True):
+        if used is not None:
+            (tmp_path / used).mkdir(parents=True)
+            (tmp_path / "pets-3").mkdir(exist_ok=True)
+        config = print_config(capsys, *arguments)
+        assert config["Global"]["output_dir"] == str(tmp_path / name)
+    with pytest.raises(SystemExit):
+        train([*map(str, arguments), "--resume"])
+    assert "--increment-output: not allowed with --resume" in capsys.readouterr().err
 
 
 def test_label_smoothing_without_a_loss_that_has_it_is_an_error() -> None:

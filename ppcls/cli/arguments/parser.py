@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ppcls.cli.options import add_options, describe, read_options
+from ppcls.cli.arguments.hints import Hint, find_hint
+from ppcls.cli.options import Option, add_options, describe, read_options
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
-_OTHER_TOOLS = Path(__file__).with_name("other_tools.yaml")
 _REQUIRED_MODEL = "one of the arguments -c/--config --model is required"
 
 
@@ -43,13 +43,16 @@ class CommandParser(argparse.ArgumentParser):
             description=wrap(describe(options)),
             epilog="\n\n".join(filter(None, epilog)),
             formatter_class=argparse.RawDescriptionHelpFormatter,
+            # An abbreviation that exists today, such as --val, could mean something else in the next version.
+            allow_abbrev=False,
         )
         declared = read_options(options)
         add_options(self, declared)
         self._command = command
         self._elsewhere = elsewhere or {}
-        self._names = ["-h", "--help", *(name for option in declared for name in option.names)]
+        self._options = {name: option for option in declared for name in option.names if name[0] == "-"}
         self._positional = [option.field for option in declared if option.argument.positional]
+        self._words: Sequence[str] = ()
         self._settings: Sequence[str] = ()  # arguments such as ``epochs=3``
 
     def parse_known_args(  # type: ignore[override]
@@ -66,6 +69,7 @@ class CommandParser(argparse.ArgumentParser):
             re.sub(r"^(--[\w-]+=)(~/.*)", lambda found: found[1] + expand_home(found[2]), word)
             for word in (sys.argv[1:] if args is None else args)
         ]
+        self._words = words
         self._settings = [text for text in words if re.match(r"[\w-]+=", text)]
         parsed, unknown = super().parse_known_args(words, namespace)
         values = [getattr(parsed, name, None) for name in self._positional]
@@ -94,42 +98,84 @@ class CommandParser(argparse.ArgumentParser):
         Args:
             unknown: Arguments such as ``--epochs=3``, ``--epochs 3``, or ``epochs=3``.
         """
-        hints = []
+        hints: dict[str, str] = {}
         remaining = list(unknown)
         while remaining:
             text = remaining.pop(0)
             if re.match(r"-|[\w.-]+=", text):
                 name, equals, value = text.partition("=")
-                if not equals and remaining and not remaining[0].startswith("-"):
-                    value = remaining.pop(0)
-                hints.append(self._suggest_option(name, value))
-        return "".join(hint for hint in dict.fromkeys(hints))
+                values = [value] if equals else self._values_after(text, remaining)
+                hints[text if equals else " ".join([text, *values])] = self._suggest_option(name, values)
+            else:
+                hints[text] = self._explain_word(text)
+        found = {written: hint for written, hint in hints.items() if hint}
+        if len(found) < 2:
+            return "".join(found.values())
+        return "".join(f"\n  {written}: {hint.removeprefix('; ')}" for written, hint in found.items())
 
-    def _suggest_option(self, written: str, value: str) -> str:
+    def _values_after(self, option: str, unknown: list[str]) -> list[str]:
+        """Returns the words after an unknown option, and removes them from the unknown words.
+
+        Argparse takes the first of them as a positional argument, such as ``0.1`` in ``--lr0 0.1 pictures``.
+        """
+        words = self._words[self._words.index(option) + 1 :] if option in self._words else unknown
+        values = [] if words and words[0].startswith("-") else list(words[:1])  # may contain an equals sign
+        following = words[len(values) :] if values else []
+        values += itertools.takewhile(lambda word: not word.startswith("-") and "=" not in word, following)
+        for value in values:
+            if value in unknown:
+                unknown.remove(value)
+        return values
+
+    def _suggest_option(self, written: str, values: Sequence[str]) -> str:
         # Imported here, because only an error needs them, and they read the table of architectures.
         from ppcls.registry import suggest
 
         name = written.lstrip("-").replace("_", "-")
         if "." in name:
             return f"; to set a key of the config, use -o {written.lstrip('-')}=VALUE"
-        if f"--{name}" in self._names:
-            return f"; use --{name} {value}".rstrip()
+        if f"--{name}" in self._options:
+            return f"; {self._suggest_known(self._options[f'--{name}'], values).in_command()}"
         if f"--{name}" in self._elsewhere:
             return f"; --{name} is an option of {self._elsewhere[f'--{name}']}"
-        if other := _read_other_tools(self._command).get(name):
-            return f"; use {other} {value}".rstrip() if re.fullmatch(r"--[\w-]+", other) else f"; use {other}"
-        return suggest(f"--{name}", self._names)
+        hint = find_hint(self._command, name.lower(), values)
+        if hint is not None and not self._accepts(hint):
+            hint = find_hint(self._command, name.lower())
+        if hint is not None:
+            return f"; {hint.in_command()}"
+        return suggest(f"--{name}", [*self._options, "--help"])
+
+    def _suggest_known(self, option: Option, values: Sequence[str]) -> Hint:
+        """Returns how to write an existing option that was written without dashes, or with underscores."""
+        value = values[0].lower() if values else ""
+        if value in ("false", "no", "off", "none"):
+            name = option.field.replace("_", "-")
+            return find_hint(self._command, name, values) or Hint(text=f"leave out {option.name}")
+        if not values or option.kind is bool:
+            return Hint((option.name,))
+        if value in ("true", "yes", "on") and "without_value" in option.argument.settings:
+            return Hint((option.name,))
+        if problem := option.reject(values[0]):
+            return Hint(text=f"{option.name}: {problem}")
+        return Hint((option.name, values[0]))
+
+    def _accepts(self, hint: Hint) -> bool:
+        """Returns whether the options in a hint accept the values after them."""
+        pairs = itertools.pairwise(hint.words)
+        return not any(self._options[name].reject(value) for name, value in pairs if self._takes(name, value))
+
+    def _takes(self, name: str, value: str) -> bool:
+        option = self._options.get(name)
+        return option is not None and option.kind is not bool and not value.startswith("-")
+
+    def _explain_word(self, word: str) -> str:
+        """Returns why a word without an option is not accepted, if it follows an option without a value."""
+        position = self._words.index(word) if word in self._words else 0
+        option = self._options.get(self._words[position - 1]) if position else None
+        return f"; {option.name} has no value" if option is not None and option.kind is bool else ""
 
 
 def wrap(text: str) -> str:
     """Returns a description with wrapped paragraphs. Argparse would join the paragraphs."""
     width = shutil.get_terminal_size().columns - 2
     return "\n\n".join(textwrap.fill(" ".join(part.split()), width) for part in text.split("\n\n"))
-
-
-def _read_other_tools(command: str) -> dict[str, str]:
-    """Returns the option to use instead of each option of other trainers."""
-    from ppcls.zoo import read_table
-
-    table = read_table(_OTHER_TOOLS).get(command, {})
-    return {name: option for option, names in table.items() for name in names.split()}

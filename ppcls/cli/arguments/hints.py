@@ -1,0 +1,135 @@
+"""Hints: what to write in ppcls instead of an option of timm, Ultralytics, PaddleClas or fastai.
+
+`other_tools.yaml` maps the options to words of a command line, such as ``--lr <0.01>``, or to a sentence. A
+hint is shown in the form of a command line, or in that of the Python API (`Hint.in_python`).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_FILE = Path(__file__).with_name("other_tools.yaml")
+_VALUE = re.compile(r"<(?:(?P<table>[a-z_]+):)?(?P<default>[^<>]*)>")
+_ON = ("true", "yes", "on")
+_OFF = ("false", "no", "off", "none")
+# An option such as --grad-accum in a sentence, but not in a command in backticks, nor within a word.
+_OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]*[a-z])")
+
+
+@dataclass(frozen=True)
+class Hint:
+    """What to write instead of an unknown option.
+
+    Attributes:
+        words: Words of a command line; empty if nothing replaces the option.
+        text: Sentence that explains the words, or says why there are none; may be empty.
+    """
+
+    words: tuple[str, ...] = ()
+    text: str = ""
+
+    def in_command(self) -> str:
+        """Returns the hint for a command line, such as ``use --lr 0.01``."""
+        use = f"use {shlex.join(self.words)}" if self.words else ""
+        return ": ".join(filter(None, [use, self.text]))
+
+    def in_python(self) -> str:
+        """Returns the hint for the Python API, such as ``use lr=0.01``."""
+        use = f"use {', '.join(python_arguments(self.words))}" if self.words else ""
+        return ": ".join(filter(None, [use, to_python(self.text)]))
+
+
+def find_hint(command: str, name: str, values: Sequence[str] = ()) -> Hint | None:
+    """Returns the hint for an option of another tool; None for an unknown option.
+
+    Args:
+        command: Name of the command, such as ``train``.
+        name: Name of the option without dashes in front, in lower case, with dashes between its words.
+        values: Values that were written after the option.
+    """
+    table = _read_table(command)
+    if values and values[0].lower() in _OFF:
+        return _read_hint(table[f"no-{name}"], ()) if f"no-{name}" in table else _left_out(table, name)
+    if name in table:
+        return _read_hint(table[name], () if values and values[0].lower() in _ON else values)
+    return None
+
+
+def _left_out(table: dict[str, str], name: str) -> Hint | None:
+    return Hint(text=f"leave out {name}") if name in table else None
+
+
+def _read_hint(template: str, values: Sequence[str]) -> Hint:
+    """Returns a hint, with the user's values in the place of the values of the template."""
+    from ppcls.zoo import read_table
+
+    written, _, text = template.partition(" | ") if template.startswith("-") else ("", "", template)
+    tables = read_table(_FILE)["values"]
+
+    def fill(found: re.Match[str]) -> str:
+        default = found["default"]
+        if found["table"]:
+            return str(tables[found["table"]].get(values[0].lower(), default)) if values else default
+        # The folder of the images can follow the value. Of --input-size 3 64 64, the last value counts.
+        fitting = [value for value in values if _is_number(value)] if _is_number(default) else values[:1]
+        return fitting[-1] if fitting else default
+
+    return Hint(tuple(_VALUE.sub(fill, word) for word in shlex.split(written)), text)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _read_table(command: str) -> dict[str, str]:
+    """Returns the hint for each option of other tools, by its name without dashes in front."""
+    from ppcls.zoo import read_table
+
+    rows: dict[str, str] = read_table(_FILE).get(command) or {}
+    return {name: template for names, template in rows.items() for name in names.split()}
+
+
+def python_arguments(words: Sequence[str]) -> list[str]:
+    """Returns arguments in Python that mean the same as words of a command line.
+
+    ``--lr 0.1 -o Global.epochs=3`` becomes ``lr=0.1`` and ``overrides={'Global.epochs': 3}``.
+    """
+    from ppcls.config.base.yaml import parse_yaml
+
+    arguments = []
+    overrides: dict[str, Any] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        values = []
+        while rest and not re.match(r"--?[a-z]", rest[0]):
+            values.append(rest.pop(0))
+        if word == "-o":
+            pairs = (value.partition("=") for value in values)
+            overrides |= {key: parse_yaml(value, "hint") for key, _, value in pairs}
+        else:
+            value = parse_yaml(values[0], "hint") if values else True
+            arguments.append(f"{word.lstrip('-').replace('-', '_')}={value!r}")
+    return [*arguments, *([f"overrides={overrides!r}"] if overrides else [])]
+
+
+def to_python(text: str) -> str:
+    """Returns a message in which options such as ``--grad-accum`` have the names of Python's arguments.
+
+    Commands in backticks are not changed.
+    """
+    parts = re.split(r"(`[^`]*`)", text)
+    return "".join(part if part.startswith("`") else _rename(part) for part in parts)
+
+
+def _rename(text: str) -> str:
+    return _OPTION.sub(lambda found: found[1].replace("-", "_"), text)

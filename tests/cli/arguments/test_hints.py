@@ -1,0 +1,191 @@
+"""Options of other tools work, or get a hint that itself runs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from ppcls.cli import dataset as dataset_cli
+from ppcls.cli.arguments import hints
+from ppcls.cli.arguments.hints import Hint, find_hint, python_arguments, to_python
+from ppcls.cli.command import Command
+from ppcls.cli.eval import evaluate
+from ppcls.cli.export import export
+from ppcls.cli.infer import infer
+from ppcls.cli.options import read_options
+from ppcls.cli.serve import serve
+from ppcls.cli.train import train
+from ppcls.recipe.reference import render
+
+COMMANDS: dict[str, Command[Any]] = {each.name: each for each in (train, evaluate, infer, export, serve)}
+GUESSES: dict[str, str] = yaml.safe_load(Path(__file__).with_name("guessed_options.yaml").read_text())
+TABLE: dict[str, dict[str, str]] = yaml.safe_load(hints._FILE.read_text())
+# A model whose architecture has all rates that options set.
+MODELS = {"--dropout": "MobileNetV3_small_x0_35", "--drop-path": "SwinTransformer_tiny_patch4_window7_224"}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "pictures"
+    for name in ("cats", "dogs"):
+        (folder / name).mkdir(parents=True)
+        for number in range(5):
+            Image.new("RGB", (8, 8)).save(folder / name / f"{number}.png")
+    return folder
+
+
+def check_runs(words: tuple[str, ...], pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Checks that a command with the words of a hint is accepted, config included."""
+    words = tuple(str(pictures) if word == "pictures" else word for word in words)
+    folder = [] if "--data" in words or "-c" in words else [str(pictures)]
+    model = next((["--model", MODELS[word]] for word in words if word in MODELS), [])
+    assert train([*folder, *model, *words, "--print-config"]) == 0, capsys.readouterr().err
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("tool", GUESSES)
+def test_each_guessed_option_works_or_has_a_hint(
+    tool: str, pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problems = []
+    for guess in GUESSES[tool].split():
+        written, _, value = guess.partition("=") if guess.startswith("-") else (guess, "", "")
+        words = [written, *([value] if value else [])]
+        try:
+            train.parse([str(pictures), *words])
+        except SystemExit:
+            message = capsys.readouterr().err
+            if not re.search(r"; (use|leave|--)|; [^;]{20,}", message) or "did you mean" in message:
+                problems.append(f"{guess}: {message}")
+    assert not problems, "\n".join(problems)
+
+
+def test_options_that_hints_name_are_accepted(pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    templates = {find_hint("train", names.split()[0]) for names in TABLE["train"]}
+    commands = {hint.words for hint in templates if hint is not None and hint.words}
+    assert len(commands) > 60
+    for words in sorted(commands):
+        check_runs(words, pictures, capsys)
+
+
+@pytest.mark.parametrize("command", ["eval", "infer", "export", "serve"])
+def test_options_that_hints_of_other_commands_name_are_accepted(command: str) -> None:
+    for names in TABLE[command]:
+        hint = find_hint(command, names.split()[0])
+        assert hint is not None
+        if hint.words:
+            model = [] if "--model" in hint.words else ["--model", "runs/pets"]
+            COMMANDS[command].parse([*model, *hint.words])
+
+
+def test_texts_of_hints_name_existing_options_commands_and_keys() -> None:
+    reference = render()
+    known = {
+        name for each in COMMANDS.values() for option in read_options(each.options) for name in option.names
+    }
+    for command, rows in TABLE.items():
+        if command == "values":
+            continue
+        for names in rows:
+            hint = find_hint(command, names.split()[0])
+            assert hint is not None
+            for quoted in re.findall(r"`ppcls ([^`]+)`", hint.text):
+                check_command(quoted)
+            text = re.sub(r"`[^`]*`", "", hint.text)
+            assert set(re.findall(r"--[a-z-]+", text)) <= known, text
+            for key in re.findall(r"(?:Global|Optimizer|EMA|AMP|Metric|Loss|DataLoader)\.([a-z_]+)", text):
+                assert f"`{key}`" in reference, text
+
+
+def check_command(text: str) -> None:
+    name, *words = shlex.split(text)
+    if name == "dataset":
+        assert not words or words[0] in dataset_cli.main.commands
+    elif name == "help":
+        assert not words or words[0] in COMMANDS
+    elif words and words != ["--help"]:
+        COMMANDS[name].parse(words)
+
+
+def test_no_option_of_ppcls_has_a_hint() -> None:
+    for command, rows in TABLE.items():
+        if command != "values":
+            names = {name for line in rows for name in line.split()}
+            own = {
+                name.lstrip("-")
+                for option in read_options(COMMANDS[command].options)
+                for name in option.names
+                if name[0] == "-"
+            }
+            assert not {name for name in names & own if not name.startswith("no-")}
+
+
+def test_names_are_unique() -> None:
+    for command, rows in TABLE.items():
+        if command != "values":
+            names = [name for line in rows for name in line.split()]
+            assert sorted(names) == sorted(set(names))
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--lr0", "0.1", "PICTURES"], "; use --lr 0.1\n"),
+        (["PICTURES", "--input-size", "3", "64", "64"], "; use --image-size 64\n"),
+        (["--exist-ok", "PICTURES"], "; use --increment-output: a run is never overwritten"),
+        (["PICTURES", "--no-pretrained"], "; use -o Arch.pretrained=False\n"),
+        (["PICTURES", "pretrained=False"], "; use -o Arch.pretrained=False\n"),
+        (["PICTURES", "--fliplr", "0.5"], "; half of the images are flipped by default"),
+        (["PICTURES", "--aa", "rand-m9-mstd0.5"], "; use --auto-augment RandAugment\n"),
+        (["PICTURES", "--opt", "adamw"], "; use --optimizer AdamW --lr 0.0001\n"),
+        (["PICTURES", "--wandb"], "; use -o 'Global.loggers=[wandb]': needs the package wandb\n"),
+        (["PICTURES", "amp=True"], "; use --amp\n"),
+        (["PICTURES", "amp=False"], "; float32 without mixed precision is the default"),
+        (["PICTURES", "val=False"], "; use -o Global.eval_during_train=False\n"),
+        (["PICTURES", "--freeze", "10"], "unrecognized arguments: 10; --freeze has no value"),
+        (
+            ["PICTURES", "device=0"],
+            "; --device: expected auto, gpu or cpu, got '0'; use gpu; CUDA_VISIBLE_DEVICES=0 ",
+        ),
+        (
+            ["PICTURES", "--device", "0"],
+            "argument --device: expected auto, gpu or cpu, got '0'; use gpu; CUDA_VISIBLE_DEVICES=0 ",
+        ),
+        (["PICTURES", "--device", "cuda:1"], "CUDA_VISIBLE_DEVICES=1"),
+        (["PICTURES", "--num-epochs", "0"], "; use --epochs 20\n"),
+        (["PICTURES", "--val", "x"], "; the run is evaluated after each epoch by default"),
+        (["PICTURES", "--lr0=1", "--fp16"], "\n  --lr0=1: use --lr 1\n  --fp16: use --amp O1\n"),
+    ],
+)
+def test_hint_replaces_what_was_typed(
+    words: list[str], hint: str, pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        train([str(pictures) if word == "PICTURES" else word for word in words])
+    assert hint in capsys.readouterr().err
+
+
+def test_hint_in_python_uses_names_of_arguments() -> None:
+    assert find_hint("train", "lr0", ["0.1"]) == Hint(("--lr", "0.1"))
+    assert Hint(("--lr", "0.1")).in_python() == "use lr=0.1"
+    assert python_arguments(["--amp", "O1", "-o", "AMP.dtype=bfloat16"]) == [
+        "amp='O1'",
+        "overrides={'AMP.dtype': 'bfloat16'}",
+    ]
+    assert python_arguments(["--freeze"]) == ["freeze=True"]
+    assert to_python("choose --output or --grad-accum, or run `ppcls train --resume`; a--b") == (
+        "choose output or grad_accum, or run `ppcls train --resume`; a--b"
+    )
+
+
+@given(st.text())
+def test_any_name_has_a_hint_or_none(name: str) -> None:
+    find_hint("train", name, [name])
