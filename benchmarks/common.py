@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ppcls.cli.arguments.options import option
 from ppcls.cli.benchmark.common import EffortOptions
-from ppcls.cli.options import option
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, ClassVar, Literal
 
+from ppcls.cli.arguments.options import option
 from ppcls.cli.command import command, write_output
-from ppcls.cli.options import option
 from ppcls.cli.shared_options import RequiredConfigOptions
 from ppcls.errors import UserError
 from ppcls.files import write_text

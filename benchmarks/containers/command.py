@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from benchmarks.common import charts_of, out_option
+from ppcls.cli.arguments.options import option
 from ppcls.cli.benchmark import common
 from ppcls.cli.benchmark.loader import LoadingOptions, start_benchmark
 from ppcls.cli.command import command
-from ppcls.cli.options import option
 
 
 @dataclass(frozen=True, kw_only=True)

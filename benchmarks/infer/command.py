@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from benchmarks.common import RequestOptions, charts_of, out_option
+from ppcls.cli.arguments.options import option, required
 from ppcls.cli.benchmark.common import check_out, measure_and_report, report
 from ppcls.cli.command import command
-from ppcls.cli.options import option, required
 from ppcls.cli.shared_options import trust_option
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from benchmarks.common import charts_of, out_option
+from ppcls.cli.arguments.options import option
 from ppcls.cli.benchmark import common
 from ppcls.cli.benchmark.train import TrainBenchmarkOptions
 from ppcls.cli.command import command
-from ppcls.cli.options import option
 from ppcls.cli.shared_options import read_config
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from benchmarks.common import charts_of, out_option
 from benchmarks.pytorch.candidates import TIMM_MODELS, find_pytorch, pytorch_candidates
+from ppcls.cli.arguments.options import option
 from ppcls.cli.benchmark import common
 from ppcls.cli.command import command
-from ppcls.cli.options import option
 from ppcls.errors import UserError
 
 if TYPE_CHECKING:  # not needed for --help

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from ppcls.cli.arguments.options import argument
 from ppcls.cli.benchmark.common import terminal_width
 from ppcls.cli.command import command, write_output
-from ppcls.cli.options import argument
 
 
 @dataclass(frozen=True, kw_only=True)

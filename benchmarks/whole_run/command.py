@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from benchmarks.common import charts_of, out_option
+from ppcls.cli.arguments.options import option
 from ppcls.cli.benchmark.common import check_out, measure_and_report
 from ppcls.cli.command import command
-from ppcls.cli.options import option
 from ppcls.cli.shared_options import RequiredConfigOptions, read_config
 
 

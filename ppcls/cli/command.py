@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from ppcls.cli.arguments.options import OptionsError, parsed_options, summarize
 from ppcls.cli.arguments.parser import CommandParser, wrap
-from ppcls.cli.options import OptionsError, parsed_options, summarize
 from ppcls.errors import SignalExit, SignalInterrupt, UserError
 from ppcls.files import escape_controls, lossy, print_error
 from ppcls.runtime.streams import prepare_streams
@@ -25,7 +25,7 @@ class Command(Generic[O]):
 
     Args:
         name: Name of the command, such as ``train``.
-        options: Class that declares its options; see `ppcls.cli.options`.
+        options: Class that declares its options; see `ppcls.cli.arguments.options`.
         function: Function that runs it.
         elsewhere: For each option that only another command has, the name of this command.
     """

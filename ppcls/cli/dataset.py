@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ppcls.cli import dataset_files
+from ppcls.cli.arguments.options import argument, option
 from ppcls.cli.command import CommandGroup, write_output
 from ppcls.cli.dataset_files import dataset_command, progress_bars
-from ppcls.cli.options import argument, option
 from ppcls.errors import UserError
 
 if TYPE_CHECKING:  # imported by the subcommand that needs it

@@ -13,8 +13,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
+from ppcls.cli.arguments.options import Exclusive, argument, option, required
 from ppcls.cli.command import Command, write_output
-from ppcls.cli.options import Exclusive, argument, option, required
 from ppcls.errors import UserError
 from ppcls.files import print_error
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import ppcls
+from ppcls.cli.arguments.options import option
 from ppcls.cli.command import command, write_output
-from ppcls.cli.options import option
 from ppcls.deploy.models.engine import find_tensorrt
 from ppcls.errors import UserError
 from ppcls.runtime.device import PYPI_GPU_CAPABILITIES, has_pypi_kernels

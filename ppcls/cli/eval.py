@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from ppcls.cli.arguments.options import Exclusive, option, required
 from ppcls.cli.command import command, write_output
-from ppcls.cli.options import Exclusive, option, required
 from ppcls.cli.shared_options import (
     ConfigOptions,
     Device,

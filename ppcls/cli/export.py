@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from ppcls.cli.arguments.options import Exclusive, argument, option
 from ppcls.cli.command import command, write_output
 from ppcls.cli.infer import ModelOptions, read_source
-from ppcls.cli.options import Exclusive, argument, option
 from ppcls.cli.shared_options import Device, device_option
 from ppcls.cli.short_options import model_overrides
 from ppcls.deploy.export.formats import EXPORTERS

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from ppcls.cli.arguments.options import argument, option, required
 from ppcls.cli.command import CommandGroup, command, write_output
-from ppcls.cli.options import argument, option, required
 from ppcls.cli.shared_options import trust_option
 from ppcls.errors import UserError
 from ppcls.files import check_writable

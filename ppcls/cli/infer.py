@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, Literal
 
+from ppcls.cli.arguments.options import Exclusive, argument, option
 from ppcls.cli.command import command, write_output
-from ppcls.cli.options import Exclusive, argument, option
 from ppcls.cli.shared_options import (
     ConfigOptions,
     Device,

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ppcls.cli.arguments.options import argument, option
 from ppcls.cli.command import CommandGroup, command, write_output
-from ppcls.cli.options import argument, option
 from ppcls.errors import UserError
 from ppcls.registry import suggest
 from ppcls.runtime.start import start_on_cpu

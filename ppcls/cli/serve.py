@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from ppcls.cli.arguments.options import Exclusive, option
 from ppcls.cli.command import command, exit_code, write_status
 from ppcls.cli.infer import read_source
-from ppcls.cli.options import Exclusive, option
 from ppcls.cli.shared_options import ConfigOptions, Device, device_option, trust_option
 from ppcls.cli.short_options import model_overrides
 from ppcls.errors import UserError

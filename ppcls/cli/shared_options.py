@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
+from ppcls.cli.arguments.options import option, required
 from ppcls.cli.command import write_output
-from ppcls.cli.options import option, required
 from ppcls.cli.short_options import set_amp, set_image_size, set_on_error, set_workers
 from ppcls.files import print_error
 

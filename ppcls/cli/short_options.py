@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from ppcls.cli.options import Option, read_options
+from ppcls.cli.arguments.options import Option, read_options
 from ppcls.config.base.tree import Tree, node_at
 from ppcls.errors import UserError
 from ppcls.files import real_path

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from ppcls.cli.arguments.options import Exclusive, OptionsError, argument, option
 from ppcls.cli.arguments.training import (
     read_optimizer,
     set_auto_augment,
@@ -25,7 +26,6 @@ from ppcls.cli.arguments.training import (
     set_weight_decay,
 )
 from ppcls.cli.command import command, write_output, write_status
-from ppcls.cli.options import Exclusive, OptionsError, argument, option
 from ppcls.cli.shared_options import (
     ConfigOptions,
     Device,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ppcls.cli.arguments.hints import Hint, find_hint
-from ppcls.cli.options import Option, add_options, describe, read_options
+from ppcls.cli.arguments.options import Option, add_options, describe, read_options
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -108,10 +108,10 @@ class CommandParser(argparse.ArgumentParser):
                 hints[text if equals else " ".join([text, *values])] = self._suggest_option(name, values)
             else:
                 hints[text] = self._explain_word(text)
-        found = {written: hint for written, hint in hints.items() if hint}
-        if len(found) < 2:
-            return "".join(found.values())
-        return "".join(f"\n  {written}: {hint.removeprefix('; ')}" for written, hint in found.items())
+        known = {written: hint for written, hint in hints.items() if hint}
+        if len(known) < 2:
+            return "".join(known.values())
+        return "".join(f"\n  {written}: {hint.removeprefix('; ')}" for written, hint in known.items())
 
     def _values_after(self, option: str, unknown: list[str]) -> list[str]:
         """Returns the words after an unknown option, and removes them from the unknown words.

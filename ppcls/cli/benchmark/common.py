@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ppcls.cli.arguments.options import option
 from ppcls.cli.command import write_output, write_status
-from ppcls.cli.options import option
 from ppcls.errors import UserError
 
 if TYPE_CHECKING:  # not needed for --help

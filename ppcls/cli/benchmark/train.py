@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from ppcls.cli.arguments.options import option
 from ppcls.cli.benchmark import common
 from ppcls.cli.command import command
-from ppcls.cli.options import option
 from ppcls.cli.shared_options import RequiredConfigOptions, read_config
 from ppcls.errors import UserError
 

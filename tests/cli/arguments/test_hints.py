@@ -16,11 +16,11 @@ from PIL import Image
 from ppcls.cli import dataset as dataset_cli
 from ppcls.cli.arguments import hints
 from ppcls.cli.arguments.hints import Hint, find_hint, python_arguments, to_python
+from ppcls.cli.arguments.options import read_options
 from ppcls.cli.command import Command
 from ppcls.cli.eval import evaluate
 from ppcls.cli.export import export
 from ppcls.cli.infer import infer
-from ppcls.cli.options import read_options
 from ppcls.cli.serve import serve
 from ppcls.cli.train import train
 from ppcls.recipe.reference import render

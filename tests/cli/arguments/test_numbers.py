@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from paths import ROOT
 
 from ppcls.cli import dataset as dataset_cli
-from ppcls.cli.options import within
+from ppcls.cli.arguments.options import within
 from ppcls.cli.train import tune
 
 positive_int, non_negative_int, positive_float = within(int, gt=0), within(int, ge=0), within(float, gt=0)

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Literal
 import pytest
 
 from ppcls.cli import main as program
+from ppcls.cli.arguments.options import Exclusive, OptionsError, argument, option, read_options, required
 from ppcls.cli.command import Command, CommandGroup, command
-from ppcls.cli.options import Exclusive, OptionsError, argument, option, read_options, required
 from ppcls.cli.short_options import apply_options
 from ppcls.config.base.tree import Tree
 from ppcls.recipe.load import ConfigSource
