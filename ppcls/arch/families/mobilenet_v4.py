@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from paddle import Tensor, nn
 from paddle.nn import functional as F
@@ -15,75 +15,251 @@ from ppcls.arch.layers.mobile import MultiQueryAttention
 from ppcls.arch.layers.sequence import LayerScale, ResidualSequence
 from ppcls.arch.public.names import PublicNames
 
-# Stages (tables 11 to 15), written as "channels: blocks". The first block of a stage halves the size. "*3"
-# repeats a block three times. A block has one of these forms:
-#   conv/channels/kernel: convolution
-#   edge/inner channels: inverted residual with a full convolution
-#   attention/width of a head/number of heads/stride of keys and values: `MultiQueryAttention`
-#   inner channels/first depthwise kernel/second depthwise kernel: inverted residual; 0 for no convolution
+
+class V4Convolution(NamedTuple):
+    """A block that is a convolution, with its own number of output channels."""
+
+    channels: int
+    kernel: int
+
+
+class V4Edge(NamedTuple):
+    """An inverted residual with a full convolution, and ``width`` channels within the block."""
+
+    width: int
+
+
+class V4Inverted(NamedTuple):
+    """A universal inverted residual (figure 4).
+
+    Attributes:
+        width: Number of channels within the block.
+        first: Kernel of the depthwise convolution before the expansion; 0 for no convolution.
+        second: Kernel of the depthwise convolution after the expansion; 0 for no convolution.
+    """
+
+    width: int
+    first: int
+    second: int
+
+
+class V4Attention(NamedTuple):
+    """A `MultiQueryAttention`.
+
+    Attributes:
+        width: Width of a head.
+        heads: Number of heads.
+        reduction: Stride of keys and values.
+    """
+
+    width: int
+    heads: int
+    reduction: int
+
+
+Block = V4Convolution | V4Edge | V4Inverted | V4Attention
+
+
+class V4Stage(NamedTuple):
+    """Blocks with the same number of output channels. The first block halves the size."""
+
+    channels: int
+    blocks: tuple[Block, ...]
+
+
+# Stages of the networks (tables 11 to 15).
 _SMALL = (
-    "32: conv/32/3 conv/32/1",
-    "64: conv/96/3 conv/64/1",
-    "96: 192/5/5 192/0/3*4 384/3/0",
-    "128: 576/3/3 512/5/5 512/0/5 384/0/5 512/0/3*2",
+    V4Stage(
+        32,
+        (
+            V4Convolution(32, 3),
+            V4Convolution(32, 1),
+        ),
+    ),
+    V4Stage(
+        64,
+        (
+            V4Convolution(96, 3),
+            V4Convolution(64, 1),
+        ),
+    ),
+    V4Stage(
+        96,
+        (
+            V4Inverted(192, 5, 5),
+            *[V4Inverted(192, 0, 3)] * 4,
+            V4Inverted(384, 3, 0),
+        ),
+    ),
+    V4Stage(
+        128,
+        (
+            V4Inverted(576, 3, 3),
+            V4Inverted(512, 5, 5),
+            V4Inverted(512, 0, 5),
+            V4Inverted(384, 0, 5),
+            *[V4Inverted(512, 0, 3)] * 2,
+        ),
+    ),
 )
 _MEDIUM = (
-    "48: edge/128",
-    "80: 192/3/5 160/3/3",
-    "160: 480/3/5 640/3/3*2 640/3/5 640/3/3 640/3/0 320/0/0 640/3/0",
-    "256: 960/5/5 1024/5/5 1024/3/5*2 1024/0/0 1024/3/0 512/3/5 1024/5/5 1024/0/0*2 512/5/0",
+    V4Stage(48, (V4Edge(128),)),
+    V4Stage(
+        80,
+        (
+            V4Inverted(192, 3, 5),
+            V4Inverted(160, 3, 3),
+        ),
+    ),
+    V4Stage(
+        160,
+        (
+            V4Inverted(480, 3, 5),
+            *[V4Inverted(640, 3, 3)] * 2,
+            V4Inverted(640, 3, 5),
+            V4Inverted(640, 3, 3),
+            V4Inverted(640, 3, 0),
+            V4Inverted(320, 0, 0),
+            V4Inverted(640, 3, 0),
+        ),
+    ),
+    V4Stage(
+        256,
+        (
+            V4Inverted(960, 5, 5),
+            V4Inverted(1024, 5, 5),
+            *[V4Inverted(1024, 3, 5)] * 2,
+            V4Inverted(1024, 0, 0),
+            V4Inverted(1024, 3, 0),
+            V4Inverted(512, 3, 5),
+            V4Inverted(1024, 5, 5),
+            *[V4Inverted(1024, 0, 0)] * 2,
+            V4Inverted(512, 5, 0),
+        ),
+    ),
 )
 _LARGE = (
-    "48: edge/96",
-    "96: 192/3/5 384/3/3",
-    "192: 384/3/5 768/3/3*3 768/3/5 768/5/3*5 768/3/0",
-    "512: 768/5/5 2048/5/5*3 2048/5/0 2048/5/3 2048/5/0*2 2048/5/3 2048/5/5 2048/5/0*3",
+    V4Stage(48, (V4Edge(96),)),
+    V4Stage(
+        96,
+        (
+            V4Inverted(192, 3, 5),
+            V4Inverted(384, 3, 3),
+        ),
+    ),
+    V4Stage(
+        192,
+        (
+            V4Inverted(384, 3, 5),
+            *[V4Inverted(768, 3, 3)] * 3,
+            V4Inverted(768, 3, 5),
+            *[V4Inverted(768, 5, 3)] * 5,
+            V4Inverted(768, 3, 0),
+        ),
+    ),
+    V4Stage(
+        512,
+        (
+            V4Inverted(768, 5, 5),
+            *[V4Inverted(2048, 5, 5)] * 3,
+            V4Inverted(2048, 5, 0),
+            V4Inverted(2048, 5, 3),
+            *[V4Inverted(2048, 5, 0)] * 2,
+            V4Inverted(2048, 5, 3),
+            V4Inverted(2048, 5, 5),
+            *[V4Inverted(2048, 5, 0)] * 3,
+        ),
+    ),
 )
-_A = "attention/64/4/2"
-_B = "attention/64/4/1"
 _HYBRID_MEDIUM = (
     *_MEDIUM[:2],
-    f"160: 480/3/5 320/0/0 640/3/3 640/3/5 {_A} 640/3/3 {_A} 640/3/0 {_A} 640/3/3 {_A} 640/3/0",
-    "256: 960/5/5 1024/5/5 1024/3/5*2 512/0/0 512/3/5 512/0/0 1024/0/0 "
-    f"{_B} 1024/3/0 {_B} 1024/5/5 {_B} 1024/5/0 {_B} 1024/5/0",
+    V4Stage(
+        160,
+        (
+            V4Inverted(480, 3, 5),
+            V4Inverted(320, 0, 0),
+            V4Inverted(640, 3, 3),
+            V4Inverted(640, 3, 5),
+            V4Attention(64, 4, 2),
+            V4Inverted(640, 3, 3),
+            V4Attention(64, 4, 2),
+            V4Inverted(640, 3, 0),
+            V4Attention(64, 4, 2),
+            V4Inverted(640, 3, 3),
+            V4Attention(64, 4, 2),
+            V4Inverted(640, 3, 0),
+        ),
+    ),
+    V4Stage(
+        256,
+        (
+            V4Inverted(960, 5, 5),
+            V4Inverted(1024, 5, 5),
+            *[V4Inverted(1024, 3, 5)] * 2,
+            V4Inverted(512, 0, 0),
+            V4Inverted(512, 3, 5),
+            V4Inverted(512, 0, 0),
+            V4Inverted(1024, 0, 0),
+            V4Attention(64, 4, 1),
+            V4Inverted(1024, 3, 0),
+            V4Attention(64, 4, 1),
+            V4Inverted(1024, 5, 5),
+            V4Attention(64, 4, 1),
+            V4Inverted(1024, 5, 0),
+            V4Attention(64, 4, 1),
+            V4Inverted(1024, 5, 0),
+        ),
+    ),
 )
 _HYBRID_LARGE = (
     *_LARGE[:2],
-    "192: 384/3/5 768/3/3*3 768/3/5 768/5/3*2"
-    + 3 * " attention/48/8/2 768/5/3"
-    + " attention/48/8/2 768/3/0",
-    "512: 768/5/5 2048/5/5*3 2048/5/0 2048/5/3 2048/5/0*2 2048/5/3 2048/5/5"
-    + 4 * " attention/64/8/1 2048/5/0",
+    V4Stage(
+        192,
+        (
+            V4Inverted(384, 3, 5),
+            *[V4Inverted(768, 3, 3)] * 3,
+            V4Inverted(768, 3, 5),
+            *[V4Inverted(768, 5, 3)] * 2,
+            V4Attention(48, 8, 2),
+            V4Inverted(768, 5, 3),
+            V4Attention(48, 8, 2),
+            V4Inverted(768, 5, 3),
+            V4Attention(48, 8, 2),
+            V4Inverted(768, 5, 3),
+            V4Attention(48, 8, 2),
+            V4Inverted(768, 3, 0),
+        ),
+    ),
+    V4Stage(
+        512,
+        (
+            V4Inverted(768, 5, 5),
+            *[V4Inverted(2048, 5, 5)] * 3,
+            V4Inverted(2048, 5, 0),
+            V4Inverted(2048, 5, 3),
+            *[V4Inverted(2048, 5, 0)] * 2,
+            V4Inverted(2048, 5, 3),
+            V4Inverted(2048, 5, 5),
+            V4Attention(64, 8, 1),
+            V4Inverted(2048, 5, 0),
+            V4Attention(64, 8, 1),
+            V4Inverted(2048, 5, 0),
+            V4Attention(64, 8, 1),
+            V4Inverted(2048, 5, 0),
+            V4Attention(64, 8, 1),
+            V4Inverted(2048, 5, 0),
+        ),
+    ),
 )
 _LAST = 960
 _FEATURES = 1280
-
-
-def _blocks(stage: str) -> list[tuple[int, int, str]]:
-    """Returns the channels, the stride and the description of each block of a stage."""
-    channels, _, blocks = stage.partition(": ")
-    pairs = (block.partition("*") for block in blocks.split())
-    specs = [spec for spec, _, count in pairs for _ in range(int(count or 1))]
-    return [(int(channels), 1 if i else 2, spec) for i, spec in enumerate(specs)]
-
-
-def _inverted_residual(
-    conv: partial[ConvNorm], channels: int, out: int, stride: int, sizes: Sequence[int], act: Activation
-) -> dict[str, nn.Layer]:
-    """Returns the layers of a universal inverted residual (figure 4)."""
-    width, first, second = sizes
-    layers = {"dw_start": conv(channels, channels, first, 1, channels)} if first else {}
-    layers["pw_exp"] = conv(channels, width, 1, act=act)
-    if second:
-        layers["dw_mid"] = conv(width, width, second, stride, width, act)
-    return {**layers, "pw_proj": conv(width, out, 1)}
 
 
 class MobileNetV4(nn.Layer):  # type: ignore[misc]
     """The MobileNetV4 network.
 
     Args:
-        stages: Stages, in the format of `_SMALL`.
+        stages: Stages of the network.
         stem: Number of channels of the first convolution.
         act: Activation.
         scale: Initial value of a learned factor per channel in inverted residuals and attention; 0 for no
@@ -111,7 +287,7 @@ class MobileNetV4(nn.Layer):  # type: ignore[misc]
 
     def __init__(
         self,
-        stages: Sequence[str],
+        stages: Sequence[V4Stage],
         stem: int = 32,
         act: Activation = F.relu,
         scale: float = 0.0,
@@ -123,33 +299,22 @@ class MobileNetV4(nn.Layer):  # type: ignore[misc]
         timm_variant: bool = False,
     ) -> None:
         super().__init__()
-        conv = partial(ConvNorm, data_format=data_format, decay=False)
-        self.depths = [*(len(_blocks(stage)) for stage in stages), 1]
+        self._conv = conv = partial(ConvNorm, data_format=data_format, decay=False)
+        self._act = act
+        self._scale = scale
+        self._data_format = data_format
+        self.depths = [*(len(stage.blocks) for stage in stages), 1]
         self.timm_variant = timm_variant or not scale  # only hybrid networks have factors and attention
+        self._per_head = timm_variant
         self.conv_stem = conv(input_image_channel, stem, 3, 2, act=act)
         self.blocks = nn.Sequential()
         channels = stem
         count = sum(self.depths)
-        for i, (out, stride, spec) in enumerate(block for stage in stages for block in _blocks(stage)):
-            kind = spec.partition("/")[0]
-            sizes = [int(part) for part in spec.split("/") if part.isdigit()]
-            drop = drop_path_rate * i / count
-            if kind == "conv":
-                block = conv(channels, sizes[0], sizes[1], stride, act=act)
-                out = sizes[0]
-            elif kind == "attention":
-                width, heads, reduction = sizes
-                factor = (width if timm_variant else width * heads) ** -0.5
-                attention = partial(MultiQueryAttention, channels, width, heads, reduction)
-                block = attention(factor, scale, drop, data_format)
-            elif kind == "edge":
-                expand = conv(channels, sizes[0], 3, stride, act=act)
-                layers = {"conv_exp": expand, "conv_pwl": conv(sizes[0], out, 1)}
-                block = ResidualSequence(layers, stride == 1 and channels == out, drop)
-            else:
-                layers = _inverted_residual(conv, channels, out, stride, sizes, act)
-                layers |= {"layer_scale": LayerScale(out, scale, data_format)} if scale else {}
-                block = ResidualSequence(layers, stride == 1 and channels == out, drop)
+        specs = [(stage, number, spec) for stage in stages for number, spec in enumerate(stage.blocks)]
+        for i, (stage, number, spec) in enumerate(specs):
+            out = spec.channels if isinstance(spec, V4Convolution) else stage.channels
+            stride = 1 if number else 2
+            block = self._build_block(spec, channels, out, stride, drop_path_rate * i / count)
             self.blocks.add_sublayer(str(i), block)
             channels = out
         self.blocks.add_sublayer(str(count - 1), conv(channels, _LAST, 1, act=act))
@@ -157,6 +322,40 @@ class MobileNetV4(nn.Layer):  # type: ignore[misc]
         self.conv_head = conv(_LAST, _FEATURES, 1, act=act)
         self.dropout = dropout(drop_rate)
         self.classifier = nn.Linear(_FEATURES, class_num)
+
+    def _build_block(self, spec: Block, channels: int, out: int, stride: int, drop: float) -> nn.Layer:
+        """Returns a block.
+
+        Args:
+            spec: Settings of the block.
+            channels: Number of channels before the block.
+            out: Number of channels after the block.
+            stride: Stride of the block.
+            drop: Probability of skipping the block in training.
+        """
+        conv = self._conv
+        act = self._act
+        layers: dict[str, nn.Layer] = {}
+        match spec:
+            case V4Convolution(kernel=kernel):
+                return conv(channels, out, kernel, stride, act=act)
+            case V4Attention(width, heads, reduction):
+                factor = (width if self._per_head else width * heads) ** -0.5
+                settings = (factor, self._scale, drop, self._data_format)
+                return MultiQueryAttention(channels, width, heads, reduction, *settings)
+            case V4Edge(width):
+                layers["conv_exp"] = conv(channels, width, 3, stride, act=act)
+                layers["conv_pwl"] = conv(width, out, 1)
+            case V4Inverted(width, first, second):
+                if first:
+                    layers["dw_start"] = conv(channels, channels, first, 1, channels)
+                layers["pw_exp"] = conv(channels, width, 1, act=act)
+                if second:
+                    layers["dw_mid"] = conv(width, width, second, stride, width, act)
+                layers["pw_proj"] = conv(width, out, 1)
+                if self._scale:
+                    layers["layer_scale"] = LayerScale(out, self._scale, self._data_format)
+        return ResidualSequence(layers, stride == 1 and channels == out, drop)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
