@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # only for annotations
     from ppcls.engine.checkpoint.checkpoints import Checkpoints
 
 Facts = dict[str, Any]
-_SHOWN = 10
+_SHOWN = 10  # number of differences that an error lists
 
 
 def agree(config: Tree, runtime: Runtime, indexes: Mapping[str, Index]) -> None:

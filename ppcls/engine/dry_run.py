@@ -106,7 +106,7 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
 
 
-UPDATES = 3
+UPDATES = 3  # number of updates of each measurement
 # Number of first updates, without and with CUDA graphs. They are not measured, because they build kernels and
 # capture graphs.
 WARM_UP = 2

@@ -26,7 +26,7 @@ from ppcls.runtime.start import Runtime
 if TYPE_CHECKING:
     from ppcls.recipe.schema import Config
 
-UPDATES = 100
+UPDATES = 100  # of the test, over which the rate rises from FIRST to LAST by equal factors
 FIRST = 1e-6
 LAST = 10.0
 _SMOOTHING = 0.9  # weight of the previous average when a loss is added

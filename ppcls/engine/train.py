@@ -41,7 +41,7 @@ from ppcls.weights.store import LATEST
 if TYPE_CHECKING:
     from ppcls.recipe.schema import Config
 
-_SHOWN_CLASSES = 10
+_SHOWN_CLASSES = 10  # number of classes in a line of the log
 
 
 def train(

@@ -11,7 +11,7 @@ from typing import TextIO
 
 from ppcls.errors import UserError
 
-_CLOSED_PIPE = 141
+_CLOSED_PIPE = 141  # exit code of a program that SIGPIPE ends, 128 + 13
 _STDERR = 2
 _ESCAPE = "ppcls_escape"  # name of the error handler of codecs
 # How a standard stream that the caller closed is opened. Reading input and writing results still fails.

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-_HASHED_NAMES = 1000
+_HASHED_NAMES = 1000  # number of names, spread over the samples, that identify a data set
 
 
 class Index(Protocol):

@@ -24,7 +24,7 @@ from ppcls.files import IMAGE_EXTENSIONS
 _VERSION = "v1.2"
 _LABEL = "cls"
 _BLOCK = 512  # bytes; headers and files in a tar file start at multiples of this size
-_MAX_LABEL_DIGITS = 18
+_MAX_LABEL_DIGITS = 18  # all numbers with 18 digits fit into int64
 
 
 class _SampleError(ValueError):

@@ -16,7 +16,7 @@ from ppcls.engine.profiling.peak_memory import peak_memory
 from ppcls.runtime.collectives import all_gather
 from ppcls.runtime.start import Runtime
 
-_MIN_STEPS = 2
+_MIN_STEPS = 2  # smallest number of measured updates, however slow they are
 
 
 @dataclass(frozen=True)

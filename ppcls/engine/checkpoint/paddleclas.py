@@ -25,7 +25,7 @@ from ppcls.weights.pickled import unpickle
 
 _NAMES = "StructuredToParameterName@@"
 _MASTERS = "master_weights"
-_MAX_EPOCHS = 1_000_000
+_MAX_EPOCHS = 1_000_000  # a larger number of epochs means that the file is damaged
 
 
 def is_paddleclas(prefix: Path) -> bool:

@@ -25,7 +25,7 @@ from paddle.device.cuda.graphs import CUDAGraph
 from ppcls.errors import UserError
 
 _CAPTURE_THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-_CLEARING_RUNS = 3
+_CLEARING_RUNS = 3  # number of tries to run the work again after a failed capture
 # Runs that leave the memory of the work free in Paddle's pool. A run frees the results of the previous one.
 _RUNS_BEFORE_TRIAL = 2
 _SMALLEST_BLOCK = 256  # bytes; the allocation unit of Paddle's allocator

@@ -12,7 +12,7 @@ from ppcls.metric.single_label import MAX_CONFUSION_CLASSES
 from ppcls.report.record import Mistake, Outcomes
 from ppcls.runtime.collectives import all_reduce, gather_rows
 
-WORST = 24
+WORST = 24  # number of wrong predictions that a report shows
 BINS = 100  # number of bins of the confidence
 _BLOCK = 1024  # number of tensors at which they are concatenated
 

@@ -28,9 +28,9 @@ from ppcls.report.thumbnail import Picture, PictureSource
 if TYPE_CHECKING:  # `heat_map` imports this module
     from ppcls.engine.evaluation.heat_map import HeatMaps
 
-SHOWN = 16
+SHOWN = 16  # number of images of a batch that a report shows
 _NAMED = 3  # largest number of classes in the caption of an image with a mixed label
-_BINS = 40
+_BINS = 40  # of a histogram of weights
 
 
 class ReportImages(PictureSource, StepObserver):

@@ -23,7 +23,7 @@ from ppcls.errors import UserError
 from ppcls.files import real_path
 
 BAD_STEPS = "bad_steps.txt"
-_SHOWN = 5
+_SHOWN = 5  # number of images that an error names; a file lists the others
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from ppcls.data.transforms.specs.policy_tables import (
 )
 from ppcls.data.transforms.specs.rng import normals
 
-_MAX_TIMM_MAGNITUDE = 10
+_MAX_TIMM_MAGNITUDE = 10  # timm's magnitudes are 0 to 10
 _TIMM_BINS_PER_UNIT = 10  # number of bins per unit of the magnitude
 _TIMM_PART = re.compile(r"m(?P<m>\d+)|mstd(?P<mstd>\d+(?:\.\d+)?)|inc(?P<inc>\d+)|n(?P<n>[1-9]\d*)")
 

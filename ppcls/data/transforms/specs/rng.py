@@ -12,8 +12,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_ORDER_SLOT = 0
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # increment of SplitMix64: 2^64 divided by the golden ratio
+_ORDER_SLOT = 0  # for the order of an epoch; transforms use the slots after it
 _FIRST_DRAW_SLOT = 1
 
 
