@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from ppcls.cli import dataset_files
 from ppcls.cli.arguments.options import argument, option
 from ppcls.cli.command import CommandGroup, write_output
+from ppcls.cli.dataset_commands.audit import audit
 from ppcls.cli.dataset_files import dataset_command, progress_bars
 from ppcls.errors import UserError
 
@@ -229,7 +230,7 @@ def _splits_to_check(
 
 main = CommandGroup(
     "dataset",
-    "Create a demo data set without a download, or check, describe, split, shrink or convert a data set.",
+    "Create a demo data set without a download, or check, audit, describe, split, shrink or convert data.",
     ("ppcls dataset digits", "ppcls dataset check pictures/", "ppcls dataset stats pictures/ --out stats"),
-    (digits, photos, cells, fashion_mnist, check, *dataset_files.COMMANDS),
+    (digits, photos, cells, fashion_mnist, check, audit, *dataset_files.COMMANDS),
 )

@@ -1,0 +1,1 @@
+"""Finds problems of labelled pictures: duplicates, suspicious labels, outliers, small classes and bursts."""

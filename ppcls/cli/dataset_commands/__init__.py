@@ -1,0 +1,1 @@
+"""The larger subcommands of ``ppcls dataset``."""
