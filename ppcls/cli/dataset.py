@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from ppcls.cli import dataset_files
 from ppcls.cli.arguments.options import argument, option
 from ppcls.cli.command import CommandGroup, write_output
-from ppcls.cli.dataset_commands.audit import audit
+from ppcls.cli.dataset_audit import audit
 from ppcls.cli.dataset_files import dataset_command, progress_bars
 from ppcls.errors import UserError
 

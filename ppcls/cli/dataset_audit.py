@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from ppcls.cli.arguments.options import Exclusive, argument, option
 from ppcls.cli.command import write_output
 from ppcls.cli.dataset_files import check_outside, dataset_command, progress_bars
-from ppcls.cli.options import Exclusive, argument, option
 from ppcls.cli.shared_options import Device, trust_option
 from ppcls.errors import UserError
 

@@ -1,1 +1,0 @@
-"""The larger subcommands of ``ppcls dataset``."""
