@@ -67,24 +67,24 @@ def apply_fixes(root: Path, fixes: Sequence[Fix], journal_folder: Path) -> tuple
 
 
 def revert_fixes(journal: Path) -> int:
-    """Moves pictures back, and returns their number. Moves that were not made are skipped.
+    """Moves pictures back, and returns their number. Moves that were not completed are skipped.
 
     Raises:
         UserError: The list is missing or invalid, or a picture can't be moved back; nothing was moved.
     """
     rows = _read_rows(journal, _MOVES)
     moves = [(Path(row["to"]), Path(row["from"])) for _, row in reversed(rows)]
-    made = [(source, target) for source, target in moves if os.path.lexists(source)]
+    existing = [(source, target) for source, target in moves if os.path.lexists(source)]
     raise_line_errors(
         [
             f"{printable(str(target))}: exists, so {printable(str(source))} can't be moved back; rename it"
-            for source, target in made
+            for source, target in existing
             if os.path.lexists(target)
         ]
     )
-    for source, target in made:
+    for source, target in existing:
         _move(source, target)
-    return len(made)
+    return len(existing)
 
 
 def _plan(root: Path, fixes: Sequence[Fix]) -> list[tuple[Path, Path]]:
