@@ -24,6 +24,7 @@ from ppcls.cli import train as cli
 from ppcls.cli.command import Command, CommandGroup
 from ppcls.cli.doctor import doctor
 from ppcls.cli.eval import calibrate, evaluate
+from ppcls.cli.launch import split_words
 from ppcls.recipe.load import load_config
 from ppcls.recipe.published import published_names
 from ppcls.recipe.reference import render
@@ -80,7 +81,10 @@ def calls(document: Path) -> list[tuple[str, list[str]]]:
             called = re.search(COMMAND, command)
             if called and called[2] != "--help":
                 words = [PLACEHOLDERS.get(word, word) for word in shlex.split(called[2])]
-                tools.append((called[1].removesuffix("_model"), words))
+                tool = called[1].removesuffix("_model")
+                if tool == "launch":  # starts another tool
+                    tool, *words = split_words(words).program
+                tools.append((tool, words))
     return tools
 
 

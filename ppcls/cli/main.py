@@ -17,6 +17,7 @@ _COMMANDS = {
     "train": ("ppcls.cli.train:train", "train a model"),
     "tune": ("ppcls.cli.train:tune", "search for the best settings of a config with Optuna"),
     "eval": ("ppcls.cli.eval:evaluate", "evaluate a model"),
+    "launch": ("ppcls.cli.launch:launch", "start training or evaluation on several GPUs"),
     "calibrate": ("ppcls.cli.eval:calibrate", "make the probabilities of a model match its accuracy"),
     "infer": ("ppcls.cli.infer:infer", "run a model on image files"),
     "export": (

@@ -1,0 +1,190 @@
+"""``ppcls launch``: checks the GPUs, and then starts Paddle's launcher."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ppcls.cli.command import exit_code, write_output
+from ppcls.errors import UserError
+
+_HELP = """\
+usage: ppcls launch [OPTIONS] COMMAND [ARGUMENTS]
+
+Start a run in several processes, one per GPU. Checks the GPUs, and then starts Paddle's launcher,
+`python -m paddle.distributed.launch`, with the same options.
+
+COMMAND is `train` or `eval`, or a script such as tools/train.py.
+
+options of Paddle's launcher, for example:
+  --gpus 0,1           numbers of the GPUs (default: all)
+  --nproc_per_node N   number of processes on this machine (default: the number of GPUs)
+  --master HOST:PORT   address of the first of several machines
+  --nnodes N           number of machines
+  --log_dir FOLDER     folder for the output of the processes (default: log)
+`python -m paddle.distributed.launch --help` lists all of them.
+
+examples:
+  ppcls launch --gpus=0,1 train -c configs/ResNet50.yaml -o Global.use_dali=True
+  ppcls launch --gpus=0,1,2,3 tools/train.py -c configs/ResNet50.yaml
+  ppcls launch --nproc_per_node=2 train -c configs/quickstart.yaml -o Global.device=cpu
+"""
+_COMMANDS = ("train", "eval")
+_DEVICES = ("--gpus", "--devices")
+_PROCESSES = ("--nproc_per_node",)
+_EXAMPLE = "ppcls launch --gpus=0,1 train -c configs/ResNet50.yaml"
+
+
+@dataclass(frozen=True)
+class LaunchWords:
+    """The words of a command line.
+
+    Attributes:
+        options: Words for Paddle's launcher.
+        program: Words of the program that it starts.
+        gpus: Value of ``--gpus``; None without the option.
+        processes: Value of ``--nproc_per_node``; None without the option.
+    """
+
+    options: list[str]
+    program: list[str]
+    gpus: str | None
+    processes: str | None
+
+
+@dataclass(frozen=True)
+class VisibleGpus:
+    """The GPUs that Paddle finds.
+
+    Attributes:
+        count: Number of GPUs.
+        visible: Value of ``CUDA_VISIBLE_DEVICES``; None without this variable.
+        has_cuda: Whether the installed Paddle is a build for GPUs.
+    """
+
+    count: int
+    visible: str | None
+    has_cuda: bool
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the GPUs for the launcher, which are those of ``CUDA_VISIBLE_DEVICES``."""
+        if self.visible is not None:
+            return [label.strip() for label in self.visible.split(",") if label.strip()]
+        return [str(number) for number in range(self.count)]
+
+    def describe(self) -> str:
+        """Returns which GPUs can be used."""
+        names = ", ".join(self.labels) or "none"
+        if self.visible is not None:
+            return f"CUDA_VISIBLE_DEVICES={self.visible} makes these GPUs visible: {names}"
+        return f"this machine has these GPUs: {names}"
+
+
+def launch(words: Sequence[str] | None = None) -> int:
+    """Checks the GPUs, and replaces this process by Paddle's launcher. Returns the exit code of an error."""
+    words = sys.argv[1:] if words is None else words
+    if not words or words[0] in ("-h", "--help"):
+        return exit_code(lambda: write_output(_HELP))
+    return exit_code(lambda: _launch(words))
+
+
+def _launch(words: Sequence[str]) -> None:
+    environment = dict(os.environ)  # before Paddle is imported, which changes it
+    split = split_words(words)
+    program = _find_program(split.program)
+    gpus = environment.get("PADDLE_DEVICES") or split.gpus  # the launcher prefers the variable
+    check_gpus(gpus, environment.get("PADDLE_NPROC_PER_NODE") or split.processes, find_gpus())
+    command = [sys.executable, "-m", "paddle.distributed.launch", *split.options, *program]
+    sys.stdout.flush()
+    os.execve(sys.executable, command, environment)  # noqa: S606 - no shell is needed
+
+
+def split_words(words: Sequence[str]) -> LaunchWords:
+    """Splits a command line into the options of the launcher and the program.
+
+    Every option of the launcher has a value. Like argparse, it accepts abbreviations such as ``--gpu``.
+    """
+    rest = list(words)
+    options: list[str] = []
+    values: dict[str, str] = {}
+    while rest and rest[0].startswith("-"):
+        name, equals, value = rest.pop(0).partition("=")
+        if not equals and not rest:
+            raise UserError(f"{name}: expected a value, such as {_EXAMPLE}")
+        value = value if equals else rest.pop(0)
+        options.append(f"{name}={value}")
+        for known in (_DEVICES, _PROCESSES):
+            if len(name) > 3 and any(option.startswith(name) for option in known):
+                values[known[0]] = value
+    return LaunchWords(options, rest, values.get("--gpus"), values.get("--nproc_per_node"))
+
+
+def _find_program(words: Sequence[str]) -> list[str]:
+    """Returns the words of the program, in which a command of ppcls is replaced by its script."""
+    if not words:
+        raise UserError(f"expected a command or a script after the options, such as {_EXAMPLE}")
+    name, *arguments = words
+    if name in _COMMANDS:
+        return [str(Path(__file__).resolve().parents[1] / "__main__.py"), name, *arguments]
+    if not Path(name).is_file():
+        known = " or ".join(_COMMANDS)
+        raise UserError(f"{name}: no such file; expected a script, or {known}, such as {_EXAMPLE}")
+    return [name, *arguments]
+
+
+def find_gpus() -> VisibleGpus:
+    """Imports Paddle, and returns the GPUs that it finds."""
+    from ppcls.runtime.paddle_import import import_paddle
+
+    os.environ.setdefault("GLOG_minloglevel", "2")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Paddle, about ccache
+        import_paddle()
+    import paddle
+
+    has_cuda = bool(paddle.is_compiled_with_cuda())
+    count = paddle.device.cuda.device_count() if has_cuda else 0
+    return VisibleGpus(int(count), os.environ.get("CUDA_VISIBLE_DEVICES"), has_cuda)
+
+
+def check_gpus(gpus: str | None, processes: str | None, found: VisibleGpus) -> None:
+    """Checks that Paddle's launcher can start the processes.
+
+    Args:
+        gpus: Numbers of the GPUs, separated by commas; None for all.
+        processes: Number of processes; None for one per GPU.
+        found: GPUs that Paddle finds.
+
+    Raises:
+        UserError: A GPU is missing, or a value is invalid.
+    """
+    if processes is not None and not (processes.isdecimal() and int(processes) > 0):
+        raise UserError(f"--nproc_per_node={processes}: expected an integer > 0")
+    selected = None if gpus is None else [number.strip() for number in gpus.split(",")]
+    if selected is not None:
+        if not all(number.isdecimal() or number in found.labels for number in selected):
+            raise UserError(
+                f"--gpus={gpus}: expected numbers of GPUs separated by commas, such as --gpus=0,1"
+            )
+        if len(set(selected)) < len(selected):
+            raise UserError(f"--gpus={gpus}: expected each GPU once; several processes cannot share a GPU")
+        if not found.count:
+            reason = "finds no GPU" if found.has_cuda else "is a build for CPUs"
+            raise UserError(
+                f"--gpus={gpus}: the installed Paddle {reason}; `ppcls doctor` says what to install. To "
+                f"start processes on the CPU, use --nproc_per_node={processes or len(selected)} and "
+                "-o Global.device=cpu"
+            )
+        if missing := [number for number in selected if number not in found.labels]:
+            raise UserError(f"--gpus={gpus}: no GPU {', '.join(missing)}; {found.describe()}")
+    usable = len(found.labels) if selected is None else len(selected)
+    if found.count and processes is not None and int(processes) > usable:
+        raise UserError(
+            f"--nproc_per_node={processes}: expected at most one process per GPU, that is {usable}; "
+            f"{found.describe()}"
+        )

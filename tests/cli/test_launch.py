@@ -1,0 +1,117 @@
+"""``ppcls launch`` checks the GPUs before Paddle's launcher, which reports a missing one by a traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+
+from ppcls.cli.launch import VisibleGpus, check_gpus, launch, split_words
+from ppcls.errors import UserError
+
+CPU_BUILD = VisibleGpus(0, None, has_cuda=False)
+NONE = VisibleGpus(0, None, has_cuda=True)
+TWO = VisibleGpus(2, None, has_cuda=True)
+CHOSEN = VisibleGpus(2, "4,6", has_cuda=True)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "processes", "found"),
+    [
+        (None, None, CPU_BUILD),
+        (None, "2", CPU_BUILD),
+        (None, "2", NONE),
+        (None, None, TWO),
+        ("0,1", None, TWO),
+        (" 1 , 0", "2", TWO),
+        ("1", "1", TWO),
+        ("4,6", None, CHOSEN),
+        ("6", None, CHOSEN),
+        ("GPU-1a", None, VisibleGpus(1, "GPU-1a", has_cuda=True)),
+    ],
+)
+def test_possible_launch_is_accepted(gpus: str | None, processes: str | None, found: VisibleGpus) -> None:
+    check_gpus(gpus, processes, found)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "processes", "found", "message"),
+    [
+        ("0,1", None, CPU_BUILD, "--gpus=0,1: the installed Paddle is a build for CPUs; `ppcls doctor`"),
+        (
+            "0,1",
+            None,
+            NONE,
+            "the installed Paddle finds no GPU; .* --nproc_per_node=2 and -o Global.device=cpu",
+        ),
+        ("0,1", "4", NONE, "--nproc_per_node=4 and"),
+        ("0,2,5", None, TWO, "--gpus=0,2,5: no GPU 2, 5; this machine has these GPUs: 0, 1"),
+        ("0", None, CHOSEN, "no GPU 0; CUDA_VISIBLE_DEVICES=4,6 makes these GPUs visible: 4, 6"),
+        ("0,0", None, TWO, "expected each GPU once"),
+        ("", None, TWO, "--gpus=: expected numbers of GPUs"),
+        ("0,", None, TWO, "--gpus=0,: expected numbers of GPUs separated by commas, such as --gpus=0,1"),
+        ("all", None, TWO, "--gpus=all: expected numbers"),
+        ("-1", None, TWO, "expected numbers"),
+        (None, "3", TWO, "--nproc_per_node=3: expected at most one process per GPU, that is 2; this machine"),
+        ("1", "2", TWO, "expected at most one process per GPU, that is 1"),
+        (None, "0", CPU_BUILD, "--nproc_per_node=0: expected an integer > 0"),
+        (None, "two", CPU_BUILD, "--nproc_per_node=two: expected an integer > 0"),
+    ],
+)
+def test_impossible_launch_is_explained(
+    gpus: str | None, processes: str | None, found: VisibleGpus, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        check_gpus(gpus, processes, found)
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "program"),
+    [
+        (["--gpus=0,1", "train", "-c", "x"], ["--gpus=0,1"], ["train", "-c", "x"]),
+        (["--gpus", "0,1", "a.py", "--gpus", "5"], ["--gpus=0,1"], ["a.py", "--gpus", "5"]),
+        (["--devices", "0,1", "--log_dir", "l", "a.py"], ["--devices=0,1", "--log_dir=l"], ["a.py"]),
+        (["--gpu", "0,1", "a.py"], ["--gpu=0,1"], ["a.py"]),
+    ],
+)
+def test_options_of_the_launcher_come_first(words: list[str], options: list[str], program: list[str]) -> None:
+    split = split_words(words)
+    assert (split.options, split.program, split.gpus) == (options, program, "0,1")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "usage: ppcls launch "),
+        (["--help"], "usage: ppcls launch "),
+        (["--gpus"], "error: --gpus: expected a value, such as ppcls launch --gpus=0,1 train"),
+        (["--gpus=0,1"], "error: expected a command or a script after the options"),
+        (["trian"], "error: trian: no such file; expected a script, or train or eval"),
+    ],
+)
+def test_incomplete_command_is_explained(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launch(words) == (1 if "error" in message else 0)
+    printed = capsys.readouterr()
+    assert (printed.out + printed.err).startswith(message)
+
+
+def test_launcher_starts_processes(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import os, sys\nprint('rank', os.environ['PADDLE_TRAINER_ID'], *sys.argv[1:])\n")
+    command = [sys.executable, ROOT / "tools" / "launch.py", "--nproc_per_node=2", script, "--gpus=7"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for rank in "01":
+        assert f"rank {rank} --gpus=7\n" in (tmp_path / "log" / f"workerlog.{rank}").read_text()
+
+
+def test_package_is_a_script_for_the_launcher(tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / "ppcls" / "__main__.py", "train", "-c", "gone.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: gone.yaml: ")
