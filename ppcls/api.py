@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # these modules import Paddle
     from ppcls.engine.core.hooks import ProfileWindow
     from ppcls.engine.core.networks import Losses
     from ppcls.engine.core.precision import Precision
-    from ppcls.engine.core.settings import AMP
+    from ppcls.engine.core.settings import AMP, CheckpointSettings
     from ppcls.engine.core.state import TrainState
     from ppcls.engine.evaluation.evaluate import EvalResult
     from ppcls.runtime.start import Runtime
@@ -145,7 +145,7 @@ def fit(
         )
     output_dir = create_output_dir(checked_output_dir(config.Global, config.used_splits))
     if state is None and config.LinearHead is None:
-        config = autotune(config)
+        config = autotune(config, _resumed_checkpoint(config.Global, output_dir))
     start = session.dedicated if own_process else session.embedded
     with start(config.Global, output_dir) as runtime:
         from ppcls.engine.train import train
@@ -160,6 +160,16 @@ def fit(
         return FitResult(
             trained.progress.best, output_dir, best, latest, [as_dict(record) for record in records]
         )
+
+
+def _resumed_checkpoint(settings: CheckpointSettings, output_dir: Path) -> Path | None:
+    """Returns the checkpoint from which a run is probably resumed, before Paddle is imported."""
+    requested = settings.checkpoints
+    if requested is None:
+        return None
+    if requested != "auto":
+        return Path(requested)
+    return newest(LATEST, output_dir, settings.checkpoint_fallback_dir)
 
 
 def evaluate(

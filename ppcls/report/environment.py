@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import platform
 from importlib import metadata
-from pathlib import Path
 
+from ppcls.runtime.hardware import read_cpu_model
 from ppcls.runtime.start import Runtime
 from ppcls.version import __version__
 
@@ -42,7 +42,7 @@ def read_hardware(runtime: Runtime) -> dict[str, str]:
     facts = {
         "Processes": str(runtime.world_size),
         "Device": f"GPU, {_gpu(runtime)}" if runtime.device == "gpu" else "CPU",
-        "Processor": _processor(),
+        "Processor": read_cpu_model(),
         "Cores per process": str(runtime.cores),
         "Paddle threads": str(runtime.threads),
         "Memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB",
@@ -58,12 +58,3 @@ def _gpu(runtime: Runtime) -> str:
 
     card = paddle.device.cuda.get_device_properties(runtime.device_id)
     return f"{card.name}, {card.total_memory / 2**30:.0f} GiB, compute {card.major}.{card.minor}"
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return platform.machine()
-    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(models, platform.machine())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -220,3 +221,13 @@ def _visible_handles(handles: list[Any], visible: str) -> list[Any]:
             break
         chosen += matches
     return chosen
+
+
+def read_cpu_model() -> str:
+    """Returns the name of the processor, or of its instruction set if Linux does not report the name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.machine()
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.machine())

@@ -1,8 +1,15 @@
 """Chooses how a run executes its training steps: layout, CUDA graph, compilation and fused kernels.
 
-Before a long run on a GPU, each way to execute steps is measured: a separate process trains the run's model
-on one synthetic batch. A way is rejected if its losses differ from those of the first way, the reference. The
-choice is cached, so that each combination of model, batch, precision, GPU and version is measured only once.
+Before a long run, each way to execute steps is measured: a separate process trains the run's model on one
+synthetic batch. A way is rejected if its losses differ from those of the first way, the reference. The choice
+is cached, so that each combination of model, batch, precision, machine and version is measured only once.
+
+Decisions:
+- A resumed run repeats the choice of its checkpoint, whose config contains it. Another choice would add in
+  another order, so the weights would differ from those of a run without interruption.
+- On a CPU, a short run ignores the cache. Otherwise, its result would depend on which runs were before it.
+- On a CPU, only the fused kernels are measured. Compiled steps without oneDNN are not faster, and with oneDNN
+  they fail in Paddle 3.3.1 (docs/measurements/cpu.md).
 """
 
 from __future__ import annotations
@@ -15,16 +22,17 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ppcls.arch.distillation_model import AnyArch
 from ppcls.config.base.fields import Section
-from ppcls.config.base.yaml import dump_yaml
+from ppcls.config.base.yaml import dump_yaml, read_yaml
 from ppcls.data.section import Split
 from ppcls.engine.autotune.processes import MeasurementFailed, MeasuringProcess, Sample, worker_command
 from ppcls.engine.core.settings import AMP, EngineSettings, ExecutionSettings, TrainingSettings
+from ppcls.errors import UserError
 from ppcls.files import print_error, read_regular, write_text
-from ppcls.runtime.hardware import Card
+from ppcls.runtime.hardware import Card, read_cpu_model, usable_cores
 from ppcls.runtime.launch import local_processes, read_launch
 from ppcls.runtime.settings import RuntimeSettings
 from ppcls.runtime.start import selected_card
@@ -35,10 +43,14 @@ from ppcls.zoo import ZOO, cache_folder
 if TYPE_CHECKING:  # the engine is below the recipe
     from ppcls.recipe.schema import Config
 
-MIN_UPDATES = 2000  # updates of a run from which a measurement of about a minute is worthwhile
+MIN_UPDATES = 2000  # updates of a run on a GPU from which a measurement of about a minute is worthwhile
+# The same on a CPU, where a measurement takes as long as about 20 updates, and 12 s to start two processes.
+MIN_CPU_UPDATES = 200
 _WORKER = Path(__file__).with_name("worker.py")
 # Fields of `TimingPlan`: the losses of the first 8 updates are compared (`CHECKED_UPDATES` in workload.py).
 _PLAN = {"warm_up": 8, "settle": 0.5, "seconds": 1.0}
+# On a CPU, an update may take many seconds, and its speed does not change after the first one.
+_CPU_PLAN = {"warm_up": 2, "settle": 0.0, "seconds": 1.0, "steps": 4}
 _TIMEOUT = 180.0  # seconds per way
 _TOLERANCE = {"float32": 0.01, "float16": 0.05, "bfloat16": 0.1}  # relative difference of the loss
 _MEMORY_SHARE = 0.8  # share of the GPU's memory that steps may use; the rest is for images and evaluation
@@ -89,15 +101,59 @@ class Execution:
 Measure = Callable[[Execution], Sample]
 
 
-def autotune(config: Config) -> Config:
+@dataclass(frozen=True)
+class Machine:
+    """The device on which steps are measured.
+
+    Attributes:
+        facts: What identifies the device in the cache.
+        min_updates: Number of updates of a run from which it is measured.
+        uses_cache: Whether runs with fewer updates use a choice of the cache.
+        tuned: Settings that are measured, if the config leaves them open.
+        plan: Fields of `TimingPlan`.
+        environment: Environment variables of the processes that measure; None removes a variable.
+        memory: Memory of the GPU in MiB; None on a CPU.
+    """
+
+    facts: tuple[Any, ...]
+    min_updates: int
+    uses_cache: bool
+    tuned: frozenset[str]
+    plan: Mapping[str, Any]
+    environment: Mapping[str, str | None]
+    memory: int | None
+
+    @classmethod
+    def of_card(cls, card: Card) -> Machine:
+        """Returns the machine of a run on a GPU."""
+        environment = {"CUDA_VISIBLE_DEVICES": card.uuid, "FLAGS_selected_gpus": None}
+        facts = (card.name(), card.total)
+        return cls(facts, MIN_UPDATES, True, frozenset(_WAYS), _PLAN, environment, card.total)
+
+    @classmethod
+    def of_cpu(cls, threads: int | None) -> Machine:
+        """Returns the machine of a run on a CPU.
+
+        Args:
+            threads: Value of ``Global.cpu_threads``.
+        """
+        facts = (read_cpu_model(), usable_cores(), threads)
+        return cls(facts, MIN_CPU_UPDATES, False, frozenset({"fused_kernels"}), _CPU_PLAN, {}, None)
+
+
+def autotune(config: Config, checkpoint: Path | None = None) -> Config:
     """Returns the config with the fastest values of the settings that it does not set explicitly.
 
     The fastest values are read from the cache, or measured and saved there. Short runs are not measured, and
     an error of the cache is reported on standard error. If the fastest values are unknown for one of these
     reasons, float16 runs use NHWC, and other runs do not change.
 
-    The config is not changed for deterministic runs, runs without a GPU or on several machines, models of
-    several parts, and ``Global.autotune: False``.
+    The config is not changed for deterministic runs, runs on several machines, half precision on a CPU,
+    models of several parts, and ``Global.autotune: False``.
+
+    Args:
+        config: Config of the run.
+        checkpoint: Checkpoint from which the run is resumed; its values are used if they are known.
 
     Raises:
         UserError: The GPU to measure on is unknown, because the driver and CUDA may number GPUs differently.
@@ -108,22 +164,35 @@ def autotune(config: Config) -> Config:
     open_settings = list_open_settings(settings, arch)
     if split is None or not arch.single_network or not open_settings or not _is_tuned(settings, settings):
         return config
-    card = selected_card()
-    if card is None:
+    card = selected_card() if settings.device != "cpu" else None
+    machine = Machine.of_cpu(settings.cpu_threads) if card is None else Machine.of_card(card)
+    number_format = _number_format(config.AMP)
+    if card is None and ("fused_kernels" not in open_settings or number_format != "float32"):
         return config
+    if (saved := read_execution(checkpoint, on_cpu=card is None)) is not None:
+        if not isinstance(saved, Execution):
+            return config
+        _log(f"{saved}, as before the interruption")
+        return config.model_copy(update=saved.sections(settings, arch))
+    # Without a measurement, float16 uses NHWC, which is faster on all GPUs with tensor cores.
+    nhwc = "data_format" in open_settings and number_format == "float16"
+    untuned = config.model_copy(update={"Arch": arch.with_data_format("NHWC")}) if nhwc else config
+
+    def is_long() -> bool:
+        return _count_updates(settings, split, config.class_count(training=True)) >= machine.min_updates
+
+    if not machine.uses_cache and not is_long():
+        return untuned
     facts = {
         **_model_facts(settings, arch, config.AMP, config.Optimizer.kind),
         **_data_facts(split),
-        "card": [card.name(), card.total],
+        "card": machine.facts,
     }
     file = cache_folder("autotune") / f"{_cache_key(facts)}.json"
-    # Without a measurement, float16 uses NHWC, which is faster on all GPUs with tensor cores.
-    nhwc = "data_format" in open_settings and _number_format(config.AMP) == "float16"
-    untuned = config.model_copy(update={"Arch": arch.with_data_format("NHWC")}) if nhwc else config
 
     def measure(way: Execution) -> Sample:
         tried = config.model_copy(update=way.sections(settings, arch))
-        return _measure_on(card, dump_yaml(tried.model_dump(mode="json")))
+        return _measure_on(machine, dump_yaml(tried.model_dump(mode="json")))
 
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -132,17 +201,47 @@ def autotune(config: Config) -> Config:
                 chosen = _read_choice(file)
                 _log(f"{chosen}, from an earlier measurement ({file})")
                 return config.model_copy(update=chosen.sections(settings, arch))
-            if _count_updates(settings, split, config.class_count(training=True)) < MIN_UPDATES:
+            if machine.uses_cache and not is_long():
                 return untuned
             first = first_execution(settings, arch, open_settings)
-            tolerance = _TOLERANCE[_number_format(config.AMP)]
-            chosen, rates = choose(first, open_settings, tolerance, measure, card.total)
+            tolerance = _TOLERANCE[number_format]
+            measured = [name for name in open_settings if name in machine.tuned]
+            chosen, rates = choose(first, measured, tolerance, measure, machine.memory)
             write_text(file, json.dumps({"chosen": asdict(chosen), "images_per_second": rates}, indent=1))
     except (OSError, ValueError) as error:
         _log(f"{file}: cannot be used, so nothing is measured: {error}; delete the file, or set PPCLS_HOME")
         return untuned
     _log(f"uses {chosen}; saved in {file}")
     return config.model_copy(update=chosen.sections(settings, arch))
+
+
+def read_execution(checkpoint: Path | None, *, on_cpu: bool) -> Execution | Literal["untuned"] | None:
+    """Returns how the run of a checkpoint executed its steps.
+
+    Args:
+        checkpoint: Folder of a checkpoint; None for a new run.
+        on_cpu: Whether the run continues on a CPU.
+
+    Returns:
+        The way; ``untuned`` if nothing was chosen; None if this is unknown, or if the run was on another kind
+        of device. The checkpoint may be damaged, which is reported later, when it is loaded.
+    """
+    if checkpoint is None:
+        return None
+    try:
+        state = json.loads(read_regular(checkpoint / "state.json"))
+        tree = read_yaml(checkpoint / "config.yaml")
+        was_on_cpu = state["threads"] is not None
+        run = tree["Global"]
+        values = {name: run.get(name, "auto") for name in ("cuda_graph", "to_static", "fused_kernels")}
+        data_format = tree["Arch"].get("data_format", "NCHW")
+    except (AttributeError, KeyError, OSError, TypeError, UserError, ValueError):
+        return None
+    if was_on_cpu != on_cpu:
+        return None
+    if "auto" in values.values():
+        return "untuned"
+    return Execution(data_format, **values)
 
 
 def _read_choice(file: Path) -> Execution:
@@ -166,7 +265,11 @@ def first_execution(settings: ExecutionSettings, arch: AnyArch, open_settings: S
 
 
 def choose(
-    first: Execution, open_settings: Sequence[str], tolerance: float, measure: Measure, memory: int
+    first: Execution,
+    open_settings: Sequence[str],
+    tolerance: float,
+    measure: Measure,
+    memory: int | None,
 ) -> tuple[Execution, dict[str, float]]:
     """Returns the fastest way to execute steps, and the images per second of all valid ways.
 
@@ -177,12 +280,12 @@ def choose(
         open_settings: Settings to choose.
         tolerance: Largest relative difference of a loss from the reference.
         measure: Function that measures a way. It raises `MeasurementFailed` if the way does not work.
-        memory: Memory of the GPU in MiB.
+        memory: Memory of the GPU in MiB; None on a CPU.
     """
     best = first
     _log(
-        f"measuring {len(open_settings) + 1} ways to execute training steps, for about a minute, once for "
-        "this model, batch and GPU (Global.autotune=False skips this)"
+        f"measuring {len(open_settings) + 1} ways to execute training steps, once for this model, batch and "
+        "machine (Global.autotune=False skips this)"
     )
     reference: list[float] | None = None
     rates: dict[str, float] = {}
@@ -204,20 +307,20 @@ def choose(
     return best, rates
 
 
-def _check(sample: Sample, reference: list[float], tolerance: float, memory: int) -> None:
+def _check(sample: Sample, reference: list[float], tolerance: float, memory: int | None) -> None:
     """Checks the sample of a way to execute steps."""
     for update, (loss, expected) in enumerate(zip(sample["losses"], reference, strict=True), start=1):
         if not math.isclose(loss, expected, rel_tol=tolerance):
             raise MeasurementFailed(f"the loss of update {update} is {loss:.4g}, expected {expected:.4g}")
     used = sample.get("gpu_reserved", 0.0)
-    if used > _MEMORY_SHARE * memory:
+    if memory is not None and used > _MEMORY_SHARE * memory:
         raise MeasurementFailed(f"it needs {used:,.0f} MiB of the GPU's {memory:,} MiB")
 
 
 def _is_tuned(settings: ExecutionSettings, process: RuntimeSettings) -> bool:
-    """Returns whether a run with these settings is autotuned, if it has a GPU."""
+    """Returns whether a run with these settings is autotuned."""
     launch = read_launch()
-    if not settings.autotune or process.deterministic or process.device == "cpu":
+    if not settings.autotune or process.deterministic:
         return False
     return launch.world_size <= local_processes()  # several machines could make different choices
 
@@ -259,14 +362,13 @@ def list_open_settings(settings: ExecutionSettings, arch: AnyArch) -> list[str]:
     return names
 
 
-def _measure_on(card: Card, config: str) -> Sample:
-    """Measures the training of a config, given as YAML text, in a process that uses one GPU."""
+def _measure_on(machine: Machine, config: str) -> Sample:
+    """Measures the training of a config, given as YAML text, in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="ppcls-autotune-") as folder:
         path = Path(folder) / "config.yaml"
         path.write_text(config, encoding="utf-8")
-        task = {"config": str(path), "plan": _PLAN}
-        environment = {"CUDA_VISIBLE_DEVICES": card.uuid, "FLAGS_selected_gpus": None}
-        return MeasuringProcess(worker_command(_WORKER), task, _TIMEOUT, environment).run()
+        task = {"config": str(path), "plan": machine.plan}
+        return MeasuringProcess(worker_command(_WORKER), task, _TIMEOUT, machine.environment).run()
 
 
 def _model_facts(settings: EngineSettings, arch: AnyArch, amp: AMP | None, optimizer: str) -> dict[str, Any]:

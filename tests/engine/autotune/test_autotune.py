@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from ppcls.config.base.yaml import parse_yaml
+from ppcls.api import fit
+from ppcls.config.base.yaml import dump_yaml, parse_yaml
 from ppcls.engine.autotune import autotune as module
 from ppcls.engine.autotune.autotune import (
     Execution,
@@ -201,3 +203,92 @@ def test_autotune_keeps_the_layout_of_the_users_own_architecture(
     monkeypatch.setattr(module, "ZOO", {})
     assert autotune(config).Arch.data_format == "NCHW"
     assert {way.data_format for way in card.measured} == {"NCHW"}
+
+
+CPU_RATES = {EAGER: 100.0, Execution("NHWC", fused_kernels=True): 250.0}
+
+
+@pytest.fixture
+def processor(card: Timer, monkeypatch: pytest.MonkeyPatch) -> Timer:
+    """Pretends that there is no card, and that short runs are long enough."""
+    monkeypatch.setattr(module, "selected_card", lambda: None)
+    monkeypatch.setattr(module, "MIN_CPU_UPDATES", 6)
+    card.rates = CPU_RATES
+    return card
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_autotune_on_a_cpu_measures_the_fused_kernels(
+    make_config: Callable[..., Config], processor: Timer, device: str
+) -> None:
+    config = make_config(Global__device=device)
+    tuned = autotune(config)
+    assert (tuned.Arch.data_format, tuned.Global.fused_kernels) == ("NHWC", True)
+    assert (tuned.Global.cuda_graph, tuned.Global.to_static) == (False, False)
+    assert processor.measured == list(CPU_RATES)
+    assert autotune(config) == tuned
+    assert len(processor.measured) == 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"Arch__data_format": "NCHW"},
+        {"Global__fused_kernels": False},
+        {"AMP": {"level": "O1", "dtype": "bfloat16"}},
+        {"Global__epochs": 1},
+    ],
+)
+def test_autotune_on_a_cpu_leaves_other_runs_unchanged(
+    make_config: Callable[..., Config], processor: Timer, changes: dict[str, Any]
+) -> None:
+    autotune(make_config(Global__device="cpu"))  # its choice is in the cache
+    measured = len(processor.measured)
+    config = make_config(Global__device="cpu", **changes)
+    assert autotune(config) is config
+    assert len(processor.measured) == measured
+
+
+@pytest.mark.parametrize(
+    ("threads", "settings", "expected"),
+    [
+        (2, {"cuda_graph": False, "to_static": False, "fused_kernels": True}, "NHWC"),
+        (2, {}, "NCHW"),  # the checkpoint's run was too short to be measured
+        (None, {"cuda_graph": True, "to_static": False, "fused_kernels": True}, "measured"),  # on a GPU
+        ("damaged", {}, "measured"),
+    ],
+)
+def test_autotune_resumed_run_repeats_the_choice_of_its_checkpoint(
+    make_config: Callable[..., Config],
+    processor: Timer,
+    tmp_path: Path,
+    threads: int | str | None,
+    settings: dict[str, bool],
+    expected: str,
+) -> None:
+    state = "{" if threads == "damaged" else json.dumps({"threads": threads})
+    (tmp_path / "state.json").write_text(state)
+    tree = {"Global": settings, "Arch": {"data_format": "NHWC"}}
+    (tmp_path / "config.yaml").write_text(dump_yaml(tree))
+    tuned = autotune(make_config(Global__device="cpu"), tmp_path)
+    assert bool(processor.measured) == (expected == "measured")
+    assert tuned.Arch.data_format == ("NCHW" if expected == "NCHW" else "NHWC")
+
+
+@pytest.mark.slow
+def test_fused_kernels_on_a_cpu_are_measured_and_resumed(
+    make_yaml: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PPCLS_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(module, "MIN_CPU_UPDATES", 1)
+    monkeypatch.setitem(module._USED_FROM, "fused_kernels", 0.0)  # also if the test's few steps are slower
+    output = tmp_path / "run"
+    config = make_yaml(Global__device="cpu", Arch__name="ResNet18", Global__output_dir=str(output))
+    fit(load_config(config))
+    saved = load_config(output / "latest/config.yaml")
+    assert saved.Global.fused_kernels is True
+    assert saved.Arch.data_format == "NHWC"
+    monkeypatch.setattr(module, "_measure_on", None)  # the resumed run measures nothing
+    more = ["Global.checkpoints=auto", f"Global.epochs={saved.Global.epochs + 1}"]
+    fit(load_config(config, more))
+    assert load_config(output / "latest/config.yaml").Global.fused_kernels is True
