@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ppcls.data.index.protocol import Index
 from ppcls.errors import UserError
-from ppcls.files import append_bytes, read_regular, write_text
+from ppcls.files import append_bytes, open_regular, read_regular, write_text
 
 if TYPE_CHECKING:  # the section above uses this folder
     from ppcls.data.section import Split
@@ -92,11 +92,64 @@ def read_bad_images(path: Path) -> list[BadImage]:
         UserError: The list can't be read, or a line does not have three fields.
     """
     try:
-        lines = read_regular(path).split(b"\n")
+        text = read_regular(path)
     except OSError as error:
-        raise UserError(f"{path}: can't read this list of bad images: {error.strerror}") from None
+        raise _read_error(path, error) from None
+    return _parse_lines(path, text, 0)
+
+
+class GrowingList:
+    """A list of bad images to which several loaders and processes append. Reads only what was appended.
+
+    Args:
+        path: The list, which may be missing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = (0, 0)  # device and inode of the file that was read
+        self._read = 0  # number of bytes that were read
+        self._lines = 0
+        self._places: set[tuple[str, str]] = set()
+
+    def read_places(self) -> Set[tuple[str, str]]:
+        """Returns name and location of all images in the list. The set grows with the list.
+
+        Raises:
+            UserError: The list can't be read, or a line does not have three fields.
+        """
+        try:
+            with open_regular(self._path) as file:
+                status = os.fstat(file.fileno())
+                if self._file != (status.st_dev, status.st_ino) or status.st_size < self._read:
+                    self._file = (status.st_dev, status.st_ino)
+                    self._read = self._lines = 0
+                    self._places = set()
+                file.seek(self._read)
+                text = file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            self._file = (0, 0)
+            self._read = self._lines = 0
+            self._places = set()
+            return self._places
+        except OSError as error:
+            raise _read_error(self._path, error) from None
+        text = text[: text.rfind(b"\n") + 1]  # another process may be writing the last line
+        bad = _parse_lines(self._path, text, self._lines)
+        self._places |= {(image.name, image.where) for image in bad}
+        self._read += len(text)
+        self._lines += text.count(b"\n")
+        return self._places
+
+
+def _read_error(path: Path, error: OSError) -> UserError:
+    return UserError(f"{path}: can't read this list of bad images: {error.strerror}")
+
+
+def _parse_lines(path: Path, text: bytes, before: int) -> list[BadImage]:
+    """Returns the images of some lines, which follow ``before`` other lines."""
     bad = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(text.split(b"\n"), start=before + 1):
         fields = [_unescape(field) for field in line.split(b"\t")]
         if not line:
             continue

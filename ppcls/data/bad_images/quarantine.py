@@ -7,7 +7,7 @@ of steps and the samples of all other batches do not change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,18 +15,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.data.bad_images.lists import (
+    GrowingList,
     TooManyBadImagesError,
     append_bad_images,
     read_bad_images,
     to_bad_images,
 )
 from ppcls.data.bad_images.search import find_undecodable
-from ppcls.data.index.protocol import Index
+from ppcls.data.index.protocol import Index, find_samples
 from ppcls.data.sampling.order import Cursor, Order, StepSamples
 from ppcls.data.transforms.base import Transform
 from ppcls.files import print_error
 
 BAD_IMAGES = "bad_images.txt"
+
+
+class _FirstGood:
+    """Finds the first good sample of an epoch. The search continues where the last one ended.
+
+    Args:
+        bad: Positions of bad samples. Samples are only added.
+    """
+
+    def __init__(self, bad: Set[int]) -> None:
+        self._bad = bad
+        self._samples: NDArray[np.int64] | None = None
+        self._at = 0
+
+    def find(self, samples: NDArray[np.int64]) -> int | None:
+        """Returns the first of the samples that is not bad; None if all are bad."""
+        if samples is not self._samples:
+            self._samples = samples
+            self._at = 0
+        while self._at < len(samples) and int(samples[self._at]) in self._bad:
+            self._at += 1
+        return int(samples[self._at]) if self._at < len(samples) else None
 
 
 class Quarantine:
@@ -42,7 +65,9 @@ class Quarantine:
         self._index = index
         self.file = file
         self._limit = limit
+        self._list = GrowingList(file)
         self._positions: set[int] = set()
+        self._good = _FirstGood(self._positions)
 
     def __contains__(self, position: int) -> bool:
         return position in self._positions
@@ -50,7 +75,7 @@ class Quarantine:
     @property
     def listed(self) -> int:
         """Number of images in the list, including images that other loaders added."""
-        return len(self._read_list())
+        return len(self._list.read_places())
 
     def recheck(self, lists: Iterable[Path], decoder: Transform) -> None:
         """Decodes the images that earlier runs listed, and adds the images that are still bad.
@@ -59,10 +84,9 @@ class Quarantine:
             lists: Lists of bad images. Missing files are ignored.
             decoder: First transform of the chain, which decodes an image.
         """
-        names = {bad.name for file in lists if file.exists() for bad in read_bad_images(file)}
-        if names:
-            positions = [at for at in range(len(self._index)) if self._index.name(at) in names]
-            bad = find_undecodable(self._index, decoder, positions)
+        places = {(bad.name, bad.where) for file in lists if file.exists() for bad in read_bad_images(file)}
+        if places:
+            bad = find_undecodable(self._index, decoder, find_samples(self._index, places))
             if bad:
                 self.add(bad)
 
@@ -76,20 +100,17 @@ class Quarantine:
             TooManyBadImagesError: The list has more images than the limit allows.
         """
         self._positions |= set(reasons)
-        known = self._read_list()
+        known = self._list.read_places()
         new = [bad for bad in to_bad_images(self._index, reasons) if (bad.name, bad.where) not in known]
+        count = len(known) + len(new)
         append_bad_images(self.file, new)
         for bad in new:
             print_error(f"bad image, skipped: {bad}")
-        if self._limit is not None and (count := len(known) + len(new)) > self._limit:
+        if self._limit is not None and count > self._limit:
             raise TooManyBadImagesError(
                 f"{count} bad images, more than max_errors ({self._limit}); {self.file} lists them; repair "
                 "or remove them, or increase max_errors"
             )
-
-    def _read_list(self) -> set[tuple[str, str]]:
-        bad = read_bad_images(self.file) if self.file.exists() else []
-        return {(image.name, image.where) for image in bad}
 
     def replace_bad(self, step: StepSamples, group: int, spare: NDArray[np.int64]) -> StepSamples:
         """Returns the step after replacing bad samples by repeated ones, which follow the valid rows.
@@ -119,7 +140,7 @@ class Quarantine:
             indices = step.indices[chosen]
             repeats = step.repeats[chosen]
         else:
-            good = next((position for position in spare.tolist() if position not in self._positions), None)
+            good = self._good.find(spare)
             if good is None:
                 raise TooManyBadImagesError(
                     f"{self._index.source}: all images are bad; {self.file} lists the bad ones; check the "
@@ -162,6 +183,7 @@ class RejectedImages(Quarantine):
         self.index = index
         self.reasons = dict[int, str]()
         self._positions = set()
+        self._good = _FirstGood(self._positions)
 
     def add(self, reasons: Mapping[int, str]) -> None:
         """Adds bad samples.

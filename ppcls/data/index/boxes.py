@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,10 @@ class CroppedIndex:
     def where(self, position: int) -> str:
         """Returns the location of a sample in the list."""
         return self.files.where(position)
+
+    def find(self, places: Collection[tuple[str, str]]) -> list[int]:
+        """Returns the positions of samples. See `ppcls.data.index.protocol.find_samples`."""
+        return self.files.find(places)
 
     def read(self, position: int) -> bytes:
         """Returns the cropped image, encoded as BMP.

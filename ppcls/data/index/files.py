@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ppcls.data.images.header import DecodeError
 from ppcls.data.images.paths import NOT_REGULAR, find_unsafe_paths, read_regular_file
 from ppcls.data.index.arrays.list_line import MAX_DIGITS, LineFormat
+from ppcls.data.index.arrays.path_hashes import find_paths
 from ppcls.data.index.arrays.read import read_arrays
 from ppcls.data.index.arrays.safe_folders import find_unsafe_images
 from ppcls.data.index.arrays.scan import CACHED_IMAGES, scan_classes
@@ -81,6 +82,12 @@ class FileIndex:
     def where(self, position: int) -> str:
         """Returns the location of a sample in the dataset, such as ``train_list.txt, line 7``."""
         return f"{self.source}, line {self.lines[position]}" if self.lines is not None else str(self.source)
+
+    def find(self, places: Collection[tuple[str, str]]) -> list[int]:
+        """Returns the positions of samples. See `ppcls.data.index.protocol.find_samples`."""
+        prefix = os.fsencode(self.root) + b"/"
+        names = (os.fsencode(name) for name, _ in places)
+        return find_paths(self.paths, {name[len(prefix) :] for name in names if name.startswith(prefix)})
 
     def read(self, position: int) -> bytes:
         """Returns the contents of a sample's file. See `read_image` for errors."""

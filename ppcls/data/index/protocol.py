@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -42,6 +43,23 @@ class Index(Protocol):
         Raises:
             ppcls.data.images.header.DecodeError: The image is missing, empty or damaged, or can't be read.
         """
+
+
+def find_samples(index: Index, places: Collection[tuple[str, str]]) -> list[int]:
+    """Returns the positions of samples in ascending order.
+
+    A sample that is a file is found by its name. Other samples have the name of their container, and are
+    found by name and location.
+
+    Args:
+        index: The samples.
+        places: Results of `Index.name` and `Index.where`.
+    """
+    find = getattr(index, "find", None)
+    if find is not None:  # without asking for the names of all samples
+        positions: list[int] = find(places)
+        return positions
+    return [at for at in range(len(index)) if (index.name(at), index.where(at)) in places]
 
 
 def cameras_of(index: Index) -> NDArray[np.int64] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
 from pathlib import Path
@@ -57,6 +57,18 @@ class RecordIndex:
         """Returns the location of a sample in its shard."""
         shard, number = self._find(position)
         return shard.where(number)
+
+    def find(self, places: Collection[tuple[str, str]]) -> list[int]:
+        """Returns the positions of samples. See `ppcls.data.index.protocol.find_samples`."""
+        names = {name for name, _ in places}
+        starts = [0, *self._ends]
+        return [
+            start + number
+            for start, shard in zip(starts, self._shards, strict=False)
+            if str(shard.path) in names
+            for number in range(len(shard.labels))
+            if (str(shard.path), shard.where(number)) in places
+        ]
 
     def read(self, position: int) -> bytes | memoryview:
         """Returns the encoded image; see `ppcls.data.index.protocol.Index`."""

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from ppcls.data.bad_images.lists import BadImageError, read_bad_images, write_bad_images
-from ppcls.data.bad_images.quarantine import CleanOrder, Quarantine
+from ppcls.data.bad_images.quarantine import CleanOrder, Quarantine, _FirstGood
 from ppcls.data.bad_images.search import bisect_bad_images, error_reason, is_image_error
 from ppcls.data.index.files import FileIndex
 from ppcls.data.index.image_lists import ImageNetDataset
@@ -237,6 +237,7 @@ def test_replace_bad_keeps_good_rows_and_groups(
     )
     quarantine = Quarantine.__new__(Quarantine)
     quarantine._positions = bad
+    quarantine._good = _FirstGood(bad)
     if len(bad) == 40:
         return
     for step in range(len(order)):

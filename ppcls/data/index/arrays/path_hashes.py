@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +45,16 @@ def find_common(
         {full_path(root, path) for path in paths[chosen].tolist()}
         & {full_path(other_root, path) for path in other_paths[others].tolist()}
     )
+
+
+def find_paths(paths: NDArray[np.bytes_], searched: Collection[bytes]) -> list[int]:
+    """Returns the positions of all paths that are among the searched ones, in ascending order."""
+    width = paths.dtype.itemsize
+    possible = [path for path in searched if len(path) <= width]
+    if not possible:
+        return []
+    among = _are_among(hash_paths(paths), hash_paths(np.array(possible)))
+    return [at for at in np.flatnonzero(among).tolist() if bytes(paths[at]) in searched]
 
 
 def full_path(root: bytes, path: bytes) -> bytes:
