@@ -75,6 +75,18 @@ def local_processes() -> int:
     return int(os.environ.get("PADDLE_LOCAL_SIZE", "1"))
 
 
+def restore_proxies() -> None:
+    """Sets the variables of proxies again that Paddle 3's launcher renames for its processes.
+
+    The launcher hides lower-case ``http_proxy`` and ``https_proxy`` from the connection of the ranks. Call
+    this function when they are connected, because downloads and trackers need the proxies.
+    """
+    for name in ("http_proxy", "https_proxy"):
+        original = os.environ.get(f"{name}_original")
+        if original is not None:
+            os.environ.setdefault(name, original)
+
+
 def selected_gpu() -> int:
     """Returns Paddle's number of the GPU that the launcher selected for this process; by default 0."""
     return int(os.environ.get("FLAGS_selected_gpus", "0").split(",")[0])  # noqa: SIM112 - Paddle's spelling

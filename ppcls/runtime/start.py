@@ -21,7 +21,7 @@ from ppcls.errors import UserError
 from ppcls.runtime import paddle_import
 from ppcls.runtime.device import check_gpu_kernels, choose_device
 from ppcls.runtime.hardware import Card, find_card, interface_of, usable_cores
-from ppcls.runtime.launch import local_processes, read_launch, selected_gpu
+from ppcls.runtime.launch import local_processes, read_launch, restore_proxies, selected_gpu
 from ppcls.runtime.memory import MemoryBudget, MemoryRequest, MemoryUsage, divide_memory, read_memory_request
 from ppcls.runtime.paddle_import import PaddleImport
 from ppcls.runtime.progress import Progress
@@ -125,6 +125,7 @@ def start(settings: RuntimeSettings, progress: Progress | None = None, embedded:
     device, device_id = _set_device(settings, request, imported)
     if launch.world_size > 1:
         _connect_ranks(device, progress)
+    restore_proxies()
     return Runtime(
         launch.rank,
         launch.world_size,

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 
 import pytest
 
-from ppcls.runtime.launch import Launch, child_environment, local_processes, read_launch, selected_gpu
+from ppcls.runtime.launch import (
+    Launch,
+    child_environment,
+    local_processes,
+    read_launch,
+    restore_proxies,
+    selected_gpu,
+)
 
 VARIABLES = {
     "PADDLE_TRAINER_ID": "3",
@@ -56,3 +64,25 @@ def test_child_environment_drops_the_launchers_variables(monkeypatch: pytest.Mon
         **{name: value for name, value in os.environ.items() if name not in ("PADDLE_MASTER", "REMOVED")},
         "ADDED": "2",
     }
+
+
+def test_proxies_that_the_launcher_hides_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs the launcher's own function, so that a change of Paddle is noticed."""
+    from paddle.distributed.launch.context import args_envs
+
+    monkeypatch.setenv("http_proxy", "http://one:1")
+    monkeypatch.setenv("https_proxy", "http://two:2")
+    for name in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(
+            f"{name}_original", ""
+        )  # so that the launcher's variables are removed after the test
+        monkeypatch.delenv(f"{name}_original")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        args_envs.fetch_envs()
+    if "http_proxy_original" not in os.environ:
+        pytest.skip("Paddle 2.6 removes the variables")
+    monkeypatch.setenv("https_proxy", "http://chosen:3")
+    restore_proxies()
+    assert os.environ["http_proxy"] == "http://one:1"
+    assert os.environ["https_proxy"] == "http://chosen:3", "the user's own value stays"
