@@ -17,8 +17,9 @@ from pathlib import Path
 MOST_MODULES = 16  # per folder, without __init__.py
 MOST_MODULES_AT_TOP = 10  # of ppcls/ itself
 MOST_PARAMETERS = 6
-# Parameters that receive the whole config. A function takes the section or the values that it uses, so that
-# its signature says what it depends on. Only functions that build or execute a run need all of it.
+# Parameters, and fields of dataclasses, that receive the whole config. A function takes the section or the
+# values that it uses, so that its signature says what it depends on. Only functions that build or execute a
+# run need all of it.
 MOST_CONFIG_PARAMETERS = 20
 # Branches on the type of a config section outside of its folder. Each of them is a place to find and change
 # for a new section of that kind; a property or method of the base class is not.
@@ -134,13 +135,13 @@ def check_parameters(trees: dict[Path, ast.Module]) -> Iterator[str]:
 def check_config_parameters(trees: dict[Path, ast.Module]) -> Iterator[str]:
     """Finds too many parameters of `ppcls` that are annotated with the class of the whole config."""
     places = [
-        f"{path}:{node.lineno} {node.name}({argument.arg})"
+        f"{path}:{node.lineno} {node.name}({name})"
         for path, tree in trees.items()
         if path.parts[0] == "ppcls" and (names := _config_names(tree))
         for node in ast.walk(tree)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        for argument in _arguments(node.args)
-        if argument.annotation is not None and _mentions(argument.annotation, names)
+        for name, annotation in _parameters(node)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+        if _mentions(annotation, names)
     ]
     if len(places) > MOST_CONFIG_PARAMETERS:
         yield (
@@ -226,9 +227,20 @@ def _resolve(expression: ast.expr, module: str, imports: dict[str, dict[str, str
     return name
 
 
-def _arguments(arguments: ast.arguments) -> list[ast.arg]:
-    stars = [argument for argument in (arguments.vararg, arguments.kwarg) if argument is not None]
-    return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *stars]
+def _parameters(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Yields the names and annotations of a function's parameters, or of a dataclass's fields."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        arguments = node.args
+        stars = [argument for argument in (arguments.vararg, arguments.kwarg) if argument is not None]
+        for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *stars):
+            if argument.annotation is not None:
+                yield argument.arg, argument.annotation
+    elif isinstance(node, ast.ClassDef):
+        if not any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
+            return
+        for field in node.body:
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                yield field.target.id, field.annotation
 
 
 def _config_names(tree: ast.Module) -> set[str]:

@@ -88,6 +88,8 @@ IMPORT = "from ppcls.recipe.schema import Config\n"
         (IMPORT + "def f(*, config: Union[str, Config]): ...", True),
         (IMPORT + "async def f(*configs: Sequence[Config]): ...", True),
         (IMPORT + "class A:\n    def f(self, run: Callable[['Config'], int]): ...", True),
+        (IMPORT + "@dataclass(frozen=True)\nclass A:\n    config: Config | None = None", True),
+        (IMPORT + "class A:\n    config: Config", False),
         (IMPORT + "def f() -> Config:\n    def g(x: Config, /): ...", True),
         ("from ppcls.recipe.schema import Config as C\ndef f(config: C): ...", True),
         ("from ppcls.recipe import schema\ndef f(config: schema.Config): ...", True),

@@ -25,16 +25,23 @@ def measure(kind: str, task: Mapping[str, Any]) -> dict[str, Any]:
     run = runtime.start(config.Global)  # imports Paddle, so nothing before may import it
     from ppcls.bench.train import worker
     from ppcls.bench.train.tasks import TrainTask
-    from ppcls.engine.autotune.workload import training_workload
+    from ppcls.engine.autotune.workload import SyntheticLoader, Workload, training_workload
+    from ppcls.engine.core.build import build_state
     from ppcls.engine.profiling.peak_memory import explain_out_of_memory
 
+    split = config.DataLoader.need_train()
     if kind == "inspect":
-        return worker.inspect(config.Arch, config.DataLoader.need_train(), run)
+        return worker.inspect(config.Arch, split, run)
     guard = partial(explain_out_of_memory, run, config.used_splits, config.Global, config.AMP)
-    source = task["source"]
-    return worker.measure_workload(
-        TrainTask(**task), run, guard, lambda: training_workload(config, run, source)
-    )
+
+    def build() -> Workload:
+        loader = None
+        if task["source"] == "synthetic":
+            loader = SyntheticLoader(split, config.Arch, run, accumulate=config.Global.update_freq)
+        state = build_state(config, run, lambda *_: None, loader)
+        return training_workload(state, config.Global, config.Arch, split)
+
+    return worker.measure_workload(TrainTask(**task), run, guard, build)
 
 
 def main(kind: str, folder: Path) -> int:

@@ -406,14 +406,18 @@ def _run_instead(options: TrainOptions, config: Config) -> None:
             from ppcls.explain.description import print_descriptions
 
             with interruptible():
-                descriptions = describe(config, runtime)
+                splits = config.used_splits
+                classes = {name: config.class_count(training=name == "Train") for name in splits}
+                descriptions = describe(splits, classes, settings, config.Arch, runtime)
             print_descriptions(descriptions, sys.stdout)
     else:
         output_dir = create_output_dir(checked_output_dir(settings, config.used_splits))
         if options.folds is not None:
             from ppcls.search.folds import cross_validate
 
-            write_output(cross_validate(config, options.folds, output_dir, _report))
+            tree = config.model_dump(mode="json")
+            text = cross_validate(tree, config.DataLoader, config.Arch, options.folds, output_dir, _report)
+            write_output(text)
             return
         with session.dedicated(settings, output_dir) as runtime, interruptible():
             from ppcls.engine.find_lr import find_lr
@@ -466,7 +470,10 @@ def tune(options: TuneOptions) -> None:
         ranges[key] = parse_yaml(value, f"--search {text}") if value.strip().startswith("[") else value
     space = read_space(ranges)
     output_dir = create_output_dir(checked_output_dir(config.Global, config.used_splits))
-    write_output(search(config, space, options.trials, output_dir, _report))
+    evaluates = config.Global.eval_during_train and config.DataLoader.evaluated
+    metric = config.Metric.Eval[0] if evaluates else None
+    tree = config.model_dump(mode="json")
+    write_output(search(tree, metric, space, options.trials, output_dir, _report))
 
 
 def _report(line: str) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ppcls.data.bad_images.lists import suggest_skipping
-from ppcls.data.build import build_loader, dali_settings
+from ppcls.data.build import LoadingSettings, ModelInput, build_loader, dali_settings
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.loaders.mixing import MixedLoader
 from ppcls.data.loaders.paddle import PaddleLoader
@@ -13,22 +14,33 @@ from ppcls.data.sampling.order import Order
 from ppcls.data.section import Split
 from ppcls.explain.description import PipelineDescription, PipelineStage, StageOperator, describe_spec
 from ppcls.explain.trace import trace_dali, trace_numpy
-from ppcls.recipe.schema import Config
 from ppcls.runtime.start import Runtime
 
 
-def describe(config: Config, runtime: Runtime) -> list[PipelineDescription]:
-    """Describes the pipelines of a training run: for training, and for evaluation if the run evaluates.
+def describe(
+    splits: Mapping[str, Split],
+    classes: Mapping[str, int | None],
+    settings: LoadingSettings,
+    arch: ModelInput,
+    runtime: Runtime,
+) -> list[PipelineDescription]:
+    """Describes the pipelines of data sets.
+
+    Args:
+        splits: Data sets by their keys in ``DataLoader``, such as those that a training run uses.
+        classes: Number of classes of each data set; None if its labels are identities.
+        settings: See `build_loader`.
+        arch: See `build_loader`.
+        runtime: Device and cores.
 
     Raises:
         UserError: `build_loader` fails, or an image of the first batch can't be read.
     """
     descriptions = []
-    with suggest_skipping(config.used_splits):
-        for name, split in config.used_splits.items():
-            classes = config.class_count(training=name == "Train")
-            loader = build_loader(split, name, runtime, config.Global, config.Arch, classes)
-            descriptions.append(_describe(loader, split, name, runtime, config.Arch.data_format))
+    with suggest_skipping(splits):
+        for name, split in splits.items():
+            loader = build_loader(split, name, runtime, settings, arch, classes[name])
+            descriptions.append(_describe(loader, split, name, runtime, arch.data_format))
     return descriptions
 
 

@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ppcls.arch.distillation_model import AnyArch
 from ppcls.config.base.tree import Tree
 from ppcls.data.index.base import Dataset
 from ppcls.data.index.class_folders import LABEL_LIST
 from ppcls.data.index.class_names import write_class_names
 from ppcls.data.index.files import FileIndex
 from ppcls.data.index.split import write_list
+from ppcls.data.section import DataLoader
 from ppcls.errors import UserError
 from ppcls.files import write_text
 from ppcls.recipe.load import dump_config, validate
-from ppcls.recipe.schema import Config
 from ppcls.report.record import EvalRecord
 from ppcls.runtime.launch import check_single_process
 from ppcls.search.page import render_page
@@ -30,15 +31,23 @@ TABLE = "folds.json"
 _CHAIN_KEYS = ("transform_ops", "batch_transform_ops", "on_error", "max_errors", "bad_images", "follow_links")
 
 
-def cross_validate(config: Config, folds: int, output_dir: Path, report: Callable[[str], None]) -> str:
+def cross_validate(
+    tree: Tree,
+    data: DataLoader,
+    arch: AnyArch,
+    folds: int,
+    output_dir: Path,
+    report: Callable[[str], None],
+) -> str:
     """Trains one model per fold, evaluates it on the images of the fold, and writes a report.
 
     The folds divide the images of ``DataLoader.Train``. If these images are a random part of a folder of
     images, the folds divide the whole folder.
 
     Args:
-        config: Config of the runs. ``DataLoader.Eval`` provides the transforms and the batch size for
-            evaluation.
+        tree: Config of the runs as plain data.
+        data: Data sets of the config. ``Eval`` provides the transforms and the batch size for evaluation.
+        arch: Architecture of the model.
         folds: Number of folds.
         output_dir: Existing folder for the report, the image lists and the runs.
         report: Function that receives a line about each fold.
@@ -50,16 +59,16 @@ def cross_validate(config: Config, folds: int, output_dir: Path, report: Callabl
         UserError: The data cannot be split, or a run fails.
     """
     check_single_process("--folds")
-    evaluation = config.DataLoader.evaluated.get("Eval")
-    if config.DataLoader.Train is None or evaluation is None or config.Global.eval_mode == "retrieval":
+    retrieval = tree["Global"]["eval_mode"] == "retrieval"
+    if data.Train is None or "Eval" not in data.evaluated or retrieval:
         raise UserError(
             "--folds needs DataLoader.Train, DataLoader.Eval and Global.eval_mode: classification; set them "
             "in the config"
         )
-    dataset = config.DataLoader.Train.dataset.unsplit()
-    index = read_images(dataset, config.Arch.class_num)
-    masks = split_folds(index.labels, folds, config.Global.seed)
-    files = write_folds(config.model_dump(mode="json"), dataset, index, masks, output_dir)
+    dataset = data.Train.dataset.unsplit()
+    index = read_images(dataset, arch.class_num)
+    masks = split_folds(index.labels, folds, tree["Global"]["seed"])
+    files = write_folds(tree, dataset, index, masks, output_dir)
     results: list[EvalRecord] = []
     for number, file in enumerate(files, start=1):
         log = output_dir / f"fold_{number}.log"
@@ -71,7 +80,7 @@ def cross_validate(config: Config, folds: int, output_dir: Path, report: Callabl
         best = [record for record in records if record.best] or records
         results.append(best[-1])
         report(f"fold {number} of {folds}: {_describe(best[-1].metrics)}, epoch {best[-1].epoch}")
-    return _write_report(config.Arch.name, results, output_dir)
+    return _write_report(arch.name, results, output_dir)
 
 
 def read_images(dataset: Dataset, classes: int) -> FileIndex:

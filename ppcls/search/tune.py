@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ppcls.config.base.tree import Tree
+from ppcls.config.base.yaml import dump_yaml
 from ppcls.errors import UserError
 from ppcls.files import write_text
-from ppcls.recipe.load import dump_config
-from ppcls.recipe.schema import Config
+from ppcls.metric.base import Metric
 from ppcls.runtime.launch import check_single_process
 from ppcls.search.page import render_page
 from ppcls.search.space import Dimension, NumberRange
@@ -33,7 +34,8 @@ _POLL_SECONDS = 0.5
 
 
 def tune(
-    config: Config,
+    tree: Tree,
+    metric: Metric | None,
     space: Mapping[str, Dimension],
     trials: int,
     output_dir: Path,
@@ -41,12 +43,13 @@ def tune(
 ) -> str:
     """Runs trials until ``trials`` of them have finished. Trials of earlier searches in the folder count.
 
-    Each trial trains ``config`` with other values of the searched keys, and has its own output folder. Its
+    Each trial trains the config with other values of the searched keys, and has its own output folder. Its
     score is the best value of the first metric of ``Metric.Eval``. A trial is stopped early if it is worse
     than the median of the other trials at the same evaluation.
 
     Args:
-        config: Config of the runs.
+        tree: Config of the runs as plain data.
+        metric: First metric of the evaluations during training; None without evaluation.
         space: Search space of each key.
         trials: Total number of trials.
         output_dir: Existing folder for the trials, Optuna's storage and the page.
@@ -64,23 +67,22 @@ def tune(
         from optuna.storages.journal import JournalFileBackend
     except ModuleNotFoundError:
         raise UserError("ppcls tune needs the package optuna: pip install '.[tune]'") from None
-    if not config.Global.eval_during_train or not config.DataLoader.evaluated:
+    if metric is None:
         raise UserError(
             "ppcls tune needs DataLoader.Eval and Global.eval_during_train: True; set them in the config"
         )
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    metric = config.Metric.Eval[0]
     study = optuna.create_study(
         study_name="ppcls",
         storage=optuna.storages.JournalStorage(JournalFileBackend(str(output_dir / STORAGE))),
         direction="minimize" if metric.lower_is_better else "maximize",
-        sampler=optuna.samplers.TPESampler(seed=config.Global.seed + _count(output_dir)),
+        sampler=optuna.samplers.TPESampler(seed=tree["Global"]["seed"] + _count(output_dir)),
         pruner=optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1),
         load_if_exists=True,
     )
     _restart_interrupted(study)
     file = output_dir / "config.yaml"
-    write_text(file, dump_config(config))
+    write_text(file, dump_yaml(tree))
     name = metric.names[0]
 
     def objective(trial: Trial) -> float:

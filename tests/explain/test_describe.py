@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from ppcls.data.bad_images.lists import BadImageError
-from ppcls.explain.describe import describe
+from ppcls.explain.describe import describe as describe_splits
 from ppcls.explain.description import PipelineDescription, StageOperator, describe_arrays
+from ppcls.recipe.schema import Config
 from ppcls.registry import SOURCES
 from ppcls.runtime.start import Runtime
 
@@ -20,6 +21,11 @@ WINDOW = (
 FLIP = "Whether to flip each image, [N] int32 (1 random number)"
 BYTES = "[?] uint8"
 VARIED = "[?, ?, 3] HWC uint8"
+
+
+def describe(config: Config, runtime: Runtime) -> list[PipelineDescription]:
+    classes = {name: config.class_count(training=name == "Train") for name in config.used_splits}
+    return describe_splits(config.used_splits, classes, config.Global, config.Arch, runtime)
 
 
 def names(described: PipelineDescription) -> list[list[str]]:

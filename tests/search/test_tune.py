@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from ppcls.cli import train as cli
 from ppcls.config.base.overrides import Override
 from ppcls.errors import UserError
+from ppcls.recipe.schema import Config
 from ppcls.search import tune as module
 from ppcls.search.space import Choices, NumberRange, read_space
 
@@ -45,7 +47,18 @@ def test_invalid_space_is_an_error(value: object) -> None:
 def test_missing_optuna_is_an_error(make_config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(UserError, match=r"pip install '\.\[tune\]'"):
-        module.tune(make_config(), read_space({RATE: "1..2"}), 1, tmp_path, print)
+        run(make_config(), read_space({RATE: "1..2"}), 1, tmp_path, print)
+
+
+def run(config: Config, *arguments: Any) -> str:
+    return module.tune(config.model_dump(mode="json"), config.Metric.Eval[0], *arguments)
+
+
+def test_config_without_evaluation_is_an_error(make_config, tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    tree = make_config().model_dump(mode="json")
+    with pytest.raises(UserError, match=r"needs DataLoader\.Eval and Global\.eval_during_train: True"):
+        module.tune(tree, None, read_space({RATE: "1..2"}), 1, tmp_path, print)
 
 
 @pytest.fixture
@@ -74,10 +87,10 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_search_finds_the_best_rate_prunes_and_resumes(make_config, tmp_path: Path, trained) -> None:
     config, space, lines = make_config(), read_space({RATE: "log:0.001..0.9"}), []
-    module.tune(config, space, 12, tmp_path, lines.append)
+    run(config, space, 12, tmp_path, lines.append)
     assert len(trained) == 12
     assert any("pruned" in line for line in lines)
-    text = module.tune(config, space, 14, tmp_path, lines.append)
+    text = run(config, space, 14, tmp_path, lines.append)
     assert len(trained) == 14
     assert f"top1 {1 - min(trained):.4f}: -o {RATE}={min(trained)!r};" in text
     page = (tmp_path / "tune.html").read_text()
@@ -97,8 +110,8 @@ def test_interrupted_trial_is_repeated(make_config, tmp_path: Path, trained, mon
     monkeypatch.setattr(module, "_train", interrupt)
     config, space = make_config(), read_space({RATE: "0.1..0.9"})
     with pytest.raises(KeyboardInterrupt):
-        module.tune(config, space, 3, tmp_path, print)
-    module.tune(config, space, 3, tmp_path, print)
+        run(config, space, 3, tmp_path, print)
+    run(config, space, 3, tmp_path, print)
     assert len(trained) == 4
     assert trained[1] == trained[2]
 
@@ -135,7 +148,7 @@ def test_search_without_a_complete_trial_is_an_error(make_config, tmp_path: Path
     monkeypatch.setattr(module, "last_lines", lambda _: "no such model")
     lines: list[str] = []
     with pytest.raises(UserError, match="every trial failed; the last error: no such model"):
-        module.tune(make_config(), read_space({"Arch.name": ["NoNet"]}), 2, tmp_path, lines.append)
+        run(make_config(), read_space({"Arch.name": ["NoNet"]}), 2, tmp_path, lines.append)
     assert lines[1] == "trial 1: failed: no such model: Arch.name=NoNet"
 
 

@@ -24,11 +24,15 @@ def measure(task: Mapping[str, Any]) -> dict[str, Any]:
     config = load_config(task["config"])
     run = runtime.start(config.Global)  # imports Paddle, so nothing before may import it
     from ppcls.engine.autotune.timing import TimingPlan, time_updates
-    from ppcls.engine.autotune.workload import training_workload
+    from ppcls.engine.autotune.workload import SyntheticLoader, training_workload
+    from ppcls.engine.core.build import build_state
     from ppcls.engine.profiling.peak_memory import explain_out_of_memory
 
     with explain_out_of_memory(run, config.used_splits, config.Global, config.AMP):
-        workload = training_workload(config, run, "synthetic")
+        split = config.DataLoader.need_train()
+        loader = SyntheticLoader(split, config.Arch, run, accumulate=config.Global.update_freq)
+        state = build_state(config, run, lambda *_: None, loader)
+        workload = training_workload(state, config.Global, config.Arch, split)
         try:
             return time_updates(TimingPlan(**task["plan"]), workload, run)
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import paddle
@@ -18,15 +18,13 @@ from ppcls.data.sampling.epoch_samplers import SequentialSampler
 from ppcls.data.sampling.order import Order
 from ppcls.data.section import Split
 from ppcls.data.transforms.base import check_chain
-from ppcls.engine.core.build import build_state
 from ppcls.engine.core.hooks import NO_HOOKS
+from ppcls.engine.core.settings import ExecutionSettings
+from ppcls.engine.core.state import TrainState
 from ppcls.engine.execution import connect
 from ppcls.engine.profiling.data_wait import build_data_wait
 from ppcls.engine.profiling.phase_timer import PhaseTimer
 from ppcls.runtime.start import Runtime
-
-if TYPE_CHECKING:  # the engine is below the recipe
-    from ppcls.recipe.schema import Config
 
 CHECKED_UPDATES = 8  # number of updates whose losses are recorded; a CUDA graph is captured before the fourth
 _EPOCH_STEPS = 100
@@ -56,20 +54,24 @@ class Workload:
     losses: Sequence[paddle.Tensor] = ()
 
 
-def training_workload(config: Config, runtime: Runtime, source: str) -> Workload:
-    """Returns ppcls's training step on one synthetic batch, or on the config's data for source ``loader``."""
-    split = config.DataLoader.need_train()
-    synthetic = None
-    if source == "synthetic":
-        synthetic = SyntheticLoader(split, config.Arch, runtime, accumulate=config.Global.update_freq)
-    state = build_state(config, runtime, lambda *_: None, synthetic)
+def training_workload(
+    state: TrainState, settings: ExecutionSettings, arch: AnyArch, split: Split
+) -> Workload:
+    """Returns ppcls's training step.
+
+    Args:
+        state: New state of a run, whose loader may be a `SyntheticLoader`.
+        settings: How steps are executed.
+        arch: Architecture of the model.
+        split: Training data.
+    """
     # The recorded losses depend on the gradients. Later the learning rate is 0, so that the model does not
     # memorize the few images.
     state = replace(state, schedule=lambda update: _CHECKED_RATE if update < CHECKED_UPDATES else 0.0)
-    state, step, execution = connect(state, config.Global, config.Arch, split)
+    state, step, execution = connect(state, settings, arch, split)
     state.network.train()
     batches = _endless(state.loader)
-    wait = build_data_wait(runtime)
+    wait = build_data_wait(state.runtime)
     order = state.loader.order
 
     losses: list[paddle.Tensor] = []

@@ -6,7 +6,6 @@ import json
 import signal
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,8 @@ from ppcls.cli import benchmark
 from ppcls.data.loaders.batch import Batch
 from ppcls.engine.autotune import workload
 from ppcls.engine.autotune.processes import MeasuringProcess, Sample
-from ppcls.engine.autotune.workload import SyntheticLoader, training_workload
+from ppcls.engine.autotune.workload import SyntheticLoader, Workload, training_workload
+from ppcls.engine.core.build import build_state
 from ppcls.engine.core.hooks import NO_HOOKS, StepHooks
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import train_step
@@ -47,7 +47,11 @@ def task(source: str, **changes: object) -> TrainTask:
 
 
 def measure(config: Config, runtime: Runtime, task: TrainTask) -> Sample:
-    build = partial(training_workload, config, runtime, task.source)
+    def build() -> Workload:
+        loader = make_loader(config, runtime) if task.source == "synthetic" else None
+        state = build_state(config, runtime, lambda *_: None, loader)
+        return training_workload(state, config.Global, config.Arch, config.DataLoader.need_train())
+
     return measure_workload(task, runtime, nullcontext, build)
 
 
