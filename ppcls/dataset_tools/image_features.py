@@ -15,10 +15,8 @@ from ppcls.data.index.protocol import Index
 from ppcls.data.section import Split
 from ppcls.data.transforms.base import Transform
 from ppcls.deploy.models.source import find_source
-from ppcls.engine.core.settings import AMP
 from ppcls.errors import UserError
-from ppcls.loss.base import Loss
-from ppcls.recipe.settings import Global
+from ppcls.recipe.schema import Config
 from ppcls.runtime.start import start
 
 _BATCH = 32
@@ -29,20 +27,20 @@ class ImageModel:
     """A trained classifier that computes features of images.
 
     Attributes:
+        config: Config of the model.
         arch: Section ``Arch`` of the config.
-        run: Section ``Global``: device and settings of loading.
-        losses: Losses of training, whose weights a checkpoint contains too.
-        amp: Settings of mixed precision; None without mixed precision.
-        transforms: Transforms that prepare an image, as in a loader.
         weights: File or folder of the weights.
     """
 
+    config: Config
     arch: Arch
-    run: Global
-    losses: Sequence[Loss]
-    amp: AMP | None
-    transforms: Sequence[Transform]
     weights: Path
+
+    @property
+    def transforms(self) -> Sequence[Transform]:
+        """Transforms that prepare an image, as in a loader."""
+        assert self.config.Infer is not None  # checked by find_image_model
+        return [op for op in self.config.Infer.transforms if op.kind != "ToCHWImage"]
 
 
 def find_image_model(path: str, overrides: Sequence[Override] = (), *, trust: bool = False) -> ImageModel:
@@ -64,8 +62,7 @@ def find_image_model(path: str, overrides: Sequence[Override] = (), *, trust: bo
             f"{path}: expected a trained classifier, such as EfficientNet_lite0 or the output folder of "
             f"a run, found {kind}"
         )
-    transforms = [op for op in config.Infer.transforms if op.kind != "ToCHWImage"]
-    return ImageModel(config.Arch, config.Global, config.Loss.Train, config.AMP, transforms, source.file)
+    return ImageModel(config, config.Arch, source.file)
 
 
 def compute_image_features(
@@ -84,14 +81,14 @@ def compute_image_features(
     Raises:
         UserError: The weights can't be read, or the model has no features.
     """
-    runtime = start(model.run)
+    runtime = start(model.config.Global)
     from ppcls.deploy.models.trained import load_network
     from ppcls.engine.core.precision import build_precision
     from ppcls.engine.head.features import FeatureModel, ImageSource, compute_features
 
-    network = load_network(model.arch, model.losses, model.weights)
+    network = load_network(model.arch, model.config.Loss.Train, model.weights)
     network.eval()
-    precision = build_precision(model.amp, runtime.device)
+    precision = build_precision(model.config.AMP, runtime.device)
     precision.prepare(network, None)
     split = Split.model_validate(
         {
@@ -104,6 +101,6 @@ def compute_image_features(
             "sampler": {"name": "DistributedBatchSampler", "batch_size": _BATCH},
         }
     )
-    settings = model.run.model_copy(update={"output_dir": str(folder)})
+    settings = model.config.Global.model_copy(update={"output_dir": str(folder)})
     source = ImageSource(split, index, runtime, settings, model.arch)
     return compute_features(source, FeatureModel(network, precision), after_batch=after_batch).rows
