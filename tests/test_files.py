@@ -26,9 +26,9 @@ from ppcls.files import (
     print_error,
     read_regular,
     retry_io,
-    temporary_sibling,
     write_text,
 )
+from ppcls.files.temporary import temporary_sibling
 
 
 def test_atomic_write_creates_the_file_at_the_end(tmp_path: Path) -> None:
@@ -98,7 +98,8 @@ def test_write_text_does_not_change_an_open_file(tmp_path: Path) -> None:
 def test_atomic_path_keeps_suffix_and_folder(tmp_path: Path) -> None:
     path = tmp_path / "curves.png"
     with atomic_path(path) as temporary:
-        assert temporary.parent == tmp_path
+        assert temporary.parent.parent == tmp_path
+        assert temporary.parent.name.startswith(".")
         assert temporary.suffix == ".png"
         temporary.write_bytes(b"png")
     assert path.read_bytes() == b"png"
@@ -278,25 +279,55 @@ def test_names_of_the_maximum_length_can_be_written(tmp_path: Path, name: str) -
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_folder_of_a_killed_process_is_removed_by_the_next_call_but_not_that_of_a_running_one(
-    tmp_path: Path,
+# The temporary files of each function, and the same names of the user's own files.
+KILLED = {
+    "new_folder": ("new_folder(Path(sys.argv[1]))", [".0123abcd.other"]),
+    "atomic_path": ("atomic_path(Path(sys.argv[1]))", [".0123abcd.other", ".target"]),
+    "temporary_folder": (
+        "temporary_folder('program')",
+        ["ppcls-program-backups_", "ppcls-runs", "ppcls-program-abcdefgh"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KILLED)
+def test_files_of_a_killed_process_are_removed_by_the_next_one_but_not_those_of_a_running_one(
+    kind: str, tmp_path: Path
 ) -> None:
+    call, own = KILLED[kind]
     code = (
-        "import sys, time; from pathlib import Path; from ppcls.files import new_folder\n"
-        "with new_folder(Path(sys.argv[1])) as folder:\n"
-        "    (folder / 'weights').write_bytes(bytes(1 << 20)); print(flush=True); time.sleep(600)"
+        "import sys; from pathlib import Path\n"
+        "from ppcls.files import atomic_path, new_folder\n"
+        "from ppcls.files.temporary import temporary_folder\n"
+        f"with {call} as path:\n"
+        "    file = path if path.parent.name.startswith('.') else path / 'weights'\n"
+        "    file.write_bytes(bytes(1 << 20)); print(flush=True); sys.stdin.readline(); file.unlink()\n"
+        "    if path == file: path.touch()"
     )
-    target = tmp_path / "model"
-    other = tmp_path / ".0123abcd.other"
-    other.mkdir()
-    with subprocess.Popen([sys.executable, "-c", code, target], stdout=subprocess.PIPE) as process:
+    for name in own:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine").touch()
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+
+    def start() -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", code, tmp_path / "target"]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         assert process.stdout is not None
         process.stdout.readline()
-        with new_folder(target):
-            assert len(list(tmp_path.glob(".*.model/weights"))) == 1
-        target.rmdir()
-        process.kill()
-    assert len(list(tmp_path.glob(".*.model"))) == 1
-    with new_folder(target) as folder:
-        assert list(tmp_path.glob(".*.model")) == [folder]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [other.name, "model"]
+        return process
+
+    def megabytes() -> int:
+        return sum(path.stat().st_size == 1 << 20 for path in tmp_path.rglob("*"))
+
+    with start() as killed, start() as running:
+        assert megabytes() == 2
+        killed.kill()
+        killed.wait()
+        with start() as last:
+            assert megabytes() == 2
+            last.communicate(b"\n")
+        assert last.returncode == 0
+        assert megabytes() == 1
+        running.kill()
+    left = {path.name for path in tmp_path.iterdir() if (path / "mine").exists()}
+    assert left == set(own)

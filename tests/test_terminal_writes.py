@@ -12,7 +12,7 @@ from ppcls.serve import request_log
 # Modules that write to standard streams themselves: the functions that escape text, the streams, and
 # text without names.
 ESCAPING = {
-    "files.py",
+    "files/__init__.py",
     "runtime/streams.py",
     "report/console.py",
     "recipe/json_schema.py",

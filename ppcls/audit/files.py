@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from numpy.typing import NDArray
 
 from ppcls.audit.findings import KINDS, Audit, Finding
-from ppcls.files import atomic_write, escape_controls, write_text
+from ppcls.files import atomic_write, one_line, write_text
 from ppcls.report.thumbnail import data_uri
 
 GALLERY = "audit.html"
@@ -110,7 +109,7 @@ def render_gallery(audit: Audit, source: str, read_pixels: ReadPixels) -> str:
             more = max(0, len(findings) - _SHOWN)
             parts.append({"kind": kind, "about": about, "findings": shown, "more": more})
     text = _template().render(
-        source=printable(source), summary=summarize(audit), notes=audit.notes, parts=parts
+        source=one_line(source), summary=summarize(audit), notes=audit.notes, parts=parts
     )
     return text.encode("utf-8", "replace").decode("utf-8")
 
@@ -121,7 +120,7 @@ def _shown_finding(audit: Audit, finding: Finding, read_pixels: ReadPixels) -> d
         pixels = read_pixels(position)
         pictures.append(
             {
-                "file": printable(audit.pictures.files[position]),
+                "file": one_line(audit.pictures.files[position]),
                 "about": audit.pictures.describe(position),
                 "address": "" if pixels is None else data_uri(pixels),
             }
@@ -131,11 +130,6 @@ def _shown_finding(audit: Audit, finding: Finding, read_pixels: ReadPixels) -> d
         "pictures": pictures,
         "more": max(0, len(finding.positions) - len(pictures)),
     }
-
-
-def printable(name: str) -> str:
-    """Returns a file name whose control characters and invalid bytes are escaped."""
-    return escape_controls(os.fsencode(name).decode("utf-8", "backslashreplace"))
 
 
 def _row(audit: Audit, finding: Finding, rank: int, position: int | None) -> list[str]:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 
-from ppcls.audit.files import Fix, printable, read_table, write_table
+from ppcls.audit.files import Fix, read_table, write_table
 from ppcls.data.index.class_folders import PARTS, find_class_folders
 from ppcls.errors import UserError, raise_line_errors
-from ppcls.files import read_regular
+from ppcls.files import one_line, read_regular
 from ppcls.registry import suggest
 
 _COLUMNS = ["action", "file", "label", "reason"]
@@ -77,7 +77,7 @@ def revert_fixes(journal: Path) -> int:
     existing = [(source, target) for source, target in moves if os.path.lexists(source)]
     raise_line_errors(
         [
-            f"{printable(str(target))}: exists, so {printable(str(source))} can't be moved back; rename it"
+            f"{one_line(str(target))}: exists, so {one_line(str(source))} can't be moved back; rename it"
             for source, target in existing
             if os.path.lexists(target)
         ]
@@ -94,7 +94,7 @@ def _plan(root: Path, fixes: Sequence[Fix]) -> list[tuple[Path, Path]]:
     sources: set[str] = set()
     removed = root.resolve().with_name(f"{root.resolve().name}-removed")
     for fix in fixes:
-        name = printable(fix.file)
+        name = one_line(fix.file)
         parts = PurePosixPath(fix.file).parts
         path = root / fix.file
         if not parts or ".." in parts or parts[0] == "/":

@@ -14,6 +14,7 @@ from ppcls.cli.shared_options import Device, device_option
 from ppcls.cli.short_options import model_overrides
 from ppcls.deploy.export.formats import EXPORTERS
 from ppcls.errors import UserError
+from ppcls.files import one_line
 
 if TYPE_CHECKING:  # export imports Paddle
     from ppcls.config.base.overrides import Override
@@ -163,13 +164,12 @@ def export(options: ExportOptions) -> None:
 def _describe_export(source: ModelSource, folder: Path, exported: ExportResult) -> Iterator[str]:
     """Yields lines that describe the files of an exported model, its input, and how it was checked."""
     from ppcls.deploy.export.parity import BATCHES
-    from ppcls.postprocess.results import printable
 
     tensor = exported.description.Input
     files = exported.files
     size = sum(files.values()) / 1e6
     yield (
-        f"{printable(source.file)} -> {folder}: {', '.join(files)}, {size:.1f} MB; "
+        f"{one_line(source.file)} -> {folder}: {', '.join(files)}, {size:.1f} MB; "
         f"input {list(tensor.shape)} {tensor.dtype} {tensor.layout}, any batch size"
     )
     if exported.difference is not None:
@@ -188,7 +188,6 @@ def _export_bundle(
 ) -> None:
     from ppcls.deploy.bundle.runners import parse_runners
     from ppcls.deploy.bundle.write import BundleSettings, write_bundle
-    from ppcls.postprocess.results import printable
 
     if options.preprocess == "normalize":
         raise UserError("--preprocess normalize: a bundle always contains all transforms; remove this option")
@@ -198,7 +197,7 @@ def _export_bundle(
     size = result.archive.stat().st_size / 1e6
     limits = result.bundle.tolerances
     write_output(
-        f"[Export] {printable(source.file)} -> {folder} and {result.archive} ({size:.1f} MB): "
+        f"[Export] {one_line(source.file)} -> {folder} and {result.archive} ({size:.1f} MB): "
         f"{result.bundle.model.precision}, {len(result.bundle.golden)} golden samples, runners: "
         f"{', '.join(runners) or 'none'}\n"
         f"[Export] allowed difference of a probability: {limits.probabilities:.1e}\n"
@@ -225,8 +224,6 @@ def _find_folder(options: ExportOptions, overrides: Sequence[Override], source: 
 
 def _describe_precision(exported: ExportResult) -> Iterator[str]:
     """Yields lines that describe the precision and the accuracy of an exported model."""
-    from ppcls.postprocess.results import printable
-
     record = exported.description.Export
     if exported.quantized is not None:
         assert record is not None
@@ -235,7 +232,7 @@ def _describe_precision(exported: ExportResult) -> Iterator[str]:
         yield (
             f"int8: {int8}; float32: {', '.join(exported.quantized.float32) or 'nothing'}; calibrated by "
             f"{record.calibration.method} on {record.calibration.images:,} images of "
-            f"{printable(Path(record.calibration.source))}"
+            f"{one_line(Path(record.calibration.source))}"
         )
     if record is None or record.comparison is None:
         if exported.no_evaluation is not None:
@@ -243,7 +240,7 @@ def _describe_precision(exported: ExportResult) -> Iterator[str]:
         return
     comparison = record.comparison
     images = f"{record.comparison.images:,}"
-    where = f"{images} images of {printable(Path(comparison.source))}"
+    where = f"{images} images of {one_line(Path(comparison.source))}"
     if exported.no_evaluation is not None:
         where = f"{images} random images, because there are no evaluation images ({exported.no_evaluation})"
     accuracy = ""
@@ -260,7 +257,6 @@ def _describe_precision(exported: ExportResult) -> Iterator[str]:
 def _export_weights(options: ExportOptions, path: Path) -> None:
     """Writes the weights of a model to a new file, in the format of PaddleClas or timm."""
     from ppcls.deploy.models.source import find_source, find_weights
-    from ppcls.postprocess.results import printable
     from ppcls.recipe.load import load_config
 
     option = "pdparams" if options.pdparams is not None else "safetensors"
@@ -293,7 +289,7 @@ def _export_weights(options: ExportOptions, path: Path) -> None:
         from ppcls.deploy.export.timm import write_timm
 
         write_timm(path, config.Arch, config.Loss.Train, weights)
-    write_output(f"[Export] {printable(weights)} -> {printable(path)}: {path.stat().st_size / 1e6:.1f} MB\n")
+    write_output(f"[Export] {one_line(weights)} -> {one_line(path)}: {path.stat().st_size / 1e6:.1f} MB\n")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ import re
 import socket
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -25,6 +24,7 @@ if TYPE_CHECKING:  # not needed for --help; some are parts of optional packages
     from ppcls.deploy.image_index import ImageIndex
     from ppcls.deploy.models.source import ModelSource
     from ppcls.deploy.predictor import Predictor
+    from ppcls.serve.pools import TimedPool
 
 _MIB = 1 << 20
 _NAMED = re.compile(r"([A-Za-z0-9][\w.-]*)=(.+)")  # NAME=PATH
@@ -156,11 +156,12 @@ def serve(options: ServeOptions) -> None:
     sources = _read_sources(options)
     if not sources:
         return
+    from ppcls.serve.pools import TimedPool
     from ppcls.serve.server import address_of, bind
 
     _check_files(options)
     shared = options.workers > 1
-    with bind(options.host, options.port, shared) as bound, ThreadPoolExecutor(1, "model") as worker:
+    with bind(options.host, options.port, shared) as bound, TimedPool(1, "model") as worker:
         address = address_of(bound, options.tls_cert is not None)
         served = f"{', '.join(sources)} {'is' if len(sources) == 1 else 'are'} served on {address}"
         end = "until Ctrl-C or SIGTERM"
@@ -197,6 +198,7 @@ def _serve_shared(options: ServeOptions, port: int, on_ready: Callable[[], None]
     """Serves the models in one of several processes, and returns the exit code of this process."""
 
     def serve_port() -> None:
+        from ppcls.serve.pools import TimedPool
         from ppcls.serve.server import bind
 
         if options.log_format == "json":
@@ -204,7 +206,7 @@ def _serve_shared(options: ServeOptions, port: int, on_ready: Callable[[], None]
 
             log_everything_as_json(options.access_log)
         sources = _read_sources(options)
-        with bind(options.host, port, shared=True) as bound, ThreadPoolExecutor(1, "model") as worker:
+        with bind(options.host, port, shared=True) as bound, TimedPool(1, "model") as worker:
             _serve(options, sources, bound, worker, lambda _: on_ready())
 
     return exit_code(serve_port)
@@ -255,7 +257,7 @@ def _serve(
     options: ServeOptions,
     sources: dict[str, ModelSource],
     bound: socket.socket,
-    worker: ThreadPoolExecutor,
+    worker: TimedPool,
     on_ready: Callable[[str], None],
 ) -> None:
     """Serves on a socket, and calls ``on_ready`` with the names of the inference engines."""
@@ -267,7 +269,9 @@ def _serve(
     from ppcls.serve.server import TlsFiles, run
     from ppcls.serve.service import BatchingOptions, load
 
-    batching = BatchingOptions(options.max_batch, options.max_wait / 1000, options.max_waiting)
+    batching = BatchingOptions(
+        options.max_batch, options.max_wait / 1000, options.max_waiting, options.timeout
+    )
     limits = RequestLimits(int(options.max_mib * _MIB), options.max_images, options.timeout)
     predictors = {
         name: worker.submit(load, source, batching.max_batch).result() for name, source in sources.items()
@@ -286,7 +290,7 @@ def _serve(
     run(app, bound, limits.timeout, options.max_connections, lambda: on_ready(engines), tls)
 
 
-def _load_index(options: ServeOptions, predictor: Predictor, worker: ThreadPoolExecutor) -> ImageIndex | None:
+def _load_index(options: ServeOptions, predictor: Predictor, worker: TimedPool) -> ImageIndex | None:
     """Returns the index of ``--index``, or None without this option."""
     if options.index is None:
         return None

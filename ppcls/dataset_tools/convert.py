@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,9 +20,10 @@ from ppcls.data.bad_images.lists import BadImageError, bad_image_error, to_bad_i
 from ppcls.data.images.header import DecodeError
 from ppcls.data.index.files import FileIndex
 from ppcls.data.records.shard import ImageRecord, OpenFiles, RecordFormat, default_index_path
-from ppcls.dataset_tools.jobs import find_job, find_leftovers, other_settings
+from ppcls.dataset_tools.jobs import find_job, other_settings
 from ppcls.errors import UserError
-from ppcls.files import atomic_path, new_folder, real_path, write_text
+from ppcls.files import atomic_path, new_folder, one_line, real_path, write_text
+from ppcls.files.temporary import find_leftovers, remove_leftover
 
 _JOB_FILE = "convert.json"
 Advance = Callable[[float], None]
@@ -182,7 +182,7 @@ def _remove_leftovers(conversion: Conversion) -> None:
     names = {file.name for path, _ in conversion.shards for file in (path, default_index_path(path))}
     for path, name in find_leftovers(conversion.folder):
         if name in names:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            remove_leftover(path)
 
 
 @contextmanager
@@ -240,7 +240,7 @@ def _verify(conversion: Conversion, path: Path, index_path: Path, positions: ran
             raise UserError(f"{path}: {shard.where(number)} can't be read: {error}") from None
         if written != expected:
             raise UserError(
-                f"{path}: {shard.where(number)} differs from {index.name(position)}; "
+                f"{path}: {shard.where(number)} differs from {one_line(index.name(position))}; "
                 "the file may have changed during the conversion; remove the shard to write it again"
             )
         advance(0.5)

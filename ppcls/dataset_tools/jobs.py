@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +13,6 @@ from ppcls.errors import UserError
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 _CHUNK = 256  # number of items that are submitted together
-_LEFTOVER = re.compile(r"\.[0-9a-f]{8}\.(.+)", re.DOTALL)  # see ppcls.files.temporary_sibling
 
 
 def map_on_threads(
@@ -68,10 +66,3 @@ def other_settings(folder: Path, changes: str) -> UserError:
         f"{folder} was created with other settings: {changes}; remove the folder, or choose another one with "
         "--out"
     )
-
-
-def find_leftovers(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Yields the temporary files that a killed job left in a folder, each with its intended final name."""
-    for path in folder.iterdir():
-        if match := _LEFTOVER.fullmatch(path.name):
-            yield path, match[1]

@@ -18,10 +18,11 @@ from typing import Literal
 from ppcls.data.images.header import DecodeError
 from ppcls.data.images.paths import find_unsafe_paths
 from ppcls.data.index.files import read_image
-from ppcls.dataset_tools.jobs import find_job, find_leftovers, map_on_threads
+from ppcls.dataset_tools.jobs import find_job, map_on_threads
 from ppcls.dataset_tools.shrink import shrink
 from ppcls.errors import UserError
 from ppcls.files import IMAGE_EXTENSIONS, atomic_path, real_path, retry_io, write_text
+from ppcls.files.temporary import find_leftovers, remove_leftover
 
 _JOB_FILE = "resize.json"
 
@@ -97,7 +98,7 @@ def plan_resize(
         (target / folder).mkdir(exist_ok=True)
         for path, name in find_leftovers(target / folder):
             if (source / folder / name).exists() and not (source / folder / path.name).exists():
-                path.unlink()
+                remove_leftover(path)
     return ResizeJob(source, target, short_side, quality, files)
 
 
@@ -142,7 +143,7 @@ def _resize_file(job: ResizeJob, path: Path) -> ResizeResult:
     except OSError as error:  # from reading the source
         return ResizeResult("bad", reason=(error.strerror or str(error)).lower())
     data = encoded if small is None else small
-    with atomic_path(target) as temporary:
+    with atomic_path(target, clean=False) as temporary:
         temporary.write_bytes(data)
         os.utime(temporary, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     return ResizeResult("copied" if small is None else "shrunk", len(encoded), len(data))
@@ -151,7 +152,7 @@ def _resize_file(job: ResizeJob, path: Path) -> ResizeResult:
 def _copy_file(source: Path, target: Path) -> ResizeResult:
     stat = retry_io(source.stat)
     if not _is_done(target, stat):
-        with atomic_path(target) as temporary:
+        with atomic_path(target, clean=False) as temporary:
             shutil.copyfile(source, temporary)
             os.utime(temporary, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     return ResizeResult("other", stat.st_size, stat.st_size)

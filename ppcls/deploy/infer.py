@@ -22,7 +22,8 @@ from ppcls.deploy.image_index import ImageIndex
 from ppcls.deploy.models.slices import SLICE, SlicedModel
 from ppcls.deploy.predictor import Array, InferenceModel, Predictor
 from ppcls.errors import UserError
-from ppcls.postprocess.results import Classification, Embedding, NearestImages, Prediction, printable
+from ppcls.files import one_line
+from ppcls.postprocess.results import Classification, Embedding, NearestImages, Prediction
 from ppcls.runtime.start import Runtime
 
 _PREFETCHED = 3  # number of batches that are prepared ahead
@@ -57,7 +58,7 @@ class PredictedFile:
     result: Prediction | NearestImages
 
     def __str__(self) -> str:
-        return f"{printable(self.file)}: {self.result}"
+        return f"{one_line(self.file)}: {self.result}"
 
     @property
     def best_class(self) -> int | None:
@@ -81,9 +82,9 @@ class PredictedFile:
                 "that ends in .jsonl"
             )
         names = self.result.names or tuple(map(str, self.result.class_ids))
-        row = {"path": printable(self.file)}
+        row = {"path": one_line(self.file)}
         for rank, (name, score) in enumerate(zip(names, self.result.scores, strict=True), start=1):
-            row |= dict(zip(rank_columns(rank), (name, str(score)), strict=True))
+            row |= dict(zip(rank_columns(rank), (one_line(name), str(score)), strict=True))
         return row
 
 
@@ -95,7 +96,7 @@ class FailedFile:
     reason: str
 
     def __str__(self) -> str:
-        return f"{printable(self.file)}: error: {self.reason}"
+        return f"{one_line(self.file)}: error: {self.reason}"
 
     def as_json(self) -> str:
         """Returns one line of JSON in ASCII, with the keys ``path`` and ``error``."""
@@ -103,7 +104,7 @@ class FailedFile:
 
     def as_row(self) -> dict[str, str]:
         """Returns the cells of a table of results by column."""
-        return {"path": printable(self.file), "error": self.reason}
+        return {"path": one_line(self.file), "error": self.reason}
 
 
 Result = PredictedFile | FailedFile

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.files import escape_controls
+from ppcls.files import one_line
 
 _SHOWN = 4  # number of values of an embedding that are printed
 
@@ -32,7 +32,7 @@ class Classification:
     scores: tuple[float, ...]
 
     def __str__(self) -> str:
-        names = [f" {name}" for name in self.names] if self.names else [""] * len(self.class_ids)
+        names = [f" {one_line(name)}" for name in self.names] if self.names else [""] * len(self.class_ids)
         rows = zip(self.class_ids, names, self.scores, strict=True)
         text = ", ".join(f"{class_id}{name} {score * 100:.2f} %" for class_id, name, score in rows)
         return text or "no class"
@@ -40,7 +40,7 @@ class Classification:
     def _repr_html_(self) -> str:
         names = self.names or tuple(map(str, self.class_ids))
         rows = "".join(
-            f"<tr><td>{html.escape(name)}</td><td>{score:.2%}</td>"
+            f"<tr><td>{html.escape(one_line(name))}</td><td>{score:.2%}</td>"
             f'<td><meter value="{score:.4f}"></meter></td></tr>'
             for name, score in zip(names, self.scores, strict=True)
         )
@@ -84,7 +84,7 @@ class Scores:
     names: tuple[str, ...] | None
 
     def __str__(self) -> str:
-        names = [f"{name} " for name in self.names] if self.names else [""] * len(self.scores)
+        names = [f"{one_line(name)} " for name in self.names] if self.names else [""] * len(self.scores)
         return ", ".join(f"{name}{score}" for name, score in zip(names, self.scores, strict=True))
 
     def as_tree(self) -> dict[str, Any]:
@@ -109,17 +109,11 @@ class NearestImages:
 
     def __str__(self) -> str:
         rows = zip(self.files, self.similarities, strict=True)
-        return ", ".join(f"{printable(file)} {similarity:.4f}" for file, similarity in rows)
+        return ", ".join(f"{one_line(file)} {similarity:.4f}" for file, similarity in rows)
 
     def as_tree(self) -> dict[str, Any]:
         """Returns plain data for JSON."""
         return {"nearest": [str(file) for file in self.files], "similarities": self.similarities}
-
-
-def printable(path: Path) -> str:
-    """Returns a path as one line of text. Invalid UTF-8 and control characters are escaped."""
-    text = str(path).encode("utf-8", "backslashreplace").decode("utf-8")
-    return escape_controls(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def rank(scores: NDArray[Any], count: int) -> NDArray[np.intp]:

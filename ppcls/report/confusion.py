@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ppcls.files import one_line
 from ppcls.report.record import LabelMistake, LabelOutcomes, Mistake
 
 MAX_CELLS = 20_000
@@ -107,7 +108,7 @@ def confusion_csv(matrix: NDArray[np.int64]) -> str:
 
 def class_name(names: Sequence[str], label: int) -> str:
     """Returns the name of a class, or its number if it has no name."""
-    return names[label] if 0 <= label < len(names) else str(label)
+    return one_line(names[label]) if 0 <= label < len(names) else str(label)
 
 
 def describe_mistake(mistake: Mistake, names: Sequence[str]) -> str:

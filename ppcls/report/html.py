@@ -13,7 +13,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from ppcls.errors import UserError
-from ppcls.files import read_regular, write_text
+from ppcls.files import escape_controls, read_regular, write_text
 from ppcls.report.charts import COLOURS, build_charts, describe_gaps
 from ppcls.report.confusion import (
     class_name,
@@ -179,7 +179,8 @@ class HtmlReport(Reporter):
 
     def _write(self) -> None:
         # File names can contain invalid UTF-8, which must not prevent writing the report.
-        write_text(self._path, self.render().encode("utf-8", "replace").decode("utf-8"))
+        page = self.render().encode("utf-8", "replace").decode("utf-8")
+        write_text(self._path, escape_controls(page))
 
     def render(self) -> str:
         """Returns the HTML text of the report."""

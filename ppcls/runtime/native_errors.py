@@ -31,19 +31,36 @@ for line in sys.stdin.buffer:
         sys.stdout.buffer.write(line)
         sys.stdout.buffer.flush()
 """
-# Drops lines that nobody reads: waiting for the reader would make the server wait, too.
+# Drops whole lines while too much text waits for a reader, because waiting would make the server wait, too. A
+# line that has started is completed when the reader continues. A write of at most 4,096 bytes to a pipe that
+# is writable neither waits nor mixes with the text of other processes.
 _JSON_PROGRAM = """
 import datetime, json, os, select, sys
-for line in sys.stdin.buffer:
+LIMIT = 1 << 20
+def to_record(line):
     text = line.decode(errors="backslashreplace").strip()
-    if not text:
-        continue
-    if not text.startswith('{"time": '):
-        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
-        record = {"time": now, "level": "warning", "message": text[:2000], "request_id": None}
-        line = json.dumps(record).encode() + b"\\n"
-    while line and select.select([], [1], [], 1)[1]:
-        line = line[os.write(1, line[:4096]) :]
+    if not text or text.startswith('{"time": '):
+        return line if text else b""
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
+    record = {"time": now, "level": "warning", "message": text[:2000], "request_id": None}
+    return json.dumps(record).encode() + b"\\n"
+started, waiting, reading = b"", b"", True
+while reading or waiting:
+    readable, writable, _ = select.select([0][:reading], [1][:bool(waiting)], [], None if reading else 1)
+    if readable:
+        part = os.read(0, 65536)
+        reading = bool(part)
+        *lines, started = (started + (part or b"\\n" * bool(started))).split(b"\\n")
+        for line in lines:
+            record = to_record(line + b"\\n")
+            waiting += record if len(waiting) + len(record) <= LIMIT else b""
+        if len(started) > LIMIT:
+            started = started[:4096]
+    if writable:
+        end = waiting.index(b"\\n") + 1
+        waiting = waiting[os.write(1, waiting[:min(end, 4096)]) :]
+    elif not reading and not readable:
+        break
 """
 _WAIT = 1.0  # seconds for the last lines, at the end of the process
 _STDERR = 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import tempfile
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from ppcls.config.base.yaml import dump_yaml
 from ppcls.data.sampling.base import Sampler
 from ppcls.errors import UserError
 from ppcls.files import write_text
+from ppcls.files.temporary import temporary_folder
 from ppcls.recipe.load import load_config
 from ppcls.runtime.launch import check_single_process
 from ppcls.search.trials import last_lines, start_training
@@ -43,8 +43,8 @@ def find_batch_size(tree: Tree, sampler: Sampler, update_freq: int, report: Call
         for batch in range(total, 0, -1)
         if total % batch == 0 and _is_valid(tree, _overrides(name, batch, total))
     ]
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "config.yaml"
+    with temporary_folder("batch") as folder:
+        file = folder / "config.yaml"
         write_text(file, dump_yaml(tree))
 
         def fits(batch: int) -> bool:

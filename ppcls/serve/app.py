@@ -219,7 +219,9 @@ def build_app(models: ServedModels, limits: RequestLimits, index: ImageIndex | N
 
     @app.exception_handler(Exception)
     async def report_failure(_request: Request, _failure: Exception) -> Response:
-        return error_response(500, "internal error; see the log of the server")
+        # uvicorn closes the connection, because the error is raised again for the log.
+        close = {"Connection": "close"}
+        return error_response(500, "internal error; see the log of the server", headers=close)
 
     return app
 

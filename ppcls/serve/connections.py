@@ -136,6 +136,9 @@ class StrictConnection(h11.Connection):
         if self.their_state is h11.IDLE:
             data, _ = self.trailing_data
             headers = _HEADERS.match(data)
+            # h11 checks the size only while headers are incomplete, not if they arrive at once.
+            if headers is not None and len(headers[0]) > MAX_HEADER_BYTES:
+                raise h11.RemoteProtocolError(f"expected headers of at most {MAX_HEADER_BYTES} bytes")
             if headers is not None and _BARE_LINE_FEED.search(headers[0]):
                 raise h11.RemoteProtocolError("expected lines that end with CR LF")
         return super().next_event()

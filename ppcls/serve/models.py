@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ppcls.deploy.models.source import find_source
@@ -13,6 +12,7 @@ from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
 from ppcls.serve.limits import RequestError
 from ppcls.serve.metrics import ServerMetrics
+from ppcls.serve.pools import TimedPool
 from ppcls.serve.service import BatchingOptions, InferenceService, load
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -39,7 +39,7 @@ class ServedModels:
     def __init__(
         self,
         predictors: Mapping[str, Predictor],
-        worker: ThreadPoolExecutor,
+        worker: TimedPool,
         batching: BatchingOptions,
         folder: Path | None = None,
         *,

@@ -21,6 +21,7 @@ from ppcls.data.images.read_header import read_header
 from ppcls.data.transforms.numpy_ops.chain import run
 from ppcls.data.transforms.specs.basic import DecodeImage
 from ppcls.serve.limits import BusyError, FairSlots
+from ppcls.serve.pools import TimedPool
 
 if TYPE_CHECKING:  # only for annotations
     from ppcls.data.transforms.specs.chain import Op
@@ -48,7 +49,7 @@ class Preparation:
 
     def __init__(self, chain: Sequence[Op], cores: int) -> None:
         self._chain = chain
-        self._threads = ThreadPoolExecutor(cores, "prepare")
+        self._threads = TimedPool(cores, "prepare")
         self._thread_slots = FairSlots(cores)
         count = min(cores, _MOST_PROCESSES)
         self._process_slots = FairSlots(count)
@@ -59,44 +60,34 @@ class Preparation:
         """Whether large images can be decoded."""
         return not any(decoder.failed for decoder in self._decoders)
 
-    async def prepare(self, image: bytes, client: str = "") -> Array:
+    @property
+    def longest(self) -> float:
+        """Seconds since the start of the oldest image that a thread still decodes, 0 if there is none."""
+        return self._threads.longest
+
+    async def prepare(self, image: bytes, client: str = "", chain: Sequence[Op] | None = None) -> Array:
         """Returns the input of the model for one image. Cancelling the call stops decoding a large image.
 
         Args:
             image: Bytes of an image file.
             client: Address of the client. Clients take turns.
+            chain: Transforms, without random ones, instead of those of the model.
 
         Raises:
             ValueError: The image cannot be decoded.
         """
+        chain = self._chain if chain is None else chain
         loop = asyncio.get_running_loop()
         async with self._thread_slots.acquire(client):
-            prepared = await loop.run_in_executor(self._threads, self.prepare_small, image)
+            prepared = await loop.run_in_executor(self._threads, _prepare_small, chain, image)
         if prepared is not None:
             return prepared
         async with self._process_slots.acquire(client):
             decoder = self._decoders.pop()
             try:
-                return await decoder.prepare(self._chain, image)
+                return await decoder.prepare(chain, image)
             finally:
                 self._decoders.append(decoder)
-
-    def prepare_small(self, image: bytes) -> Array | None:
-        """Returns the input of the model for a small image, or None for a large image, which is not decoded.
-
-        Args:
-            image: Bytes of an image file.
-
-        Raises:
-            ValueError: The image cannot be decoded.
-        """
-        decoder = self._chain[0].spec
-        if not isinstance(decoder, DecodeImage):
-            return None if is_large(image) else _prepare(self._chain, image)
-        header = read_header(image)
-        if _has_many_pixels(header):
-            return None
-        return run(self._chain[1:], decode(decoder, image, header), _NO_DRAWS)
 
     def stop(self) -> None:
         """Cancels the preparation of all images, and waits until threads and processes have ended."""
@@ -206,6 +197,21 @@ def is_large(image: bytes) -> bool:
 
 def _has_many_pixels(header: Header) -> bool:
     return header.height * header.width * header.scans > _LARGE
+
+
+def _prepare_small(chain: Sequence[Op], image: bytes) -> Array | None:
+    """Returns the result of transforms for a small image, or None for a large image, which is not decoded.
+
+    Raises:
+        ValueError: The image cannot be decoded.
+    """
+    decoder = chain[0].spec
+    if not isinstance(decoder, DecodeImage):
+        return None if is_large(image) else _prepare(chain, image)
+    header = read_header(image)
+    if _has_many_pixels(header):
+        return None
+    return run(chain[1:], decode(decoder, image, header), _NO_DRAWS)
 
 
 def _prepare(chain: Sequence[Op], image: bytes) -> Array:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +19,15 @@ from ppcls.postprocess.results import Prediction
 from ppcls.serve.batcher import Batcher
 from ppcls.serve.limits import AdmissionLimit, RequestError
 from ppcls.serve.metrics import ServerMetrics
-from ppcls.serve.preparation import Preparation, is_large
+from ppcls.serve.pools import TimedPool
+from ppcls.serve.preparation import Preparation
 
 if TYPE_CHECKING:  # imports Paddle
     from ppcls.engine.evaluation.heat_map import HeatMaps
 
 Array = NDArray[Any]
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _ANY_LENGTH = 224  # side of the first images for a model that accepts any size
 _WARM_UP_SECONDS = 10.0
 _DRAIN_INTERVAL = 0.02  # seconds
@@ -38,11 +42,14 @@ class BatchingOptions:
         max_wait: Maximum time in seconds that a batch waits for images that are being prepared.
         max_waiting: Maximum number of images of all requests that wait or are being predicted. Further
             requests are rejected.
+        timeout: Time in seconds after which the model, or the decoder of a small image, hangs. Nothing can
+            stop it, so the server is not ready.
     """
 
     max_batch: int
     max_wait: float
     max_waiting: int
+    timeout: float = math.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +112,7 @@ class InferenceService:
         self,
         name: str,
         predictor: Predictor,
-        worker: ThreadPoolExecutor,
+        worker: TimedPool,
         batching: BatchingOptions,
         metrics: ServerMetrics,
     ) -> None:
@@ -113,6 +120,7 @@ class InferenceService:
         self.predictor = predictor
         self._images = AdmissionLimit(batching.max_waiting, "images")
         self._metrics = metrics
+        self._timeout = batching.timeout
         self._worker = worker
         self._preparation = Preparation(predictor.chain, predictor.cores)
         self._heat_maps: HeatMaps | None = None  # loaded at the first request for a heat map
@@ -120,8 +128,9 @@ class InferenceService:
 
     @property
     def ready(self) -> bool:
-        """Whether the model accepts requests."""
-        return self._batcher.running and self._preparation.ready
+        """Whether the model accepts requests, and neither its thread nor a decoder hangs."""
+        longest = max(self._worker.longest, self._preparation.longest)
+        return self._batcher.running and self._preparation.ready and longest < self._timeout
 
     @property
     def explains(self) -> bool:
@@ -181,23 +190,35 @@ class InferenceService:
             RequestError: The image cannot be decoded, or is too large.
             UserError: The model has no feature map.
         """
+        from ppcls.deploy.heat_map import encode_png
+
         with self._images.acquire(1, client), self._metrics.count_in_work(self.name, 1):
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._worker, self._explain_now, image, class_id)
+            heat_maps = self._heat_maps
+            if heat_maps is None:
+                heat_maps = await self._in_worker(self._load_heat_maps)
+            try:
+                # Not in the thread of the model: decoding takes long, and cannot be stopped in a thread.
+                prepared = await self._preparation.prepare(image, client, heat_maps.chain)
+                pixels = await self._preparation.prepare(image, client, heat_maps.pixel_chain)
+            except ValueError as error:
+                raise RequestError(422, str(error), {0: str(error)}) from None
+            batch = np.ascontiguousarray(prepared[None], np.float32)
+            heat = await self._in_worker(heat_maps.compute, batch, class_id)
+            return await asyncio.to_thread(lambda: encode_png(heat_maps.blend(pixels, heat)))
 
-    def _explain_now(self, image: bytes, class_id: int) -> bytes:
-        from ppcls.deploy.heat_map import encode_png, load_heat_maps
+    async def _in_worker(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Returns the result of a function that is called in the thread of the model."""
+        call = partial(function, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._worker, call)
 
-        if is_large(image):  # decoding in this thread cannot be stopped
-            raise RequestError(422, "the image is too large for a heat map; make it smaller")
+    def _load_heat_maps(self) -> HeatMaps:
+        from ppcls.deploy.heat_map import load_heat_maps
+
         if self._heat_maps is None:
             heat_maps = load_heat_maps(self.predictor.source)
             self.predictor.source.check_unchanged()
             self._heat_maps = heat_maps
-        try:
-            return encode_png(self._heat_maps.overlay(image, class_id))
-        except ValueError as error:
-            raise RequestError(422, str(error), {0: str(error)}) from None
+        return self._heat_maps
 
     async def _prepare_and_run(self, images: Sequence[bytes], client: str) -> Sequence[Array | ValueError]:
         """Prepares all images, and returns the outputs of the model.
@@ -221,7 +242,7 @@ class InferenceService:
                 return error
 
     async def _run(self, batch: list[_Item]) -> Sequence[Array]:
-        return await asyncio.get_running_loop().run_in_executor(self._worker, self._run_now, batch)
+        return await self._in_worker(self._run_now, batch)
 
     def _run_now(self, batch: list[_Item]) -> Sequence[Array]:
         """Returns the output of the model for each prepared image."""

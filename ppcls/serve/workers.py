@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from ppcls.errors import UserError
+from ppcls.files.temporary import temporary_folder
 
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # folder in which prometheus_client stores metrics per process
 _LOG = logging.getLogger("ppcls.serve.workers")
@@ -64,7 +64,8 @@ class WorkerProcesses:
             UserError: A process ended before it accepted requests, or ended with an error after the signal.
                 If a restarted process fails, this is raised only if no other process remains.
         """
-        with tempfile.TemporaryDirectory(prefix="ppcls-metrics-") as metrics, _stop_signal() as stop:
+        with temporary_folder("metrics") as folder, _stop_signal() as stop:
+            metrics = str(folder)
             try:
                 # The first process starts alone, so that an error of the model is printed only once.
                 for numbers in ([0], range(1, self._count)):

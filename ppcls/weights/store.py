@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ppcls.errors import UserError
-from ppcls.files import new_folder, real_path, temporary_sibling
+from ppcls.files import new_folder, real_path
+from ppcls.files.temporary import temporary_sibling
 from ppcls.weights.manifest import MANIFEST, DamagedError, Manifest, read_manifest, write_file, write_manifest
 
 LATEST = "latest"

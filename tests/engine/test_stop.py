@@ -116,11 +116,11 @@ def test_killed_and_stopped_run_ends_like_undisturbed_run(
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
 )
-@pytest.mark.parametrize(("use_dali", "helpers"), [(False, 3), pytest.param(True, 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("use_dali", "helpers"), [(False, 3), pytest.param(True, 2, marks=pytest.mark.slow)])
 def test_signal_to_all_processes_saves_and_stops_the_run(
     make_yaml: Callable[..., Path], tmp_path: Path, number: int, code: int, use_dali: bool, helpers: int
 ) -> None:
-    """The watchdog and workers of paddle.io ignore the signal until the run has saved. DALI uses threads."""
+    """All helpers ignore the signal: watchdog, workers of paddle.io, and the filter of messages with DALI."""
     changes = {
         "Global__epochs": 100_000,
         "Global__hang_timeout": 100,

@@ -69,7 +69,7 @@ def test_report_of_a_stopped_run_has_its_last_update(tmp_path: Path) -> None:
 
 def test_report_escapes_all_text(tmp_path: Path) -> None:
     bad = tmp_path / "bad_images.txt"
-    bad.write_text("<i>a.jpg</i>\tno image\n")
+    bad.write_text("<i>a.jpg</i>\tno image \x1b[31m\u202e\n")
     reporters = build_reporters(tmp_path, False, None, info=replace(INFO, bad_images=bad))
     reporters.message("resumed from </table><script>alert(1)</script>")
     report(reporters, [replace(record, metrics={"</script><u>": 0.5}) for record in make_records(1)])
@@ -78,7 +78,7 @@ def test_report_escapes_all_text(tmp_path: Path) -> None:
     for part in ("<u>", "<i>", "<script>alert", "</pre></script>"):
         assert part not in page
     assert "resumed from &lt;/table&gt;" in page
-    assert "&lt;i&gt;a.jpg&lt;/i&gt;\tno image" in page
+    assert "&lt;i&gt;a.jpg&lt;/i&gt;\tno image \\x1b[31m\\u202e" in page
 
 
 def test_report_loads_nothing_from_elsewhere(tmp_path: Path) -> None:

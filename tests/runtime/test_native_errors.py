@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -86,3 +87,31 @@ def test_damaged_images_are_named_without_lines_of_dali(tmp_path: Path) -> None:
     named = {line.split("images/")[1].split(" ")[0] for line in lines}
     assert named == {"a/0.png", "b/0.png", "a/begin.jpg"}
     assert all(line.startswith("bad image, skipped: ") for line in lines)
+
+
+def test_json_lines_that_nobody_reads_for_a_while_are_complete_or_dropped() -> None:
+    code = """
+import json, os, sys
+from ppcls.runtime.native_errors import wrap_native_lines
+from ppcls.runtime.streams import prepare_streams
+prepare_streams()
+wrap_native_lines()
+for number in range(300):
+    os.write(2, json.dumps({"time": "", "message": f"{number} " + "x" * 10_000}).encode() + b"\\n")
+    os.write(2, b"text \\xff of C++\\n")
+print("written", flush=True)
+sys.stdin.readline()
+os.write(2, b"the reader reads again\\n")
+"""
+    command = [sys.executable, "-c", code]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, cwd=ROOT, **pipes) as process:  # type: ignore[call-overload]
+        assert process.stdout.readline() == b"written\n"
+        head = b"".join(process.stderr.readline() for _ in range(200))
+        process.stdin.write(b"\n")
+        process.stdin.close()
+        rest = process.stderr.read()
+    messages = [json.loads(line)["message"] for line in (head + rest).splitlines()]
+    assert 100 < len(messages) < 600
+    assert messages[-1] == "the reader reads again"
+    assert {len(message) for message in messages if message.endswith("x")} <= set(range(10_002, 10_005))

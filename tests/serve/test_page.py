@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import base64
+import re
+from pathlib import Path
+from typing import Any
 
 from browser import needs_chromium, opened_server
-from running import Running
-from small_classifier import CLASSES
+from running import Running, running
+from small_classifier import CLASSES, write_config
 
 DROP = """files => {
   const transfer = new DataTransfer();
@@ -52,6 +55,30 @@ def test_page_shows_classes_in_order_and_errors_in_plain_words(server: Running, 
         assert page.locator("article").nth(1).locator(".blank").inner_text() == "no preview"
         page.set_viewport_size({"width": 390, "height": 800})
         assert page.evaluate("document.documentElement.scrollWidth") == 390, "nothing is cut off on a phone"
+
+
+HOSTILE = ["\x1b[31m\u202egpj.exe", "<img src=x onerror=document.title='run'>", "\x9b31m&amp;\u2066"]
+
+
+@needs_chromium
+def test_page_shows_hostile_names_as_text(
+    tree: dict[str, Any], images: list[bytes], tmp_path: Path, folder: Path
+) -> None:
+    names = "".join(f"{label} {name}\n" for label, name in enumerate(HOSTILE))
+    (tmp_path / "names.txt").write_text(names, encoding="utf-8")
+    named = {**tree["Infer"]["PostProcess"], "class_id_map_file": str(tmp_path / "names.txt"), "topk": 3}
+    infer = {**tree["Infer"], "PostProcess": named}
+    config = write_config(tmp_path / "config.yaml", {**tree, "Infer": infer})
+    with running(folder, "-c", config) as server, opened_server(server, ("/", "/health", "/predict")) as page:
+        name = f"{HOSTILE[0]}{HOSTILE[1].replace('/', '')}.png"
+        page.locator("#file").set_input_files({"name": name, "mimeType": "image/png", "buffer": images[0]})
+        page.locator(".row").nth(2).wait_for()
+        text = page.locator("main").inner_text()
+        assert "\\u001b[31m\\u202egpj.exe" in text
+        assert "<img src=x onerror=document.title='run'>" in text
+        assert not re.search("[\x1b\x80-\x9f\u202e\u2066]", page.content())
+        assert page.locator("main img").count() == 1
+        assert page.title() == "Image classification"
 
 
 @needs_chromium

@@ -92,7 +92,7 @@ def decoders() -> list[psutil.Process]:
     forks = [
         child for child in psutil.Process().children(recursive=True) if "forkserver" in str(child.cmdline())
     ]
-    parents = {child.pid for child in forks}
+    parents = {child.pid for child in forks if child.ppid() == os.getpid()}  # not those of a test server
     return [child for child in forks if child.ppid() in parents]
 
 

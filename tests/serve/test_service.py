@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import itertools
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -16,7 +16,7 @@ from ppcls.recipe.load import validate
 from ppcls.serve.app import build_app
 from ppcls.serve.limits import RequestLimits
 from ppcls.serve.models import ServedModels
-from ppcls.serve.preparation import Preparation
+from ppcls.serve.pools import TimedPool
 from ppcls.serve.service import BatchingOptions, load
 
 Ask = Callable[[httpx.AsyncClient, threading.Event], Awaitable[Any]]
@@ -30,9 +30,9 @@ def ask(tree: dict[str, Any]) -> Callable[..., Any]:
         from ppcls.deploy.models.source import source_of_config
 
         free = threading.Event()
-        with ThreadPoolExecutor(1, "model") as worker:
+        with TimedPool(1, "model") as worker:
             predictor = load(source_of_config(validate(tree, "test")), 4)
-            batching = BatchingOptions(max_batch=4, max_wait=max_wait, max_waiting=4)
+            batching = BatchingOptions(max_batch=4, max_wait=max_wait, max_waiting=4, timeout=timeout)
             models = ServedModels({"small": predictor}, worker, batching)
             app = build_app(models, RequestLimits(max_bytes=50_000, max_images=4, timeout=timeout))
             numbers = itertools.count(1)
@@ -135,21 +135,54 @@ def test_model_thread_parses_no_images_and_single_images_do_not_wait(
     ask: Callable[..., Any], images: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared_by: list[str] = []
-    prepare = Preparation.prepare_small
+    for name in ("ppcls.data.transforms.numpy_ops.basic.decode", "ppcls.serve.preparation.decode"):
+        owner, _, function = name.rpartition(".")
+        whole = getattr(importlib.import_module(owner), function)
 
-    def note_thread(self: Preparation, image: bytes) -> Any:
-        prepared_by.append(threading.current_thread().name)
-        return prepare(self, image)
+        def note_thread(*arguments: Any, whole: Any = whole) -> Any:
+            prepared_by.append(threading.current_thread().name)
+            return whole(*arguments)
 
-    monkeypatch.setattr(Preparation, "prepare_small", note_thread)
+        monkeypatch.setattr(name, note_thread)
 
     async def act(client: httpx.AsyncClient, free: threading.Event) -> list[httpx.Response]:
         free.set()
-        return [await post(client, *images[:count]) for count in (1, 2, 1)]
+        heat_map = await client.post("/explain?class_id=0", files=[("a", ("a", images[0]))])
+        return [heat_map, *[await post(client, *images[:count]) for count in (1, 2, 1)]]
 
     answers = ask(act, 60.0, max_wait=1000.0)
-    assert [each.status_code for each in answers] == [200] * 3
-    assert [name.split("_")[0] for name in prepared_by] == ["prepare"] * 4
+    assert [each.status_code for each in answers] == [200] * 4
+    assert [name.split("_")[0] for name in prepared_by] == ["prepare"] * 6
+
+
+def test_heat_map_of_a_large_image_is_that_of_a_small_one(
+    ask: Callable[..., Any], images: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def act(client: httpx.AsyncClient, free: threading.Event) -> list[httpx.Response]:
+        free.set()
+        answers = []
+        for most in (1 << 24, 1):
+            monkeypatch.setattr("ppcls.serve.preparation._LARGE", most)
+            answers.append(await client.post("/explain?class_id=0", files=[("a", ("a", images[0]))]))
+        return answers
+
+    small, large = ask(act, 60.0)
+    assert small.status_code == large.status_code == 200
+    assert small.content == large.content
+
+
+def test_server_is_not_ready_while_its_model_hangs(ask: Callable[..., Any], images: list[bytes]) -> None:
+    async def act(client: httpx.AsyncClient, free: threading.Event) -> list[int]:
+        statuses = [(await client.get("/ready")).status_code]
+        statuses.append((await post(client, images[0])).status_code)
+        statuses.append((await client.get("/ready")).status_code)
+        free.set()
+        while (await client.get("/ready")).status_code == 503:
+            await asyncio.sleep(0.01)
+        statuses.append((await post(client, images[0])).status_code)
+        return statuses
+
+    assert ask(act, 0.5) == [200, 504, 503, 200]
 
 
 def test_large_or_bad_image_of_idle_server_is_answered(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ppcls.data.index.protocol import Index
 from ppcls.errors import UserError
-from ppcls.files import append_bytes, open_regular, read_regular, write_text
+from ppcls.files import append_bytes, one_line, open_regular, read_regular, write_text
 
 if TYPE_CHECKING:  # the section above uses this folder
     from ppcls.data.section import Split
@@ -48,7 +48,7 @@ class BadImage:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.where}): {self.reason}"
+        return f"{one_line(self.name)} ({one_line(self.where)}): {self.reason}"
 
 
 def to_bad_images(index: Index, reasons: Mapping[int, str]) -> list[BadImage]:

@@ -22,7 +22,7 @@ from ppcls.data.index.arrays.scan import CACHED_IMAGES, scan_classes
 from ppcls.data.index.class_folders import find_class_folders
 from ppcls.data.index.class_names import check_known_folders
 from ppcls.errors import UserError, raise_line_errors
-from ppcls.files import retry_io
+from ppcls.files import one_line, retry_io
 
 
 def read_image(path: bytes) -> bytes:
@@ -273,9 +273,9 @@ def _check_paths(index: FileIndex, follow_links: bool, folders: NDArray[np.bytes
         links, special = find_unsafe_paths(index.root, index.paths.tolist(), follow_links=follow_links)
     raise_line_errors(
         [
-            f"{index.where(at)}: {index.name(at)} is a link that leads out of {index.root}; if you trust it, "
-            "set follow_links: True"
+            f"{index.where(at)}: {one_line(index.name(at))} is a link that leads out of {index.root}; if you "
+            "trust it, set follow_links: True"
             for at in links
         ]
-        + [f"{index.where(at)}: {index.name(at)} is {NOT_REGULAR}; remove it" for at in special]
+        + [f"{index.where(at)}: {one_line(index.name(at))} is {NOT_REGULAR}; remove it" for at in special]
     )

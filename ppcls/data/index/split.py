@@ -16,7 +16,7 @@ from ppcls.data.index.arrays.path_hashes import find_repeated
 from ppcls.data.index.class_names import LABEL_LIST, write_class_names
 from ppcls.data.index.files import FileIndex
 from ppcls.errors import UserError, raise_line_errors
-from ppcls.files import new_folder
+from ppcls.files import new_folder, one_line
 
 TRAIN_LIST = "train_list.txt"
 VAL_LIST = "val_list.txt"
@@ -202,7 +202,8 @@ def _check_unique(index: FileIndex) -> None:
         path = bytes(index.paths[at])
         if first.setdefault(path, at) != at:
             problems.append(
-                f"{index.where(at)}: {index.name(at)} is already listed in {index.where(first[path])}, so it "
-                "could be used for both training and validation; remove one of the lines"
+                f"{index.where(at)}: {one_line(index.name(at))} is already listed in "
+                f"{index.where(first[path])}, so it could be used for both training "
+                "and validation; remove one of the lines"
             )
     raise_line_errors(problems)

@@ -25,8 +25,7 @@ from ppcls.deploy.bundle.compare import (
 from ppcls.deploy.bundle.engines import StageModel
 from ppcls.deploy.bundle.schema import Bundle, GoldenSample, find_file, read_values
 from ppcls.errors import DecodeError, UserError
-from ppcls.files import read_regular
-from ppcls.postprocess.results import printable
+from ppcls.files import one_line, read_regular
 
 Array = NDArray[Any]
 
@@ -212,7 +211,7 @@ def verify_outputs(
     if not reports:
         stem = Path(bundle.golden[0].image).stem if bundle.golden else "00"
         raise UserError(
-            f"{printable(outputs)}: no outputs: expected files such as {stem}.decoded.npy, "
+            f"{one_line(outputs)}: no outputs: expected files such as {stem}.decoded.npy, "
             f"{stem}.prepared.npy, {stem}.logits.npy and {stem}.probabilities.npy"
         )
     return VerificationReport(tuple(reports))
@@ -270,7 +269,7 @@ def _read_array(file: Path) -> Array | None:
     try:
         values = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{printable(file)}: not an array: {error}; write it with numpy.save") from None
+        raise UserError(f"{one_line(file)}: not an array: {error}; write it with numpy.save") from None
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu":
-        raise UserError(f"{printable(file)}: expected an array of numbers")
+        raise UserError(f"{one_line(file)}: expected an array of numbers")
     return values[0] if values.ndim in (2, 4) and len(values) == 1 else values

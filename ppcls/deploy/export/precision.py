@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ppcls.deploy.models.description import Precision
 from ppcls.deploy.models.paddle_inference import capture_native_output
 from ppcls.errors import UserError
+from ppcls.files.temporary import temporary_folder
 
 Array = NDArray[Any]
 CalibrationMethod = Literal["percentile", "entropy", "minmax"]
@@ -30,6 +31,18 @@ _QUANTIZE = "QuantizeLinear"
 _DEQUANTIZE = "DequantizeLinear"
 _WEIGHTED = ("Conv", "Gemm", "MatMul")
 _FLOAT_OUTPUT = ("Gemm", "MatMul")  # int8 operators that return float32
+
+
+@contextmanager
+def _temporary_files() -> Iterator[Path]:
+    """Yields a temporary folder, in which onnxruntime then creates its own temporary folders, too."""
+    with temporary_folder("int8") as folder:
+        default = tempfile.tempdir
+        tempfile.tempdir = str(folder)
+        try:
+            yield folder
+        finally:
+            tempfile.tempdir = default
 
 
 @dataclass(frozen=True)
@@ -102,8 +115,8 @@ def quantize(
         "entropy": quantization.CalibrationMethod.Entropy,
         "minmax": quantization.CalibrationMethod.MinMax,
     }
-    with tempfile.TemporaryDirectory() as folder:
-        fused, result = (Path(folder) / f"{step}.onnx" for step in ("fused", "int8"))
+    with _temporary_files() as folder:
+        fused, result = (folder / f"{step}.onnx" for step in ("fused", "int8"))
         try:
             with hide_tool_output():
                 quantization.quant_pre_process(file, fused, skip_symbolic_shape=True)
@@ -127,7 +140,7 @@ def quantize(
                 )
         except (DecodeError, OSError) as error:
             # onnxruntime does not notice when it writes an incomplete file, and cannot decode it later.
-            place = tempfile.gettempdir()
+            place = folder.parent
             raise UserError(
                 f"onnxruntime cannot quantize {name}: {type(error).__name__}: {error}; its temporary "
                 f"files in {place} ({shutil.disk_usage(place).free / 1e6:.0f} MB are free) may not fit; "

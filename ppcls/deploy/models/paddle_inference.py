@@ -22,6 +22,7 @@ from ppcls.engine.core.compiled import measured
 from ppcls.engine.cuda_graph.graph import STREAM_LOCK
 from ppcls.errors import UserError
 from ppcls.files import print_error
+from ppcls.files.temporary import temporary_folder
 from ppcls.runtime.paddle_import import pause_cudnn_search
 from ppcls.runtime.start import Runtime
 
@@ -92,8 +93,8 @@ def _checked_program(program: Path, weights: Path, trust: bool) -> Iterator[Path
     content = read_program(program, weights)
     with ExitStack() as stack:
         try:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ppcls-program-"))
-            copy = Path(folder, program.name)
+            folder = stack.enter_context(temporary_folder("program"))
+            copy = folder / program.name
             copy.write_bytes(content)
         except OSError as error:
             raise UserError(

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
@@ -32,6 +31,7 @@ from ppcls.engine.autotune.processes import MeasurementFailed, MeasuringProcess,
 from ppcls.engine.core.settings import AMP, EngineSettings, ExecutionSettings, TrainingSettings
 from ppcls.errors import UserError
 from ppcls.files import print_error, read_regular, write_text
+from ppcls.files.temporary import temporary_folder
 from ppcls.runtime.hardware import Card, read_cpu_model, usable_cores
 from ppcls.runtime.launch import local_processes, read_launch
 from ppcls.runtime.settings import RuntimeSettings
@@ -364,8 +364,8 @@ def list_open_settings(settings: ExecutionSettings, arch: AnyArch) -> list[str]:
 
 def _measure_on(machine: Machine, config: str) -> Sample:
     """Measures the training of a config, given as YAML text, in a process of its own."""
-    with tempfile.TemporaryDirectory(prefix="ppcls-autotune-") as folder:
-        path = Path(folder) / "config.yaml"
+    with temporary_folder("autotune") as folder:
+        path = folder / "config.yaml"
         path.write_text(config, encoding="utf-8")
         task = {"config": str(path), "plan": machine.plan}
         return MeasuringProcess(worker_command(_WORKER), task, _TIMEOUT, machine.environment).run()

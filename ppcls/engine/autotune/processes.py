@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import psutil
 
 from ppcls.errors import UserError
 from ppcls.files import write_text
+from ppcls.files.temporary import temporary_folder
 from ppcls.runtime.launch import child_environment, read_launch
 from ppcls.runtime.signals import interruptible
 
@@ -92,8 +92,8 @@ class MeasuringProcess:
         Raises:
             MeasurementFailed: The process reported a reason, crashed, or exceeded the timeout.
         """
-        with tempfile.TemporaryDirectory(prefix="ppcls-bench-") as name:
-            folder = Path(name)
+        with temporary_folder("bench") as folder:
+            name = str(folder)
             (folder / "task.json").write_text(json.dumps(self.task), encoding="utf-8")
             command = [*(word.replace("{folder}", name) for word in self.command), name]
             with (

@@ -34,6 +34,8 @@ class HeatMaps:
 
     Attributes:
         model: The model.
+        chain: Transforms that make the input of the model from the bytes of an image file.
+        pixel_chain: The same without normalization, for the pixels that are shown.
 
     Raises:
         UserError: A transform is random, so the heat map would not show the evaluated pixels.
@@ -50,9 +52,9 @@ class HeatMaps:
         self._by_rollout = isinstance(model, VisionTransformer)
         channels_last = getattr(model, "channels_last", False) or layout == "NHWC"
         self._spatial = [1, 2] if channels_last else [2, 3]
-        self._chain = plan_chain(transforms, "CHW" if layout == "NCHW" else "HWC")
+        self.chain = plan_chain(transforms, "CHW" if layout == "NCHW" else "HWC")
         shown = [spec for spec in transforms if not isinstance(spec, NormalizeImage)]
-        self._pixels = plan_chain(shown, "HWC")
+        self.pixel_chain = plan_chain(shown, "HWC")
         self._state = ImageState()
         for spec in shown:
             self._state = spec.after(self._state)
@@ -66,7 +68,7 @@ class HeatMaps:
         Raises:
             ValueError: The image cannot be decoded.
         """
-        return np.ascontiguousarray(run(self._chain, data, _NO_DRAWS)[None], np.float32)
+        return np.ascontiguousarray(run(self.chain, data, _NO_DRAWS)[None], np.float32)
 
     def overlay(self, data: bytes | memoryview, class_id: int) -> NDArray[np.uint8]:
         """Returns the transformed image blended with its heat map, RGB [H, W, 3] uint8.
@@ -79,9 +81,29 @@ class HeatMaps:
             ValueError: The image cannot be decoded.
             UserError: The model has no layer that is suitable for Grad-CAM.
         """
-        image = self.prepare(data)
-        heat = attention_rollout(self.model, image) if self._by_rollout else self.grad_cam(image, class_id)
-        pixels = to_uint8(run(self._pixels, data, _NO_DRAWS), self._state.dtype, self._state.rgb)
+        heat = self.compute(self.prepare(data), class_id)
+        return self.blend(run(self.pixel_chain, data, _NO_DRAWS), heat)
+
+    def compute(self, image: NDArray[Any], class_id: int) -> NDArray[Any]:
+        """Returns the heat map of one image, [h, w] float32, 0..1.
+
+        Args:
+            image: Result of `prepare`.
+            class_id: See `overlay`.
+
+        Raises:
+            UserError: The model has no layer that is suitable for Grad-CAM.
+        """
+        return attention_rollout(self.model, image) if self._by_rollout else self.grad_cam(image, class_id)
+
+    def blend(self, pixels: NDArray[Any], heat: NDArray[Any]) -> NDArray[np.uint8]:
+        """Returns an image blended with its heat map, RGB [H, W, 3] uint8.
+
+        Args:
+            pixels: Result of `pixel_chain`, [H, W, C].
+            heat: Result of `compute`.
+        """
+        pixels = to_uint8(pixels, self._state.dtype, self._state.rgb)
         pixels = np.repeat(pixels[:, :, :1], 3, axis=2) if pixels.shape[2] < 3 else pixels[:, :, :3]
         size = pixels.shape[1::-1]
         enlarged = cv2.resize(heat, size, interpolation=cv2.INTER_CUBIC).clip(0, 1)

@@ -311,7 +311,7 @@ FAILURES = {
     "the first link's name": (Path, "replace", 7),
     "the second link": (Path, "symlink_to", 2),
     "the second link's name": (Path, "replace", 8),
-    "removal": (shutil, "rmtree", 2),
+    "removal": (shutil, "rmtree", 1),
 }
 
 

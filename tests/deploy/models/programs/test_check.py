@@ -35,6 +35,7 @@ from ppcls.errors import UserError
 from ppcls.runtime.start import Runtime
 from ppcls.serve.limits import RequestError
 from ppcls.serve.models import ServedModels
+from ppcls.serve.pools import TimedPool
 from ppcls.serve.service import BatchingOptions, load
 
 pytestmark = pytest.mark.hostile
@@ -84,7 +85,7 @@ def build_index(model: Path, image: Path) -> None:
 
 def put(model: Path, _: Path) -> None:
     """Loads the model while a server runs."""
-    with ThreadPoolExecutor(1) as worker:
+    with TimedPool(1, "model") as worker:
         served = ServedModels({}, worker, BatchingOptions(1, 0.0, 1), model.parent)
         with pytest.raises(RequestError) as caught:
             asyncio.run(served.load(model.name))

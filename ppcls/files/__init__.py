@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import io
 import os
 import re
-import secrets
 import select
-import shutil
 import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO, TextIO, TypeVar, cast
+from typing import Any, BinaryIO, TextIO, TypeVar, cast
 
 from ppcls.errors import UserError
+from ppcls.files.temporary import is_temporary_sibling, locked_sibling, remove_leftovers
 
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".jp2")
 _T = TypeVar("_T")
@@ -44,7 +42,6 @@ _SYSTEM_FOLDERS = re.compile(
     r"|System Volume Information|\$RECYCLE\.BIN|\$WinREAgent|found\.\d{3}|lost\.dir|lost\+found|__pycache__",
     re.IGNORECASE,
 )
-_MAX_NAME_BYTES = 255  # of file systems of Linux
 _WRITE_TIMEOUT = 0.2  # seconds that `_LossyStream` waits for its reader
 
 
@@ -143,44 +140,52 @@ def _sync(path: Path) -> None:
 
 
 @contextmanager
-def _errors_name(path: Path, temporary: Path) -> Iterator[None]:
-    """Sets the file name of an OSError to ``path`` if it is the temporary file or missing."""
+def _errors_name(path: Path) -> Iterator[None]:
+    """Sets the file name of an OSError to ``path`` if it is missing, or is a temporary file for ``path``."""
     try:
         yield
     except OSError as error:
-        if error.errno is not None and error.filename in (None, str(temporary)):
+        if error.errno is not None and _is_temporary(error.filename, path):
             error.filename = str(path)
             error.filename2 = None
         raise
 
 
-def temporary_sibling(path: Path) -> Path:
-    """Returns an unused hidden name in the folder of ``path``, with the same suffix if it is short."""
-    token = secrets.token_hex(4)
-    for name in (f".{token}.{path.name}", f".{token}{path.suffix}"):
-        if len(os.fsencode(name)) <= _MAX_NAME_BYTES:
-            return path.with_name(name)
-    return path.with_name(f".{token}")
+def _is_temporary(name: Any, path: Path) -> bool:
+    if name is None:
+        return True
+    if not isinstance(name, (str, bytes, os.PathLike)):  # a descriptor
+        return False
+    file = Path(os.fsdecode(name))
+    return any(is_temporary_sibling(part, path) for part in (file, file.parent))
 
 
 @contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
-    """Yields a temporary path to write to, and renames the file to ``path`` when the block succeeds.
+def atomic_path(path: Path, *, clean: bool = True) -> Iterator[Path]:
+    """Yields a temporary path to write to, and moves the file to ``path`` when the block succeeds.
 
-    The file is synced to disk before it is renamed, and removed when the block raises. Therefore ``path`` is
-    always either unchanged or complete.
+    The file is synced to disk before it is moved, and removed when the block raises. Therefore ``path`` is
+    always either unchanged or complete. If the process is killed, the next call for the same path removes the
+    temporary file.
+
+    Args:
+        path: Path of the file.
+        clean: Whether to remove temporary files of processes that were killed. This lists the folder, which
+            takes long if it has very many files.
 
     Raises:
         FileNotFoundError: The block wrote no file, or the folder does not exist.
     """
-    temporary = temporary_sibling(path)
-    with _errors_name(path, temporary):
-        try:
-            yield temporary
-            _sync(temporary)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+    if clean:
+        remove_leftovers(path)
+    # A locked folder, because the block may write the file with a library, which could replace a locked file.
+    with _errors_name(path), locked_sibling(path) as folder:
+        temporary = folder / path.name
+        yield temporary
+        _sync(temporary)
+        temporary.replace(path)
+        with suppress(OSError):  # not empty; the context removes it
+            folder.rmdir()
     _sync(path.parent)
 
 
@@ -198,9 +203,9 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes ``text`` as UTF-8, atomically."""
+    r"""Writes text as UTF-8, atomically. Bytes of names that are not UTF-8 are written as ``\udcff``."""
     with atomic_write(path) as file:
-        file.write(text.encode("utf-8"))
+        file.write(text.encode("utf-8", "backslashreplace"))
 
 
 def append_text(file: TextIO, text: str) -> None:
@@ -271,13 +276,10 @@ def new_folder(path: Path, *, sync_each: bool = False) -> Iterator[Path]:
     if path.exists():
         raise FileExistsError(f"{path} exists already")
     path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(path)
-    temporary = temporary_sibling(path)
-    with _errors_name(path, temporary):
-        temporary.mkdir()
-    lock = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        _try_lock(lock)
+    remove_leftovers(path)
+    with ExitStack() as stack:
+        with _errors_name(path):
+            temporary = stack.enter_context(locked_sibling(path))
         yield temporary
         if path.exists():
             raise FileExistsError(f"{path} was created by another process in the meantime")
@@ -287,36 +289,7 @@ def new_folder(path: Path, *, sync_each: bool = False) -> Iterator[Path]:
         else:
             os.sync()
         temporary.rename(path)
-    finally:
-        os.close(lock)
-        shutil.rmtree(temporary, ignore_errors=True)
     _sync(path.parent)
-
-
-def _remove_leftovers(path: Path) -> None:
-    """Removes temporary folders for ``path`` of processes that were killed. Running processes lock theirs."""
-    pattern = re.compile(rf"\.[0-9a-f]{{8}}\.{re.escape(path.name)}")
-    for folder in path.parent.iterdir():
-        if not pattern.fullmatch(folder.name) or folder.is_symlink() or not folder.is_dir():
-            continue
-        try:
-            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        except OSError:  # removed meanwhile, or of another user
-            continue
-        try:
-            if _try_lock(lock):
-                shutil.rmtree(folder, ignore_errors=True)
-        finally:
-            os.close(lock)
-
-
-def _try_lock(descriptor: int) -> bool:
-    """Locks an open folder until it is closed, and returns whether this was possible."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # locked by another process, or a file system without locks
-        return False
-    return True
 
 
 def open_append(path: Path) -> TextIO:
@@ -411,6 +384,7 @@ class _LossyStream(io.TextIOBase):
         self._reopened = False
         self._timeout = _WRITE_TIMEOUT
         self._failed = False
+        self._is_cut = False
         mode = os.fstat(self._descriptor).st_mode
         if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
             with suppress(OSError):  # reopen: O_NONBLOCK would apply to all processes that share the stream
@@ -432,8 +406,14 @@ class _LossyStream(io.TextIOBase):
         return self._stream.fileno()
 
     def write(self, text: str) -> int:
-        """Writes text, and drops the rest after a timeout. After a drop, the next call does not wait."""
+        """Writes text, or drops it after a timeout. After a drop, the next call does not wait.
+
+        If a part was written before, as of a text of more than 4,096 bytes, the next text begins a new line.
+        """
         data = text.encode(self.encoding, self._stream.errors or "replace")
+        if self._is_cut:
+            data = b"\n" + data
+        whole = len(data)
         try:
             while data and not self._failed:
                 if not select.select([], [self._descriptor], [], self._timeout)[1]:
@@ -446,6 +426,8 @@ class _LossyStream(io.TextIOBase):
             self._timeout = 0.0
         except OSError:  # such as a closed pipe or a full disk
             self._failed = True
+        if len(data) < whole:
+            self._is_cut = bool(data)
         return len(text)
 
     def close(self) -> None:
@@ -482,6 +464,16 @@ def escape_controls(text: str) -> str:
     written as ``\x1b`` or ``\u202e``; the second form is also valid in a line of JSON.
     """
     return _CONTROLS.sub(_escape, text)
+
+
+def one_line(name: Path | str) -> str:
+    r"""Returns a name or path as one line of text.
+
+    A file name can contain line breaks, with which a stranger could add a line to a log or an error message.
+    They are written as ``\n``, and bytes that are not UTF-8 as ``\udcff``.
+    """
+    text = str(name).encode("utf-8", "backslashreplace").decode("utf-8")
+    return escape_controls(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def _escape(found: re.Match[str]) -> str:

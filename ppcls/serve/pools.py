@@ -1,0 +1,38 @@
+"""Pools of threads that know for how long their calls run. Python cannot stop a thread that hangs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class TimedPool(ThreadPoolExecutor):
+    """A pool of threads that measures its calls."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        super().__init__(threads, name)
+        self._starts: dict[object, float] = {}
+
+    def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        """Runs a function in a thread; see `ThreadPoolExecutor`."""
+
+        def timed() -> _T:
+            call = object()
+            self._starts[call] = time.monotonic()
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                del self._starts[call]
+
+        return super().submit(timed)
+
+    @property
+    def longest(self) -> float:
+        """Seconds since the start of the oldest call that still runs, 0 if none runs."""
+        starts = list(self._starts.values())
+        return time.monotonic() - min(starts) if starts else 0.0

@@ -1,0 +1,88 @@
+"""Names of files and classes from strangers: no command writes them raw, or lets them add a line."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from small_classifier import config_tree, write_config, write_weights
+
+from ppcls.cli.main import main
+
+pytestmark = pytest.mark.hostile
+
+# Sets the title of the terminal, reverses text, is one byte for ESC [, ends the line, and is HTML.
+HOSTILE = {
+    "escape": "\x1b]0;INJECTED\x07\x1b[31m",
+    "direction": "\u202egpj.exe\u2066",
+    "C1": "\x9b31mINJECTED",
+    "return": "\rINJECTED",
+    "line": "\nINJECTED",
+    "paragraph": "\u2029INJECTED",
+    "bytes": os.fsdecode(b"\xff\x9bINJECTED"),
+    "HTML": "<img src=x onerror=alert(1)>&amp;\"'",
+}
+CONTROLS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Class folders with good and bad images, and a model whose classes have hostile names."""
+    folder = tmp_path_factory.mktemp("names")
+    rng = np.random.default_rng(0)
+    for label in ("a", "b", "c"):
+        (folder / "data" / label).mkdir(parents=True)
+        for name in HOSTILE.values():
+            name = name.replace("/", "")
+            pixels = rng.integers(0, 255, (32, 32, 3)).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / "data" / label / f"good{name}.png")
+            (folder / "data" / label / f"bad{name}.png").write_bytes(b"\x89PNG\r\n\x1a\n no image")
+    names = [text for key, text in HOSTILE.items() if key in ("escape", "direction", "HTML")]
+    (folder / "names.txt").write_text("".join(f"{label} {name}\n" for label, name in enumerate(names)))
+    tree = config_tree(write_weights(folder / "model.safetensors"), folder / "names.txt")
+    tree["Global"]["output_dir"] = str(folder / "output")
+    write_config(folder / "config.yaml", tree)
+    return folder
+
+
+COMMANDS = {
+    "infer": "infer -c config.yaml data",
+    "infer to a table": "infer -c config.yaml data --out predictions.csv",
+    "infer to lines": "infer -c config.yaml data --out predictions.jsonl",
+    "infer as JSON": "infer -c config.yaml data --json",
+    "heat maps": "infer -c config.yaml data --explain heat",
+    "export": "export -c config.yaml --format onnx --output exported",
+    "prediction of the export": "infer --model exported data",
+    "check": "dataset check data",
+    "stats": "dataset stats data --out stats",
+    "resize": "dataset resize data --max-size 16 --out small",
+    "split": "dataset split data --out lists",
+    "conversion": "dataset convert webdataset data --out shards",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_command_writes_hostile_names_raw(
+    command: str,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder)
+    words = COMMANDS[command].split()
+    main(words)
+    output, errors = capfd.readouterr()
+    files = [path.read_bytes().decode("utf-8", "surrogateescape") for path in folder.glob("predictions.*")]
+    written = [output, errors, *files]
+    for text in written:
+        assert not CONTROLS.search(text.replace("\r\n", "\n"))
+        assert not re.search("^INJECTED", text, re.MULTILINE)
+    if command not in ("export", "stats"):
+        assert "INJECTED" in output + errors + "".join(written)

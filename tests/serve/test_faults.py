@@ -1,0 +1,138 @@
+"""Faults of a running server, as its clients see them: statuses, /ready and headers."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from PIL import Image
+from running import running
+from runs import GUARD
+from small_classifier import write_config
+from sockets import exchange
+
+pytestmark = pytest.mark.hostile
+PNG = {"Content-Type": "image/png"}
+
+
+def large_image() -> bytes:
+    file = io.BytesIO()
+    Image.new("L", (4200, 4200), 7).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def config(tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_config(tmp_path_factory.mktemp("config") / "config.yaml", tree)
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSEGV])
+def test_ready_is_true_after_decoders_were_killed_again_and_again(
+    signal_number: int, config: Path, tmp_path: Path
+) -> None:
+    image = large_image()
+    with running(tmp_path, "-c", config) as server, server.client() as client:
+        assert client.post("/predict", content=image, headers=PNG).status_code == 200
+        for _ in range(3):
+            for child in psutil.Process(server.process.pid).children(recursive=True):
+                os.kill(child.pid, signal_number)
+            status = client.post("/predict", content=image, headers=PNG).status_code
+            # The fault is repaired at once, or the server says that it is not.
+            assert status == client.get("/ready").status_code
+            assert status == 200
+
+
+def test_ready_is_false_while_no_decoder_can_be_started(config: Path, tmp_path: Path) -> None:
+    image = large_image()
+    with running(tmp_path, "-c", config) as server, server.client() as client:
+        assert client.post("/predict", content=image, headers=PNG).status_code == 200
+        process = psutil.Process(server.process.pid)
+        for child in process.children(recursive=True):
+            child.kill()
+        limits = process.rlimit(psutil.RLIMIT_NOFILE)
+        process.rlimit(psutil.RLIMIT_NOFILE, (process.num_fds(), limits[1]))  # so no pipe can be opened
+        answer = client.post("/predict", content=image, headers=PNG)
+        assert (answer.status_code, client.get("/ready").status_code) == (503, 503)
+        process.rlimit(psutil.RLIMIT_NOFILE, limits)
+        end = time.monotonic() + GUARD
+        while client.get("/ready").status_code == 503:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        assert client.post("/predict", content=image, headers=PNG).status_code == 200
+
+
+# Makes the model fail for black images, and hang for white ones.
+FAULTY = """
+import time
+from ppcls.deploy.predictor import Predictor
+run = Predictor.run
+def faulty(self, images):
+    if images[0].max() < 0:
+        raise RuntimeError("a bug")
+    if images[0].min() > 0:
+        time.sleep(900)
+    return run(self, images)
+Predictor.run = faulty
+"""
+
+
+def plain(colour: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("L", (32, 32), colour).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_all_answers_forbid_browsers_to_guess_their_type(config: Path, tmp_path: Path) -> None:
+    options = ["-c", config, "--timeout", "1", "--max-mib", "0.05", "--max-waiting", "2", "--max-images", "2"]
+    origin = {"Origin": "https://evil.example"}
+    both = b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
+    with running(tmp_path, *options, before=FAULTY) as server, server.client() as client:
+        answers = [
+            (200, client.get("/")),
+            (200, client.get("/docs")),
+            (200, client.get("/openapi.json")),
+            (200, client.get("/metrics")),
+            (200, client.get("/live")),
+            (307, client.get("/live/")),
+            (400, client.post("/predict", content=b"", headers=PNG)),
+            (400, client.get("/live", headers={"Host": "evil.example"})),
+            (403, client.post("/predict", content=b"x", headers={**PNG, **origin})),
+            (403, client.put("/models/x")),
+            (404, client.get("/<script>alert(1)</script>")),
+            (404, client.post("/predict?model=%3Cb%3E", content=b"x", headers=PNG)),
+            (405, client.get("/predict")),
+            (405, client.request("TRACE", "/live")),
+            (413, client.post("/predict", content=bytes(60_000), headers=PNG)),
+            (415, client.post("/predict", content=b"<html>", headers={"Content-Type": "text/html"})),
+            (422, client.post("/predict", content=b"<html>", headers=PNG)),
+            (500, client.post("/predict", content=plain(0), headers=PNG)),
+            (504, client.post("/predict", content=plain(255), headers=PNG)),
+            (503, client.get("/ready")),
+        ]
+        raw = [
+            (
+                400,
+                exchange(
+                    server.address, b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 20_000 + b"\r\n\r\n"
+                ),
+            ),
+            (400, exchange(server.address, b"\x16\x03\x01 no HTTP\r\n\r\n")),
+            (400, exchange(server.address, head + both)),
+            (408, exchange(server.address, head + b"Content-Length: 9\r\n\r\nx")),
+        ]
+    assert [answer.status_code for _, answer in answers] == [status for status, _ in answers]
+    assert [int(text.split()[1]) for _, text in raw] == [status for status, _ in raw]
+    for status, answer in answers:
+        assert answer.headers.get_list("X-Content-Type-Options") == ["nosniff"], (status, answer.text)
+    for status, text in raw:
+        assert text.lower().count(b"\r\nx-content-type-options: nosniff\r\n") == 1, (status, text)
+    # Only the pages are HTML. Names that clients send are in JSON.
+    pages = [answer.url.path for _, answer in answers if "html" in answer.headers.get("Content-Type", "")]
+    assert pages == ["/", "/docs"]
