@@ -36,7 +36,7 @@ class ExportOptions(ModelOptions):
     """Export a model as a bundle, for Paddle Inference, ONNX or OpenVINO, or only its weights."""
 
     examples: ClassVar[Sequence[str]] = (
-        "ppcls export --model runs/pets --trust --format bundle",
+        "ppcls export --model runs/pets --trust --format bundle --runners python,cpp",
         "ppcls export --model runs/pets --format onnx --output onnx",
         "ppcls export --model runs/pets --safetensors pets.safetensors",
     )
@@ -48,7 +48,7 @@ class ExportOptions(ModelOptions):
     )
     runners: str = option(
         "python",
-        "for a bundle: comma-separated languages of the programs that run it: python",
+        "for a bundle: comma-separated languages of the programs that run it: python, cpp, js, web",
         metavar="LANGUAGES",
     )
     golden: int = option(

@@ -96,7 +96,11 @@ class OpenVinoStages:
             self._model = core.compile_model(str(file), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
         except RuntimeError as error:
             raise UserError(f"{file}: OpenVINO cannot load this model: {error}") from None
-        self.outputs = [output.any_name for output in self._model.outputs]
+        # OpenVINO removes copies, so an output can have further names.
+        self._positions = {
+            name: position for position, output in enumerate(self._model.outputs) for name in output.names
+        }
+        self.outputs = list(self._positions)
         self._file = file
         self.name = f"OpenVINO {openvino.get_version().partition('-')[0]}"
 
@@ -106,7 +110,7 @@ class OpenVinoStages:
             results = self._model([np.ascontiguousarray(pixels)])
         except RuntimeError as error:
             raise UserError(f"{self._file}: OpenVINO cannot run this model: {error}") from None
-        return {name: np.array(results[position]) for position, name in enumerate(self.outputs)}
+        return {name: np.array(results[position]) for name, position in self._positions.items()}
 
 
 def load_stages(file: Path, model: BundleModel, engine: EngineName) -> StageModel:

@@ -69,7 +69,7 @@ def join_models(preprocessing: bytes, network: bytes, name: str) -> JoinedModel:
     if logits is not None:
         add_output(graph, logits, LOGITS, [None, None])
     add_output(graph, seam, PREPARED, [None] * len(prepared.type.tensor_type.shape.dim))
-    _remove_unused_weights(graph)
+    _remove_unused_nodes(graph)
     joined.producer_name = "ppcls"
     try:
         onnx.checker.check_model(joined)
@@ -95,9 +95,21 @@ def _remove_unused_domains(model: Any) -> None:
     model.opset_import.extend(kept)
 
 
-def _remove_unused_weights(graph: Any) -> None:
-    """Removes initializers that no node uses, about which ONNX Runtime warns whenever it loads the model."""
-    used = {name for node in graph.node for name in node.input}
+def _remove_unused_nodes(graph: Any) -> None:
+    """Removes nodes and initializers that no output needs.
+
+    ONNX Runtime would warn about them whenever it loads the model.
+    """
+    used = {output.name for output in graph.output}
+    kept_nodes = []
+    for node in reversed(graph.node):  # in topological order
+        if not used.isdisjoint(node.output):
+            used.update(node.input)
+            for attribute in node.attribute:
+                used.update(name for inner in attribute.g.node for name in inner.input)
+            kept_nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(reversed(kept_nodes))
     kept = [tensor for tensor in graph.initializer if tensor.name in used]
     del graph.initializer[:]
     graph.initializer.extend(kept)

@@ -10,9 +10,10 @@ from typing import Literal, get_args
 from ppcls.errors import UserError
 from ppcls.registry import suggest
 
-Runner = Literal["python"]
+Runner = Literal["python", "cpp", "js", "web"]
 
 RUNNERS: tuple[Runner, ...] = get_args(Runner)
+_SHARED = {"web": ("js/bundle.mjs",)}  # files of other runners
 _SOURCES = Path(__file__).parent / "programs"
 
 
@@ -40,4 +41,7 @@ def write_runners(folder: Path, runners: Sequence[str]) -> None:
     """
     for name in runners:
         ignored = shutil.ignore_patterns("__pycache__", "node_modules", "build")
-        shutil.copytree(_SOURCES / name, folder / "runners" / name, ignore=ignored)
+        target = folder / "runners" / name
+        shutil.copytree(_SOURCES / name, target, ignore=ignored)
+        for shared in _SHARED.get(name, ()):
+            shutil.copy(_SOURCES / shared, target)

@@ -1,4 +1,4 @@
-"""Preprocessing inside an exported graph: tensor operations that return the same pixels as OpenCV.
+"""Preprocessing inside an exported graph: tensor operations that return the same pixels as OpenCV and Pillow.
 
 OpenCV resizes 8-bit images with integers, 11-bit weights and intermediate rounding. This module computes with
 whole numbers in float32, which represents all of them exactly, so the results are bit-identical. float32 is
@@ -18,6 +18,8 @@ from paddle import nn
 
 from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.specs import CropImage, DecodeImage, NormalizeImage, ResizeImage, ToCHWImage
+from ppcls.deploy.export.graph_numbers import float64, int64
+from ppcls.deploy.export.pillow_in_graph import resize_like_pillow
 from ppcls.errors import UserError
 
 Tensor = Any  # in a graph under construction
@@ -123,7 +125,7 @@ def crop_in_graph(spec: CropImage) -> GraphOp:
 
     def crop(images: Tensor) -> Tensor:
         for axis, side in ((_HEIGHT, height), (_WIDTH, width)):
-            start = (_length(images, axis) - _int64(side)) // _int64(2)
+            start = (_length(images, axis) - int64(side)) // int64(2)
             images = paddle.gather(images, paddle.arange(side, dtype="int64") + start, axis=axis)
         return images
 
@@ -132,12 +134,17 @@ def crop_in_graph(spec: CropImage) -> GraphOp:
 
 @graph_op.register
 def resize_in_graph(spec: ResizeImage) -> GraphOp:
-    """Returns a function that resizes images with the bilinear interpolation of OpenCV."""
-    if spec.backend != "cv2":
-        raise NotImplementedError("only backend: cv2 is supported")
+    """Returns a function that resizes images like OpenCV or Pillow."""
+    if spec.interpolation == "nearest":
+        raise NotImplementedError("interpolation: nearest is not supported")
+    method = spec.interpolation
 
     def resize(images: Tensor) -> Tensor:
-        resized = _interpolate(images, *_target_size(spec, images))
+        height, width = _target_size(spec, images)
+        if spec.backend == "pil":
+            resized = resize_like_pillow(images, height, width, method)
+        else:
+            resized = _interpolate(images, height, width)
         if spec.size is None:
             return resized
         width, height = spec.size
@@ -151,31 +158,16 @@ def _length(images: Tensor, axis: int) -> Tensor:
     return paddle.shape(images)[axis].astype("int64")
 
 
-def _int64(number: int) -> Tensor:
-    """Returns a constant, [1] int64.
-
-    Plain numbers are not used, because Paddle converts arithmetic with them to the operator ``scale``. Paddle
-    Inference 3.3 on a CPU either skips this operator, or overwrites its input although other operators need
-    it.
-    """
-    return paddle.full([1], number, "int64")
-
-
-def _float64(number: float) -> Tensor:
-    """Returns a constant, [1] float64. See `_int64`."""
-    return paddle.full([1], number, "float64")
-
-
 def _target_size(spec: ResizeImage, images: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the new height and width; see `ppcls.data.transforms.specs.basic.scale_to_short_side`."""
     height = _length(images, _HEIGHT)
     width = _length(images, _WIDTH)
     if spec.size is not None:
         zero = height - height  # prevents constant folding, which is wrong in Paddle Inference 3.3 on a CPU
-        return zero + _int64(spec.size[1])[0], zero + _int64(spec.size[0])[0]
+        return zero + int64(spec.size[1])[0], zero + int64(spec.size[0])[0]
     assert spec.resize_short is not None
     shorter = paddle.minimum(height, width)
-    twice = _int64(2 * spec.resize_short)
+    twice = int64(2 * spec.resize_short)
     scaled = [(side * twice + shorter) // (shorter + shorter) for side in (height, width)]
     return scaled[0], scaled[1]
 
@@ -187,9 +179,9 @@ def _neighbours(length: Tensor, side: Tensor) -> tuple[Tensor, Tensor]:
         The index of the first neighbour, [side] int64, and the weight of the second neighbour, [side]
         float32.
     """
-    centres = paddle.arange(side, dtype="int64").astype("float64") + _float64(0.5)
+    centres = paddle.arange(side, dtype="int64").astype("float64") + float64(0.5)
     centres = centres * (length.astype("float64") / side.astype("float64"))
-    positions = (centres - _float64(0.5)).astype("float32")
+    positions = (centres - float64(0.5)).astype("float32")
     first = paddle.floor(positions)
     return first.astype("int64"), positions - first
 
@@ -208,7 +200,7 @@ def _round(x: Tensor) -> Tensor:
 
 def _clip_index(index: Tensor, length: Tensor) -> Tensor:
     """Returns the nearest index in 0..length - 1."""
-    return paddle.minimum(paddle.maximum(index, _int64(0)), length - _int64(1))
+    return paddle.minimum(paddle.maximum(index, int64(0)), length - int64(1))
 
 
 def _interpolate(images: Tensor, height: Tensor, width: Tensor) -> Tensor:
@@ -217,9 +209,9 @@ def _interpolate(images: Tensor, height: Tensor, width: Tensor) -> Tensor:
     columns = _length(images, _WIDTH)
     top, down = _neighbours(rows, height)
     left, right = _neighbours(columns, width)
-    inside = paddle.logical_and(left >= _int64(0), left < columns - _int64(1)).astype("float32")
+    inside = paddle.logical_and(left >= int64(0), left < columns - int64(1)).astype("float32")
     near, far = (weights.reshape([1, 1, -1, 1]) for weights in _weights(right * inside))
-    left, after = (_clip_index(index, columns) for index in (left, left + _int64(1)))
+    left, after = (_clip_index(index, columns) for index in (left, left + int64(1)))
 
     def resize_rows(index: Tensor) -> Tensor:
         """Returns the rows at ``index``, resized along the width, [N, height, width, C].
@@ -237,5 +229,5 @@ def _interpolate(images: Tensor, height: Tensor, width: Tensor) -> Tensor:
         return paddle.floor((pixels * high + paddle.floor(pixels * low * 2.0**-6)) * 2.0**-10)
 
     upper, lower = (weights.reshape([1, -1, 1, 1]) for weights in _weights(down))
-    total = scale(resize_rows(top), upper) + scale(resize_rows(top + _int64(1)), lower)
+    total = scale(resize_rows(top), upper) + scale(resize_rows(top + int64(1)), lower)
     return paddle.floor((total + 2.0) * 0.25)

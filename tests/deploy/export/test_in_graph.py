@@ -41,6 +41,19 @@ CHAINS = {
         ToCHWImage(),
     ],
     "stretched": [DecodeImage(), ResizeImage(size=(40, 23)), NORMALIZE],
+    "Pillow": [
+        DecodeImage(),
+        ResizeImage(resize_short=37, interpolation="bicubic", backend="pil"),
+        CropImage(size=(31, 32)),
+        NORMALIZE,
+        ToCHWImage(),
+    ],
+    "bilinear of Pillow": [DecodeImage(), ResizeImage(size=(40, 23), backend="pil"), NORMALIZE],
+    "Lanczos of Pillow": [
+        DecodeImage(),
+        ResizeImage(size=(9, 50), interpolation="lanczos", backend="pil"),
+        NORMALIZE,
+    ],
     "BGR": [
         DecodeImage(to_rgb=False),
         ResizeImage(resize_short=64),
@@ -68,7 +81,11 @@ def test_preprocessing_layer_equals_the_loader(name: str, height: int, width: in
     [
         (0, DecodeImage(dtype="uint16"), r"the graph expects 8-bit RGB"),
         (0, DecodeImage(channels=1), r"the graph expects 8-bit RGB"),
-        (1, ResizeImage(resize_short=36, backend="pil"), r"only backend: cv2 is supported"),
+        (
+            1,
+            ResizeImage(resize_short=36, backend="pil", interpolation="nearest"),
+            r"interpolation: nearest is not supported",
+        ),
     ],
 )
 def test_unsupported_transform_is_an_error(position: int, spec: Any, reason: str) -> None:
