@@ -28,6 +28,8 @@ _COLOURS = {1: "grey", 3: "RGB"}  # by the number of components
 _SCAN = 0xDA
 _END = 0xD9
 _ADOBE = 0xEE
+_LOSSLESS = 0xC3
+_TRANSFORM = 11  # position of the colour transform in Adobe's segment
 _TEMPORARY = 0x01  # the only marker that `_MARKER` matches and that has no length
 # Matches the next marker, after any fill bytes. Stuffed bytes and restart markers don't match (ITU T.81,
 # B.1.1).
@@ -48,6 +50,26 @@ def read_jpeg_header(data: bytes) -> Header:
         elif marker in _FRAMES and end - begin >= 6:
             return _read_frame(data, begin, _FRAMES[marker], adobe)
     raise ValueError("no frame header")
+
+
+def find_gpu_obstacle(data: memoryview) -> str | None:
+    """Returns the kind of a JPEG that the decoder of GPUs reads with wrong colours; None for other files.
+
+    nvJPEG converts all files with three components from YCbCr. libjpeg, and with it all other decoders, keeps
+    the components as RGB if Adobe's segment says so, or if there is no such segment and they are named R, G
+    and B. Lossless files differ on a GPU as well (both seen on an H200 with DALI 2.4).
+    """
+    transform = None
+    for marker, begin, end in _segments(data):
+        if marker == _ADOBE and bytes(data[begin : begin + 5]) == b"Adobe" and begin + _TRANSFORM < len(data):
+            transform = data[begin + _TRANSFORM]
+        elif marker in _FRAMES and min(end, len(data)) - begin >= 6:
+            if marker == _LOSSLESS:
+                return "lossless JPEG"
+            names = bytes(data[begin + 6 : begin + 15 : 3])
+            stored_as_rgb = transform == 0 or (transform is None and names == b"RGB")
+            return "JPEG that is stored as RGB" if data[begin + 5] == 3 and stored_as_rgb else None
+    return None
 
 
 def _read_frame(data: bytes, begin: int, kind: str, adobe: bool) -> Header:
@@ -89,7 +111,7 @@ def count_scans(encoded: Any) -> int:
     return sum(marker == _SCAN for marker, _, _ in _segments(bytes(encoded)))
 
 
-def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
+def _segments(data: bytes | memoryview) -> Iterator[tuple[int, int, int]]:
     """Yields marker, begin and end of the content of each segment, up to the end marker of the image.
 
     Raises:

@@ -15,8 +15,15 @@ from numpy.typing import NDArray
 from nvidia.dali import fn, types
 
 from ppcls.data.images.decode import decode
-from ppcls.data.images.header import MAX_SCANS, check_header, check_pixel_count, check_size
-from ppcls.data.images.jpeg import MIN_SCAN_BYTES, count_scans
+from ppcls.data.images.header import (
+    MAX_SCANS,
+    DecodeError,
+    Header,
+    check_header,
+    check_pixel_count,
+    check_size,
+)
+from ppcls.data.images.jpeg import MIN_SCAN_BYTES, count_scans, find_gpu_obstacle
 from ppcls.data.images.npy import read_npy_header
 from ppcls.data.images.read_header import read_header
 from ppcls.data.transforms.base import Transform
@@ -83,6 +90,9 @@ def admit_images(decoder: DecodeImage, files: Any, *peeked: Tensors, on_gpu: boo
         suspect = (first_bytes == _JPEG_BEGIN).all(1) & (last_bytes != _JPEG_END).any(1)
         for row in np.flatnonzero(suspect).tolist():
             decode(decoder, np.asarray(files[row]).tobytes())
+        for row in np.flatnonzero((first_bytes == _JPEG_BEGIN).all(1)).tolist():
+            if (kind := find_gpu_obstacle(np.asarray(files[row]).data)) is not None:
+                raise _wrong_on_gpu(kind)
     # A file may contain several sizes. The limit applies to the size that DALI would decode.
     for height, width in shapes[shapes[:, 0] * shapes[:, 1] > decoder.max_pixels, :2].tolist():
         check_pixel_count(decoder, height, width)
@@ -95,8 +105,23 @@ def admit_images(decoder: DecodeImage, files: Any, *peeked: Tensors, on_gpu: boo
     for row in np.flatnonzero(room & (first_bytes == _JPEG_BEGIN).all(1)).tolist():
         unsure[row] |= count_scans(np.asarray(files[row])) > MAX_SCANS
     for row in np.flatnonzero(unsure).tolist():
-        check_header(decoder, read_header(np.asarray(files[row])))
+        header = read_header(np.asarray(files[row]))
+        check_header(decoder, header)
+        if on_gpu and _is_wrong_on_gpu(header):
+            raise _wrong_on_gpu(f"{header.format} with a palette of {header.bits} bits")
     return shapes[:, :2].astype(np.int64)
+
+
+def _is_wrong_on_gpu(header: Header) -> bool:
+    """Returns whether DALI decodes this kind to other pixels on a GPU (DALI 2.4 on an H200)."""
+    return header.format == "PNG" and header.colours == "palette" and header.bits < 8
+
+
+def _wrong_on_gpu(kind: str) -> DecodeError:
+    return DecodeError(
+        f"DALI decodes a {kind} to wrong colours on a GPU; decode on the CPU with "
+        "DataLoader.Train.loader.dali.decode_on=cpu (and the same for other splits), or convert the image"
+    )
 
 
 @peek.register
