@@ -53,8 +53,9 @@ class FitResult:
         best_model: Checkpoint of the best evaluation; None without evaluation.
         latest: Checkpoint of the last epoch; None if there is none on this machine.
         history: Records of ``metrics.jsonl`` in chronological order. Each record is a dictionary with the key
-            ``kind`` (``train`` or ``eval``) and the fields of the class in `ppcls.report.record`. The list is
-            empty on ranks other than 0.
+            ``kind`` (``train`` or ``eval``) and the fields of the class in `ppcls.report.record`. If the file
+            is larger than 16 MiB, the list has only some of the training records. It is empty on ranks other
+            than 0.
     """
 
     best: float | None
@@ -149,14 +150,15 @@ def fit(
     start = session.dedicated if own_process else session.embedded
     with start(config.Global, output_dir) as runtime:
         from ppcls.engine.train import train
-        from ppcls.report.jsonlines import as_dict, read_records
+        from ppcls.report.jsonlines import as_dict, read_history
 
         if state is not None:
             state = replace(state, runtime=runtime)
         trained = train(config, runtime, output_dir, profiled, state, hooks)
         fallback = config.Global.checkpoint_fallback_dir
         best, latest = (newest(role, output_dir, fallback) for role in (BEST, LATEST))
-        records = read_records(output_dir / "metrics.jsonl") if runtime.is_main else []
+        records = [*read_history(output_dir / "metrics.jsonl")] if runtime.is_main else []
+        records.sort(key=lambda record: record.update)  # stable
         return FitResult(
             trained.progress.best, output_dir, best, latest, [as_dict(record) for record in records]
         )

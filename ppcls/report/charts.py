@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.files import atomic_path
-from ppcls.report.record import EvalRecord, Record, Reporter, StepRecord
+from ppcls.report.history import History
+from ppcls.report.record import EvalRecord, Record, Reporter, StepRecord, TimeBudget
 
 _INTERVAL = 60.0  # seconds between two drawings
+MAX_METRICS = 16  # maximum number of metrics that have a chart
 MAX_POINTS = 2000  # maximum number of points per curve, more than the columns of a screen
 # Colours by label, visible on white and on black. Curves with other labels have the first colour.
 COLOURS = {"train": "#3182bd", "eval": "#d6604d", "best": "#e08214"}
@@ -64,16 +67,18 @@ def build_charts(records: Iterable[Record]) -> list[Chart]:
     records = list(records)
     steps = [record for record in records if isinstance(record, StepRecord)]
     evals = [record for record in records if isinstance(record, EvalRecord)]
+    shown_metrics, hidden = _choose_metrics([*evals, *steps])
     losses = [_curve("train", steps, _loss), _curve("eval", evals, _loss, dots=True)]
-    metrics = dict.fromkeys(name for group in (evals, steps) for record in group for name in record.metrics)
     best = [record for record in evals if record.best and record.metrics][-1:]
     charts = [Chart("Loss", losses, *_usual_range(losses))]
-    for name in metrics:
+    for name in shown_metrics:
         values = _metric(name)
         curves = [_curve("train", steps, values), _curve("eval", evals, values, dots=True)]
         if best and name == next(iter(best[0].metrics)):
             curves.append(_curve("best", best, values, dots=True))
         charts.append(Chart(name, curves))
+    if hidden:
+        charts[-1] = replace(charts[-1], note=f"{hidden} more metrics are in metrics.jsonl.")
     charts += [
         Chart("Learning rate", [_curve("learning rate", steps, lambda record: record.learning_rate)]),
         Chart("Throughput", [_curve("images/s", steps, lambda record: record.images_per_second)]),
@@ -86,17 +91,21 @@ def build_charts(records: Iterable[Record]) -> list[Chart]:
     return [chart for chart in shown if chart.curves]
 
 
-def describe_gaps(records: Iterable[Record]) -> str:
+def _choose_metrics(records: Sequence[Record]) -> tuple[list[str], int]:
+    """Returns the metrics that have a chart, and the number of others, such as the recall of each class."""
+    names = [*dict.fromkeys(name for record in records for name in record.metrics)]
+    return names[:MAX_METRICS], len(names[MAX_METRICS:])
+
+
+def describe_gaps(records: History) -> str:
     """Returns a sentence with the number of records without a finite loss; empty if there are none.
 
     A record covers several steps. Its loss is finite if the loss of one of the steps is finite.
     """
-    records = list(records)
     lost = []
     for kind, name in ((StepRecord, "training records"), (EvalRecord, "evaluations")):
-        losses = [record.loss for record in records if isinstance(record, kind)]
-        if count := sum(not math.isfinite(loss) for loss in losses):
-            lost.append(f"{count} of {len(losses)} {name}")
+        if count := records.gaps[kind]:
+            lost.append(f"{count} of {records.losses[kind]} {name}")
     return f"Gaps: no finite loss in {' and '.join(lost)}." if lost else ""
 
 
@@ -181,8 +190,9 @@ def _extremes(indices: NDArray[np.int64], y: NDArray[np.float64]) -> list[int]:
     return [*extremes, *indices[gap][:1]]
 
 
-def draw_charts(records: Sequence[Record], path: Path) -> None:
+def draw_charts(records: Iterable[Record], path: Path) -> None:
     """Draws the charts of a run, and writes them to the PNG file ``path`` atomically."""
+    records = records if isinstance(records, History) else History(records)
     # Imported here because evaluations and most tests do not need matplotlib.
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -227,7 +237,7 @@ def draw_charts(records: Sequence[Record], path: Path) -> None:
 class CurvesPicture(Reporter):
     """Draws the charts of a run at its end, and after evaluations at most once per minute.
 
-    The run waits for the drawing, which takes half a second. ``report.html`` shows the same charts.
+    A thread draws, within a `TimeBudget`, while the run continues. ``report.html`` shows the same charts.
 
     Args:
         path: PNG file.
@@ -236,26 +246,52 @@ class CurvesPicture(Reporter):
 
     def __init__(self, path: Path, earlier: Iterable[Record] = ()) -> None:
         self._path = path
-        self._records = list(earlier)
+        self._history = earlier.copy() if isinstance(earlier, History) else History(earlier)
         self._stale = False
         self._drawn = time.monotonic()
+        self._budget = TimeBudget()
+        self._drawing: tuple[ThreadPoolExecutor, Future[None]] | None = None
 
     def record(self, record: Record) -> None:
-        """Stores the record. Draws the charts after an evaluation if the picture is a minute old."""
+        """Stores the record. Draws the charts after an evaluation if the picture is a minute old.
+
+        Raises:
+            OSError: An earlier picture could not be written.
+        """
         self._stale = True
-        if isinstance(record, EvalRecord):
-            self._records.append(replace(record, outcomes=None))
-            if time.monotonic() >= self._drawn + _INTERVAL:
-                self._draw()
-        else:
-            self._records.append(record)
+        self._history.add(record)
+        if self._drawing is not None and self._drawing[1].done():
+            self._wait()
+        if (
+            isinstance(record, EvalRecord)
+            and self._drawing is None
+            and time.monotonic() >= self._drawn + _INTERVAL
+            and self._budget.left
+        ):
+            self._stale = False
+            self._drawn = time.monotonic()
+            thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="curves")
+            self._drawing = thread, thread.submit(self._draw, self._history.copy())
 
     def close(self) -> None:
-        """Draws the charts if there are records after the last drawing."""
-        if self._stale:
-            self._draw()
+        """Draws the charts if there are records after the last drawing.
 
-    def _draw(self) -> None:
-        draw_charts(self._records, self._path)
-        self._stale = False
-        self._drawn = time.monotonic()
+        Raises:
+            OSError: A picture could not be written.
+        """
+        try:
+            self._wait()
+        finally:
+            if self._stale:
+                self._stale = False
+                self._draw(self._history)
+
+    def _wait(self) -> None:
+        if self._drawing is not None:
+            (thread, drawn), self._drawing = self._drawing, None
+            thread.shutdown()
+            drawn.result()
+
+    def _draw(self, history: History) -> None:
+        with self._budget.spending():
+            draw_charts(history, self._path)

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from ppcls.errors import UserError
 from ppcls.files import escape_controls, read_regular, write_text
-from ppcls.report.charts import COLOURS, build_charts, describe_gaps
+from ppcls.report.charts import COLOURS, MAX_METRICS, build_charts, describe_gaps
 from ppcls.report.confusion import (
     class_name,
     class_recalls,
@@ -27,6 +27,7 @@ from ppcls.report.confusion import (
     reliability_bins,
 )
 from ppcls.report.console import clock
+from ppcls.report.history import History
 from ppcls.report.jsonlines import read_events
 from ppcls.report.record import (
     EvalRecord,
@@ -36,7 +37,6 @@ from ppcls.report.record import (
     Outcomes,
     Record,
     Reporter,
-    StepRecord,
     TimeBudget,
 )
 from ppcls.report.thumbnail import Picture, PictureSource, data_uri
@@ -110,7 +110,7 @@ class HtmlReport(Reporter):
         self._path = path
         self._events = events
         self._info = info
-        self._records = list(earlier)
+        self._records = earlier.copy() if isinstance(earlier, History) else History(earlier)
         self._resumed = bool(self._records)
         self._start = time.monotonic()
         self._evaluation: _ShownEvaluation | None = None
@@ -134,11 +134,10 @@ class HtmlReport(Reporter):
             outcomes = record.outcomes
             if outcomes is not None and (record.best or shown is None or not shown.best):
                 self._evaluation = _ShownEvaluation(record.epoch, record.best, outcomes)
-            record = replace(record, outcomes=None)
             due = True
         else:
             due = record.step == record.steps_per_epoch or time.monotonic() >= self._written + _INTERVAL
-        self._records.append(record)
+        self._records.add(record)
         if due and self._budget.left:
             self._written = time.monotonic()
             with self._budget.spending():
@@ -269,9 +268,9 @@ def _as_figure(picture: Picture) -> dict[str, str]:
     return {**shown, "heat_map": ""}
 
 
-def _is_complete(records: Sequence[Record]) -> bool:
+def _is_complete(records: History) -> bool:
     """Returns whether the records contain the last step of the last epoch."""
-    step = next((record for record in reversed(records) if isinstance(record, StepRecord)), None)
+    step = records.last_step
     return step is not None and (step.epoch, step.step) == (step.epochs, step.steps_per_epoch)
 
 
@@ -283,13 +282,10 @@ def summarize_run(records: Iterable[Record], *, ended: bool = False, update: int
         ended: Whether the run has ended. The remaining time is then omitted.
         update: Number of finished updates. It may be higher than the number in the latest record.
     """
-    step = evaluation = best = None
-    for record in records:
-        if isinstance(record, StepRecord):
-            step = record
-        else:
-            evaluation = record
-            best = record if record.best else best
+    history = records if isinstance(records, History) else History(records)
+    step = history.last_step
+    evaluation = history.last_evaluation
+    best = history.best
     tiles = {}
     if step is not None:
         finished = step.epoch - (step.step < step.steps_per_epoch)
@@ -300,7 +296,8 @@ def summarize_run(records: Iterable[Record], *, ended: bool = False, update: int
         tiles["Train loss"] = f"{step.loss:.4g}"
     if evaluation is not None:
         tiles["Eval loss"] = f"{evaluation.loss:.4g}"
-        tiles |= {f"Eval {name}": f"{value:.4f}" for name, value in evaluation.metrics.items()}
+        shown = [*evaluation.metrics.items()][:MAX_METRICS]
+        tiles |= {f"Eval {name}": f"{value:.4f}" for name, value in shown}
     if best is not None and best.metrics:
         name, value = next(iter(best.metrics.items()))
         tiles[f"Best {name}"] = f"{value:.4f} (epoch {best.epoch})"

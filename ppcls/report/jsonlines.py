@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ppcls.errors import UserError
-from ppcls.files import append_text, open_append, write_text
+from ppcls.files import append_text, open_append, open_regular, write_text
+from ppcls.report.history import History
 from ppcls.report.record import EvalRecord, Record, Reporter, StepRecord
+
+_LARGE = 16 << 20  # size in bytes of a file from which only a part of the lines is parsed
+_BLOCK = 4 << 20  # bytes that are read together
+_SAMPLES = 10_000  # number of lines of a large file that are parsed, in addition to the extremes
+_SCANNED = 1 << 20  # bytes that are searched line by line
+_EVENT_BYTES = 1 << 12  # bytes that are read per event
+_SHOWN = 80  # number of bytes of a line that a message quotes
+_LOSS = re.compile(rb'"loss": ([0-9.eE+-]+|null)')
+_EVALUATION = re.compile(rb'^\{"kind": "eval"', re.MULTILINE)
 
 _KINDS: dict[str, type[StepRecord] | type[EvalRecord]] = {"train": StepRecord, "eval": EvalRecord}
 
@@ -106,17 +120,121 @@ def truncate_after(path: Path, update: int) -> list[str]:
     Returns:
         Lines for the log about the moved lines.
     """
-    records, damaged = _parse_lines(path)
     if not path.exists():
         return []
+    if path.stat().st_size > _LARGE:
+        return _truncate_large(path, update)
+    records, damaged = _parse_lines(path)
     notes = [problem for _, problem in damaged]
     if damaged:
-        kept = path.with_name(f"{path.name}.damaged")
-        with closing(open_append(kept)) as file:
-            append_text(file, "".join(f"{line}\n" for line, _ in damaged))
-        notes.append(f"{path}: {len(damaged)} damaged lines are moved to {kept.name}; all others are kept")
+        notes += _keep_damaged(path, [line for line, _ in damaged])
     write_text(path, "".join(to_line(record) for record in records if record.update <= update))
     return notes
+
+
+def read_history(path: Path) -> History:
+    """Returns the thinned records of a file. Of a file above 16 MiB, only a part of the lines is parsed.
+
+    All evaluations are parsed. Of the lines of training, those with the smallest and the largest loss and
+    some others are parsed in each piece of the file, so that the curves show its spikes.
+
+    Raises:
+        UserError: A line that is parsed is not a record.
+    """
+    if not path.exists() or path.stat().st_size <= _LARGE:
+        return History(read_records(path))
+    history = History()
+    with open_regular(path) as file:
+        size = path.stat().st_size
+        rest = b""
+        while block := file.read(_BLOCK):
+            block = rest + block
+            end = block.rfind(b"\n") + 1
+            rest = block[end:]
+            _add_block(history, block[:end], max(1, _SAMPLES * _BLOCK // size), path)
+    return history
+
+
+def _add_block(history: History, block: bytes, samples: int, path: Path) -> None:
+    """Adds the records of some lines of a file."""
+    ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
+    if not len(ends):
+        return
+    chosen = {*np.linspace(0, len(ends) - 1, samples).astype(int).tolist()}
+    losses = _LOSS.findall(block)
+    if len(losses) == len(ends):  # otherwise there is a metric with this name, or a damaged line
+        values = np.array([math.nan if loss == b"null" else float(loss) for loss in losses])
+        if not np.isnan(values).all():
+            chosen |= {int(np.nanargmin(values)), int(np.nanargmax(values))}
+        chosen |= {*np.flatnonzero(np.isnan(values))[:1].tolist()}
+    evaluations = [match.start() for match in _EVALUATION.finditer(block)]
+    chosen |= {*np.searchsorted(ends, evaluations).tolist()}
+    steps = gaps = 0
+    for at in sorted(chosen):
+        line = block[0 if at == 0 else ends[at - 1] + 1 : ends[at]]
+        try:
+            record = from_line(line.decode("utf-8", "replace"))
+        except ValueError as error:
+            raise UserError(f"{path}: invalid record: {error}: {line[:_SHOWN]!r}") from None
+        history.add(record)
+        if isinstance(record, StepRecord):
+            steps += 1
+            gaps += not math.isfinite(record.loss)
+    history.count_earlier(len(ends) - len(evaluations) - steps, max(0, block.count(b'"loss": null') - gaps))
+
+
+def _truncate_large(path: Path, update: int) -> list[str]:
+    """Truncates a large file after the last record that is not after ``update``, without parsing all lines.
+
+    Updates ascend, so the place is found by bisection. Damaged lines before it stay in the file.
+    """
+    with path.open("r+b") as file:
+        low = 0  # start of a line; all records before it are kept
+        high = file.seek(0, os.SEEK_END)  # no record from here is kept
+        while high - low > _SCANNED:
+            file.seek((low + high) // 2)
+            file.readline()
+            start = file.tell()
+            record = None
+            while record is None and start < high:
+                line_start = start
+                record = _to_record(file.readline())
+                start = file.tell()
+            if record is None:
+                break
+            if record.update <= update:
+                low = start
+            else:
+                high = line_start
+        file.seek(low)
+        damaged: list[bytes] = []
+        while file.tell() < high and (line := file.readline()):
+            record = _to_record(line)
+            if record is not None and record.update <= update:
+                low = file.tell()
+                damaged.clear()
+            elif record is None and line.endswith(b"\n"):
+                damaged.append(line)
+        file.truncate(low)
+        file.flush()
+        os.fsync(file.fileno())
+    text = [line.decode("utf-8", "replace").removesuffix("\n") for line in damaged]
+    return _keep_damaged(path, text) if text else []
+
+
+def _to_record(line: bytes) -> Record | None:
+    try:
+        return from_line(line.decode("utf-8", "replace"))
+    except ValueError:
+        return None
+
+
+def _keep_damaged(path: Path, lines: list[str]) -> list[str]:
+    """Appends damaged lines to another file, and returns a line for the log."""
+    kept = path.with_name(f"{path.name}.damaged")
+    with closing(open_append(kept)) as file:
+        append_text(file, "".join(f"{line}\n" for line in lines))
+    return [f"{path}: {len(lines)} damaged lines are moved to {kept.name}; all others are kept"]
 
 
 def _parse_lines(path: Path) -> tuple[list[Record], list[tuple[str, str]]]:
@@ -184,7 +302,11 @@ def read_events(path: Path, last: int) -> list[Event]:
     if not path.exists():
         return []
     events = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[-last:]:
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _EVENT_BYTES * last))
+        text = file.read().decode("utf-8", "replace")
+    for line in text.splitlines()[-last:]:
         try:
             events.append(Event(**json.loads(line)))
         except (ValueError, TypeError):
@@ -203,8 +325,11 @@ class EventsFile(Reporter):
     def __init__(self, path: Path, update: int = 0) -> None:
         self._file = path.open("a+", encoding="utf-8")
         self._update = update
-        if (content := path.read_bytes()) and not content.endswith(b"\n"):
-            self._file.write("\n")  # ends an incomplete line that a crash left
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1))
+            if file.read(1) not in (b"", b"\n"):
+                self._file.write("\n")  # ends an incomplete line that a crash left
 
     def message(self, text: str, update: int | None = None) -> None:
         """Appends an event."""

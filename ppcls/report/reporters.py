@@ -12,7 +12,7 @@ from ppcls.report.background import start_loggers
 from ppcls.report.charts import CurvesPicture
 from ppcls.report.console import LogFile, build_console
 from ppcls.report.html import HtmlReport, RunInfo
-from ppcls.report.jsonlines import EventsFile, MetricsFile, read_records, truncate_after
+from ppcls.report.jsonlines import EventsFile, MetricsFile, read_history, truncate_after
 from ppcls.report.record import Record, Reporter, StepPosition
 from ppcls.report.trackers import Logger, TrackedRun
 from ppcls.report.visualdl import VisualDLWriter
@@ -144,7 +144,7 @@ def build_reporters(
             file.unlink(missing_ok=True)
     else:
         notes = truncate_after(records, resumed_from)
-    earlier = read_records(records)
+    earlier = read_history(records)
     reporters: list[Reporter] = [
         build_console(),
         LogFile(output_dir / _LOG),

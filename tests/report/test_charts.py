@@ -24,6 +24,7 @@ from ppcls.report.charts import (
     draw_charts,
     thin,
 )
+from ppcls.report.history import History
 from ppcls.report.record import EvalRecord, StepRecord
 
 NAN = replace(STEP, loss=math.nan)
@@ -97,10 +98,10 @@ def test_nonfinite_loss_is_a_gap_and_counted() -> None:
     records = [replace(record, step=step) for step, record in ((9, STEP), (18, NAN), (27, STEP), (36, NAN))]
     loss = build_charts(records)[0].curves[0]
     assert (loss.x, loss.y) == ([2.1, 2.2, 2.3, 2.4], [STEP.loss, None, STEP.loss, None])
-    assert describe_gaps(records) == "Gaps: no finite loss in 2 of 4 training records."
+    assert describe_gaps(History(records)) == "Gaps: no finite loss in 2 of 4 training records."
     infinite = [*records, EVALUATION, replace(EVALUATION, loss=math.inf)]
-    assert describe_gaps(infinite).endswith(" in 2 of 4 training records and 1 of 2 evaluations.")
-    assert describe_gaps([STEP, EVALUATION]) == describe_gaps([]) == ""
+    assert describe_gaps(History(infinite)).endswith(" in 2 of 4 training records and 1 of 2 evaluations.")
+    assert describe_gaps(History([STEP, EVALUATION])) == describe_gaps(History()) == ""
 
 
 def test_build_charts_long_run_has_bounded_points() -> None:
@@ -184,6 +185,7 @@ def test_curves_picture_is_drawn_once_per_minute_and_at_the_end(
     assert not path.exists()
     now = 60.0
     curves.record(EVALUATION)
+    curves._wait()
     check_picture(path)
     path.unlink()
     now = 119.0
