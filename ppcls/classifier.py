@@ -73,6 +73,39 @@ class Classifier:
             known = suggest_architecture(self._architecture, list(ZOO))
             raise UserError(f"{model}: no such architecture, file or folder{known}")
 
+    @classmethod
+    def from_bundle(
+        cls,
+        path: str | Path,
+        *,
+        verify: bool = False,
+        device: Literal["auto", "gpu", "cpu"] = "auto",
+    ) -> Classifier:
+        """Returns the classifier of a bundle, which ``ppcls export --format bundle`` wrote.
+
+        Args:
+            path: Folder of the bundle. Extract a zip file with ``ppcls verify FILE.zip --extract FOLDER``.
+            verify: Whether to run the golden samples first.
+            device: ``auto``, ``gpu`` or ``cpu``.
+
+        Raises:
+            UserError: The bundle cannot be read or is damaged, or ``verify`` is set and an output differs.
+        """
+        from ppcls.deploy.bundle.schema import check_files, read_bundle_file
+        from ppcls.deploy.bundle.verify import verify_folder
+
+        folder = Path(path)
+        if folder.is_file():
+            raise UserError(
+                f"{folder}: expected the folder of a bundle, found a file; extract a zip file with "
+                f"ppcls verify {folder} --extract FOLDER"
+            )
+        if verify:
+            verify_folder(folder)
+        else:
+            check_files(folder, read_bundle_file(folder))
+        return cls(folder, device=device)
+
     def train(
         self,
         data: str | Path,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ppcls.cli.arguments.options import Exclusive, option, required
 from ppcls.cli.command import command, write_output
@@ -31,8 +31,11 @@ from ppcls.errors import UserError
 from ppcls.files import print_error, real_path
 
 if TYPE_CHECKING:  # not needed for --help
+    from numpy.typing import NDArray
+
     from ppcls.recipe.load import ConfigSource
 
+_ALL = 1 << 40  # number of images that is larger than any data set
 _SOURCE = Exclusive(required=True)
 _PART = "DataLoader.Eval.dataset.part"
 _ROOT = "DataLoader.Eval.dataset.image_root"
@@ -84,16 +87,38 @@ class CalibrateOptions:
     """Find the temperature that makes the probabilities of a model match its accuracy on DataLoader.Eval.
 
     The temperature divides the logits. It is stored in the checkpoint; infer, serve and export use it. The
-    predicted classes do not change.
+    predicted classes do not change. With --unknown, the command also finds thresholds below which infer,
+    serve and exported models answer unknown.
     """
 
     examples: ClassVar[Sequence[str]] = (
         "ppcls calibrate --model runs/pets --trust",
         "ppcls calibrate --model runs/pets -o DataLoader.Eval.dataset.cls_label_path=held_out.txt",
+        "ppcls calibrate --model runs/pets --trust --unknown --foreign other_photos/",
     )
 
     model: str = required(
         "output folder of a run, whose best model is used, or a checkpoint folder", metavar="PATH"
+    )
+    unknown: Literal["global", "per-class"] | None = option(
+        None,
+        "also find the smallest probability of the best class, one for all classes or one per class; images "
+        "below it are unknown",
+        without_value="global",
+    )
+    keep: float = option(
+        0.95,
+        "for --unknown: share of the evaluation images that are not unknown",
+        metavar="SHARE",
+        gt=0,
+        lt=1,
+    )
+    foreign: tuple[Path, ...] = option(
+        (),
+        "for --unknown: folder, file or pattern of images of no class, on which the thresholds are "
+        "measured; can be repeated",
+        metavar="PATH",
+        repeated=True,
     )
     override: tuple[str, ...] = override_option("DataLoader.Eval.dataset.image_root=held_out")
     trust: bool = trust_option()
@@ -183,6 +208,13 @@ def calibrate(options: CalibrateOptions) -> None:
     from ppcls.deploy.models.temperature import TemperatureScaling, write_temperature
     from ppcls.runtime.launch import read_launch
 
+    if options.unknown is None and options.foreign:
+        raise UserError("--foreign needs --unknown")
+    activation = "softmax" if config.Infer is None else config.Infer.PostProcess.activation
+    if options.unknown is not None and activation != "softmax":
+        raise UserError(
+            f"{checkpoint}: --unknown needs a model with one label per image, but it ends in {activation}"
+        )
     metric = config.Metric.model_copy(update={"Eval": (TemperatureScaling(),)})
     result = api.evaluate(config.model_copy(update={"Metric": metric}), own_process=True)
     if read_launch().rank > 0:
@@ -196,6 +228,61 @@ def calibrate(options: CalibrateOptions) -> None:
         f"ece {metrics['ece']:.4f} -> {metrics['ece_scaled']:.4f}, "
         f"nll {metrics['nll']:.4f} -> {metrics['nll_scaled']:.4f}\n"
     )
+    _calibrate_rejection(options, checkpoint, source)
+
+
+def _calibrate_rejection(options: CalibrateOptions, checkpoint: Path, source: ConfigSource) -> None:
+    """Finds the thresholds for the answer ``unknown``. Without ``--unknown``, removes those of before."""
+    from ppcls.deploy.models.rejection import (
+        REJECTION_FILE,
+        fit_rejection,
+        measure_rejection,
+        write_rejection,
+    )
+
+    old = checkpoint / REJECTION_FILE
+    if old.exists():
+        old.unlink()  # its thresholds are for another temperature
+        if options.unknown is None:
+            write_output(f"[Calibrate] {old}: removed, because it is for the previous temperature\n")
+    if options.unknown is None:
+        return
+    from ppcls.deploy.export.export import read_evaluation
+    from ppcls.deploy.export.samples import ImageSamples, read_files
+    from ppcls.deploy.models.source import source_of_config
+    from ppcls.deploy.predictor import Predictor
+
+    config = source.load()
+    predictor = Predictor(source_of_config(config))
+    samples, reason = read_evaluation(config.DataLoader, config.Arch, checkpoint, _ALL)
+    if samples is None:
+        raise UserError(f"--unknown needs evaluation images: {reason}")
+
+    def predict(images: ImageSamples, use: str) -> NDArray[Any]:
+        batches = images.batches(predictor.chain, predictor.cores, use)
+        outputs = [predictor.check_outputs(predictor.model.run(batch)) for batch, _ in batches]
+        if not outputs:
+            raise UserError(f"{images.source}: no image can be decoded")
+        return np.concatenate(outputs)
+
+    import numpy as np
+
+    known = predict(samples, "evaluation images")
+    foreign = predict(read_files(options.foreign), "foreign images") if options.foreign else None
+    rule = fit_rejection(known, options.keep, options.unknown)
+    quality = measure_rejection(rule, known, foreign)
+    file = write_rejection(checkpoint, rule)
+    limits = rule.threshold if isinstance(rule.threshold, tuple) else (rule.threshold,)
+    text = f"{min(limits):.4f}" if len(set(limits)) == 1 else f"{min(limits):.4f} to {max(limits):.4f}"
+    write_output(
+        f"[Calibrate] {file}: unknown if the probability of the best class is below {text}; "
+        f"{quality.kept:.2%} of {quality.known:,} evaluation images are kept\n"
+    )
+    if quality.auroc is not None:
+        write_output(
+            f"[Calibrate] {quality.foreign:,} foreign images: {quality.rejected:.2%} are unknown; AUROC "
+            f"{quality.auroc:.4f}, false positive rate at 95 % recall {quality.false_positives:.4f}\n"
+        )
 
 
 def need_checkpoint(folder: Path, *, trust: bool) -> Path:

@@ -6,7 +6,7 @@ import json
 import re
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -85,6 +85,9 @@ class ServeOptions(ConfigOptions):
         "index for POST /search, written by ppcls index build with the same model as the first --model",
         metavar="FILE",
     )
+    verify: bool = option(
+        False, "run the golden samples of each bundle first, and do not start if an output differs"
+    )
     access_log: bool = option(False, "log one line per request")
     log_format: Literal["text", "json"] = option("text", "format of all lines that the server writes")
     port: int = option(8000, "port to listen on; 0 for any free port", ge=0, le=65_535)
@@ -156,6 +159,8 @@ def serve(options: ServeOptions) -> None:
     sources = _read_sources(options)
     if not sources:
         return
+    if options.verify:
+        _verify_bundles(sources)
     from ppcls.serve.pools import TimedPool
     from ppcls.serve.server import address_of, bind
 
@@ -251,6 +256,20 @@ def _read_sources(options: ServeOptions) -> dict[str, ModelSource]:
             raise UserError(f"--model: two models are named {name}; give each a name: --model NAME=PATH")
         sources[name] = source
     return sources
+
+
+def _verify_bundles(sources: Mapping[str, ModelSource]) -> None:
+    """Runs the golden samples of the bundles.
+
+    Raises:
+        UserError: A model is no bundle, or a golden sample differs.
+    """
+    from ppcls.deploy.bundle.verify import verify_folder
+
+    for name, source in sources.items():
+        if source.folder is None:
+            raise UserError(f"--verify: {name} is no bundle of ppcls export --format bundle")
+        write_status(f"[Serve] {name}: {verify_folder(source.folder)}")
 
 
 def _serve(

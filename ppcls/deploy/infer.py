@@ -82,6 +82,8 @@ class PredictedFile:
                 "that ends in .jsonl"
             )
         names = self.result.names or tuple(map(str, self.result.class_ids))
+        if self.result.unknown:
+            names = ("unknown", *names[1:])
         row = {"path": one_line(self.file)}
         for rank, (name, score) in enumerate(zip(names, self.result.scores, strict=True), start=1):
             row |= dict(zip(rank_columns(rank), (one_line(name), str(score)), strict=True))

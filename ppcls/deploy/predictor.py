@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
@@ -225,7 +226,11 @@ class Predictor:
         postprocess = self.description.postprocess
         if postprocess is None:
             return Embedding(output)
-        return postprocess.interpret(output, self.names, topk)
+        prediction = postprocess.interpret(output, self.names, topk)
+        rule = self.description.Rejection
+        if rule is not None and isinstance(prediction, Classification):
+            prediction = replace(prediction, unknown=rule.rejects(output))
+        return prediction
 
     def _predict(self, images: Sequence[Image], topk: int | None = None) -> list[Prediction]:
         if isinstance(images, (str, bytes, bytearray, memoryview, PurePath)):

@@ -25,17 +25,20 @@ class Classification:
         class_ids: Numbers of the classes, from 0.
         names: Names of the classes, or None if they are unknown.
         scores: Probabilities of the classes, 0..1.
+        unknown: Whether the image probably belongs to no class; None if the model has no rule for this (see
+            ``ppcls calibrate --unknown``).
     """
 
     class_ids: tuple[int, ...]
     names: tuple[str, ...] | None
     scores: tuple[float, ...]
+    unknown: bool | None = None
 
     def __str__(self) -> str:
         names = [f" {one_line(name)}" for name in self.names] if self.names else [""] * len(self.class_ids)
         rows = zip(self.class_ids, names, self.scores, strict=True)
         text = ", ".join(f"{class_id}{name} {score * 100:.2f} %" for class_id, name, score in rows)
-        return text or "no class"
+        return f"unknown, nearest: {text}" if self.unknown else text or "no class"
 
     def _repr_html_(self) -> str:
         names = self.names or tuple(map(str, self.class_ids))
@@ -44,11 +47,13 @@ class Classification:
             f'<td><meter value="{score:.4f}"></meter></td></tr>'
             for name, score in zip(names, self.scores, strict=True)
         )
-        return f"<table>{rows}</table>"
+        caption = "<caption>unknown; nearest classes:</caption>" if self.unknown else ""
+        return f"<table>{caption}{rows}</table>"
 
     def as_tree(self) -> dict[str, Any]:
-        """Returns plain data for JSON."""
-        return {"class_ids": self.class_ids, "names": self.names, "scores": self.scores}
+        """Returns plain data for JSON. Without a rule, there is no key ``unknown``."""
+        tree = {"class_ids": self.class_ids, "names": self.names, "scores": self.scores}
+        return tree if self.unknown is None else {**tree, "unknown": self.unknown}
 
 
 @dataclass(frozen=True, eq=False)

@@ -319,7 +319,9 @@ def _as_json(answer: Prediction | NearestImages) -> dict[str, Any]:
         return tree
     names = answer.names or (None,) * len(answer.class_ids)
     rows = zip(answer.class_ids, names, answer.scores, strict=True)
-    return {"predictions": [{"class_id": index, "name": name, "score": score} for index, name, score in rows]}
+    predictions = [{"class_id": index, "name": name, "score": score} for index, name, score in rows]
+    unknown = {} if answer.unknown is None else {"unknown": answer.unknown}
+    return {"predictions": predictions, **unknown}
 
 
 def _describe(service: InferenceService) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.deploy.bundle.schema import Decision
+from ppcls.deploy.models.rejection import RejectionRule
 from ppcls.postprocess.results import rank
 
 Array = NDArray[Any]
@@ -126,6 +127,15 @@ def compare_classes(
     near = np.abs(probabilities - thresholds) <= 2 * allowed
     decisive = [1] if decision.method == "binary" else changed
     return None if near[decisive].all() and changed else wrong
+
+
+def compare_unknown(rule: RejectionRule, actual: Array, expected: Array, allowed: float) -> bool:
+    """Returns whether a rule gives another answer, although no score is near its threshold."""
+    best = int(expected.argmax())
+    limit = rule.threshold[best] if isinstance(rule.threshold, tuple) else rule.threshold
+    if abs(float(expected[best]) - limit) <= 2 * allowed:
+        return False
+    return rule.rejects(actual) != rule.rejects(expected)
 
 
 def explain_pixels(actual: Array, expected: Array) -> str:

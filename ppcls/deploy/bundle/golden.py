@@ -21,6 +21,7 @@ from ppcls.deploy.bundle.engines import StageModel
 from ppcls.deploy.bundle.schema import Decision, GoldenSample, Tolerances
 from ppcls.deploy.export.samples import ImageSamples
 from ppcls.deploy.models.description import Precision
+from ppcls.deploy.models.rejection import RejectionRule
 from ppcls.errors import DecodeError, UserError
 
 Array = NDArray[Any]
@@ -178,7 +179,9 @@ def pixel_level(ops: Sequence[Op]) -> float:
     return 1.0
 
 
-def write_samples(folder: Path, outputs: Sequence[StageOutputs], decision: Decision) -> list[GoldenSample]:
+def write_samples(
+    folder: Path, outputs: Sequence[StageOutputs], decision: Decision, rejection: RejectionRule | None
+) -> list[GoldenSample]:
     """Writes golden samples to the folder of a bundle.
 
     Raises:
@@ -209,6 +212,7 @@ def write_samples(folder: Path, outputs: Sequence[StageOutputs], decision: Decis
                     "logits": write("logits", output.logits, "<f4"),
                     "probabilities": write("probabilities", output.probabilities, "<f4"),
                     "classes": select_classes(output.probabilities, decision),
+                    "unknown": None if rejection is None else rejection.rejects(output.probabilities),
                 }
             )
         )

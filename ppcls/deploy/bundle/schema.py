@@ -19,6 +19,7 @@ from typing_extensions import Self
 from ppcls.config.base.errors import ConfigError, describe_problems
 from ppcls.config.base.fields import MAX_SIDE, Bound, Count, Fraction, NonNegative, Section
 from ppcls.deploy.models.description import Activation, Precision
+from ppcls.deploy.models.rejection import RejectionRule
 from ppcls.errors import UserError
 from ppcls.files import open_regular
 from ppcls.weights.manifest import FileRecord, read_record
@@ -117,6 +118,8 @@ class GoldenSample(Section):
     """[classes] float32."""
     classes: tuple[Annotated[int, Bound(ge=0)], ...]
     """Numbers of the selected classes, in descending order of their scores."""
+    unknown: bool | None = None
+    """Whether the image belongs to no class; null without a rule."""
 
 
 class Bundle(Section):
@@ -128,6 +131,8 @@ class Bundle(Section):
     classes: Annotated[tuple[str, ...], Field(min_length=1, max_length=_MAX_CLASSES)]
     """Names of the classes; their numbers if they have no names."""
     decision: Decision
+    rejection: RejectionRule | None = None
+    """Rule for the answer unknown; null for none."""
     prepared_shape: tuple[_Side, _Side, _Side] | None
     """Shape of the network's input for one image."""
     tolerances: Tolerances
@@ -155,6 +160,11 @@ class Bundle(Section):
             raise ValueError(
                 f"decision.threshold: expected {len(self.classes)} values, one per class, got "
                 f"{len(threshold)}"
+            )
+        limits = None if self.rejection is None else self.rejection.threshold
+        if isinstance(limits, tuple) and len(limits) != len(self.classes):
+            raise ValueError(
+                f"rejection.threshold: expected {len(self.classes)} values, one per class, got {len(limits)}"
             )
         if self.decision.method == "binary" and len(self.classes) != 2:
             raise ValueError(f"decision.method: binary needs two classes, got {len(self.classes)}")

@@ -19,11 +19,19 @@ from ppcls.deploy.bundle.compare import (
     compare_classes,
     compare_pixels,
     compare_prepared,
+    compare_unknown,
     compare_values,
     select_classes,
 )
-from ppcls.deploy.bundle.engines import StageModel
-from ppcls.deploy.bundle.schema import Bundle, GoldenSample, find_file, read_values
+from ppcls.deploy.bundle.engines import EngineName, StageModel, load_stages
+from ppcls.deploy.bundle.schema import (
+    Bundle,
+    GoldenSample,
+    check_files,
+    find_file,
+    read_bundle_file,
+    read_values,
+)
 from ppcls.errors import DecodeError, UserError
 from ppcls.files import one_line, read_regular
 
@@ -175,6 +183,22 @@ def verify_model(
     return VerificationReport(tuple(map(run_sample, bundle.golden)))
 
 
+def verify_folder(folder: Path, engine: EngineName = "onnxruntime") -> VerificationReport:
+    """Checks the files of a bundle, and runs its golden samples.
+
+    Raises:
+        UserError: The bundle cannot be read, or is damaged.
+        VerificationError: An output differs.
+    """
+    bundle = read_bundle_file(folder)
+    check_files(folder, bundle)
+    model = load_stages(find_file(folder, bundle.model.file), bundle.model, engine)
+    report = verify_model(folder, bundle, model)
+    if not report.passed:
+        raise VerificationError(f"{folder}: {report}")
+    return report
+
+
 def verify_outputs(
     folder: Path, bundle: Bundle, outputs: Path, stages: Sequence[Stage] = STAGES
 ) -> VerificationReport:
@@ -243,6 +267,12 @@ def compare_sample(
                     selected, sample.classes, expected.probabilities, bundle.decision, limits.probabilities
                 )
                 yield from [] if other is None else [other]
+                rule = bundle.rejection
+                if rule is not None and compare_unknown(
+                    rule, values, expected.probabilities, limits.probabilities
+                ):
+                    hint = f"expected unknown {sample.unknown}, got {rule.rejects(values)}"
+                    yield StageDifference(stage, float("inf"), float("inf"), (0, 0), hint)
 
     return tuple(
         difference

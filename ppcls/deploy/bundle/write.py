@@ -144,7 +144,8 @@ def write_bundle(
                 "decision": decision,
                 "prepared_shape": None if prepared is None else prepared.shape,
                 "tolerances": choose_tolerances(differences, outputs, ops, description.precision),
-                "golden": write_samples(temporary, outputs, decision),
+                "rejection": original.Rejection,
+                "golden": write_samples(temporary, outputs, decision, original.Rejection),
             }
             write_text(temporary / DESCRIPTION, description.as_yaml())
             content["files"] = {

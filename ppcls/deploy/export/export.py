@@ -159,6 +159,7 @@ def export_model(
     losses = config.Loss.Train
     temperature = source.description.Output.temperature
     description = describe_model(arch, need_infer(config.Infer), source.description.names, temperature)
+    description = description.with_rejection(source.description.Rejection)
     ops = description.chain()
     calibration = _read_calibration(
         config.DataLoader.Train, None if arch.embeds else arch.class_num, settings

@@ -36,6 +36,7 @@ from ppcls.config.base.yaml import dump_yaml, read_description_yaml
 from ppcls.data.transforms.base import FixedChain, check_chain
 from ppcls.data.transforms.specs import NormalizeImage, Op, plan_chain, split_chain
 from ppcls.data.transforms.specs.chain import TransformsOfModel
+from ppcls.deploy.models.rejection import REJECTION_FILE, RejectionRule
 from ppcls.errors import UserError
 from ppcls.postprocess import base
 from ppcls.postprocess.section import Infer
@@ -189,6 +190,8 @@ class ModelDescription(Section):
     Output: _OutputTensor
     PostProcess: Described | None
     """Method that chooses classes from the scores; null for embeddings."""
+    Rejection: RejectionRule | None = None
+    """Rule for the answer unknown, computed by ppcls calibrate; null for none."""
     Export: ExportRecord | None = None
 
     @model_validator(mode="after")
@@ -213,6 +216,13 @@ class ModelDescription(Section):
             if self.Output.activation != "l2_norm":
                 raise ValueError("PostProcess is null, but the model returns scores, not embeddings")
             return self
+        if self.Rejection is not None and self.Output.activation != "softmax":
+            raise ValueError(f"Rejection needs softmax, but the model ends in {self.Output.activation}")
+        limits = None if self.Rejection is None else self.Rejection.threshold
+        if isinstance(limits, tuple) and len(limits) != width:
+            raise ValueError(
+                f"Rejection.threshold: expected {width} values, one per class, got {len(limits)}"
+            )
         if problems := list(postprocess.class_problems(width)):
             where = ("PostProcess", postprocess.kind)
             raise ValidationError.from_exception_data("PostProcess", [*located(problems, *where)])
@@ -342,6 +352,19 @@ class ModelDescription(Section):
                     "model yourself"
                 )
 
+    def with_rejection(self, rule: RejectionRule | None) -> ModelDescription:
+        """Returns a copy with a rule for the answer ``unknown``.
+
+        Raises:
+            UserError: The model has no softmax.
+        """
+        if rule is not None and self.Output.activation != "softmax":
+            raise UserError(
+                f"{self.Global.model_name}: the answer unknown needs a model with one label per image, but "
+                f"it ends in {self.Output.activation}; delete {REJECTION_FILE}"
+            )
+        return self.model_copy(update={"Rejection": rule})
+
     def with_record(self, record: ExportRecord) -> ModelDescription:
         """Returns a copy with a record of the export."""
         return self.model_copy(update={"Export": record})
@@ -349,8 +372,9 @@ class ModelDescription(Section):
     def as_yaml(self) -> str:
         """Returns the text of ``inference.yml``."""
         tree = self.model_dump(mode="json")
-        if self.Export is None:
-            del tree["Export"]
+        for optional in ("Export", "Rejection"):
+            if tree[optional] is None:
+                del tree[optional]
         if self.Output.temperature == 1.0:
             del tree["Output"]["temperature"]
         return dump_yaml(tree)

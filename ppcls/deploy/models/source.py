@@ -25,6 +25,7 @@ from ppcls.deploy.models.description import (
     read_description,
 )
 from ppcls.deploy.models.published import published_config
+from ppcls.deploy.models.rejection import read_rejection
 from ppcls.deploy.models.temperature import read_temperature
 from ppcls.deploy.models.untrusted import TRUST, UntrustedConfig, check_links, read_model_config
 from ppcls.engine.core.settings import CheckpointSettings
@@ -201,10 +202,20 @@ def source_of_config(config: Config) -> ModelSource:
     settings = need_infer(config.Infer)
     folders = [weights, Path(config.Global.output_dir)]
     names = _read_names(config.Arch, settings.PostProcess.class_id_map_file, folders)
-    description = describe_model(config.Arch, settings, names, read_temperature(weights))
+    description = _describe_trained(config, settings, names, weights)
     return ModelSource(
         weights, description, config.Global, settings, config.DataLoader.evaluation_dali, config
     )
+
+
+def _describe_trained(
+    config: Config, settings: Infer, names: Sequence[str] | None, weights: Path
+) -> ModelDescription:
+    """Returns the description of a trained model, with what ``ppcls calibrate`` has stored."""
+    description = describe_model(config.Arch, settings, names, read_temperature(weights))
+    if config.Arch.embeds:
+        return description
+    return description.with_rejection(read_rejection(weights, config.Arch.class_num))
 
 
 def check_path(key: str, text: str) -> Path:
@@ -279,7 +290,7 @@ def _checkpoint_source(folder: Path, overrides: Overrides, trust: bool) -> Model
         )
     return ModelSource(
         file=folder,
-        description=describe_model(config.Arch, settings, names, read_temperature(real)),
+        description=_describe_trained(config, settings, names, real),
         run=config.Global,
         infer=settings,
         dali=config.DataLoader.evaluation_dali,

@@ -70,6 +70,19 @@ public:
         return selected;
     }
 
+    // Returns the smallest score of the best class with which an image belongs to a class; 0 without a rule.
+    double rejection_limit(const Values& scores) const {
+        const Json& rule = json["rejection"];
+        if (rule.is_null()) return 0;
+        const Json& limit = rule["threshold"];
+        const size_t best = std::max_element(scores.begin(), scores.end()) - scores.begin();
+        return limit.kind == Json::List ? limit.items.at(best).number : limit.number;
+    }
+
+    bool is_unknown(const Values& scores) const {
+        return *std::max_element(scores.begin(), scores.end()) < rejection_limit(scores);
+    }
+
 private:
     std::string folder_;
     ov::CompiledModel compiled_;
@@ -164,6 +177,11 @@ std::optional<Failure> verify_sample(Bundle& bundle, const Json& sample, double&
         tied = std::abs(apart) <= 2 * most;
     }
     if (!tied) return Failure{"post-processing", "other classes are selected"};
+    const double limit = bundle.rejection_limit(probabilities);
+    const double best = *std::max_element(probabilities.begin(), probabilities.end());
+    if (bundle.is_unknown(outputs.probabilities) != (best < limit) && std::abs(best - limit) > 2 * most) {
+        return Failure{"post-processing", "another answer: unknown"};
+    }
     return std::nullopt;
 }
 
@@ -197,6 +215,10 @@ void predict(Bundle& bundle, const std::string& path) {
     Pixels image = decode(read_file(path), path);
     const Values scores = bundle.run(image).probabilities;
     std::string line = path + ":";
+    if (bundle.is_unknown(scores)) {
+        std::printf("%s unknown %.2f%%\n", line.c_str(), 100 * *std::max_element(scores.begin(), scores.end()));
+        return;
+    }
     for (size_t k : bundle.select(scores)) {
         char score[32];
         std::snprintf(score, sizeof score, " %.2f%%,", 100 * scores[k]);

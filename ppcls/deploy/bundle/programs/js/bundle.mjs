@@ -43,9 +43,18 @@ export class Bundle {
     return order.filter((k) => scores[k] >= limit(k));
   }
 
-  // Returns the names and scores of the selected classes of an encoded image.
+  // Returns whether the image belongs to no class. Without a rule in the bundle, it never does.
+  isUnknown(scores) {
+    const rule = this.json.rejection;
+    if (!rule) return false;
+    const best = scores.indexOf(Math.max(...scores));
+    return scores[best] < (Array.isArray(rule.threshold) ? rule.threshold[best] : rule.threshold);
+  }
+
+  // Returns the names and scores of the selected classes of an encoded image, or "unknown" with the best score.
   async predict(data) {
     const { probabilities } = await this.run(await this.decode(data));
+    if (this.isUnknown(probabilities)) return [{ name: "unknown", score: Math.max(...probabilities) }];
     return this.select(probabilities).map((k) => ({ name: this.json.classes[k], score: probabilities[k] }));
   }
 
@@ -99,6 +108,14 @@ export class Bundle {
     const tied = (k, i) => Math.abs(probabilities[k] - probabilities[sample.classes[i]]) <= 2 * most;
     if (!failure && !(selected.length === sample.classes.length && selected.every(tied))) {
       failure = { stage: "post-processing", text: `expected the classes ${sample.classes}, got ${selected}` };
+    }
+    const { rejection } = this.json;
+    if (!failure && rejection && this.isUnknown(outputs.probabilities) !== sample.unknown) {
+      const best = probabilities.indexOf(Math.max(...probabilities));
+      const limit = Array.isArray(rejection.threshold) ? rejection.threshold[best] : rejection.threshold;
+      if (Math.abs(probabilities[best] - limit) > 2 * most) {
+        failure = { stage: "post-processing", text: `expected unknown ${sample.unknown}` };
+      }
     }
     return { failure, apart };
   }

@@ -69,11 +69,24 @@ class BundleRunner:
             return [int(probabilities[1] >= thresholds)]
         return [int(number) for number in order if (probabilities >= thresholds)[number]]
 
+    def is_unknown(self, probabilities: np.ndarray) -> bool:
+        """Returns whether the image belongs to no class. Without a rule in the bundle, it never does."""
+        rule = self.bundle.get("rejection")
+        if rule is None:
+            return False
+        best = int(probabilities.argmax())
+        limit = rule["threshold"]
+        return bool(probabilities[best] < (limit[best] if isinstance(limit, list) else limit))
+
     def predict(self, path: str | os.PathLike[str]) -> list[tuple[str, float]]:
-        """Returns the names and scores of the selected classes of an image file."""
+        """Returns the names and scores of the selected classes of an image file.
+
+        If the image belongs to no class, the first name is ``unknown``, with the score of the best class.
+        """
         probabilities = self.run(self.decode(path))["probabilities"]
         classes = self.bundle["classes"]
-        return [(classes[number], float(probabilities[number])) for number in self.select(probabilities)]
+        answer = [(classes[number], float(probabilities[number])) for number in self.select(probabilities)]
+        return [("unknown", float(probabilities.max()))] if self.is_unknown(probabilities) else answer
 
     def verify(self) -> bool:
         """Runs the golden samples, prints the result, and returns whether all outputs are as expected."""
@@ -124,6 +137,11 @@ class BundleRunner:
                 return stage, f"{numbers}, mean {apart.mean():.2g} (allowed {mean:.2g})", difference
         selected = self.select(outputs["probabilities"])
         near = np.abs(probabilities[selected[:1]] - probabilities[sample["classes"][:1]])
+        rule = self.bundle.get("rejection")
+        if rule is not None and self.is_unknown(outputs["probabilities"]) != sample["unknown"]:
+            limits_of_classes = np.broadcast_to(rule["threshold"], probabilities.shape)
+            if abs(probabilities.max() - limits_of_classes[probabilities.argmax()]) > 2 * allowed[0]:
+                return "post-processing", f"expected unknown {sample['unknown']}", difference
         if len(selected) != len(sample["classes"]) or (near > 2 * allowed[0]).any():
             return "post-processing", f"expected the classes {sample['classes']}, got {selected}", difference
         return None, "", difference
