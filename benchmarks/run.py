@@ -15,6 +15,7 @@ from benchmarks.infer.command import measure_infer
 from benchmarks.pytorch.command import measure_pytorch
 from benchmarks.pytorch.families import measure_families
 from benchmarks.results.command import compare, draw_charts
+from benchmarks.scale.command import measure_scale
 from benchmarks.serve.command import measure_serve
 from benchmarks.whole_run.command import measure_run
 from ppcls.cli.command import CommandGroup
@@ -36,6 +37,7 @@ main = CommandGroup(
         measure_infer,
         measure_serve,
         measure_containers,
+        measure_scale,
         compare,
         draw_charts,
     ),

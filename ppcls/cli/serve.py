@@ -80,6 +80,12 @@ class ServeOptions(ConfigOptions):
         "needs --api-key-file",
         metavar="FOLDER",
     )
+    max_models: int | None = option(
+        None,
+        "maximum number of loaded models with --models-folder: if another model is loaded, the one that was "
+        "not used for the longest time is unloaded, but never the first one (default: no limit)",
+        ge=2,
+    )
     index: Path | None = option(
         None,
         "index for POST /search, written by ppcls index build with the same model as the first --model",
@@ -226,6 +232,13 @@ def _check_files(options: ServeOptions) -> None:
     folder = options.models_folder
     if folder is not None and not (keys and folder.is_dir()):
         raise UserError(f"--models-folder {folder}: expected a folder, and --api-key-file to protect it")
+    if options.max_models is not None and folder is None:
+        raise UserError("--max-models needs --models-folder, the folder of models that can be loaded")
+    if options.max_models is not None and len(options.model) > options.max_models:
+        raise UserError(
+            f"--max-models {options.max_models}: expected at least {len(options.model)}, the number of "
+            "models of --model"
+        )
     if folder is not None and options.workers > 1:
         raise UserError(
             f"--workers {options.workers}: expected 1 with --models-folder, because a request to load a "
@@ -283,7 +296,7 @@ def _serve(
     from ppcls.serve.app import build_app
     from ppcls.serve.limits import RequestLimits
     from ppcls.serve.middleware import AllowedHosts, ApiKeys, NoSniffing, SameOrigin, read_keys
-    from ppcls.serve.models import ServedModels
+    from ppcls.serve.models import LoadableModels, ServedModels
     from ppcls.serve.request_log import RequestLog, configure_log
     from ppcls.serve.server import TlsFiles, run
     from ppcls.serve.service import BatchingOptions, load
@@ -296,7 +309,10 @@ def _serve(
         name: worker.submit(load, source, batching.max_batch).result() for name, source in sources.items()
     }
     index = _load_index(options, next(iter(predictors.values())), worker)
-    models = ServedModels(predictors, worker, batching, options.models_folder, trust=options.trust)
+    loadable = None
+    if options.models_folder is not None:
+        loadable = LoadableModels(options.models_folder, trust=options.trust, max_models=options.max_models)
+    models = ServedModels(predictors, worker, batching, loadable)
     app: ASGIApp = build_app(models, limits, index)
     if options.api_key_file:
         app = ApiKeys(app, read_keys(options.api_key_file))

@@ -122,18 +122,29 @@ def choose_checkpoint(
             folder = checkpoints.find(requested) if requested else None
             if writing:
                 checkpoints.check_unused(folder)
-    chosen = all_gather_json(runtime, None if folder is None else str(_link_target(folder)))[0]
+    place = None if folder is None else str(_link_target(folder))
+    gathered = all_gather_json(runtime, [place, _machine()])
+    chosen = gathered[0][0]
+    machines = [machine for _, machine in gathered]
     with fail_together(runtime):
         if chosen is not None and not runtime.is_main:
             folder = Path(chosen)
             if folder.is_dir():
-                verify(folder)
+                # One rank per machine reads the whole checkpoint, which may have many gigabytes.
+                is_first = machines.index(machines[runtime.rank]) == runtime.rank
+                verify(folder, None if is_first else ())
             elif not is_paddleclas(folder):
                 raise UserError(
                     f"{folder}: rank 0 resumes from this checkpoint, but it is missing on this machine. Set "
                     "Global.output_dir to a disk that all machines share, or copy the checkpoint to this path"
                 )
     return folder
+
+
+def _machine() -> str:
+    """Returns a text that differs between machines, and between containers with their own host names."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return f"{socket.gethostname()} {boot.read_text(encoding='ascii').strip() if boot.exists() else ''}"
 
 
 def _link_target(folder: Path) -> Path:

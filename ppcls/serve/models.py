@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from ppcls.deploy.models.source import find_source
@@ -18,6 +20,22 @@ from ppcls.serve.service import BatchingOptions, InferenceService, load
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
+@dataclass(frozen=True)
+class LoadableModels:
+    """Models that clients can load.
+
+    Attributes:
+        folder: Folder whose subfolders are the models.
+        trust: Whether these models may run code and use paths that they name.
+        max_models: Maximum number of loaded models; None for no limit. If another model is loaded, the one
+            that was not used for the longest time is unloaded.
+    """
+
+    folder: Path
+    trust: bool = False
+    max_models: int | None = None
+
+
 class ServedModels:
     """The models of a server. Requests without a model name use the first model.
 
@@ -28,8 +46,7 @@ class ServedModels:
         predictors: Initial models, keyed by name.
         worker: Pool of one thread, in which all models are loaded and run.
         batching: Options for batches.
-        folder: Folder whose subfolders are further models that can be loaded.
-        trust: Whether these models may run code and use paths that they name.
+        loadable: Further models that can be loaded; None for none.
 
     Attributes:
         metrics: Metrics of the server.
@@ -41,15 +58,14 @@ class ServedModels:
         predictors: Mapping[str, Predictor],
         worker: TimedPool,
         batching: BatchingOptions,
-        folder: Path | None = None,
-        *,
-        trust: bool = False,
+        loadable: LoadableModels | None = None,
     ) -> None:
         self.metrics = ServerMetrics()
         self._worker = worker
         self._batching = batching
-        self._folder = folder
-        self._trust = trust
+        self._loadable = loadable
+        self._uses = itertools.count()
+        self._last_use: dict[str, int] = {}  # number of the last use of each model
         self._changing = asyncio.Lock()
         self.services = {name: self._make_service(name, predictor) for name, predictor in predictors.items()}
 
@@ -76,9 +92,10 @@ class ServedModels:
             RequestError: There is no model with this name.
         """
         if name is None:
-            return next(iter(self.services.values()))
+            name = next(iter(self.services))
         if name not in self.services:
             raise RequestError(404, f"model: expected one of {', '.join(self.services)}, got {name[:80]!r}")
+        self._last_use[name] = next(self._uses)
         return self.services[name]
 
     async def load(self, name: str) -> InferenceService:
@@ -89,9 +106,10 @@ class ServedModels:
         Raises:
             RequestError: The server has no folder of models, or the model cannot be loaded.
         """
-        if self._folder is None:
+        if self._loadable is None:
             raise RequestError(403, "this server cannot load models; start it with --models-folder")
-        path = self._folder / name
+        path = self._loadable.folder / name
+        trust = self._loadable.trust
         if not NAME.fullmatch(name) or not path.is_dir() or path.is_symlink():
             raise RequestError(
                 404, f"{name[:80]!r}: --models-folder has no such subfolder; links are ignored"
@@ -99,7 +117,7 @@ class ServedModels:
         async with self._changing:
             try:
                 predictor = await self._in_worker(
-                    lambda: load(find_source(path, trust=self._trust), self._batching.max_batch)
+                    lambda: load(find_source(path, trust=trust), self._batching.max_batch)
                 )
             except UserError as error:
                 raise RequestError(422, str(error)) from None
@@ -109,7 +127,32 @@ class ServedModels:
             if before is not None:
                 await before.drain()
                 await before.stop()
+            self._last_use[name] = next(self._uses)
+            await self._unload_unused(self._loadable.max_models, name)
             return service
+
+    async def _unload_unused(self, max_models: int | None, loaded: str) -> None:
+        """Unloads the models that were not used for the longest time, if there are too many.
+
+        The first model stays, because requests without a name use it.
+
+        Args:
+            max_models: Maximum number of models; None for no limit.
+            loaded: Name of the model that was just loaded.
+        """
+        first = next(iter(self.services))
+        while max_models is not None and len(self.services) > max_models:
+            others = [name for name in self.services if name not in (first, loaded)]
+            if not others:
+                return
+            await self._remove(min(others, key=lambda name: self._last_use.get(name, -1)))
+
+    async def _remove(self, name: str) -> None:
+        service = self.services.pop(name)
+        self._last_use.pop(name, None)
+        await service.drain()
+        await service.stop()
+        self.metrics.remove_model(name)
 
     async def unload(self, name: str) -> None:
         """Unloads a model after all its accepted requests are answered.
@@ -117,16 +160,13 @@ class ServedModels:
         Raises:
             RequestError: The model does not exist or is the last one, or the server has no folder of models.
         """
-        if self._folder is None:
+        if self._loadable is None:
             raise RequestError(403, "this server cannot unload models; start it with --models-folder")
         async with self._changing:
-            service = self.find(name)
+            self.find(name)
             if len(self.services) == 1:
                 raise RequestError(409, f"{name}: the last model of a server cannot be unloaded")
-            del self.services[name]
-            await service.drain()
-            await service.stop()
-            self.metrics.remove_model(name)
+            await self._remove(name)
 
     def _make_service(self, name: str, predictor: Predictor) -> InferenceService:
         return InferenceService(name, predictor, self._worker, self._batching, self.metrics)

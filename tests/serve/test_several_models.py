@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +19,10 @@ from small_classifier import CLASSES, config_tree, write_config, write_names, wr
 
 from ppcls.cli import export as export_cli
 from ppcls.cli import serve as serve_cli
+from ppcls.deploy.models.source import find_source
+from ppcls.serve.models import LoadableModels, ServedModels
+from ppcls.serve.pools import TimedPool
+from ppcls.serve.service import BatchingOptions, load
 
 KEY = "0123456789abcdef-second"
 
@@ -87,6 +93,29 @@ def test_models_are_chosen_loaded_replaced_and_unloaded(protected: Running, imag
         for name in ("gone", "..", "%2e%2e", "names.txt"):
             assert client.put(f"/models/{name}").status_code in (404, 405), name
         assert client.get("/ready").status_code == 200
+
+
+def test_the_models_that_are_not_used_leave(models: Path, tmp_path: Path) -> None:
+    names = [f"m{number}" for number in range(6)]
+    for name in names:
+        shutil.copytree(models / "second", tmp_path / name)
+
+    async def load_all() -> None:
+        with TimedPool(1, "model") as worker:
+            loaded = load(find_source(models / "first"), 4)
+            loadable = LoadableModels(tmp_path, max_models=3)
+            served = ServedModels({"first": loaded}, worker, BatchingOptions(4, 0.0, 4), loadable)
+            served.start()
+            for number, name in enumerate(names):
+                await served.load(name)
+                served.find("m0")
+                assert len(served.services) <= 3
+                assert [*served.services] == [*dict.fromkeys(["first", "m0", name])], number
+            await served.load("m0")  # replaces itself
+            assert [*served.services] == ["first", "m0", "m5"]
+            await served.stop()
+
+    asyncio.run(load_all())
 
 
 def test_requests_need_an_api_key_and_are_logged_with_their_id(

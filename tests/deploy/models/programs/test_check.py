@@ -34,7 +34,7 @@ from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
 from ppcls.runtime.start import Runtime
 from ppcls.serve.limits import RequestError
-from ppcls.serve.models import ServedModels
+from ppcls.serve.models import LoadableModels, ServedModels
 from ppcls.serve.pools import TimedPool
 from ppcls.serve.service import BatchingOptions, load
 
@@ -86,7 +86,7 @@ def build_index(model: Path, image: Path) -> None:
 def put(model: Path, _: Path) -> None:
     """Loads the model while a server runs."""
     with TimedPool(1, "model") as worker:
-        served = ServedModels({}, worker, BatchingOptions(1, 0.0, 1), model.parent)
+        served = ServedModels({}, worker, BatchingOptions(1, 0.0, 1), LoadableModels(model.parent))
         with pytest.raises(RequestError) as caught:
             asyncio.run(served.load(model.name))
     assert caught.value.status == 422

@@ -1,0 +1,1 @@
+"""Costs that grow with the data: CPU seconds and memory of one process, by number of images or records."""
