@@ -58,7 +58,7 @@ class InitialWeights:
 
     def _start_from(self, model: nn.Layer, source: str) -> list[str]:
         started = start_from(model, read_weights(Path(source)), source)
-        lines = [f"weights from {source}"]
+        lines = [f"weights from {source}{f', {started.selected}' if started.selected else ''}"]
         if started.random:
             lines[0] += f"; {', '.join(started.random)} are random, for {self.arch.class_num} classes"
         if started.adapted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from paddle import nn
 from safetensors import SafetensorError
 
+from ppcls.config.base.tree import STUDENT
 from ppcls.errors import UserError
 from ppcls.files import atomic_write, open_regular
 from ppcls.registry import suggest
@@ -38,6 +39,7 @@ from ppcls.zoo import (
 
 Arrays = dict[str, NDArray[Any]]
 _SHOWN = 5
+_LOSS = "loss_func."  # of the weights of losses in files of PaddleClas
 # Names of dtypes in the order of safetensors.
 _DTYPE_NAMES = ("BOOL", "U8", "I8", "I16", "U16", "F16", "I32", "U32", "F32", "F64", "I64", "U64")
 _TRANSFER = 64 << 20  # maximum number of bytes that are copied from the device at once
@@ -248,6 +250,7 @@ def fill_model(model: nn.Layer, arrays: Arrays, source: Path | str) -> None:
     Entries whose names end with a name in the model's ``derived`` may be missing and are ignored. The
     architecture determines their values, and only some versions of PaddleClas save them.
     """
+    arrays, _ = select_network(model.state_dict().keys(), arrays, source)
     arrays = from_torch(model, arrays, str(source)) if is_torch(model, arrays) else arrays
     derived = tuple(f".{name}" for name in getattr(model, "derived", ()))
     tensors, learned = (
@@ -291,6 +294,47 @@ def fill(tensors: Mapping[str, paddle.Tensor], arrays: Arrays, source: Path | st
             tensor.copy_(paddle.to_tensor(arrays[name]).astype(tensor.dtype), True)
 
 
+def select_network(names: Collection[str], arrays: Arrays, source: Path | str) -> tuple[Arrays, str]:
+    """Selects the weights of one network in a file that PaddleClas wrote.
+
+    PaddleClas saves the weights of trainable losses in the same file, with the prefix ``loss_func``. The
+    weights of each model of a DistillationModel have its name as a prefix, such as ``Student`` or
+    ``Teacher``. Weights for the names of a model stay in any case.
+
+    Args:
+        names: Names of the weights of the model.
+        arrays: Weights in the file, by name.
+        source: Path or name of the file, for error messages.
+
+    Returns:
+        The weights, and a text for the log about what was selected; "" if nothing was.
+
+    Raises:
+        UserError: Several models of a DistillationModel have these weights, and none is named Student.
+    """
+    known = {name: array for name, array in arrays.items() if name in names}
+    others = {name: array for name, array in arrays.items() if name not in names}
+    network = {name: array for name, array in others.items() if not name.startswith(_LOSS)}
+    selected = "without those of the loss" if len(network) < len(others) else ""
+    prefixes = sorted({name.partition(".")[0] for name in network if "." in name})
+    parts = {prefix: _strip(network, f"{prefix}.") for prefix in prefixes}
+    # Some names may differ, such as those of a classifier.
+    fitting = [prefix for prefix in prefixes if 2 * len(parts[prefix].keys() & names) > len(names)]
+    if not fitting:
+        return {**known, **network}, selected
+    chosen = STUDENT if STUDENT in fitting else fitting[0]
+    if len(fitting) > 1 and chosen != STUDENT:
+        raise UserError(
+            f"{source}: contains the weights of several models, {', '.join(fitting)}; save those of one "
+            "model in a file of their own"
+        )
+    return {**parts[chosen], **known}, f"of {chosen}"
+
+
+def _strip(arrays: Arrays, prefix: str) -> Arrays:
+    return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}
+
+
 class StartReport(NamedTuple):
     """The differences between a model's initial weights and the weights in a file.
 
@@ -298,10 +342,12 @@ class StartReport(NamedTuple):
         random: Names of the weights that were not copied from the file and keep their random values.
         adapted: Line for the log if the weights of the first layer were adapted to another number of input
             channels; otherwise "".
+        selected: Text for the log about the part of the file that was used; "" if all weights were used.
     """
 
     random: list[str]
     adapted: str = ""
+    selected: str = ""
 
 
 def start_from(model: nn.Layer, arrays: Arrays, source: Path | str) -> StartReport:
@@ -320,6 +366,7 @@ def start_from(model: nn.Layer, arrays: Arrays, source: Path | str) -> StartRepo
     Raises:
         UserError: The weights differ in another way.
     """
+    arrays, selected = select_network(model.state_dict().keys(), arrays, source)
     arrays = from_torch(model, arrays, str(source)) if is_torch(model, arrays) else arrays
     tensors = model.state_dict()
     head = f"{getattr(model, 'new_head', None)}."
@@ -343,7 +390,7 @@ def start_from(model: nn.Layer, arrays: Arrays, source: Path | str) -> StartRepo
         adapted = f"{', '.join(sorted(first))}: weights of {old} input channels {done} for {new}"
     random = sorted(others) if _only_classes_differ(model, others) else []
     fill_model(model, {**arrays, **{name: tensors[name].numpy() for name in random}}, source)
-    return StartReport([*random, *of_head], adapted)
+    return StartReport([*random, *of_head], adapted, selected)
 
 
 def _only_channels_differ(shapes: Mapping[str, tuple[list[int], list[int]]]) -> bool:

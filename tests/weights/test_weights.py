@@ -447,7 +447,7 @@ def test_fill_model_names_a_few_of_many() -> None:
 
 def test_start_from_fills_all_of_the_same_model(arrays: dict[str, np.ndarray]) -> None:
     model = Net()
-    assert start_from(model, arrays, "here") == ([], "")
+    assert start_from(model, arrays, "here") == ([], "", "")
     assert_equal(content(model), arrays)
 
 
@@ -459,6 +459,53 @@ def test_start_from_keeps_the_initial_classifier_for_other_classes(arrays: dict[
     for name in fresh:
         expected = fresh if name.startswith("fc.") else arrays
         np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+
+
+def with_prefix(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {f"{prefix}{name}": array for name, array in arrays.items()}
+
+
+PADDLECLAS_FILES = {
+    "a loss": (("",), True, "without those of the loss"),
+    "a student and its teacher": (("Teacher.", "Student."), False, "of Student"),
+    "a student, its peer and a loss": (("Student1.", "Student."), True, "of Student"),
+    "one model of a distillation": (("net.",), False, "of net"),
+}
+
+
+@pytest.mark.parametrize("kind", PADDLECLAS_FILES)
+@pytest.mark.parametrize("classes", [3, 7])
+def test_weights_of_the_network_are_selected_in_files_of_paddleclas(
+    tmp_path: Path, arrays: dict[str, np.ndarray], kind: str, classes: int
+) -> None:
+    prefixes, has_loss, selected = PADDLECLAS_FILES[kind]
+    saved = {}
+    for number, prefix in enumerate(prefixes):
+        other = {name: array * 2.0 ** (number + 1 - len(prefixes)) for name, array in arrays.items()}
+        saved |= with_prefix(prefix, other)
+    if has_loss:
+        saved |= {
+            "loss_func.1.centers": np.ones((3, 4), np.float32),
+            "loss_func.0.bias": np.ones(1, np.float32),
+        }
+    path = tmp_path / "best_model.pdparams"
+    paddle.save({name: paddle.to_tensor(array) for name, array in saved.items()}, str(path))
+    model = Net(classes=classes)
+    report = start_from(model, read_weights(path), path)
+    assert report.selected == selected
+    assert report.random == ([] if classes == 3 else ["fc.bias", "fc.weight"])
+    expected = {name: array for name, array in arrays.items() if name not in report.random}
+    assert_equal({name: array for name, array in content(model).items() if name in expected}, expected)
+    if classes == 3:
+        inferred = Net()
+        fill_model(inferred, read_weights(path), path)
+        assert_equal(content(inferred), arrays)
+
+
+def test_weights_of_several_models_without_a_student_are_an_error(arrays: dict[str, np.ndarray]) -> None:
+    saved = with_prefix("first.", arrays) | with_prefix("second.", arrays)
+    with pytest.raises(UserError, match="x: contains the weights of several models, first, second; save"):
+        start_from(Net(), saved, "x")
 
 
 def test_start_from_replaces_classifiers_of_transformers() -> None:
@@ -491,7 +538,7 @@ def test_start_from_adapts_the_first_layer_to_other_input_channels(channels: int
     after = build_model("PPLCNet_x0_25", 7, input_image_channel=channels)
     report = start_from(after, content(before), "here")
     (name,) = [name for name, array in content(after).items() if array.shape[1:2] == (channels,)][:1]
-    assert report == (["fc.bias", "fc.weight"], f"{name}: {text}")
+    assert report == (["fc.bias", "fc.weight"], f"{name}: {text}", "")
     gray = paddle.rand([1, 1, 32, 32])
     expected, found = (
         getattr(model, name.partition(".")[0])(gray.expand([1, count, 32, 32])).numpy()
