@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 Image = bytes | memoryview | Array
+_SHORTEST = 1e-12  # minimum length of an embedding before it is scaled to length 1
 _NO_DRAWS = np.zeros(0, np.float32)
 
 
@@ -200,6 +201,9 @@ class Predictor:
                 f"{self.source.file}: the model returns NaN or infinite {outputs_name}: either its weights "
                 "contain NaN, or a computation overflows"
             )
+        if not self.description.Output.normalized:
+            lengths = np.linalg.norm(outputs, axis=1, keepdims=True)
+            return np.asarray(outputs / np.maximum(lengths, _SHORTEST), outputs.dtype)
         return outputs
 
     def check_shape(self, outputs: Array) -> None:

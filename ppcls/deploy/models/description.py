@@ -90,6 +90,8 @@ class _OutputTensor(Section):
     activation: Activation
     temperature: Positive = 1.0
     """Divisor of the logits before the activation, computed by ppcls calibrate."""
+    normalized: bool = True
+    """Whether embeddings of the model have length 1. Those of PaddleClas's exports do not."""
 
 
 @dataclass(frozen=True)
@@ -377,6 +379,8 @@ class ModelDescription(Section):
                 del tree[optional]
         if self.Output.temperature == 1.0:
             del tree["Output"]["temperature"]
+        if self.Output.normalized:
+            del tree["Output"]["normalized"]
         return dump_yaml(tree)
 
 

@@ -24,6 +24,7 @@ from ppcls.deploy.models.description import (
     describe_postprocess,
     read_description,
 )
+from ppcls.deploy.models.paddleclas_export import assume_description, read_paddleclas
 from ppcls.deploy.models.published import published_config
 from ppcls.deploy.models.rejection import read_rejection
 from ppcls.deploy.models.temperature import read_temperature
@@ -152,7 +153,7 @@ def find_source(path: Path, overrides: Overrides = (), *, trust: bool = False) -
         if str(path) in ZOO:
             return source_of_config(published_config(str(path), overrides))
         raise UserError(f"{path}: no such file or folder; expected {_EXPECTED}")
-    if (path / DESCRIPTION).is_file():
+    if (path / DESCRIPTION).is_file() or any((path / name).is_file() for name in PROGRAMS):
         return _find_exported(find_program(path), overrides, trust)
     if (checkpoint := find_checkpoint(path, trust=trust)) is not None:
         return _checkpoint_source(checkpoint, overrides, trust)
@@ -358,7 +359,14 @@ def _find_exported(file: Path, overrides: Overrides, trust: bool) -> ModelSource
     if not trust:
         check_links(folder, [DESCRIPTION, *(path.name for path in folder.glob(f"{escape(file.stem)}.*"))])
     files = _file_states(folder, file)
-    description = read_description(folder)
+    is_program = file.name in PROGRAMS
+    assumed = is_program and not (folder / DESCRIPTION).is_file()
+    described = None
+    if assumed:
+        described = assume_description(folder / file.name)
+    elif is_program:
+        described = read_paddleclas(folder / file.name)
+    description = described or read_description(folder)
     description.check_files(folder / file.name)
     postprocess = description.postprocess
     transforms = description.model_dump(mode="json")["PreProcess"]["transform_ops"]
@@ -373,6 +381,14 @@ def _find_exported(file: Path, overrides: Overrides, trust: bool) -> ModelSource
     source.apply(read_overrides(overrides))
     settings = source.validate_as(_ExportedSettings)
     infer = settings.Infer
+    if assumed:
+        if infer.transforms == description.PreProcess.transform_ops:
+            print_error(
+                f"warning: {folder}: no {DESCRIPTION}, so images are prepared as PaddleClas prepares those "
+                "of ImageNet; if the config of the model has others, set them with -o Infer.transforms=…"
+            )
+        prepared = description.PreProcess.model_copy(update={"transform_ops": infer.transforms})
+        description = description.model_copy(update={"PreProcess": prepared})
     if infer.transforms != description.PreProcess.transform_ops:
         raise UserError(
             f"{file}: Infer.transforms of an exported model cannot be changed; export the model again"

@@ -1,0 +1,139 @@
+"""Describes models that PaddleClas exported, with or without its own ``inference.yml``.
+
+Its ``inference.yml`` has the sections ``PreProcess`` and ``PostProcess`` only, and most of its exports lack
+this file: the user names a config to PaddleClas's tools instead. The program itself contains the rest.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from ppcls.config.base.errors import ConfigError, describe_problems
+from ppcls.config.base.tree import Tree
+from ppcls.config.base.yaml import read_description_yaml
+from ppcls.data.index.class_names import IMAGENET_NAMES, read_class_names
+from ppcls.deploy.models.description import DESCRIPTION, ModelDescription
+from ppcls.deploy.models.programs.signature import Signature, read_signature
+from ppcls.errors import UserError
+from ppcls.files import read_regular
+from ppcls.recipe.paddleclas import translate_paddleclas
+
+_CLASSES = 1000  # of ImageNet
+_TOPK = 5
+_CROP = 224
+_SHORT = 256  # length of the short side before the crop, for crops of 224 pixels
+_ACTIVATIONS = {"softmax": "Topk", "sigmoid": "MultiLabelThreshOutput"}
+_EMBEDDING = "NormalizeFeatures"  # what PaddleClas does with the output of a model for retrieval
+
+
+def read_paddleclas(program: Path) -> ModelDescription | None:
+    """Returns the description of a model that PaddleClas exported with ``inference.yml``.
+
+    Args:
+        program: File of the program.
+
+    Returns:
+        The description; None if the file was written by ppcls.
+
+    Raises:
+        UserError: A file cannot be read.
+        ConfigError: ``inference.yml`` has errors.
+    """
+    path = program.with_name(DESCRIPTION)
+    tree = read_description_yaml(path)
+    if not isinstance(tree, dict) or "Input" in tree or not {"PreProcess", "PostProcess"} <= tree.keys():
+        return None
+    # As PaddleClas wrote it: for PyYAML, the name 1e5 of a class is text without quotes, for ppcls a number.
+    tree = yaml.safe_load(read_regular(path))
+    signature = read_signature(program)
+    name = tree["Global"].get("model_name") if isinstance(tree.get("Global"), dict) else None
+    transforms = tree["PreProcess"].get("transform_ops") if isinstance(tree["PreProcess"], dict) else None
+    post = tree["PostProcess"]
+    named = isinstance(post, dict) and len(post) == 1
+    kind, keys = next(iter(post.items())) if named else ("", None)
+    keys = dict(keys) if isinstance(keys, dict) else {}
+    names = keys.pop("label_list", None)
+    return _describe(path, signature, str(name or program.parent.name), transforms, kind, keys, names)
+
+
+def assume_description(program: Path) -> ModelDescription:
+    """Returns the description of a program without ``inference.yml``, as PaddleClas's tools assume it.
+
+    Images are prepared as for ImageNet: the short side is resized to 256 pixels, or in proportion for another
+    input size, and the center is cropped.
+
+    Args:
+        program: File of the program.
+
+    Raises:
+        UserError: The file cannot be read, or the input has no fixed size, or the output is neither
+            probabilities nor embeddings.
+    """
+    signature = read_signature(program)
+    channels, height, width = signature.shape[1:]
+    if channels != 3 or height < 1 or width < 1:
+        raise UserError(
+            f"{program.parent}: expected the file {DESCRIPTION}, because the input {list(signature.shape)} "
+            "is not that of RGB images of a fixed size"
+        )
+    resize: Tree = {"size": [width, height]}
+    if height == width:
+        resize = {"resize_short": round(height * _SHORT / _CROP)}
+    normalize = {"scale": 1 / 255, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225], "order": ""}
+    transforms = [
+        {"ResizeImage": resize},
+        {"CropImage": {"size": [width, height]}},
+        {"NormalizeImage": normalize},
+        {"ToCHWImage": {}},
+    ]
+    kind = _ACTIVATIONS.get(signature.activation, _EMBEDDING)
+    keys = {"topk": min(_TOPK, signature.width)} if kind == "Topk" else {}
+    known = kind == "Topk" and signature.width == _CLASSES
+    names = list(read_class_names(IMAGENET_NAMES, _CLASSES)) if known else None
+    return _describe(program, signature, program.parent.name, transforms, kind, keys, names)
+
+
+def _describe(
+    file: Path,
+    signature: Signature,
+    name: str,
+    transforms: Any,
+    kind: str,
+    keys: Tree,
+    names: Any,
+) -> ModelDescription:
+    infer: Tree = {"transforms": transforms, "PostProcess": {"name": kind, **keys}}
+    translate_paddleclas({"Infer": infer}, from_paddleclas=True)
+    chain = infer["transforms"]
+    if isinstance(chain, list) and not any(
+        isinstance(item, dict) and "DecodeImage" in item for item in chain
+    ):
+        chain = [{"DecodeImage": {}}, *chain]
+    post = infer["PostProcess"]
+    embeds = kind == _EMBEDDING
+    listed = {} if names is None else {"label_list": names}
+    tree: Tree = {
+        "Global": {"model_name": name},
+        "Input": {
+            "name": signature.name,
+            "shape": list(signature.shape),
+            "dtype": "float32",
+            "layout": "NCHW",
+        },
+        "PreProcess": {"transform_ops": chain},
+        "Output": {
+            "shape": [-1, signature.width],
+            "dtype": "float32",
+            "activation": "l2_norm" if embeds else signature.activation,
+            "normalized": not embeds,
+        },
+        "PostProcess": None if embeds else {post.pop("name"): {**post, **listed}},
+    }
+    try:
+        return ModelDescription.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(file, describe_problems(tree, error)) from None
