@@ -7,7 +7,7 @@ this file: the user names a config to PaddleClas's tools instead. The program it
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from pydantic import ValidationError
@@ -28,6 +28,20 @@ _CROP = 224
 _SHORT = 256  # length of the short side before the crop, for crops of 224 pixels
 _ACTIVATIONS = {"softmax": "Topk", "sigmoid": "MultiLabelThreshOutput"}
 _EMBEDDING = "NormalizeFeatures"  # what PaddleClas does with the output of a model for retrieval
+
+
+class _PostProcess(NamedTuple):
+    """Post-processing of an export.
+
+    Attributes:
+        kind: Its name in PaddleClas.
+        keys: Its keys, without the names of the classes.
+        names: Names of the classes; None if they are unknown.
+    """
+
+    kind: str
+    keys: Tree
+    names: Any
 
 
 def read_paddleclas(program: Path) -> ModelDescription | None:
@@ -57,7 +71,9 @@ def read_paddleclas(program: Path) -> ModelDescription | None:
     kind, keys = next(iter(post.items())) if named else ("", None)
     keys = dict(keys) if isinstance(keys, dict) else {}
     names = keys.pop("label_list", None)
-    return _describe(path, signature, str(name or program.parent.name), transforms, kind, keys, names)
+    return _describe(
+        path, signature, str(name or program.parent.name), transforms, _PostProcess(kind, keys, names)
+    )
 
 
 def assume_description(program: Path) -> ModelDescription:
@@ -94,7 +110,8 @@ def assume_description(program: Path) -> ModelDescription:
     keys = {"topk": min(_TOPK, signature.width)} if kind == "Topk" else {}
     known = kind == "Topk" and signature.width == _CLASSES
     names = list(read_class_names(IMAGENET_NAMES, _CLASSES)) if known else None
-    return _describe(program, signature, program.parent.name, transforms, kind, keys, names)
+    post = _PostProcess(kind, keys, names)
+    return _describe(program, signature, program.parent.name, transforms, post)
 
 
 def _describe(
@@ -102,10 +119,9 @@ def _describe(
     signature: Signature,
     name: str,
     transforms: Any,
-    kind: str,
-    keys: Tree,
-    names: Any,
+    described: _PostProcess,
 ) -> ModelDescription:
+    kind, keys, names = described
     infer: Tree = {"transforms": transforms, "PostProcess": {"name": kind, **keys}}
     translate_paddleclas({"Infer": infer}, from_paddleclas=True)
     chain = infer["transforms"]
