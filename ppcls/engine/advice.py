@@ -15,6 +15,29 @@ _HW_DECODER_LOAD = 0.65  # DALI's default; with less, the hardware decoder is of
 
 
 @dataclass(frozen=True)
+class DiskSpeed:
+    """Speed at which images are read that are not in memory.
+
+    Attributes:
+        images: Images per second, over all ranks.
+        megabytes: Megabytes (10^6 bytes) per second, over all ranks.
+        fits: Whether the memory of the machine can hold the whole data set, so that only a first epoch reads
+            from the disk.
+    """
+
+    images: float
+    megabytes: float
+    fits: bool
+
+    def describe(self) -> str:
+        """Returns the speed as text."""
+        epochs = (
+            "the data set fits into memory after the first epoch" if self.fits else "needed in every epoch"
+        )
+        return f"{self.images:.0f} images/s ({self.megabytes:.0f} MB/s) for images not in memory; {epochs}"
+
+
+@dataclass(frozen=True)
 class LoadingSpeed:
     """Speeds of a loader and of training, and the settings that affect the loader.
 
@@ -31,6 +54,7 @@ class LoadingSpeed:
         dali: Section ``dali`` of the loader's config.
         picture: Mean number of pixels of the stored images; None if unknown.
         pixels_used: Number of pixels of each image that the model gets.
+        disk: Speed of the disk; None if it is unknown.
     """
 
     loader: float
@@ -45,11 +69,18 @@ class LoadingSpeed:
     dali: Dali
     picture: float | None
     pixels_used: int
+    disk: DiskSpeed | None = None
 
 
 def advise(speed: LoadingSpeed) -> str:
     """Returns which setting to change first and why, or that nothing needs to change."""
     ratio = speed.loader / speed.step
+    if speed.disk is not None and not speed.disk.fits and speed.disk.images < speed.step:
+        return (
+            "use a faster disk, containers (ppcls dataset convert) or smaller images (ppcls dataset resize): "
+            "the data set is larger than the memory, and its disk reads "
+            f"{speed.disk.images:.0f} images/s, but training could use {speed.step:.0f}"
+        )
     if speed.waiting <= _NEGLIGIBLE:
         return f"none: the loader is fast enough (alone, it is {ratio:.2f} times as fast as training)"
     rules = _rules_for_dali(speed) if speed.by_dali else _rules_for_paddle(speed)

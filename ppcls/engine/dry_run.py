@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import psutil
 
 from ppcls.data.bad_images.lists import suggest_skipping
 from ppcls.data.bad_images.quarantine import describe_skipped
@@ -24,9 +25,11 @@ from ppcls.data.images.header import DecodeError
 from ppcls.data.images.read_header import read_header
 from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.batch import Batch, endless
+from ppcls.data.read_speed import time_reading
 from ppcls.data.section import Split
 from ppcls.data.transforms.base import check_chain
-from ppcls.engine.advice import LoadingSpeed, advise
+from ppcls.data.transforms.specs.rng import permutation
+from ppcls.engine.advice import DiskSpeed, LoadingSpeed, advise
 from ppcls.engine.core.hooks import NO_HOOKS
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import train_step
@@ -115,6 +118,9 @@ _REFILL = 1  # updates that are not measured after the loader was timed, while i
 # the loader is timed for at least this long and this many batches
 _LOADER_SECONDS = 1.0
 _LOADER_BATCHES = 3
+# The disk is timed for at most this number of images and seconds.
+_DISK_IMAGES = 512
+_DISK_SECONDS = 1.0
 _PICTURES = 32  # number of stored images whose size is read
 
 
@@ -136,6 +142,7 @@ def dry_run(config: Config, runtime: Runtime) -> str:
         feed = describe_feed(split, runtime, config.Arch, use_dali=config.Global.use_dali)
         try:
             measured, batches = _measure(run, feed.prefetched)
+            disk = _time_disk(run.state)
             lines = [
                 *run.notes,
                 f"dry run: {UPDATES} updates after {_warm_up(run)} to warm up, {UPDATES} that repeat one "
@@ -145,7 +152,8 @@ def dry_run(config: Config, runtime: Runtime) -> str:
                 *describe(measured),
                 f"memory        peak: {peak_memory(runtime).describe()}",
                 *([run.memory_report()] if run.memory_report is not None else []),
-                f"advice        {advise(_loading_speed(split, feed, run.state, measured))}",
+                *([f"disk          {disk.describe()}"] if disk is not None else []),
+                f"advice        {advise(_loading_speed(split, feed, run.state, measured, disk))}",
                 _describe_written(run),
                 *_describe_conflict(run),
             ]
@@ -288,7 +296,31 @@ def _time_evaluation(state: TrainState, evaluator: Evaluator, loader: float) -> 
     return first + rest * max(one, max(evaluated.order.global_batch for evaluated in loaders) / loader)
 
 
-def _loading_speed(split: Split, feed: Feed, state: TrainState, measured: DryRunFigures) -> LoadingSpeed:
+def _time_disk(state: TrainState) -> DiskSpeed | None:
+    """Returns the speed of the disk, for at most a second of reading; None if the images are not on a disk.
+
+    The files are removed from the page cache first. Otherwise, this would measure the memory.
+    """
+    runtime = state.runtime
+    index = state.loader.index
+    count = min(_DISK_IMAGES, len(index))
+    positions = permutation(runtime.rank, 0, len(index))[:count].tolist()
+    try:
+        speed = time_reading(index, positions, runtime.cores, _DISK_SECONDS, cold=True)
+        figures = [speed.images_per_second, speed.megabytes_per_second, float(speed.is_cold)]
+        size = speed.size / max(1, speed.images) * len(index)
+    except OSError:  # the images are not in files
+        figures = [0.0, 0.0, 0.0]
+        size = 0.0
+    total = all_reduce(np.array(figures), runtime.world_size)
+    if total[2] < runtime.world_size:
+        return None
+    return DiskSpeed(float(total[0]), float(total[1]), size < psutil.virtual_memory().available)
+
+
+def _loading_speed(
+    split: Split, feed: Feed, state: TrainState, measured: DryRunFigures, disk: DiskSpeed | None
+) -> LoadingSpeed:
     runtime = state.runtime
     height, width = check_chain(split.dataset.transform_ops).size or (0, 0)
     return LoadingSpeed(
@@ -304,6 +336,7 @@ def _loading_speed(split: Split, feed: Feed, state: TrainState, measured: DryRun
         dali=split.loader.dali,
         picture=_picture(split, state.loader.index),
         pixels_used=height * width,
+        disk=disk,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -68,13 +69,14 @@ def test_sweep_reports_rows_bottleneck_and_setting(run: Run, tmp_path: Path) -> 
     assert all(row.metrics["images/s"].low > 0 and row.metrics["data"].low > 0 for row in swept)
     assert swept[0].metrics["of bare DALI"].values == (1.0,)
     stages = [row.labels["up to"] for row in results.rows if "up to" in row.labels]
-    assert stages == ["disk", "decode", "transform"]
+    assert stages == ["disk", "decode", "transform", "disk, cold"]
 
     assert "settings x 1 runs of 0.01 s" in output
-    *_, bottleneck, advice, written, copied = output.splitlines()
+    *_, bottleneck, disk, advice, written, copied = output.splitlines()
     assert bottleneck.startswith("The bottleneck is ")
+    assert disk.startswith("The images were in memory. The disk ")
     assert advice.startswith(("Use ", "Keep the present setting ("))
-    assert [bottleneck, advice] == list(results.findings[-2:])
+    assert [bottleneck, disk, advice] == list(results.findings[-3:])
     assert written == f"results written to {out}"
     assert copied.startswith(f"wrote {best}: {PHOTOS} with ")
     assert load_config(best).DataLoader.Train is not None
@@ -155,6 +157,8 @@ def test_unsupported_chain_is_a_row_with_a_reason(run: Run, monkeypatch: pytest.
     [
         (("--quick", "--threads", "2"), "--threads cannot be used with --quick"),
         (("--mixup",), "--mixup needs --quick"),
+        (("--data", ".", "--threads", "2"), "--data cannot be used with --quick, --write-config, --workers"),
+        (("--data", "/missing"), "/missing: no such folder"),
         (("--write-config", str(PHOTOS)), "already exists and is not overwritten"),
         (("--write-config", "/missing/best.yaml"), "no such folder: /missing"),
         (("--out", str(PHOTOS)), "expected a folder, found a file"),
@@ -169,3 +173,19 @@ def test_existing_results_are_not_overwritten(run: Run, tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text("mine")
     assert "already contains benchmark results" in run("--out", str(tmp_path), code=1)
     assert (tmp_path / "results.json").read_text() == "mine"
+
+
+def test_folders_on_disks_have_bottlenecks(run: Run, tmp_path: Path, overrides: list[str]) -> None:
+    root = next(Path(text.partition("=")[2]) for text in overrides if "image_root=" in text)
+    shutil.copytree(root, tmp_path / "copy")
+    out = tmp_path / "out"
+    options = ("--seconds", "0.05", "--rounds", "2", "--out", str(out))
+    output = run("--data", str(root), str(tmp_path / "copy"), *options)
+    assert "The bottleneck is that of images that are not in memory" in output
+    rows = read_results(out).rows
+    assert [row.labels["storage"] for row in rows] == [str(root), str(tmp_path / "copy")]
+    for row in rows:
+        assert row.note.startswith("bottleneck: ")
+        assert {"read, in memory", "prepared by the CPU", "loader, in memory"} <= set(row.metrics)
+        if "stayed in memory" not in row.note:  # the temporary folder is on a disk
+            assert {"disk", "read, cold", "loader, cold"} <= set(row.metrics)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppcls.data.loaders.section import Dali
-from ppcls.engine.advice import LoadingSpeed, advise
+from ppcls.engine.advice import DiskSpeed, LoadingSpeed, advise
 
 SLOW = LoadingSpeed(
     loader=500.0,
@@ -37,6 +37,14 @@ def with_dali(**settings: Any) -> dict[str, Any]:
     [
         ({"waiting": 0.05, "loader": 2000.0}, "none: the loader is fast enough (alone, it is 2.00 times"),
         ({"by_dali": False}, "set Global.use_dali=True"),
+        ({"disk": DiskSpeed(700.0, 70.0, fits=True), "by_dali": False}, "set Global.use_dali=True"),
+        ({"disk": DiskSpeed(1100.0, 110.0, fits=False), "by_dali": False}, "set Global.use_dali=True"),
+        (
+            {"disk": DiskSpeed(700.0, 70.0, fits=False), "waiting": 0.0},
+            "use a faster disk, containers (ppcls dataset convert) or smaller images (ppcls dataset resize): "
+            "the data set is larger than the memory, and its disk reads 700 images/s, but training could use "
+            "1000",
+        ),
         (
             {"by_dali": False, "dali_can": False},
             "raise DataLoader.Train.loader.num_workers from 4 to 16: the process has 16 cores",

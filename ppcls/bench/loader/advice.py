@@ -58,6 +58,28 @@ def find_bottleneck(
     )
 
 
+def describe_disk(cold: float | None, whole: float, reason: str) -> str:
+    """Returns a sentence about images that are not in memory, which the other measurements do not read.
+
+    Args:
+        cold: Images per second that are read from the disk; None if this could not be measured.
+        whole: Images per second of the loader with images in memory.
+        reason: Why the disk could not be measured; empty if it was.
+    """
+    if cold is None:
+        return f"The images were in memory. The disk was not measured: {reason}."
+    if cold < whole:
+        return (
+            f"The images were in memory. The disk reads only {number(cold)} images/s, so it is the "
+            "bottleneck in a first epoch, and in all epochs of a data set that is larger than the memory. "
+            f"To speed up reading, {_REMEDIES['disk']}."
+        )
+    return (
+        f"The images were in memory. The disk is no bottleneck: it reads {number(cold)} images/s, and the "
+        f"loader could use {number(whole)}."
+    )
+
+
 def cheapest_good(speeds: Mapping[AnySetting, float], cheapest_first: Sequence[AnySetting]) -> AnySetting:
     """Returns the cheapest setting that is about as fast as the fastest one."""
     best = max(speeds.values())

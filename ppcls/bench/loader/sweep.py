@@ -9,11 +9,13 @@ from ppcls.bench.loader.advice import (
     advise,
     cheapest_good,
     dali_setting,
+    describe_disk,
     find_bottleneck,
     own_backend,
     present_setting,
 )
 from ppcls.bench.loader.bare import check_bare
+from ppcls.bench.loader.reading import reading_candidate
 from ppcls.bench.loader.runners import BatchTimer, Loaders, loader_candidate
 from ppcls.bench.loader.settings import (
     AS_CONFIGURED,
@@ -29,6 +31,7 @@ from ppcls.bench.results.schema import Label
 
 BEST = "best found"
 PRESENT = "present"
+COLD = "disk, cold"
 _BARE = "bare DALI pipeline"
 _OURS = "ppcls, DALI"
 
@@ -106,20 +109,25 @@ class LoaderSweep:
         finals |= {
             stage: self._final_candidate("up to", stage, replace(best, stage=stage)) for stage in STAGES[:-1]
         }
+        cold = reading_candidate(self._workload, best, self._timer.seconds, cold=True)
+        finals[COLD] = cold
         for name in (BEST, PRESENT) if not same else ():
             finals[name].base = ("of present", finals[PRESENT])
         self._measure(list(finals.values()))
         lost = {name for name, each in finals.items() if each.reason}
-        if lost - {PRESENT}:
+        if lost - {PRESENT, COLD}:
             return None, ["The best setting was not measured completely, so no setting is recommended."]
         rates = {stage: finals[stage].rate.median for stage in STAGES[:-1]}
         rates["hand-over"] = finals[BEST].rate.median
         loads = finals[BEST].metrics().get("GPU load")
-        bottleneck = find_bottleneck(rates, best, None if loads is None else loads.median / 100)
+        bottleneck = [
+            find_bottleneck(rates, best, None if loads is None else loads.median / 100),
+            describe_disk(cold.rate.median if cold.samples else None, rates["hand-over"], cold.reason),
+        ]
         if PRESENT in lost:
-            return best, [bottleneck, f"Use {best.describe()}: the present setting could not be measured."]
+            return best, [*bottleneck, f"Use {best.describe()}: the present setting could not be measured."]
         chosen, advice = advise(best, present, None if same else finals[BEST].ratio(finals[PRESENT]))
-        return chosen, [bottleneck, advice]
+        return chosen, [*bottleneck, advice]
 
     def _candidate(self, setting: LoaderSetting) -> Candidate[LoaderSetting]:
         return loader_candidate(setting, self._workload, self._timer)

@@ -42,6 +42,7 @@ class LoaderOptions(LoadingOptions):
     examples: ClassVar[Sequence[str]] = (
         "ppcls benchmark loader -c configs/ResNet50_photos.yaml --quick",
         "ppcls benchmark loader -c configs/ResNet50_photos.yaml --write-config best.yaml",
+        "ppcls benchmark loader -c configs/ResNet50_photos.yaml --data /hdd/photos /ssd/photos",
     )
 
     quick: bool = option(
@@ -64,6 +65,12 @@ class LoaderOptions(LoadingOptions):
         "numbers of paddle.io workers (default: 0 and powers of two up to the number of cores; with --quick: "
         "2)",
         ge=0,
+    )
+    data: tuple[Path, ...] = option(
+        (),
+        "folders on different disks with copies of the images: only compare these folders, cold (not in "
+        "memory) and in memory, and name the bottleneck of each",
+        metavar="FOLDER",
     )
     mixup: bool = option(False, "with --quick: also measure ppcls's DALI loader with Mixup")
     write_config: Path | None = option(
@@ -108,12 +115,38 @@ def measure_loader(options: LoaderOptions) -> None:
     if options.quick and (options.write_config or options.threads):
         name = "--write-config" if options.write_config else "--threads"
         raise UserError(f"{name} cannot be used with --quick")
+    if options.data and (options.quick or options.write_config or options.workers or options.threads):
+        raise UserError("--data cannot be used with --quick, --write-config, --workers or --threads")
     if options.write_config is not None:
         from ppcls.bench.loader.write_config import check_new_file
 
         check_new_file(options.write_config)
-    if (started := start_benchmark(options, "quick loader" if options.quick else "loader")) is not None:
-        (_quick if options.quick else _sweep)(options, *started)
+    if options.data:
+        name, measure = "storage", _compare_storages
+    else:
+        name, measure = ("quick loader", _quick) if options.quick else ("loader", _sweep)
+    if (started := start_benchmark(options, name)) is not None:
+        measure(options, *started)
+
+
+def _compare_storages(
+    options: LoaderOptions, workload: LoaderWorkload, timer: BatchTimer, empty: Results
+) -> None:
+    from ppcls.bench.loader.storage import explain_storages, list_storages, with_folder
+    from ppcls.bench.measure.runner import run_rounds
+
+    storages = list_storages([with_folder(workload, folder) for folder in options.data], timer)
+
+    def results() -> Results:
+        return empty.filled([storage.row() for storage in storages], explain_storages(storages))
+
+    interrupt = run_rounds(
+        [candidate for storage in storages for candidate in storage.candidates],
+        options.effective_rounds,
+        common.report,
+        lambda: common.keep(options.out, results()),
+    )
+    common.finish(options.out, results(), interrupt)
 
 
 def _quick(options: LoaderOptions, workload: LoaderWorkload, timer: BatchTimer, empty: Results) -> None:

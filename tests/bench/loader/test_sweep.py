@@ -10,11 +10,12 @@ from benchmark_images import PHOTOS, write_images
 from finished_candidates import finished
 
 from ppcls.bench.loader import sweep
-from ppcls.bench.loader.runners import Loaders
+from ppcls.bench.loader.runners import BatchTimer, Loaders
 from ppcls.bench.loader.settings import LoaderSetting
 from ppcls.bench.loader.sweep import LoaderSweep, best_of, compare_loaders
 from ppcls.bench.loader.workload import LoaderWorkload, read_workload
 from ppcls.bench.measure.runner import Candidate, MeasurementFailed, Sample, run_rounds
+from ppcls.bench.measure.usage import UsageMeter
 from ppcls.bench.results.schema import Label
 from ppcls.recipe.load import load_config
 from ppcls.runtime.start import Runtime
@@ -54,7 +55,14 @@ def scripted(monkeypatch: pytest.MonkeyPatch, workload: LoaderWorkload) -> Calla
         def measure_rounds(candidates: Loaders) -> None:
             assert run_rounds(candidates, 2, lambda _: None) is None
 
-        return LoaderSweep(workload, None, measure_rounds)  # type: ignore[arg-type]
+        disk = partial(measure, lambda _: 500.0, LoaderSetting("DALI CPU", 1, stage="disk"))
+        monkeypatch.setattr(
+            sweep,
+            "reading_candidate",
+            lambda _, key, *__, **___: Candidate(key, "disk", disk, {"up to": "disk, cold", "of": ""}),
+        )
+        timer = BatchTimer(1.0, UsageMeter(), lambda: None)
+        return LoaderSweep(workload, timer, measure_rounds)
 
     return make
 
@@ -71,13 +79,19 @@ def dali_rate(setting: LoaderSetting) -> float:
 
 def test_sweep_combines_the_best_value_of_each_axis(scripted: Callable[[Rates], LoaderSweep]) -> None:
     found = scripted(dali_rate)
-    setting, (bottleneck, advice) = found.run((1, 2, 4), (1, 2, 4))
+    setting, (bottleneck, disk, advice) = found.run((1, 2, 4), (1, 2, 4))
     assert setting is not None
     assert setting.describe() == "DALI CPU, 2 threads, prefetch 2, decoder whole"
     assert bottleneck.startswith("The bottleneck is decode: ")
+    assert "The disk reads only 500 images/s, so it is the bottleneck in a first epoch" in disk
     assert advice.startswith("Use DALI CPU, 2 threads, prefetch 2, decoder whole: 1.31 times the images/s")
     rows = [each.row() for each in found.candidates]
-    assert [row.labels["up to"] for row in rows if "up to" in row.labels] == ["disk", "decode", "transform"]
+    assert [row.labels["up to"] for row in rows if "up to" in row.labels] == [
+        "disk",
+        "decode",
+        "transform",
+        "disk, cold",
+    ]
     best = next(row for row in rows if row.labels.get("setting") == "best found")
     assert best.metrics["of present"].values == pytest.approx((810 / 616, 810 / 616))
     assert "of bare DALI" in rows[0].metrics
@@ -89,7 +103,8 @@ def test_sweep_prefers_paddle_io_if_it_is_faster(scripted: Callable[[Rates], Loa
 
 
 def test_sweep_keeps_a_present_setting_that_is_as_good(scripted: Callable[[Rates], LoaderSweep]) -> None:
-    setting, (_, advice) = scripted(lambda s: 100.0).run((1, 2, 4), (1,))
+    setting, (_, disk, advice) = scripted(lambda s: 100.0).run((1, 2, 4), (1,))
+    assert "no bottleneck: it reads 500 images/s, and the loader could use 100" in disk
     assert advice.startswith("Keep the present setting (DALI CPU, 4 threads, prefetch 8): ")
     assert setting is not None
     assert setting.workers == 4
