@@ -28,6 +28,7 @@ _RERANKED = 100  # number of nearest images that are re-ranked
 # parameters of HNSW: links per image, and candidates per search
 _LINKS = 32
 _SEARCHED = 128
+_SIMILARITIES = 1 << 24  # number of similarities that are computed together without FAISS
 _SAME_MODEL = 0.9  # minimum similarity of two models' embeddings of the test image
 # Errors that NumPy, zipfile, json and FAISS raise for invalid files.
 _DAMAGED = (
@@ -60,7 +61,8 @@ class ImageIndex:
     @cached_property
     def engine(self) -> str:
         """Name of the library that searches, and its method."""
-        return "NumPy (exact)" if self._faiss is None else f"FAISS ({self.kind})"
+        has_faiss = _import_faiss(required=self.kind == "hnsw") is not None
+        return f"FAISS ({self.kind})" if has_faiss else "NumPy (exact)"
 
     def nearest(self, queries: Floats, count: int, rerank: bool = False) -> list[NearestImages]:
         """Returns the nearest images of each query: ``count`` images, or all if the index has fewer.
@@ -93,8 +95,13 @@ class ImageIndex:
 
     def added(self, embeddings: Mapping[Path, Floats]) -> ImageIndex:
         """Returns a copy of the index with more images. Images that are already in it are replaced."""
-        merged = {**dict(zip(self.files, self.vectors, strict=True)), **embeddings}
-        return replace(self, files=tuple(merged), vectors=np.stack(list(merged.values())), stored=None)
+        rows = {file: row for row, file in enumerate(self.files) if file in embeddings}
+        new = {file: vector for file, vector in embeddings.items() if file not in rows}
+        added = np.array([*new.values()], np.float32).reshape(len(new), self.vectors.shape[1])
+        vectors = np.concatenate([self.vectors, added])
+        for file, row in rows.items():
+            vectors[row] = embeddings[file]
+        return replace(self, files=(*self.files, *new), vectors=vectors, stored=None)
 
     def without(self, paths: Sequence[Path]) -> ImageIndex:
         """Returns a copy of the index without the images at some paths or in some folders.
@@ -102,13 +109,24 @@ class ImageIndex:
         Raises:
             UserError: A path matches no image of the index, or no image remains.
         """
-        named = {file: {file, *file.parents}.intersection(paths) for file in self.files}
-        if unknown := set(paths).difference(*named.values()):
+        # The parents of each of a million files would take 12 s.
+        folders = tuple(str(path).rstrip("/") + "/" for path in paths)
+        names = {str(path) for path in paths}
+        everywhere = Path() in paths
+        removed = [
+            file
+            for file in self.files
+            if (name := str(file)) in names
+            or name.startswith(folders)
+            or (everywhere and not file.is_absolute())
+        ]
+        if unknown := set(paths).difference(*({file, *file.parents} for file in removed)):
             raise UserError(
                 f"{min(unknown)}: not in the index; expected a path under which an image was added, such as "
                 f"{self.files[0]}, or a folder of such paths"
             )
-        kept = np.array([not matches for matches in named.values()])
+        gone = set(removed)
+        kept = np.array([file not in gone for file in self.files])
         if not kept.any():
             raise UserError(
                 "expected an index with at least one image, found none after the removal; delete the file of "
@@ -152,28 +170,47 @@ class ImageIndex:
 
     @cached_property
     def _faiss(self) -> Any:
-        """FAISS index, or None to search with NumPy."""
-        faiss = _import_faiss(required=self.kind == "hnsw")
-        if faiss is None or self.stored is not None:
+        """FAISS index of kind ``hnsw``."""
+        faiss = _import_faiss()
+        if self.stored is not None:
             return self.stored
-        width = self.vectors.shape[1]
-        if self.kind == "flat":
-            index = faiss.IndexFlatIP(width)
-        else:
-            index = faiss.IndexHNSWFlat(width, _LINKS, faiss.METRIC_INNER_PRODUCT)
+        index = faiss.IndexHNSWFlat(self.vectors.shape[1], _LINKS, faiss.METRIC_INNER_PRODUCT)
         index.add(self.vectors)
         return index
 
     def _search(self, queries: Floats, count: int) -> tuple[NDArray[np.int64], Floats]:
         """Returns the row numbers and similarities of the nearest images, [Q, count] each."""
-        if self._faiss is not None:
-            if self.kind == "hnsw":
-                self._faiss.hnsw.efSearch = max(_SEARCHED, count)
+        if self.kind == "hnsw":
+            self._faiss.hnsw.efSearch = max(_SEARCHED, count)
             similarities, rows = self._faiss.search(queries, count)
             return rows, similarities
-        similarities = queries @ self.vectors.T
-        rows = np.argsort(-similarities, axis=1, kind="stable")[:, :count]
-        return rows, np.take_along_axis(similarities, rows, axis=1)
+        if (faiss := _import_faiss(required=False)) is not None:
+            # An index of FAISS would hold a copy of all vectors.
+            metric = faiss.METRIC_INNER_PRODUCT
+            similarities, rows = faiss.knn(queries, self.vectors, count, metric=metric)
+            return rows, similarities
+        return _search_with_numpy(queries, self.vectors, count)
+
+
+def _search_with_numpy(queries: Floats, vectors: Floats, count: int) -> tuple[NDArray[np.int64], Floats]:
+    """Returns the row numbers and similarities of the nearest vectors, [Q, count] each, in linear time.
+
+    Equally similar vectors are in the order of their rows.
+    """
+    rows = np.zeros((len(queries), count), np.int64)
+    similarities = np.zeros((len(queries), count), np.float32)
+    size = max(1, _SIMILARITIES // len(vectors))
+    for start in range(0, len(queries), size):
+        for at, values in enumerate(queries[start : start + size] @ vectors.T, start=start):
+            chosen = np.arange(len(values))
+            if count < len(values):
+                smallest = np.partition(values, -count)[-count]
+                above = np.flatnonzero(values > smallest)
+                equal = np.flatnonzero(values == smallest)[: count - len(above)]
+                chosen = np.sort(np.concatenate([above, equal]))
+            rows[at] = chosen[np.argsort(-values[chosen], kind="stable")]
+            similarities[at] = values[rows[at]]
+    return rows, similarities
 
 
 def load_index(file: Path) -> ImageIndex:

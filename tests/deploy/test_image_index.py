@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from small_classifier import config_tree, write_config, write_image, write_weights
 from small_embedding import embedding_tree, write_model
 
 from ppcls.cli import index as index_cli
-from ppcls.deploy.image_index import ImageIndex, load_index
+from ppcls.deploy.image_index import ImageIndex, _search_with_numpy, load_index
 from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
 from ppcls.metric.functional.reranking import reranked_similarities
@@ -243,3 +245,47 @@ def test_pipe_as_index_is_an_error(run: Run, tmp_path: Path) -> None:
 def test_query_of_another_size_is_an_error() -> None:
     with pytest.raises(UserError, match="returns embeddings of 5 values, but those of the index have 8"):
         index_of(unit_vectors(3)).nearest(unit_vectors(1, 5), 1)
+
+
+@given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 60), st.integers(0, 9))
+def test_numpy_finds_the_rows_of_a_complete_sort(images: int, queries: int, count: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    vectors = random.integers(-2, 3, (images, 3)).astype(np.float32)  # with equal similarities
+    asked = random.integers(-2, 3, (queries, 3)).astype(np.float32)
+    count = min(count, images)
+    rows, similarities = _search_with_numpy(asked, vectors, count)
+    expected = np.argsort(-(asked @ vectors.T), axis=1, kind="stable")[:, :count]
+    assert rows.tolist() == expected.tolist()
+    assert similarities.tolist() == np.take_along_axis(asked @ vectors.T, expected, axis=1).tolist()
+
+
+def test_a_large_index_is_searched_and_changed_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither sorts all images for a query, nor asks for the folders of images that stay."""
+    count = 20_000
+    vectors = np.random.default_rng(0).normal(size=(count, 8)).astype(np.float32)
+    index = ImageIndex(tuple(Path(f"a/{at % 7}/{at}.jpg") for at in range(count)), vectors)
+    largest = 0
+    sort = np.argsort
+
+    def count_sorted(values: Any, **options: Any) -> Any:
+        nonlocal largest
+        largest = max(largest, len(values))
+        return sort(values, **options)
+
+    monkeypatch.setattr("ppcls.deploy.image_index.np.argsort", count_sorted)
+    _search_with_numpy(vectors[:3], vectors, 10)
+    assert largest == 10
+    changed = index.added(
+        {Path("a/0/0.jpg"): np.ones(8, np.float32), Path("new.jpg"): np.zeros(8, np.float32)}
+    )
+    assert len(changed.files) == count + 1
+    assert changed.vectors[0].tolist() == [1.0] * 8
+    assert changed.vectors[1:-1].tobytes() == vectors[1:].tobytes()
+    assert index.vectors is vectors
+    assert len(changed.without([Path("a/3"), Path("new.jpg")]).files) == sum(
+        at % 7 != 3 for at in range(count)
+    )
+    with pytest.raises(UserError, match="a/33: not in the index"):
+        changed.without([Path("a/33")])
+    with pytest.raises(UserError, match="at least one image"):
+        changed.without([Path()])
