@@ -18,7 +18,7 @@ from matplotlib.ticker import FuncFormatter
 from ppcls.bench.results.schema import Quantity, ResultRow, Results, kinds_of_rows, label_text, varied_labels
 from ppcls.files import atomic_write
 
-_DRAWN = ("images/s", "p50", "p99", "efficiency", "time")  # metrics with charts
+_DRAWN = ("images/s", "p50", "p99", "efficiency", "time", "improvement")  # metrics with charts
 # width of the whole x axis, and minimum width of one label on it, in characters
 _WIDTH = 84
 _NARROW = 10

@@ -134,11 +134,36 @@ def test_quick_interrupted_keeps_finished_measurements(
     assert (out / "results.txt").is_file()
 
 
-def test_quick_another_chain_is_rejected(run: Run, overrides: list[str]) -> None:
+def test_quick_gives_the_reason_without_a_bare_pipeline(
+    overrides: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     ops = "[DecodeImage, {ResizeImage: {size: 32}}, NormalizeImage]"
     kept = [each for each in overrides if "RandCropImage" not in each]
-    arguments = ["--quick", "-o", *kept, f"DataLoader.Train.dataset.transform_ops={ops}"]
-    assert benchmark.main(["loader", "-c", str(PHOTOS), *arguments]) == 1
+    short = ("--rounds", "1", "--seconds", "0.01", "--workers", "0")
+    arguments = ["--quick", *short, "-o", *kept, f"DataLoader.Train.dataset.transform_ops={ops}"]
+    assert benchmark.main(["loader", "-c", str(PHOTOS), *arguments]) == 0
+    output = capsys.readouterr().out
+    assert "the bare pipeline supports only the transforms" in output
+    assert "times as fast as ppcls, paddle.io, 0 workers" in output
+
+
+def test_improvement_has_seconds_per_epoch_and_per_cent(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    short = ("--rounds", "2", "--seconds", "0.01", "--threads", "1", "2")
+    output = run("--improvement", *short, "--out", str(out))
+    rows = read_results(out).rows
+    works = ["read only", "read and RandCropImage and RandFlipImage"]
+    assert [(row.labels["work"], row.labels["workers or threads"], row.labels["loader"]) for row in rows] == [
+        (work, count, loader) for work in works for count in (1, 2) for loader in ("paddle.io", "DALI CPU")
+    ]
+    for theirs, ours in zip(rows[::2], rows[1::2], strict=True):
+        assert "improvement" not in theirs.metrics
+        seconds = [row.metrics["time"].values for row in (theirs, ours)]
+        saved = [100 * (1 - after / before) for before, after in zip(*seconds, strict=True)]
+        assert ours.metrics["improvement"].values == pytest.approx(saved)
+        counts = [rate * time for rate, time in zip(ours.metrics["images/s"].values, seconds[1], strict=True)]
+        assert counts == pytest.approx([counts[0]] * 2)
+    assert "read only, 2 threads: DALI CPU needs " in output
 
 
 def test_unsupported_chain_is_a_row_with_a_reason(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +183,7 @@ def test_unsupported_chain_is_a_row_with_a_reason(run: Run, monkeypatch: pytest.
         (("--quick", "--threads", "2"), "--threads cannot be used with --quick"),
         (("--mixup",), "--mixup needs --quick"),
         (("--data", ".", "--threads", "2"), "--data cannot be used with --quick, --write-config, --workers"),
+        (("--improvement", "--quick"), "--improvement cannot be used with --quick"),
         (("--data", "/missing"), "/missing: no such folder"),
         (("--write-config", str(PHOTOS)), "already exists and is not overwritten"),
         (("--write-config", "/missing/best.yaml"), "no such folder: /missing"),

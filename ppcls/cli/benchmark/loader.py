@@ -42,6 +42,7 @@ class LoaderOptions(LoadingOptions):
     examples: ClassVar[Sequence[str]] = (
         "ppcls benchmark loader -c configs/ResNet50_photos.yaml --quick",
         "ppcls benchmark loader -c configs/ResNet50_photos.yaml --write-config best.yaml",
+        "ppcls benchmark loader -c configs/cells.yaml --improvement --threads 1 2 4 --out cells",
         "ppcls benchmark loader -c configs/ResNet50_photos.yaml --data /hdd/photos /ssd/photos",
     )
 
@@ -65,6 +66,11 @@ class LoaderOptions(LoadingOptions):
         "numbers of paddle.io workers (default: 0 and powers of two up to the number of cores; with --quick: "
         "2)",
         ge=0,
+    )
+    improvement: bool = option(
+        False,
+        "only compare DALI with paddle.io: seconds per epoch and the time that is saved, for reading only "
+        "and for all transforms, over the numbers of --threads",
     )
     data: tuple[Path, ...] = option(
         (),
@@ -121,8 +127,12 @@ def measure_loader(options: LoaderOptions) -> None:
         from ppcls.bench.loader.write_config import check_new_file
 
         check_new_file(options.write_config)
+    if options.improvement and (options.quick or options.data or options.write_config or options.workers):
+        raise UserError("--improvement cannot be used with --quick, --data, --write-config or --workers")
     if options.data:
         name, measure = "storage", _compare_storages
+    elif options.improvement:
+        name, measure = "loader improvement", _compare_with_framework
     else:
         name, measure = ("quick loader", _quick) if options.quick else ("loader", _sweep)
     if (started := start_benchmark(options, name)) is not None:
@@ -147,6 +157,26 @@ def _compare_storages(
         lambda: common.keep(options.out, results()),
     )
     common.finish(options.out, results(), interrupt)
+
+
+def _compare_with_framework(
+    options: LoaderOptions, workload: LoaderWorkload, timer: BatchTimer, empty: Results
+) -> None:
+    from ppcls.bench.loader.improvement import explain_improvements, list_improvements
+    from ppcls.bench.measure.runner import powers_of_two
+
+    counts = sorted(set(options.threads or powers_of_two(workload.runtime.cores)))
+    pairs = list_improvements(workload, counts, timer)
+    for position in workload.positions.tolist():
+        workload.index.read(position)  # loads the file into the page cache, for equal conditions
+    common.measure_and_report(
+        options.out,
+        options.effective_rounds,
+        empty,
+        [candidate for pair in pairs for candidate in (pair.framework, pair.dali)],
+        lambda: explain_improvements(pairs),
+        lambda: [row for pair in pairs for row in pair.rows()],
+    )
 
 
 def _quick(options: LoaderOptions, workload: LoaderWorkload, timer: BatchTimer, empty: Results) -> None:
