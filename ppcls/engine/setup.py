@@ -44,6 +44,7 @@ from ppcls.data.index.protocol import Index
 from ppcls.data.section import Split
 from ppcls.engine.agreement import agree, choose_checkpoint
 from ppcls.engine.checkpoint.checkpoints import Checkpoints
+from ppcls.engine.checkpoint.disk_space import describe_disk_space
 from ppcls.engine.checkpoint.resume import resume
 from ppcls.engine.core.build import build_state, rate_scale
 from ppcls.engine.core.settings import EngineSettings
@@ -140,6 +141,8 @@ def build_run(
             )
         notes += _describe_data(splits, indexes, checkpoints.class_names)
         notes += _restore(state, checkpoints, resumed, settings.pretrained_model)
+        if writing and runtime.is_main:
+            notes += describe_disk_space(state, settings, output_dir, settings.epochs - state.epoch)
     # Data and weights may differ between machines. This check needs them, so it can't come earlier.
     agree(config.model_dump(mode="json"), runtime, indexes)
     state, step, execution = connect(state, settings, config.Arch, train_split)

@@ -119,7 +119,8 @@ def read_arrays(path: Path) -> Arrays:
     """Reads a safetensors file.
 
     Raises:
-        UserError: The file is missing or damaged, or has a dtype that NumPy lacks, such as bfloat16.
+        UserError: The file is missing or damaged, has a dtype that NumPy lacks, such as bfloat16, or is
+            larger than the memory.
     """
     try:
         with open_regular(path):  # load_file would wait for the writer of a pipe
@@ -135,6 +136,15 @@ def read_arrays(path: Path) -> Arrays:
     except (AttributeError, TypeError) as error:
         raise UserError(
             f"{path}: tensors of this dtype are not supported ({error}); save them as float32"
+        ) from None
+    except BaseException as error:
+        # If memory is missing, safetensors raises an exception of Rust that is no Exception.
+        if not isinstance(error, MemoryError) and type(error).__name__ != "PanicException":
+            raise
+        size = path.stat().st_size
+        raise UserError(
+            f"{path}: there is not enough memory to read {size / 1e9:.2f} GB; free some memory, or start "
+            "fewer processes on this machine"
         ) from None
 
 
