@@ -41,6 +41,7 @@ from ppcls.data.index.folders import (
     describe_imbalance,
 )
 from ppcls.data.index.protocol import Index
+from ppcls.data.sampling.epoch_ends import describe_epoch_ends
 from ppcls.data.section import Split
 from ppcls.engine.agreement import agree, choose_checkpoint
 from ppcls.engine.checkpoint.checkpoints import Checkpoints
@@ -132,6 +133,14 @@ def build_run(
             )
         indexes = all_indexes(all_loaders(state, evaluator))
         notes += train_split.dataset.describe_classes(classes, *_labels(indexes))
+        if config.facts.from_paddleclas:
+            notes += describe_epoch_ends(
+                len(indexes[_TRAIN]),
+                len(state.loader),
+                settings.update_freq,
+                runtime.world_size,
+                drop_last=train_split.sampler.drop_last,
+            )
         if runtime.is_main:  # which writes the log; the search for repeated images takes seconds for millions
             notes += describe_labels(
                 {name: indexes[f"DataLoader.{name}"] for name in splits},

@@ -31,21 +31,22 @@ def config_warnings(config: Config) -> list[str]:
     facts = config.facts
     if facts.from_paddleclas:
         lines += _paddleclas_differences(
-            config.Arch, config.Loss.Train, config.DataLoader.Train, config.Global.update_freq, facts.mixed_by
+            config.Arch, config.Loss.Train, config.DataLoader.Train, facts.mixed_by
         )
     return [f"warning: {line}" for line in lines]
 
 
 def _paddleclas_differences(
-    arch: AnyArch, losses: Sequence[Loss], train: Split | None, update_freq: int, mixed_by: str
+    arch: AnyArch, losses: Sequence[Loss], train: Split | None, mixed_by: str
 ) -> Iterator[str]:
     """Yields a line for each difference from PaddleClas that a file of PaddleClas uses.
+
+    `ppcls.data.sampling.epoch_ends` describes differences that depend on the number of images.
 
     Args:
         arch: The section ``Arch``.
         losses: Losses of ``Loss.Train``.
         train: The section ``DataLoader.Train``; None without training data.
-        update_freq: Number of steps per update.
         mixed_by: Batch transform that mixes the training images; "" for none.
     """
     if arch.frozen:
@@ -58,18 +59,8 @@ def _paddleclas_differences(
             f"Loss.Train: PaddleClas applies softmax to the labels that {mixed_by} mixes, if CELoss has no "
             "epsilon, which makes them almost uniform; ppcls uses the mixed labels"
         )
-    if update_freq > 1:
-        yield (
-            "Global.update_freq: if an epoch ends within an update, PaddleClas adds its gradients to the "
-            "first update of the next epoch; ppcls makes an update of them"
-        )
     if train is None:
         return
-    if not train.sampler.drop_last:
-        yield (
-            "DataLoader.Train.sampler.drop_last: on several processes, PaddleClas repeats images so "
-            "that all have the same number; ppcls uses each image once"
-        )
     names = {transform.kind for transform in train.dataset.transform_ops}
     for name in _SHIFTED:
         if name in names:
