@@ -4,34 +4,32 @@ from __future__ import annotations
 
 import html
 import io
-import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 
 from ppcls import api
+from ppcls.cli.arguments.hints import show_in_python
+from ppcls.cli.arguments.options import read_options
 from ppcls.cli.eval import EvalOptions, check_data, read_checkpoint_config
-from ppcls.cli.short_options import apply_values, key_options
+from ppcls.cli.short_options import apply_arguments
 from ppcls.cli.train import TrainOptions
 from ppcls.config.base.fields import show
 from ppcls.config.base.overrides import Override, read_overrides
-from ppcls.data.images.paths import find_images
 from ppcls.deploy.models.source import ModelSource, find_checkpoint, find_source, run_folder
+from ppcls.deploy.pictures import Picture, is_single, label_of, list_pictures, read_picture
 from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
 from ppcls.postprocess.results import Classification
 from ppcls.recipe.load import ConfigSource
-from ppcls.registry import suggest, suggest_architecture
+from ppcls.registry import suggest_architecture
 from ppcls.runtime.launch import ppcls_command
 from ppcls.zoo import ZOO
 
-Picture = str | os.PathLike[str] | bytes | Image.Image | NDArray[np.uint8]
 _CONFIG = "finetune"
 
 
@@ -64,6 +62,9 @@ class Classifier:
         trust: bool = False,
     ) -> None:
         self.model = str(model)
+        (device_option,) = (option for option in read_options(TrainOptions) if option.field == "device")
+        if problem := device_option.reject(str(device)):
+            raise UserError(f"device: {problem}")
         self._trust = trust
         self._pretrained = pretrained
         self._device = device
@@ -106,6 +107,7 @@ class Classifier:
             check_files(folder, read_bundle_file(folder))
         return cls(folder, device=device)
 
+    @show_in_python
     def train(
         self,
         data: str | Path,
@@ -128,7 +130,8 @@ class Classifier:
             image_size: Side of the images in pixels.
             output: Output folder of the run; by default ``runs/ARCHITECTURE``.
             overrides: Values of further config keys, such as ``{"Optimizer.train_only": "classifier"}``.
-            **options: Other options of ``ppcls train``: ``amp``, ``resume``, ``seed``, ``workers``.
+            **options: Other options of ``ppcls train`` that set keys of the config, such as ``amp``,
+                ``freeze``, ``mixup``, ``optimizer``, ``resume``, ``seed`` and ``workers``.
 
         Raises:
             UserError: The model is already trained, an option is unknown or invalid, or training fails.
@@ -154,11 +157,13 @@ class Classifier:
             **options,
         }
         source = ConfigSource.read(_CONFIG)
-        _apply_options(TrainOptions, values, source)
+        apply_arguments("train", TrainOptions, values, source)
         if self._pretrained is False:
             source.apply([Override.of_value("Arch.pretrained", False, "pretrained=False")])
         source.apply(read_overrides(overrides or {}))
         config = source.load()
+        if self._architecture != self.model:
+            print(self._describe_start(bool(options.get("resume")), Path(config.Global.output_dir)))  # noqa: T201
         print(f"loading Paddle, then training {name} on {data} ...", flush=True)  # noqa: T201
         result = api.fit(config)
         self.model = str(result.best_model or result.latest or result.output_dir)
@@ -166,33 +171,54 @@ class Classifier:
         self._predictor = None
         return TrainingRun(result)
 
+    def _describe_start(self, resumed: bool, output: Path) -> str:
+        """Returns a line that says from which weights a second training starts."""
+        if resumed:
+            return f"this continues the run in {output}, up to the new number of epochs"
+        return (
+            f"this is a new run, which does not continue from {self.model}; to continue, use resume=True and "
+            f"more epochs, or Classifier({self._architecture!r}, pretrained={self.model!r})"
+        )
+
+    @property
+    def classes(self) -> list[str]:
+        """Names of the classes in the order of their labels; empty if the model does not store them.
+
+        Raises:
+            UserError: The model is not trained.
+        """
+        self._require_model()
+        if self._predictor is not None:
+            return list(self._predictor.names or ())
+        return list(find_source(Path(self.model), trust=self._trust).description.names or ())
+
+    @show_in_python
     def predict(
-        self, images: Picture | Iterable[Picture], topk: int | None = None
+        self, images: Picture | Iterable[Picture], topk: int | None = None, *, urls: bool = False
     ) -> Classification | Predictions:
         """Predicts the classes of one or several images, and returns their names and scores.
 
         Args:
-            images: One image, a list of images, or the path of a folder of images. An image is the path of a
-                file, the bytes of a file, a PIL image, or a uint8 array of pixels with the shape [H, W],
-                [H, W, 3] (RGB) or [H, W, 4] (RGBA).
+            images: One image, several images, a folder, a pattern such as ``photos/**/*.jpg``, or a DataFrame
+                with a column of paths. An image is the path of a file, the bytes of a file, a PIL image, or
+                an array or tensor of pixels, uint8 or floats from 0 to 1, with the shape [H, W], [H, W, 3]
+                (RGB) or [H, W, 4] (RGBA).
             topk: Number of classes per image; by default the number in the model's config.
+            urls: Whether to download images whose addresses (``https://…``) are given.
 
         Raises:
             UserError: The model is not trained, or a file is missing.
             ValueError: An image can't be decoded.
         """
-        if isinstance(images, (str, os.PathLike)) and Path(images).is_dir():
-            images = list(find_images([Path(images)]))
-        single = isinstance(images, (str, os.PathLike, bytes, Image.Image)) or (
-            isinstance(images, np.ndarray) and images.ndim <= 3
-        )
-        pictures: list[Any] = [images] if single else list(images)  # type: ignore[arg-type]
-        prepared = [_read(picture) for picture in pictures]
+        single = is_single(images)
+        pictures = list_pictures(images)
+        prepared = [read_picture(picture, urls=urls) for picture in pictures]
         results = self._load().predict(prepared, topk)
         if single:
             return results[0]
-        return Predictions(results, [_label(picture, number) for number, picture in enumerate(pictures)])
+        return Predictions(results, [label_of(picture, number) for number, picture in enumerate(pictures)])
 
+    @show_in_python
     def evaluate(
         self, data: str | Path | None = None, *, batch_size: int | None = None, workers: int | None = None
     ) -> Evaluation:
@@ -220,12 +246,13 @@ class Classifier:
             "device": self._device,
         }
         source = read_checkpoint_config(Path(self.model), trust=self._trust)
-        _apply_options(EvalOptions, values, source)
+        apply_arguments("eval", EvalOptions, values, source)
         config = source.load()
         check_data(source)
         result = api.evaluate(config)
         return Evaluation(result.loss, result.metrics, result.images, result.seconds)
 
+    @show_in_python
     def export(
         self,
         format: Literal["paddle", "onnx"] = "paddle",
@@ -273,6 +300,7 @@ class Classifier:
             raise UserError(f"{self.model}: not in the output folder of a run; set output to a new folder")
         return run
 
+    @show_in_python
     def serve(
         self, port: int = 8000, host: str = "127.0.0.1", *, wait: bool = True
     ) -> subprocess.Popen[bytes]:
@@ -436,38 +464,6 @@ class Predictions(list[Classification]):
     def _repr_html_(self) -> str:
         rows = [[label, str(result)] for label, result in zip(self.labels, self, strict=True)]
         return _table(["image", "classes"], rows)
-
-
-def _apply_options(options: type[Any], values: Mapping[str, Any], source: ConfigSource) -> None:
-    """Sets the values of a command's short options, by the names of their fields, in a config."""
-    names = [option.field for option in key_options(options)]
-    for name in values:
-        if name not in names:
-            raise UserError(f"unknown option '{name}'{suggest(name, names)}")
-    apply_values(options, values, source)
-
-
-def _read(picture: Any) -> Any:
-    """Returns an image in a form that `Predictor` accepts: the bytes of a file, or RGB pixels."""
-    if isinstance(picture, (str, os.PathLike)):
-        try:
-            return Path(picture).read_bytes()
-        except OSError as error:
-            raise UserError(f"{picture}: can't read this image: {error.strerror}") from None
-    if isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.ndim in (2, 3):
-        if picture.ndim == 3 and picture.shape[2] == 3:
-            return picture
-        picture = picture.squeeze(2) if picture.ndim == 3 and picture.shape[2] == 1 else picture
-        if picture.ndim == 2 or picture.shape[2] == 4:
-            picture = Image.fromarray(picture)
-    if isinstance(picture, Image.Image):
-        upright = ImageOps.exif_transpose(picture)
-        return np.asarray(upright.convert("RGB"))
-    return picture
-
-
-def _label(picture: Any, number: int) -> str:
-    return str(picture) if isinstance(picture, (str, os.PathLike)) else f"image {number}"
 
 
 def _number(value: float | None) -> str:

@@ -37,6 +37,18 @@ class SignalExit(Exception):  # noqa: N818 - not an error: the user asked for it
         super().__init__(f"stopped by {name}; resume with --resume (Global.checkpoints=auto)")
         self.code = 128 + number
 
+    def _render_traceback_(self) -> list[str]:
+        """Returns the lines that a notebook shows instead of a traceback."""
+        return [str(self)]
+
+
+class NotebookInterrupt(KeyboardInterrupt):
+    """Raised by the Python API for an interrupt. A notebook shows it in one line."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Returns the lines that a notebook shows instead of a traceback."""
+        return ["; ".join(["interrupted", *map(str, self.args)])]
+
 
 class SignalInterrupt(KeyboardInterrupt):
     """Raised when a signal other than SIGINT interrupts a command in the same way as Ctrl-C."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
+import os
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -11,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from paths import ROOT
 from PIL import Image
 from running import free_port
 from runs import GUARD
@@ -68,6 +73,9 @@ def test_predict_accepts_every_kind_of_image(trained: tuple[Classifier, Training
         image,
         np.asarray(image),
         np.asarray(image.convert("RGBA")),
+        np.asarray(image) / 255,
+        np.asarray(image).astype(np.float32) / 255,
+        np.asarray(image).astype(np.int64),
     ]
     results = model.predict(same)
     assert [result.scores for result in results] == [model.predict(file).scores] * len(same)
@@ -83,6 +91,212 @@ def test_predict_accepts_every_kind_of_image(trained: tuple[Classifier, Training
 def test_predict_of_a_folder_and_topk(trained: tuple[Classifier, TrainingRun], pictures: Path) -> None:
     results = trained[0].predict(pictures, topk=1)
     assert [len(result.scores) for result in results] == [1] * 20
+
+
+class Table:
+    """A table with the parts of a DataFrame that are used: names of columns, and columns by name."""
+
+    def __init__(self, **columns: list[Any]) -> None:
+        self.columns = list(columns)
+        self._columns = columns
+
+    def __getitem__(self, name: str) -> list[Any]:
+        return self._columns[name]
+
+
+def test_predict_of_patterns_lists_of_folders_and_tables(
+    trained: tuple[Classifier, TrainingRun], pictures: Path
+) -> None:
+    model, files = trained[0], sorted((pictures / "dogs").iterdir())
+    expected = model.predict(files)
+    for images in (
+        f"{pictures}/dogs/*.png",
+        pictures / "dogs",
+        [pictures / "dogs"],
+        Table(label=[1] * 10, path=[*map(str, files)]),
+        Table(anything=[*map(str, files)]),
+    ):
+        results = model.predict(images)
+        assert results.labels == expected.labels
+        assert [result.scores for result in results] == [result.scores for result in expected]
+
+
+def test_predict_of_a_data_frame_of_pandas(trained: tuple[Classifier, TrainingRun], pictures: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    files = [str(file) for file in sorted((pictures / "dogs").iterdir())]
+    frame = pandas.DataFrame({"filename": files, "label": "dogs"})
+    assert trained[0].predict(frame).labels == trained[0].predict(frame["filename"]).labels == files
+
+
+@pytest.mark.parametrize(
+    ("images", "error", "message"),
+    [
+        (
+            Table(a=["x"], b=["y"]),
+            UserError,
+            "expected a table with one column of paths, such as 'path', got",
+        ),
+        ("gone/*.png", UserError, r"gone/\*.png: no such file or folder"),
+        (
+            np.full((4, 4, 3), 200.0),
+            ValueError,
+            "expected pixels of float64 from 0 to 1, got values from 200",
+        ),
+        (
+            np.full((4, 4, 3), np.nan),
+            ValueError,
+            "expected pixels of float64 from 0 to 1, got values from nan",
+        ),
+        (
+            np.full((4, 4, 3), -1),
+            ValueError,
+            "expected pixels of int64 from 0 to 255, got values from -1 to -1",
+        ),
+        (np.zeros((3, 40, 48)), ValueError, r"expected pixels of shape \[height, width, 3\]"),
+        (
+            "https://example.org/a.jpg",
+            UserError,
+            "this is an address, not a file; to download it, use urls=True",
+        ),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_images_in_other_forms_are_errors(
+    trained: tuple[Classifier, TrainingRun], images: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        trained[0].predict(images)
+
+
+def test_predict_downloads_an_image(
+    trained: tuple[Classifier, TrainingRun], pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "*")
+    handler = functools.partial(QuietHandler, directory=str(pictures))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/dogs"
+        result = trained[0].predict(f"{address}/3.png", urls=True)
+        assert result.scores == trained[0].predict(pictures / "dogs" / "3.png").scores
+        assert trained[0].predict([f"{address}/3.png"], urls=True).labels == [f"{address}/3.png"]
+        with pytest.raises(UserError, match=r"gone.png: can't download this image: .*404"):
+            trained[0].predict(f"{address}/gone.png", urls=True)
+        server.shutdown()
+    with pytest.raises(UserError, match="can't download this image"):
+        trained[0].predict(f"{address}/3.png", urls=True)
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    """Serves files without a log."""
+
+    def log_message(self, *_: Any) -> None:
+        """Writes nothing."""
+
+
+def test_names_of_classes_are_an_attribute(trained: tuple[Classifier, TrainingRun]) -> None:
+    assert trained[0].classes == ["cats", "dogs"]
+    assert Classifier(trained[1].output_dir).classes == ["cats", "dogs"]
+    with pytest.raises(UserError, match="ResNet18 is not trained yet"):
+        _ = Classifier("ResNet18").classes
+
+
+def test_second_training_says_whether_it_continues(
+    trained: tuple[Classifier, TrainingRun],
+    pictures: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settings: dict[str, Any] = {
+        "batch_size": 4,
+        "image_size": SIDE,
+        "workers": 0,
+        "output": tmp_path / "pets",
+    }
+    model = Classifier("MobileNetV3_small_x0_35", device="cpu", pretrained=False)
+    model.train(pictures, epochs=1, **settings)
+    assert "new run" not in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"already holds a run; resume it with resume=True"):
+        model.train(pictures, epochs=2, **settings)
+    assert f"this is a new run, which does not continue from {model.model}" in capsys.readouterr().out
+    run = model.train(pictures, epochs=2, **settings, resume=True)
+    assert f"this continues the run in {run.output_dir}" in capsys.readouterr().out
+    assert [record["epoch"] for record in run.history if record["kind"] == "eval"] == [1, 2]
+    run = model.train(pictures, epochs=1, **settings, increment_output=True)
+    assert run.output_dir == tmp_path / "pets-2"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr0": 0.1}, r"unknown option 'lr0'; use lr=0.1$"),
+        ({"epoch": 3}, r"unknown option 'epoch'; use epochs=3$"),
+        ({"fp16": True}, r"unknown option 'fp16'; use amp='O1'$"),
+        ({"momentum": 0.8}, r"unknown option 'momentum'; use overrides=\{'Optimizer.momentum': 0.8\}$"),
+        ({"opt": "adamw"}, r"use optimizer='AdamW', lr=0.0001$"),
+        ({"no_pretrained": True}, r"use overrides=\{'Arch.pretrained': False\}$"),
+        ({"exist_ok": True}, r"use increment_output=True: a run is never overwritten"),
+        ({"imgsz": 64}, "use image_size=64$"),
+        ({"overrides": {"Globl.epochs": 1}}, "Globl: unknown key"),
+        ({"epochs": 0}, "epochs=0"),
+        ({"optimizer": "adamv"}, "optimizer: expected one of SGD, "),
+        ({"amp": "O3"}, "amp: expected one of O1, O2; got 'O3'"),
+        ({"dropout": 0.1}, "dropout 0.1: ResNet18 has no setting for dropout"),
+        ({"device": "0"}, "device: expected auto, gpu or cpu, got '0'; use gpu"),
+    ],
+    ids=str,
+)
+def test_errors_of_training_use_the_names_of_arguments(
+    options: dict[str, Any], message: str, pictures: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        Classifier("ResNet18").train(pictures, output=tmp_path / "run", **options)
+    assert "--" not in str(caught.value)
+
+
+def test_device_of_other_tools_is_explained() -> None:
+    for device in ("0", 0, "cuda:1"):
+        with pytest.raises(UserError, match=r"device: expected auto, gpu or cpu, got '.*'; use gpu"):
+            Classifier("ResNet18", device=device)  # type: ignore[arg-type]
+
+
+NOTEBOOK = """
+import sys
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance(colors="NoColor")
+shell.run_cell("from ppcls import Classifier; model = Classifier('MobileNetV3_small_x0_35', device='cpu')")
+shell.run_cell("options = {'epochs': 3, 'batch_size': 4, 'image_size': 32, 'workers': 0, 'output': 'run'}")
+shell.run_cell(f"model.train({sys.argv[1]!r}, **options, overrides={sys.argv[2]})")
+"""
+
+
+@pytest.mark.parametrize("during", ["training", "start"])
+def test_interrupt_in_a_notebook_ends_in_one_line(pictures: Path, tmp_path: Path, during: str) -> None:
+    pytest.importorskip("IPython")
+    stop = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
+    if during == "training":
+        (tmp_path / "stopping.py").write_text(
+            "import os, signal\nfrom ppcls.engine.core.hooks import RunHook\nclass Stop(RunHook):\n"
+            "    def on_update(self, run):\n        os.kill(os.getpid(), signal.SIGINT)\n"
+        )
+        overrides = {"Arch.pretrained": False, "Global.hooks": ["stopping:Stop"]}
+    else:
+        (tmp_path / "stopping.py").write_text(stop)
+        overrides = {"Global.import_modules": ["stopping"]}
+    script = tmp_path / "notebook.py"
+    script.write_text(NOTEBOOK)
+    done = subprocess.run(
+        [sys.executable, str(script), str(pictures), repr(overrides)],
+        cwd=tmp_path,
+        env={**os.environ, "IPYTHONDIR": str(tmp_path / "ipython"), "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    text = done.stdout + done.stderr
+    assert "Traceback" not in text, text
+    last = [line for line in done.stdout.splitlines() if line.strip()][-1]
+    expected = "stopped by SIGINT; resume with resume=True" if during == "training" else "interrupted"
+    assert last.startswith(expected), text
 
 
 def test_evaluate_uses_the_validation_images_or_a_folder(
@@ -165,8 +379,8 @@ def test_architecture_without_weights_cannot_predict() -> None:
 def test_unknown_names_are_suggested(pictures: Path) -> None:
     with pytest.raises(UserError, match="ResNet5: no such architecture, file or folder; did you mean"):
         Classifier("ResNet5")
-    with pytest.raises(UserError, match="unknown option 'epoch'; did you mean 'epochs'"):
-        Classifier("ResNet18").train(pictures, epoch=3)
+    with pytest.raises(UserError, match="unknown option 'epohcs'; did you mean 'epochs'"):
+        Classifier("ResNet18").train(pictures, epohcs=3)
 
 
 def test_missing_image_is_a_user_error(trained: tuple[Classifier, TrainingRun], tmp_path: Path) -> None:

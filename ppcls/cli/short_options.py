@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
+from ppcls.cli.arguments.hints import find_hint
 from ppcls.cli.arguments.options import Option, read_options
 from ppcls.config.base.tree import Tree, node_at
 from ppcls.errors import UserError
@@ -46,6 +47,31 @@ def apply_values(cls: type[Any], values: Mapping[str, Any], source: ConfigSource
         source.apply(_overrides(option, values.get(option.field), source.tree))
 
 
+def apply_arguments(command: str, cls: type[Any], values: Mapping[str, Any], source: ConfigSource) -> None:
+    """Sets arguments of the Python API, which are short options of a command, in a config.
+
+    Args:
+        command: Name of the command.
+        cls: Class that declares the options.
+        values: Values by the name of the argument. None and missing values set nothing.
+        source: Config file.
+
+    Raises:
+        UserError: An argument is unknown or invalid, or does not fit the config.
+    """
+    options = {option.field: option for option in key_options(cls)}
+    for name, value in values.items():
+        if name not in options:
+            from ppcls.registry import suggest  # reads the table of architectures
+
+            hint = find_hint(command, name.replace("_", "-").lower(), [] if value is True else [str(value)])
+            known = f"; {hint.in_python()}" if hint is not None else suggest(name, list(options))
+            raise UserError(f"unknown option '{name}'{known}")
+    for name, option in options.items():
+        value = option.convert(values.get(name))
+        source.apply(_overrides(option, value, source.tree, f"{name}={value!r}"))
+
+
 def model_overrides(options: Any) -> list[Override]:
     """Returns the overrides of a command that accepts models: the short options, then those of ``-o``.
 
@@ -61,14 +87,14 @@ def model_overrides(options: Any) -> list[Override]:
     return [*short, *map(Override.parse, options.override)]
 
 
-def _overrides(option: Option, value: Any, tree: Tree) -> list[Override]:
+def _overrides(option: Option, value: Any, tree: Tree, origin: str | None = None) -> list[Override]:
     from ppcls.config.base.overrides import Override
 
     if value is None or value is False:
         return []
     sets = option.argument.settings.get("sets")
     values = sets(tree, value) if sets is not None else {str(option.key): value}
-    origin = option.name if value is True else f"{option.name} {value}"
+    origin = origin or (option.name if value is True else f"{option.name} {value}")
     return [Override.of_value(key, setting, origin) for key, setting in values.items()]
 
 

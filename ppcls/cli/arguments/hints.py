@@ -6,12 +6,15 @@ hint is shown in the form of a command line, or in that of the Python API (`Hint
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+from ppcls.errors import NotebookInterrupt, SignalExit, UserError
 
 _FILE = Path(__file__).with_name("other_tools.yaml")
 _VALUE = re.compile(r"<(?:(?P<table>[a-z_]+):)?(?P<default>[^<>]*)>")
@@ -19,6 +22,10 @@ _ON = ("true", "yes", "on")
 _OFF = ("false", "no", "off", "none")
 # An option such as --grad-accum in a sentence, but not in a command in backticks, nor within a word.
 _OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]*[a-z])")
+
+_SWITCHES = ("freeze", "increment_output", "resume", "trust")  # options that messages show without a value
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -122,14 +129,37 @@ def python_arguments(words: Sequence[str]) -> list[str]:
     return [*arguments, *([f"overrides={overrides!r}"] if overrides else [])]
 
 
+def show_in_python(method: Callable[P, T]) -> Callable[P, T]:
+    """Returns a method of the Python API whose errors name Python's arguments, not options of commands.
+
+    An interrupt is shown in one line in a notebook.
+    """
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except (UserError, SignalExit) as error:
+            error.args = tuple(to_python(each) if isinstance(each, str) else each for each in error.args)
+            raise
+        except KeyboardInterrupt as error:
+            raise NotebookInterrupt(*error.args) from None
+
+    return call
+
+
 def to_python(text: str) -> str:
     """Returns a message in which options such as ``--grad-accum`` have the names of Python's arguments.
 
-    Commands in backticks are not changed.
+    Commands are not changed.
     """
-    parts = re.split(r"(`[^`]*`)", text)
-    return "".join(part if part.startswith("`") else _rename(part) for part in parts)
+    parts = re.split(r"(`[^`]*`|ppcls [a-z][^;]*)", text)
+    return "".join(part if part.startswith(("`", "ppcls ")) else _rename(part) for part in parts)
 
 
 def _rename(text: str) -> str:
-    return _OPTION.sub(lambda found: found[1].replace("-", "_"), text)
+    def rename(found: re.Match[str]) -> str:
+        name = found[1].replace("-", "_")
+        return f"{name}=True" if name in _SWITCHES and text[found.end() :][:1] not in ("=", ":") else name
+
+    return _OPTION.sub(rename, text.replace("-o Global.checkpoints=auto", "resume=True"))

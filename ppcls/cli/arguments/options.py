@@ -39,6 +39,7 @@ from typing import (
 from typing import get_type_hints as resolve_annotations
 
 from ppcls.config.base.bounds import Bounds
+from ppcls.errors import UserError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -233,6 +234,24 @@ class Option:
         return (
             f"expected one of {choices}; got '{text}'" if self.choices and value not in self.choices else ""
         )
+
+    def convert(self, value: Any) -> Any:
+        """Returns the value of an argument of the Python API as the command line would set it.
+
+        True stands for the option without a value, and False for its absence.
+
+        Raises:
+            UserError: The option does not accept the value.
+        """
+        if value is False or value is None:
+            return None
+        if value is True:
+            return self.argument.settings.get("without_value", True)
+        if isinstance(value, str) and self.kind is str:
+            if problem := self.reject(value):
+                raise UserError(f"{self.field}: {problem}")
+            return self._converter()(value)
+        return value
 
     def _converter(self) -> Callable[[str], Any]:
         settings = self.argument.settings
