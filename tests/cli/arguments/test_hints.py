@@ -181,9 +181,9 @@ def test_hint_in_python_uses_names_of_arguments() -> None:
         "overrides={'AMP.dtype': 'bfloat16'}",
     ]
     assert python_arguments(["--freeze"]) == ["freeze=True"]
-    assert to_python("choose --output or --grad-accum, or run `ppcls train --resume`; a--b; ppcls eval --model x; --lr") == (
-        "choose output or grad_accum, or run `ppcls train --resume`; a--b; ppcls eval --model x; lr"
-    )
+    assert to_python(
+        "choose --output or --grad-accum, or run `ppcls train --resume`; a--b; ppcls eval --model x; --lr"
+    ) == ("choose output or grad_accum, or run `ppcls train --resume`; a--b; ppcls eval --model x; lr")
 
 
 @given(st.text())
