@@ -109,6 +109,8 @@ def check_command(text: str) -> None:
     name, *words = shlex.split(text)
     if name == "dataset":
         assert not words or words[0] in dataset_cli.main.commands
+    elif name == "launch":
+        check_command(shlex.join(words[1:]))
     elif name == "help":
         assert not words or words[0] in COMMANDS
     elif words and words != ["--help"]:

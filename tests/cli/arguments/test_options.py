@@ -144,7 +144,7 @@ def all_commands() -> Iterator[tuple[str, Command[Any]]]:
         called = getattr(importlib.import_module(module), attribute)
         if isinstance(called, CommandGroup):
             yield from ((f"{name} {each}", member) for each, member in called.commands.items())
-        else:
+        elif isinstance(called, Command):  # not `ppcls launch`, which passes options to Paddle's launcher
             yield name, called
 
 
