@@ -1,0 +1,46 @@
+"""The benchmark of costs that grow with the data, and its simulation of 100 million images."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.scale.shard_order import ShardOrder, check_order
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize(("count", "ranks"), [(1_000_000, 64), (123_457, 8)])
+def test_ranks_read_each_image_once(count: int, ranks: int) -> None:
+    check_order(count, ranks, batch=16)
+
+
+def test_an_order_depends_on_seed_and_epoch() -> None:
+    sizes = np.full(200, 50)
+    first = ShardOrder(sizes).window(0)
+    assert (first == ShardOrder(sizes).window(0)).all()
+    assert (first != ShardOrder(sizes, seed=1).window(0)).any()
+    assert (first != ShardOrder(sizes, epoch=1).window(0)).any()
+
+
+def test_each_row_is_measured(tmp_path: Path) -> None:
+    rows = ["list", "order", "shard-order"]  # each row needs two processes
+    command = [sys.executable, "benchmarks/run.py", "scale", "--share", "0.0005", "--rows", ",".join(rows)]
+    command += ["--folder", str(tmp_path / "data")]
+    result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()[2:]
+    assert len(lines) == len(rows)
+    assert all(re.fullmatch(r"\| [\d,]+ [^|]+( \| [\d.,]+){4} \|", line) for line in lines), lines
+
+
+def test_an_unknown_row_is_an_error() -> None:
+    command = [sys.executable, "benchmarks/run.py", "scale", "--rows", "list,lists"]
+    result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 1
+    assert "--rows: unknown lists; expected some of list, folders" in result.stderr
