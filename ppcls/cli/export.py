@@ -48,7 +48,7 @@ class ExportOptions(ModelOptions):
     )
     runners: str = option(
         "python",
-        "for a bundle: comma-separated languages of the programs that run it: python, cpp, js, web",
+        "for a bundle: comma-separated languages of the programs that run it: python, cpp, js, web, java",
         metavar="LANGUAGES",
     )
     golden: int = option(

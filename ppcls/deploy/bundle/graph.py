@@ -46,6 +46,7 @@ def join_models(preprocessing: bytes, network: bytes, name: str) -> JoinedModel:
     for prefix, data in (("prepare/", preprocessing), ("network/", network)):
         part = onnx.load_from_string(data)
         _remove_unused_domains(part)
+        _sort_nodes(part.graph)
         parts.append(compose.add_prefix(part, prefix))
     first, second = parts
     second.ir_version = first.ir_version = max(first.ir_version, second.ir_version)
@@ -58,7 +59,7 @@ def join_models(preprocessing: bytes, network: bytes, name: str) -> JoinedModel:
     seam = prepared.name
     try:
         joined = compose.merge_models(first, second, io_map=[(seam, second.graph.input[0].name)])
-    except ValueError as error:
+    except (ValueError, onnx.checker.ValidationError) as error:
         raise UserError(f"{name}: cannot be joined with its preprocessing: {error}") from None
     graph = joined.graph
     (scores,) = graph.output
@@ -93,6 +94,29 @@ def _remove_unused_domains(model: Any) -> None:
     kept = [entry for entry in model.opset_import if entry.domain in used | {""}]
     del model.opset_import[:]
     model.opset_import.extend(kept)
+
+
+def _sort_nodes(graph: Any) -> None:
+    """Sorts nodes topologically. The conversion to float16 appends nodes at the end."""
+    producers = {name: node for node in graph.node for name in node.output}
+    ordered: list[Any] = []
+    states: dict[int, bool] = {}  # whether a node is sorted; False while its inputs are
+    for root in graph.node:
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            if id(node) not in states:
+                states[id(node)] = False
+                needed = [producers[name] for name in node.input if name in producers]
+                stack.extend(other for other in needed if id(other) not in states)
+                continue
+            stack.pop()
+            if not states[id(node)]:
+                states[id(node)] = True
+                ordered.append(node)
+    copies = [type(node).FromString(node.SerializeToString()) for node in ordered]
+    del graph.node[:]
+    graph.node.extend(copies)
 
 
 def _remove_unused_nodes(graph: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from ppcls.errors import UserError
 from ppcls.registry import suggest
 
-Runner = Literal["python", "cpp", "js", "web"]
+Runner = Literal["python", "cpp", "js", "web", "java"]
 
 RUNNERS: tuple[Runner, ...] = get_args(Runner)
 _SHARED = {"web": ("js/bundle.mjs",)}  # files of other runners

@@ -99,3 +99,10 @@ def test_card_and_description_are_complete(bundle: Path) -> None:
     tree = json.loads((bundle / "bundle.json").read_text(encoding="utf-8"))
     assert tree["classes"] == ["cat", "great white shark", "café"]
     assert {"inference.onnx", "inference.yml", "golden/00.decoded.bin"} <= tree["files"].keys()
+
+
+def test_float16_bundle_is_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = export_bundle(tmp_path, "--precision", "float16")
+    assert verify([str(folder), "--stage", "network"]) == 0
+    assert "PASS: 4 of 4" in capsys.readouterr().out
+    assert read_bundle(folder).tolerances.probabilities >= 1e-3
