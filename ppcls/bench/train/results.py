@@ -49,6 +49,31 @@ def make_rows(measured: Sequence[MeasuredVariant], inspection: Inspection) -> li
     return [*whole, *phases]
 
 
+def add_epochs(rows: Sequence[ResultRow], epochs: int | None, images: int) -> list[ResultRow]:
+    """Returns the rows with the seconds for a number of epochs, computed from the images per second.
+
+    Args:
+        rows: Rows of variants.
+        epochs: Number of epochs; None to return the rows unchanged.
+        images: Number of images in an epoch.
+    """
+    if epochs is None:
+        return list(rows)
+    unit = f"s for {epochs} epochs"
+    return [
+        replace(
+            row,
+            metrics={
+                "time": Quantity(tuple(epochs * images / rate for rate in speed.values), unit, "less"),
+                **row.metrics,
+            },
+        )
+        if (speed := row.metrics.get("images/s")) is not None
+        else row
+        for row in rows
+    ]
+
+
 def _common_executions(measured: Sequence[MeasuredVariant]) -> dict[str, str]:
     """Returns how steps were executed, for each framework that executed all variants in the same way."""
     executions: dict[str, set[str]] = {}
@@ -74,6 +99,12 @@ def explain_rows(measured: Sequence[MeasuredVariant], inspection: Inspection) ->
     for framework, execution in _common_executions(done).items():
         yield f"{framework} {execution}."
     on_cpu = inspection.device == "cpu"
+    if any(row.key.processes > 1 for row in measured):
+        yield (
+            "Several processes train data-parallel, with one process per GPU (DDP). Paddle has no data "
+            "parallelism in a single process (DP, as torch.nn.DataParallel). DDP replaces it: in a single "
+            "process, Python and the copies of weights and outputs between GPUs limit the speed."
+        )
     if on_cpu and any(row.key.processes > 1 for row in done):
         yield (
             f"All processes share {inspection.cores} CPU cores and exchange gradients with Gloo: the results "

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # only for annotations
 # An idle GPU is fast for one second, then slows down. Its clock is stable after about 2 s; see
 # docs/performance.md.
 _SETTLE_SECONDS = 2.0
+AS_PPCLS = "auto"  # the search of cuDNN as ppcls sets it in training
 
 
 class _Precision(NamedTuple):
@@ -97,6 +98,8 @@ class Variant:
         source: ``synthetic`` for one random batch on the device; ``loader`` for the config's data; ``bare``
             for the loop of Paddle's documentation on one random batch.
         framework: ``Paddle``, ``PyTorch`` or ``PyTorch, compiled``.
+        cudnn_search: Whether cuDNN searches for the fastest kernels: ``on``, ``off``, or ``auto`` as ppcls
+            does in training.
     """
 
     processes: int
@@ -105,19 +108,24 @@ class Variant:
     batch_size: int
     source: str
     framework: str = "Paddle"
+    cudnn_search: str = AS_PPCLS
 
     def labels(self) -> dict[str, Label]:
-        """Returns the labels of the result row: the fields by name."""
-        return {name.replace("_", " "): value for name, value in asdict(self).items()}
+        """Returns the labels of the result row: the fields by name, without a search that ppcls chooses."""
+        fields = asdict(self)
+        if self.cudnn_search == AS_PPCLS:
+            del fields["cudnn_search"]
+        return {name.replace("_", " "): value for name, value in fields.items()}
 
     def describe(self) -> str:
         """Returns a description of the variant in one line."""
         framework = f"{self.framework}, " if self.framework != "Paddle" else ""
         plural = "es" if self.processes > 1 else ""
         batch = f"batch {self.batch_size}, " if self.batch_size else ""
+        search = "" if self.cudnn_search == AS_PPCLS else f"cuDNN search {self.cudnn_search}, "
         return (
             f"{framework}{self.processes} process{plural}, {self.precision}, {self.layout}, {batch}"
-            f"{self.source}"
+            f"{search}{self.source}"
         )
 
     def overrides(self, base: Variant) -> list[str]:
@@ -137,9 +145,12 @@ class Variant:
         The value 0 disables TF32 in NVIDIA's libraries. Without the variable, Paddle and ppcls's PyTorch
         worker use TF32 if the GPU supports it.
         """
-        if self.precision not in ("float32", "TF32"):
-            return {}
-        return {"NVIDIA_TF32_OVERRIDE": "0" if self.precision == "float32" else None}
+        variables: dict[str, str | None] = {}
+        if self.cudnn_search != AS_PPCLS:
+            variables["FLAGS_cudnn_exhaustive_search"] = "1" if self.cudnn_search == "on" else "0"
+        if self.precision in ("float32", "TF32"):
+            variables["NVIDIA_TF32_OVERRIDE"] = "0" if self.precision == "float32" else None
+        return variables
 
 
 def config_variant(
@@ -194,6 +205,8 @@ def find_obstacle(variant: Variant, machine: Inspection) -> str | None:
     """Returns the reason why a variant cannot run on a machine; None if no reason is known in advance."""
     format = PRECISIONS[variant.precision].format
     if machine.device == "cpu":
+        if variant.cudnn_search == "on":
+            return "the search of cuDNN needs a GPU"
         return f"{format} needs a GPU" if format in ("TF32", "float16") else None
     if format in ("TF32", "bfloat16") and not machine.has_tf32:
         major, minor = machine.capability

@@ -355,6 +355,8 @@ def parsed_options(cls: type[T], parsed: argparse.Namespace) -> T:
         OptionsError: The values contradict each other.
     """
     values = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in vars(parsed).items()
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in vars(parsed).items()
+        if value is not None  # a positional argument without a value, whose default the class has
     }
     return cls(**values)

@@ -35,6 +35,8 @@ class TrainBenchmarkOptions(common.EffortOptions, RequiredConfigOptions):
         "ppcls benchmark train -c configs/ResNet50_photos.yaml --out tour",
         "ppcls benchmark train -c configs/ResNet50_photos.yaml --precision TF32 O1 --layout NCHW NHWC",
         "ppcls benchmark train -c configs/ResNet50_photos.yaml --processes 1 2 --source synthetic",
+        "ppcls benchmark train -c configs/ResNet50_photos.yaml --processes 1 2 --precision float32 O1 "
+        "--cudnn-search off on --source loader --epochs 10 --out table",
     )
 
     precision: tuple[Literal["float32", "TF32", "O1", "O2", "O1-bfloat16", "O2-bfloat16"], ...] = option(
@@ -45,6 +47,15 @@ class TrainBenchmarkOptions(common.EffortOptions, RequiredConfigOptions):
     layout: tuple[Literal["NCHW", "NHWC"], ...] = option((), "layouts of images and activations", group=_AXES)
     processes: tuple[int, ...] = option((), "numbers of GPUs, or of processes on a CPU", gt=0, group=_AXES)
     batch_size: tuple[int, ...] = option((), "numbers of images per batch and process", gt=0, group=_AXES)
+    cudnn_search: tuple[Literal["on", "off"], ...] = option(
+        (), "whether cuDNN searches for the fastest kernels (default: as in training)", group=_AXES
+    )
+    epochs: int | None = option(
+        None,
+        "also print the seconds for this number of epochs, and the speed relative to the first variant, the "
+        "baseline; needs the config's data",
+        gt=0,
+    )
     source: tuple[Literal["synthetic", "loader"], ...] = option(
         ("synthetic", "loader"),
         "sources of the batches. synthetic: one random batch on the device; loader: the config's data",
@@ -65,6 +76,7 @@ class TrainBenchmarkOptions(common.EffortOptions, RequiredConfigOptions):
             "layout": self.layout,
             "processes": self.processes,
             "batch_size": self.batch_size,
+            "cudnn_search": self.cudnn_search,
         }
 
     @property
@@ -87,7 +99,7 @@ def measure_train(options: TrainBenchmarkOptions) -> None:
     if config is None:
         return
     from ppcls.bench.results.schema import new_results
-    from ppcls.bench.train.results import explain_rows, make_rows
+    from ppcls.bench.train.results import add_epochs, explain_rows, make_rows
     from ppcls.bench.train.tasks import inspect_machine, make_candidates
     from ppcls.bench.train.variants import config_variant, find_variants
     from ppcls.recipe.load import dump_config
@@ -100,6 +112,11 @@ def measure_train(options: TrainBenchmarkOptions) -> None:
     base = config_variant(config.DataLoader.need_train().sampler, config.Arch, config.AMP, inspection)
     variants = find_variants(base, inspection, options.source, options.axes)
     candidates = make_candidates(variants, options.task, inspection, base)
+    images = 0
+    if options.epochs is not None:
+        images = len(config.DataLoader.need_train().dataset.read(config.Arch.class_num))
+        for candidate in candidates:
+            candidate.base = ("of baseline", candidates[0])
     common.report(f"{inspection.describe()}: variants: {len(candidates)}, rounds: {options.rounds}")
     common.measure_and_report(
         options.out,
@@ -107,5 +124,5 @@ def measure_train(options: TrainBenchmarkOptions) -> None:
         new_results("train", dump_config(config), inspection.machine, inspection.versions),
         candidates,
         lambda: explain_rows(candidates, inspection),
-        lambda: make_rows(candidates, inspection),
+        lambda: add_epochs(make_rows(candidates, inspection), options.epochs, images),
     )

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from finished_candidates import finished
 
-from ppcls.bench.train.results import MeasuredVariant, explain_rows, make_rows
+from ppcls.bench.results.schema import Quantity, ResultRow
+from ppcls.bench.train.results import MeasuredVariant, add_epochs, explain_rows, make_rows
 from ppcls.bench.train.variants import Inspection, Variant
 
 PLAIN = "steps: operator by operator"
@@ -123,3 +124,12 @@ def test_mfu_of_several_models_is_unknown() -> None:
     assert "MFU" not in make_rows([measured(PLAIN_VARIANT, 5000.0)], several)[0].metrics
     sentences = "No MFU: several models are trained together, and their total multiply-adds are unknown."
     assert sentences in list(explain_rows([measured(PLAIN_VARIANT, 5000.0)], several))
+
+
+def test_epochs_are_seconds_computed_from_images_per_second() -> None:
+    measured = ResultRow({"x": 1}, {"images/s": Quantity((100.0, 50.0), "images/s")})
+    failed = ResultRow({"x": 2}, {}, "no GPU")
+    rows = add_epochs([measured, failed], 10, 500)
+    assert rows[0].metrics["time"] == Quantity((50.0, 100.0), "s for 10 epochs", "less")
+    assert rows[1] == failed
+    assert add_epochs([measured, failed], None, 500) == [measured, failed]

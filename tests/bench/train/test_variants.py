@@ -138,3 +138,17 @@ def test_config_variant_without_training_data_is_rejected() -> None:
     evaluated = config("ResNet50.yaml", "DataLoader.Train=null", "DataLoader.Eval.sampler.batch_size=64")
     with pytest.raises(UserError, match=r"DataLoader\.Train: missing"):
         variant_of(evaluated, CPU, "loader")
+
+
+def test_search_of_cudnn_is_a_label_only_if_it_is_set() -> None:
+    variant = Variant(1, "O1", "NCHW", 8, "loader")
+    assert "cudnn search" not in variant.labels()
+    assert variant.environment() == {}
+    on = replace(variant, cudnn_search="on")
+    assert on.labels()["cudnn search"] == "on"
+    assert on.describe() == "1 process, O1, NCHW, batch 8, cuDNN search on, loader"
+    assert on.environment() == {"FLAGS_cudnn_exhaustive_search": "1"}
+    assert replace(variant, cudnn_search="off").environment() == {"FLAGS_cudnn_exhaustive_search": "0"}
+    cpu = Inspection("cpu", 2, 2)
+    assert find_obstacle(replace(on, precision="float32"), cpu) == "the search of cuDNN needs a GPU"
+    assert find_obstacle(replace(on, precision="float32", cudnn_search="off"), cpu) is None
