@@ -1,4 +1,14 @@
-"""Evaluates a model. Loss and metrics are exact for any number of ranks and any batch size."""
+"""Evaluates a model. Loss and metrics are exact for any number of ranks and any batch size.
+
+Decisions:
+- Each sample counts once. The rows with which a loader fills the last batch, and the last step of a rank, are
+  never counted.
+- Ranks exchange sums and counts, and each mean is computed once, from the sums of all ranks. Sums are
+  float64, in which counts are exact up to 2^53.
+- A metric that compares samples gets the rows of all ranks in the order of their positions in the data set,
+  so that ties are resolved in the same way for any number of ranks.
+- Nothing is read from the device until all batches are evaluated, except overflows; see `EvalForward`.
+"""
 
 from __future__ import annotations
 
