@@ -40,7 +40,6 @@ class LoaderOptions(LoadingOptions):
     """
 
     examples: ClassVar[Sequence[str]] = (
-        "ppcls benchmark loader -c configs/ResNet50_photos.yaml --quick",
         "ppcls benchmark loader -c configs/ResNet50_photos.yaml --write-config best.yaml",
         "ppcls benchmark loader -c configs/cells.yaml --improvement --threads 1 2 4 --out cells",
         "ppcls benchmark loader -c configs/ResNet50_photos.yaml --data /hdd/photos /ssd/photos",

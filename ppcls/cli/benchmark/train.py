@@ -34,7 +34,6 @@ class TrainBenchmarkOptions(common.EffortOptions, RequiredConfigOptions):
     examples: ClassVar[Sequence[str]] = (
         "ppcls benchmark train -c configs/ResNet50_photos.yaml --out tour",
         "ppcls benchmark train -c configs/ResNet50_photos.yaml --precision TF32 O1 --layout NCHW NHWC",
-        "ppcls benchmark train -c configs/ResNet50_photos.yaml --processes 1 2 --source synthetic",
         "ppcls benchmark train -c configs/ResNet50_photos.yaml --processes 1 2 --precision float32 O1 "
         "--cudnn-search off on --source loader --epochs 10 --out table",
     )

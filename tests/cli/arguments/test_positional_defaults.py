@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ppcls.cli.dataset import cells, photos
+from ppcls.cli.dataset import cells
 
 
 def test_optional_positional_argument_has_its_default() -> None:
     assert cells.parse([]).images == 800
     assert cells.parse(["7"]).images == 7
-    assert photos.parse([]).images > 0
