@@ -20,12 +20,14 @@ from ppcls.cli.short_options import apply_arguments
 from ppcls.cli.train import TrainOptions
 from ppcls.config.base.fields import show
 from ppcls.config.base.overrides import Override, read_overrides
+from ppcls.config.base.tree import node_at
 from ppcls.deploy.models.source import ModelSource, find_checkpoint, find_source, run_folder
 from ppcls.deploy.pictures import Picture, is_single, label_of, list_pictures, read_picture
 from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
 from ppcls.postprocess.results import Classification
 from ppcls.recipe.load import ConfigSource
+from ppcls.recipe.resume_config import choose_config
 from ppcls.registry import suggest_architecture
 from ppcls.runtime.launch import ppcls_command
 from ppcls.zoo import ZOO
@@ -110,7 +112,7 @@ class Classifier:
     @show_in_python
     def train(
         self,
-        data: str | Path,
+        data: str | Path | None = None,
         *,
         epochs: int | None = None,
         batch_size: int | None = None,
@@ -118,53 +120,95 @@ class Classifier:
         image_size: int | None = None,
         output: str | Path | None = None,
         overrides: Mapping[str, Any] | None = None,
+        resume: bool | str | Path = False,
         **options: Any,
     ) -> TrainingRun:
         """Trains the architecture on a folder of images, then uses the best model for the other methods.
 
         Args:
-            data: Folder with one subfolder of images per class.
+            data: Folder with one subfolder of images per class; not needed with ``resume``.
             epochs: Number of epochs.
             batch_size: Number of images per batch.
             lr: Learning rate.
             image_size: Side of the images in pixels.
             output: Output folder of the run; by default ``runs/ARCHITECTURE``.
             overrides: Values of further config keys, such as ``{"Optimizer.train_only": "classifier"}``.
+            resume: Whether to continue the run in ``output``, with its settings, which other arguments
+                change; or the path of the run or checkpoint to continue.
             **options: Other options of ``ppcls train`` that set keys of the config, such as ``amp``,
-                ``freeze``, ``mixup``, ``optimizer``, ``resume``, ``seed`` and ``workers``.
+                ``freeze``, ``mixup``, ``optimizer``, ``seed`` and ``workers``.
 
         Raises:
             UserError: The model is already trained, an option is unknown or invalid, or training fails.
         """
         name = self._architecture
+        typed = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "image_size": image_size, **options}
+        if resume:
+            source = self._read_resumed(data, output, resume)
+            if name is not None and node_at(source.tree, "Arch.name") != name:
+                typed["model"] = name
+            if self._device != "auto":
+                typed["device"] = self._device
+            apply_arguments("train", TrainOptions, typed, source)
+            source.apply(read_overrides(overrides or {}))
+            return self._fit(source, resumed=True)
         if name is None:
             raise UserError(
-                f"{self.model} is a trained model; to train further, use "
-                f"Classifier(ARCHITECTURE, pretrained={self.model!r})"
+                f"{self.model} is a trained model; to continue its run, use train(resume=True); to start a "
+                f"new run from its weights, use Classifier(ARCHITECTURE, pretrained={self.model!r})"
             )
+        if data is None:
+            raise UserError("data: expected a folder with one subfolder of images per class")
         pretrained = None if self._pretrained in (False, "auto") else self._pretrained
         pretrained = str(pretrained) if isinstance(pretrained, Path) else pretrained
         values: dict[str, Any] = {
             "data": str(data),
             "model": name,
             "pretrained": pretrained,
-            "epochs": epochs,
-            "batch_size": batch_size,
-            "lr": lr,
-            "image_size": image_size,
             "output": str(output or f"runs/{name}"),
             "device": self._device,
-            **options,
+            **typed,
         }
         source = ConfigSource.read(_CONFIG)
         apply_arguments("train", TrainOptions, values, source)
         if self._pretrained is False:
             source.apply([Override.of_value("Arch.pretrained", False, "pretrained=False")])
         source.apply(read_overrides(overrides or {}))
+        return self._fit(source, resumed=False)
+
+    def _read_resumed(
+        self, data: str | Path | None, output: str | Path | None, resume: bool | str | Path
+    ) -> ConfigSource:
+        """Returns the config of the run to continue, or of a new run if the output folder has none.
+
+        Raises:
+            UserError: There is no such run.
+        """
+        run = str(resume)
+        if resume is True:
+            run = "auto"
+            folder = run_folder(Path(self.model)) if self._architecture is None else None
+            if output is None:
+                output = folder or f"runs/{self._architecture or self.model}"
+        options = TrainOptions(
+            data=None if data is None else str(data),
+            resume=run,
+            output=None if output is None else str(output),
+        )
+        source, applied = choose_config(options, _CONFIG)
+        if not applied:  # a new run
+            values = {"data": options.data, "resume": run, "output": options.output}
+            apply_arguments("train", TrainOptions, values, source)
+        return source
+
+    def _fit(self, source: ConfigSource, *, resumed: bool) -> TrainingRun:
+        """Trains with a config, and uses the best model from now on."""
         config = source.load()
         if self._architecture != self.model:
-            print(self._describe_start(bool(options.get("resume")), Path(config.Global.output_dir)))  # noqa: T201
-        print(f"loading Paddle, then training {name} on {data} ...", flush=True)  # noqa: T201
+            print(self._describe_start(resumed, Path(config.Global.output_dir)))  # noqa: T201
+        name = node_at(source.tree, "Arch.name")
+        images = node_at(source.tree, "DataLoader.Train.dataset.image_root")
+        print(f"loading Paddle, then training {name} on {images} ...", flush=True)  # noqa: T201
         result = api.fit(config)
         self.model = str(result.best_model or result.latest or result.output_dir)
         self._trust = True

@@ -364,7 +364,7 @@ def test_trained_model_is_found_by_its_folder(
     image = pictures / "cats" / "2.png"
     assert again.predict(image).scores == model.predict(image).scores
     assert repr(again) == f"Classifier({run.output_dir})"
-    with pytest.raises(UserError, match="is a trained model; to train further"):
+    with pytest.raises(UserError, match="is a trained model; to continue its run, use train"):
         again.train(pictures)
 
 

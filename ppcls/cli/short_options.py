@@ -13,6 +13,7 @@ from ppcls.cli.arguments.options import Option, read_options
 from ppcls.config.base.tree import Tree, node_at
 from ppcls.errors import UserError
 from ppcls.files import real_path
+from ppcls.recipe.places import set_output, splits
 
 if TYPE_CHECKING:  # not needed for --help
     from ppcls.config.base.overrides import Override
@@ -101,12 +102,6 @@ def _overrides(option: Option, value: Any, tree: Tree, origin: str | None = None
 def key_options(cls: type[Any]) -> list[Option]:
     """Returns the options that set keys of the config, in the order in which they are applied."""
     return [each for each in read_options(cls) if each.key is not None]
-
-
-def splits(tree: Tree) -> list[str]:
-    """Returns the paths of the data sets in a config, such as ``DataLoader.Train``."""
-    paths = [f"DataLoader.{name}" for name in ("Train", "Eval", "Eval.Query", "Eval.Gallery")]
-    return [path for path in paths if isinstance(node_at(tree, f"{path}.dataset"), dict)]
 
 
 def set_train_data(tree: Tree, folder: str) -> dict[str, Any]:
@@ -228,19 +223,6 @@ def set_head(tree: Tree, chosen: bool) -> dict[str, Any]:
     overrides: dict[str, Any] = {"LinearHead": node_at(tree, "LinearHead") or {}, "Global.epochs": 1}
     if node_at(tree, "Arch.pretrained") == "auto":
         overrides["Arch.pretrained"] = True
-    return overrides
-
-
-def set_output(tree: Tree, folder: str) -> dict[str, Any]:
-    """Returns the keys to change for a new output folder.
-
-    If the folder of exported models is in the old output folder, it moves to the new one.
-    """
-    overrides = {"Global.output_dir": folder}
-    before = node_at(tree, "Global.output_dir")
-    exported = node_at(tree, "Global.save_inference_dir")
-    if isinstance(before, str) and isinstance(exported, str) and exported.startswith(f"{before}/"):
-        overrides["Global.save_inference_dir"] = folder + exported.removeprefix(before)
     return overrides
 
 

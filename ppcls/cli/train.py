@@ -39,17 +39,16 @@ from ppcls.cli.shared_options import (
     workers_option,
 )
 from ppcls.cli.short_options import (
-    apply_options,
+    apply_values,
     set_head,
     set_model,
     set_next_output,
-    set_output,
     set_pretrained,
     set_train_data,
-    splits,
 )
 from ppcls.config.base.tree import Tree, node_at
 from ppcls.errors import UserError, raise_line_errors
+from ppcls.recipe.places import set_output, splits
 
 if TYPE_CHECKING:  # not needed for --help
     from ppcls.recipe.load import ConfigSource
@@ -159,8 +158,8 @@ class TrainOptions(ConfigOptions):
     )
     resume: str | None = option(
         None,
-        "resume training from the checkpoint PATH; without a value: from the latest checkpoint in the output "
-        "folder, if there is one",
+        "continue the run in the output folder PATH, or from the checkpoint PATH, with the settings of the "
+        "run, which other options change; without a value: the run in --output, or a new run if it is empty",
         metavar="PATH",
         without_value="auto",
         key="Global.checkpoints",
@@ -326,7 +325,7 @@ class TrainOptions(ConfigOptions):
             raise OptionsError(
                 "--increment-output: not allowed with --resume, which continues in the same folder"
             )
-        if self.config is None and self.folder is None and self.data is None:
+        if self.config is None and self.folder is None and self.data is None and self.resume is None:
             raise OptionsError("expected a folder of images, or -c CONFIG")
 
 
@@ -434,10 +433,11 @@ def _read_train_config(options: TrainOptions) -> Config | None:
         UserError: The config is invalid, or a file or folder that the run needs cannot be used. The message
             lists all these problems, so that the user can fix them together.
     """
-    from ppcls.recipe.load import ConfigSource
+    from ppcls.recipe.resume_config import choose_config
 
-    source = ConfigSource.read(options.config or _DEFAULT_CONFIG)
-    apply_options(options, source)
+    source, applied = choose_config(options, _DEFAULT_CONFIG)
+    remaining = {name: value for name, value in vars(options).items() if name not in applied}
+    apply_values(TrainOptions, remaining, source)
     if options.demo_data:
         _use_demo_data(source, options.epochs)
     try:
@@ -534,6 +534,8 @@ def _missing_data(tree: Tree) -> Iterator[str]:
             if isinstance(path, str) and path not in reported and not Path(path).exists():
                 reported.add(path)
                 yield f"{path}: no such {kind} ({split}.dataset.{key})"
+    if reported and node_at(tree, "Global.checkpoints"):
+        yield "if the data of this run were moved, name their new folder with --data FOLDER"
     if any("ILSVRC2012" in path for path in reported):
         yield _IMAGENET_HINT
 
@@ -545,13 +547,13 @@ def _used_output(tree: Tree) -> Iterator[str]:
     folder = node_at(tree, "Global.output_dir")
     if not isinstance(folder, str):
         return
+    if node_at(tree, "Global.checkpoints"):
+        return  # a copied folder may have lost its links, which the start restores
     if node_at(tree, "Global.checkpoint_fallback_dir") is None:
         try:
             Store(Path(folder)).check_places()
         except UserError as error:
             yield str(error)
-    if node_at(tree, "Global.checkpoints"):
-        return
     if (Path(folder) / LATEST).is_symlink():
         yield (
             f"{folder} already holds a run; resume it with --resume (Global.checkpoints=auto), or choose "

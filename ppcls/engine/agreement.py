@@ -119,6 +119,8 @@ def choose_checkpoint(
     folder = None
     with fail_together(runtime):
         if runtime.is_main:
+            if requested and writing:
+                checkpoints.restore_links()
             folder = checkpoints.find(requested) if requested else None
             if writing:
                 checkpoints.check_unused(folder)

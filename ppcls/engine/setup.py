@@ -221,7 +221,10 @@ def _restore(
             f"weights: set another Global.output_dir and Global.pretrained_model={resumed}, without "
             "Global.checkpoints (ppcls train: --output NEW --pretrained CHECKPOINT, without --resume)"
         )
-    notes = [f"skipped a damaged checkpoint: {problem}" for problem in checkpoints.damaged]
+    notes = [
+        *checkpoints.restored,
+        *(f"skipped a damaged checkpoint: {problem}" for problem in checkpoints.damaged),
+    ]
     notes += resume(state, resumed, best_score=checkpoints.best_score(state.judge))
     return [*notes, f"  changed: the class names: {renamed}"] if renamed else notes
 

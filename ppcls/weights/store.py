@@ -7,13 +7,21 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ppcls.errors import UserError
-from ppcls.files import new_folder, real_path
+from ppcls.files import new_folder, print_error, real_path
 from ppcls.files.temporary import temporary_sibling
-from ppcls.weights.manifest import MANIFEST, DamagedError, Manifest, read_manifest, write_file, write_manifest
+from ppcls.weights.manifest import (
+    MANIFEST,
+    DamagedError,
+    Manifest,
+    read_manifest,
+    verify,
+    write_file,
+    write_manifest,
+)
 
 LATEST = "latest"
 BEST = "best_model"
@@ -39,6 +47,10 @@ class Store:
         """Returns the serial number of each checkpoint, or -1 if its manifest can't be read."""
         return {folder: _serial(folder) for folder in self._matching(_CHECKPOINT)}
 
+    def holds_run(self) -> bool:
+        """Returns whether the folder contains a run, also if a copy of the folder lost its links."""
+        return (self.root / LATEST).is_symlink() or next(self.complete(), None) is not None
+
     def check_places(self) -> None:
         """Checks that nothing else is in the places of the links and of the folder of checkpoints.
 
@@ -55,6 +67,48 @@ class Store:
             if _LINK.fullmatch(path.name) and not path.is_symlink():
                 kind = "folder" if path.is_dir() else "file"
                 raise UserError(f"{path}: expected a link to a checkpoint or nothing, found a {kind}; {fix}")
+
+    def restore_links(self) -> list[str]:
+        """Creates the links again after a copy that lost them, and returns lines for the log about them.
+
+        Zip files and many programs that copy folders contain an empty folder, a small file or a copy of the
+        checkpoint in place of a link, or nothing. Without links, the next save would remove checkpoints.
+
+        Raises:
+            OSError: A link can't be created.
+        """
+        if (self.root / LATEST).is_symlink():  # all links are created together
+            return []
+        checkpoints = dict(self.complete())
+        if not checkpoints:
+            return []
+        for path in [path for path in self.root.iterdir() if _LINK.fullmatch(path.name)]:
+            if _is_lost(path, checkpoints):
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
+        ordered = sorted(checkpoints.items(), key=lambda item: item[1].serial)
+        targets = {LATEST: ordered[-1][0]}
+        scored = [(folder, manifest.score) for folder, manifest in ordered if manifest.score is not None]
+        if scored:
+            targets[BEST] = max(scored, key=lambda item: item[1])[0]  # of equal ones, the first
+        for folder, manifest in ordered:
+            if folder not in targets.values():
+                targets.setdefault(f"epoch_{manifest.epoch}", folder)
+        restored = [role for role in targets if not os.path.lexists(self.root / role)]
+        for role in restored:
+            self.link(role, targets[role])
+        names = ", ".join(f"{role} -> {targets[role].name}" for role in restored)
+        return [f"{self.root}: a copy of this folder lost its links; restored: {names}"] if restored else []
+
+    def complete(self) -> Iterator[tuple[Path, Manifest]]:
+        """Yields the undamaged checkpoints with their manifests."""
+        for folder in self.folders():
+            try:
+                yield folder, verify(folder)
+            except DamagedError:
+                continue
 
     def _matching(self, pattern: re.Pattern[str]) -> Iterator[Path]:
         """Yields the folders among the checkpoints whose names match. Ignores everything else there."""
@@ -188,8 +242,76 @@ def newest(role: str, output_dir: Path, fallback: str | None) -> Path | None:
         output_dir: Output folder of the run.
         fallback: Value of ``Global.checkpoint_fallback_dir``.
     """
-    checkpoints = [root / role for root in checkpoint_roots(output_dir, fallback) if (root / role).is_dir()]
-    return max(checkpoints, key=_serial) if checkpoints else None
+    roots = checkpoint_roots(output_dir, fallback)
+    checkpoints = [root / role for root in roots if _has_files(root / role)]
+    if checkpoints:
+        return max(checkpoints, key=_serial)
+    lost = [root for root in roots if _lost_links(root, role)]
+    complete = [folder for root in lost if (folder := newest_complete(root)) is not None]
+    if not complete:
+        return None
+    checkpoint = max(complete, key=_serial)
+    print_error(
+        f"{output_dir}: the link {role} was lost, for example in a zip file; using the newest complete "
+        f"checkpoint, {checkpoint}{_better(checkpoint) if role == BEST else ''}"
+    )
+    return checkpoint
+
+
+def newest_complete(root: Path) -> Path | None:
+    """Returns the newest undamaged checkpoint in an output folder; None without one."""
+    folders = Store(root).folders()
+    for folder in sorted(folders, key=lambda folder: folders[folder], reverse=True):
+        try:
+            verify(folder)
+        except DamagedError:
+            continue
+        return folder
+    return None
+
+
+def _has_files(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.iterdir())
+
+
+def _lost_links(root: Path, role: str) -> bool:
+    """Returns whether a copy lost the links of a run. A run without evaluations never had ``best_model``."""
+    return os.path.lexists(root / role) or not (root / LATEST).is_symlink()
+
+
+def _better(checkpoint: Path) -> str:
+    """Returns a note about the checkpoint with the best score, if it is another one; otherwise nothing."""
+    scored = [
+        (manifest.score, folder, manifest.judge or "score")
+        for folder, manifest in Store(checkpoint.parent.parent).complete()
+        if manifest.score is not None
+    ]
+    score, best, judge = max(scored, default=(0.0, checkpoint, ""))
+    own = next((other for other, folder, _ in scored if folder == checkpoint), None)
+    return "" if own == score or best == checkpoint else f"; {best} was better ({judge} {score:.4f})"
+
+
+def _is_lost(path: Path, checkpoints: Mapping[Path, Manifest]) -> bool:
+    """Returns whether a path is what a copy made of a link. Nothing of the user's is in it."""
+    if path.is_symlink():
+        return not path.exists()
+    if path.is_dir():
+        return not any(path.iterdir()) or _is_copy(path, checkpoints)
+    with path.open("rb") as file:
+        return file.read(20).startswith(b"checkpoints/step_")
+
+
+def _is_copy(folder: Path, checkpoints: Mapping[Path, Manifest]) -> bool:
+    """Returns whether a folder contains the files of one of the checkpoints, and nothing else."""
+    try:
+        manifest = verify(folder)
+    except DamagedError:
+        return False
+    names = {path.name for path in folder.iterdir()}
+    return any(
+        manifest == other and names == {path.name for path in original.iterdir()}
+        for original, other in checkpoints.items()
+    )
 
 
 def _serial(folder: Path) -> int:

@@ -38,7 +38,7 @@ from ppcls.recipe.load import ConfigSource, load_config
 from ppcls.recipe.schema import Config
 from ppcls.recipe.settings import Global
 from ppcls.weights.manifest import MANIFEST, Manifest, verify
-from ppcls.weights.store import BEST, newest
+from ppcls.weights.store import BEST, Store, newest
 from ppcls.zoo import ZOO
 
 ONNX = "inference.onnx"
@@ -189,7 +189,10 @@ def run_folder(model: Path) -> Path | None:
     Args:
         model: The output folder itself, or a link to a checkpoint or an exported model in it.
     """
-    return next((place for place in (model, model.parent) if (place / BEST).is_symlink()), None)
+    places = (model, model.parent)
+    linked = next((place for place in places if (place / BEST).is_symlink()), None)
+    # A copied folder may have lost its links.
+    return linked or next((place for place in places if Store(place).folders()), None)
 
 
 def source_of_config(config: Config) -> ModelSource:

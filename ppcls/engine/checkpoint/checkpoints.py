@@ -46,6 +46,7 @@ class Checkpoints:
 
     Attributes:
         damaged: Problems of the damaged checkpoints that `find` skipped.
+        restored: Lines for the log about links that `restore_links` created again.
         class_names: Class names in order of label, to save with each checkpoint; empty if unknown.
         output: Output folder, on rank 0; None if the run writes no files.
     """
@@ -56,6 +57,7 @@ class Checkpoints:
         roots = checkpoint_roots(output_dir, settings.checkpoint_fallback_dir)
         self._stores = [Store(root) for root in roots]
         self.damaged: list[str] = []
+        self.restored: list[str] = []
         self.class_names: tuple[str, ...] = ()
         self.output: OutputFolder | None = None
         self._memory: defaultdict[str, HostMemory] = defaultdict(HostMemory)  # for each file
@@ -180,6 +182,19 @@ class Checkpoints:
         self._stores[0] = Store(current)
         return True
 
+    def restore_links(self) -> None:
+        """Creates the links of this run again after a copy that lost them, see `Store.restore_links`.
+
+        Raises:
+            UserError: The output folder can't be written.
+        """
+        try:
+            self.restored = [line for store in self._stores for line in store.restore_links()]
+        except OSError as error:
+            raise UserError(
+                f"{error.filename or self.root}: can't restore the links of this run: {error.strerror}"
+            ) from None
+
     def find(self, requested: str) -> Path | None:
         """Returns the checkpoint to resume from.
 
@@ -249,7 +264,7 @@ class Checkpoints:
             self._stores[0].check_places()
         parents = [] if resumed is None else real_path(resumed).parents
         same_run = any(real_path(store.folder) in parents for store in self._stores)
-        if (self.root / LATEST).is_symlink() and not same_run:
+        if self._stores[0].holds_run() and not same_run:
             raise UserError(
                 f"{self.root} already holds a run; resume it with -o Global.checkpoints=auto, "
                 "or choose another Global.output_dir"
