@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,7 +21,7 @@ _INTERVAL = 60.0  # seconds between two drawings
 MAX_METRICS = 16  # maximum number of metrics that have a chart
 MAX_POINTS = 2000  # maximum number of points per curve, more than the columns of a screen
 # Colours by label, visible on white and on black. Curves with other labels have the first colour.
-COLOURS = {"train": "#3182bd", "eval": "#d6604d", "best": "#e08214"}
+COLOURS = {"train": "#3182bd", "eval": "#d6604d", "best": "#e08214", "most frequent class": "#888888"}
 _GREY = "#666666"
 _LARGEST = 1e300
 # Losses above this quantile are hidden if they enlarge the range of all others by more than this factor.
@@ -53,19 +54,27 @@ class Chart:
         title: Title of the chart.
         curves: One or more curves.
         top: Upper limit of the shown range if a few much larger values would flatten the curves, else None.
-        note: Sentence about the values that are not shown; may be empty.
+        note: Sentence about the values, or about those that are not shown; may be empty.
+        from_zero: Whether the y axis begins at 0.
     """
 
     title: str
     curves: list[Curve]
     top: float | None = None
     note: str = ""
+    from_zero: bool = False
 
 
-def build_charts(records: Iterable[Record]) -> list[Chart]:
-    """Returns charts of loss, metrics, learning rate, throughput and data wait. Empty charts are omitted."""
+def build_charts(records: Iterable[Record], majority: float | None = None) -> list[Chart]:
+    """Returns charts of loss, metrics, learning rate, throughput and data wait. Empty charts are omitted.
+
+    Args:
+        records: Records of the run.
+        majority: Share of the most frequent class among the evaluated images, 0 to 1, which is the top-1
+            accuracy of a model that always predicts it; None if it is unknown.
+    """
     records = list(records)
-    steps = [record for record in records if isinstance(record, StepRecord)]
+    steps = _merge_short_records([record for record in records if isinstance(record, StepRecord)])
     evals = [record for record in records if isinstance(record, EvalRecord)]
     shown_metrics, hidden = _choose_metrics([*evals, *steps])
     losses = [_curve("train", steps, _loss), _curve("eval", evals, _loss, dots=True)]
@@ -76,19 +85,71 @@ def build_charts(records: Iterable[Record]) -> list[Chart]:
         curves = [_curve("train", steps, values), _curve("eval", evals, values, dots=True)]
         if best and name == next(iter(best[0].metrics)):
             curves.append(_curve("best", best, values, dots=True))
-        charts.append(Chart(name, curves))
+        if name == "top1" and majority is not None and evals:
+            last = max(_epochs(record) for record in (*steps, *evals))
+            curves.append(Curve("most frequent class", [0.0, last], [majority, majority]))
+        charts.append(Chart(name, curves, note=_explain_metric(name)))
     if hidden:
         charts[-1] = replace(charts[-1], note=f"{hidden} more metrics are in metrics.jsonl.")
     charts += [
         Chart("Learning rate", [_curve("learning rate", steps, lambda record: record.learning_rate)]),
-        Chart("Throughput", [_curve("images/s", steps, lambda record: record.images_per_second)]),
-        Chart("Data wait", [_curve("% of the time", steps, lambda record: 100 * record.data_wait)]),
+        Chart(
+            "Throughput",
+            [_curve("images/s", steps, lambda record: record.images_per_second)],
+            from_zero=True,
+        ),
+        Chart(
+            "Data wait",
+            [_curve("% of the time", steps, lambda record: 100 * record.data_wait)],
+            from_zero=True,
+        ),
     ]
     shown = [
         replace(chart, curves=[curve for curve in chart.curves if any(y is not None for y in curve.y)])
         for chart in charts
     ]
     return [chart for chart in shown if chart.curves]
+
+
+def _explain_metric(name: str) -> str:
+    """Returns a sentence that explains a metric; "" for one without an explanation."""
+    if name == "top1":
+        return "Share of the images whose most probable class is right."
+    if found := re.fullmatch(r"top(\d+)", name):
+        return f"Share of the images whose class is among the {found[1]} most probable ones."
+    return ""
+
+
+def _merge_short_records(steps: Sequence[StepRecord]) -> list[StepRecord]:
+    """Returns the records of training without short ones at the end of an epoch.
+
+    The last record of an epoch may cover one batch of few images, whose loss and metrics are noise. A record
+    that covers fewer updates than the one before it in the same epoch is merged with it. Each update has the
+    same weight.
+    """
+    merged: list[StepRecord] = []
+    start = 0  # update at which the latest record of `merged` starts
+    for record in steps:
+        before = merged[-1] if merged else None
+        if before is None or before.epoch != record.epoch or not start < before.update < record.update:
+            start = before.update if before is not None else record.update - record.step
+            merged.append(record)
+            continue
+        count = before.update - start
+        added = record.update - before.update
+        if added >= count:
+            start = before.update
+            merged.append(record)
+            continue
+        share = added / (count + added)
+        metrics = {
+            name: value + share * (record.metrics[name] - value)
+            for name, value in before.metrics.items()
+            if name in record.metrics
+        }
+        loss = before.loss + share * (record.loss - before.loss)
+        merged[-1] = replace(record, loss=loss, metrics={**record.metrics, **metrics})
+    return merged
 
 
 def _choose_metrics(records: Sequence[Record]) -> tuple[list[str], int]:
@@ -224,6 +285,8 @@ def draw_charts(records: Iterable[Record], path: Path) -> None:
         if chart.top is not None:
             low = min(y for curve in chart.curves for y in curve.y if y is not None)
             axes.set_ylim(low - 0.05 * (chart.top - low), chart.top)
+        if chart.from_zero:
+            axes.set_ylim(bottom=0)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         if chart.curves:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from numpy.typing import NDArray
 
 from ppcls.errors import UserError
 from ppcls.files import escape_controls, read_regular, write_text
@@ -200,7 +201,7 @@ class HtmlReport(Reporter):
         tiles = summarize_run(self._records, ended=self._closed, update=self._update)
         duration = "Duration since the resume" if self._resumed else "Duration"
         data = {
-            "charts": [asdict(chart) for chart in build_charts(self._records)],
+            "charts": [asdict(chart) for chart in build_charts(self._records, _majority(confusion))],
             "colours": COLOURS,
             "confusion": matrix,
         }
@@ -249,6 +250,17 @@ class HtmlReport(Reporter):
                         caption = describe_label_mistake(mistake, info.classes)
                     evaluation.worst[mistake.position] = _as_figure(replace(picture, caption=caption))
         return list(evaluation.worst.values())
+
+
+def _majority(confusion: NDArray[np.int64] | None) -> float | None:
+    """Returns the share of the most frequent class, 0 to 1; None if it is unknown.
+
+    Args:
+        confusion: Confusion matrix, [classes, classes], with one row per true class; None without one.
+    """
+    if confusion is None or not confusion.sum():
+        return None
+    return float(confusion.sum(axis=1).max() / confusion.sum())
 
 
 @cache

@@ -196,3 +196,23 @@ def test_curves_picture_is_drawn_once_per_minute_and_at_the_end(
     path.unlink()
     curves.close()
     assert not path.exists(), "nothing new"
+
+
+def test_short_record_at_the_end_of_an_epoch_is_merged() -> None:
+    step = next(record for record in make_records(1) if isinstance(record, StepRecord))
+    values = [(1, 10, 1.0), (1, 20, 1.0), (1, 21, 4.3), (2, 31, 0.5), (2, 41, 0.7), (2, 42, 0.7)]
+    steps = [
+        replace(step, epoch=epoch, step=(update - 1) % 21 + 1, steps_per_epoch=21, update=update, loss=loss)
+        for epoch, update, loss in values
+    ]
+    (curve,) = build_charts(steps)[0].curves
+    assert curve.x == pytest.approx([10 / 21, 1, 1 + 10 / 21, 2])
+    assert curve.y == pytest.approx([1.0, 1.3, 0.5, 0.7])
+
+
+def test_top1_is_explained_and_compared_with_the_most_frequent_class() -> None:
+    charts = {chart.title: chart for chart in build_charts(make_records(2), majority=0.6)}
+    assert charts["top1"].note == "Share of the images whose most probable class is right."
+    assert charts["top1"].curves[-1].label == "most frequent class"
+    assert charts["top1"].curves[-1].y == [0.6, 0.6]
+    assert charts["Throughput"].from_zero

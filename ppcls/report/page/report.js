@@ -40,10 +40,12 @@ function alone(values) {
   return known.filter((index, place) => !empty(place) && empty(place - 1) && empty(place + 1));
 }
 
-// Returns a function that computes the range of the y axis. The range ends at chart.top if a visible value is lower.
+// Returns a function that computes the range of the y axis. The range ends at chart.top if a visible value is lower,
+// and begins at 0 if chart.from_zero is set.
 function valueRange(chart) {
   return (plot, low, high) => {
     if (high == null) return [null, null];
+    if (chart.from_zero) low = 0;
     return uPlot.rangeNum(low, chart.top != null && low < chart.top ? Math.min(high, chart.top) : high, 0.1, true);
   };
 }
