@@ -86,7 +86,7 @@ def build_charts(records: Iterable[Record], majority: float | None = None) -> li
         if best and name == next(iter(best[0].metrics)):
             curves.append(_curve("best", best, values, dots=True))
         if name == "top1" and majority is not None and evals:
-            last = max(_epochs(record) for record in (*steps, *evals))
+            last = max([*map(_epochs, steps), *map(_epochs, evals)])
             curves.append(Curve("most frequent class", [0.0, last], [majority, majority]))
         charts.append(Chart(name, curves, note=_explain_metric(name)))
     if hidden:
