@@ -115,8 +115,8 @@ def _explain_metric(name: str) -> str:
     """Returns a sentence that explains a metric; "" for one without an explanation."""
     if name == "top1":
         return "Share of the images whose most probable class is right."
-    if found := re.fullmatch(r"top(\d+)", name):
-        return f"Share of the images whose class is among the {found[1]} most probable ones."
+    if numbered := re.fullmatch(r"top(\d+)", name):
+        return f"Share of the images whose class is among the {numbered[1]} most probable ones."
     return ""
 
 
