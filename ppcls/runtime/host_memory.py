@@ -19,6 +19,11 @@ class HostMemory:
     def __init__(self) -> None:
         self._arrays: dict[str, NDArray[Any]] = {}
 
+    @property
+    def size(self) -> int:
+        """Number of bytes."""
+        return sum(array.nbytes for array in self._arrays.values())
+
     def copy(self, name: str, tensor: paddle.Tensor) -> NDArray[Any]:
         """Returns a copy of a tensor [N] as an array.
 

@@ -32,6 +32,7 @@ from ppcls.weights.store import BEST, LATEST, Store, checkpoint_roots
 
 __all__ = ["BEST", "LATEST", "Checkpoints"]
 
+_KEPT_MEMORY = 1 << 30  # bytes of copies of the weights that are kept for the next checkpoint
 _VERSIONS = {"ppcls": __version__, "paddle": paddle.__version__}
 
 
@@ -156,6 +157,13 @@ class Checkpoints:
                 print_error(str(error))
 
     def _write(self, content: list[tuple[str, Content]], manifest: Manifest, roles: list[str]) -> None:
+        try:
+            self._try_stores(content, manifest, roles)
+        finally:
+            if sum(memory.size for memory in self._memory.values()) > _KEPT_MEMORY:
+                self._memory.clear()  # until the next checkpoint, which then takes longer
+
+    def _try_stores(self, content: list[tuple[str, Content]], manifest: Manifest, roles: list[str]) -> None:
         self._follow_output()
         failed = list[str]()
         for store in self._stores:
@@ -163,7 +171,7 @@ class Checkpoints:
                 folder = retry_io(lambda store=store: self._write_to(store, content, manifest, roles))  # type: ignore[misc]
             except OSError as error:
                 if self._follow_output():  # it was moved while the checkpoint was written
-                    self._write(content, manifest, roles)
+                    self._try_stores(content, manifest, roles)
                     return
                 failed.append(f"{store.folder}: can't write a checkpoint: {error.strerror or error}")
             else:

@@ -693,3 +693,16 @@ def test_ema_removed_at_resume_is_ignored(saved: Path, checkpoints: Checkpoints)
     resume(state, saved)
     checkpoints.save(state, [LATEST])
     assert not (saved / AVERAGE).exists()
+
+
+@pytest.mark.parametrize(("kept", "released"), [(1 << 30, False), (0, True)])
+def test_a_large_copy_of_the_state_is_released_after_a_checkpoint(
+    output: Path, checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch, kept: int, released: bool
+) -> None:
+    monkeypatch.setattr("ppcls.engine.checkpoint.checkpoints._KEPT_MEMORY", kept)
+    state = train_epochs(make_state())
+    for in_background in (True, False):
+        checkpoints.save(state, [LATEST], in_background=in_background)
+        checkpoints.wait()
+        assert (sum(memory.size for memory in checkpoints._memory.values()) == 0) == released
+        assert_equal(read_arrays(output / LATEST / WEIGHTS), content(state.model))
