@@ -21,6 +21,7 @@ from ppcls.cli.train import TrainOptions
 from ppcls.config.base.fields import show
 from ppcls.config.base.overrides import Override, read_overrides
 from ppcls.config.base.tree import node_at
+from ppcls.deploy.infer import format_row, rank_columns
 from ppcls.deploy.models.source import ModelSource, find_checkpoint, find_source, run_folder
 from ppcls.deploy.pictures import Picture, is_single, label_of, list_pictures, read_picture
 from ppcls.deploy.predictor import Predictor
@@ -508,6 +509,50 @@ class Predictions(list[Classification]):
     def _repr_html_(self) -> str:
         rows = [[label, str(result)] for label, result in zip(self.labels, self, strict=True)]
         return _table(["image", "classes"], rows)
+
+    def to_dataframe(self) -> Any:
+        """Returns a table of pandas with one row per image: path, class, score, class_2, score_2 and so on.
+
+        Raises:
+            UserError: The package pandas is missing.
+        """
+        try:
+            import pandas as pd  # type: ignore[import-untyped]
+        except ImportError:
+            raise UserError("to_dataframe needs the package pandas: pip install pandas") from None
+        columns, rows = self._as_table()
+        return pd.DataFrame(rows, columns=columns)
+
+    def to_csv(self, path: str | Path) -> None:
+        """Writes the table of `to_dataframe` to a new file, as CSV in UTF-8 with a byte order mark.
+
+        Raises:
+            UserError: The file exists already, or can't be written.
+        """
+        columns, rows = self._as_table()
+        texts = [{name: "" if value is None else str(value) for name, value in row.items()} for row in rows]
+        lines = [format_row(columns, row) for row in [{name: name for name in columns}, *texts]]
+        try:
+            with Path(path).open("x", encoding="utf-8-sig", newline="") as file:
+                file.writelines(lines)
+        except OSError as error:
+            raise UserError(f"{path}: can't write this file: {error.strerror}; choose a new file") from None
+
+    def _as_table(self) -> tuple[list[str], list[dict[str, Any]]]:
+        """Returns the columns and the rows of a table, with None for classes that an image does not have."""
+        ranks = [
+            rank_columns(rank + 1) for rank in range(max((len(each.scores) for each in self), default=1))
+        ]
+        columns = ["path", *(name for pair in ranks for name in pair)]
+        rows = []
+        for label, result in zip(self.labels, self, strict=True):
+            row: dict[str, Any] = dict.fromkeys(columns)
+            row["path"] = label
+            names = result.names or tuple(map(str, result.class_ids))
+            for pair, name, score in zip(ranks, names, result.scores, strict=False):
+                row |= dict(zip(pair, (name, score), strict=True))
+            rows.append(row)
+        return columns, rows
 
 
 def _number(value: float | None) -> str:

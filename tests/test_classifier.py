@@ -22,8 +22,9 @@ from runs import GUARD
 
 import ppcls
 from ppcls import Classifier
-from ppcls.classifier import Plot, TrainingRun
+from ppcls.classifier import Plot, Predictions, TrainingRun
 from ppcls.errors import UserError
+from ppcls.postprocess.results import Classification
 
 SIDE = 32
 
@@ -403,3 +404,21 @@ def test_notebook_shows_an_invalid_input_without_a_traceback() -> None:
         Classifier("ResNet19")
     (line,) = caught.value._render_traceback_()
     assert line.startswith("UserError: ResNet19: no such architecture")
+
+
+def test_predictions_are_a_table(tmp_path: Path) -> None:
+    results = [
+        Classification((1, 0), ("=café", "b"), (0.75, 0.25)),
+        Classification((), None, ()),  # a model with several labels per image may predict none
+    ]
+    predictions = Predictions(results, ["é,1.jpg", "2.jpg"])
+    predictions.to_csv(tmp_path / "table.csv")
+    content = (tmp_path / "table.csv").read_bytes()
+    assert content.startswith(b"\xef\xbb\xbfpath,class,score,class_2,score_2\r\n")
+    assert content.decode("utf-8-sig").splitlines()[1:] == ['"é,1.jpg",\'=café,0.75,b,0.25', "2.jpg,,,,"]
+    with pytest.raises(UserError, match="choose a new file"):
+        predictions.to_csv(tmp_path / "table.csv")
+    frame = pytest.importorskip("pandas") and predictions.to_dataframe()
+    assert list(frame["path"]) == ["é,1.jpg", "2.jpg"]
+    assert frame["score"][0] == 0.75
+    assert frame.isna().iloc[1].sum() == 4

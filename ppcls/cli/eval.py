@@ -77,7 +77,9 @@ class EvalOptions(ConfigOptions):
     amp: Literal["O1", "O2"] | None = amp_option("evaluate")
     workers: int | None = workers_option()
     on_error: Literal["raise", "skip"] | None = on_error_option()
-    confusion: Path | None = option(None, "write the confusion matrix to FILE, as CSV", metavar="FILE")
+    confusion: Path | None = option(
+        None, "write the confusion matrix to FILE, as CSV with the names of the classes", metavar="FILE"
+    )
     tta: Views | None = views_option()
     trust: bool = trust_option()
 
@@ -165,7 +167,9 @@ def evaluate(options: EvalOptions) -> None:
         if not isinstance(result.outcomes, Outcomes):
             raise UserError("--confusion: expected one label per image, found several")
         assert result.outcomes.confusion is not None  # because there are few enough classes
-        write_text(confusion, confusion_csv(result.outcomes.confusion))
+        # Spreadsheets recognize UTF-8 by the byte order mark.
+        names = _read_class_names(weights, classes)
+        write_text(confusion, "\ufeff" + confusion_csv(result.outcomes.confusion, names))
     metrics = " ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
     amount = f"{result.images} images, {result.seconds:.1f} s"
     write_output(f"[Eval] {weights}: loss {result.loss:.4f} {metrics}, {amount}\n")
@@ -346,6 +350,15 @@ def check_data(source: ConfigSource) -> None:
             f"{' and '.join(keys)}, for example with --data FOLDER or -o, or, if you trust the model, for "
             f"example because you trained it, use {TRUST}"
         )
+
+
+def _read_class_names(weights: Path, classes: int) -> tuple[str, ...]:
+    """Returns the class names that are stored with the weights; an empty tuple without them."""
+    from ppcls.data.index.class_names import read_class_names
+    from ppcls.engine.evaluation.stored_names import find_label_list
+
+    listing = find_label_list(weights)
+    return () if listing is None else read_class_names(listing, classes)
 
 
 def _check_file(option: str, path: Path) -> None:

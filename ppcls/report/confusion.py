@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -99,11 +101,19 @@ def describe_label_mistake(mistake: LabelMistake, names: Sequence[str]) -> str:
     return "; ".join([*parts, f"loss {mistake.loss:.3g}"])
 
 
-def confusion_csv(matrix: NDArray[np.int64]) -> str:
-    """Returns a confusion matrix as CSV, with one row per label and one column per predicted class."""
-    header = ["label", *range(len(matrix))]
-    rows = [header, *([label, *row] for label, row in enumerate(matrix.tolist()))]
-    return "".join(",".join(map(str, row)) + "\n" for row in rows)
+def confusion_csv(matrix: NDArray[np.int64], names: Sequence[str] = ()) -> str:
+    """Returns a confusion matrix as CSV, with one row per label and one column per predicted class.
+
+    Args:
+        matrix: Confusion matrix, [classes, classes].
+        names: Class names in order of label. Classes without a name are numbers.
+    """
+    classes = [class_name(names, label) for label in range(len(matrix))]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["label", *classes])
+    writer.writerows([name, *row] for name, row in zip(classes, matrix.tolist(), strict=True))
+    return text.getvalue()
 
 
 def class_name(names: Sequence[str], label: int) -> str:

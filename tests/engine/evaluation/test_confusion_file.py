@@ -42,7 +42,7 @@ def test_confusion_file_agrees_with_the_metrics(
     output = capsys.readouterr().out
     table = np.loadtxt(tmp_path / "confusion.csv", delimiter=",", skiprows=1, dtype=int)
     matrix = table[:, 1:]
-    assert (tmp_path / "confusion.csv").read_text().startswith("label,0,1,2,3\n0,")
+    assert (tmp_path / "confusion.csv").read_text("utf-8-sig").startswith("label,0,1,2,3\n0,")
     assert matrix.sum(axis=1).tolist() == [3, 3, 3, 2]
     recalls = matrix.diagonal() / matrix.sum(axis=1)
     each = " ".join(f"recall_{k} {recall:.4f}" for k, recall in enumerate(recalls))
