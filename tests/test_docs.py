@@ -25,6 +25,7 @@ from ppcls.cli.command import Command, CommandGroup
 from ppcls.cli.doctor import doctor
 from ppcls.cli.eval import calibrate, evaluate
 from ppcls.cli.launch import split_words
+from ppcls.cli.results.runs import runs
 from ppcls.recipe.load import load_config
 from ppcls.recipe.published import published_names
 from ppcls.recipe.reference import render
@@ -40,6 +41,7 @@ TOOLS: dict[str, Command[Any] | CommandGroup] = {
     "index": index_cli.main,
     "infer": infer_cli.infer,
     "models": models_cli.main,
+    "runs": runs,
     "serve": serve_cli.serve,
     "train": cli.train,
     "tune": cli.tune,
