@@ -29,6 +29,7 @@ from ppcls.engine.profiling.peak_memory import explain_out_of_memory
 from ppcls.engine.recording import Recording
 from ppcls.engine.setup import build_run
 from ppcls.errors import MissedTargetError, SignalExit
+from ppcls.report.certainty import advise, measure_certainty
 from ppcls.report.confusion import class_name, label_scores
 from ppcls.report.console import clock
 from ppcls.report.record import LabelOutcomes, Outcomes
@@ -113,7 +114,11 @@ def summarize(
     if isinstance(outcomes, LabelOutcomes):
         yield describe_labels(outcomes, run.checkpoints.class_names)
     elif outcomes is not None and outcomes.confusion is not None:
-        yield describe_recall(outcomes.confusion, run.checkpoints.class_names)
+        names = run.checkpoints.class_names
+        yield describe_recall(outcomes.confusion, names)
+        if (certainty := measure_certainty(outcomes.confusion, names)) is not None:
+            yield certainty.describe()
+            yield advise(outcomes.confusion, names, run.gap.trained("top1"))
         yield from warn_of_one_class(outcomes.confusion, run.checkpoints.class_names)
     model = shlex.quote(str(output_dir if run.checkpoints.has_best() else output_dir / LATEST))
     if run.state.config.Global.import_modules:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ppcls.errors import UserError
 from ppcls.files import escape_controls, read_regular, write_text
+from ppcls.report.certainty import advise, measure_certainty
 from ppcls.report.charts import COLOURS, MAX_METRICS, build_charts, describe_gaps
 from ppcls.report.confusion import (
     class_name,
@@ -191,11 +192,15 @@ class HtmlReport(Reporter):
         matrix = None
         pairs = []
         recalls = []
+        certainty = None
+        advice = ""
         if confusion is not None:
             names = [class_name(info.classes, label) for label in range(len(confusion))]
             matrix = {"names": names, "cells": nonzero_cells(confusion)}
             pairs = confused_pairs(confusion, names)
             recalls = class_recalls(confusion, names)
+            certainty = measure_certainty(confusion, info.classes)
+            advice = advise(confusion, info.classes, _train_accuracy(self._records))
         reliability = reliability_bins(outcomes.confidences) if isinstance(outcomes, Outcomes) else []
         labels = label_scores(outcomes, info.classes) if isinstance(outcomes, LabelOutcomes) else None
         tiles = summarize_run(self._records, ended=self._closed, update=self._update)
@@ -212,6 +217,8 @@ class HtmlReport(Reporter):
             complete=_is_complete(self._records),
             tiles={**tiles, duration: clock(time.monotonic() - self._start)},
             data=data,
+            certainty=certainty.describe() if certainty is not None else "",
+            advice=advice,
             gaps=describe_gaps(self._records),
             evaluation=evaluation,
             worst=self._worst(),
@@ -278,6 +285,12 @@ def _read_asset(name: str) -> str:
 def _as_figure(picture: Picture) -> dict[str, str]:
     shown = {"address": data_uri(picture.pixels), "caption": picture.caption, "title": picture.title}
     return {**shown, "heat_map": ""}
+
+
+def _train_accuracy(records: History) -> float | None:
+    """Returns the latest top1 on training images; None if it is unknown."""
+    step = records.last_step
+    return None if step is None else step.metrics.get("top1")
 
 
 def _is_complete(records: History) -> bool:

@@ -35,6 +35,10 @@ class GapMonitor:
             self._sums[name] = self._sums.get(name, 0.0) + value
         self._records += 1
 
+    def trained(self, name: str) -> float | None:
+        """Returns the mean of a metric in the latest epoch of training; None if it is unknown."""
+        return self._sums[name] / self._records if self._records and name in self._sums else None
+
     def describe(self, record: EvalRecord, model: nn.Layer) -> str:
         """Returns a warning if an evaluation is much worse than training in the same epoch; else "".
 
