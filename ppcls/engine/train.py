@@ -29,11 +29,11 @@ from ppcls.engine.profiling.peak_memory import explain_out_of_memory
 from ppcls.engine.recording import Recording
 from ppcls.engine.setup import build_run
 from ppcls.errors import MissedTargetError, SignalExit
-from ppcls.report.certainty import advise, measure_certainty
 from ppcls.report.confusion import class_name, label_scores
 from ppcls.report.console import clock
 from ppcls.report.record import LabelOutcomes, Outcomes
 from ppcls.report.reporters import log_failure
+from ppcls.report.summary.certainty import advise, measure_certainty
 from ppcls.runtime.collectives import fail_together
 from ppcls.runtime.signals import describe_ignored
 from ppcls.runtime.start import Runtime

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from ppcls.errors import UserError
 from ppcls.files import escape_controls, read_regular, write_text
-from ppcls.report.certainty import advise, measure_certainty
 from ppcls.report.charts import COLOURS, MAX_METRICS, build_charts, describe_gaps
 from ppcls.report.confusion import (
     class_name,
@@ -41,6 +40,7 @@ from ppcls.report.record import (
     Reporter,
     TimeBudget,
 )
+from ppcls.report.summary.certainty import advise, measure_certainty
 from ppcls.report.thumbnail import Picture, PictureSource, data_uri
 
 _MAX_EVENTS = 1000

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppcls.report.certainty import advise, bootstrap_interval, measure_certainty
+from ppcls.report.summary.certainty import advise, bootstrap_interval, measure_certainty
 
 
 @given(st.integers(1, 500).flatmap(lambda images: st.tuples(st.integers(0, images), st.just(images))))

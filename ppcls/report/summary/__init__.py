@@ -1,0 +1,1 @@
+"""Summarizes the results of a run in a few sentences."""
