@@ -116,9 +116,10 @@ def summarize(
     elif outcomes is not None and outcomes.confusion is not None:
         names = run.checkpoints.class_names
         yield describe_recall(outcomes.confusion, names)
-        if (certainty := measure_certainty(outcomes.confusion, names)) is not None:
+        all_names = [class_name(names, label) for label in range(len(outcomes.confusion))]
+        if (certainty := measure_certainty(outcomes.confusion, all_names)) is not None:
             yield certainty.describe()
-            yield advise(outcomes.confusion, names, run.gap.trained("top1"))
+            yield advise(outcomes.confusion, all_names, run.gap.trained("top1"))
         yield from warn_of_one_class(outcomes.confusion, run.checkpoints.class_names)
     model = shlex.quote(str(output_dir if run.checkpoints.has_best() else output_dir / LATEST))
     if run.state.config.Global.import_modules:

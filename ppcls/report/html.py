@@ -199,8 +199,8 @@ class HtmlReport(Reporter):
             matrix = {"names": names, "cells": nonzero_cells(confusion)}
             pairs = confused_pairs(confusion, names)
             recalls = class_recalls(confusion, names)
-            certainty = measure_certainty(confusion, info.classes)
-            advice = advise(confusion, info.classes, _train_accuracy(self._records))
+            certainty = measure_certainty(confusion, names)
+            advice = advise(confusion, names, _train_accuracy(self._records))
         reliability = reliability_bins(outcomes.confidences) if isinstance(outcomes, Outcomes) else []
         labels = label_scores(outcomes, info.classes) if isinstance(outcomes, LabelOutcomes) else None
         tiles = summarize_run(self._records, ended=self._closed, update=self._update)

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.report.confusion import class_name
-
 _DRAWS = 10_000
 _LEVEL = 0.95
 _WIDE = 0.1  # width of an interval that hides the difference between most models
@@ -51,7 +49,7 @@ def measure_certainty(confusion: NDArray[np.int64], names: Sequence[str]) -> Cer
 
     Args:
         confusion: Confusion matrix, [classes, classes], one row per true class.
-        names: Class names in order of label; may be empty.
+        names: Class names in order of label, one per class.
     """
     images = int(confusion.sum())
     if not images:
@@ -60,9 +58,7 @@ def measure_certainty(confusion: NDArray[np.int64], names: Sequence[str]) -> Cer
     low, high = bootstrap_interval(correct, images)
     counts = confusion.sum(axis=1)
     label = int(counts.argmax())
-    return Certainty(
-        correct / images, low, high, images, float(counts[label] / images), class_name(names, label)
-    )
+    return Certainty(correct / images, low, high, images, float(counts[label] / images), names[label])
 
 
 def bootstrap_interval(correct: int, images: int) -> tuple[float, float]:
@@ -91,7 +87,7 @@ def advise(confusion: NDArray[np.int64], names: Sequence[str], train_accuracy: f
 
     Args:
         confusion: Confusion matrix, [classes, classes], one row per true class.
-        names: Class names in order of label; may be empty.
+        names: Class names in order of label, one per class.
         train_accuracy: Accuracy on the training images, 0..1; None if unknown.
     """
     certainty = measure_certainty(confusion, names)
@@ -116,8 +112,8 @@ def advise(confusion: NDArray[np.int64], names: Sequence[str], train_accuracy: f
     label = int(wrong.argmax())
     others = confusion[label].copy()
     others[label] = 0
-    name = class_name(names, label)
-    other = class_name(names, int(others.argmax()))
+    name = names[label]
+    other = names[int(others.argmax())]
     reason = f"{wrong[label]} of its {counts[label]} images are wrong, mostly as {other}"
     if train_accuracy is not None and train_accuracy - certainty.accuracy < _GAP:
         return (

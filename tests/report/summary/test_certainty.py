@@ -30,7 +30,7 @@ def test_baseline_is_the_largest_class() -> None:
     assert certainty is not None
     assert (certainty.accuracy, certainty.baseline, certainty.majority) == (0.8, 0.85, "dog")
     assert "always predicts dog has 0.850" in certainty.describe()
-    assert measure_certainty(np.zeros((2, 2), np.int64), []) is None
+    assert measure_certainty(np.zeros((2, 2), np.int64), ["cat", "dog"]) is None
 
 
 @pytest.mark.parametrize(
