@@ -90,20 +90,29 @@ def _fetch(options: FetchModelsOptions) -> None:
 
 
 def _select(patterns: Sequence[str]) -> list[Architecture]:
-    """Returns the architectures whose names match any pattern; without patterns, all architectures."""
+    """Returns the architectures whose names match any pattern; without patterns, all architectures.
+
+    Upper and lower case are equal, because names of architectures mix them.
+    """
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in ZOO):
+        if not any(_matches(name, pattern) for name in ZOO):
             hint = suggest(pattern, list(ZOO), "`list` without a pattern prints all names")
             raise UserError(f"no architecture matches '{pattern}'{hint}")
     return [
         architecture
         for name, architecture in ZOO.items()
-        if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+        if not patterns or any(_matches(name, pattern) for pattern in patterns)
     ]
 
 
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatchcase(name.lower(), pattern.lower())
+
+
 def _list_rows(selected: list[Architecture]) -> list[dict[str, Any]]:
-    return [_row(architecture, architecture.parameters, architecture.flops) for architecture in selected]
+    """Returns the rows of a table. Architectures with published weights come first."""
+    ordered = sorted(selected, key=lambda each: not (each.top1 or each.package))
+    return [_row(architecture, architecture.parameters, architecture.flops) for architecture in ordered]
 
 
 def _measure_rows(selected: list[Architecture]) -> list[dict[str, Any]]:

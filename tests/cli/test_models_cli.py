@@ -9,6 +9,7 @@ from paths import ROOT
 from runs import GUARD
 
 from ppcls.cli.models import main
+from ppcls.zoo import ZOO
 
 
 def test_list_prints_table(capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,3 +57,12 @@ def test_unknown_name_suggests_nearest(capsys: pytest.CaptureFixture[str]) -> No
 def test_measure_speed_adds_images_per_second(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["measure", "LeNet", "--speed"]) == 0
     assert "images/s per core" in capsys.readouterr().out
+
+
+def test_list_ignores_case_and_starts_with_published_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "*resnet*", "--json"]) == 0
+    names = [row["name"] for row in json.loads(capsys.readouterr().out)]
+    assert {"ResNet50", "ResNet18_vd"} <= set(names)
+    published = [bool(ZOO[name].top1 or ZOO[name].package) for name in names]
+    assert set(published) == {True, False}
+    assert published == sorted(published, reverse=True)
