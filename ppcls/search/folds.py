@@ -72,6 +72,7 @@ def cross_validate(
     results: list[EvalRecord] = []
     for number, file in enumerate(files, start=1):
         log = output_dir / f"fold_{number}.log"
+        report(f"fold {number} of {folds}: training; {log} shows the progress")
         with start_training(file, [], log) as process:
             code = process.wait()
         records = read_evaluations(output_dir / f"fold_{number}")
