@@ -35,11 +35,13 @@ class MetricChart:
         x: Name of the label on the x axis.
         series: Maps the values of the other labels, as text, to a dict from each value of ``x`` to a
             quantity.
+        legend: Names of the other labels, as the title of the legend.
     """
 
     metric: str
     x: str
     series: dict[str, dict[Any, Quantity]]
+    legend: str = ""
 
     @property
     def values(self) -> list[Any]:
@@ -69,11 +71,12 @@ def _charts_of(rows: Sequence[ResultRow]) -> Iterator[MetricChart]:
         charts = []
         for x in varied:
             series: dict[str, dict[Any, Quantity]] = {}
+            others = [name for name in varied if name != x]
             for row in measured:
-                points = series.setdefault(_name(row, [name for name in varied if name != x]), {})
+                points = series.setdefault(_name(row, others), {})
                 points[row.labels[x]] = row.metrics[metric]
             series = {name: points for name, points in series.items() if len(points) > 1}
-            charts += [MetricChart(metric, x, series)] if series else []
+            charts += [MetricChart(metric, x, series, ", ".join(others))] if series else []
         if len(measured) > 1 and not charts:
             bars = {_name(row, varied): row.metrics[metric] for row in measured}
             charts = [MetricChart(metric, ", ".join(varied), {"": bars})]
@@ -95,9 +98,8 @@ def draw_pictures(folder: Path, results: Results) -> None:
 def describe_results(results: Results) -> str:
     """Returns the title of charts: the benchmark, its command, the machine and the date."""
     date = results.written.partition("T")[0]
-    return (
-        f"{results.benchmark}, {date}: {shlex.join(results.command)}\n{', '.join(results.machine.values())}"
-    )
+    machine = ", ".join(f"{name}: {value}" for name, value in results.machine.items())
+    return f"{results.benchmark}, {date}: {shlex.join(results.command)}\n{machine}"
 
 
 def to_png(chart: MetricChart, title: str) -> bytes:
@@ -133,8 +135,10 @@ def to_png(chart: MetricChart, title: str) -> bytes:
         axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axes.grid(axis="y", alpha=0.3)
-    for text in axes.legend(fontsize="small").get_texts() if len(chart.series) > 1 else ():
-        text.set_parse_math(False)
+    if len(chart.series) > 1:
+        legend = axes.legend(fontsize="small", title=chart.legend, title_fontsize="small")
+        for text in (*legend.get_texts(), legend.get_title()):
+            text.set_parse_math(False)
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=120)
     return file.getvalue()

@@ -96,5 +96,5 @@ def test_one_round_has_no_whiskers() -> None:
 
 def test_describe_results_names_benchmark_date_command_and_machine() -> None:
     assert describe_results(RESULTS) == (
-        "loader, 2026-01-02: tools/benchmark.py loader -c 'my config.yaml'\nan <old> one"
+        "loader, 2026-01-02: tools/benchmark.py loader -c 'my config.yaml'\nProcessor: an <old> one"
     )
