@@ -10,7 +10,7 @@ from pydantic_core import InitErrorDetails
 from ppcls.config.base.component import RunFacts
 from ppcls.config.base.fields import Bound, Index, Section, problem
 
-_PASSES = 5_000  # number of images from which automatic views cost more time than they are worth
+_PASSES = 1_000  # number of images from which random views no longer helped in docs/own-data.md
 _MOST_VIEWS = 4
 
 
@@ -23,8 +23,8 @@ class LinearHead(Section):
 
     views: Index | None = None
     """Number of views of each training image with the random transforms of DataLoader.Train, in addition to
-    the view with the transforms of DataLoader.Eval. Default: 4 for up to 1,000 images, fewer for more images,
-    and 0 for more than 5,000 images."""
+    the view with the transforms of DataLoader.Eval. Default: 4 for up to 250 images, fewer for more images,
+    and 0 for more than 1,000 images."""
     folds: Annotated[int, Bound(ge=2, le=20)] = 5
     """Number of parts of the cross-validation that chooses the strength of the regularization."""
     cache: bool = True
