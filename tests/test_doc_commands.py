@@ -60,7 +60,7 @@ SHORTER = {
     r".* -c examples/few_labels.yaml": r"\g<0> -o Arch.name=ShuffleNetV2_x0_25"
     " Global.epochs=1 DataLoader.Train.sampler.samples=32",
     r"^ppcls tune (?!.*--trials).*": r"\g<0> --trials 1 -o Global.output_dir=output/tune",
-    r"^(taskset .*)?((ppcls |python tools/)benchmark(\.py)?|python benchmarks/run.py) (?!compare).*": (
+    r"^(taskset .*)?((ppcls |python tools/)benchmark(\.py)?|python benchmarks/run.py) (?!compare|charts).*": (
         r"\g<0> --seconds 0.05 --rounds 2"
     ),
     r"^.*benchmark.*ResNet50_photos.yaml": r"\g<0> -o DataLoader.Train.sampler.batch_size=4",
