@@ -150,6 +150,11 @@ def find_run(requested: str, output: str) -> ResumedRun | None:
         return ResumedRun(path / _CONFIG, run, str(path))
     if not path.is_dir():  # the common prefix of PaddleClas's files, or missing, which training reports
         return None
+    if (path / _CONFIG).is_file():
+        raise UserError(
+            f"--resume {requested}: this run was interrupted before it saved a checkpoint; start it again with "
+            f"-c {path / _CONFIG} -o Global.checkpoints=auto"
+        )
     raise UserError(
         f"--resume {requested}: expected the output folder of a run or a checkpoint folder, found another "
         f"folder. --resume uses the next word as its value. If {requested} is the folder of the images, put "

@@ -182,3 +182,9 @@ def test_folders_of_users_are_kept_where_links_are_expected(
     assert train(["--resume", "run", "--data", "pets", "--epochs", "2"]) != 0
     assert "best_model: expected a link to a checkpoint or nothing, found a folder" in _printed(capfd)
     assert (run / "best_model" / "notes.txt").read_text() == "mine"
+
+
+def test_run_without_a_checkpoint_is_started_again_from_its_config(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("Global: {}\n")
+    with pytest.raises(UserError, match="before it saved a checkpoint; start it again with -c .*config.yaml"):
+        find_run(str(tmp_path), "output")

@@ -45,7 +45,7 @@ if TYPE_CHECKING:  # the engine is below the recipe
 
 MIN_UPDATES = 2000  # updates of a run on a GPU from which a measurement of about a minute is worthwhile
 # The same on a CPU, where a measurement takes as long as about 20 updates, and 12 s to start two processes.
-MIN_CPU_UPDATES = 200
+MIN_CPU_UPDATES = 300
 _WORKER = Path(__file__).with_name("worker.py")
 # Fields of `TimingPlan`: the losses of the first 8 updates are compared (`CHECKED_UPDATES` in workload.py).
 _PLAN = {"warm_up": 8, "settle": 0.5, "seconds": 1.0}

@@ -183,7 +183,7 @@ class ExecutionSettings(Section):
     False."""
     autotune: bool = True
     """Before a run of at least 2,000 updates on a GPU, measure which values of `to_static`, `cuda_graph`,
-    `fused_kernels` and Arch.data_format are fastest. Before a run in float32 of at least 200 updates on a
+    `fused_kernels` and Arch.data_format are fastest. Before a run in float32 of at least 300 updates on a
     CPU, measure whether `fused_kernels` in NHWC are faster. Values that change the losses of the first
     updates by more than 1 % (float16: 5 %, bfloat16: 10 %) are not used. The run uses the fastest values for
     settings that are `auto` or absent, and a resumed run those of its checkpoint. This takes about a minute
