@@ -324,7 +324,8 @@ def _evaluate(run: Run, evaluator: Evaluator, requests: SaveStopRequests) -> tup
             f"epoch {state.epoch}: {result.recomputed} batches of the evaluation overflowed in float16 and "
             "were evaluated again in float32"
         )
-    if gap := run.gap.describe(record, state.model):
+    initial_share = 0.0 if state.ema is None else state.ema.initial_share(state.update)
+    if gap := run.gap.describe(record, state.model, initial_share):
         run.log(gap)
     if not finite:
         run.log(_describe_non_finite(result, state.epoch))

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from paddle import nn
 
 from ppcls.arch.batch_statistics import largest_momentum
+from ppcls.engine.core.ema import INITIAL_SHARE
 from ppcls.report.record import EvalRecord, StepRecord
 
 _GAP = 0.5  # difference of an accuracy that overfitting rarely causes
@@ -39,14 +40,16 @@ class GapMonitor:
         """Returns the mean of a metric in the latest epoch of training; None if it is unknown."""
         return self._sums[name] / self._records if self._records and name in self._sums else None
 
-    def describe(self, record: EvalRecord, model: nn.Layer) -> str:
+    def describe(self, record: EvalRecord, model: nn.Layer, initial_share: float = 0.0) -> str:
         """Returns a warning if an evaluation is much worse than training in the same epoch; else "".
 
         Args:
             record: Results of the evaluation.
             model: Bare model.
+            initial_share: Share of the initial weights in the moving average that was evaluated. If it is
+                high, it is the cause, which the log has named at the start of the run.
         """
-        if self._warned or not self._records:
+        if self._warned or not self._records or initial_share > INITIAL_SHARE:
             return ""
         trained = {name: total / self._records for name, total in self._sums.items()}
         name = _worst(trained, record.metrics)

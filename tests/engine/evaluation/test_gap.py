@@ -47,3 +47,10 @@ def test_model_without_batch_norm_gets_other_causes() -> None:
     text = monitor.describe(evaluation(0.1), nn.Linear(2, 2))
     assert "BatchNorm" not in text
     assert "check that DataLoader.Eval has the labels" in text
+
+
+def test_moving_average_of_initial_weights_is_not_blamed_on_batch_norm() -> None:
+    monitor = GapMonitor()
+    monitor.add(step(0.9))
+    assert monitor.describe(evaluation(0.1), nn.BatchNorm2D(4), initial_share=0.9) == ""
+    assert "BatchNorm" in monitor.describe(evaluation(0.1), nn.BatchNorm2D(4), initial_share=0.0)
