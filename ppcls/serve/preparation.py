@@ -6,7 +6,7 @@ import asyncio
 import logging
 import multiprocessing
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ Array = NDArray[Any]
 _LARGE = 1 << 24  # pixels, times scans, above which an image is large; fewer are decoded in about 0.1 s
 _ATTEMPTS = 3  # processes that receive an image before it is rejected
 _RETRY_SECONDS = 1.0  # seconds between two attempts to start a process
+_CHECK_SECONDS = 1.0  # seconds between two checks whether a pool has ended
 _UNKNOWN_EXIT = 255  # exit code if the process has ended from which Python forks the decoders
 _START_SECONDS = 30.0  # seconds within which a process must start
 _LOG = logging.getLogger("ppcls.serve.preparation")
@@ -131,7 +132,7 @@ class DecoderProcess:
                 self._replace()
                 continue
             try:
-                prepared = await asyncio.wrap_future(future)
+                prepared = await _result(future, self._pool)
             except BrokenProcessPool:  # the process has ended before it received the image
                 self._replace()
                 continue
@@ -171,6 +172,27 @@ class DecoderProcess:
                 _LOG.warning("large images are decoded again")
                 return
             self._replace()
+
+
+async def _result(future: Future[Array], pool: ProcessPool) -> Array:
+    """Returns the result of a future of a pool. If this call is cancelled, the future is cancelled, too.
+
+    A pool whose process was killed ends. It never completes a future that it received at that moment, so
+    waiting without a check could take forever.
+
+    Raises:
+        BrokenProcessPool: The pool has ended without completing the future.
+    """
+    result = asyncio.wrap_future(future)
+    try:
+        while not result.done():
+            active = pool.active
+            await asyncio.wait({result}, timeout=_CHECK_SECONDS)
+            if not active and not result.done():
+                raise BrokenProcessPool("the pool has ended")
+    finally:
+        result.cancel()  # has no effect on a completed one
+    return result.result()
 
 
 def _new_pool() -> ProcessPool:

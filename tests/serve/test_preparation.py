@@ -5,6 +5,8 @@ import io
 import os
 import resource
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -144,3 +146,13 @@ def test_preparation_is_not_ready_while_no_decoder_can_be_started(monkeypatch: p
         assert (await preparation.prepare(LARGE)).shape == (4096, 4100, 3)
 
     with_preparation(act, DecodeImage())
+
+
+def test_image_that_an_ending_pool_never_completes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CHECK_SECONDS", 0.01)
+    pool = module._new_pool()
+    pool.schedule(module._do_nothing).result()
+    pool.stop()
+    pool.join()
+    with pytest.raises(BrokenProcessPool):
+        asyncio.run(module._result(Future(), pool))
