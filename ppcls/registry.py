@@ -20,16 +20,16 @@ from typing import Any
 from ppcls.errors import UserError
 from ppcls.zoo import ZOO
 
-_MAX_LISTED = 10
+_MAX_LISTED = 12
 
 
 def suggest(name: str, known: Sequence[str], listing: str = "") -> str:
-    """Returns the end of an error message about an unknown name: similar names, or up to ten known names.
+    """Returns the end of an error message about an unknown name: similar names, or up to twelve known names.
 
     Args:
         name: The unknown name.
         known: Existing names.
-        listing: Text that says where all names are listed, for more than ten names; "" for none.
+        listing: Text that says where all names are listed, for more than twelve names; "" for none.
     """
     folded = {entry.lower(): entry for entry in known}
     lower = name.lower()

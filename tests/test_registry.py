@@ -36,7 +36,7 @@ def test_suggest_similar_or_known_names(name: str, hint: str) -> None:
         ("last_epoch", ["by_epoch"], "; known: by_epoch"),
         ("V3", ["V2"], "; known: V2"),
         ("NetV3", ["NetV2", "NetV3_large", "NetV3_s"], "; did you mean 'NetV3_s' or 'NetV3_large'?"),
-        ("z", [str(n) for n in range(12)], "; see docs"),
+        ("z", [str(n) for n in range(13)], "; see docs"),
     ],
 )
 def test_suggest_prefers_same_prefix_and_shows_no_long_list(name: str, known: list[str], hint: str) -> None:

@@ -7,6 +7,7 @@ import os
 import struct
 import tokenize
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -32,7 +33,7 @@ _SIMILARITIES = 1 << 24  # number of similarities that are computed together wit
 _SAME_MODEL = 0.9  # minimum similarity of two models' embeddings of the test image
 # Errors that NumPy, zipfile, json and FAISS raise for invalid files.
 _DAMAGED = (
-    *(ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile, struct.error),
+    *(ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile, zlib.error, struct.error),
     *(RecursionError, RuntimeError, MemoryError, OverflowError, SyntaxError, tokenize.TokenError),
 )
 

@@ -152,8 +152,8 @@ def find_run(requested: str, output: str) -> ResumedRun | None:
         return None
     if (path / _CONFIG).is_file():
         raise UserError(
-            f"--resume {requested}: this run was interrupted before it saved a checkpoint; start it again with "
-            f"-c {path / _CONFIG} -o Global.checkpoints=auto"
+            f"--resume {requested}: this run was interrupted before it saved a checkpoint; start it again "
+            f"with -c {path / _CONFIG} -o Global.checkpoints=auto"
         )
     raise UserError(
         f"--resume {requested}: expected the output folder of a run or a checkpoint folder, found another "

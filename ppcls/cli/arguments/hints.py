@@ -151,8 +151,10 @@ def show_in_python(method: Callable[P, T]) -> Callable[P, T]:
 def to_python(text: str) -> str:
     """Returns a message in which options such as ``--grad-accum`` have the names of Python's arguments.
 
-    Commands are not changed.
+    Commands are not changed. Of messages that name both, such as ``--trust (in Python: trust=True)``, the
+    name in Python remains.
     """
+    text = re.sub(r"--[\w-]+ \(in Python: ([^)]*)\)", r"\1", text)
     parts = re.split(r"(`[^`]*`|ppcls [a-z][^;]*)", text)
     return "".join(part if part.startswith(("`", "ppcls ")) else _rename(part) for part in parts)
 

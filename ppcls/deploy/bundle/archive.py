@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,7 +86,14 @@ def extract(path: Path, folder: Path) -> None:
         raise UserError(f"{folder}: {error.strerror or error}; choose a new folder") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be extracted to {folder}: {error.strerror or error}") from None
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        NotImplementedError,
+        RuntimeError,
+        ValueError,
+    ) as error:
         raise UserError(
             f"{path}: not a zip file of a bundle, or damaged: {error}; copy or export it again"
         ) from None

@@ -30,7 +30,11 @@ SAMPLER = "DataLoader.Train.sampler"
             "AMP.init_loss_scaling: unknown key; write scale_loss, the initial scale",
         ),
         ("AMP_BF16.level=O1", "AMP_BF16: unknown key; write AMP with dtype: bfloat16"),
-        ("1=2", "1: unknown key; known: AMP, Arch, DataLoader, EMA, Global, Infer, Loss, Metric, Optimizer"),
+        (
+            "1=2",
+            "1: unknown key; known: AMP, Arch, DataLoader, EMA, Global, Infer, LinearHead, Loss, Metric, "
+            "Optimizer, SSL",
+        ),
         # Numbers
         ("Global.epochs=many", "Global.epochs: expected an integer > 0, got 'many'"),
         ("Global.epochs=0", "Global.epochs: expected an integer > 0, got 0"),

@@ -22,6 +22,8 @@ from ppcls.dataset_tools.digits import make_digits
 from ppcls.dataset_tools.image_features import compute_image_features, find_image_model
 from ppcls.engine.head.solve import STRENGTHS, HeadSamples, fit_head
 
+pytestmark = pytest.mark.slow
+
 FUTURE: dict[str, Any] = {
     "scoring": "neg_log_loss",
     "l1_ratios": (0,),
