@@ -114,7 +114,6 @@ def test_all_answers_forbid_browsers_to_guess_their_type(config: Path, tmp_path:
             (422, client.post("/predict", content=b"<html>", headers=PNG)),
             (500, client.post("/predict", content=plain(0), headers=PNG)),
             (504, client.post("/predict", content=plain(255), headers=PNG)),
-            (503, client.get("/ready")),
         ]
         raw = [
             (
