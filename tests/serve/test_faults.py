@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 from PIL import Image
@@ -88,6 +89,15 @@ def plain(colour: int) -> bytes:
     return file.getvalue()
 
 
+def first_unready(client: httpx.Client) -> httpx.Response:
+    """Waits until /ready reports the hanging model: its time starts a little later than the request's."""
+    end = time.monotonic() + GUARD
+    while (answer := client.get("/ready")).status_code == 200:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return answer
+
+
 def test_all_answers_forbid_browsers_to_guess_their_type(config: Path, tmp_path: Path) -> None:
     options = ["-c", config, "--timeout", "1", "--max-mib", "0.05", "--max-waiting", "2", "--max-images", "2"]
     origin = {"Origin": "https://evil.example"}
@@ -114,6 +124,7 @@ def test_all_answers_forbid_browsers_to_guess_their_type(config: Path, tmp_path:
             (422, client.post("/predict", content=b"<html>", headers=PNG)),
             (500, client.post("/predict", content=plain(0), headers=PNG)),
             (504, client.post("/predict", content=plain(255), headers=PNG)),
+            (503, first_unready(client)),
         ]
         raw = [
             (

@@ -28,7 +28,10 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], list[st
     def write(count: int) -> list[str]:
         files = [folder / f"{number}.bin" for number in range(1, count + 1)]
         for number, file in enumerate(files, start=1):
-            file.write_bytes(bytes([number]))
+            # Not twice: DALI's reader maps files into memory, and the pipeline of an earlier test may still
+            # read ahead. If its file is truncated, the process ends with SIGBUS.
+            if not file.exists():
+                file.write_bytes(bytes([number]))
         return list(map(str, files))
 
     return write
@@ -153,8 +156,6 @@ def test_shards_have_their_own_samples(numbers: Callable[[int], list[str]], shar
     assert epochs(batches, 3) == [expected] * 3
 
 
-# It ended its process once in two runs of all tests, for a reason that is not known yet.
-@pytest.mark.slow
 def test_tensors_stay_valid(numbers: Callable[[int], list[str]]) -> None:
     for dynamic in (True, False):
         pipeline = pipeline_of(numbers(9), 1, None, dynamic=dynamic)
