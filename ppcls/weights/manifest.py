@@ -149,20 +149,30 @@ def verify(folder: Path, names: Collection[str] | None = None) -> Manifest:
 
 
 def _check_file(path: Path, expected: FileRecord) -> None:
+    if (problem := find_difference(path, expected)) is not None:
+        raise DamagedError(f"{path}: {problem}; {_REPAIR}")
+
+
+def find_difference(path: Path, expected: FileRecord, changed: str = "damaged") -> str | None:
+    """Returns how a file differs from its record; None if it does not.
+
+    Args:
+        path: The file.
+        expected: Its record.
+        changed: What to call a file with another content.
+    """
     try:
         actual = read_record(path)
     except FileNotFoundError:
-        raise DamagedError(f"{path}: missing; expected SHA-256 {expected.sha256}; {_REPAIR}") from None
+        return f"missing; expected SHA-256 {expected.sha256}"
     except OSError as error:
-        raise DamagedError(
-            f"{path}: can't be read ({error.strerror or error}); expected SHA-256 {expected.sha256}; "
-            f"{_REPAIR}"
-        ) from None
-    if actual != expected:
-        raise DamagedError(
-            f"{path}: damaged: expected {expected.size} bytes with SHA-256 {expected.sha256}, "
-            f"found {actual.size} bytes with SHA-256 {actual.sha256}; {_REPAIR}"
-        )
+        return f"can't be read ({error.strerror or error}); expected SHA-256 {expected.sha256}"
+    if actual == expected:
+        return None
+    return (
+        f"{changed}: expected {expected.size} bytes with SHA-256 {expected.sha256}, "
+        f"found {actual.size} bytes with SHA-256 {actual.sha256}"
+    )
 
 
 def read_record(path: Path) -> FileRecord:

@@ -8,12 +8,12 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import IO
 
 from ppcls.deploy.bundle.schema import check_name
 from ppcls.errors import UserError
 from ppcls.files import atomic_path, new_folder, open_regular
+from ppcls.files.temporary import temporary_folder
 
 _TIME = (2020, 1, 1, 0, 0, 0)  # the same bundle has the same zip file
 _MAX_FILES = 10_000
@@ -56,8 +56,8 @@ def opened_bundle(path: Path) -> Iterator[Path]:
         return
     if not path.exists():
         raise UserError(f"{path}: no such file or folder; expected a bundle of ppcls export --format bundle")
-    with TemporaryDirectory(prefix="ppcls-bundle-") as temporary:
-        folder = Path(temporary) / "bundle"
+    with temporary_folder("bundle") as temporary:
+        folder = temporary / "bundle"
         extract(path, folder)
         yield folder
 

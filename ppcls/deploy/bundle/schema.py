@@ -22,7 +22,7 @@ from ppcls.deploy.models.description import Activation, Precision
 from ppcls.deploy.models.rejection import RejectionRule
 from ppcls.errors import UserError
 from ppcls.files import open_regular
-from ppcls.weights.manifest import FileRecord, read_record
+from ppcls.weights.manifest import FileRecord, find_difference
 
 BUNDLE = "bundle.json"
 FORMAT = "ppcls-bundle"
@@ -223,16 +223,8 @@ def check_files(folder: Path, bundle: Bundle) -> None:
     """
     for name, record in bundle.files.items():
         path = find_file(folder, name)
-        try:
-            actual = read_record(path)
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read: {error.strerror}; export the bundle again") from None
-        if actual != record:
-            raise UserError(
-                f"{path}: damaged or changed: {BUNDLE} lists {record.size} bytes with SHA-256 "
-                f"{record.sha256}, found {actual.size} bytes with SHA-256 {actual.sha256}; export the bundle "
-                "again"
-            )
+        if (problem := find_difference(path, record, "damaged or changed")) is not None:
+            raise UserError(f"{path}: {problem}, according to {BUNDLE}; export the bundle again")
 
 
 def find_file(folder: Path, name: str) -> Path:

@@ -41,7 +41,7 @@ from ppcls.errors import UserError
 from ppcls.postprocess import base
 from ppcls.postprocess.section import Infer
 from ppcls.registry import POSTPROCESSES
-from ppcls.weights.manifest import FileName, FileRecord, read_record
+from ppcls.weights.manifest import FileName, FileRecord, find_difference
 
 DESCRIPTION = "inference.yml"
 INPUT = "x"
@@ -342,16 +342,10 @@ class ModelDescription(Section):
             )
         for name, record in expected.items():
             path = program.with_name(name)
-            try:
-                actual = read_record(path)
-            except OSError as error:
-                raise UserError(f"{path}: cannot be read: {error.strerror}; export the model again") from None
-            if actual != record:
+            if (problem := find_difference(path, record, "damaged or from another export")) is not None:
                 raise UserError(
-                    f"{path}: damaged or from another export: {DESCRIPTION} lists {record.size} bytes with "
-                    f"SHA-256 {record.sha256}, found {actual.size} bytes with SHA-256 {actual.sha256}; "
-                    f"export the model again, or remove Export.files from {DESCRIPTION} if you changed the "
-                    "model yourself"
+                    f"{path}: {problem}, according to {DESCRIPTION}; export the model again, or remove "
+                    f"Export.files from {DESCRIPTION} if you changed the model yourself"
                 )
 
     def with_rejection(self, rule: RejectionRule | None) -> ModelDescription:

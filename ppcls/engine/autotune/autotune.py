@@ -229,6 +229,7 @@ def read_execution(checkpoint: Path | None, *, on_cpu: bool) -> Execution | Lite
     if checkpoint is None:
         return None
     try:
+        # The names of these files are constants of `ppcls.engine.checkpoint.snapshot`, which imports Paddle.
         state = json.loads(read_regular(checkpoint / "state.json"))
         tree = read_yaml(checkpoint / "config.yaml")
         was_on_cpu = state["threads"] is not None

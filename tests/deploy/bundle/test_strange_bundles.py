@@ -129,7 +129,7 @@ def test_links_and_changed_files_are_rejected(bundle: Path, capsys: pytest.Captu
     sample.write_bytes(b"x")
     assert verify([str(bundle)]) == 1
     errors = capsys.readouterr().err
-    assert "cannot be read" in errors
+    assert "00.decoded.bin: missing; expected SHA-256" in errors
     assert "damaged or changed" in errors
 
 
