@@ -142,6 +142,15 @@ def families_with(option: str) -> list[str]:
     )
 
 
+def suggest_installed() -> str:
+    """Returns the end of an error message about a download: models whose weights need no network.
+
+    It is empty if no package with weights is installed.
+    """
+    names = [name for name, entry in ZOO.items() if entry.package and package_file(entry.package).is_file()]
+    return f"; or choose a model whose weights are installed: {', '.join(names)}" if names else ""
+
+
 def package_file(name: str) -> Path:
     """Returns the path of a file in an installed Python package.
 

@@ -24,7 +24,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from ppcls.errors import UserError
 from ppcls.files import write_text
 from ppcls.weights.manifest import read_record
-from ppcls.zoo import known_digest
+from ppcls.zoo import known_digest, suggest_installed
 
 OFFLINE = "PPCLS_OFFLINE"
 RETRY_DELAYS = (1.0, 2.0, 4.0, 8.0)  # seconds before each retry
@@ -56,7 +56,10 @@ def download(path: Path, url: str, check: Callable[[Path], object], *, retry: bo
     if path.is_file():
         return
     if os.environ.get(OFFLINE, "0") not in ("", "0"):
-        raise UserError(f"{path}: file not found, and {OFFLINE} forbids downloads; save {url} as this file")
+        raise UserError(
+            f"{path}: file not found, and {OFFLINE} forbids downloads; save {url} as this file"
+            f"{suggest_installed()}"
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with lock_file(path.with_name(f".{path.name}.lock")) as waited:
@@ -140,7 +143,7 @@ class _Download:
             kept = f"; {self._size() / 1e6:.1f} MB are kept for the next attempt" if self._size() else ""
             raise UserError(
                 f"{self._url}: the download failed: {error}{kept}; check the network and the proxy "
-                f"(HTTPS_PROXY), or save the file as {self._path}"
+                f"(HTTPS_PROXY), or save the file as {self._path}{suggest_installed()}"
             ) from None
         try:
             self._check(check)

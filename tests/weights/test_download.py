@@ -368,3 +368,11 @@ def test_changed_file_of_a_package_is_an_error(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("ppcls.weights.files.package_file", lambda _: file)
     with pytest.raises(UserError, match=r"damaged or replaced: expected SHA-256 579344.*reinstall"):
         read_weights(file)
+
+
+def test_message_about_a_download_names_models_that_need_no_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PPCLS_OFFLINE", "1")
+    with pytest.raises(UserError, match=r"whose weights are installed: EfficientNet_lite0$"):
+        downloads.download(tmp_path / "x.pdparams", "http://127.0.0.1/x.pdparams", lambda path: None)
