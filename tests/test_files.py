@@ -285,7 +285,7 @@ KILLED = {
     "atomic_path": ("atomic_path(Path(sys.argv[1]))", [".0123abcd.other", ".target"]),
     "temporary_folder": (
         "temporary_folder('program')",
-        ["ppcls-program-backups_", "ppcls-runs", "ppcls-program-abcdefgh"],
+        ["ppcls-runs", "ppcls-program-abcdefgh", "ppcls-my-pictures", "ppcls-temporary-program-abcdefgh"],
     ),
 }
 
@@ -305,7 +305,8 @@ def test_files_of_a_killed_process_are_removed_by_the_next_one_but_not_those_of_
         "    if path == file: path.touch()"
     )
     for name in own:
-        (tmp_path / name).mkdir()
+        private = not name.startswith("ppcls-temporary")  # a long name that is not private is not ours either
+        (tmp_path / name).mkdir(mode=0o700 if private else 0o755)
         (tmp_path / name / "mine").touch()
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
 

@@ -6,11 +6,9 @@ The durations are computed from the run's records (metrics.jsonl) and from the t
 from __future__ import annotations
 
 import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from threading import Timer
 
 from ppcls.bench.measure.runner import RATE, Candidate
@@ -23,6 +21,7 @@ from ppcls.engine.autotune.processes import (
     last_lines,
     started_process,
 )
+from ppcls.files.temporary import temporary_folder
 from ppcls.recipe.schema import Config
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import Record, StepRecord
@@ -104,8 +103,8 @@ def run_training(config: Config, path: str, overrides: Sequence[str], timeout: f
         MeasurementFailed: The run failed, or exceeded the timeout.
     """
     images_per_update = config.DataLoader.need_train().sampler.rows(1) * config.Global.update_freq
-    with tempfile.TemporaryDirectory(prefix="ppcls-bench-") as folder:
-        output_dir = Path(folder) / "run"
+    with temporary_folder("benchmark") as folder:
+        output_dir = folder / "run"
         command = ppcls_command("train", "-c", path, "-o", *overrides, f"Global.output_dir={output_dir}")
         lines, total = _run(command, timeout)
         records = read_records(output_dir / "metrics.jsonl")

@@ -21,7 +21,8 @@ from pathlib import Path
 
 _MAX_NAME_BYTES = 255  # of file systems of Linux
 _TOKEN = r"\.[0-9a-f]{8}\."  # noqa: S105 - of the names of `temporary_sibling`
-_PREFIX = "ppcls-"
+# Long, because folders with such a name are removed: nobody gives it to a folder of their own.
+_PREFIX = "ppcls-temporary-"
 _RANDOM = r"-[a-z0-9_]{8}"  # what `tempfile.mkdtemp` appends
 _PRIVATE = 0o700  # permissions of the folders of `tempfile.mkdtemp`
 

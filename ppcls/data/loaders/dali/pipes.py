@@ -45,11 +45,13 @@ class PipeUnblocker:
         self._readers = readers
         self._since: float | None = None
         self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
         if isinstance(index, FileIndex):
             with suppress(ValueError):  # only the main thread can set a handler
                 if signal.getsignal(signal.SIGURG) is signal.SIG_DFL:
                     signal.signal(signal.SIGURG, lambda *_: None)
-            threading.Thread(target=self._watch, name="pipes", daemon=True).start()
+            self._thread = threading.Thread(target=self._watch, name="pipes", daemon=True)
+            self._thread.start()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -61,8 +63,10 @@ class PipeUnblocker:
             self._since = None
 
     def close(self) -> None:
-        """Ends the watching thread."""
+        """Ends the watching thread. It never blocks, so this takes no longer than one of its rounds."""
         self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
 
     def _watch(self) -> None:
         while not self._stop.wait(_INTERVAL):
