@@ -24,7 +24,7 @@ MOST_CONFIG_PARAMETERS = 20
 # Branches on the type of a config section outside of its folder. Each of them is a place to find and change
 # for a new section of that kind; a property or method of the base class is not.
 MOST_TYPE_BRANCHES = 40
-SECTION_MODULE = "ppcls.config.base.fields"  # defines the class `Section`
+SECTION_MODULE = "ppcls.config.base.section"  # defines the class `Section`
 CONFIG_MODULE = "ppcls.recipe.schema"  # defines the class `Config`; libraries have classes of the same name
 LONGEST_CHAIN = 16  # modules that import one another when they are loaded
 # One file per family: a reader looks for a name there, and the number of files grows with the models.

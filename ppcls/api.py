@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ppcls.config.base.fields import show
+from ppcls.config.base.problems import show
 from ppcls.deploy.models.source import find_weights
 from ppcls.engine.autotune.autotune import autotune
 from ppcls.engine.core.hooks import RunHook

@@ -18,8 +18,8 @@ from ppcls.cli.arguments.options import read_options
 from ppcls.cli.eval import EvalOptions, check_data, read_checkpoint_config
 from ppcls.cli.short_options import apply_arguments
 from ppcls.cli.train import TrainOptions
-from ppcls.config.base.fields import show
 from ppcls.config.base.overrides import Override, read_overrides
+from ppcls.config.base.problems import show
 from ppcls.config.base.tree import node_at
 from ppcls.deploy.infer import format_row, rank_columns
 from ppcls.deploy.models.source import ModelSource, find_checkpoint, find_source, run_folder

@@ -13,8 +13,10 @@ from typing_extensions import Self
 from ppcls.arch.heads import MarginHead
 from ppcls.arch.rec_model import RecModel
 from ppcls.arch.section import Arch, MemberArch, ModelSection
-from ppcls.config.base.component import ModelFacts, RunFacts
-from ppcls.config.base.fields import ClassCountOrAuto, Count, Section, error_at, expected, problem
+from ppcls.config.base.facts import ModelFacts, RunFacts
+from ppcls.config.base.fields import ClassCountOrAuto, Count
+from ppcls.config.base.problems import error_at, expected, problem
+from ppcls.config.base.section import Section
 from ppcls.config.base.tree import STUDENT, mapping_at
 
 if TYPE_CHECKING:

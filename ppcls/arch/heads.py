@@ -11,7 +11,8 @@ from pydantic import field_validator, model_validator
 from typing_extensions import Self
 
 from ppcls.config.base.component import Component
-from ppcls.config.base.fields import ClassCount, Count, NonNegative, Number, Positive, Section
+from ppcls.config.base.fields import ClassCount, Count, NonNegative, Number, Positive
+from ppcls.config.base.section import Section
 from ppcls.registry import HEADS
 
 if TYPE_CHECKING:

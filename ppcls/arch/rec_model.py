@@ -11,8 +11,10 @@ from typing_extensions import Self
 
 from ppcls.arch.heads import MarginHead, NeckOrHead
 from ppcls.arch.section import Arch, MemberArch, ModelSection
-from ppcls.config.base.component import RunFacts
-from ppcls.config.base.fields import Section, Tagged, error_at, problem
+from ppcls.config.base.choices import Tagged
+from ppcls.config.base.facts import RunFacts
+from ppcls.config.base.problems import error_at, problem
+from ppcls.config.base.section import Section
 from ppcls.errors import UserError
 from ppcls.outputs import BACKBONE, LOGITS
 from ppcls.registry import HEADS

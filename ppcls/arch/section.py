@@ -9,19 +9,10 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 from pydantic_core import PydanticCustomError
 from typing_extensions import Self
 
-from ppcls.config.base.component import ModelFacts
-from ppcls.config.base.fields import (
-    UNKNOWN_KEY,
-    ClassCountOrAuto,
-    Count,
-    Decay,
-    NonNegative,
-    Positive,
-    Section,
-    Side,
-    error_at,
-    show,
-)
+from ppcls.config.base.facts import ModelFacts
+from ppcls.config.base.fields import ClassCountOrAuto, Count, Decay, NonNegative, Positive, Side
+from ppcls.config.base.problems import UNKNOWN_KEY, error_at, show
+from ppcls.config.base.section import Section
 from ppcls.registry import ARCHITECTURES, suggest_architecture
 from ppcls.zoo import ZOO, architecture, families_with
 

@@ -15,7 +15,7 @@ from ppcls.cli.short_options import set_amp, set_image_size, set_on_error, set_w
 from ppcls.files import print_error
 
 if TYPE_CHECKING:  # not needed for --help
-    from ppcls.config.base.fields import Section
+    from ppcls.config.base.section import Section
     from ppcls.recipe.load import ConfigSource
     from ppcls.recipe.schema import Config
 

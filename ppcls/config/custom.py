@@ -14,7 +14,7 @@ import warnings
 from typing import Any, TypeVar
 
 from ppcls.config.base.component import Component
-from ppcls.config.base.fields import Spec
+from ppcls.config.base.section import Spec
 from ppcls.registry import ARCHITECTURES
 
 Registered = TypeVar("Registered", bound=type[Spec])

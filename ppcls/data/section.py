@@ -9,8 +9,10 @@ from pydantic import ValidationInfo, field_validator, model_validator
 from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
-from ppcls.config.base.component import RunFacts
-from ppcls.config.base.fields import Section, Tagged, error_at, located, problem
+from ppcls.config.base.choices import Tagged
+from ppcls.config.base.facts import RunFacts
+from ppcls.config.base.problems import error_at, located, problem
+from ppcls.config.base.section import Section
 from ppcls.data.index.base import Dataset
 from ppcls.data.loaders.section import Dali, LoaderSettings
 from ppcls.data.sampling.base import Sampler

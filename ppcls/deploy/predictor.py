@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.config.base.fields import show
 from ppcls.config.base.overrides import Overrides, read_overrides
+from ppcls.config.base.problems import show
 from ppcls.data.transforms.numpy_ops import run, run_on_pixels
 from ppcls.deploy.models.description import DESCRIPTION
 from ppcls.deploy.models.engine import Engine, choose_engine

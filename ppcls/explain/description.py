@@ -8,7 +8,7 @@ from io import StringIO
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TextIO
 
-from ppcls.config.base.fields import Spec
+from ppcls.config.base.section import Spec
 from ppcls.data.supported import transforms_of
 from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.specs import Op

@@ -19,8 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic_core import InitErrorDetails
 
-from ppcls.config.base.component import Component, ModelFacts, RunFacts
-from ppcls.config.base.fields import Number, problem
+from ppcls.config.base.component import Component
+from ppcls.config.base.facts import ModelFacts, RunFacts
+from ppcls.config.base.fields import Number
+from ppcls.config.base.problems import problem
 from ppcls.outputs import BACKBONE, FEATURES, LOGITS, get_logits
 from ppcls.registry import LOSSES
 

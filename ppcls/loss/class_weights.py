@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic_core import InitErrorDetails
 
-from ppcls.config.base.component import RunFacts
-from ppcls.config.base.fields import Decay, NonNegative, problem
+from ppcls.config.base.facts import RunFacts
+from ppcls.config.base.fields import Decay, NonNegative
+from ppcls.config.base.problems import problem
 from ppcls.loss.base import ClassCounts, ClassStatistics, Loss
 
 ClassWeight = tuple[NonNegative, ...] | Literal["balanced", "effective_number"]

@@ -11,8 +11,9 @@ from pydantic import model_validator
 from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
-from ppcls.config.base.component import RunFacts
-from ppcls.config.base.fields import Decay, NonNegative, Part, error_at, problem
+from ppcls.config.base.facts import RunFacts
+from ppcls.config.base.fields import Decay, NonNegative, Part
+from ppcls.config.base.problems import error_at, problem
 from ppcls.loss.base import ClassStatistics, Criterion, Labels, LogitsLoss, Loss
 from ppcls.loss.class_weights import ClassWeightedLoss, Floats, random_label_problems
 from ppcls.outputs import AUXILIARY, LOGITS, get_logits

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 from pydantic import Field
 from pydantic_core import InitErrorDetails
 
-from ppcls.config.base.component import RunFacts
-from ppcls.config.base.fields import Decay, Fraction, NonNegative, Number, Positive, problem
+from ppcls.config.base.facts import RunFacts
+from ppcls.config.base.fields import Decay, Fraction, NonNegative, Number, Positive
+from ppcls.config.base.problems import problem
 from ppcls.loss.base import ClassStatistics, Criterion, Labels, LogitsLoss, Loss
 from ppcls.loss.classification import CELoss
 from ppcls.loss.multi_label import MultiLabelLoss

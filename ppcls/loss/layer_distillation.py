@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from ppcls.config.base.component import ModelFacts
-from ppcls.config.base.fields import Count, error_at
+from ppcls.config.base.facts import ModelFacts
+from ppcls.config.base.fields import Count
+from ppcls.config.base.problems import error_at
 from ppcls.loss.base import ClassStatistics, Criterion
 from ppcls.loss.distillation import ModelPairLoss
 from ppcls.outputs import layer_output_name

@@ -13,8 +13,9 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
-from ppcls.config.base.component import ModelFacts, RunFacts
-from ppcls.config.base.fields import ClassCount, Count, Decay, NonNegative, Positive, problem
+from ppcls.config.base.facts import ModelFacts, RunFacts
+from ppcls.config.base.fields import ClassCount, Count, Decay, NonNegative, Positive
+from ppcls.config.base.problems import problem
 from ppcls.loss.base import ClassStatistics, Criterion
 from ppcls.loss.distillation import DistillationLoss, ModelPairLoss
 from ppcls.loss.embedding import EmbeddingLoss

@@ -8,8 +8,10 @@ from typing import Annotated
 from pydantic import Field
 from pydantic_core import InitErrorDetails
 
-from ppcls.config.base.component import RunFacts
-from ppcls.config.base.fields import Keyed, Section, problem
+from ppcls.config.base.choices import Keyed
+from ppcls.config.base.facts import RunFacts
+from ppcls.config.base.problems import problem
+from ppcls.config.base.section import Section
 from ppcls.loss.base import Loss
 from ppcls.loss.classification import CELoss
 from ppcls.outputs import AUXILIARY

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic_core import InitErrorDetails
 
-from ppcls.config.base.component import RunFacts
-from ppcls.config.base.fields import Fraction, NonNegative, Positive, Section, problem
+from ppcls.config.base.facts import RunFacts
+from ppcls.config.base.fields import Fraction, NonNegative, Positive
+from ppcls.config.base.problems import problem
+from ppcls.config.base.section import Section
 from ppcls.loss.base import Criterion
 from ppcls.outputs import first_rows, get_logits
 

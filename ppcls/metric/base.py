@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from pydantic_core import InitErrorDetails
 
-from ppcls.config.base.component import Component, LabelsPerImage, RunFacts
-from ppcls.config.base.fields import problem
+from ppcls.config.base.component import Component
+from ppcls.config.base.facts import LabelsPerImage, RunFacts
+from ppcls.config.base.problems import problem
 from ppcls.registry import METRICS
 
 if TYPE_CHECKING:  # --help must not wait for NumPy

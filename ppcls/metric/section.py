@@ -7,7 +7,9 @@ from typing import Annotated
 from pydantic import Field, ValidationError, field_validator, model_validator
 from typing_extensions import Self
 
-from ppcls.config.base.fields import Keyed, Section, problem
+from ppcls.config.base.choices import Keyed
+from ppcls.config.base.problems import problem
+from ppcls.config.base.section import Section
 from ppcls.metric.base import Metric
 from ppcls.metric.single_label import TopkAcc
 from ppcls.registry import METRICS

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import field_validator
 from pydantic_core import InitErrorDetails
 
-from ppcls.config.base.component import RunFacts
-from ppcls.config.base.fields import Bound, Count, Fraction, problem
+from ppcls.config.base.facts import RunFacts
+from ppcls.config.base.fields import Bound, Count, Fraction
+from ppcls.config.base.problems import problem
 from ppcls.config.base.tree import STUDENT
 from ppcls.metric.base import AcceptedLabels, DatasetMetric, Metric
 

@@ -16,16 +16,12 @@ from pydantic import BeforeValidator, model_validator
 from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
-from ppcls.config.base.component import Component, RunFacts
-from ppcls.config.base.fields import (
-    NonNegative,
-    Positive,
-    Section,
-    Tagged,
-    error_at,
-    expected,
-    problem,
-)
+from ppcls.config.base.choices import Tagged
+from ppcls.config.base.component import Component
+from ppcls.config.base.facts import RunFacts
+from ppcls.config.base.fields import NonNegative, Positive
+from ppcls.config.base.problems import error_at, expected, problem
+from ppcls.config.base.section import Section
 from ppcls.optimizer.schedules import Schedule
 from ppcls.registry import OPTIMIZERS, SCHEDULES
 

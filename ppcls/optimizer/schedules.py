@@ -19,8 +19,10 @@ from pydantic import Field, model_validator
 from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
-from ppcls.config.base.component import Component, RunFacts
-from ppcls.config.base.fields import Bound, Count, Index, NonNegative, Part, Positive, problem
+from ppcls.config.base.component import Component
+from ppcls.config.base.facts import RunFacts
+from ppcls.config.base.fields import Bound, Count, Index, NonNegative, Part, Positive
+from ppcls.config.base.problems import problem
 from ppcls.optimizer.plateau import Plateau
 from ppcls.registry import SCHEDULES
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic_core import InitErrorDetails
 
-from ppcls.config.base.component import LabelsPerImage
-from ppcls.config.base.fields import Bound, Count, Fraction, problem
+from ppcls.config.base.facts import LabelsPerImage
+from ppcls.config.base.fields import Bound, Count, Fraction
+from ppcls.config.base.problems import problem
 from ppcls.postprocess.base import Activation, PostProcess, calibrate_threshold
 
 if TYPE_CHECKING:  # --help must not wait for NumPy

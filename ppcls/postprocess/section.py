@@ -7,8 +7,11 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic_core import InitErrorDetails
 
-from ppcls.config.base.component import RunFacts
-from ppcls.config.base.fields import BatchSize, Section, Tagged, located
+from ppcls.config.base.choices import Tagged
+from ppcls.config.base.facts import RunFacts
+from ppcls.config.base.fields import BatchSize
+from ppcls.config.base.problems import located
+from ppcls.config.base.section import Section
 from ppcls.data.transforms.base import FixedChain, chain_problems
 from ppcls.postprocess.base import PostProcess
 from ppcls.postprocess.methods import Topk

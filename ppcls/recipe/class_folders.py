@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ppcls.config.base.fields import show
+from ppcls.config.base.problems import show
 from ppcls.config.base.tree import mapping_at, model_sections, node_at
 from ppcls.data.index.class_folders import LABEL_LIST, PARTS, find_class_root, list_class_folders
 from ppcls.errors import UserError

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ppcls.arch.distillation_model import AnyArch, NamedModel
-from ppcls.config.base.component import RunFacts, find_sections
+from ppcls.config.base.component import find_sections
 from ppcls.config.base.errors import place
-from ppcls.config.base.fields import Section, Spec
+from ppcls.config.base.facts import RunFacts
+from ppcls.config.base.section import Section, Spec
 from ppcls.data.transforms.base import check_chain
 from ppcls.loss.classification import CELoss
 from ppcls.registry import ARCHITECTURES

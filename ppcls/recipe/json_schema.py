@@ -23,7 +23,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
-from ppcls.config.base.fields import Bound, BoundOrAuto, Keyed, Section, Tagged, Variants
+from ppcls.config.base.choices import Keyed, Tagged, Variants
+from ppcls.config.base.fields import Bound, BoundOrAuto
+from ppcls.config.base.section import Section
 from ppcls.files import write_text
 from ppcls.recipe.reference import description
 from ppcls.recipe.schema import Config

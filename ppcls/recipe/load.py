@@ -11,8 +11,10 @@ from pydantic import ValidationError
 from typing_extensions import Self
 
 from ppcls.config.base.errors import ConfigError, describe_problems, place
-from ppcls.config.base.fields import MODULE_NAME, UNKNOWN_KEY, Section, show
+from ppcls.config.base.fields import MODULE_NAME
 from ppcls.config.base.overrides import Override, Overrides, plain, read_overrides
+from ppcls.config.base.problems import UNKNOWN_KEY, show
+from ppcls.config.base.section import Section
 from ppcls.config.base.tree import Tree, mapping_at, node_at
 from ppcls.config.base.yaml import MAX_LENGTH, TOO_LONG, dump_section, read_yaml
 from ppcls.errors import UserError

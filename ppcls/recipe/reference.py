@@ -21,7 +21,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from ppcls.arch.distillation_model import DistilledArch, NamedModel
-from ppcls.config.base.fields import Bound, Keyed, Section, Spec, Tagged
+from ppcls.config.base.choices import Keyed, Tagged
+from ppcls.config.base.fields import Bound
+from ppcls.config.base.section import Section, Spec
 from ppcls.files import write_text
 from ppcls.recipe.schema import Config
 from ppcls.registry import Registry

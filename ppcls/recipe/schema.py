@@ -11,8 +11,10 @@ from typing_extensions import Self
 from ppcls.arch.distillation_model import DistillationModel
 from ppcls.arch.rec_model import RecModel
 from ppcls.arch.section import Arch as PlainArch
-from ppcls.config.base.component import RunFacts, section_problems
-from ppcls.config.base.fields import Section, Tagged, Variants
+from ppcls.config.base.choices import Tagged, Variants
+from ppcls.config.base.component import section_problems
+from ppcls.config.base.facts import RunFacts
+from ppcls.config.base.section import Section
 from ppcls.data import section
 from ppcls.data.transforms.base import Transform
 from ppcls.engine.core import settings as engine

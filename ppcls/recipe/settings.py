@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 from pydantic import model_validator
 from pydantic_core import InitErrorDetails
 
-from ppcls.config.base.component import RunFacts
-from ppcls.config.base.fields import Count, ModuleName, Side, problem
+from ppcls.config.base.facts import RunFacts
+from ppcls.config.base.fields import Count, ModuleName, Side
+from ppcls.config.base.problems import problem
 from ppcls.engine.core.settings import EngineSettings
 from ppcls.report.settings import ReportSettings
 from ppcls.runtime.settings import RuntimeSettings

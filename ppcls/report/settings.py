@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from ppcls.config.base.fields import Keyed, Section
+from ppcls.config.base.choices import Keyed
+from ppcls.config.base.section import Section
 from ppcls.registry import LOGGERS
 from ppcls.report.trackers import Logger
 

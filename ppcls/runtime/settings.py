@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ppcls.config.base.fields import Part, Positive, Section, Workers
+from ppcls.config.base.fields import Part, Positive, Workers
+from ppcls.config.base.section import Section
 
 
 class RuntimeSettings(Section):

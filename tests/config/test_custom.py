@@ -10,7 +10,7 @@ from paths import ROOT
 
 from ppcls.config import custom
 from ppcls.config.base.errors import ConfigError
-from ppcls.config.base.fields import Section
+from ppcls.config.base.section import Section
 from ppcls.config.custom import register
 from ppcls.data.transforms.base import CustomTransform, ImageState
 from ppcls.engine.core.hooks import load_hooks
@@ -89,6 +89,18 @@ def test_former_name_of_custom_transform_and_register_still_work() -> None:
         own = custom.register(type("OwnTransform", (former,), {}))
     assert issubclass(own, CustomTransform)
     assert TRANSFORMS["OwnTransform"] is own
+
+
+def test_former_names_of_the_field_types_still_work() -> None:
+    from ppcls.config.base import fields
+
+    with pytest.warns(DeprecationWarning, match="moved to ppcls.config.base.section"):
+        assert fields.Section is Section
+    for name in fields._MOVED:
+        with pytest.warns(DeprecationWarning, match=f"fields.{name} moved to"):
+            assert getattr(fields, name)
+    with pytest.raises(AttributeError, match="no attribute 'Sectoin'"):
+        _ = fields.Sectoin
 
 
 def test_custom_transform_needs_pixels() -> None:

@@ -7,7 +7,7 @@ import re
 import sys
 
 import ppcls.recipe.schema  # noqa: F401 - defines all sections
-from ppcls.config.base.fields import Section
+from ppcls.config.base.section import Section
 
 
 def test_no_annotation_names_a_class_that_the_default_of_its_key_hides() -> None:

@@ -12,7 +12,7 @@ import paddle
 import pytest
 from quickstart import problems
 
-from ppcls.config.base.component import ModelFacts, RunFacts
+from ppcls.config.base.facts import ModelFacts, RunFacts
 from ppcls.data.loaders.batch import Batch
 from ppcls.engine.core.build import build_state
 from ppcls.engine.core.step import train_step

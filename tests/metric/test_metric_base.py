@@ -9,7 +9,7 @@ import paddle
 import pytest
 from quickstart import problems
 
-from ppcls.config.base.component import ModelFacts, RunFacts
+from ppcls.config.base.facts import ModelFacts, RunFacts
 from ppcls.metric.base import DatasetMetric, Metric
 from ppcls.metric.build import CountMetric, GatheredMetric, Rows, build_metrics
 from ppcls.metric.functional.retrieval import PLAIN_SEARCH

@@ -4,7 +4,7 @@ import re
 
 from paths import ROOT
 
-from ppcls.config.base.fields import Section
+from ppcls.config.base.section import Section
 from ppcls.recipe.reference import description, render, render_models
 from ppcls.recipe.schema import Config
 from ppcls.registry import LOSSES, METRICS, OPTIMIZERS, SAMPLERS, SCHEDULES, TRANSFORMS

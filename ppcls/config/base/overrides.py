@@ -14,7 +14,7 @@ from typing import Any
 from typing_extensions import Self
 
 from ppcls.config.base.errors import ConfigError, split_path
-from ppcls.config.base.fields import show
+from ppcls.config.base.problems import show
 from ppcls.config.base.tree import Tree, copy_tree
 from ppcls.config.base.yaml import MAX_BYTES, MAX_DEPTH, parse_yaml
 from ppcls.files import expand_home

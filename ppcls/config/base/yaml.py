@@ -19,7 +19,8 @@ from typing import Any, NoReturn, cast
 import yaml
 
 from ppcls.config.base.errors import ConfigError
-from ppcls.config.base.fields import Section, show
+from ppcls.config.base.problems import show
+from ppcls.config.base.section import Section
 from ppcls.config.base.tree import Tree, copy_tree
 from ppcls.errors import UserError
 from ppcls.files import expand_home, open_regular

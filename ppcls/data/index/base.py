@@ -13,8 +13,10 @@ from pydantic import model_validator
 from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
-from ppcls.config.base.component import Component, LabelsPerImage, RunFacts
-from ppcls.config.base.fields import Count, located, problem
+from ppcls.config.base.component import Component
+from ppcls.config.base.facts import LabelsPerImage, RunFacts
+from ppcls.config.base.fields import Count
+from ppcls.config.base.problems import located, problem
 from ppcls.data.transforms.base import Chain, chain_problems
 from ppcls.data.transforms.batch import BatchTransforms
 from ppcls.registry import DATASETS

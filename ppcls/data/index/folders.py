@@ -18,7 +18,8 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
-from ppcls.config.base.fields import Index, Part, problem
+from ppcls.config.base.fields import Index, Part
+from ppcls.config.base.problems import problem
 from ppcls.data.index.arrays.cache import ArrayCache, Arrays, Source, State
 from ppcls.data.index.arrays.scan import CACHED_IMAGES
 from ppcls.data.index.base import Dataset, FileDataset

@@ -12,8 +12,8 @@ from pydantic import Field, model_validator
 from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
-from ppcls.config.base.component import LabelsPerImage, RunFacts
-from ppcls.config.base.fields import error_at, problem
+from ppcls.config.base.facts import LabelsPerImage, RunFacts
+from ppcls.config.base.problems import error_at, problem
 from ppcls.data.index.base import DECODER, FileDataset
 from ppcls.data.index.files import FileIndex, read_list, read_paths
 from ppcls.data.index.protocol import Index

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, model_validator
 from typing_extensions import Self
 
-from ppcls.config.base.fields import Bound, Count, Fraction, Index, Section, Workers
+from ppcls.config.base.fields import Bound, Count, Fraction, Index, Workers
+from ppcls.config.base.section import Section
 
 _AUTO = BeforeValidator(lambda value: None if value == "auto" else value)
 

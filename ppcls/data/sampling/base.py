@@ -12,8 +12,10 @@ from pydantic import model_validator
 from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
-from ppcls.config.base.component import Component, RunFacts
-from ppcls.config.base.fields import BatchSize, error_at, problem
+from ppcls.config.base.component import Component
+from ppcls.config.base.facts import RunFacts
+from ppcls.config.base.fields import BatchSize
+from ppcls.config.base.problems import error_at, problem
 from ppcls.registry import SAMPLERS
 
 if TYPE_CHECKING:  # a config is checked without NumPy, which these modules import

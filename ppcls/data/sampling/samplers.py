@@ -10,8 +10,9 @@ from pydantic import Field, model_validator
 from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
-from ppcls.config.base.component import RunFacts
-from ppcls.config.base.fields import BatchSize, Count, NonNegative, Side, error_at, problem
+from ppcls.config.base.facts import RunFacts
+from ppcls.config.base.fields import BatchSize, Count, NonNegative, Side
+from ppcls.config.base.problems import error_at, problem
 from ppcls.data.sampling.base import FixedSizeSampler, Sampler
 from ppcls.data.sampling.sizes import EqualPixels
 from ppcls.errors import UserError

@@ -13,8 +13,10 @@ from pydantic import Field, model_validator
 from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
-from ppcls.config.base.component import Component, RunFacts
-from ppcls.config.base.fields import Count, Index, Side, problem
+from ppcls.config.base.component import Component
+from ppcls.config.base.facts import RunFacts
+from ppcls.config.base.fields import Count, Index, Side
+from ppcls.config.base.problems import problem
 from ppcls.data.transforms.base import ChainError, Transform, check_chain
 from ppcls.registry import INPUT_SIZES
 

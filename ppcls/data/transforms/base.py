@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, ValidationError
 from pydantic_core import InitErrorDetails
 
-from ppcls.config.base.component import Component, RunFacts
-from ppcls.config.base.fields import Keyed, error_at, problem
+from ppcls.config.base.choices import Keyed
+from ppcls.config.base.component import Component
+from ppcls.config.base.facts import RunFacts
+from ppcls.config.base.problems import error_at, problem
 from ppcls.registry import TRANSFORMS
 
 if TYPE_CHECKING:  # --help and --print-config must not wait for NumPy

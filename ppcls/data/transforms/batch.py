@@ -13,8 +13,10 @@ from typing import Annotated
 from pydantic import AfterValidator, model_validator
 from typing_extensions import Self
 
+from ppcls.config.base.choices import Keyed
 from ppcls.config.base.component import Component
-from ppcls.config.base.fields import Fraction, Keyed, Positive, Section
+from ppcls.config.base.fields import Fraction, Positive
+from ppcls.config.base.section import Section
 from ppcls.data.transforms.base import Layout
 from ppcls.registry import BATCH_TRANSFORMS
 

@@ -17,7 +17,8 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from typing_extensions import Self
 
 from ppcls.config.base.errors import ConfigError, describe_problems
-from ppcls.config.base.fields import MAX_SIDE, Bound, Count, Fraction, NonNegative, Section
+from ppcls.config.base.fields import MAX_SIDE, Bound, Count, Fraction, NonNegative
+from ppcls.config.base.section import Section
 from ppcls.deploy.models.description import Activation, Precision
 from ppcls.deploy.models.rejection import RejectionRule
 from ppcls.errors import UserError

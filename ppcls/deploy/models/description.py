@@ -17,21 +17,11 @@ from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter, Valida
 from typing_extensions import Self
 
 from ppcls.arch.distillation_model import AnyArch
+from ppcls.config.base.choices import Keyed
 from ppcls.config.base.errors import ConfigError, describe_problems
-from ppcls.config.base.fields import (
-    MAX_SIDE,
-    Bound,
-    Count,
-    Keyed,
-    Positive,
-    Section,
-    error_at,
-    expected,
-    explain,
-    located,
-    problem,
-    show,
-)
+from ppcls.config.base.fields import MAX_SIDE, Bound, Count, Positive
+from ppcls.config.base.problems import error_at, expected, explain, located, problem, show
+from ppcls.config.base.section import Section
 from ppcls.config.base.yaml import dump_yaml, read_description_yaml
 from ppcls.data.transforms.base import FixedChain, check_chain
 from ppcls.data.transforms.specs import NormalizeImage, Op, plan_chain, split_chain

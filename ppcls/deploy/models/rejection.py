@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from ppcls.config.base.fields import Fraction, Section
+from ppcls.config.base.fields import Fraction
+from ppcls.config.base.section import Section
 from ppcls.errors import UserError
 from ppcls.files import write_text
 

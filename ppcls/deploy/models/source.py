@@ -12,8 +12,9 @@ from pydantic import ValidationError
 
 from ppcls.arch.distillation_model import AnyArch
 from ppcls.config.base.errors import ConfigError, describe_problems
-from ppcls.config.base.fields import Section, show
 from ppcls.config.base.overrides import Overrides, read_overrides
+from ppcls.config.base.problems import show
+from ppcls.config.base.section import Section
 from ppcls.config.base.tree import node_at
 from ppcls.data.index.class_names import IMAGENET_NAMES, LABEL_LIST, find_names_file, read_class_names
 from ppcls.data.loaders.section import Dali

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from ppcls.config.base.fields import Bound, Section
+from ppcls.config.base.fields import Bound
+from ppcls.config.base.section import Section
 from ppcls.errors import UserError
 from ppcls.files import write_text
 from ppcls.metric.base import DatasetMetric

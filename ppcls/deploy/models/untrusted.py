@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ppcls.config.base.errors import split_path
-from ppcls.config.base.fields import show
+from ppcls.config.base.problems import show
 from ppcls.config.base.tree import Tree, mapping_at, node_at
 from ppcls.data.index.class_names import IMAGENET_NAMES
 from ppcls.errors import UserError

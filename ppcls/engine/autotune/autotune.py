@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ppcls.arch.distillation_model import AnyArch
-from ppcls.config.base.fields import Section
+from ppcls.config.base.section import Section
 from ppcls.config.base.yaml import dump_yaml, read_yaml
 from ppcls.data.section import Split
 from ppcls.engine.autotune.processes import MeasurementFailed, MeasuringProcess, Sample, worker_command

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ppcls.config.base.fields import show
+from ppcls.config.base.problems import show
 from ppcls.config.base.tree import Tree, leaves
 from ppcls.config.base.yaml import read_yaml
 from ppcls.data.index.protocol import describe_index

@@ -13,19 +13,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 from pydantic_core import InitErrorDetails
 
-from ppcls.config.base.component import RunFacts
-from ppcls.config.base.fields import (
-    MODULE_NAME,
-    Bound,
-    Count,
-    Decay,
-    Index,
-    Number,
-    Positive,
-    Section,
-    problem,
-    show,
-)
+from ppcls.config.base.facts import RunFacts
+from ppcls.config.base.fields import MODULE_NAME, Bound, Count, Decay, Index, Number, Positive
+from ppcls.config.base.problems import problem, show
+from ppcls.config.base.section import Section
 from ppcls.registry import suggest
 
 ENTRY_POINT = re.compile(r"\w[\w.-]*")

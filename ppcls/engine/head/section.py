@@ -7,8 +7,10 @@ from typing import Annotated
 
 from pydantic_core import InitErrorDetails
 
-from ppcls.config.base.component import RunFacts
-from ppcls.config.base.fields import Bound, Index, Section, problem
+from ppcls.config.base.facts import RunFacts
+from ppcls.config.base.fields import Bound, Index
+from ppcls.config.base.problems import problem
+from ppcls.config.base.section import Section
 
 _PASSES = 1_000  # number of images from which random views no longer helped in docs/own-data.md
 _MOST_VIEWS = 4

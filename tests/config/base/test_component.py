@@ -8,8 +8,11 @@ from typing import Annotated, ClassVar
 import pytest
 from pydantic_core import InitErrorDetails
 
-from ppcls.config.base.component import Component, RunFacts, find_sections, section_problems
-from ppcls.config.base.fields import Keyed, Section, Tagged, problem
+from ppcls.config.base.choices import Keyed, Tagged
+from ppcls.config.base.component import Component, find_sections, section_problems
+from ppcls.config.base.facts import RunFacts
+from ppcls.config.base.problems import problem
+from ppcls.config.base.section import Section
 from ppcls.registry import Registry, UnknownNameError
 
 THINGS = Registry("thing")

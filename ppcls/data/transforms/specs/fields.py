@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator
 
-from ppcls.config.base.fields import MAX_SIDE, Number, expected, read_number
+from ppcls.config.base.fields import MAX_SIDE, Number, read_number
+from ppcls.config.base.problems import expected
 
 if TYPE_CHECKING:  # only for annotations
     from ppcls.data.transforms.base import ImageState

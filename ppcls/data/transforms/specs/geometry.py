@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator
 
-from ppcls.config.base.fields import MAX_SIDE, Fraction, Number, expected
+from ppcls.config.base.fields import MAX_SIDE, Fraction, Number
+from ppcls.config.base.problems import expected
 from ppcls.data.transforms.base import ImageState, Transform
 from ppcls.data.transforms.specs.decisions import (
     Decisions,

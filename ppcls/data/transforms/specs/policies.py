@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, model_validator
 
-from ppcls.config.base.fields import Bound, Count, Fraction, Index, error_at
+from ppcls.config.base.fields import Bound, Count, Fraction, Index
+from ppcls.config.base.problems import error_at
 from ppcls.data.transforms.base import ImageState, Transform
 from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decide
 from ppcls.data.transforms.specs.fields import need_rgb
