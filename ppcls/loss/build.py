@@ -56,6 +56,7 @@ def build_criterion(
             if name in outputs
         }
         if logits:
+            # A copy, because the metrics of training need the cosines without the margin.
             outputs = {**outputs, **logits}
         return sum(weight * term(outputs, label) for term, weight in terms)
 

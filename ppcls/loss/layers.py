@@ -30,6 +30,8 @@ class CenterDistance(nn.Layer):  # type: ignore[misc]
 
     def __init__(self, classes: int, size: int, rate: float) -> None:
         super().__init__()
+        # The rate of the centers is constant. If they were clipped, the norm of the model's gradients would
+        # scale their updates, and their gradients would scale those of the model.
         attr = paddle.ParamAttr(initializer=nn.initializer.Normal(), need_clip=False)
         self.centers = self.create_parameter([classes, size], attr=attr)
         self.centers.optimize_attr[SGD_RATE] = rate

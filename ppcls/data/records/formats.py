@@ -33,6 +33,7 @@ def detect_format(path: Path, name: str | None = None) -> RecordFormat:
     Raises:
         UserError: The suffix is unknown, or the path is a folder of shards.
     """
+    # LMDB first, because its shard is a folder, whose name may have any suffix.
     if name == "lmdb" or path.name == DATA or (path / DATA).exists():
         return FORMATS["lmdb"]
     if path.is_dir():

@@ -39,7 +39,7 @@ _DATA_TYPE = 2
 _STRING_DATA = 6
 _PAGE = 4096  # bytes; a value occupies whole pages
 _SPARE = 1 << 24  # initial size of a shard in bytes
-_LABEL_END = 1 << 31
+_LABEL_END = 1 << 31  # a label is an int32
 _MAX_LABEL_BYTES = 1024  # maximum size of the tensor of a label
 
 
@@ -93,6 +93,8 @@ class LMDBFormat(RecordFormat):
     def _write(self, path: Path, records: Iterable[ImageRecord]) -> None:
         used = 0
         size = _SPARE
+        # The shard is new, so that no other process uses it: without a lock, no file lock.mdb stays beside
+        # the data. The file is synced once, at the end.
         with lmdb.open(str(path), map_size=size, lock=False, sync=False) as environment:
             for number, record in enumerate(records):
                 if record.label >= _LABEL_END:
@@ -102,9 +104,12 @@ class LMDBFormat(RecordFormat):
                     )
                 value = _encode(record)
                 used += len(value) + 2 * _PAGE
+                # Only an upper limit: the file grows with the pages that are written.
                 if used > size // 2:
                     size = 4 * used
                     environment.set_mapsize(size)
+                # One transaction per record, because the size of the map cannot change within a transaction.
+                # `append` needs keys in ascending order, which their fixed width ensures up to 10^8.
                 with environment.begin(write=True) as transaction:
                     transaction.put(b"%08d" % number, value, append=True)
             environment.sync(True)

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError as ProtobufError
 
+# The messages are built here, because code that protoc generates runs only with the Protobuf version for
+# which it was generated and with the next one. We support more versions.
 _Field = descriptor_pb2.FieldDescriptorProto
 _TYPES = {
     "bytes": _Field.TYPE_BYTES,

@@ -64,6 +64,8 @@ class RecordIOFormat(FileFormat):
 
     def read_samples(self, file: ShardFile, index: IndexFile) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Returns offsets, sizes and labels of the records, in the order of the file. See `FileFormat`."""
+        # The index has no sizes. im2rec may write shuffled records, but a record ends where the next one of
+        # the file begins.
         offsets = np.sort(index.parse_pairs("'key<TAB>offset'")[:, 1])
         sizes = np.diff(offsets, append=file.size)
         if sizes.min() <= 0:

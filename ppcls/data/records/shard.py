@@ -314,6 +314,7 @@ class _Descriptor:
     """An open file, which is closed when the last reference to this object disappears."""
 
     def __init__(self, path: Path) -> None:
+        # O_NONBLOCK, because opening a pipe that replaced the file would otherwise wait for a writer.
         self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
     def __del__(self) -> None:

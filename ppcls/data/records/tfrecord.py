@@ -25,7 +25,7 @@ _TAIL = 4
 _IMAGE = "image/encoded"
 _LABEL = "image/class/label"
 _BYTES_LIST = 1  # field number in Feature
-_LABEL_END = 1 << 62
+_LABEL_END = 1 << 62  # an int64 minus `first_label` need not fit into int64
 _MAX_LABEL_BYTES = 1024  # maximum size of the feature of a label
 
 
@@ -76,6 +76,8 @@ class TFRecordFormat(FileFormat):
     def extract_image(self, record: memoryview) -> memoryview:
         """Returns the encoded image in a record. See `FileFormat`."""
         message = record[_HEAD:-_TAIL]
+        # The checksum is verified at each read: it takes 4 microseconds for an image of 110 KB, and decoding
+        # takes more than a hundred times as long.
         if record[:8] != struct.pack("<Q", len(message)) or _checksum(message) != record[-_TAIL:]:
             raise DecodeError("the record is damaged: its length or checksum is wrong")
         try:

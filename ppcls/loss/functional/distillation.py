@@ -60,6 +60,8 @@ def mutual_divergence(
         log = _log_softmax if act == "softmax" else F.log_sigmoid
         p = log(logits.astype("float32"))
         q = log(other.astype("float32"))
+        # The mean of both divergences. It is never negative in floating point, as each factor has the sign of
+        # the other.
         cost = (p.exp() - q.exp()) * (p - q) / 2.0
         cost = cost if weights is None else cost * weights
         return cost.sum(axis=-1).mean() * (cost.shape[-1] if times_classes else 1)

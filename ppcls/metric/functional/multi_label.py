@@ -82,6 +82,7 @@ def summarize_labels(counts: NDArray[np.float64], each: bool) -> list[float]:
 
 
 def _right(logits: Tensor, label: Tensor) -> Tensor:
+    # Not `sigmoid(z) > 0.5`, which is False in float32 for logits up to 6e-8: the sigmoid rounds to 0.5.
     return ((logits.astype("float32") > 0.0) == (label > 0.5)).astype("int64")
 
 

@@ -39,6 +39,7 @@ def reranked_similarities(unit: Floats, queries: int | None = None) -> Floats:
     # neighbors.
     shared = (near @ half.T).multiply(near)
     sizes = np.asarray(half.sum(axis=1)).ravel()
+    # More than 2/3 of the neighbors, as in the paper. Whole numbers have no rounding errors.
     trusted = shared.multiply(sparse.csr_matrix(3 * shared > 2 * near.multiply(sizes)))
     rows, columns = (near + trusted.astype(bool).astype(np.float32) @ half).nonzero()
     distances = 2 - 2 * np.einsum("nd,nd->n", unit[rows], unit[columns])
@@ -53,6 +54,7 @@ def reranked_similarities(unit: Floats, queries: int | None = None) -> Floats:
         others.data = np.minimum(others.data, np.repeat(mine.data, np.diff(others.indptr)))
         common = np.asarray(others.sum(axis=1)).ravel()
         distance = (2 - 2 * unit[first:] @ unit[row]) / farthest[row]
+        # The weights of each image sum to 1, so that the sum of the maxima is 2 minus that of the minima.
         result[row] = 1 - (1 - _WEIGHT) * (1 - common / (2 - common)) - _WEIGHT * distance
     return result
 
@@ -68,6 +70,7 @@ def _neighbors(unit: Floats) -> tuple[NDArray[np.intp], Floats]:
         distances = 2 - 2 * unit[begin : begin + _BLOCK] @ unit.T
         farthest.append(np.maximum(distances.max(axis=1), 1e-12))
         inside = np.arange(len(distances))
+        # With rounding errors, a copy of the image could be nearer to it than the image itself.
         distances[inside, begin + inside] = -1.0
         k = min(_K1 + 1, len(unit))
         best = np.argpartition(distances, k - 1, axis=1)[:, :k]

@@ -130,6 +130,7 @@ def _queries(
         reranked = reranked_similarities(_unit(vectors), queries)
     for begin in range(0, count, _BLOCK):
         end = min(begin + _BLOCK, count)
+        # In blocks, because all similarities of 100,000 images would need 40 GB.
         similar = vectors[begin:end] @ vectors[first:].T if reranked is None else reranked[begin:end]
         same = labels[begin:end, None] == labels[first:]
         matches = same.copy()

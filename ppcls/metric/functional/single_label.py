@@ -9,6 +9,7 @@ from paddle import Tensor
 from paddle.nn import functional as F
 
 Floats = NDArray[np.float64]
+# Finer than float32 near 1 (2**-24). Sums of 8 billion images still fit into int64.
 PROBABILITY_UNIT = 2.0**-30
 
 
@@ -25,6 +26,7 @@ def topk_correct(logits: Tensor, label: Tensor, topk: tuple[int, ...]) -> Tensor
     """
     if label.ndim == 2:
         label = label.argmax(axis=-1)
+    # float32, because Paddle 3.3 has no kernel of `topk` for bfloat16 on CPUs.
     predicted = paddle.topk(logits.astype("float32"), max(topk), axis=-1)[1]
     hit = (predicted == label.unsqueeze(-1)).astype("int64")
     return paddle.stack([hit[:, :k].sum() for k in topk])
@@ -38,6 +40,8 @@ def class_hits(logits: Tensor, label: Tensor) -> Tensor:
     """
     label, predicted = _classes(logits, label)
     classes = logits.shape[-1]
+    # Wrong predictions are counted in another bin, which is cut off. Selecting the correct ones would give a
+    # tensor whose size only the device knows, and the host would have to wait for it.
     right = paddle.where(predicted == label, label, paddle.full_like(label, classes))
     return paddle.concat(
         [paddle.bincount(labels, minlength=classes)[:classes] for labels in (right, label)]
@@ -61,6 +65,7 @@ def _classes(logits: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
     """Returns labels and predicted classes, [B] int64 each."""
     if label.ndim == 2:
         label = label.argmax(axis=-1)
+    # Not `argmax`, so that equal logits give the same class as in `topk_correct`.
     return label, paddle.topk(logits.astype("float32"), 1, axis=-1)[1].squeeze(-1)
 
 
@@ -149,6 +154,7 @@ def calibration_counts(logits: Tensor, label: Tensor, bins: int) -> Tensor:
     confidence = F.softmax(logits.astype("float32"), axis=-1).max(axis=-1)
     # The probability of a prediction with non-finite logits counts as 0.
     confidence = paddle.where(confidence.isfinite(), confidence, paddle.zeros_like(confidence))
+    # A bin includes its upper bound and not its lower one, as in Guo et al. 2017.
     place = ((confidence * bins).ceil().astype("int64") - 1).clip(min=0, max=bins - 1)
     one_hot = F.one_hot(place, bins).astype("int64")
     units = (confidence.astype("float64") / PROBABILITY_UNIT).round().astype("int64")
