@@ -19,7 +19,7 @@ _CONVOLUTIONS = (
     ("_conv4", 256, 3, 1, 1, False),
     ("_conv5", 256, 3, 1, 1, True),
 )
-_SIDE = 6
+_SIDE = 6  # of the last feature map for images of 224 x 224, for which _fc6 is made
 _HIDDEN = 4096
 
 
@@ -42,6 +42,7 @@ class PooledConvolution(nn.Layer):  # type: ignore[misc]
 
 
 def _dropout_factors(model: nn.Layer) -> dict[str, float]:
+    # PyTorch's weights expect its dropout, which scales in training; see `mode` below.
     return dict.fromkeys(("_fc6.weight", "_fc7.weight"), 1 / (1 - model.drop.p))
 
 
@@ -79,6 +80,7 @@ class AlexNet(nn.Layer):  # type: ignore[misc]
             self.add_sublayer(name, layer)
             channels = width
         inputs = channels * _SIDE**2
+        # PaddleClas's weights expect this mode, which scales in inference instead of training.
         self.drop = nn.Dropout(0.5, mode="downscale_in_infer")
         for name, size, out in (
             ("_fc6", inputs, _HIDDEN),

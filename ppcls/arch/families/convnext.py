@@ -18,7 +18,7 @@ from ppcls.arch.layers.tokens import ChannelNorm
 from ppcls.arch.layers.transformer import DEVIATION, linear, normal
 from ppcls.arch.public.names import PublicNames
 
-_EPSILON = 1e-6
+_EPSILON = 1e-6  # of the layer norms in PaddleClas, timm and torchvision; Paddle's default is 1e-5
 _TO_LAST = [0, 2, 3, 1]
 _TO_FIRST = [0, 3, 1, 2]
 

@@ -17,7 +17,7 @@ _RATIO = 4
 
 
 def quick_gelu(x: Tensor) -> Tensor:
-    """Returns an approximation of GELU that uses the logistic function."""
+    """Returns an approximation of GELU that uses the logistic function (Hendrycks & Gimpel 2016)."""
     return x * F.sigmoid(1.702 * x)
 
 

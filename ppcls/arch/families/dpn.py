@@ -153,6 +153,7 @@ class DPN(nn.Layer):  # type: ignore[misc]
                 channels = channels + growth if i else width + 3 * growth
         self.conv5_x_x_bn = batch_norm(channels, data_format)
         self.pool2d_avg = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        # PaddleClas's bound for all DPNs; Paddle's default would depend on the number of channels.
         uniform = paddle.ParamAttr(initializer=nn.initializer.Uniform(-0.01, 0.01))
         self.out = nn.Linear(channels, class_num, weight_attr=uniform)
         self._axis = 1 if data_format == "NCHW" else 3

@@ -48,6 +48,7 @@ class EfficientNetSettings:
             block.
     """
 
+    # As in the code of the authors, which uses TensorFlow; Paddle's defaults are 0.9 and 1e-5.
     batch_norm_momentum: float = 0.99
     batch_norm_epsilon: float = 1e-3
     depth_trunc: str = "ceil"
@@ -149,6 +150,7 @@ class MBConv(nn.Layer):  # type: ignore[misc]
         self._ecn = Nested(conv(in_channels, width, 1, act=F.swish)) if expansion > 1 else nn.Identity()
         depthwise = partial(conv, padding=padding, initializer=initializer)
         self._dcn = Nested(depthwise(width, width, kernel, stride, width, F.swish))
+        # A quarter of the input of the block, not of the expanded width, as in the code of the authors.
         squeezed = max(1, in_channels // 4)
         self._se = (
             EfficientNetSqueezeExcitation(width, squeezed, F.swish, F.sigmoid, data_format)
@@ -215,6 +217,8 @@ class EfficientNetFeatures(nn.Layer):  # type: ignore[misc]
                     data_format,
                     initializer,
                 )
+                # The names in checkpoints of PaddleClas: with a point at the end, and different for the
+                # first block of a stage.
                 name = f"block.{number}." if i else f"_blocks.{number}."
                 self._blocks.append(self.add_sublayer(name, block))
                 channels = out
@@ -327,6 +331,7 @@ class EfficientNet(nn.Layer):  # type: ignore[misc]
         rounding = {"depth_trunc": "round"} if tiny and timm_variant else {}
         settings = EfficientNetSettings(**{**rounding, **(override_params or {})})
         self.timm_variant = timm_variant or (tiny and settings.depth_trunc == "round")
+        # With an odd side, all sides are padded equally, as in timm's networks without the prefix tf_.
         side = 1 if timm_variant else side
         self._ef = EfficientNetFeatures(
             width, depth, side, use_se, input_image_channel, data_format, settings, tiny

@@ -38,6 +38,8 @@ def _conv(
     groups: int = 1,
     kind: type[ConvNorm] = EfficientNetConvNorm,
 ) -> ConvNorm:
+    # TensorFlow pads [0, 1] for even sides. One more row and column rounds odd sides up and does not change
+    # the output of even ones.
     padding = None if stride == 1 else [0, 2, 0, 2]
     normal = FanOutNormal(depthwise=True)
     conv = partial(kind, epsilon=1e-3, padding=padding, initializer=normal, decay=False)
@@ -153,6 +155,8 @@ class EfficientNetV2(nn.Layer):  # type: ignore[misc]
         self._head = ResidualSequence(named("_conv_head", "_norm", head, nn.Swish()), shortcut=False)
         self._pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
         self._drop = nn.Dropout(dropout)
+        # PaddleClas takes the second axis of the weight for the inputs, but in Paddle it is that of the
+        # outputs.
         bound = class_num**-0.5
         uniform = ParamAttr(initializer=nn.initializer.Uniform(-bound, bound))
         no_decay = ParamAttr(regularizer=L2Decay(0.0))

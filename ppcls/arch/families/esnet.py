@@ -14,7 +14,7 @@ from ppcls.arch.layers.shuffle import interleave
 from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
 
 _DEPTHS = (3, 7, 3)
-_WIDTHS = (116, 232, 464)
+_WIDTHS = (116, 232, 464)  # those of ShuffleNetV2 x1.0
 _STEM = 24
 _LAST = 1024
 

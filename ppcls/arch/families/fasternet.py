@@ -125,6 +125,8 @@ class FasterNet(nn.Layer):  # type: ignore[misc]
         input_image_channel: int = 3,
     ) -> None:
         super().__init__()
+        # PaddleClas's momentum is 0.1, PyTorch's way of writing 0.9, so that the running statistics are
+        # almost those of the last batch.
         self.patch_embed = NormalizedReduction("proj", input_image_channel, width, 4, 0.1, data_format)
         rates = iter(drop_paths(drop_path_rate, sum(depths)))
         stages = []

@@ -57,6 +57,7 @@ class HarmonicBlock(nn.Layer):  # type: ignore[misc]
         self.layers = nn.LayerList()
         for i in range(1, depth + 1):
             sources = links(i)
+            # Rounded to an even number, as in the code of the authors.
             widths.append(int(growth * factor ** (len(sources) - 1) + 1) // 2 * 2)
             inputs = sum(widths[source] for source in sources)
             layer = conv(inputs, widths[-1], 1 if separable else 3)

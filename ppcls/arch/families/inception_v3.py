@@ -84,6 +84,7 @@ _PUBLIC_EPSILON = 1e-3  # BatchNorm's epsilon in timm and torchvision
 
 
 def _dropout_factors(model: nn.Layer) -> dict[str, float]:
+    # PyTorch's weights expect its dropout, which scales in training; see `mode` below.
     return {"fc.weight": 1 / (1 - model.dropout.p)}
 
 
@@ -117,6 +118,7 @@ class InceptionV3(nn.Layer):  # type: ignore[misc]
             self.inception_block_list.append(block := module(table, channels))
             channels = block.width
         self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        # PaddleClas's weights expect this mode, which scales in inference instead of training.
         self.dropout = nn.Dropout(0.2, mode="downscale_in_infer")
         self.fc = uniform_linear(channels, class_num)
 

@@ -104,6 +104,7 @@ _PUBLIC_EPSILON = 1e-3  # BatchNorm's epsilon in timm
 
 
 def _dropout_factors(model: nn.Layer) -> dict[str, float]:
+    # PyTorch's weights expect its dropout, which scales in training; see `mode` below.
     return {"out.weight": 1 / (1 - model._drop.p)}
 
 
@@ -160,6 +161,7 @@ class InceptionV4(nn.Layer):  # type: ignore[misc]
             self.add_sublayer(name, module)
             channels = module.width
         self.avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
+        # PaddleClas's weights expect this mode, which scales in inference instead of training.
         self._drop = nn.Dropout(0.2, mode="downscale_in_infer")
         self.out = uniform_linear(channels, class_num)
 

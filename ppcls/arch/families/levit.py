@@ -59,6 +59,8 @@ class DistanceAttention(nn.Layer):  # type: ignore[misc]
         self.add_sublayer(self._projection, _linear_norm(inputs, heads * sum(self._widths)))
         if halves:
             self.q = nn.LayerDict({"1": _linear_norm(inputs, heads * key)})
+        # The scale 0 makes the residual the identity when training starts. Attention that halves the size
+        # has no shortcut, so that 0 would remove the image.
         norm = _linear_norm(heads * value, outputs, 1.0 if halves else 0.0)
         self.proj = nn.Sequential(nn.Hardswish(), norm)
         attr = ParamAttr(initializer=nn.initializer.Constant(0.0), regularizer=L2Decay(0.0))
@@ -174,6 +176,7 @@ def _classifier(width: int, class_num: int) -> nn.Sequential:
 
 def _mlp(width: int) -> nn.Sequential:
     hidden = _RATIO * width
+    # The scale 0 makes the residual the identity when training starts.
     return nn.Sequential(_linear_norm(width, hidden), nn.Hardswish(), _linear_norm(hidden, width, 0.0))
 
 

@@ -37,6 +37,7 @@ _MEDIUM: tuple[tuple[_Block, ...], ...] = (
 def _split(channels: int, count: int) -> list[int]:
     """Splits ``channels`` into ``count`` parts and returns their sizes. The first part is the largest."""
     part, rest = divmod(channels, count)
+    # The first part gets the rest, as in PaddleClas and timm: the shapes of the weights depend on it.
     return [part + rest] + [part] * (count - 1)
 
 

@@ -48,6 +48,8 @@ class MobileNetV2Block(InvertedResidual):
     ) -> None:
         width = in_channels * expansion
         super().__init__(in_channels, width, out_channels, 3, stride, F.relu6, data_format=layout)
+        # Not for the first block of a stage, even if its stride is 1 and its width does not change, as in
+        # PaddleClas.
         self._shortcut = not first
 
 

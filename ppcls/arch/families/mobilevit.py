@@ -68,6 +68,7 @@ class MobileViTBlock(nn.Layer):  # type: ignore[misc]
         """Maps [B, C, H, W] (or NHWC) to the same shape. The transformer gets images with even sides."""
         y = self.conv2(self.conv1(x))
         size = sides(x, self._data_format)
+        # Attention is between pixels at the same place of patches of 2 x 2.
         y = resize(y, even(size), self._data_format)
         y = over_patches(self._transform, y, self._data_format, "NHWC")
         y = self.conv3(resize(y, size, self._data_format, "nearest"))

@@ -145,6 +145,7 @@ class PPHGNet(nn.Layer):  # type: ignore[misc]
         self.last_conv = nn.Conv2D(
             channels, _FEATURES, 1, weight_attr=normal, bias_attr=False, data_format=data_format
         )
+        # PaddleClas's weights expect this mode, which scales in inference instead of training.
         self.dropout = nn.Dropout(dropout, mode="downscale_in_infer")
         self.fc = nn.Linear(_FEATURES, class_num)
 
@@ -184,6 +185,7 @@ class LearnedAffine(nn.Layer):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
+        # Their learning rate is a hundredth of that of the other parameters, as in PaddleClas (`lab_lr`).
         self.scale, self.bias = (
             self.create_parameter(
                 [1], attr=paddle.ParamAttr(initializer=nn.initializer.Constant(start), learning_rate=0.01)

@@ -17,7 +17,7 @@ from ppcls.arch.layers.tokens import PatchNorm, ReducedAttention, TokenConvoluti
 from ppcls.arch.layers.transformer import TransformerBlock, linear
 from ppcls.arch.public.names import PublicNames
 
-_EPSILON = 1e-6
+_EPSILON = 1e-6  # of the layer norms in PaddleClas and timm, except those of the patch embeddings
 
 
 class DepthwiseMlp(nn.Layer):  # type: ignore[misc]

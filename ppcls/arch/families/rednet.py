@@ -55,6 +55,7 @@ class Involution(nn.Layer):  # type: ignore[misc]
         """Maps [B, C, H, W] (or NHWC) to [B, C, H/stride, W/stride]."""
         weight = self.conv2(self.conv1(self.avgpool(x)))
         if self._last:
+            # `F.unfold` supports only NCHW.
             weight = weight.transpose([0, 3, 1, 2])
             x = x.transpose([0, 3, 1, 2])
         height, width = weight.shape[2:]

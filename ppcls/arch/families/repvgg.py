@@ -107,6 +107,8 @@ class RepVGG(nn.Layer):  # type: ignore[misc]
             blocks = []
             for i in range(depth):
                 number += 1
+                # Section 4.1: the third, fifth and so on layers of the network are grouped; the stem is the
+                # first.
                 shared = 1 if number % 2 else groups
                 blocks.append(RepVGGBlock(channels, out, 1 if i else 2, shared, use_se, data_format))
                 channels = out

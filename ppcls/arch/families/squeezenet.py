@@ -80,6 +80,7 @@ class SqueezeNet(nn.Layer):  # type: ignore[misc]
         for number, squeezed in enumerate(_SQUEEZED, start=1):
             self.add_sublayer(f"_conv{number}", FireModule(channels, squeezed, data_format))
             channels = 8 * squeezed
+        # PaddleClas's weights expect this mode, which scales in inference instead of training.
         self._drop = nn.Dropout(0.5, mode="downscale_in_infer")
         self._conv9 = nn.Conv2D(channels, class_num, 1, data_format=data_format)
         self._avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)

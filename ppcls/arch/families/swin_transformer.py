@@ -81,6 +81,7 @@ class PatchMerging(nn.Layer):  # type: ignore[misc]
     def gather(x: Tensor) -> Tensor:
         """Concatenates 2 x 2 tokens: maps [B, H, W, C] to [B, ceil(H / 2), ceil(W / 2), 4 * C]."""
         x = pad_to_multiple(x, 2)
+        # Published weights expect the pixels column by column.
         return paddle.concat([x[:, row::2, column::2] for column in (0, 1) for row in (0, 1)], axis=-1)
 
 

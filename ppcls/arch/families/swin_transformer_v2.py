@@ -24,8 +24,8 @@ from ppcls.arch.layers.windows import WindowAttention, add_constant
 from ppcls.arch.public.names import PublicNames
 
 _HIDDEN = 512  # width of the hidden layer in the network that computes position biases
-_MAX_BIAS = 16.0
-_MAX_SCALE = 100.0
+_MAX_BIAS = 16.0  # of the code of the authors; the paper has no limit
+_MAX_SCALE = 100.0  # 1 / 0.01, where 0.01 is the smallest temperature in section 3.3
 # Minimum norm of queries and keys. With a smaller value, the gradients of padding overflow in float16.
 _MIN_NORM = 1e-4
 
@@ -80,6 +80,8 @@ def _normalize(x: Tensor) -> Tensor:
 
 def log_distances(window: int, trained_window: int) -> NDArray[np.float32]:
     """Returns the relative positions on a logarithmic scale (equation 4), [1, 2w - 1, 2w - 1, 2]."""
+    # 8 is not in the equation but in the code of the authors: the largest trained distance becomes 8, whose
+    # logarithm scales the result to about 1.
     distances = np.arange(1 - window, window) / max(trained_window - 1, 1) * 8
     scaled = np.sign(distances) * np.log2(np.abs(distances) + 1) / np.log2(8)
     return np.stack(np.meshgrid(scaled, scaled, indexing="ij"), -1)[None].astype(np.float32)

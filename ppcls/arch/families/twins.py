@@ -22,7 +22,7 @@ from ppcls.arch.public.names import PublicNames
 
 _WINDOW = 7
 _REDUCTIONS = (8, 4, 2, 1)  # factor by which the sides of keys and values are reduced, per stage
-_EPSILON = 1e-6
+_EPSILON = 1e-6  # of the layer norms in PaddleClas and timm, except those of the patch embeddings
 
 
 class LocalAttention(SelfAttention):

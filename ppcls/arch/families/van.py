@@ -25,6 +25,7 @@ class LargeKernelAttention(nn.Layer):  # type: ignore[misc]
     def __init__(self, channels: int, data_format: DataFormat) -> None:
         super().__init__()
         conv = partial(_conv(data_format), channels, channels)
+        # Together, these have the reach of a 21 x 21 kernel with few parameters.
         self.conv0 = conv(5, padding=2, groups=channels)
         self.conv_spatial = conv(7, padding=9, groups=channels, dilation=3)
         self.conv1 = conv(1)

@@ -72,6 +72,7 @@ class VGG(nn.Layer):  # type: ignore[misc]
             block = ConvBlock(inputs[i], width, depth, data_format)
             self._blocks.append(self.add_sublayer(f"conv_block_{i + 1}", block))
         self.pool = nn.AdaptiveAvgPool2D(_SIDE, data_format=data_format)
+        # PaddleClas's weights expect this mode, which scales in inference instead of training.
         self.drop = nn.Dropout(0.5, mode="downscale_in_infer")
         self.fc1 = nn.Linear(_WIDTHS[-1] * _SIDE * _SIDE, _HIDDEN)
         self.fc2 = nn.Linear(_HIDDEN, _HIDDEN)

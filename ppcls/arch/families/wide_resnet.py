@@ -14,6 +14,8 @@ from ppcls.arch.layers.conv_norm import DataFormat, batch_norm, leaky_relu
 from ppcls.arch.layers.drop_path import dropout
 
 _SLOPE = 0.1
+# Made for the million updates of FixMatch. In a run of a few epochs, these statistics lag behind the weights
+# for half of the run; Arch.batch_norm_momentum changes the value.
 _MOMENTUM = 0.999
 _EPSILON = 1e-5
 _STEM = 16  # number of channels of the first convolution

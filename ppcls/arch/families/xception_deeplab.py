@@ -17,6 +17,7 @@ from paddle.nn import functional as F
 from ppcls.arch.layers.conv_norm import DataFormat, batch_norm
 from ppcls.arch.public.names import PublicNames, Rule
 
+# As in the code of the authors, which uses TensorFlow.
 _norm = partial(batch_norm, epsilon=1e-3, momentum=0.99)
 # number of channels of each block; blocks of _ENTRY have stride 2
 _ENTRY = (128, 256, 728)
@@ -109,6 +110,7 @@ class StridedBlock(nn.Layer):  # type: ignore[misc]
 
 
 def _dropout_factors(model: nn.Layer) -> dict[str, float]:
+    # PyTorch's weights expect its dropout, which scales in training; see `mode` below.
     return {"_fc.weight": 1 / (1 - model._drop.p)}
 
 
@@ -165,6 +167,7 @@ class XceptionDeepLab(nn.Layer):  # type: ignore[misc]
         self._exit_flow_1 = StridedBlock((channels, *_EXIT[0]), 2, data_format)
         dilation = 1 if timm_variant else 2
         self._exit_flow_2 = StridedBlock((_EXIT[0][-1], *_EXIT[1]), 1, data_format, True, dilation)
+        # PaddleClas's weights expect this mode, which scales in inference instead of training.
         self._drop = nn.Dropout(0.5, mode="downscale_in_infer")
         self._pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
         self._fc = nn.Linear(_EXIT[1][-1], class_num)
