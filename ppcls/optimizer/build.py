@@ -47,6 +47,8 @@ def build_optimizer(
         for name, parameter in model.named_parameters()
     }
     common = {
+        # A number, not a scheduler of Paddle, which would have a state of its own; see
+        # `ppcls.optimizer.schedules`.
         "learning_rate": spec.lr.peak,
         "parameters": model.parameters(),
         "grad_clip": _clip(spec),

@@ -29,6 +29,7 @@ def with_plain_sgd(built: optimizer.Optimizer) -> optimizer.Optimizer:
         if (rate := parameter.optimize_attr.get(SGD_RATE)) is None:
             kind._append_optimize_op(self, block, pair)
         else:
+            # In place, because CUDA graphs and the buffers of all weights hold this tensor.
             parameter.subtract_(rate * gradient)
 
     # The class is no longer exactly Paddle's, so that fused updates, which would ignore the plain SGD, do not

@@ -116,6 +116,8 @@ def layer_rates(names: Iterable[str], decay: float) -> dict[str, float]:
         )
     rates = {name: decay ** (len(numbers) - numbers[block]) for name, block in blocks.items()}
     for name in names:
+        # Names are in the order of the model: those before the first block are embeddings, those after it
+        # the head, whose factor is 1.
         if name in blocks:
             break
         rates[name] = decay ** (len(numbers) + 1)

@@ -79,6 +79,7 @@ class Plateau:
         Raises:
             KeyError, TypeError, ValueError: ``state`` is invalid.
         """
+        # Everything is read and checked before anything is set, so that an invalid state changes nothing.
         share = float(state["share"])
         best = state["best"]
         bad = int(state["bad"])

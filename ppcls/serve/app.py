@@ -28,7 +28,7 @@ from ppcls.serve.uploads import read_images
 from ppcls.version import __version__
 
 _MAX_BODIES = 16  # memory for the bodies of all requests, as a multiple of the largest body
-_CLIENT_GONE = 499
+_CLIENT_GONE = 499  # nginx's status for a client that closed its connection; the log and the metrics show it
 Answer = Callable[[], Awaitable[Response]]
 _FILE = {"type": "string", "format": "binary"}
 _MODEL = {"name": "model", "in": "query", "schema": {"type": "string"}, "required": False}

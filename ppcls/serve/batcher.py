@@ -109,6 +109,7 @@ class Batcher(Generic[_Item, _Result]):
         while True:
             while self._pending and len(batch) < self._max_batch:
                 batch.append(self._pending.popleft())
+            # Requests whose clients have gone are cancelled while the batch waits.
             batch = [pending for pending in batch if not pending.result.done()]
             now = anyio.current_time()
             deadline = min(deadline, now + self._max_wait) if batch else math.inf

@@ -34,5 +34,6 @@ class TimedPool(ThreadPoolExecutor):
     @property
     def longest(self) -> float:
         """Seconds since the start of the oldest call that still runs, 0 if none runs."""
+        # A copy, because the threads of the pool change the dictionary meanwhile.
         starts = list(self._starts.values())
         return time.monotonic() - min(starts) if starts else 0.0

@@ -29,7 +29,7 @@ _HEADER = "X-Request-ID"
 _VALID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 _MAX_LINES = 10_000  # maximum number of lines that wait for the reader of standard error
-_CLOSE_SECONDS = 1.0
+_CLOSE_SECONDS = 1.0  # a reader that has stopped must not keep the server from ending
 _ACCESS = logging.getLogger("ppcls.serve.access")
 
 

@@ -29,7 +29,7 @@ Array = NDArray[Any]
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _ANY_LENGTH = 224  # side of the first images for a model that accepts any size
-_WARM_UP_SECONDS = 10.0
+_WARM_UP_SECONDS = 10.0  # limits the start with a slow model, whose later sizes are then slow once
 _DRAIN_INTERVAL = 0.02  # seconds
 
 

@@ -88,6 +88,8 @@ class WorkerProcesses:
             raise UserError("a worker did not end correctly; see its messages above")
 
     def _start(self, number: int, metrics: str) -> _Worker:
+        # Not `fork`: a forked process cannot use CUDA after its parent, and inherits locks that threads of
+        # the parent hold.
         context = multiprocessing.get_context("spawn")
         channel, other_end = context.Pipe()
         cores = sorted(os.sched_getaffinity(0))

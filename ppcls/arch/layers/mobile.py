@@ -161,6 +161,7 @@ class MultiQueryAttention(nn.Layer):  # type: ignore[misc]
 
 
 def _dropout_factors(model: nn.Layer) -> dict[str, float]:
+    # PyTorch's weights expect its dropout, which scales in training; see `mode` below.
     return {"fc.weight": 1 / (1 - model.dropout.p)}
 
 
@@ -204,6 +205,7 @@ class LateFeatures(nn.Layer):  # type: ignore[misc]
         bias_attr = None if bias else False
         self.last_conv = nn.Conv2D(channels, _FEATURES, 1, bias_attr=bias_attr, data_format=data_format)
         self._last_act = act
+        # PaddleClas's weights expect this mode, which scales in inference instead of training.
         self.dropout = nn.Dropout(dropout_prob, mode="downscale_in_infer")
         self.fc = nn.Linear(_FEATURES, class_num)
 

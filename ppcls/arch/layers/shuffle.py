@@ -73,6 +73,8 @@ class ShiftMax(nn.Layer):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to the same shape."""
+        # The gate is in [0, 1], and the coefficients are in [-2, 2], as in the code of the authors (act_max
+        # = 2).
         weights = (self.fc(self.avg_pool(x).flatten(1)) - 0.5) * 4.0
         parts = iter(paddle.split(weights.unsqueeze(self._spatial), 2 * len(self._starts), self._axis))
         others = x.index_select(self._order, self._axis)

@@ -66,6 +66,7 @@ class DotProductAttention(nn.Layer):  # type: ignore[misc]
             x.reshape([-1, x.shape[1], self._heads, x.shape[2] // self._heads]).transpose([0, 2, 1, 3])
             for x in (query, key, value)
         )
+        # Scale first, to stay in the range of float16.
         scores = self.scores(query * (self._scale or query.shape[-1] ** -0.5), key)
         weights = self.attn_drop(F.softmax(scores if bias is None else scores + bias, axis=-1))
         return self.mixed(weights, value).transpose([0, 2, 1, 3]).flatten(2)
@@ -128,6 +129,7 @@ class SelfAttention(nn.Layer):  # type: ignore[misc]
         scores = self.compare(query, key)
         if bias is not None:
             groups = scores.reshape([-1, *bias.shape])
+            # The bias has one row per window of an image, and the batch has the windows of all images.
             scores = (groups + bias).reshape([-1, self._heads, tokens, tokens])
         weights = self.attn_drop(F.softmax(scores, axis=-1))
         return self.mixed(weights, value).transpose([0, 2, 1, 3]).reshape([-1, tokens, width])

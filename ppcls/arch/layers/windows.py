@@ -10,7 +10,7 @@ from paddle.nn import functional as F
 
 from ppcls.arch.layers.transformer import SelfAttention
 
-_APART = -100.0  # added to the attention score of two tokens from different regions
+_APART = -100.0  # added to the score of two tokens from different regions, as in the code of the authors
 
 
 class WindowAttention(SelfAttention):

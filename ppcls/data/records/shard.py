@@ -2,6 +2,15 @@
 
 A shard is a file or folder with many records. Its index file has the offsets of the records, so that they can
 be read in any order.
+
+Decisions:
+- Index files have the formats of DALI's tools, so that files of either fit the other.
+- DALI's own readers are not used. They follow the order of the file, or shuffle within a buffer, so that the
+  order of an epoch would depend on the number of processes, and a run could not resume with the rest of it.
+- Labels are read when a data set is opened, and images when they are needed. An invalid label is then an
+  error before the training starts.
+- Records are read with `pread` and copied once. To map the files into memory is faster (docs/data.md), but a
+  file that another program truncates would then end the process with SIGBUS instead of an error.
 """
 
 from __future__ import annotations

@@ -192,6 +192,7 @@ def export_model(
     quantized = None
     try:
         if folder.is_dir():
+            # `new_folder` renames the complete folder to this name, and replaces nothing.
             folder.rmdir()  # _check_empty has checked that it is empty
         with new_folder(folder) as temporary:
             # A copy, because to_static of Paddle 2.6 replaces the forward functions by slow ones.

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _PIECE = 1 << 17  # number of paths that are hashed together
+# One byte each. Most hashes fall into empty buckets, and only the others need the slow comparison.
 _BUCKETS = 1 << 24
 
 Hashes = NDArray[np.uint64]
@@ -77,6 +78,7 @@ def hash_paths(paths: NDArray[np.bytes_], root: bytes | None = None) -> Hashes:
         piece = paths[start : start + _PIECE]
         if root is not None:
             piece = _full_paths(piece, root)
+        # In pieces, because hashing needs several times the memory of the paths.
         hashes[start : start + _PIECE] = _hash(piece)
     return hashes
 
