@@ -118,6 +118,19 @@ def _tiff_layouts() -> Iterator[tuple[str, Kind]]:
     yield "tiff big rgb 8", Kind(by_tifffile(PHOTO, "rgb", bigtiff=True), PHOTO)
     reversed_bits = by_tifffile(PHOTO, "rgb", extratags=[(266, "H", 1, 2, True)])
     yield "tiff reversed bits rgb 8", Kind(reversed_bits, tifffile.imread(io.BytesIO(reversed_bits)))
+    for orientation in (3, 6):
+        turned = [(274, "H", 1, orientation, True)]
+        expected = PHOTO[::-1, ::-1] if orientation == 3 else np.rot90(PHOTO, -1)
+        yield f"tiff turned {orientation}", Kind(by_tifffile(PHOTO, "rgb", extratags=turned), expected)
+        tiled = by_tifffile(PHOTO, "rgb", extratags=turned, tile=(16, 16))
+        yield f"tiff tiled turned {orientation}", Kind(tiled, None)
+        palette = by_tifffile(GREY, "palette", colormap=PALETTE, extratags=turned)
+        yield f"tiff palette turned {orientation}", Kind(palette, None)
+    separate = io.BytesIO()
+    tifffile.imwrite(separate, np.moveaxis(PHOTO, 2, 0), photometric="rgb", planarconfig="separate")
+    yield "tiff separate", Kind(separate.getvalue(), None)
+    raw = by_tifffile(PHOTO, "rgb", subfiletype=1, extratags=[(50706, "B", 4, (1, 4, 0, 0), True)])
+    yield "tiff of a camera", Kind(raw, None)
     for subsampling in ((1, 1), (2, 1), (2, 2)):
         encoded = by_tifffile(PHOTO, "ycbcr", compression="jpeg", subsampling=subsampling)
         yield f"tiff jpeg ycbcr {subsampling}", Kind(encoded, read_by_pillow(encoded))
@@ -177,6 +190,17 @@ def _without_adobe(encoded: bytes) -> bytes:
     return encoded[:at] + encoded[at + 2 + int.from_bytes(encoded[at + 2 : at + 4], "big") :]
 
 
+def exif_of(orientation: int) -> bytes:
+    return b"II*\0" + struct.pack("<IHHHIHHI", 8, 1, 274, 3, 1, orientation, 0, 0)
+
+
+def _with_exif(encoded: bytes, *orientations: int) -> bytes:
+    """Inserts EXIF segments at the begin of a JPEG."""
+    contents = [b"Exif\0\0" + exif_of(orientation) for orientation in orientations]
+    segments = [b"\xff\xe1" + struct.pack(">H", 2 + len(content)) + content for content in contents]
+    return encoded[:2] + b"".join(segments) + encoded[2:]
+
+
 def _jpegs() -> Iterator[tuple[str, Kind]]:
     lossy = {
         **{
@@ -194,13 +218,32 @@ def _jpegs() -> Iterator[tuple[str, Kind]]:
         yield name, Kind(encoded, read_by_pillow(encoded))
     rgb = imagecodecs.jpeg8_encode(PHOTO, level=95, colorspace="rgb", outcolorspace="rgb")
     yield "jpeg rgb without adobe", Kind(_without_adobe(rgb), read_by_pillow(rgb))
+    plain = lossy["jpeg 444"]
+    pixels = read_by_pillow(plain)
+    yield "jpeg with exif twice", Kind(_with_exif(plain, 6, 6), np.rot90(pixels, -1))
+    for orientations in ((1, 6), (6, 1), (3, 6, 6)):
+        yield f"jpeg with exif {orientations}", Kind(_with_exif(plain, *orientations), None)
+    frame = plain.index(b"\xff\xc0")
+    for marker in (0xC5, 0xC9, 0xCA, 0xCB, 0xCD):
+        yield f"jpeg frame {marker:x}", Kind(plain[: frame + 1] + bytes([marker]) + plain[frame + 2 :], None)
+    late_height = plain[: frame + 5] + b"\0\0" + plain[frame + 7 : -2]
+    yield (
+        "jpeg late height",
+        Kind(late_height + b"\xff\xdc\0\4" + struct.pack(">H", HEIGHT) + plain[-2:], None),
+    )
+    yield "jpeg lossless grey", Kind(imagecodecs.jpeg_encode(GREY, lossless=True), None)
     grey = by_pillow(GREY, "JPEG")
     yield "jpeg grey", Kind(grey, read_by_pillow(grey, "L"))
     yield "jpeg lossless", Kind(imagecodecs.jpeg_encode(PHOTO, lossless=True), PHOTO)
     cmyk = by_pillow(Image.fromarray(CMYK, "CMYK"), "JPEG")
     ycck = imagecodecs.jpeg8_encode(CMYK, level=95, colorspace="cmyk", outcolorspace="ycck")
     for name, encoded in (("jpeg cmyk", cmyk), ("jpeg ycck", ycck)):
-        yield name, Kind(encoded, read_by_pillow(encoded), tolerance=1)
+        light = 255 - read_by_pillow(encoded, "CMYK").astype(np.uint16)
+        rgb = (light[:, :, :3] * light[:, :, 3:] // 255).astype(np.uint8)
+        yield name, Kind(encoded, rgb)
+        upright = _with_exif(encoded, 1)
+        yield f"{name} with exif", Kind(upright, rgb)
+        yield f"{name} turned", Kind(_with_exif(encoded, 6), np.rot90(rgb, -1), tolerance=2)
         yield f"{name} without adobe", Kind(_without_adobe(encoded), None)
     yield "jpeg 12", Kind(imagecodecs.jpeg_encode(deepen(PHOTO, 12), bitspersample=12), None)
     yield "jpeg grey 12", Kind(imagecodecs.jpeg_encode(deepen(GREY, 12), bitspersample=12), None)
@@ -227,6 +270,13 @@ def _pngs() -> Iterator[tuple[str, Kind]]:
     yield "png transparent palette", Kind(transparent, read_by_pillow(transparent))
     yield "png transparent rgb", Kind(by_pillow(PHOTO, "PNG", transparency=(1, 2, 3)), PHOTO)
     yield "png transparent grey", Kind(by_pillow(GREY, "PNG", transparency=3), planes(GREY))
+    for kind in ("rgb", "grey", "palette"):
+        pixels = {"rgb": PHOTO, "grey": GREY, "palette": Image.fromarray(PHOTO).quantize(200)}[kind]
+        encoded = by_pillow(pixels, "PNG", exif=b"Exif\0\0" + exif_of(6))
+        expected = read_by_pillow(encoded, "L" if kind == "grey" else "RGB")
+        yield f"png turned {kind}", Kind(encoded, np.rot90(expected, -1))
+    apple = by_pillow(PHOTO, "PNG")
+    yield "png of apple", Kind(apple[:8] + b"\0\0\0\4CgBI\x50\0\x20\2\x2b\xd5\xb3\x7f" + apple[8:], None)
     animated = by_pillow(PHOTO, "PNG", save_all=True, append_images=[Image.fromarray(PHOTO[::-1])])
     yield "png animated", Kind(animated, PHOTO)
 
@@ -277,11 +327,25 @@ def _webps() -> Iterator[tuple[str, Kind]]:
     yield "webp lossy", Kind(lossy, read_by_pillow(lossy))
     yield "webp rgb", Kind(by_pillow(PHOTO, "WEBP", lossless=True), PHOTO)
     yield "webp rgba", Kind(by_pillow(RGBA, "WEBP", lossless=True), RGBA)
+    # DALI forgets the padding of a chunk of odd size before EXIF data.
+    for columns in range(WIDTH - 8, WIDTH):
+        encoded = by_pillow(np.ascontiguousarray(PHOTO[:, :columns]), "WEBP", lossless=True, exif=exif_of(6))
+        odd = encoded[encoded.index(b"VP8L") + 4] % 2
+        yield f"webp exif {columns}", Kind(encoded, None if odd else np.rot90(PHOTO[:, :columns], -1))
     more = [Image.fromarray(PHOTO[::-1])]
     yield (
         "webp animated",
         Kind(by_pillow(PHOTO, "WEBP", lossless=True, save_all=True, append_images=more), PHOTO),
     )
+
+
+def _with_box(encoded: bytes, kind: bytes, content: bytes) -> bytes:
+    """Appends a box to the header box of a JPEG 2000 file."""
+    at = encoded.index(b"jp2h") - 4
+    (size,) = struct.unpack_from(">I", encoded, at)
+    box = struct.pack(">I", 8 + len(content)) + kind + content
+    end = at + size
+    return encoded[:at] + struct.pack(">I", size + len(box)) + encoded[at + 4 : end] + box + encoded[end:]
 
 
 def _jpeg2000s() -> Iterator[tuple[str, Kind]]:
@@ -303,6 +367,23 @@ def _jpeg2000s() -> Iterator[tuple[str, Kind]]:
             f"jp2 colour space {number}",
             Kind(plain[:at] + struct.pack(">I", number) + plain[at + 4 :], None),
         )
+    for number, pixels in ((17, PHOTO), (16, GREY)):
+        wrong = imagecodecs.jpeg2k_encode(pixels, codecformat="jp2", level=0)
+        at = wrong.index(b"colr") + 7
+        yield (
+            f"jp2 wrong colours {number}",
+            Kind(wrong[:at] + struct.pack(">I", number) + wrong[at + 4 :], None),
+        )
+    for order in ((1, 2, 3), (3, 2, 1), (2, 1, 3)):
+        box = struct.pack(">H", 3) + b"".join(struct.pack(">3H", k, 0, order[k]) for k in range(3))
+        yield (
+            f"jp2 channels {order}",
+            Kind(_with_box(plain, b"cdef", box), PHOTO if order == (1, 2, 3) else None),
+        )
+    for offset, tile_offset in (((0, 0), (0, 0)), ((5, 3), (0, 0)), ((5, 3), (2, 1))):
+        options = {"offset": offset, "tile_offset": tile_offset, "tile_size": (64, 64)}
+        encoded = by_pillow(PHOTO, "JPEG2000", **options)
+        yield f"jp2 offset {offset} {tile_offset}", Kind(encoded, None if any(offset) else PHOTO)
     lossy = by_pillow(PHOTO, "JPEG2000", quality_mode="rates", quality_layers=[10], irreversible=True)
     yield "jp2 lossy", Kind(lossy, read_by_pillow(lossy))
     yield "jp2 high throughput", Kind(imagecodecs.htj2k_encode(PHOTO), PHOTO)
@@ -324,7 +405,7 @@ def _netpbms() -> Iterator[tuple[str, Kind]]:
     size_line = f"{WIDTH} {HEIGHT}\n".encode()
     yield "pnm 4", Kind(b"P4\n" + size_line + np.packbits(black, axis=1).tobytes(), bilevel)
     bits = b" ".join(str(int(value)).encode() for value in black.ravel())
-    yield "pnm 1", Kind(b"P1\n" + size_line + bits, bilevel)
+    yield "pnm 1", Kind(b"P1\n" + size_line + bits, None)  # DALI needs blanks between the digits
     yield (
         "pnm 7",
         Kind(

@@ -29,6 +29,16 @@ _IMAGES = (
     (rb"SIMPLE  =", "a FITS image"),
     (rb"\s*(<\?xml[^>]*>\s*)?(<!--[^>]*>\s*)?(<!DOCTYPE svg[^>]*>\s*)?<svg", "an SVG drawing"),
     (rb".{128}DICM", "a DICOM image"),
+    (rb"\x0a[\x00-\x05]\x01[\x01\x02\x04\x08]", "a PCX image"),
+    (rb"\x59\xa6\x6a\x95", "a Sun raster image"),
+    (rb"\x8aMNG|\x8bJNG", "an MNG or JNG image"),
+    (rb"SDPX|XPDS", "a DPX image"),
+    (rb"/\* XPM", "an XPM image"),
+    (rb"#define \w+_width ", "an XBM image"),
+    (rb"id=ImageMagick", "a MIFF image"),
+    (rb"farbfeld", "a farbfeld image"),
+    (rb"%!PS|\xc5\xd0\xd3\xc6", "a PostScript drawing"),
+    (rb"\x01\0\0\0.{36} EMF|\xd7\xcd\xc6\x9a", "a Windows metafile"),
 )
 _OTHERS = (
     (rb"version https://git-lfs", "a pointer of Git LFS instead of an image; run git lfs pull"),
@@ -47,6 +57,7 @@ _UNSUPPORTED = tuple((pattern, f"{name} is not supported; {_CONVERT}") for patte
 _PATTERNS = tuple(
     (re.compile(pattern, re.DOTALL | re.IGNORECASE), text) for pattern, text in (*_UNSUPPORTED, *_OTHERS)
 )
+_TGA_END = b"TRUEVISION-XFILE.\0"
 _HEAD = 4096  # bytes that the patterns examine
 
 # Bytes near the end of a complete file
@@ -58,6 +69,8 @@ def describe_contents(data: bytes) -> str:
     """Returns what a file contains that has no header of a supported image format."""
     head = data[:_HEAD]
     text = next((text for pattern, text in _PATTERNS if pattern.match(head)), None)
+    if text is None and data.endswith(_TGA_END):
+        text = f"a TGA image is not supported; {_CONVERT}"
     if text is None and not any(head):
         text = "only zero bytes instead of an image; copy the file again"
     return NO_IMAGE if text is None else text

@@ -4,11 +4,14 @@ Decisions:
 - Pillow decodes JPEG 2000 of 8 bits. OpenCV 4.11, the newest for Paddle 2.6, contains an old OpenJPEG:
   fuzzing ended the process with SIGSEGV after 10 s. Pillow has no RGB of 16 bits, so OpenCV decodes such
   images, and `read_jpeg2000_header` rejects them if OpenCV is older than 4.12.
+- CMYK is converted as by DALI, which rounds down. OpenCV differs by up to 2 levels. DALI itself uses OpenCV
+  for CMYK with an EXIF orientation.
 """
 
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import cv2
@@ -18,6 +21,7 @@ from PIL import Image
 
 from ppcls.data.images.contents import describe_damage
 from ppcls.data.images.header import DecodeError, Header, check_header, check_size
+from ppcls.data.images.jpeg import read_jpeg_orientation
 from ppcls.data.images.read_header import read_header
 from ppcls.data.images.tiff import decode_tiff
 from ppcls.data.transforms.specs.basic import DecodeImage
@@ -72,6 +76,8 @@ def _decode(spec: DecodeImage, encoded: bytes | memoryview, header: Header | Non
         if pixels.shape[2] < spec.channels:
             pixels = pixels.repeat(spec.channels, axis=2)
         pixels = pixels[:, :, : spec.channels]  # without alpha if the chain has three channels
+    elif header.colours == "CMYK" and read_jpeg_orientation(bytes(encoded)) == 1:
+        pixels = _from_cmyk(encoded, header)
     elif spec.channels == 3:
         # With its own depth, so that `_scale_depth` rounds. OpenCV would cut 16-bit samples to 8 bits.
         pixels = _by_opencv(encoded, header, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
@@ -108,6 +114,13 @@ def _by_pillow(encoded: bytes | memoryview, header: Header) -> Array:
         # Pillow raises all of these for damaged files.
         raise DecodeError(describe_damage(header.format, bytes(encoded))) from None
     return pixels.reshape(header.height, header.width, header.channels)
+
+
+def _from_cmyk(encoded: bytes | memoryview, header: Header) -> Array:
+    """Returns the RGB pixels of a CMYK JPEG, [H, W, 3] uint8."""
+    inks = _by_pillow(encoded, replace(header, channels=4))  # Pillow undoes the inversion of Adobe's files
+    light = 255 - inks.astype(np.uint16)
+    return (light[:, :, :3] * light[:, :, 3:] // 255).astype(np.uint8)
 
 
 def _with_alpha(encoded: bytes | memoryview, header: Header) -> Array:

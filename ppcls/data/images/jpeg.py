@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ppcls.data.images.header import MAX_SCANS, DecodeError, Header, check_metadata
+from ppcls.data.images.tags import EXIF_PREFIX, read_orientation
 
 MIN_SCAN_BYTES = 10  # size of the shortest header of a scan
 
@@ -19,14 +21,15 @@ _FRAMES = {
     0xC1: "",
     0xC2: "",
     0xC3: "",
-    **dict.fromkeys((0xC5, 0xC6, 0xC7, 0xCD, 0xCE, 0xCF), "hierarchical JPEG"),
-    **dict.fromkeys((0xC9, 0xCA, 0xCB), "arithmetic-coded JPEG"),
-    0xF7: "JPEG-LS",
+    **dict.fromkeys((0xC5, 0xC6, 0xC7, 0xCD, 0xCE, 0xCF), "a hierarchical JPEG"),
+    **dict.fromkeys((0xC9, 0xCA, 0xCB), "an arithmetic-coded JPEG"),
+    0xF7: "a JPEG-LS",
 }
 _COLOURS = {1: "grey", 3: "RGB"}  # by the number of components
-# JPEG markers SOS, EOI and APP14, which follow a byte 0xFF
+# JPEG markers SOS, EOI, APP1 and APP14, which follow a byte 0xFF
 _SCAN = 0xDA
 _END = 0xD9
+_APPLICATION = 0xE1
 _ADOBE = 0xEE
 _LOSSLESS = 0xC3
 _TRANSFORM = 11  # position of the colour transform in Adobe's segment
@@ -36,48 +39,45 @@ _TEMPORARY = 0x01  # the only marker that `_MARKER` matches and that has no leng
 _MARKER = re.compile(rb"\xff+([^\x00\xd0-\xd7\xff])")
 
 
+@dataclass
+class _Frame:
+    """The frame header of a JPEG, and what precedes it.
+
+    Attributes:
+        marker: Second byte of the frame's marker.
+        begin: Position of the frame's content: bits per sample, height, width and components.
+        adobe: Whether there is a segment of Adobe.
+        transform: Colour transform of Adobe's segment; None if it is missing.
+        exifs: Content of the EXIF segments.
+    """
+
+    marker: int = 0
+    begin: int = 0
+    adobe: bool = False
+    transform: int | None = None
+    exifs: list[bytes] = field(default_factory=list)
+
+    @property
+    def is_lossless(self) -> bool:
+        """Whether the pixels are stored without loss."""
+        return self.marker == _LOSSLESS
+
+
 def read_jpeg_header(data: bytes) -> Header:
     """Reads the header of a JPEG. If the file has several images, this is the first one.
 
     Raises:
         ValueError: The file has no frame header.
-        DecodeError: The frame is of a kind that some loaders don't decode.
+        DecodeError: See `check_frame`.
     """
-    adobe = False
-    for marker, begin, end in _segments(data):
-        if marker == _ADOBE:
-            adobe = data[begin : begin + 5] == b"Adobe"
-        elif marker in _FRAMES and end - begin >= 6:
-            return _read_frame(data, begin, _FRAMES[marker], adobe)
-    raise ValueError("no frame header")
-
-
-def find_gpu_obstacle(data: memoryview) -> str | None:
-    """Returns the kind of a JPEG that the decoder of GPUs reads with wrong colours; None for other files.
-
-    nvJPEG converts all files with three components from YCbCr. libjpeg, and with it all other decoders, keeps
-    the components as RGB if Adobe's segment says so, or if there is no such segment and they are named R, G
-    and B. Lossless files differ on a GPU as well (both seen on an H200 with DALI 2.4).
-    """
-    transform = None
-    for marker, begin, end in _segments(data):
-        if marker == _ADOBE and bytes(data[begin : begin + 5]) == b"Adobe" and begin + _TRANSFORM < len(data):
-            transform = data[begin + _TRANSFORM]
-        elif marker in _FRAMES and min(end, len(data)) - begin >= 6:
-            if marker == _LOSSLESS:
-                return "lossless JPEG"
-            names = bytes(data[begin + 6 : begin + 15 : 3])
-            stored_as_rgb = transform == 0 or (transform is None and names == b"RGB")
-            return "JPEG that is stored as RGB" if data[begin + 5] == 3 and stored_as_rgb else None
-    return None
-
-
-def _read_frame(data: bytes, begin: int, kind: str, adobe: bool) -> Header:
-    if kind:
-        raise DecodeError(f"a {kind} file is not supported; convert the image to a baseline JPEG")
+    frame = _find_frame(data)
+    if frame is None:
+        raise ValueError("no frame header")
+    _check_frame(data, frame)
+    begin = frame.begin
     components = data[begin + 5]
     # Without Adobe's marker, nothing says whether the inks are inverted. DALI and OpenCV answer differently.
-    inks = "CMYK" if adobe else "CMYK without Adobe marker"
+    inks = "CMYK" if frame.adobe else "CMYK without Adobe marker"
     colours = inks if components == 4 else _COLOURS.get(components, f"{components} components")
     return Header(
         "JPEG",
@@ -88,6 +88,84 @@ def _read_frame(data: bytes, begin: int, kind: str, adobe: bool) -> Header:
         bits=data[begin],
         scans=count_scans(data),
     )
+
+
+def check_frame(data: memoryview) -> None:
+    """Checks that all loaders decode a JPEG to the same pixels.
+
+    Raises:
+        DecodeError: The frame is of a kind that some loaders don't decode, or several EXIF segments have
+            different orientations: DALI applies the last one, and other readers the first one.
+    """
+    frame = _find_frame(data)
+    if frame is not None:
+        _check_frame(data, frame)
+
+
+def find_gpu_obstacle(data: memoryview) -> str | None:
+    """Returns the kind of a JPEG that the decoder of GPUs reads with wrong colours; None for other files.
+
+    nvJPEG converts all files with three components from YCbCr. libjpeg, and with it all other decoders, keeps
+    the components as RGB if Adobe's segment says so, or if there is no such segment and they are named R, G
+    and B. Lossless files differ on a GPU as well (both seen on an H200 with DALI 2.4).
+    """
+    frame = _find_frame(data)
+    if frame is None:
+        return None
+    if frame.is_lossless:
+        return "lossless JPEG"
+    names = bytes(data[frame.begin + 6 : frame.begin + 15 : 3])
+    stored_as_rgb = frame.transform == 0 or (frame.transform is None and names == b"RGB")
+    return "JPEG that is stored as RGB" if data[frame.begin + 5] == 3 and stored_as_rgb else None
+
+
+def read_jpeg_orientation(data: bytes) -> int:
+    """Returns the EXIF orientation of a JPEG, 1..8; 1 if it is missing or damaged."""
+    frame = _find_frame(data)
+    return _read_orientation(frame.exifs[0]) if frame is not None and frame.exifs else 1
+
+
+def _find_frame(data: bytes | memoryview) -> _Frame | None:
+    """Returns the first frame; None if there is no complete frame header."""
+    frame = _Frame()
+    for marker, begin, end in _segments(data):
+        if marker == _ADOBE and bytes(data[begin : begin + 5]) == b"Adobe":
+            frame.adobe = True
+            if begin + _TRANSFORM < len(data):
+                frame.transform = data[begin + _TRANSFORM]
+        elif marker == _APPLICATION and bytes(data[begin : begin + 6]) == EXIF_PREFIX:
+            frame.exifs.append(bytes(data[begin:end]))
+        elif marker in _FRAMES and min(end, len(data)) - begin >= 6:
+            frame.marker = marker
+            frame.begin = begin
+            return frame
+    return None
+
+
+def _check_frame(data: bytes | memoryview, frame: _Frame) -> None:
+    if kind := _FRAMES[frame.marker]:
+        raise DecodeError(f"{kind} file is not supported; convert the image to a baseline JPEG")
+    if frame.is_lossless and data[frame.begin + 5] == 1:  # OpenCV and DALI fail
+        raise DecodeError("a lossless JPEG of grey is not supported; convert the image to a baseline JPEG")
+    if bytes(data[frame.begin + 1 : frame.begin + 3]) == b"\0\0":
+        raise DecodeError(
+            "a JPEG that stores its height after its pixels is not supported; save the image again"
+        )
+    if len(frame.exifs) > 1:
+        orientations = [_read_orientation(exif) for exif in frame.exifs]
+        if len(set(orientations)) > 1:
+            raise DecodeError(
+                f"the JPEG has several EXIF segments with different orientations, {orientations}; save the "
+                "image upright"
+            )
+
+
+def _read_orientation(exif: bytes) -> int:
+    try:
+        orientation = read_orientation(exif)
+    except (DecodeError, ValueError):  # readers ignore damaged EXIF data
+        return 1
+    return orientation if 1 <= orientation <= 8 else 1
 
 
 def count_scans(encoded: Any) -> int:

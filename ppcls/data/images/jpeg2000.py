@@ -16,7 +16,18 @@ _COLOURS = {1: "grey", 2: "grey with alpha", 3: "RGB", 4: "RGB with alpha"}  # b
 # Enumerated colour spaces (ISO 15444-1, table I.10, and ISO 15444-2, table M.25)
 _SRGB = 16
 _GREY = 17
-_SPACES = {0: "bilevel", 12: "CMYK", 14: "CIELab", 18: "sYCC", 20: "e-sRGB", 24: "e-sYCC"}
+_COLOUR = 0  # type of a channel in a channel definition box
+_COMPONENTS = {_SRGB: (3, 4), _GREY: (1, 2)}  # possible numbers of components
+_SPACES = {
+    _SRGB: "sRGB",
+    _GREY: "grey",
+    0: "bilevel",
+    12: "CMYK",
+    14: "CIELab",
+    18: "sYCC",
+    20: "e-sRGB",
+    24: "e-sYCC",
+}
 
 
 def read_jpeg2000_header(data: bytes) -> Header:
@@ -30,7 +41,7 @@ def read_jpeg2000_header(data: bytes) -> Header:
     if data.startswith(_CODESTREAM):
         return _read_codestream(data, 0, None, "codestream")
     size = None
-    space = None
+    space: int | str | None = None
     for kind, begin, end in _boxes(data, 0, len(data)):
         if kind == b"jp2h":
             for part, at, _ in _boxes(data, begin, end):
@@ -40,6 +51,8 @@ def read_jpeg2000_header(data: bytes) -> Header:
                     space = _read_colour_space(data, at)
                 elif part == b"pclr":
                     space = "palette"
+                elif part == b"cdef":
+                    _check_channels(data, at)
         elif kind == b"jp2c":
             header = _read_codestream(data, begin, space, "")
             if size != (header.height, header.width):
@@ -74,22 +87,52 @@ def _boxes(data: bytes, begin: int, end: int) -> Iterator[tuple[bytes, int, int]
         begin = close
 
 
-def _read_colour_space(data: bytes, at: int) -> str | None:
-    """Returns the name of an enumerated colour space that decoders convert or ignore; None for sRGB or grey.
+def _check_channels(data: bytes, at: int) -> None:
+    """Checks that a channel definition box keeps the order of the channels (ISO 15444-1, I.5.3.6).
 
-    None is also returned for a colour profile, which both decoders ignore, as for all other formats.
+    Raises:
+        DecodeError: It does not. DALI ignores the box, and other readers don't.
+    """
+    (count,) = struct.unpack_from(">H", data, at)
+    definitions = [struct.unpack_from(">3H", data, at + 2 + 6 * number) for number in range(count)]
+    if any(meaning == _COLOUR and colour != channel + 1 for channel, meaning, colour in definitions):
+        raise DecodeError(
+            "a JPEG 2000 file that stores its channels in another order than red, green, blue, alpha is not "
+            "supported; save the image again"
+        )
+
+
+def _read_colour_space(data: bytes, at: int) -> int | None:
+    """Returns the number of an enumerated colour space.
+
+    None is returned for a colour profile, which all decoders ignore, as for all other formats.
     """
     (method,) = struct.unpack_from(">B", data, at)
-    if method != 1:
-        return None
-    (space,) = struct.unpack_from(">I", data, at + 3)
-    return None if space in (_SRGB, _GREY) else _SPACES.get(space, f"colour space {space}")
+    return int(struct.unpack_from(">I", data, at + 3)[0]) if method == 1 else None
 
 
-def _read_codestream(data: bytes, at: int, space: str | None, codec: str) -> Header:
+def _name_colours(space: int | str | None, count: int) -> str:
+    """Returns the meaning of the components, for `Header.colours`."""
+    expected = _COLOURS.get(count, f"{count} components")
+    if space is None:
+        return expected
+    if isinstance(space, str):
+        return space
+    name = _SPACES.get(space, f"colour space {space}")
+    if space not in _COMPONENTS:
+        return name
+    return expected if count in _COMPONENTS[space] else f"{name} with the components of {expected}"
+
+
+def _read_codestream(data: bytes, at: int, space: int | str | None, codec: str) -> Header:
     if data[at : at + 4] != _CODESTREAM:
         raise ValueError("no codestream")
     right, bottom, left, top = struct.unpack_from(">4I", data, at + 8)
+    if (left, top) != (0, 0) or struct.unpack_from(">2I", data, at + 32) != (0, 0):  # DALI fails
+        raise DecodeError(
+            "a JPEG 2000 whose image or tiles do not begin at the origin of its grid is not supported; save "
+            "the image again"
+        )
     (count,) = struct.unpack_from(">H", data, at + 40)
     components = {struct.unpack_from("3B", data, at + 42 + 3 * number) for number in range(count)}
     if len(components) != 1:
@@ -97,7 +140,7 @@ def _read_codestream(data: bytes, at: int, space: str | None, codec: str) -> Hea
             "a JPEG 2000 whose components have different depths or sizes is not supported; convert the image"
         )
     depth, *spacing = components.pop()
-    colours = space or _COLOURS.get(count, f"{count} components")
+    colours = _name_colours(space, count)
     if spacing != [1, 1]:
         colours = f"subsampled {colours}"
     if depth & _SIGNED:
@@ -108,7 +151,7 @@ def _read_codestream(data: bytes, at: int, space: str | None, codec: str) -> Hea
             "JPEG 2000 with 16 bits per sample needs OpenCV 4.12 or newer, because older versions contain an "
             f"unsafe decoder; OpenCV {cv2.__version__} is installed; save the image as PNG or TIFF"
         )
-    return Header("JPEG2000", bottom - top, right - left, count, colours, bits, codec)
+    return Header("JPEG2000", bottom, right, count, colours, bits, codec)
 
 
 def _has_safe_opencv() -> bool:

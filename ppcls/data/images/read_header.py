@@ -22,6 +22,7 @@ Image.MAX_IMAGE_PIXELS = None
 
 _PNG_BEGIN = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 _PNG_PIXELS = b"IDAT"
+_APPLE_CHUNK = b"CgBI"
 _PNG_PIXEL_BYTES = 4096  # bytes of a file for which another chunk of pixels is allowed; libpng writes 8,192
 _MAX_PNM_HEADER = 1 << 16  # bytes, with comments
 # Meaning and number of the channels of each colour type of a PNG (PNG specification, 11.2.1)
@@ -33,8 +34,8 @@ _PNG_COLOURS = {
     6: ("RGB with alpha", 4),
 }
 _PNM_NUMBER = re.compile(rb"(?:\s|#[^\n]*\n)*(\d{1,9})")
-_BITMAPS = (b"1", b"4")  # the digits of PBM, as text and binary
-_TEXT_MAPS = (b"2", b"3")  # the digits of PGM and PPM as text
+_BITMAP = b"4"
+_TEXTS = (b"1", b"2", b"3")  # the digits of PBM, PGM and PPM as text
 _COLOUR_MAP = b"6"
 _PNM_BITS = {255: 8, 65535: 16}  # by the largest value
 
@@ -87,6 +88,8 @@ def read_header(encoded: Any) -> Header:
 
 def _read_png_header(data: bytes) -> Header:
     """Reads the header and, of images with four channels, the orientation (PNG specification, 11)."""
+    if data[12:16] == _APPLE_CHUNK:
+        raise DecodeError("a PNG in Apple's format for iPhones (CgBI) is not supported; convert the image")
     if data[:16] != _PNG_BEGIN:
         raise ValueError("no header")
     width, height, bits, colour_type = struct.unpack_from(">2I2B", data, 16)
@@ -125,10 +128,26 @@ def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 def _read_webp_header(data: bytes) -> Header:
     with Image.open(io.BytesIO(data), formats=("WEBP",)) as image:
-        if image.mode != "RGBA":
-            return Header("WEBP", image.height, image.width, 3)
-        orientation = read_orientation(image.info.get("exif", b""))
-        return Header("WEBP", image.height, image.width, 4, "RGB with alpha", orientation=orientation)
+        colours, channels = ("RGB with alpha", 4) if image.mode == "RGBA" else ("RGB", 3)
+        orientation = read_orientation(image.info.get("exif", b"")) if channels == 4 else 1
+        header = Header("WEBP", image.height, image.width, channels, colours, orientation=orientation)
+    _check_webp_chunks(data)
+    return header
+
+
+def _check_webp_chunks(data: bytes) -> None:
+    """Raises `DecodeError` for EXIF data after a chunk of odd size, whose padding DALI's parser forgets."""
+    at = 12  # after the name of the format
+    odd = False
+    while at + 8 <= len(data):
+        kind, size = struct.unpack_from("<4sI", data, at)
+        if kind == b"EXIF" and odd:
+            raise DecodeError(
+                "a WEBP whose EXIF data follows a chunk of odd size can't be decoded by DALI; save the image "
+                "without EXIF data, or as PNG"
+            )
+        odd |= size % 2 == 1
+        at += 8 + size + size % 2
 
 
 def _read_bmp_header(data: bytes) -> Header:
@@ -156,11 +175,11 @@ def _read_bmp_header(data: bytes) -> Header:
 def _read_pnm_header(data: bytes) -> Header:
     """Reads the header of a PBM, PGM or PPM file: a digit for the kind, the size and the largest value."""
     digit = data[1:2]
-    if digit in _TEXT_MAPS:
-        raise DecodeError("a PGM or PPM file as text is not supported; save it as a binary file")
+    if digit in _TEXTS:
+        raise DecodeError("a PBM, PGM or PPM file as text is not supported; save it as a binary file")
     numbers = []
     at = 2
-    for _ in range(2 if digit in _BITMAPS else 3):
+    for _ in range(2 if digit == _BITMAP else 3):
         match = _PNM_NUMBER.match(data, at, _MAX_PNM_HEADER)
         if match is None:
             raise ValueError("no number")

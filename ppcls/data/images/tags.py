@@ -9,7 +9,7 @@ import numpy as np
 from ppcls.data.images.header import DecodeError, check_metadata
 
 _ORIENTATION = 274
-_EXIF_PREFIX = b"Exif\0\0"
+EXIF_PREFIX = b"Exif\0\0"
 _BIG = 43  # version number of BigTIFF
 # dtypes of the unsigned integer types: BYTE, SHORT, LONG, IFD, LONG8 and IFD8
 _INTEGERS = {1: "u1", 3: "u2", 4: "u4", 13: "u4", 16: "u8", 18: "u8"}
@@ -122,5 +122,5 @@ def read_orientation(exif: bytes) -> int:
         ValueError: The data is damaged.
         DecodeError: See `Tags`.
     """
-    exif = exif.removeprefix(_EXIF_PREFIX)
+    exif = exif.removeprefix(EXIF_PREFIX)
     return Tags(exif).value(_ORIENTATION, 1) if exif else 1

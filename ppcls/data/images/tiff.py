@@ -33,6 +33,7 @@ _TILE_WIDTH = 322
 _TILE_HEIGHT = 323
 _DEPTHS = (32997, 32998)  # depth of the image, and of a tile
 _SAMPLE_FORMAT = 339
+_DNG_VERSION = 50706
 _SEPARATE_PLANES = 2
 _UNSIGNED = 1
 _SEGMENTS = (273, 279, 324, 325)  # offsets and sizes of strips and of tiles
@@ -67,17 +68,26 @@ def read_tiff_header(data: bytes) -> Header:
 
     Raises:
         DecodeError: The TIFF has several pages, repeated tags, samples that are not unsigned integers, or
-            colours or a compression that some loaders don't decode.
+            colours, a compression or an orientation that some loaders don't decode.
     """
     tags = Tags(data)
     if not tags.last:
         raise DecodeError(
             "expected a TIFF with one page, found several; save one image per file, with interleaved channels"
         )
+    if _DNG_VERSION in tags:  # the first image is only a preview
+        raise DecodeError("a raw image of a camera (DNG) is not supported; convert the image to JPEG or PNG")
     bits = _read_bits(tags)
     samples = tags.value(_SAMPLES_PER_PIXEL, 1)
     colours = _read_colours(tags, samples)
     _check_tiles(tags)
+    orientation = tags.value(_ORIENTATION, 1)
+    if orientation != 1 and (_TILE_WIDTH in tags or colours == "palette"):
+        # DALI fails for tiles, and rounds palettes in another way.
+        kind = "tiles" if _TILE_WIDTH in tags else "a palette"
+        raise DecodeError(
+            f"orientation {orientation} of a TIFF with {kind} is not supported; save the image upright"
+        )
     return Header(
         "TIFF",
         height=tags.value(_HEIGHT, 0),
@@ -86,7 +96,7 @@ def read_tiff_header(data: bytes) -> Header:
         colours=colours,
         bits=bits,
         codec=_read_codec(tags, colours),
-        orientation=tags.value(_ORIENTATION, 1),
+        orientation=orientation,
         separate=tags.value(_PLANAR, 1) == _SEPARATE_PLANES and samples > 1,
     )
 

@@ -8,12 +8,12 @@ import cv2
 import numpy as np
 import pytest
 from dali_decode import decode_by_dali
-from image_kinds import Kind, make_kinds
+from image_kinds import HEIGHT, WIDTH, Kind, make_kinds
 from numpy.typing import NDArray
 from nvidia.dali.tensors import TensorListCPU
 
 from ppcls.data.images.decode import decode
-from ppcls.data.images.header import NO_IMAGE, DecodeError
+from ppcls.data.images.header import NO_IMAGE, DecodeError, check_header
 from ppcls.data.images.read_header import read_header
 from ppcls.data.loaders.dali.headers import admit
 from ppcls.data.transforms.specs import DecodeImage
@@ -112,6 +112,15 @@ def test_gpu_decoder_does_not_receive_kinds_that_it_decodes_wrongly(name: str) -
         admit(DecodeImage(), file, shape, *ends, on_gpu=True)
 
 
+@pytest.mark.parametrize("name", [name for name in REJECTED if name.startswith(("jpeg with", "jpeg frame"))])
+def test_dali_does_not_receive_jpegs_that_it_decodes_in_another_way(name: str) -> None:
+    file = TensorListCPU([np.frombuffer(KINDS[name].encoded, np.uint8)])
+    shape = TensorListCPU([np.array([HEIGHT, WIDTH, 3], np.int64)])
+    ends = [TensorListCPU([np.asarray(file[0])[part]]) for part in (slice(2), slice(-2, None))]
+    with pytest.raises(DecodeError, match=r"EXIF segments|not supported"):
+        admit(DecodeImage(), file, shape, *ends, on_gpu=False)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: f"{spec.channels} {spec.dtype}")
 def test_gpu_reads_the_pixels_of_the_reference(spec: DecodeImage) -> None:
@@ -123,7 +132,7 @@ def test_gpu_reads_the_pixels_of_the_reference(spec: DecodeImage) -> None:
 @pytest.mark.parametrize("name", REJECTED)
 def test_header_rejects_kinds_that_no_loader_decodes(name: str) -> None:
     with pytest.raises(DecodeError) as caught:
-        read_header(KINDS[name].encoded)
+        check_header(DecodeImage(), read_header(KINDS[name].encoded))
     assert str(caught.value) != NO_IMAGE
 
 

@@ -120,7 +120,9 @@ def test_usual_metadata_is_accepted() -> None:
 def test_orientation_of_images_with_alpha_is_read(kind: str, orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
-    assert read_header(encode(kind, alpha=True, exif=exif)).orientation == orientation
+    # With this quality, the alpha channel has an even size. DALI fails for EXIF data after an odd one.
+    options = {"alpha_quality": 50} if kind == "WEBP" else {}
+    assert read_header(encode(kind, alpha=True, exif=exif, **options)).orientation == orientation
     assert read_header(encode(kind, alpha=True)).orientation == 1
 
 

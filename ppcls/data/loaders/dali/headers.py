@@ -23,7 +23,7 @@ from ppcls.data.images.header import (
     check_pixel_count,
     check_size,
 )
-from ppcls.data.images.jpeg import MIN_SCAN_BYTES, count_scans, find_gpu_obstacle
+from ppcls.data.images.jpeg import MIN_SCAN_BYTES, check_frame, count_scans, find_gpu_obstacle
 from ppcls.data.images.npy import read_npy_header
 from ppcls.data.images.read_header import read_header
 from ppcls.data.transforms.base import Transform
@@ -78,9 +78,10 @@ def peek_image(decoder: DecodeImage, files: Any) -> tuple[Node, ...]:
 def admit_images(decoder: DecodeImage, files: Any, *peeked: Tensors, on_gpu: bool) -> NDArray[np.int64]:
     """Checks the shapes that DALI read, and complete headers where the shapes do not suffice.
 
-    The shapes suffice for grey and RGB JPEGs and WebPs that are decoded to three channels. Complete headers
-    are read for all other images, because DALI decodes some kinds to wrong pixels without an error, for PNGs,
-    whose chunks may claim gigabytes, and for JPEGs with too many scans.
+    For grey and RGB JPEGs that are decoded to three channels, only the frame header is read in addition,
+    which takes about 10 us. For WebPs that are decoded to three channels, the shapes suffice. Complete
+    headers are read for all other images, because DALI decodes some kinds to wrong pixels without an error,
+    for PNGs, whose chunks may claim gigabytes, and for JPEGs with too many scans.
     """
     shapes, first_bytes, last_bytes = (np.array(tensors.as_tensor()) for tensors in peeked)
     sizes = _check_sizes(files)
@@ -99,6 +100,8 @@ def admit_images(decoder: DecodeImage, files: Any, *peeked: Tensors, on_gpu: boo
     unsure = np.ones(len(shapes), bool)
     if decoder.channels == 3:
         plain_jpeg = (first_bytes == _JPEG_BEGIN).all(1) & (shapes[:, 2] <= 3)
+        for row in np.flatnonzero(plain_jpeg).tolist():
+            check_frame(np.asarray(files[row]).data)
         unsure = ~(plain_jpeg | (first_bytes[:, 0] == _WEBP_BEGIN))
     # Counts scans only in files that are large enough for too many. Counting is faster than reading a header.
     room = shapes[:, 0] * shapes[:, 1] * (sizes // MIN_SCAN_BYTES) > MAX_SCANS * decoder.max_pixels
