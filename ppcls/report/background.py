@@ -22,7 +22,9 @@ from ppcls.report.trackers import Logger, TrackedRun, Tracker
 from ppcls.report.visualdl import scalars
 
 _MAX_WAITING = 10_000  # maximum number of records in the queue; further records are dropped
-_CALL_SECONDS = 2.0  # duration of one call after which the end of the run does not wait for a tracker
+# Duration of one call after which the end of the run does not wait for a tracker. The process of Weights &
+# Biases needs more than two seconds to start on a busy machine, and a short run lost its log.
+_CALL_SECONDS = 10.0
 
 
 class DirectLogger(Reporter):
@@ -95,7 +97,7 @@ class BackgroundLogger(Reporter):
     def close(self) -> None:
         """Waits for a tracker that still receives records, but not for one that hangs.
 
-        A tracker hangs if one of its calls takes longer than two seconds. If this call began before the end
+        A tracker hangs if one of its calls takes longer than ten seconds. If this call began before the end
         of the run, `close` does not wait at all.
         """
         if self._closed:
