@@ -147,6 +147,7 @@ def test_quick_gives_the_reason_without_a_bare_pipeline(
     assert "times as fast as ppcls, paddle.io, 0 workers" in output
 
 
+@pytest.mark.slow
 def test_improvement_has_seconds_per_epoch_and_per_cent(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     short = ("--rounds", "2", "--seconds", "0.01", "--threads", "1", "2")

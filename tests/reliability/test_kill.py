@@ -49,6 +49,7 @@ def newest_whole(root: Path) -> int:
     return max(found, default=-1)
 
 
+@pytest.mark.slow
 def test_save_killed_at_random_instants_keeps_the_previous_checkpoint(tmp_path: Path) -> None:
     chance, last, sure, within = random.Random(7), -1, -1, 0
     for _ in range(ROUNDS):

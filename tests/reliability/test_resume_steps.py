@@ -28,7 +28,9 @@ def evaluations(output: Path) -> list[str]:
 @pytest.mark.parametrize(
     "arch", ["Net", pytest.param("ResNet18", marks=pytest.mark.reliability)], ids=["small", "ResNet18"]
 )
-@pytest.mark.parametrize("use_dali", [True, False], ids=["dali", "paddle.io"])
+@pytest.mark.parametrize(
+    "use_dali", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["dali", "paddle.io"]
+)
 def test_run_resumed_from_any_step_ends_with_the_same_bits(
     make_config: Callable[..., Config],
     cpu: Runtime,

@@ -66,6 +66,7 @@ def test_mlflow_run_continues_after_a_resume(tmp_path: Path, monkeypatch: pytest
     check_mlflow_run(tmp_path, (tmp_path / "mlruns").as_uri())
 
 
+@pytest.mark.slow
 def test_mlflow_server_receives_the_run(tmp_path: Path) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

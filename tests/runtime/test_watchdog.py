@@ -167,7 +167,12 @@ EXCHANGE = "waiting for all processes between two batches"
     ("trouble", "one", "other"),
     [
         # The next batches are read ahead, so another step may follow before the wait for the stuck one.
-        ("train:hang with the interpreter lock", f"(backward and all-reduce|{EXCHANGE})", "[a-z -]+"),
+        pytest.param(
+            "train:hang with the interpreter lock",
+            f"(backward and all-reduce|{EXCHANGE})",
+            "[a-z -]+",
+            marks=pytest.mark.slow,
+        ),
         (
             "eval:sleep",
             f"(evaluation: waiting for all processes|{EXCHANGE})",
@@ -191,6 +196,7 @@ def test_training_with_a_stuck_rank_stops(config: Path, trouble: str, one: str, 
         assert text.count("in train_epoch") >= 2 or "in evaluate" in text
 
 
+@pytest.mark.slow
 def test_evaluation_with_a_stuck_rank_stops(config: Path) -> None:
     weights, run = config.parent / "weights.pdparams", config.parent / "run"
     paddle.save({"1.weight": paddle.zeros([16 * 16 * 3, 4]), "1.bias": paddle.zeros([4])}, str(weights))

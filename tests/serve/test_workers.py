@@ -117,6 +117,7 @@ def test_workers_with_models_folder_is_an_error(
     assert "--workers 2: expected 1 with --models-folder" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.hostile
 def test_other_workers_serve_if_one_cannot_be_replaced(
     model: Path, tmp_path: Path, images: list[bytes]

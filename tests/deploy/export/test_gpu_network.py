@@ -32,7 +32,13 @@ def build(name: str) -> nn.Layer:
     return network
 
 
-@pytest.mark.parametrize("name", ["ResNet50", "ResNet18_vd", "SE_ResNet18_vd", "DarkNet53", "SqueezeNet1_0"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("ResNet50", "ResNet18_vd", "SE_ResNet18_vd", "SqueezeNet1_0"),
+        pytest.param("DarkNet53", marks=pytest.mark.slow),
+    ],
+)
 def test_gpu_network_returns_the_outputs_of_the_network(name: str) -> None:
     network, images = build(name), paddle.randn([2, 48, 48, 3])
     assert has_gpu_form(network)
