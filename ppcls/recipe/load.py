@@ -20,6 +20,7 @@ from ppcls.config.base.yaml import MAX_LENGTH, TOO_LONG, dump_section, read_yaml
 from ppcls.errors import UserError
 from ppcls.recipe.class_folders import fill_from_class_folders
 from ppcls.recipe.compat import translate_old_keys
+from ppcls.recipe.image_sizes import fill_image_sizes
 from ppcls.recipe.paddleclas import INFERENCE_KEY, describe_other_file, is_paddleclas, translate_paddleclas
 from ppcls.recipe.published import published_names, read_published
 from ppcls.recipe.schema import Config
@@ -91,7 +92,8 @@ class ConfigSource:
         """Translates older keys, then returns the validated config. Must be called only once.
 
         Raises:
-            UserError: An image folder whose classes must be counted can't be read, or a module of
+            UserError: An image folder whose classes must be counted can't be read, images of different sizes
+                can't form a batch, or a module of
                 ``Global.import_modules`` can't be imported.
             ConfigError: The config is invalid. The message lists all problems.
         """
@@ -106,6 +108,7 @@ class ConfigSource:
         self.finish_tree()
         try:
             fill_from_class_folders(self.tree)
+            self.notes += tuple(fill_image_sizes(self.tree))
         except UserError as error:
             try:
                 self.validate()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.specs.basic import DecodeImage
-from ppcls.data.transforms.specs.decisions import Decisions, checked_sides_after, decide
+from ppcls.data.transforms.specs.decisions import Decisions, check_sides, checked_sides_after, decide
 from ppcls.errors import DecodeError as DecodeError
 
 if TYPE_CHECKING:  # only for annotations
@@ -75,7 +75,9 @@ def decide_and_apply(spec: Transform, image: Any, draws: NDArray[np.float32]) ->
         DecodeError: The transform would enlarge the image too much, or there is not enough memory.
     """
     if not isinstance(image, np.ndarray):  # the bytes of a file, whose header the decoder checks
-        return apply(spec, image, ())
+        pixels = apply(spec, image, ())
+        check_sides(spec, np.array([pixels.shape[:2]]))
+        return pixels
     sides = np.array([image.shape[:2]])
     decisions = decide(spec, draws[None], sides)
     checked_sides_after(spec, sides, decisions)
@@ -129,6 +131,7 @@ def run_on_pixels(ops: Sequence[Op], pixels: Array) -> Array:
         The transformed image as a contiguous array, [H, W, C] or [C, H, W].
 
     Raises:
+        DecodeError: The image does not have the size that the decoder expects.
         ValueError: The pixels have another shape or dtype, or the chain does not decode to 8-bit RGB or BGR.
     """
     decoder = ops[0].spec
@@ -141,6 +144,7 @@ def run_on_pixels(ops: Sequence[Op], pixels: Array) -> Array:
             f"expected pixels of shape [height, width, 3] and dtype uint8, got {list(pixels.shape)} "
             f"{pixels.dtype}"
         )
+    check_sides(decoder, np.array([pixels.shape[:2]]))
     image = np.ascontiguousarray(pixels if decoder.to_rgb else pixels[:, :, ::-1])
     for op in ops[1:]:
         image = decide_and_apply(op.spec, image, _NO_DRAWS)

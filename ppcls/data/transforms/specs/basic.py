@@ -12,7 +12,15 @@ from pydantic import model_validator
 
 from ppcls.config.base.fields import Bound, Count, Fraction, Number, Side
 from ppcls.data.transforms.base import MAX_PIXELS, Dtype, ImageState, Transform
-from ppcls.data.transforms.specs.decisions import Decisions, Draws, Sides, decide, fixed_sides, sides_after
+from ppcls.data.transforms.specs.decisions import (
+    Decisions,
+    Draws,
+    Sides,
+    check_sides,
+    decide,
+    fixed_sides,
+    sides_after,
+)
 from ppcls.data.transforms.specs.fields import (
     Size,
     cropped_state,
@@ -22,11 +30,47 @@ from ppcls.data.transforms.specs.fields import (
     need_unnormalized,
     resized_state,
 )
+from ppcls.errors import DecodeError
 
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 
-class DecodeImage(Transform):
+class Decoder(Transform, abstract=True):
+    """Base class of transforms that decode files."""
+
+    expected_size: Size | None = None
+    """Size that all images must have, as side of square images or [width, height] in pixels. Images of
+    another size are rejected. Default: any size. If no transform sets the size of the images, ppcls reads it
+    from their headers and sets this key."""
+
+    def _decoded(self, state: ImageState) -> ImageState:
+        """Returns the state of decoded images, without their channels and dtype."""
+        if not state.encoded:
+            raise ValueError(f"the image is already decoded; remove this {self.kind}")
+        state = replace(state, encoded=False)
+        return state if self.expected_size is None else resized_state(state, self.expected_size)
+
+
+@check_sides.register
+def check_expected_size(spec: Decoder, sides: Sides) -> None:
+    """Raises `DecodeError` if an image does not have the expected size."""
+    if spec.expected_size is None:
+        return
+    width, height = spec.expected_size
+    for tall, wide in sides[(sides != (height, width)).any(axis=1)][:1].tolist():
+        raise DecodeError(
+            f"expected {width}x{height} pixels ({spec.kind}.expected_size), found {wide}x{tall}; resize the "
+            f"image, or add ResizeImage to the transforms and remove {spec.kind}.expected_size"
+        )
+
+
+@sides_after.register
+def decoded_sides(spec: Decoder, sides: Sides, decisions: Decisions) -> Sides:
+    """Returns the heights and widths of decoded images, [N, 2] int64."""
+    return sides if spec.expected_size is None else fixed_sides(sides, spec.expected_size)
+
+
+class DecodeImage(Decoder):
     """Decodes JPEG, PNG, TIFF, BMP, WebP or JPEG 2000 and applies the EXIF orientation."""
 
     decodes_images: ClassVar[bool] = True
@@ -55,12 +99,10 @@ class DecodeImage(Transform):
 
     def after(self, state: ImageState) -> ImageState:
         """Returns the state of decoded images."""
-        if not state.encoded:
-            raise ValueError("the image is already decoded; remove this DecodeImage")
-        return replace(state, encoded=False, channels=self.channels, dtype=self.dtype, rgb=self.to_rgb)
+        return replace(self._decoded(state), channels=self.channels, dtype=self.dtype, rgb=self.to_rgb)
 
 
-class DecodeNumpy(Transform):
+class DecodeNumpy(Decoder):
     """Reads ``.npy`` files of arrays [height, width, channels] or [height, width] in C order."""
 
     channels: Count = 3
@@ -72,9 +114,7 @@ class DecodeNumpy(Transform):
 
     def after(self, state: ImageState) -> ImageState:
         """Returns the state of decoded images."""
-        if not state.encoded:
-            raise ValueError("the image is already decoded; remove this DecodeNumpy")
-        return replace(state, encoded=False, channels=self.channels, dtype=self.dtype)
+        return replace(self._decoded(state), channels=self.channels, dtype=self.dtype)
 
 
 @decide.register
@@ -133,6 +173,10 @@ class ResizeImage(_ResamplingTransform):
         self._check_input(state)
         if self.size is not None:
             return resized_state(state, self.size)
+        assert self.resize_short is not None
+        if state.size is not None:
+            height, width = scale_to_short_side(np.array(state.size), self.resize_short).tolist()
+            return resized_state(state, (width, height))
         return replace(state, size=None, shorter=self.resize_short)
 
     def resized(self, size: int) -> ResizeImage | None:

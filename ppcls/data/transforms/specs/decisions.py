@@ -51,6 +51,17 @@ def sides_after(spec: Transform, sides: Sides, decisions: Decisions) -> Sides:
     return sides
 
 
+@singledispatch
+def check_sides(spec: Transform, sides: Sides) -> None:
+    """Checks the heights and widths of the images that a transform receives, [N, 2] int64.
+
+    A decoder receives those of the decoded images.
+
+    Raises:
+        DecodeError: The transform does not accept an image of this size.
+    """
+
+
 def checked_sides_after(spec: Transform, sides: Sides, decisions: Decisions) -> Sides:
     """Returns the heights and widths of the images after a transform, [N, 2] int64.
 
@@ -58,8 +69,10 @@ def checked_sides_after(spec: Transform, sides: Sides, decisions: Decisions) -> 
     image of 262 million pixels if its shorter side were resized to 256.
 
     Raises:
-        DecodeError: The transform would enlarge an image to more than ``MAX_PIXELS`` pixels.
+        DecodeError: The transform does not accept an image of this size, or would enlarge it to more than
+            ``MAX_PIXELS`` pixels.
     """
+    check_sides(spec, sides)
     after = sides_after(spec, sides, decisions)
     pixels = after.prod(axis=1)
     for row in np.flatnonzero((pixels > MAX_PIXELS) & (pixels > sides.prod(axis=1)))[:1].tolist():

@@ -126,7 +126,7 @@ def fuse(ops: Sequence[Op], *, decode_window: bool = True, by_opencv: bool = Fal
 
 def _fuse_decode(ops: tuple[Op, ...]) -> tuple[Op, ...]:
     match [op.spec for op in ops[:2]]:
-        case [DecodeImage() as decode, RandCropImage() as crop]:
+        case [DecodeImage(expected_size=None) as decode, RandCropImage() as crop]:
             fused = DecodeRandCrop(decode=decode, crop=crop)
             return Op(fused, ops[1].slot, _positions(ops[:2])), *ops[2:]
     return ops
