@@ -6,7 +6,6 @@ only if all have the same size, which their headers show.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -22,7 +21,6 @@ from ppcls.registry import DATASETS, TRANSFORMS
 
 if TYPE_CHECKING:  # --help must not wait for NumPy
     from ppcls.data.index.protocol import Index
-    from ppcls.data.transforms.specs.basic import Decoder
 
 # Data sets that `Infer.transforms` takes the size from come first.
 _SPLITS = ("Eval", "Eval.Query", "Eval.Gallery", "Train", "UnLabelTrain")
@@ -142,21 +140,21 @@ def _common_size(index: Index, chains: list[_Chain]) -> tuple[int, int]:
     reason = ""
     for position in range(len(index)):
         try:
-            size = _read_size(decoder, index.read(position))
+            size = decoder.read_size(index.read(position))
         except DecodeError as error:
             reason = reason or f"{index.name(position)}: {error}"
             continue
         if first is None:
             first = (position, size)
         elif size != first[1]:
-            found = " and ".join(
+            names = " and ".join(
                 f"{_name(index, at)} has {width}x{height} pixels"
                 for at, (width, height) in (first, (position, size))
             )
             problem, _, fix = (
                 chains[0].problem.replace("of unknown size", "of different sizes").partition(";")
             )
-            raise UserError(f"{chains[0].place}: {problem}: {found};{fix}")
+            raise UserError(f"{chains[0].place}: {problem}: {names};{fix}")
     if first is None:
         raise UserError(f"{chains[0].place}: {chains[0].problem}; no image can be read: {reason}")
     return first[1]
@@ -165,25 +163,3 @@ def _common_size(index: Index, chains: list[_Chain]) -> tuple[int, int]:
 def _name(index: Index, position: int) -> str:
     name = index.name(position)
     return name if Path(name) != index.source else f"{name}, {index.where(position)},"
-
-
-def _read_size(decoder: Decoder, encoded: bytes | memoryview) -> tuple[int, int]:
-    """Returns the width and height of an image after applying the EXIF orientation.
-
-    Raises:
-        DecodeError: The header can't be read.
-    """
-    from ppcls.data.images.decode import decode
-    from ppcls.data.images.npy import read_npy_header
-    from ppcls.data.images.read_header import read_header
-    from ppcls.data.transforms.specs.basic import DecodeImage, DecodeNumpy
-
-    if isinstance(decoder, DecodeNumpy):
-        height, width, _ = read_npy_header(decoder, encoded)
-        return width, height
-    assert isinstance(decoder, DecodeImage)
-    header = read_header(encoded)
-    if header.width != header.height and (header.format == "TIFF" or re.search(rb"(?i)exif", bytes(encoded))):
-        height, width = decode(decoder, encoded).shape[:2]  # rotated by the decoder
-        return width, height
-    return header.width, header.height
