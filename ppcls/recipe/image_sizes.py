@@ -135,12 +135,14 @@ def _common_size(index: Index, chains: list[_Chain]) -> tuple[int, int]:
     Raises:
         UserError: Two images have different sizes, or no image can be read.
     """
-    decoder: Any = chains[0].specs[0]
+    from ppcls.data.images.sizes import read_size
+
+    decoder = chains[0].specs[0]
     first: tuple[int, tuple[int, int]] | None = None
     reason = ""
     for position in range(len(index)):
         try:
-            size = decoder.read_size(index.read(position))
+            size = read_size(decoder, index.read(position))
         except DecodeError as error:
             reason = reason or f"{index.name(position)}: {error}"
             continue

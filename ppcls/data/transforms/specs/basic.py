@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
@@ -33,7 +32,6 @@ from ppcls.data.transforms.specs.fields import (
 )
 from ppcls.errors import DecodeError
 
-_EXIF = re.compile(rb"(?i)exif")  # in a JPEG, PNG or WebP whose orientation may turn the image
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 
@@ -51,14 +49,6 @@ class Decoder(Transform, abstract=True):
             raise ValueError(f"the image is already decoded; remove this {self.kind}")
         state = replace(state, encoded=False)
         return state if self.expected_size is None else resized_state(state, self.expected_size)
-
-    def read_size(self, encoded: bytes | memoryview) -> tuple[int, int]:
-        """Returns the width and height that an image will have after decoding.
-
-        Raises:
-            DecodeError: The header can't be read.
-        """
-        raise NotImplementedError(f"{self.kind} does not read sizes")
 
 
 @check_sides.register
@@ -111,18 +101,6 @@ class DecodeImage(Decoder):
         """Returns the state of decoded images."""
         return replace(self._decoded(state), channels=self.channels, dtype=self.dtype, rgb=self.to_rgb)
 
-    def read_size(self, encoded: bytes | memoryview) -> tuple[int, int]:
-        """Returns the width and height after applying the EXIF orientation."""
-        from ppcls.data.images.decode import decode
-        from ppcls.data.images.read_header import read_header
-
-        header = read_header(encoded)
-        may_turn = header.format == "TIFF" or _EXIF.search(encoded) is not None
-        if header.width == header.height or not may_turn:
-            return header.width, header.height
-        height, width = decode(self, encoded, header).shape[:2]
-        return width, height
-
 
 class DecodeNumpy(Decoder):
     """Reads ``.npy`` files of arrays [height, width, channels] or [height, width] in C order."""
@@ -137,13 +115,6 @@ class DecodeNumpy(Decoder):
     def after(self, state: ImageState) -> ImageState:
         """Returns the state of decoded images."""
         return replace(self._decoded(state), channels=self.channels, dtype=self.dtype)
-
-    def read_size(self, encoded: bytes | memoryview) -> tuple[int, int]:
-        """Returns the width and height of an array."""
-        from ppcls.data.images.npy import read_npy_header
-
-        height, width, _ = read_npy_header(self, encoded)
-        return width, height
 
 
 @decide.register
