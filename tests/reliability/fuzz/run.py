@@ -8,6 +8,7 @@ reader, then keep the input in ``corpus/``, where tests/reliability/test_fuzz_co
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -59,12 +60,15 @@ def main() -> int:
         command = [sys.executable, __file__, "--one", name, *limits]
         command += [f"-artifact_prefix={findings}/{name}-", str(corpus), str(HERE / "corpus" / name)]
         with (options.output / f"{name}.log").open("w") as log:
-            code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT).returncode
+            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+            _, status, used = os.wait4(process.pid, 0)
+        code = process.returncode = os.waitstatus_to_exitcode(status)
+        minutes = (used.ru_utime + used.ru_stime) / 60
         text = (options.output / f"{name}.log").read_text(errors="replace")
         tried = re.findall(r"number_of_executed_units: (\d+)|^#(\d+)\s", text, re.MULTILINE)
         count = max((int(part) for pair in tried for part in pair if part), default=0)
         result = f"a finding: see {log.name}" if code else "no finding"
-        print(f"{name}: {count} inputs tried, {result}", flush=True)
+        print(f"{name}: {count} inputs tried in {minutes:.1f} minutes of CPU time, {result}", flush=True)
         return code
 
     with ThreadPoolExecutor(options.jobs) as pool:
