@@ -137,6 +137,22 @@ class BCELoss(Loss):
             thresholded_cross_entropy, smoothing=self.epsilon or 0.0, threshold=self.target_threshold
         )
 
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        """Yields the conflict of label smoothing with the threshold, which must separate both labels."""
+        yield from super().problems(facts, part)
+        smoothing = self.epsilon or 0.0
+        absent = (
+            smoothing / facts.class_num
+        )  # smoothed labels of a class that an image has not, and that it has
+        present = 1.0 - smoothing + absent
+        if not absent <= self.target_threshold < present:
+            text = (
+                f"with epsilon {smoothing:g} and {facts.class_num} classes, smoothed labels are {absent:.3g} "
+                f"and {present:.3g}, which target_threshold must separate; set it between them, or use a "
+                "smaller epsilon"
+            )
+            yield problem(text, "target_threshold")
+
 
 class FocalLoss(ClassWeightedLoss):
     """Focal loss (Lin et al. 2017), which gives less weight to images with a confident correct prediction."""

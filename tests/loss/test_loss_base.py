@@ -186,6 +186,18 @@ def test_loss_without_build_names_its_class() -> None:
             "Loss.Train[1].DSHSDLoss",
             "needs embeddings; expected Arch.name: RecModel",
         ),
+        *(
+            (
+                (f"Loss.Train=[BCELoss: {{{keys}}}]",),
+                "Loss.Train[0].BCELoss.target_threshold",
+                "which target_threshold must separate",
+            )
+            for keys in (
+                "epsilon: 0.9, target_threshold: 0.05",
+                "epsilon: 0.1, target_threshold: 0.97",
+                "target_threshold: 0.0, epsilon: 0.1",
+            )
+        ),
         (
             ("Loss.Train=[GoogLeNetLoss]",),
             "Loss.Train[0].GoogLeNetLoss",
