@@ -209,7 +209,7 @@ def calibrate(options: CalibrateOptions) -> None:
     if config.Arch.embeds:
         raise UserError(f"{checkpoint}: returns embeddings, which have no probabilities to calibrate")
     from ppcls import api
-    from ppcls.deploy.models.temperature import TemperatureScaling, write_temperature
+    from ppcls.deploy.models.temperature import TemperatureScaling, describe_limit, write_temperature
     from ppcls.runtime.launch import read_launch
 
     if options.unknown is None and options.foreign:
@@ -226,6 +226,8 @@ def calibrate(options: CalibrateOptions) -> None:
     metrics = result.metrics
     if not math.isfinite(metrics["temperature"]):
         raise UserError(f"{checkpoint}: the model returns NaN or infinite values; use another checkpoint")
+    if warning := describe_limit(metrics["temperature"], result.images):
+        print_error(f"warning: {warning}")
     file = write_temperature(checkpoint, metrics["temperature"])
     write_output(
         f"[Calibrate] {file}: temperature {metrics['temperature']:.3f}; {result.images} images: "

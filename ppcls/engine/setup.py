@@ -33,6 +33,7 @@ from ppcls.data.index.class_names import (
     changed_class_names,
     describe_other_classes,
     find_names_file,
+    join_first,
     read_class_names,
 )
 from ppcls.data.index.consistency import describe_labels
@@ -306,7 +307,25 @@ def _read_folder_classes(splits: Mapping[str, Split], *, by_class: bool) -> tupl
     Args:
         splits: Data sets of the run, by their keys in ``DataLoader``.
         by_class: Whether the labels for evaluation are classes. Otherwise, they are identities.
+
+    Raises:
+        UserError: The labels for training and for evaluation belong to different names, for example because
+            ``class_names`` of only one data set was changed.
     """
+    train, evaluation = (splits[name].dataset if name in splits else None for name in ("Train", "Eval"))
+    if (
+        by_class
+        and train is not None
+        and evaluation is not None
+        and train.class_root is not None
+        and evaluation.class_root is not None
+        and train.folder_classes != evaluation.folder_classes
+    ):
+        raise UserError(
+            "DataLoader.Eval.dataset.class_names: expected the classes of DataLoader.Train in the order of "
+            f"their labels ({join_first(train.folder_classes)}), found "
+            f"{join_first(evaluation.folder_classes)}; set this key to null"
+        )
     for name, split in splits.items():
         if (name == "Train" or by_class) and split.dataset.class_root is not None:
             return split.dataset.folder_classes

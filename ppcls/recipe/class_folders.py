@@ -62,13 +62,14 @@ def _share_class_names(tree: dict[str, Any]) -> None:
     train = _folder_names(mapping_at(tree, "DataLoader.Train.dataset"))
     evaluation = mapping_at(tree, "DataLoader.Eval.dataset")
     folders = _folder_names(evaluation)
-    if train and folders and folders != train:
-        evaluation.setdefault("class_names", list(train))
+    if train and folders and folders != train and evaluation.get("class_names") is None:
+        evaluation["class_names"] = list(train)  # configs that ppcls wrote contain null for defaults
     retrieval = [mapping_at(tree, f"DataLoader.Eval.{part}.dataset") for part in ("Query", "Gallery")]
     names = [_folder_names(dataset) for dataset in retrieval]
     if all(names) and names[0] != names[1]:
         for dataset in retrieval:
-            dataset.setdefault("class_names", sorted({*names[0], *names[1]}))
+            if dataset.get("class_names") is None:
+                dataset["class_names"] = sorted({*names[0], *names[1]})
 
 
 def _folder_names(dataset: dict[Any, Any]) -> tuple[str, ...]:

@@ -171,9 +171,13 @@ def test_parts_that_overlap_are_reported(tmp_path: Path, overrides: list[str], p
     assert f"\n  {problem}" in str(caught.value)
 
 
-def test_validation_folders_get_the_names_of_the_training_folders(tmp_path: Path) -> None:
+@pytest.mark.parametrize("written", [(), ("DataLoader.Eval.dataset.class_names=null",)])
+def test_validation_folders_get_the_names_of_the_training_folders(
+    tmp_path: Path, written: tuple[str, ...]
+) -> None:
+    """Configs that ppcls wrote contain null for the names."""
     root = make_folders(tmp_path, "train/a", "train/b", "train/c", "val/c")
-    config = load_config(FINETUNE, [f"{KEY}={root}"])
+    config = load_config(FINETUNE, [f"{KEY}={root}", *written])
     assert config.Arch.class_num == 3
     assert config.DataLoader.evaluated["Eval"].dataset.class_names == ("a", "b", "c")
     make_folders(root, "val/a", "val/b")

@@ -19,6 +19,7 @@ from ppcls.metric.base import DatasetMetric
 
 TEMPERATURE_FILE = "temperature.json"  # in the checkpoint folder
 _RANGE = (0.05, 20.0)  # range of temperatures
+_NEAR = 1.01  # quotient of a temperature and an end of the range, up to which the search ended there
 _BINS = 15  # number of bins of the calibration error
 
 
@@ -59,6 +60,23 @@ class TemperatureScaling(DatasetMetric, abstract=True):  # not a metric of confi
             for divisor in (1.0, temperature)
         ]
         return [temperature, *pairs]
+
+
+def describe_limit(temperature: float, images: int) -> str:
+    """Returns a warning about a temperature at an end of the range, or an empty text."""
+    lowest, highest = _RANGE
+    if temperature * _NEAR >= highest:
+        return (
+            f"the labels of the {images} images don't fit the predictions: the temperature is at its upper "
+            f"limit, {highest:g}, where all classes are nearly equally probable; check the accuracy with "
+            "ppcls eval, and the names of the class folders"
+        )
+    if temperature <= lowest * _NEAR:
+        return (
+            f"the temperature is at its lower limit, {lowest:g}, because almost all of the {images} images "
+            "are predicted right, so the probabilities will be close to 1; use more images, or harder ones"
+        )
+    return ""
 
 
 def negative_log_likelihood(logits: NDArray[Any], labels: NDArray[Any]) -> float:

@@ -13,7 +13,12 @@ from ppcls.cli.eval import calibrate
 from ppcls.cli.export import export
 from ppcls.deploy.models.description import describe_model
 from ppcls.deploy.models.source import find_source
-from ppcls.deploy.models.temperature import TemperatureScaling, expected_calibration_error, read_temperature
+from ppcls.deploy.models.temperature import (
+    TemperatureScaling,
+    describe_limit,
+    expected_calibration_error,
+    read_temperature,
+)
 from ppcls.errors import UserError
 from ppcls.metric.functional.single_label import calibration_counts, calibration_error
 from ppcls.postprocess.methods import MultiLabelThreshOutput
@@ -43,6 +48,15 @@ def test_fit_temperature_of_overconfident_sigmoids_recovers_it() -> None:
 
 def _compute(logits, labels):
     return TemperatureScaling().compute(logits.astype(np.float32), labels)
+
+
+def test_temperature_at_the_end_of_its_range_is_reported() -> None:
+    logits = np.random.default_rng(0).normal(0, 5, (300, 4))
+    right, wrong = logits.argmax(axis=1), logits.argmin(axis=1)
+    assert "don't fit the predictions" in describe_limit(TemperatureScaling().compute(logits, wrong)[0], 300)
+    assert "lower limit" in describe_limit(TemperatureScaling().compute(logits, right)[0], 300)
+    noisy = np.where(np.arange(300) % 3 == 0, wrong, right)
+    assert not describe_limit(TemperatureScaling().compute(logits, noisy)[0], 300)
 
 
 def test_fit_temperature_of_non_finite_logits_is_nan() -> None:

@@ -150,6 +150,18 @@ def test_validation_folder_is_labelled_by_the_names_of_the_training_folder(tmp_p
     assert confusion(output, tmp_path / "data" / "val")[2] != [0, 0, 0]
 
 
+def test_training_with_the_config_of_a_run_labels_other_folders_by_name(run: Path, tmp_path: Path) -> None:
+    other = other_folder(run, tmp_path / "other", "bee", "cat")
+    paint(other / "zebra", 200)
+    evaluation = f"DataLoader.Eval.dataset.image_root={other}"
+    settings = [evaluation, f"Global.output_dir={tmp_path / 'run'}", "Global.checkpoints=null"]
+    with pytest.raises(UserError, match="class folders that are no classes of the model: zebra"):
+        api.fit(load_config(run / "config.yaml", settings))
+    names = "DataLoader.Eval.dataset.class_names=[bee, cat, zebra]"
+    with pytest.raises(UserError, match=r"expected the classes of DataLoader.Train .*\(ant, bee, cat\)"):
+        api.fit(load_config(run / "config.yaml", [*settings, names]))
+
+
 def test_resume_with_moved_labels_is_an_error(run: Path, tmp_path: Path) -> None:
     copied = tmp_path / "run"
     shutil.copytree(run, copied, symlinks=True)
