@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.specs import ResizeImage
 from ppcls.deploy.bundle.archive import write_zip
 from ppcls.deploy.bundle.card import write_card
@@ -135,7 +136,7 @@ def write_bundle(
                     f"model, expected at most {_TOLERANCE:.0e}; nothing was written"
                 )
             apart = measure_engines(outputs, _other_engines(file, model))
-            if any(isinstance(op.spec, ResizeImage) and op.spec.backend == "pil" for op in ops):
+            if any(_needs_float64(op.spec) for op in ops):
                 rounding = measure_rounding(outputs, stages)
                 apart = (max(apart[0], rounding[0]), max(apart[1], rounding[1]))
             differences = MeasuredDifferences(*apart, trained)
@@ -249,6 +250,11 @@ def _describe_model(description: ModelDescription, file: Path) -> BundleModel:
         temperature=description.Output.temperature,
         precision=description.precision,
     )
+
+
+def _needs_float64(spec: Transform) -> bool:
+    """Returns whether engines without float64 prepare a few pixels differently; see `resampling_weights`."""
+    return isinstance(spec, ResizeImage) and (spec.backend, spec.interpolation) == ("pil", "lanczos")
 
 
 def _reference(source: ModelSource, runtime: Runtime) -> Callable[[Array], Array] | None:

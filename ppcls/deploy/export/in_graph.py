@@ -18,8 +18,9 @@ from paddle import nn
 
 from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.specs import CropImage, DecodeImage, NormalizeImage, ResizeImage, ToCHWImage
-from ppcls.deploy.export.graph_numbers import float64, int64
+from ppcls.deploy.export.graph_numbers import int64
 from ppcls.deploy.export.pillow_in_graph import resize_like_pillow
+from ppcls.deploy.export.resampling_weights import divide
 from ppcls.errors import UserError
 
 Tensor = Any  # in a graph under construction
@@ -179,9 +180,10 @@ def _neighbours(length: Tensor, side: Tensor) -> tuple[Tensor, Tensor]:
         The index of the first neighbour, [side] int64, and the weight of the second neighbour, [side]
         float32.
     """
-    centres = paddle.arange(side, dtype="int64").astype("float64") + float64(0.5)
-    centres = centres * (length.astype("float64") / side.astype("float64"))
-    positions = (centres - float64(0.5)).astype("float32")
+    twice = int64(2)
+    centres = (twice * paddle.arange(side, dtype="int64") + int64(1)) * length
+    quotient = divide(centres + side, twice * side)  # the position + 1, because positions can be negative
+    positions = quotient.high - 1.0 + (quotient.middle + quotient.low)  # OpenCV rounds them to float32, too
     first = paddle.floor(positions)
     return first.astype("int64"), positions - first
 

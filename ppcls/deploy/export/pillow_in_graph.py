@@ -21,12 +21,12 @@ import paddle
 from PIL import Image
 
 from ppcls.deploy.export.graph_numbers import float64, int64
+from ppcls.deploy.export.resampling_weights import WEIGHT_ONE, bicubic_weights, bilinear_weights
 
 Tensor = Any  # in a graph under construction
 Resampling = Literal["bilinear", "bicubic", "lanczos"]
 
 BLOCK = 16
-_ONE = 2.0**22  # scale of Pillow's weights
 _PART = 2.0**8
 _TOP = 2.0**16
 _HALF = 2.0**5  # 2^21 in units of the top part, for rounding
@@ -126,7 +126,7 @@ def _weights(length: Tensor, side: Tensor, method: Resampling) -> tuple[Tensor, 
 
     Returns:
         Indexes, [blocks, window] int64, which can be ``length`` or larger at the end, with a weight of 0; and
-        weights, [blocks, BLOCK, window] float64 of whole numbers, in units of 2^-22.
+        weights, [blocks, BLOCK, window] float32 of whole numbers, in units of 2^-22.
     """
     support = _SUPPORT[method]
     twice = int64(2)
@@ -143,39 +143,34 @@ def _weights(length: Tensor, side: Tensor, method: Resampling) -> tuple[Tensor, 
     # Twice the distance between the centres of a source and a new pixel, multiplied by ``side``: exact.
     distance = (twice * pixels + int64(1)).reshape([-1, BLOCK, 1]) * length
     indexes_of_block = paddle.unsqueeze(indexes, 1)
-    distance = distance - (twice * indexes_of_block + int64(1)) * side
-    position = paddle.abs(distance.astype("float64") / (twice * larger).astype("float64"))
-    values = _KERNELS[method](position) * (indexes_of_block < length).astype("float64")
-    values = values / paddle.sum(values, axis=2, keepdim=True)
-    size = paddle.floor(paddle.abs(values) * float64(_ONE) + float64(0.5))
-    return indexes, size * paddle.sign(values)
+    distance = paddle.abs(distance - (twice * indexes_of_block + int64(1)) * side)
+    width = twice * larger
+    if method == "lanczos":
+        position = distance.astype("float64") / width.astype("float64")
+        return indexes, _lanczos_weights(position, (indexes_of_block < length).astype("float64"))
+    used = (indexes_of_block < length).astype("float32")
+    weights = _WEIGHTS[method](distance, width, used)
+    return indexes, weights
 
 
 def _split(weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Returns three parts of weights: multiples of 2^16, multiples of 2^8, and the rest, each 0 to 255."""
-    top = paddle.floor(weights / float64(_TOP))
-    rest = weights - top * float64(_TOP)
-    middle = paddle.floor(rest / float64(_PART))
-    low = rest - middle * float64(_PART)
-    return top.astype("float32"), middle.astype("float32"), low.astype("float32")
+    top = paddle.floor(weights * (1 / _TOP))
+    rest = weights - top * _TOP
+    middle = paddle.floor(rest * (1 / _PART))
+    return top, middle, rest - middle * _PART
 
 
-def _bilinear(x: Tensor) -> Tensor:
-    return paddle.maximum(float64(1.0) - x, float64(0.0))
+def _lanczos_weights(x: Tensor, used: Tensor) -> Tensor:
+    """Returns weights, whole numbers in units of 2^-22, float32.
 
-
-def _bicubic(x: Tensor) -> Tensor:
-    one = float64(1.0)
-    near = (float64(1.5) * x - float64(2.5)) * x * x + one
-    far = (((x - float64(5.0)) * x + float64(8.0)) * x - float64(4.0)) * float64(-0.5)
-    is_near = (x < one).astype("float64")
-    is_far = (x < float64(2.0)).astype("float64") - is_near
-    return near * is_near + far * is_far
-
-
-def _lanczos(x: Tensor) -> Tensor:
-    inside = (x < float64(3.0)).astype("float64")
-    return _sinc(x) * _sinc(x / float64(3.0)) * inside
+    An engine without float64 rounds some of them differently.
+    """
+    inside = used * (x < float64(3.0)).astype("float64")
+    values = _sinc(x) * _sinc(x / float64(3.0)) * inside
+    values = values / paddle.sum(values, axis=2, keepdim=True)
+    size = paddle.floor(paddle.abs(values) * float64(WEIGHT_ONE) + float64(0.5))
+    return (size * paddle.sign(values)).astype("float32")
 
 
 def _sinc(x: Tensor) -> Tensor:
@@ -184,8 +179,7 @@ def _sinc(x: Tensor) -> Tensor:
     return zero + (float64(1.0) - zero) * paddle.sin(angle) / angle
 
 
-_KERNELS: dict[Resampling, Callable[[Tensor], Tensor]] = {
-    "bilinear": _bilinear,
-    "bicubic": _bicubic,
-    "lanczos": _lanczos,
+_WEIGHTS: dict[Resampling, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "bilinear": bilinear_weights,
+    "bicubic": bicubic_weights,
 }
