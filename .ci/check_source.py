@@ -32,6 +32,41 @@ UNLIMITED_FOLDERS = {Path("ppcls/arch/families")}
 # Constructors of models have the parameters of their papers; the notebook API has one option per short flag.
 MANY_PARAMETERS = (Path("ppcls/arch"), Path("ppcls/classifier.py"))
 
+# Private names of libraries, for each module that may use them. A module says why it needs them, with which
+# versions they were tried, and which test notices a change. Prefer a public name, or one of these modules.
+PRIVATE_NAMES = {
+    "benchmarks/pytorch/bare_loop.py": "_scale",
+    "ppcls/arch/fused/amp.py": "_amp_dtype _amp_level _dygraph_tracer",
+    "ppcls/arch/kernels/paddle_layers.py": (
+        "_data_format _dilation _epsilon _groups _mean _momentum _normalized_shape _padding_algorithm "
+        "_padding_mode _parameters _stride _updated_padding _use_global_stats _variance"
+    ),
+    "ppcls/data/loaders/paddle.py": "_cleanup_mmap_fds _try_shutdown_all _workers",
+    "ppcls/data/transforms/dali_ops/internals.py": (
+        "_conditionals_enabled _map_mags_to_params _op _operator_name _preprocess_pipe_func "
+        "_preprocess_pipe_object _shutdown _utils"
+    ),
+    "ppcls/deploy/export/openvino.py": "_offline_transformations",
+    "ppcls/engine/core/compiled.py": "_remove_op _rename_output _set_attr",
+    "ppcls/engine/core/flat_buffers.py": "_set_dims _share_buffer_to _slice",
+    "ppcls/engine/core/gradients.py": "_C_ops",
+    "ppcls/engine/core/loss_scale.py": "_C_ops",
+    "ppcls/engine/cuda_graph/flat_gradients.py": "_C_ops",
+    "ppcls/optimizer/functional.py": (
+        "_add_accumulator _create_master_weight _create_param_lr _get_accumulator_master "
+        "_is_dtype_fp16_or_bf16"
+    ),
+    "ppcls/optimizer/paddle_optimizers.py": (
+        "_accumulators _apply_optimize _beta1 _beta1_pow_acc_str _beta2 _beta2_pow_acc_str _coeff "
+        "_create_accumulators _create_global_learning_rate _create_param_lr _epsilon _global_learning_rate "
+        "_grad_clip _master_weights _momentum _multi_precision _parameter_list _regularization_coeff "
+        "_regularization_method _rescale_grad _use_nesterov"
+    ),
+    "ppcls/report/visualdl.py": "_get_file_writer",
+}
+# Names with an underscore that are documented.
+PUBLIC_NAMES = {"_asdict", "_exit", "_fields", "_make", "_replace", "_typeshed"}
+
 # Words and phrases that need a second reading, and what to write instead.
 WORDS = {
     r"\btells\b|\btell\b(?!\()|\btold\b": "report, return, log, name",
@@ -75,6 +110,7 @@ def main() -> int:
         *check_config_parameters(trees),
         *check_type_branches(trees),
         *check_variables(trees),
+        *check_private_names(trees),
         *check_folder_cycles(trees),
         *check_chains(trees),
         *check_python_words([Path(name) for name in git_files(*CHECKED_CODE)]),
@@ -282,6 +318,90 @@ def check_variables(trees: dict[Path, ast.Module]) -> Iterator[str]:
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in VAGUE_NAMES:
                 yield f"{path}:{node.lineno}: variable {node.id}: name what it holds"
+
+
+def check_private_names(trees: dict[Path, ast.Module]) -> Iterator[str]:
+    """Finds private names of libraries, unless `PRIVATE_NAMES` lists them; and listed names without a use."""
+    modules = {".".join(path.with_suffix("").parts).removesuffix(".__init__"): path for path in trees}
+    defined = {path: set(_defined_names(tree)) for path, tree in trees.items()}
+    everywhere = set().union(*defined.values())
+    for path, tree in trees.items():
+        known = defined[path].union(
+            *(defined[modules[name]] for name in _imported_modules(tree) if name in modules)
+        )
+        used = defaultdict(list)
+        for owner, name, line in _private_uses(tree):
+            is_own = name in (everywhere if owner in ("self", "cls", "super()") else known)
+            if name not in PUBLIC_NAMES and not is_own:
+                used[name].append(line)
+        allowed = set(PRIVATE_NAMES.get(str(path), "").split())
+        for name in sorted(used.keys() - allowed):
+            yield (
+                f"{path}:{used[name][0]}: {name} is private in its library; use a public name, or say in the "
+                "module why there is none, and add the name to PRIVATE_NAMES"
+            )
+        for name in sorted(allowed - used.keys()):
+            yield f"{path}: {name} is not used; remove it from PRIVATE_NAMES"
+    for name in PRIVATE_NAMES.keys() - set(map(str, trees)):
+        yield f"{name}: no such module; remove it from PRIVATE_NAMES"
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name != "_"
+
+
+def _defined_names(tree: ast.Module) -> Iterator[str]:
+    """Yields the private names that a module defines: functions, classes, variables, attributes of `self`."""
+    attributes = {
+        id(argument)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "setattr", "hasattr")
+        for argument in node.args
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and _is_private(node.name):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and _is_private(node.id):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_private(node.attr):
+            if ast.unparse(node.value) in ("self", "cls"):
+                yield node.attr
+        elif isinstance(node, ast.Constant) and id(node) not in attributes and _is_private(str(node.value)):
+            yield node.value  # for example a sublayer, which is added by its name
+
+
+def _imported_modules(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _private_uses(tree: ast.Module) -> Iterator[tuple[str, str, int]]:
+    """Yields owner, name and line of each private name that a module imports or reads outside annotations."""
+    annotations = {
+        id(child)
+        for node in ast.walk(tree)
+        for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None))
+        if annotation is not None
+        for child in ast.walk(annotation)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and _is_private(node.attr) and id(node) not in annotations:
+            yield ast.unparse(node.value), node.attr, node.lineno
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = [alias.name for alias in node.names]
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{name}" for name in names]
+            for part in {part for name in names for part in name.split(".") if _is_private(part)}:
+                yield "", part, node.lineno
+        elif (
+            isinstance(node, ast.Call)
+            and ast.unparse(node.func) in ("getattr", "setattr", "hasattr")
+            and isinstance(name := node.args[1], ast.Constant)
+            and _is_private(str(name.value))
+        ):
+            yield ast.unparse(node.args[0]), str(name.value), node.lineno
 
 
 def check_folder_cycles(trees: dict[Path, ast.Module]) -> Iterator[str]:

@@ -120,8 +120,8 @@ def test_check_config_parameters_fails_above_the_limit(check_source: ModuleType)
 
 
 SECTIONS = {
-    "ppcls/config/base/fields.py": "class Section: ...\nclass Spec(Section): ...\n",
-    "ppcls/loss/base.py": "from ppcls.config.base.fields import Spec\nclass Loss(Spec): ...\n",
+    "ppcls/config/base/section.py": "class Section: ...\nclass Spec(Section): ...\n",
+    "ppcls/loss/base.py": "from ppcls.config.base.section import Spec\nclass Loss(Spec): ...\n",
     "ppcls/loss/embedding.py": "from ppcls.loss.base import Loss\nclass TripletLoss(Loss): ...\n",
     "ppcls/loss/__init__.py": "from ppcls.loss.embedding import TripletLoss\n",
     "ppcls/arch/layers.py": "class TripletLoss: ...\n",
@@ -141,7 +141,7 @@ SECTIONS = {
             3,
         ),
         ("loss/build", "from ppcls.loss.embedding import TripletLoss\nisinstance(x, TripletLoss)", 0),
-        ("engine/step", "from ppcls.config.base.fields import Spec\nisinstance(x, Spec)", 0),
+        ("engine/step", "from ppcls.config.base.section import Spec\nisinstance(x, Spec)", 0),
         ("engine/step", "from ppcls.arch.layers import TripletLoss\nisinstance(x, TripletLoss)", 0),
         ("engine/step", "from paddle.nn import TripletLoss\nisinstance(x, TripletLoss)", 0),
         ("engine/step", "class TripletLoss: ...\nisinstance(x, TripletLoss)", 0),
@@ -157,6 +157,36 @@ def test_check_type_branches_counts_sections_of_other_folders(
     assert finding.startswith(f"{branches} branches on the type of a section, expected at most -1; ")
     monkeypatch.setattr(check_source, "MOST_TYPE_BRANCHES", branches)
     assert not list(check_source.check_type_branches(trees))
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("x = pipeline._shutdown()", "_shutdown"),
+        ("getattr(batches, '_workers', ())", "_workers"),
+        ("from paddle import _C_ops", "_C_ops"),
+        ("import nvidia.dali._utils as utils", "_utils"),
+        ("class A(B):\n    def f(self): return super()._state()", "_state"),
+        ("optimizer._momentum", "_momentum"),  # a class in another module has an attribute of this name
+        ("from ppcls.own import Own\ndef f(own: Own): return own._momentum", None),
+        ("class A:\n    def __init__(self): self._x = 1\ndef f(a: A): return a._x", None),
+        ("class A(Own):\n    def f(self): return self._momentum", None),
+        ("x: argparse._ArgumentGroup = group\nos._exit(1)\nrow._asdict()\nx.__dict__", None),
+    ],
+)
+def test_check_private_names_finds_those_of_libraries(
+    check_source: ModuleType, monkeypatch: pytest.MonkeyPatch, source: str, name: str | None
+) -> None:
+    own = "class Own:\n    def __init__(self): self._momentum = 1\n"
+    trees = {Path("ppcls/own.py"): ast.parse(own), Path("ppcls/a.py"): ast.parse(source)}
+    monkeypatch.setattr(check_source, "PRIVATE_NAMES", {})
+    findings = list(check_source.check_private_names(trees))
+    assert [finding.split(" is private")[0].rpartition(" ")[2] for finding in findings] == [name] * bool(name)
+    monkeypatch.setattr(check_source, "PRIVATE_NAMES", {"ppcls/a.py": f"{name or ''} _other", "gone.py": ""})
+    assert list(check_source.check_private_names(trees)) == [
+        "ppcls/a.py: _other is not used; remove it from PRIVATE_NAMES",
+        "gone.py: no such module; remove it from PRIVATE_NAMES",
+    ]
 
 
 def test_check_source_of_this_repository_finds_nothing(

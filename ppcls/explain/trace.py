@@ -80,8 +80,8 @@ def trace_dali(loader: DaliLoader) -> list[PipelineStage]:
     """Runs the loader's DALI graph once with all nodes as outputs, and returns the stages."""
     from nvidia.dali import types
 
-    from ppcls.data.loaders.dali.reader import shut_down
     from ppcls.data.transforms.dali_ops.graph import Node, nodes_between, operator_device, operator_name
+    from ppcls.data.transforms.dali_ops.internals import shut_down
 
     graph = loader.graph()
     decisions = iter(graph.decisions)

@@ -11,6 +11,7 @@ from paddle.regularizer import L2Decay
 from ppcls.optimizer.base import Optimizer
 from ppcls.optimizer.functional import SGD_RATE, with_plain_sgd
 from ppcls.optimizer.name_rules import Factors
+from ppcls.optimizer.paddle_optimizers import set_multi_precision
 from ppcls.optimizer.state import DECOUPLED_DECAY
 
 
@@ -57,8 +58,7 @@ def build_optimizer(
     built = spec.build(**common)
     if any(SGD_RATE in parameter.optimize_attr for parameter in model.parameters()):
         built = with_plain_sgd(built)
-    # RMSProp has no argument multi_precision. It reads this attribute, which paddle.amp.decorate also sets.
-    built._multi_precision = multi_precision
+    set_multi_precision(built, multi_precision)
     for name, parameter in model.named_parameters():
         # An architecture such as PP-HGNetV2 may set the learning rates of some parameters.
         architecture_rate = parameter.optimize_attr.setdefault(

@@ -2,7 +2,9 @@
 
 Paddle's arguments ``apply_decay_param_fun`` and ``exclude_from_weight_decay_fn`` only switch the weight decay
 of a parameter off. Another decay per parameter needs `_append_optimize_op`, which Paddle calls for each of
-them; no public method does.
+them; no public method does. `FormulaOptimizer` overrides the private methods with which all of Paddle's own
+optimizers define their state and their update. Both work in Paddle 2.6.2 and 3.3.1. tests/optimizer trains
+with each optimizer, and compares it with a formula.
 """
 
 from __future__ import annotations
@@ -48,10 +50,10 @@ class AdamWPerParameter(optimizer.AdamW):  # type: ignore[misc]
 
     def __init__(self, decay: Mapping[str, float], **common: Any) -> None:
         super().__init__(weight_decay=0.0, **common)
-        self._decay = decay
+        self.decays = decay
 
     def _append_optimize_op(self, block: Any, pair: tuple[Tensor, Tensor]) -> None:
-        self._weight_decay = self._decay[pair[0].name]
+        self._weight_decay = self.decays[pair[0].name]
         super()._append_optimize_op(block, pair)
 
 
@@ -60,10 +62,10 @@ class LambPerParameter(optimizer.Lamb):  # type: ignore[misc]
 
     def __init__(self, decay: Mapping[str, float], **common: Any) -> None:
         super().__init__(lamb_weight_decay=0.0, **common)
-        self._decay = decay
+        self.decays = decay
 
     def _append_optimize_op(self, block: Any, pair: tuple[Tensor, Tensor]) -> None:
-        self._lamb_weight_decay = self._decay[pair[0].name]
+        self._lamb_weight_decay = self.decays[pair[0].name]
         super()._append_optimize_op(block, pair)
 
 
@@ -85,7 +87,7 @@ class FormulaOptimizer(optimizer.Optimizer):  # type: ignore[misc]
 
     def __init__(self, decay: Mapping[str, float], **common: Any) -> None:
         super().__init__(**common)
-        self._decay = decay
+        self.decays = decay
         self._multi_precision = False
         self._master_weights: dict[str, Tensor] = {}
 
@@ -115,7 +117,7 @@ class FormulaOptimizer(optimizer.Optimizer):  # type: ignore[misc]
             weight,
             gradient.astype("float32"),
             self._create_param_lr(pair),
-            self._decay[parameter.name],
+            self.decays[parameter.name],
             *(self._get_accumulator_master(kind, parameter) for kind in self.kinds),
         )
         if has_master:

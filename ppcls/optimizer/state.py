@@ -5,17 +5,23 @@ Paddle's names of tensors contain a counter of the process, such as ``conv2d_0.w
 the kind of state, such as ``fc.weight/velocity``.
 
 Paddle's public ``state_dict`` has those other names, and is empty before the first update. Therefore this
-module reads the private attributes of optimizers from which it is made.
+module reads the attributes of optimizers from which it is made (`ppcls.optimizer.paddle_optimizers`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import paddle
 from paddle import Tensor, nn
-from paddle.base.layer_helper import LayerHelper
 from paddle.optimizer import Optimizer
+
+from ppcls.optimizer.paddle_optimizers import (
+    accumulators_of,
+    coefficient_of,
+    create_state,
+    master_weights_of,
+    parameters_of,
+)
 
 MASTER = "master"
 DECOUPLED_DECAY = "decoupled_decay"  # key of a weight's decay that does not change gradients, see `treatment`
@@ -36,15 +42,15 @@ def optimizer_state(optimizer: Optimizer, model: nn.Layer) -> dict[str, Tensor]:
     Raises:
         KeyError: ``optimizer`` has state of a parameter that is not in ``model``.
     """
-    _create_state(optimizer)
+    create_state(optimizer)
     owner: dict[str, str] = {}
     state: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         owner[parameter.name] = name
-        if (master := optimizer._master_weights.get(parameter.name)) is not None:
+        if (master := master_weights_of(optimizer).get(parameter.name)) is not None:
             owner[master.name] = name  # accumulators have the name of the master weight if there is one
             state[f"{name}/{MASTER}"] = master
-    for kind, accumulators in optimizer._accumulators.items():
+    for kind, accumulators in accumulators_of(optimizer).items():
         for tensor_name, accumulator in accumulators.items():
             state[f"{owner[tensor_name]}/{kind}"] = accumulator
     return state
@@ -81,15 +87,15 @@ def changed_by_step(optimizer: Optimizer) -> list[Tensor]:
 
     Each of these groups has the order of `trained`.
     """
-    _create_state(optimizer)
+    create_state(optimizer)
     weights = trained(optimizer)
-    masters = optimizer._master_weights
+    masters = master_weights_of(optimizer)
     order = {}
     for number, weight in enumerate(weights):
         order[weight.name] = order[masters.get(weight.name, weight).name] = number
     accumulators = [
         kind[name]
-        for kind in optimizer._accumulators.values()
+        for kind in accumulators_of(optimizer).values()
         for name in sorted(kind, key=order.__getitem__)
     ]
     return [*weights, *(masters[weight.name] for weight in weights if weight.name in masters), *accumulators]
@@ -98,29 +104,29 @@ def changed_by_step(optimizer: Optimizer) -> list[Tensor]:
 def trained(optimizer: Optimizer) -> list[Tensor]:
     """Returns the trained weights, sorted by `treatment`."""
     return sorted(
-        (parameter for parameter in optimizer._parameter_list if not parameter.stop_gradient), key=treatment
+        (parameter for parameter in parameters_of(optimizer) if not parameter.stop_gradient), key=treatment
     )
 
 
 def treatment(weight: Tensor) -> tuple[str, float, float, float]:
     """Returns dtype, rate factor and weight decays, which are equal for weights with the same update rule."""
-    decay = -1.0 if weight.regularizer is None else weight.regularizer._coeff
+    decay = -1.0 if weight.regularizer is None else coefficient_of(weight.regularizer)
     attributes = weight.optimize_attr
     return (str(weight.dtype), attributes["learning_rate"], decay, attributes.get(DECOUPLED_DECAY, 0.0))
 
 
 def accumulators(optimizer: Optimizer, kind: str) -> list[Tensor]:
     """Returns the accumulators of one kind, such as ``moment1``, in the order of `trained`."""
-    _create_state(optimizer)
-    masters = optimizer._master_weights
+    create_state(optimizer)
+    masters = master_weights_of(optimizer)
     names = [masters.get(weight.name, weight).name for weight in trained(optimizer)]
-    return [optimizer._accumulators[kind][name] for name in names]
+    return [accumulators_of(optimizer)[kind][name] for name in names]
 
 
 def master_weights(optimizer: Optimizer, model: nn.Layer) -> dict[str, Tensor]:
     """Returns the optimizer's float32 master weights, by the names of their parameters in ``model``."""
-    _create_state(optimizer)
-    masters = optimizer._master_weights
+    create_state(optimizer)
+    masters = master_weights_of(optimizer)
     return {
         name: masters[parameter.name]
         for name, parameter in model.named_parameters()
@@ -130,11 +136,3 @@ def master_weights(optimizer: Optimizer, model: nn.Layer) -> dict[str, Tensor]:
 
 def _describe(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).rpartition('.')[2]} {list(tensor.shape)}"
-
-
-def _create_state(optimizer: Optimizer) -> None:
-    """Creates missing accumulators and master weights, as Paddle does in the first update."""
-    optimizer.helper = LayerHelper(type(optimizer).__name__)
-    trainable = [parameter for parameter in optimizer._parameter_list if not parameter.stop_gradient]
-    with paddle.no_grad():
-        optimizer._create_accumulators(paddle.static.default_main_program().global_block(), trainable)

@@ -112,7 +112,8 @@ class VisualDLWriter(Reporter):
             self._add(histogram(f"weights/{name}", counts, edges, step=epoch, walltime=_milliseconds()))
 
     def _add(self, record: Any) -> None:
-        # VisualDL's public methods need all raw values. Its method for curves fails with NumPy >= 1.24.
+        # VisualDL's public methods need all raw values. Its method for curves fails with NumPy >= 1.24. Tried
+        # with VisualDL 2.5.3, its last version; tests/report/test_visualdl.py reads the records.
         self._writer._get_file_writer().add_record(record)
 
     def _write_scalars(self, record: Record) -> None:

@@ -20,11 +20,17 @@ class _InMemoryParser(MultiPartParser):
     """Parser that keeps files in memory, because the size of the body is limited."""
 
     spool_max_size = 1 << 62
+    ends_within_part = False  # Starlette leaves such a part out of the form without an error
 
-    @property
-    def started_files(self) -> int:
-        """Number of files in the body, including an incomplete one, which the form does not contain."""
-        return self._current_files
+    def on_headers_finished(self) -> None:
+        """Is called when the headers of a part are complete."""
+        super().on_headers_finished()
+        self.ends_within_part = True
+
+    def on_part_end(self) -> None:
+        """Is called when a part is complete."""
+        super().on_part_end()
+        self.ends_within_part = False
 
 
 async def read_images(
@@ -94,6 +100,6 @@ async def _read_form(headers: Headers, data: bytes, limits: RequestLimits) -> li
         raise RequestError(400, f"invalid form: {error}") from None
     images = [await value.read() for _, value in form.multi_items() if isinstance(value, UploadFile)]
     await form.close()
-    if len(images) < parser.started_files:
+    if parser.ends_within_part:
         raise RequestError(400, "invalid form: it ends within an image")
     return images

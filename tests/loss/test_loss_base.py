@@ -31,7 +31,8 @@ CONFIG = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 MODULE = '''
 """A module of a user, which defines a loss."""
 
-from ppcls.config.base.fields import Positive, problem
+from ppcls.config.base.fields import Positive
+from ppcls.config.base.problems import problem
 from ppcls.loss import Loss
 
 

@@ -105,6 +105,15 @@ def test_read_images_form_has_images_in_order(images: list[bytes], step: int) ->
             400,
             "invalid form: it ends within an image",
         ),
+        (
+            {"content-type": "multipart/form-data; boundary=b"},
+            [
+                b'--b\r\nContent-Disposition: form-data; name="a"; filename="a"\r\n\r\nabc\r\n'
+                b'--b\r\nContent-Disposition: form-data; name="b"; filename="b"\r\n\r\nab'
+            ],
+            400,
+            "invalid form: it ends within an image",
+        ),
     ],
 )
 def test_read_images_rejects_invalid_requests(

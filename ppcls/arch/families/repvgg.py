@@ -60,7 +60,8 @@ class RepVGGBlock(BranchedLayer):
         """Registers ``convolution`` under its name in checkpoints and removes the branches."""
         self.rbr_reparam = convolution
         for name in ("rbr_dense", "rbr_1x1", "rbr_identity"):
-            self._sub_layers.pop(name, None)
+            if hasattr(self, name):
+                delattr(self, name)
 
 
 class RepVGG(nn.Layer):  # type: ignore[misc]

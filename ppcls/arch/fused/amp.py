@@ -1,7 +1,8 @@
 """Dtypes of operands under Paddle's automatic mixed precision (AMP), which ignores our kernels.
 
 The state of AMP is read from private attributes, because Paddle 2.6.2 has no public function that returns it.
-Paddle 3.3.1 has ``paddle.is_autocast_enabled`` and ``paddle.get_autocast_dtype``.
+Paddle 3.3.1 has ``paddle.is_autocast_enabled`` and ``paddle.get_autocast_dtype``. The private attributes are
+the same in both; tests/arch/fused/test_amp.py fails if they change.
 """
 
 from __future__ import annotations

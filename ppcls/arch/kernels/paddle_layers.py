@@ -98,6 +98,14 @@ def use_running_statistics(norm: nn.Layer) -> None:
     norm._use_global_stats = True
 
 
+def replace_weight(layer: nn.Layer, weight: Tensor) -> None:
+    """Makes a layer compute with another tensor as its weight.
+
+    An assignment to ``layer.weight`` accepts only parameters, which have no gradient with respect to others.
+    """
+    layer._parameters["weight"] = weight
+
+
 def normalized_axes(norm: nn.LayerNorm) -> int:
     """Returns the number of axes over which a layer norm computes its statistics."""
     return len(norm._normalized_shape)

@@ -10,6 +10,13 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
+from ppcls.arch.kernels.paddle_layers import (
+    dilation_of,
+    groups_of,
+    layout_of,
+    padding_argument,
+    stride_of,
+)
 from ppcls.arch.layers.norm_act import norm_activate, norm_relu
 
 DataFormat = Literal["NCHW", "NHWC"]
@@ -24,6 +31,11 @@ class ImageConv2D(nn.Conv2D):  # type: ignore[misc]
     output or the parameters.
     """
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        settings = list(stride_of(self)), padding_argument(self), list(dilation_of(self))
+        self.geometry = (*settings, groups_of(self), layout_of(self))
+
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, H, W, 3] to [B, H/stride, W/stride, C']."""
         if not self.training:
@@ -33,11 +45,7 @@ class ImageConv2D(nn.Conv2D):  # type: ignore[misc]
             paddle.concat([x, zeros(x[:, :, :, :1])], axis=3),
             paddle.concat([self.weight, zeros(self.weight[:, :1])], axis=1),
             None,
-            self._stride,
-            self._updated_padding,
-            self._dilation,
-            self._groups,
-            self._data_format,
+            *self.geometry,
         )
 
 

@@ -58,7 +58,7 @@ class DiverseBranchBlock(BranchedLayer):
         """Registers ``convolution`` under its name in checkpoints and removes the branches."""
         self.dbb_reparam = convolution
         for name in ("dbb_origin", "dbb_avg", "dbb_1x1", "dbb_1x1_kxk"):
-            del self._sub_layers[name]
+            delattr(self, name)
 
 
 class AverageBranch(FoldableBranch):

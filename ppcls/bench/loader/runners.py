@@ -25,7 +25,7 @@ from ppcls.bench.results.schema import Label
 from ppcls.data.bad_images.search import error_reason
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.loaders.dali.loader import DaliLoader, PipelineInput
-from ppcls.data.loaders.dali.reader import build_reader, shut_down
+from ppcls.data.loaders.dali.reader import build_reader
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.loaders.mixing import MixedLoader
 from ppcls.data.loaders.paddle import (
@@ -38,6 +38,7 @@ from ppcls.data.loaders.paddle import (
 from ppcls.data.sampling.order import Order
 from ppcls.data.supported import check_dali, check_numpy
 from ppcls.data.transforms.batch import MixupOperator
+from ppcls.data.transforms.dali_ops.internals import shut_down
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import Op
 from ppcls.engine.autotune.processes import MeasurementFailed, Sample

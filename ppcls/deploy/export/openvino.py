@@ -54,6 +54,8 @@ def write_openvino(onnx: Path, file: Path) -> None:
     OpenVINO runs depthwise convolutions in float32.
     """
     import openvino
+
+    # Only `convert_model` calls it publicly. tests/deploy/export/test_openvino_export.py notices a change.
     from openvino._offline_transformations import apply_moc_transformations
 
     model = openvino.Core().read_model(onnx)

@@ -7,6 +7,10 @@ attribute ``use_addto`` of ``conv2d_grad`` enables this.
 
 Such a model cannot use cuDNN's search for the fastest kernel, so `stop_cudnn_search` disables the search. It
 would run each candidate kernel on the tensors of the first step, and overwrite the value to add to.
+
+Paddle has no public methods that change operators of a program. The private ones are those of Paddle 2.6.2;
+the programs of 3.3.1 are of another kind, for which `ppcls.engine.core.compiled` is not used.
+tests/engine/core/test_compiled_model.py fails if they change.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Stores many tensors in one buffer per dtype, so that one operator can process all of them.
 
 A tensor that moves into a buffer must stay the same Python object, because the model, the optimizer and CUDA
-graphs hold it. Paddle 2.6.2 has no public method that gives a tensor other memory, so this module uses
-``_share_buffer_to``, and ``_slice`` for views. `tests/engine/core/test_flat_buffers.py` checks both.
+graphs hold it. Neither Paddle 2.6.2 nor 3.3.1 has a public method that gives a tensor other memory. So this
+module uses ``_share_buffer_to`` for that, ``_slice`` for views of a part of a buffer, and ``_set_dims`` for
+their shapes. `tests/engine/core/test_flat_buffers.py` checks all of them.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ Decisions:
 - Overflows stay on the device until the host logs or saves. A host that reads a flag in each update waits for
   the device each time.
 - Paddle's operators for many gradients are called directly (``_C_ops``, ``get_grads_lists``), because its
-  public `GradScaler` reads its flag in each update. No public attribute lists an optimizer's parameters, so
-  this module reads ``_parameter_list``.
+  public `GradScaler` reads its flag in each update. `tests/engine/core/test_gradients.py` notices if they
+  change; they are the same in Paddle 2.6.2 and 3.3.1.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from paddle.base import core
 from paddle.distributed.fleet.utils.hybrid_parallel_util import fused_allreduce_gradients
 
 from ppcls.engine.core.flat_buffers import ALIGNMENT
+from ppcls.optimizer.paddle_optimizers import parameters_of
 
 _MOST_FLAGS = 1024  # number of flags at which they are concatenated into one tensor
 
@@ -82,7 +83,7 @@ class ParameterGradients:
 
     def all_reduce(self) -> None:
         """Averages the gradients over the ranks."""
-        fused_allreduce_gradients(list(self._optimizer._parameter_list), None)
+        fused_allreduce_gradients(list(parameters_of(self._optimizer)), None)
 
     def unscale(self, scale: Tensor) -> Tensor:
         """Divides the gradients by ``scale``, [1] float32, in place.
@@ -92,11 +93,11 @@ class ParameterGradients:
         Returns:
             Whether a gradient is non-finite, [1] bool.
         """
-        for parameter in self._optimizer._parameter_list:
+        for parameter in parameters_of(self._optimizer):
             # The operator ignores strides, so it would permute the gradient of a weight that is transposed.
             if parameter.grad is not None and not parameter.grad.is_contiguous():
                 parameter.grad = parameter.grad.contiguous()
-        groups = core.eager.get_grads_lists(self._optimizer._parameter_list)  # type: ignore[no-untyped-call]
+        groups = core.eager.get_grads_lists(parameters_of(self._optimizer))  # type: ignore[no-untyped-call]
         flags = [_C_ops.check_finite_and_unscale_(gradients, scale)[1] for gradients in groups if gradients]
         if not flags:
             return paddle.zeros([1], "bool")
@@ -108,7 +109,7 @@ class ParameterGradients:
         On a CPU it sums the gradients, which only reads them, and checks each value only if the sum is
         non-finite. On a GPU the sums would need more kernels, and the host would wait for the result.
         """
-        groups = core.eager.get_grads_lists(self._optimizer._parameter_list)  # type: ignore[no-untyped-call]
+        groups = core.eager.get_grads_lists(parameters_of(self._optimizer))  # type: ignore[no-untyped-call]
         gradients = [gradient for group in groups for gradient in group]
         if gradients and gradients[0].place.is_cpu_place():
             sums = [gradient.sum().astype("float32") for gradient in gradients]

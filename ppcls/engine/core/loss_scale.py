@@ -110,6 +110,9 @@ class LossScale:
         if self.dynamic:
             counters = (overflow, self._scale, self._good, self._bad)
             rule = (GROWTH_INTERVAL, 1, GROWTH_FACTOR, SHRINK_FACTOR, False)
+            # Paddle's `GradScaler` calls this, too, but reads the flag on the host first. The operator is
+            # the same in Paddle 2.6.2 and 3.3.1; tests/engine/core/test_loss_scale.py compares it with
+            # GradScaler.
             _C_ops.update_loss_scaling_([self._unused], *counters, *rule)
         self._flags.append(overflow)
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import paddle
 from paddle import nn
 
+from ppcls.arch.kernels.paddle_layers import replace_weight
 from ppcls.arch.layers.transformer import MatrixProduct
 from ppcls.engine.core.gradients import GradientStore, NonFiniteFlags, UpdateOutcomes
 from ppcls.engine.core.loss_scale import LossScale
@@ -224,11 +225,11 @@ class RoundedBF16(Precision):
         hooks = [layer.register_forward_pre_hook(_round_inputs) for layer in layers]
         try:
             for layer, weight in zip(self._weighted, exact, strict=True):
-                layer._parameters["weight"] = _Rounding.apply(weight)
+                replace_weight(layer, _Rounding.apply(weight))
             yield
         finally:
             for layer, weight in zip(self._weighted, exact, strict=True):
-                layer._parameters["weight"] = weight
+                replace_weight(layer, weight)
             for hook in hooks:
                 hook.remove()
 

@@ -15,6 +15,16 @@ from ppcls.engine.core.gradients import any_nonfinite
 from ppcls.engine.core.loss_scale import LossScale
 from ppcls.engine.cuda_graph.fused_update import FusedUpdate, supports
 from ppcls.errors import UserError
+from ppcls.optimizer.paddle_optimizers import (
+    apply_gradients,
+    clipping_of,
+    coefficient_of,
+    learning_rate_tensor,
+    master_weights_of,
+    momentum_decay,
+    momentum_rule,
+    parameter_rate,
+)
 from ppcls.optimizer.state import changed_by_step, trained, treatment
 
 GetWindow = Callable[[int, int], Tensor]
@@ -114,7 +124,7 @@ class FlatGradients:
         if self._momentum is not None:
             self._momentum()
         else:
-            self._optimizer._apply_optimize(None, None, self._pairs)
+            apply_gradients(self._optimizer, self._pairs)
 
     def apply_scaled(self, scale: Tensor | None) -> Tensor:
         """Updates the weights by `FusedUpdate`."""
@@ -131,7 +141,7 @@ def is_fusible(candidate: optimizer.Optimizer) -> bool:
     """Returns whether `FusedMomentum` can replace the update of an optimizer."""
     return (
         type(candidate) is optimizer.Momentum
-        and candidate._grad_clip is None
+        and clipping_of(candidate) is None
         and candidate.regularization is None
     )
 
@@ -153,9 +163,10 @@ class FusedMomentum:
 
     def __init__(self, momentum: optimizer.Momentum, state: GetWindow, gradients: GetWindow) -> None:
         self._momentum = momentum
-        momentum._create_global_learning_rate()  # Paddle would do this in the first step
+        learning_rate_tensor(momentum)  # creates it, which Paddle would do in the first step
         weights = trained(momentum)
-        halves = [place for place, weight in enumerate(weights) if weight.name in momentum._master_weights]
+        masters_by_name = master_weights_of(momentum)
+        halves = [place for place, weight in enumerate(weights) if weight.name in masters_by_name]
         self._groups: list[tuple[Tensor, tuple[Tensor | None, ...], tuple[Any, ...]]] = []
         for _, group in groupby(range(len(weights)), lambda place: treatment(weights[place])):
             places = list(group)
@@ -178,15 +189,11 @@ class FusedMomentum:
     def __call__(self) -> None:
         """Updates the weights."""
         momentum = self._momentum
+        settings = momentum_rule(momentum)
         for like, (weight, gradient, velocity, master), decay in self._groups:
-            rate = momentum._create_param_lr((like, gradient))
-            rule = (
-                momentum._momentum,
-                momentum._use_nesterov,
-                *decay,
-                master is not None,
-                momentum._rescale_grad,
-            )
+            rate = parameter_rate(momentum, (like, gradient))
+            rule = (settings.momentum, settings.nesterov, *decay, master is not None, settings.rescale)
+            # No public function updates many weights at once: `Momentum.step` calls this once per weight.
             _C_ops.momentum_(weight, gradient, velocity, rate, master, *rule)
 
 
@@ -196,5 +203,5 @@ def _weight_decay(momentum: optimizer.Momentum, weight: Tensor) -> tuple[str, fl
     A regularizer of the weight takes precedence over the regularization of the optimizer.
     """
     if isinstance(weight.regularizer, L2Decay):
-        return "l2_decay", weight.regularizer._coeff
-    return momentum._regularization_method, momentum._regularization_coeff
+        return "l2_decay", coefficient_of(weight.regularizer)
+    return momentum_decay(momentum)

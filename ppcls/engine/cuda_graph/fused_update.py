@@ -19,6 +19,16 @@ from paddle.regularizer import L2Decay
 
 from ppcls.arch.fused.cuda import Kernels, address, kernels, vector_length
 from ppcls.optimizer.functional import AdamWPerParameter
+from ppcls.optimizer.paddle_optimizers import (
+    adam_rule,
+    clipping_of,
+    coefficient_of,
+    learning_rate_tensor,
+    master_weights_of,
+    momentum_rule,
+    optimizer_decay,
+    power_kinds,
+)
 from ppcls.optimizer.state import accumulators, trained, treatment
 
 _THREADS = 256  # threads per block; the same number as THREADS in update.cu
@@ -30,7 +40,7 @@ GetWindow = Callable[[int, int], Tensor]
 
 def supports(candidate: optimizer.Optimizer) -> bool:
     """Returns whether `FusedUpdate` can replace the update of an optimizer."""
-    clip = candidate._grad_clip
+    clip = clipping_of(candidate)
     weights = trained(candidate)
     decays = [weight.regularizer for weight in weights]
     return (
@@ -45,10 +55,7 @@ def supports(candidate: optimizer.Optimizer) -> bool:
 
 def _equal_powers(adamw: optimizer.AdamW) -> bool:
     """Returns whether all weights had the same number of updates."""
-    return all(
-        len({power.item() for power in accumulators(adamw, kind)}) == 1
-        for kind in (adamw._beta1_pow_acc_str, adamw._beta2_pow_acc_str)
-    )
+    return all(len({power.item() for power in accumulators(adamw, kind)}) == 1 for kind in power_kinds(adamw))
 
 
 @dataclass(frozen=True)
@@ -92,9 +99,8 @@ class FusedUpdate:
         buffers: Sequence[Tensor],
     ) -> None:
         self._optimizer = optimizer
-        optimizer._create_global_learning_rate()  # Paddle would do this in the first step
-        self._rate: Tensor = optimizer._global_learning_rate()
-        clip = optimizer._grad_clip
+        self._rate = learning_rate_tensor(optimizer)
+        clip = clipping_of(optimizer)
         self._most = 0.0 if clip is None else float(clip.clip_norm)
         self._buffers = list(buffers)
         self._kernels = {buffer.dtype: kernels(_SOURCE, buffer.dtype) for buffer in self._buffers}
@@ -106,7 +112,7 @@ class FusedUpdate:
 
     def _make_groups(self, state: GetWindow, gradients: GetWindow) -> None:
         weights = trained(self._optimizer)
-        masters = self._optimizer._master_weights
+        masters = master_weights_of(self._optimizer)
         halves = [place for place, weight in enumerate(weights) if weight.name in masters]
         count = len(weights)
         start = count + len(halves)  # index of the first accumulator
@@ -139,14 +145,11 @@ class FusedUpdate:
 
     def _decay(self, weight: Tensor) -> float:
         if isinstance(self._optimizer, AdamWPerParameter):
-            return float(self._optimizer._decay[weight.name])
+            return float(self._optimizer.decays[weight.name])
         # A regularizer of the weight takes precedence over the regularization of the optimizer.
-        own = self._optimizer.regularization if weight.regularizer is None else weight.regularizer
-        if own is not None:
-            return float(own._coeff)
-        if getattr(self._optimizer, "_regularization_method", "") == "l2_decay":
-            return float(self._optimizer._regularization_coeff)
-        return 0.0
+        if weight.regularizer is not None:
+            return coefficient_of(weight.regularizer)
+        return optimizer_decay(self._optimizer)
 
     def __call__(self, scale: Tensor | None) -> Tensor:
         """Updates the weights with the gradients.
@@ -162,9 +165,10 @@ class FusedUpdate:
         overflow = address(None if scale is None else self._overflow)
         for group in self._groups:
             self._update(group, overflow)
-        for powers, name in zip(self._powers, ("_beta1", "_beta2"), strict=False):
-            beta = ctypes.c_float(getattr(self._optimizer, name))
-            self._launch("advance_powers", powers.size, None, address(powers), overflow, beta)
+        if self._powers:
+            betas = adam_rule(self._optimizer)[:2]
+            for powers, beta in zip(self._powers, map(ctypes.c_float, betas), strict=True):
+                self._launch("advance_powers", powers.size, None, address(powers), overflow, beta)
         return self._overflow
 
     def _measure(self, scale: Tensor | None) -> None:
@@ -193,12 +197,13 @@ class FusedUpdate:
         dtype = group.weight.dtype
         if isinstance(update, optimizer.AdamW):
             powers = map(address, self._powers)
-            rule = map(ctypes.c_float, (update._beta1, update._beta2, update._epsilon))
+            rule = map(ctypes.c_float, adam_rule(update))
             operands = (*tensors, *powers, *shared, *rule, decay)
             self._launch("adamw", count, dtype, *operands)
             return
-        momentum = ctypes.c_float(getattr(update, "_momentum", 0.0))
-        nesterov = ctypes.c_int(getattr(update, "_use_nesterov", False))
+        settings = momentum_rule(update)
+        momentum = ctypes.c_float(settings.momentum)
+        nesterov = ctypes.c_int(settings.nesterov)
         if not group.moments:
             tensors.append(address(None))
         operands = (*tensors, *shared, momentum, decay, nesterov)

@@ -248,7 +248,8 @@ class CudaGraph:
         paddle.device.cuda.synchronize()
         paddle.device.cuda.empty_cache()
         # Without an argument, CUDAGraph uses the GPU that Paddle's launcher sets in the environment.
-        self._graph = CUDAGraph(paddle.framework._current_expected_place())
+        number = paddle.device.get_device().partition(":")[2]
+        self._graph = CUDAGraph(paddle.CUDAPlace(int(number)))
         # Paddle's executor keeps tensors in the graph's memory until the process ends. The process would
         # crash at exit if the graph were freed before these tensors.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._graph))

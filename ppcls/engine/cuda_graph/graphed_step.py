@@ -27,6 +27,7 @@ from ppcls.engine.core.step import (
 )
 from ppcls.engine.cuda_graph.flat_gradients import FlatGradients
 from ppcls.engine.cuda_graph.graph import Capture, GraphCapture, Replayable
+from ppcls.optimizer.paddle_optimizers import clipping_of
 from ppcls.optimizer.state import trained
 from ppcls.outputs import Outputs, as_list, map_outputs
 
@@ -110,7 +111,7 @@ class _StepGraphs:
         self._forward = _LazyGraph(self._run_forward, capture)
         self._backward = _LazyGraph(self._run_backward, capture)
         apply: Callable[[TrainState], paddle.Tensor] = apply_update
-        plain = isinstance(state.optimizer, _CAPTURABLE) and state.optimizer._grad_clip is None
+        plain = isinstance(state.optimizer, _CAPTURABLE) and clipping_of(state.optimizer) is None
         if state.gradients.fused or plain:
             self._update = _LazyGraph(self._run_update, capture)
             apply = self._replay_update

@@ -27,12 +27,13 @@ from ppcls.data.loaders.base import OrderedLoader
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.loaders.dali.iterator import PipelineIterator
 from ppcls.data.loaders.dali.pipes import PipeUnblocker
-from ppcls.data.loaders.dali.reader import EncodedBatch, Reader, build_reader, shut_down
+from ppcls.data.loaders.dali.reader import EncodedBatch, Reader, build_reader
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.sampling.epoch_samplers import ListSampler
 from ppcls.data.sampling.order import BatchOrder, Cursor, Order
 from ppcls.data.sampling.sizes import InputSize
 from ppcls.data.transforms.dali_ops import LoweringContext, Node, lower_chain
+from ppcls.data.transforms.dali_ops.internals import shut_down
 from ppcls.data.transforms.specs import Op, count_draws
 from ppcls.data.transforms.specs.chain import decide_chain
 from ppcls.data.transforms.specs.decisions import count_decisions

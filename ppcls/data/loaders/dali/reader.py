@@ -26,6 +26,7 @@ from ppcls.data.loaders.dali.headers import Node, admit, peek
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.sampling.order import BatchOrder, Cursor, StepSamples
 from ppcls.data.transforms.base import Transform
+from ppcls.data.transforms.dali_ops.internals import shut_down
 from ppcls.errors import UserError
 from ppcls.runtime.native_errors import filter_decoder_messages
 
@@ -303,12 +304,3 @@ class CacheReader(Reader):
         names = [os.fsdecode(self._index.path(position)) for step in steps for position in step.indices]
         files, _ = fn.readers.file(files=names)
         return files
-
-
-def shut_down(pipeline: Pipeline) -> None:
-    """Ends the threads of a pipeline.
-
-    Without this call, the garbage collector might end the threads from within one of them, which can't wait
-    for itself.
-    """
-    pipeline._shutdown()

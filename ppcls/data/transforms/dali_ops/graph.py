@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn
 
 from ppcls.data.transforms.base import Transform
+from ppcls.data.transforms.dali_ops.internals import Node as Node
+from ppcls.data.transforms.dali_ops.internals import full_operator_name, operator_of
 from ppcls.data.transforms.numpy_ops.chain import apply
 from ppcls.data.transforms.specs.chain import Op
 from ppcls.data.transforms.specs.decisions import count_decisions
 
 Array = NDArray[Any]
-Node = Any  # DataNode of a DALI graph under construction
 Device = Literal["cpu", "gpu"]
 Lowering = Callable[[Any, Any, "LoweringContext"], Any]
 
@@ -126,7 +127,7 @@ def lower_chain(
             raise UnsupportedError(op, str(error)) from error
         for node in nodes_between(nodes[-1], [nodes[-2], *of_op]):
             device = operator_device(node)
-            if device not in node.source._op.schema.GetSupportedBackends():
+            if device not in operator_of(node).schema.GetSupportedBackends():
                 text = f"its operator {operator_name(node)} does not support the device '{device}'"
                 raise UnsupportedError(op, text)
     return nodes[1:]
@@ -226,8 +227,8 @@ def operator_name(node: Node) -> str:
 
     For a call into Python, the name includes the function, such as ``python_function(by_numpy)``.
     """
-    operator = node.source._op
-    name = str(operator._operator_name()).removeprefix("nvidia.dali.").removeprefix("fn.")
+    operator = operator_of(node)
+    name = full_operator_name(operator).removeprefix("nvidia.dali.").removeprefix("fn.")
     if (wrapper := getattr(operator, "function", None)) is None:
         return name
     function = getclosurevars(wrapper).nonlocals.get("function", wrapper)
@@ -236,4 +237,4 @@ def operator_name(node: Node) -> str:
 
 def operator_device(node: Node) -> str:
     """Returns the device of a node's operator: ``"cpu"``, ``"gpu"``, or ``"mixed"`` if it uses both."""
-    return str(node.source._op.device)
+    return str(operator_of(node).device)

@@ -6,21 +6,16 @@ The specs make the random decisions. DALI only executes them.
 from __future__ import annotations
 
 import itertools
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from copy import copy
+from collections.abc import Callable, Mapping
 from functools import singledispatch
 from typing import Any
 
-from nvidia.dali import Pipeline, fn, types
-from nvidia.dali import pipeline as dali_pipeline
-from nvidia.dali._utils import dali_trace
+from nvidia.dali import fn, types
 from nvidia.dali.auto_aug import augmentations, auto_augment, rand_augment, trivial_augment
-from nvidia.dali.auto_aug.core import augmentation, select, signed_bin
-from nvidia.dali.pipeline import do_not_convert
+from nvidia.dali.auto_aug.core import augmentation, signed_bin
 
 from ppcls.data.transforms.dali_ops.graph import LoweringContext, Node, lower, numpy_on_cpu
+from ppcls.data.transforms.dali_ops.internals import conditionals, without_conversion
 from ppcls.data.transforms.specs.mixed_policies import AugMix, RandAugmentV4
 from ppcls.data.transforms.specs.policies import (
     AutoAugment,
@@ -37,7 +32,7 @@ DaliSuite = Mapping[str, Any]  # augmentations of nvidia.dali.auto_aug by name
 @lower.register
 @numpy_on_cpu
 def lower_policy(spec: Policy, node: Any, context: LoweringContext) -> Node:
-    suite = {name: _unconverted(entry) for name, entry in dali_suite(spec).items()}
+    suite = {name: without_conversion(entry) for name, entry in dali_suite(spec).items()}
     operations, bins, negated, *others = context.decisions
     options = {"shape": others[0]} if spec.translates and spec.translation[1] else {}
 
@@ -55,7 +50,7 @@ def lower_policy(spec: Policy, node: Any, context: LoweringContext) -> Node:
         )
 
     chains = [node]
-    with _conditionals(node, *context.decisions) as select_operation:
+    with conditionals(node, *context.decisions) as select_operation:
         if isinstance(spec, AugMix):
             chains = [node] * spec.mixture_width
             for chain, step in itertools.product(range(spec.mixture_width), range(spec.depth)):
@@ -64,17 +59,6 @@ def lower_policy(spec: Policy, node: Any, context: LoweringContext) -> Node:
             for stage in range(len(spec.stages)):
                 chains[0] = run_stage(stage, chains[0], select_operation)
     return _mix(node, chains, others[-1]) if isinstance(spec, AugMix) else chains[0]
-
-
-def _unconverted(entry: Any) -> Any:
-    """Returns an augmentation that computes its table of parameters as plain Python.
-
-    DALI runs an augmentation in a form that also accepts nodes as conditions, which takes seconds for the
-    tables of `AugMix`.
-    """
-    entry = copy(entry)
-    entry._map_mags_to_params = do_not_convert(entry._map_mags_to_params)
-    return entry
 
 
 def _mix(node: Node, chains: list[Node], weights: Node) -> Node:
@@ -188,32 +172,3 @@ def _cutout(data: Node, _: Node, square: Node, fill_value: int) -> Node:
 def _translation(spec: Policy) -> dict[str, Any]:
     furthest, relative = spec.translation
     return {"use_shape": relative, "max_translate_rel" if relative else "max_translate_abs": furthest}
-
-
-@contextmanager
-def _conditionals(*nodes: Node) -> Iterator[Callable[..., Node]]:
-    """Enables DALI's conditionals for a part of the current graph.
-
-    The public decorator, ``pipeline_def(enable_conditionals=True)``, rewrites the Python code of a whole
-    pipeline, including code of ppcls. So this function calls the private functions that the decorator calls
-    in DALI 2.4.
-
-    Args:
-        *nodes: Nodes outside this part of the graph that are inputs of it.
-
-    Yields:
-        A version of `nvidia.dali.auto_aug.core.select` for use in the context.
-    """
-    pipeline = Pipeline.current()
-    dali_pipeline._preprocess_pipe_object(pipeline, True, nodes, {})
-    tracing = dali_trace.is_tracing_enabled()
-    dali_trace.set_tracing(enabled=False)  # tracing fails if only a part of the graph is rewritten
-    try:
-        with warnings.catch_warnings(record=True) as caught:  # DALI's filter would show all warnings
-            yield dali_pipeline._preprocess_pipe_func(select, True)
-    finally:
-        dali_trace.set_tracing(enabled=tracing)
-        pipeline._conditionals_enabled = False
-    for warning in caught:
-        if not issubclass(warning.category, DeprecationWarning):  # auto_aug itself uses deprecated operators
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
