@@ -21,11 +21,12 @@ from ppcls.cli.train import TrainOptions
 from ppcls.config.base.overrides import Override, read_overrides
 from ppcls.config.base.problems import show
 from ppcls.config.base.tree import node_at
-from ppcls.deploy.infer import format_row, rank_columns
+from ppcls.deploy.infer import rank_columns
 from ppcls.deploy.models.source import ModelSource, find_checkpoint, find_source, run_folder
 from ppcls.deploy.pictures import Picture, is_single, label_of, list_pictures, read_picture
 from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
+from ppcls.files.tables import format_table
 from ppcls.postprocess.results import Classification
 from ppcls.recipe.load import ConfigSource
 from ppcls.recipe.resume_config import choose_config
@@ -531,10 +532,9 @@ class Predictions(list[Classification]):
         """
         columns, rows = self._as_table()
         texts = [{name: "" if value is None else str(value) for name, value in row.items()} for row in rows]
-        lines = [format_row(columns, row) for row in [{name: name for name in columns}, *texts]]
         try:
-            with Path(path).open("x", encoding="utf-8-sig", newline="") as file:
-                file.writelines(lines)
+            with Path(path).open("x", encoding="utf-8", newline="") as file:
+                file.write(format_table(columns, texts))
         except OSError as error:
             raise UserError(f"{path}: can't write this file: {error.strerror}; choose a new file") from None
 
@@ -549,6 +549,8 @@ class Predictions(list[Classification]):
             row: dict[str, Any] = dict.fromkeys(columns)
             row["path"] = label
             names = result.names or tuple(map(str, result.class_ids))
+            if result.unknown:
+                names = ("unknown", *names[1:])
             for pair, name, score in zip(ranks, names, result.scores, strict=False):
                 row |= dict(zip(pair, (name, score), strict=True))
             rows.append(row)

@@ -33,6 +33,7 @@ from ppcls.files import print_error, real_path
 if TYPE_CHECKING:  # not needed for --help
     from numpy.typing import NDArray
 
+    from ppcls.engine.evaluation.evaluate import EvalResult
     from ppcls.recipe.load import ConfigSource
 
 _ALL = 1 << 40  # number of images that is larger than any data set
@@ -47,6 +48,7 @@ class EvalOptions(ConfigOptions):
 
     examples: ClassVar[Sequence[str]] = (
         "ppcls eval --model runs/pets --trust",
+        "ppcls eval --model runs/pets --trust --errors errors.csv",
         "ppcls eval -c configs/ResNet50.yaml --confusion confusion.csv",
     )
 
@@ -78,7 +80,14 @@ class EvalOptions(ConfigOptions):
     workers: int | None = workers_option()
     on_error: Literal["raise", "skip"] | None = on_error_option()
     confusion: Path | None = option(
-        None, "write the confusion matrix to FILE, as CSV with the names of the classes", metavar="FILE"
+        None,
+        "write the confusion matrix to FILE, a .csv file with the names of the classes",
+        metavar="FILE",
+    )
+    errors: Path | None = option(
+        None,
+        "write all mistakes to FILE, a .csv file: path, label, prediction and score, the worst first",
+        metavar="FILE",
     )
     tta: Views | None = views_option()
     trust: bool = trust_option()
@@ -149,30 +158,48 @@ def evaluate(options: EvalOptions) -> None:
     from ppcls.metric.single_label import MAX_CONFUSION_CLASSES
     from ppcls.runtime.launch import read_launch
 
-    confusion = options.confusion
-    if confusion is not None:
-        _check_file("--confusion", confusion)
-        classes = config.Arch.class_num
-        if classes > MAX_CONFUSION_CLASSES:
-            raise UserError(f"--confusion: expected at most {MAX_CONFUSION_CLASSES} classes, got {classes}")
+    classes = config.Arch.class_num
+    tables = {"--confusion": options.confusion, "--errors": options.errors}
+    requested = {name: path for name, path in tables.items() if path is not None}
+    for name, path in requested.items():
+        _check_file(name, path)
+        if config.Global.eval_mode == "retrieval":
+            raise UserError(f"{name}: an evaluation of embeddings predicts no classes; remove this option")
+    if options.confusion is not None and classes > MAX_CONFUSION_CLASSES:
+        raise UserError(f"--confusion: expected at most {MAX_CONFUSION_CLASSES} classes, got {classes}")
     weights = find_weights(config.Global)
-    result = api.evaluate(config, sample_by_sample=confusion is not None, own_process=True, tta=options.tta)
+    result = api.evaluate(config, sample_by_sample=bool(requested), own_process=True, tta=options.tta)
     if read_launch().rank > 0:
         return
-    if confusion is not None:
-        from ppcls.files import write_text
-        from ppcls.report.confusion import confusion_csv
-        from ppcls.report.record import Outcomes
-
-        if not isinstance(result.outcomes, Outcomes):
-            raise UserError("--confusion: expected one label per image, found several")
-        assert result.outcomes.confusion is not None  # because there are few enough classes
-        # Spreadsheets recognize UTF-8 by the byte order mark.
-        names = _read_class_names(weights, classes)
-        write_text(confusion, "\ufeff" + confusion_csv(result.outcomes.confusion, names))
+    if requested:
+        _write_tables(options.confusion, options.errors, result, _read_class_names(weights, classes))
     metrics = " ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
     amount = f"{result.images} images, {result.seconds:.1f} s"
     write_output(f"[Eval] {weights}: loss {result.loss:.4f} {metrics}, {amount}\n")
+
+
+def _write_tables(
+    confusion: Path | None, errors: Path | None, result: EvalResult, names: Sequence[str]
+) -> None:
+    """Writes the confusion matrix and the mistakes of an evaluation to files, if they are not None."""
+    from ppcls.data.index.protocol import sample_name
+    from ppcls.files import write_text
+    from ppcls.files.tables import BYTE_ORDER_MARK
+    from ppcls.report.confusion import confusion_csv, mistakes_csv
+    from ppcls.report.record import Outcomes
+
+    outcomes = result.outcomes
+    assert outcomes is not None  # because they were requested
+    if errors is not None:
+        index = result.index
+        assert index is not None  # because the images were loaded
+        table = mistakes_csv(outcomes, names, lambda position: sample_name(index, position))
+        write_text(errors, table.encode("utf-8", "replace").decode("utf-8"))
+    if confusion is not None:
+        if not isinstance(outcomes, Outcomes):
+            raise UserError("--confusion: expected one label per image, found several")
+        assert outcomes.confusion is not None  # because there are few enough classes
+        write_text(confusion, BYTE_ORDER_MARK + confusion_csv(outcomes.confusion, names))
 
 
 def _report_part(before: str | None, source: ConfigSource) -> None:
@@ -368,3 +395,5 @@ def _check_file(option: str, path: Path) -> None:
         raise UserError(f"{option} {path}: expected a file, found a folder")
     if not path.absolute().parent.is_dir():
         raise UserError(f"{option} {path}: no such folder: {path.parent}")
+    if path.suffix.lower() != ".csv" and not str(path).startswith("/dev/"):
+        raise UserError(f"{option} {path}: expected a file name that ends in .csv")

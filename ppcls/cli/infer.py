@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ppcls.cli.arguments.options import Exclusive, argument, option
 from ppcls.cli.command import command, write_output
@@ -21,6 +20,7 @@ from ppcls.cli.shared_options import (
     write_config,
 )
 from ppcls.cli.short_options import model_overrides
+from ppcls.deploy.prediction_files import PredictionFile, open_results
 from ppcls.errors import UserError
 from ppcls.files import print_error
 
@@ -34,8 +34,6 @@ if TYPE_CHECKING:  # not needed for --help
 
 _STDIN = "-"
 _NEAREST = 5
-_TABLE = ".csv"
-_LINES = ".jsonl"
 SOURCE = Exclusive(required=True)  # where the model comes from
 
 
@@ -82,8 +80,8 @@ class InferOptions(ModelOptions):
     json: bool = option(False, "print one line of JSON per image")
     out: str | None = option(
         None,
-        "write the results to the new file FILE: .csv, a table with class and score, or .jsonl, one line of "
-        "JSON per image. With --topk K, the table has the K best classes",
+        "write the results to the new file FILE: .csv or .parquet, a table with class and score, or .jsonl, "
+        "one line of JSON per image. With --topk K, the table has the K best classes",
         names=["--output"],
         metavar="FILE",
     )
@@ -142,7 +140,7 @@ def infer(options: InferOptions) -> None:
         raise UserError("--nearest needs --gallery, the images to search")
     files = _find_files(options.images or [source.infer.infer_imgs])
     gallery = find_images(options.gallery)
-    with _open_results(options.out, options.topk or 1) as write:
+    with open_results(options.out, options.topk or 1) as write:
         run = _start_runtime(source)
         from ppcls.deploy.infer import NotAllPredictedError, predict_files, search
 
@@ -185,7 +183,7 @@ def _report_results(
     options: InferOptions,
     source: ModelSource,
     results: Iterable[PredictedFile | FailedFile],
-    write: _ResultsFile,
+    write: PredictionFile,
 ) -> int:
     """Prints and writes each result as soon as it is known, and returns the number of broken images."""
     from ppcls.deploy.infer import FailedFile, PredictedFile
@@ -225,75 +223,3 @@ def _find_files(names: Sequence[str | None]) -> list[Path]:
     if not files:
         raise UserError("nothing to predict: standard input is empty; expected one path per line")
     return list(files)
-
-
-class _ResultsFile:
-    """File to which each result is written at once, so that a later failure does not lose it."""
-
-    def __init__(self, path: Path, file: BinaryIO, classes: int) -> None:
-        self._path = path
-        self._file = file
-        self._classes = classes
-        self.lines = 0
-        self._size = 0
-
-    def __call__(self, result: PredictedFile | FailedFile) -> None:
-        """Writes the result of one image.
-
-        Raises:
-            UserError: The result can't be written, or has no classes, which the columns of a table need.
-        """
-        from ppcls.deploy.infer import format_row, table_columns
-
-        if self._path.suffix != _TABLE:
-            self._write(f"{result.as_json()}\n")
-            return
-        columns = table_columns(self._classes)
-        line = format_row(columns, result.as_row())
-        if self.lines == 0:
-            # Spreadsheets recognize UTF-8 by the byte order mark.
-            line = f"\ufeff{format_row(columns, dict(zip(columns, columns, strict=True)))}{line}"
-        self._write(line)
-
-    def _write(self, text: str) -> None:
-        data = text.encode()
-        size = self._size + len(data)
-        try:
-            while data:
-                data = data[self._file.write(data) :]
-        except OSError as error:
-            with suppress(OSError):  # a device has no size
-                self._file.truncate(self._size)
-            raise UserError(
-                f"{self._path}: cannot be written: {error.strerror}; it contains the first {self.lines} "
-                "results"
-            ) from None
-        self._size = size
-        self.lines += 1
-
-
-@contextmanager
-def _open_results(name: str | None, classes: int) -> Iterator[_ResultsFile]:
-    """Opens the file for the results, or /dev/null if ``name`` is None. At the end, deletes an empty file.
-
-    Args:
-        classes: Number of classes per image in a table.
-    """
-    path = Path(name or "/dev/null")
-    if path.suffix not in (_TABLE, _LINES) and not str(path).startswith("/dev/"):
-        raise UserError(f"--out {name}: expected a file name that ends in {_TABLE} or {_LINES}")
-    device = path.exists() and not path.is_file() and not path.is_dir()
-    try:
-        file = path.open("wb" if device else "xb", buffering=0)
-    except FileExistsError:
-        state = "is a folder" if path.is_dir() else "exists already and is not overwritten"
-        raise UserError(f"--out {name}: {state}; choose a new file") from None
-    except OSError as error:
-        raise UserError(f"--out {name}: cannot be created: {error.strerror}") from None
-    with file:
-        results = _ResultsFile(path, file, classes)
-        try:
-            yield results
-        finally:
-            if not results.lines and not device:
-                path.unlink(missing_ok=True)

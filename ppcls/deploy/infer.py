@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,16 +36,6 @@ def rank_columns(rank: int) -> tuple[str, str]:
     """Returns the columns of the class with a rank, from 1: ``class`` and ``score`` for the best."""
     suffix = "" if rank == 1 else f"_{rank}"
     return f"class{suffix}", f"score{suffix}"
-
-
-def format_row(columns: Sequence[str], row: Mapping[str, str]) -> str:
-    """Returns a line of CSV. Cells that a spreadsheet would execute as a formula are marked as text."""
-    cells = [row.get(column, "") for column in columns]
-    line = io.StringIO()
-    csv.writer(line).writerow(
-        [f"'{cell}" if cell.startswith(("=", "+", "-", "@")) else cell for cell in cells]
-    )
-    return line.getvalue()
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ only if all have the same size, which their headers show.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
@@ -136,6 +135,7 @@ def _common_size(index: Index, chains: list[_Chain]) -> tuple[int, int]:
         UserError: Two images have different sizes, or no image can be read.
     """
     from ppcls.data.images.sizes import read_size
+    from ppcls.data.index.protocol import sample_name
 
     decoder = chains[0].specs[0]
     first: tuple[int, tuple[int, int]] | None = None
@@ -150,7 +150,7 @@ def _common_size(index: Index, chains: list[_Chain]) -> tuple[int, int]:
             first = (position, size)
         elif size != first[1]:
             names = " and ".join(
-                f"{_name(index, at)} has {width}x{height} pixels"
+                f"{sample_name(index, at)} has {width}x{height} pixels"
                 for at, (width, height) in (first, (position, size))
             )
             problem, _, fix = (
@@ -160,8 +160,3 @@ def _common_size(index: Index, chains: list[_Chain]) -> tuple[int, int]:
     if first is None:
         raise UserError(f"{chains[0].place}: {chains[0].problem}; no image can be read: {reason}")
     return first[1]
-
-
-def _name(index: Index, position: int) -> str:
-    name = index.name(position)
-    return name if Path(name) != index.source else f"{name}, {index.where(position)},"

@@ -1,20 +1,24 @@
-"""Evaluates predictions for the report: confusion matrix, confused pairs, recall per class, reliability."""
+"""Evaluates predictions for the report: confusion matrix, recall per class, reliability, mistakes."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.files import one_line
-from ppcls.report.record import LabelMistake, LabelOutcomes, Mistake
+from ppcls.files.tables import format_table
+from ppcls.report.record import LabelMistake, LabelOutcomes, Mistake, Outcomes
 
 MAX_CELLS = 20_000
 MAX_PAIRS = 20
+MISTAKES_FILE = "mistakes.csv"
+_COLUMNS = ("path", "label", "prediction", "score")
+_LABEL_COLUMNS = ("path", "missed", "wrong", "wrong_labels", "loss")
 _BINS = 10  # bins of the reliability diagram, which shows the accuracy against the confidence
 
 
@@ -204,3 +208,50 @@ def expected_calibration_error(bins: list[ReliabilityBin]) -> float:
     images = sum(bin_.images for bin_ in bins)
     gaps = sum(abs(bin_.accuracy - bin_.confidence) * bin_.images for bin_ in bins)
     return gaps / images if images else float("nan")
+
+
+def mistakes_csv(
+    outcomes: Outcomes | LabelOutcomes, names: Sequence[str], sample_name: Callable[[int], str]
+) -> str:
+    """Returns a table of all mistakes as CSV, those with the highest losses first.
+
+    For one label per image, the columns are path, label, prediction and score, the probability of the
+    prediction. For several labels, they are path, the missed and the wrongly predicted labels (the four with
+    the highest losses), the number of all wrong labels, and the loss.
+
+    Args:
+        outcomes: Results per sample.
+        names: Class names in order of label. Classes without a name are numbers.
+        sample_name: Function that returns the path of the sample at a position of the evaluated data.
+    """
+    if isinstance(outcomes, LabelOutcomes):
+        return format_table(_LABEL_COLUMNS, _label_rows(outcomes, names, sample_name))
+    rows = [
+        {
+            "path": one_line(sample_name(mistake.position)),
+            "label": class_name(names, mistake.label),
+            "prediction": class_name(names, mistake.predicted),
+            "score": f"{mistake.confidence:.6f}",
+        }
+        for mistake in outcomes.mistakes
+    ]
+    return format_table(_COLUMNS, rows)
+
+
+def _label_rows(
+    outcomes: LabelOutcomes, names: Sequence[str], sample_name: Callable[[int], str]
+) -> list[dict[str, str]]:
+    rows = []
+    for mistake in outcomes.mistakes:
+        missed = [class_name(names, label) for label, share in mistake.labels if share <= 0.5]
+        wrong = [class_name(names, label) for label, share in mistake.labels if share > 0.5]
+        rows.append(
+            {
+                "path": one_line(sample_name(mistake.position)),
+                "missed": "; ".join(missed),
+                "wrong": "; ".join(wrong),
+                "wrong_labels": str(mistake.wrong),
+                "loss": f"{mistake.loss:.6g}",
+            }
+        )
+    return rows

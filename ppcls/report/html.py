@@ -17,6 +17,7 @@ from ppcls.errors import UserError
 from ppcls.files import escape_controls, read_regular, write_text
 from ppcls.report.charts import COLOURS, MAX_METRICS, build_charts, describe_gaps
 from ppcls.report.confusion import (
+    MISTAKES_FILE,
     class_name,
     class_recalls,
     confused_pairs,
@@ -24,6 +25,7 @@ from ppcls.report.confusion import (
     describe_mistake,
     expected_calibration_error,
     label_scores,
+    mistakes_csv,
     nonzero_cells,
     reliability_bins,
 )
@@ -86,6 +88,7 @@ class _ShownEvaluation:
         outcomes: Results per sample.
         worst: Pictures of the worst mistakes, keyed by position in the data set; None until they are read.
         note: Sentence about the heat maps; may be empty.
+        listed: Whether the table of all mistakes is written.
     """
 
     epoch: int
@@ -93,10 +96,13 @@ class _ShownEvaluation:
     outcomes: Outcomes | LabelOutcomes
     worst: dict[int, dict[str, str]] | None = None
     note: str = ""
+    listed: bool = False
 
 
 class HtmlReport(Reporter):
     """Writes ``report.html`` after each epoch, every minute within an epoch, and at the end of the run.
+
+    The file ``mistakes.csv`` beside it lists all mistakes of the evaluation that the report shows.
 
     If the `TimeBudget` is used up, updates are skipped, except the last one. The number of points per
     curve is limited, so the file does not grow during a long run.
@@ -179,9 +185,13 @@ class HtmlReport(Reporter):
                 self._write()
 
     def _write(self) -> None:
+        evaluation = self._evaluation
+        if evaluation is not None and not evaluation.listed:
+            table = mistakes_csv(evaluation.outcomes, self._info.classes, self._info.pictures.name)
+            write_text(self._path.with_name(MISTAKES_FILE), _as_utf8(table))
+            evaluation.listed = True
         # File names can contain invalid UTF-8, which must not prevent writing the report.
-        page = self.render().encode("utf-8", "replace").decode("utf-8")
-        write_text(self._path, escape_controls(page))
+        write_text(self._path, escape_controls(_as_utf8(self.render())))
 
     def render(self) -> str:
         """Returns the HTML text of the report."""
@@ -222,6 +232,7 @@ class HtmlReport(Reporter):
             gaps=describe_gaps(self._records),
             evaluation=evaluation,
             worst=self._worst(),
+            mistakes=(MISTAKES_FILE, len(outcomes.mistakes) if outcomes is not None else 0),
             pairs=pairs,
             recalls=recalls,
             labels=labels,
@@ -257,6 +268,11 @@ class HtmlReport(Reporter):
                         caption = describe_label_mistake(mistake, info.classes)
                     evaluation.worst[mistake.position] = _as_figure(replace(picture, caption=caption))
         return list(evaluation.worst.values())
+
+
+def _as_utf8(text: str) -> str:
+    """Returns a text with "?" for what UTF-8 can't represent."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _majority(confusion: NDArray[np.int64] | None) -> float | None:

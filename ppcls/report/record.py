@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 # share of the elapsed time, and additional seconds
 _BUDGET_SHARE = 0.01
 _BUDGET_SECONDS = 1.0
+WORST = 24  # number of wrong predictions that a report shows
 
 
 @dataclass(frozen=True)
@@ -99,12 +100,17 @@ class Outcomes:
             predicted class; None if there are too many classes.
         confidences: [2, bins] int64, histograms of the probability of the predicted class, with equal bins
             from 0 to 1. Row 0 counts wrong predictions, row 1 counts correct predictions.
-        worst: The mistakes with the highest losses, highest first.
+        mistakes: All mistakes, in descending order of their losses.
     """
 
     confusion: NDArray[np.int64] | None
     confidences: NDArray[np.int64]
-    worst: tuple[Mistake, ...]
+    mistakes: tuple[Mistake, ...]
+
+    @property
+    def worst(self) -> tuple[Mistake, ...]:
+        """The mistakes with the highest losses, which a report shows."""
+        return self.mistakes[:WORST]
 
 
 @dataclass(frozen=True)
@@ -136,13 +142,18 @@ class LabelOutcomes:
         correct: Number of samples for which the label is true and predicted, [classes] int64.
         predicted: Number of samples for which the label is predicted, [classes] int64.
         true: Number of samples for which the label is true, [classes] int64.
-        worst: The samples with wrong labels that have the highest losses, highest first.
+        mistakes: All samples with wrong labels, in descending order of their losses.
     """
 
     correct: NDArray[np.int64]
     predicted: NDArray[np.int64]
     true: NDArray[np.int64]
-    worst: tuple[LabelMistake, ...]
+    mistakes: tuple[LabelMistake, ...]
+
+    @property
+    def worst(self) -> tuple[LabelMistake, ...]:
+        """The samples with the highest losses, which a report shows."""
+        return self.mistakes[:WORST]
 
 
 @dataclass(frozen=True, eq=False)

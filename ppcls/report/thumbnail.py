@@ -39,6 +39,10 @@ class PictureSource:
         """Returns a sample of the evaluated data set; None if it cannot be read."""
         return None
 
+    def name(self, position: int) -> str:
+        """Returns the path of a sample of the evaluated data set."""
+        return f"sample {position}"
+
     def explained(self, position: int, class_id: int) -> Picture | None:  # noqa: ARG002
         """Returns an evaluated sample blended with a heat map of the best model; None without a best model.
 

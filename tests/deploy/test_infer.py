@@ -214,7 +214,7 @@ def test_infer_image_with_too_many_pixels_is_bad(
         (["b.jpg", "--out", "empty.jsonl"], "--out empty.jsonl: is a folder; choose a new file"),
         (
             ["b.jpg", "--out", "classes.xlsx"],
-            "--out classes.xlsx: expected a file name that ends in .csv or .jsonl",
+            "--out classes.xlsx: expected a file name that ends in .csv, .jsonl or .parquet",
         ),
         (
             ["b.jpg", "--out", "notes.jsonl"],

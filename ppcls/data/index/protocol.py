@@ -45,6 +45,12 @@ class Index(Protocol):
         """
 
 
+def sample_name(index: Index, position: int) -> str:
+    """Returns the path of the file that contains a sample, and its location if the file has several."""
+    name = index.name(position)
+    return name if hasattr(index, "path") else f"{name}, {index.where(position)}"
+
+
 def find_samples(index: Index, places: Collection[tuple[str, str]]) -> list[int]:
     """Returns the positions of samples in ascending order.
 

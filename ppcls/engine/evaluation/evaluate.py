@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from paddle import Tensor, nn
 
 from ppcls.data.build import build_loader
-from ppcls.data.index.protocol import cameras_of, positive_rates
+from ppcls.data.index.protocol import Index, cameras_of, positive_rates
 from ppcls.data.loaders.batch import Batch, Loader
 from ppcls.engine.core.precision import Precision
 from ppcls.engine.core.settings import RetrievalSettings
@@ -58,6 +58,7 @@ class EvalResult:
         lower_is_better: Whether a lower first metric is better.
         recomputed: Number of batches over all ranks that overflowed in float16 and were evaluated again in
             float32.
+        index: The evaluated samples; the queries in retrieval.
     """
 
     loss: float
@@ -67,6 +68,7 @@ class EvalResult:
     outcomes: Outcomes | LabelOutcomes | None = None
     lower_is_better: bool = False
     recomputed: int = 0
+    index: Index | None = field(default=None, compare=False, repr=False)
 
     @property
     def score(self) -> float:
@@ -175,6 +177,7 @@ class Evaluator:
             outcomes=collector.outcomes(self.world) if collector is not None else None,
             lower_is_better=self.metrics.lower_is_better,
             recomputed=recomputed,
+            index=next((loader.index for loader in self.loaders.values()), None),
         )
 
     def _reported(self, batches: Iterable[Batch]) -> Iterator[Batch]:

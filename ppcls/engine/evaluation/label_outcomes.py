@@ -9,7 +9,7 @@ from paddle import Tensor
 from paddle.nn import functional as F
 
 from ppcls.data.loaders.batch import Batch
-from ppcls.engine.evaluation.outcomes import WORST, append_rows
+from ppcls.engine.evaluation.outcomes import append_rows
 from ppcls.metric.functional.multi_label import label_hits
 from ppcls.report.record import LabelMistake, LabelOutcomes
 from ppcls.runtime.collectives import all_reduce, gather_rows
@@ -62,11 +62,11 @@ class LabelOutcomeCollector:
         if self._rows:
             rows = paddle.concat(self._rows).numpy().astype(np.float64)
             positions = np.concatenate(self._positions)
-        worst = _find_worst(np.concatenate([rows, positions[:, None].astype(np.float64)], axis=1))
+        mistakes = _find_mistakes(np.concatenate([rows, positions[:, None].astype(np.float64)], axis=1))
         counts = all_reduce(self._counts.numpy(), world)
-        worst = _find_worst(np.concatenate(gather_rows(worst, world)))
+        mistakes = _find_mistakes(np.concatenate(gather_rows(mistakes, world)))
         correct, predicted, true = counts.reshape(3, self._classes)
-        return LabelOutcomes(correct, predicted, true, tuple(map(self._mistake, worst)))
+        return LabelOutcomes(correct, predicted, true, tuple(map(self._mistake, mistakes)))
 
     def _mistake(self, row: NDArray[np.float64]) -> LabelMistake:
         loss, wrong, *labels, position = row.tolist()
@@ -77,13 +77,13 @@ class LabelOutcomeCollector:
         return LabelMistake(round(position), shown, round(wrong), loss)
 
 
-def _find_worst(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns the samples with wrong labels that have the highest losses, highest first.
+def _find_mistakes(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns the samples with wrong labels in descending order of their losses.
 
     Args:
         rows: Loss, number of wrong labels, ids, probabilities and position of each sample.
     """
     rows = rows[(rows[:, 1] > 0) & (rows[:, -1] >= 0)]
     losses = np.nan_to_num(rows[:, 0], nan=np.inf, posinf=np.inf)
-    worst: NDArray[np.float64] = rows[np.lexsort((rows[:, -1], -losses))[:WORST]]
-    return worst
+    ordered: NDArray[np.float64] = rows[np.lexsort((rows[:, -1], -losses))]
+    return ordered

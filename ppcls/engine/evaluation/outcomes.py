@@ -1,4 +1,4 @@
-"""Collects the results of an evaluation per sample: confusion matrix, confidences, and worst errors."""
+"""Collects the results of an evaluation per sample: confusion matrix, confidences, and mistakes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from ppcls.metric.single_label import MAX_CONFUSION_CLASSES
 from ppcls.report.record import Mistake, Outcomes
 from ppcls.runtime.collectives import all_reduce, gather_rows
 
-WORST = 24  # number of wrong predictions that a report shows
 BINS = 100  # number of bins of the confidence
 _BLOCK = 1024  # number of tensors at which they are concatenated
 
@@ -57,17 +56,17 @@ class OutcomeCollector:
             positions = np.concatenate(self._positions)
         classes = self._classes if self._classes <= MAX_CONFUSION_CLASSES else 0
         counts = np.concatenate([_count_confusion(rows, classes), _count_confidences(rows)])
-        worst = _find_worst(rows, positions)
+        mistakes = _find_mistakes(rows, positions)
         counts = all_reduce(counts, world)
-        gathered = np.concatenate(gather_rows(worst, world))
-        worst = _find_worst(gathered[:, :4], gathered[:, 4].astype(np.int64))
+        gathered = np.concatenate(gather_rows(mistakes, world))
+        mistakes = _find_mistakes(gathered[:, :4], gathered[:, 4].astype(np.int64))
         size = classes * classes
         return Outcomes(
             confusion=counts[:size].reshape(classes, classes) if classes else None,
             confidences=counts[size:].reshape(2, BINS),
-            worst=tuple(
+            mistakes=tuple(
                 Mistake(int(position), int(label), int(predicted), float(loss), float(confidence))
-                for label, predicted, loss, confidence, position in worst
+                for label, predicted, loss, confidence, position in mistakes.tolist()
             ),
         )
 
@@ -96,8 +95,8 @@ def _count_confidences(rows: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.bincount(correct * BINS + bins, minlength=2 * BINS).astype(np.int64)
 
 
-def _find_worst(rows: NDArray[np.float64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Returns the wrong predictions with the highest losses, highest first: [at most WORST, 5] float64.
+def _find_mistakes(rows: NDArray[np.float64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Returns the wrong predictions in descending order of their losses, [M, 5] float64.
 
     The columns are label, predicted class, loss, confidence and position.
     """
@@ -105,5 +104,5 @@ def _find_worst(rows: NDArray[np.float64], positions: NDArray[np.int64]) -> NDAr
     wrong = wrong[(rows[:, 0] != rows[:, 1]) & (positions >= 0)]
     losses = np.nan_to_num(wrong[:, 2], nan=np.inf, posinf=np.inf)
     # Predictions with equal losses are sorted by position, so the number of ranks has no effect.
-    worst: NDArray[np.float64] = wrong[np.lexsort((wrong[:, 4], -losses))[:WORST]]
-    return worst
+    ordered: NDArray[np.float64] = wrong[np.lexsort((wrong[:, 4], -losses))]
+    return ordered

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from paddle import Tensor, nn
 from typing_extensions import override
 
-from ppcls.data.index.protocol import Index
+from ppcls.data.index.protocol import Index, sample_name
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.section import DataLoader
 from ppcls.data.transforms.base import ImageState, Transform
@@ -99,7 +99,11 @@ class ReportImages(PictureSource, StepObserver):
         except DecodeError:
             return None
         rgb = self._decoder.after(ImageState()).rgb
-        return Picture(to_uint8(pixels, str(pixels.dtype), rgb), "", self._index.name(position))
+        return Picture(to_uint8(pixels, str(pixels.dtype), rgb), "", self.name(position))
+
+    def name(self, position: int) -> str:
+        """Returns the path of a sample of the evaluated data set."""
+        return super().name(position) if self._index is None else sample_name(self._index, position)
 
     def explained(self, position: int, class_id: int) -> Picture | None:
         """Returns an evaluated image blended with the heat map of a class.
@@ -120,7 +124,7 @@ class ReportImages(PictureSource, StepObserver):
             pixels = maps.overlay(self._index.read(position), class_id)
         except DecodeError:
             return None
-        return Picture(pixels, "", self._index.name(position))
+        return Picture(pixels, "", self.name(position))
 
     def _describe(self, label: NDArray[Any]) -> str:
         if label.ndim == 0:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from ppcls.data.loaders.batch import Batch
 from ppcls.engine.evaluation import outcomes
 from ppcls.engine.evaluation.label_outcomes import LabelOutcomeCollector
-from ppcls.engine.evaluation.outcomes import WORST
-from ppcls.report.record import LabelOutcomes
+from ppcls.report.record import WORST, LabelOutcomes
 
 
 def collect(logits: np.ndarray, labels: np.ndarray, batch_size: int, padding: int = 0) -> LabelOutcomes:

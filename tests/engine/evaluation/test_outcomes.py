@@ -10,12 +10,12 @@ from small_net import MemoryLoader, Net, evaluate
 from ppcls.data.loaders.batch import Batch
 from ppcls.engine.core.precision import FP32
 from ppcls.engine.evaluation import outcomes
-from ppcls.engine.evaluation.outcomes import WORST, OutcomeCollector
+from ppcls.engine.evaluation.outcomes import OutcomeCollector
 from ppcls.loss.build import build_criterion
 from ppcls.loss.classification import CELoss
 from ppcls.metric.build import build_metrics
 from ppcls.metric.single_label import TopkAcc
-from ppcls.report.record import Outcomes
+from ppcls.report.record import WORST, Outcomes
 
 CLASSES = 4
 
