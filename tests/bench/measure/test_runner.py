@@ -8,6 +8,7 @@ import pytest
 from finished_candidates import finished, with_rates
 
 from ppcls.bench.measure.runner import (
+    METRICS,
     Candidate,
     find_conclusions,
     powers_of_two,
@@ -144,3 +145,9 @@ def test_find_conclusions_noisy_rounds_are_reported() -> None:
 def test_powers_of_two_end_with_the_maximum() -> None:
     counts = {0: [], 1: [1], 2: [1, 2], 6: [1, 2, 4, 6], 8: [1, 2, 4, 8], 16: [1, 2, 4, 8, 16]}
     assert {most: powers_of_two(most) for most in counts} == counts
+
+
+def test_factors_of_units_fit_the_units() -> None:
+    factors = {"%": 100, "ms": 1e3, "s/1,000 images": 1e3}
+    for name, metric in METRICS.items():
+        assert metric.factor == factors.get(metric.unit, 1), name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from ppcls.config.base.errors import ConfigError
 from ppcls.config.base.overrides import Override
-from ppcls.config.base.yaml import dump_yaml, parse_yaml
+from ppcls.config.base.yaml import MAX_BYTES, dump_yaml, parse_yaml, read_yaml
 
 # Text that some reader of YAML takes for another type.
 TEXTS = [
@@ -97,3 +98,14 @@ def test_octal_and_sexagesimal_numbers_are_errors(text: str) -> None:
 )
 def test_other_numbers_are_read(text: str, value: object) -> None:
     assert parse_yaml(text, "test") == value
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_file_may_have_the_largest_size(tmp_path: Path, more: int) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_bytes(b"a: 1 #" + b"x" * (MAX_BYTES - 6 + more))
+    if more:
+        with pytest.raises(ConfigError, match=f"larger than {MAX_BYTES} bytes"):
+            read_yaml(path)
+    else:
+        assert read_yaml(path) == {"a": 1}

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from ppcls.data.bad_images.lists import BadImageError, read_bad_images, write_bad_images
-from ppcls.data.bad_images.quarantine import CleanOrder, Quarantine, _FirstGood
+from ppcls.data.bad_images.quarantine import CleanOrder, Quarantine, _FirstGood, describe_skipped
 from ppcls.data.bad_images.search import bisect_bad_images, error_reason, is_image_error
 from ppcls.data.index.files import FileIndex
 from ppcls.data.index.image_lists import ImageNetDataset
@@ -273,3 +273,12 @@ def test_quarantine_reports_an_unwritable_list(good: FileIndex, tmp_path: Path) 
         quarantine.add({2: "empty"})
     write_bad_images(tmp_path / "fine.txt", [])
     assert read_bad_images(tmp_path / "fine.txt") == []
+
+
+def test_skipped_images_are_described_by_the_list_of_all_loaders(good: FileIndex, tmp_path: Path) -> None:
+    quarantine = Quarantine(good, tmp_path / "bad.txt")
+    assert describe_skipped([]) is None
+    assert describe_skipped([None]) is None
+    assert describe_skipped([None, quarantine]) is None
+    quarantine.add(dict.fromkeys(range(3), "empty"))
+    assert describe_skipped([None, quarantine]) == f"3 bad images skipped, listed in {tmp_path / 'bad.txt'}"

@@ -63,6 +63,10 @@ def test_tiles_that_are_too_large_are_rejected_by_the_header(data: bytes) -> Non
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
 
 
+def test_one_channel_has_no_separate_planes() -> None:
+    assert not read_header(tiled((16, 16), extra=(284,))).separate
+
+
 @pytest.mark.parametrize("tag", [32997, 32998])
 def test_layers_are_rejected(tag: int) -> None:
     with pytest.raises(DecodeError, match="a TIFF with several layers is not supported"):

@@ -132,6 +132,13 @@ def test_webdataset_open_counts_wrong_samples(tmp_path: Path) -> None:
     assert lines[-1] == "… and 3 more lines"
 
 
+def test_webdataset_labels_have_up_to_18_digits(tmp_path: Path) -> None:
+    assert read(make(tmp_path / "a.tar", {"1.jpg": b"x", "1.cls": b"9" * 18})) == [(b"x", 10**18 - 1)]
+    shard = make(tmp_path / "b.tar", {"1.jpg": b"x", "1.cls": b"9" * 19})
+    with pytest.raises(UserError, match="expected a whole number"):
+        read(shard)
+
+
 def test_webdataset_rejects_compressed_tar(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w:gz"):
         pass

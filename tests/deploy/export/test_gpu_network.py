@@ -8,6 +8,7 @@ import numpy as np
 import paddle
 import pytest
 from paddle import nn
+from paddle.nn import functional as F
 
 from ppcls.arch.build import build_model
 from ppcls.arch.layers.conv_norm import ConvNorm
@@ -76,3 +77,17 @@ def test_pointwise_convolution_of_images_pads_their_channels() -> None:
         expected = unit(images)
         converted = GpuNetwork(nn.Sequential(unit), "float32")
         np.testing.assert_allclose(converted(images).numpy(), expected.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_small_convolution_with_padding_is_no_product(padding: int) -> None:
+    """A product of 1x1 convolutions would drop the border, which has the bias as value."""
+    paddle.seed(2)
+    unit = ConvNorm(4, 8, 1, padding=padding, act=F.relu, data_format="NHWC")
+    unit(paddle.randn([2, 5, 5, 4]))
+    unit.eval()
+    network, images = nn.Sequential(unit), paddle.randn([2, 5, 5, 4])
+    with paddle.no_grad():
+        expected = network(images).numpy()
+        actual = GpuNetwork(network, "float32")(images).numpy()
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
