@@ -11,7 +11,10 @@ module reads the attributes of optimizers from which it is made (`ppcls.optimize
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+import paddle
+from numpy.typing import NDArray
 from paddle import Tensor, nn
 from paddle.optimizer import Optimizer
 
@@ -56,13 +59,17 @@ def optimizer_state(optimizer: Optimizer, model: nn.Layer) -> dict[str, Tensor]:
     return state
 
 
-def load_optimizer_state(optimizer: Optimizer, model: nn.Layer, state: Mapping[str, Tensor]) -> None:
+def load_optimizer_state(
+    optimizer: Optimizer, model: nn.Layer, state: Mapping[str, Tensor | NDArray[Any]]
+) -> None:
     """Loads a result of `optimizer_state` into ``optimizer``, which may be new.
+
+    Arrays are converted one by one, so that there is no second copy of the whole state.
 
     Args:
         optimizer: Optimizer of the parameters of ``model``.
         model: Model without wrappers, already in the precision of training.
-        state: Tensors on any device, by key.
+        state: Tensors on any device, or arrays, by key.
 
     Raises:
         ValueError: Keys, shapes or dtypes differ from those of the optimizer. No tensor is changed. The
@@ -78,8 +85,9 @@ def load_optimizer_state(optimizer: Optimizer, model: nn.Layer, state: Mapping[s
         rest = len(problems) - _MOST_SHOWN
         shown = [*sorted(problems)[:_MOST_SHOWN], *([f"and {rest} more"] if rest > 0 else [])]
         raise ValueError("the state does not fit the optimizer: " + "; ".join(shown))
-    for key, tensor in current.items():
-        tensor.copy_(state[key], True)
+    with paddle.no_grad():
+        for key, tensor in current.items():
+            tensor.copy_(paddle.to_tensor(state[key]), True)
 
 
 def changed_by_step(optimizer: Optimizer) -> list[Tensor]:
@@ -134,5 +142,5 @@ def master_weights(optimizer: Optimizer, model: nn.Layer) -> dict[str, Tensor]:
     }
 
 
-def _describe(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).rpartition('.')[2]} {list(tensor.shape)}"
+def _describe(value: Tensor | NDArray[Any]) -> str:
+    return f"{str(value.dtype).rpartition('.')[2]} {list(value.shape)}"

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import paddle
-import safetensors.numpy
 from numpy.typing import NDArray
 from paddle import nn
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 
 from ppcls.config.base.tree import STUDENT
 from ppcls.errors import UserError
@@ -116,24 +116,26 @@ def write_arrays(path: Path, tensors: Mapping[str, paddle.Tensor]) -> None:
 
 
 def read_arrays(path: Path) -> Arrays:
-    """Reads a safetensors file.
+    """Returns the arrays of a safetensors file, which are mapped into memory.
+
+    An array is read from the disk when it is used, and processes of one machine share the memory. So a model
+    that is filled from the arrays needs no second copy of all of them. Changes of an array do not change the
+    file.
 
     Raises:
         UserError: The file is missing or damaged, has a dtype that NumPy lacks, such as bfloat16, or is
             larger than the memory.
     """
     try:
-        with open_regular(path):  # load_file would wait for the writer of a pipe
-            arrays = dict(safetensors.numpy.load_file(path))
-        for array in arrays.values():
-            if array.dtype.kind not in "fiub":  # a dtype of the package ml_dtypes
-                raise TypeError(f"found {array.dtype}")
-        return arrays
+        with open_regular(path) as file:  # safe_open would wait for the writer of a pipe
+            return _map_arrays(path, file)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except (OSError, SafetensorError, ValueError) as error:  # ValueError: shapes that NumPy does not support
+        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+            raise UserError(_exceeds_memory(path)) from None
         raise UserError(f"{path}: damaged, or not a safetensors file: {error}") from None
-    except (AttributeError, TypeError) as error:
+    except TypeError as error:
         raise UserError(
             f"{path}: tensors of this dtype are not supported ({error}); save them as float32"
         ) from None
@@ -141,11 +143,37 @@ def read_arrays(path: Path) -> Arrays:
         # If memory is missing, safetensors raises an exception of Rust that is no Exception.
         if not isinstance(error, MemoryError) and type(error).__name__ != "PanicException":
             raise
-        size = path.stat().st_size
-        raise UserError(
-            f"{path}: there is not enough memory to read {size / 1e9:.2f} GB; free some memory, or start "
-            "fewer processes on this machine"
-        ) from None
+        raise UserError(_exceeds_memory(path)) from None
+
+
+def _map_arrays(path: Path, file: BinaryIO) -> Arrays:
+    """Maps the arrays of a file. Safetensors validates the header: the arrays follow each other."""
+    with safe_open(path, framework="numpy") as tensors:
+        names = tensors.offset_keys()
+        headers = [tensors.get_slice(name) for name in names]
+        kinds = [(header.get_dtype(), header.get_shape()) for header in headers]
+    for dtype, _ in kinds:
+        if dtype not in _DTYPE_NAMES:
+            raise TypeError(f"found {dtype}")
+    start = 8 + int.from_bytes(file.read(8), "little")
+    content = np.asarray(np.memmap(file, np.uint8, "c"))
+    arrays = {}
+    for name, (code, shape) in zip(names, kinds, strict=True):
+        dtype = np.dtype(np.bool_ if code == "BOOL" else f"<{code[0].lower()}{int(code[1:]) // 8}")
+        end = start + math.prod(shape) * dtype.itemsize
+        array = content[start:end].view(dtype).reshape(shape)
+        # Other writers may place an array at an odd address.
+        arrays[name] = array if array.flags.aligned else array.copy()
+        start = end
+    return arrays
+
+
+def _exceeds_memory(path: Path) -> str:
+    size = path.stat().st_size
+    return (
+        f"{path}: there is not enough memory to read {size / 1e9:.2f} GB; free some memory, or start "
+        "fewer processes on this machine"
+    )
 
 
 def read_pdparams(path: Path) -> Arrays:

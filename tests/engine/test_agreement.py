@@ -131,6 +131,12 @@ def test_rank_0_chooses_the_checkpoint(ended: tuple[dict[str, Any], ...], scratc
     assert ["not a checkpoint folder" in each["none such"] for each in ended] == [True, True]
 
 
+def test_one_rank_per_machine_verifies_the_checkpoint(ended: tuple[dict[str, Any], ...]) -> None:
+    first, second = (each["verified bytes"] for each in ended)
+    assert first >= 8 << 20
+    assert second < 1 << 20
+
+
 def test_run_stops_if_one_rank_has_no_data(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
     """Which of them says so first is open; `test_failure_of_one_rank_ends_all` hears both."""
     config = make_yaml("run", Arch__name="Linear")

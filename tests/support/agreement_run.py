@@ -17,8 +17,9 @@ from ppcls.errors import UserError
 from ppcls.recipe.load import load_config
 from ppcls.runtime import start as runtime
 from ppcls.runtime.collectives import all_gather_json, fail_together, gather_rows
-from ppcls.weights.manifest import Manifest, write_manifest
+from ppcls.weights.manifest import Manifest, write_file, write_manifest
 
+LARGE = 8 << 20  # bytes of a large checkpoint
 yaml, scratch = sys.argv[1], Path(sys.argv[2])
 config = load_config(yaml, [])
 run = runtime.start(config.Global)
@@ -53,6 +54,16 @@ def chosen(folder: Path, wanted: str | None) -> str | None:
     return None if found is None else str(found)
 
 
+def bytes_read() -> int:
+    return int(Path("/proc/self/io").read_text().split()[1])  # rchar
+
+
+def verified_bytes() -> int:
+    before = bytes_read()
+    chosen(scratch / "large", "auto")
+    return bytes_read() - before
+
+
 own = scratch / f"rank{run.rank}"  # as a disk of its own
 for each in (own, scratch / "one"):
     (each / "checkpoints" / "step_00000001").mkdir(parents=True, exist_ok=True)
@@ -61,6 +72,11 @@ if run.is_main:
         whole = Manifest(serial=0, update=1, epoch=0, step=1, versions={}, files={})
         write_manifest(each / "checkpoints" / "step_00000001", whole)
         (each / "latest").symlink_to("checkpoints/step_00000001")
+    large = scratch / "large" / "checkpoints" / "step_00000001"
+    large.mkdir(parents=True)
+    record = write_file(large / "weights", bytes(LARGE))
+    write_manifest(large, whole.model_copy(update={"files": {"weights": record}}))
+    (scratch / "large" / "latest").symlink_to("checkpoints/step_00000001")
 else:
     (own / "checkpoints" / "step_00000001").rmdir()
 
@@ -78,6 +94,7 @@ case("shared", lambda: describe_unshared(run, scratch))
 case("not shared", lambda: describe_unshared(run, own))
 case("new", lambda: chosen(scratch / "new", "auto"))
 case("latest", lambda: chosen(scratch / "one", "auto"))
+case("verified bytes", verified_bytes)
 case("refused", lambda: chosen(scratch / "one", None))
 case("none such", lambda: chosen(own, str(scratch / "none")))
 os.chdir(own)

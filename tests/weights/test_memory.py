@@ -21,7 +21,7 @@ def test_weights_that_do_not_fit_into_memory(tmp_path: Path) -> None:
         "from ppcls.errors import UserError\n"
         "from ppcls.weights.files import read_arrays\n"
         "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 30), used + (4 << 30)))\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), used + (1 << 30)))\n"
         "try:\n"
         f"    read_arrays(Path({str(file)!r}))\n"
         "except UserError as error:\n"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+
+import paddle
 
 from ppcls.engine.core.settings import CheckpointSettings
 from ppcls.engine.core.state import TrainState
-
-_FLOAT = 4  # bytes; weights are saved as float32
+from ppcls.optimizer.state import MASTER, optimizer_state
 
 
 def describe_disk_space(
@@ -26,17 +28,38 @@ def describe_disk_space(
         output_dir: Output folder, which may be missing.
         epochs: Number of epochs that remain.
     """
-    weights = sum(math.prod(tensor.shape) for tensor in state.model.state_dict().values())
-    trained = sum(math.prod(tensor.shape) for tensor in state.model.parameters() if not tensor.stop_gradient)
-    # The optimizer has one value or more per weight that is trained.
-    size = _FLOAT * (weights * (1 if state.ema is None else 2) + trained)
+    size = _checkpoint_size(state)
     count = settings.keep_best + -(-epochs // settings.save_interval) + 2
     existing = next(folder for folder in (output_dir, *output_dir.absolute().parents) if folder.exists())
     free = shutil.disk_usage(existing).free
     if free >= count * size:
         return []
     return [
-        f"warning: {output_dir}: {free / 1e9:.1f} GB are free, but up to {count} checkpoints of at least "
+        f"warning: {output_dir}: {free / 1e9:.1f} GB are free, but up to {count} checkpoints of "
         f"{size / 1e9:.1f} GB will be kept; free some space, or increase Global.save_interval (now "
         f"{settings.save_interval})"
     ]
+
+
+def _checkpoint_size(state: TrainState) -> int:
+    """Returns the number of bytes of the arrays in a checkpoint, see `snapshot_files`."""
+    weights = state.model.state_dict()
+    optimizer = optimizer_state(state.optimizer, state.model)
+    size = _size(weights, 4)  # as float32, which are the master weights
+    size += _size({key: value for key, value in optimizer.items() if not key.endswith(f"/{MASTER}")})
+    if state.ema is not None:
+        size += _size({**weights, **state.ema.state_dict()})
+    return size
+
+
+def _size(tensors: Mapping[str, paddle.Tensor], float_size: int | None = None) -> int:
+    """Returns the number of bytes of tensors.
+
+    Args:
+        float_size: Number of bytes of each floating-point number; None for that of its tensor.
+    """
+    return sum(
+        math.prod(tensor.shape)
+        * (float_size if float_size and tensor.is_floating_point() else tensor.element_size())
+        for tensor in tensors.values()
+    )

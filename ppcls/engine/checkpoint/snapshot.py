@@ -83,7 +83,14 @@ def snapshot_files(
     weights = _exact_weights(state, optimizer)
     _check_finite(weights, state.update)
     yield WEIGHTS, copy_to_host(weights, memory[WEIGHTS])
-    yield OPTIMIZER, copy_to_host(optimizer, memory[OPTIMIZER])
+    # The weights are the master weights, so these are not stored again.
+    others = {
+        key: tensor
+        for key, tensor in optimizer.items()
+        if not (key.endswith(f"/{MASTER}") and key.removesuffix(f"/{MASTER}") in weights)
+    }
+    del weights
+    yield OPTIMIZER, copy_to_host(others, memory[OPTIMIZER])
     if state.ema is not None:
         yield AVERAGE, copy_to_host(_full_average(state), memory[AVERAGE])
     yield CONFIG, config.encode()
@@ -108,14 +115,29 @@ def snapshot_files(
 def restore(state: TrainState, folder: Path) -> SavedState:
     """Restores a run from a checkpoint and returns the content of its ``state.json``.
 
-    The saved float32 weights become the master weights of a half-precision model. If the run needs no master
-    weights, the saved ones are ignored, because they equal the saved weights. If the checkpoint has no moving
-    average, it starts from the weights.
+    The saved float32 weights become the master weights of a half-precision model. Older checkpoints also have
+    master weights, which are ignored if the run needs none, because they equal the saved weights. If the
+    checkpoint has no moving average, it starts from the weights.
+
+    Tensors are filled one by one from a file that is mapped into memory, so that the state of a large model
+    is not in memory twice.
 
     Raises:
         UserError: The checkpoint is damaged, does not fit the model or the optimizer, or was saved within an
-            epoch whose remaining samples can't be reproduced.
+            epoch whose remaining samples can't be reproduced; or there is not enough memory.
     """
+    try:
+        return _restore(state, folder)
+    except MemoryError as error:  # of Paddle, for the host and for a GPU
+        size = sum(record.size for record in read_manifest(folder).files.values())
+        reason = next((line.strip() for line in str(error).splitlines() if "llocate" in line), "")
+        raise UserError(
+            f"{folder}: there is not enough memory to restore this checkpoint of {size / 1e9:.2f} GB"
+            f"{reason and f' ({reason})'}; free some memory, or start fewer processes on this machine"
+        ) from None
+
+
+def _restore(state: TrainState, folder: Path) -> SavedState:
     saved = _read_state(folder)
     _check_position(saved, folder / STATE)
     parts = [
@@ -175,11 +197,9 @@ def fill_optimizer(state: TrainState, arrays: Arrays, weights: Arrays, source: P
         key: value for key, value in arrays.items() if not key.endswith(f"/{MASTER}") or key in masters
     }
     for key in masters - accepted.keys():
-        accepted[key] = weights[key.removesuffix(f"/{MASTER}")].astype("float32")
+        accepted[key] = weights[key.removesuffix(f"/{MASTER}")].astype("float32", copy=False)
     try:
-        load_optimizer_state(
-            state.optimizer, state.model, {key: paddle.to_tensor(value) for key, value in accepted.items()}
-        )
+        load_optimizer_state(state.optimizer, state.model, accepted)
     except ValueError as error:
         raise UserError(
             f"{source}: {error}; check that Optimizer and its frozen parameters are the same as in the run "
@@ -254,11 +274,14 @@ def _check_finite(weights: dict[str, paddle.Tensor], update: int) -> None:
 
 def _exact_weights(state: TrainState, optimizer: dict[str, paddle.Tensor]) -> dict[str, paddle.Tensor]:
     """Returns the weights in float32. With AMP O2 these are the master weights, which are not rounded."""
+    exact = {
+        name: optimizer.get(f"{name}/{MASTER}", tensor) for name, tensor in state.model.state_dict().items()
+    }
     return {
-        name: optimizer.get(f"{name}/{MASTER}", tensor).astype("float32")
-        if tensor.is_floating_point()
+        name: tensor.astype("float32")
+        if tensor.is_floating_point() and tensor.dtype != paddle.float32
         else tensor
-        for name, tensor in state.model.state_dict().items()
+        for name, tensor in exact.items()
     }
 
 
