@@ -73,7 +73,7 @@ SHORTER_IN_CLONE = {
     r"^make fuzz MINUTES=10": "make fuzz MINUTES=0.01 TARGETS=manifest",
 }
 KEY = "0123456789abcdef" * 4  # of the HTTP API
-MODELS = r"runs/(pets|cats|embeddings)|ResNet50_photos"  # what the fixture `models` adds
+MODELS = r"runs/(pets|cats|embeddings)|ResNet50_photos|exported/"  # what the fixture `models` adds
 SERVER = r"ppcls serve|tensorboard|make visualdl"
 QUICK = (
     r"find|make (help|docs|requirements)|(ppcls |python tools/)(dataset|models)\b|.*--(print-config|help)\b"
@@ -189,6 +189,7 @@ def models(files: Path) -> Path:
     run("ppcls train -c embeddings.yaml --output runs/embeddings", files)
     for name in ("cats", "dogs", "birds"):
         (files / "runs" / name).symlink_to("pets")
+    run("ppcls export --model runs/pets --trust --output exported", files)
     run("ppcls dataset photos 32", files)
     run(
         "openssl req -x509 -newkey rsa:2048 -nodes -keyout server.key -out server.crt -subj /CN=localhost",

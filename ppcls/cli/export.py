@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ppcls.cli.arguments.options import Exclusive, argument, option
 from ppcls.cli.command import command, write_output
-from ppcls.cli.infer import ModelOptions, read_source
+from ppcls.cli.infer import SOURCE, ModelOptions, read_source
 from ppcls.cli.shared_options import Device, device_option
 from ppcls.cli.short_options import model_overrides
 from ppcls.deploy.export.formats import EXPORTERS
@@ -39,6 +39,16 @@ class ExportOptions(ModelOptions):
         "ppcls export --model runs/pets --trust --format bundle --runners python,cpp",
         "ppcls export --model runs/pets --format onnx --output onnx",
         "ppcls export --model runs/pets --safetensors pets.safetensors",
+        "ppcls export --from PP-LCNet_x1_0_infer --format onnx --output onnx",
+    )
+
+    model: str | None = option(
+        None,
+        "output folder of a run; checkpoint folder; architecture with published weights; or, for --format "
+        "onnx and bundle, a folder that PaddleClas or PaddleX exported, or an .onnx file of any tool",
+        names=["--from"],
+        metavar="PATH",
+        exclusive=SOURCE,
     )
 
     format: str = option(
@@ -139,6 +149,8 @@ def export(options: ExportOptions) -> None:
     from ppcls.runtime import start as runtime
     from ppcls.runtime.launch import check_single_process
 
+    if source.config is None:
+        _check_converted(options, source)
     folder = check_path("Global.save_inference_dir", _find_folder(options, overrides, source))
     check_single_process("ppcls export")
     run = runtime.start(source.run)
@@ -155,10 +167,33 @@ def export(options: ExportOptions) -> None:
     if options.format == "bundle":
         _export_bundle(options, source, folder, settings, run)
         return
+    if source.config is None:
+        from ppcls.deploy.export.convert import export_converted
+
+        converted = export_converted(source, folder, run)
+        write_output("".join(f"[Export] {line}\n" for line in _describe_export(source, folder, converted)))
+        return
     exported = export_model(
         source, folder, options.format, preprocess=options.preprocess, settings=settings, runtime=run
     )
     write_output("".join(f"[Export] {line}\n" for line in _describe_export(source, folder, exported)))
+
+
+def _check_converted(options: ExportOptions, source: ModelSource) -> None:
+    """Checks the options for a model that is exported already."""
+    if options.format not in ("onnx", "bundle"):
+        raise UserError(
+            f"{source.file}: this model is already exported; use --format onnx or --format bundle, or start "
+            "from its checkpoint folder"
+        )
+    for name, value, default in (
+        ("--precision", options.precision, "float32"),
+        ("--preprocess", options.preprocess, None),
+    ):
+        if value != default:
+            raise UserError(
+                f"{name} {value}: needs a checkpoint, but {source.file} is already exported; remove {name}"
+            )
 
 
 def _describe_export(source: ModelSource, folder: Path, exported: ExportResult) -> Iterator[str]:
@@ -176,9 +211,10 @@ def _describe_export(source: ModelSource, folder: Path, exported: ExportResult) 
         kinds = {"l2_norm": "embeddings", "none": "outputs"}
         outputs = kinds.get(exported.description.Output.activation, "logarithms of the scores")
         batches = ", ".join(map(str, BATCHES))
+        original = "original" if source.config is None else "trained"
         yield (
             f"checked: the relative difference between the {outputs} of the exported and the "
-            f"trained model is at most {exported.difference:.1e}, for batches of {batches} random images"
+            f"{original} model is at most {exported.difference:.1e}, for batches of {batches} random images"
         )
     yield from _describe_precision(exported)
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 Image = bytes | memoryview | Array
-_SHORTEST = 1e-12  # minimum length of an embedding before it is scaled to length 1
 _NO_DRAWS = np.zeros(0, np.float32)
 
 
@@ -201,10 +200,7 @@ class Predictor:
                 f"{self.source.file}: the model returns NaN or infinite {outputs_name}: either its weights "
                 "contain NaN, or a computation overflows"
             )
-        if not self.description.Output.normalized:
-            lengths = np.linalg.norm(outputs, axis=1, keepdims=True)
-            return np.asarray(outputs / np.maximum(lengths, _SHORTEST), outputs.dtype)
-        return outputs
+        return self.description.normalize(outputs)
 
     def check_shape(self, outputs: Array) -> None:
         """Checks the shape of the model's outputs.

@@ -48,7 +48,7 @@ def join_models(preprocessing: bytes, network: bytes, name: str) -> JoinedModel:
         _remove_unused_domains(part)
         _sort_nodes(part.graph)
         parts.append(compose.add_prefix(part, prefix))
-    first, second = parts
+    first, second = _align_opsets(parts, name)
     second.ir_version = first.ir_version = max(first.ir_version, second.ir_version)
     (prepared,) = first.graph.output
     if len(second.graph.input) != 1 or len(second.graph.output) != 1:
@@ -77,6 +77,27 @@ def join_models(preprocessing: bytes, network: bytes, name: str) -> JoinedModel:
     except onnx.checker.ValidationError as error:
         raise UserError(f"{name}: onnx rejects the model with its preprocessing: {error}") from None
     return JoinedModel(bytes(joined.SerializeToString()), logits is not None)
+
+
+def _align_opsets(models: list[Any], name: str) -> list[Any]:
+    """Returns models with the same version of ONNX's operators.
+
+    Raises:
+        UserError: onnx cannot convert a model to the version of the other.
+    """
+    from onnx import version_converter
+
+    versions = [next(each.version for each in model.opset_import if not each.domain) for model in models]
+    try:
+        return [
+            model if version == max(versions) else version_converter.convert_version(model, max(versions))
+            for model, version in zip(models, versions, strict=True)
+        ]
+    except RuntimeError as error:
+        raise UserError(
+            f"{name}: its operators of opset {versions[1]} cannot be joined with the preprocessing: {error}; "
+            f"export the model with opset {versions[0]}"
+        ) from None
 
 
 def add_output(graph: Any, tensor: str, name: str, shape: list[int | None]) -> None:

@@ -39,6 +39,7 @@ from ppcls.deploy.bundle.schema import (
     write_bundle_file,
 )
 from ppcls.deploy.bundle.verify import VerificationReport, verify_model
+from ppcls.deploy.export.convert import convert
 from ppcls.deploy.export.export import PrecisionSettings, export_model, read_evaluation, save_program
 from ppcls.deploy.export.formats import convert_to_onnx
 from ppcls.deploy.export.in_graph import PreprocessingLayer
@@ -97,7 +98,7 @@ def write_bundle(
     """Writes a bundle to a new folder, and to a zip file beside it.
 
     Args:
-        source: Trained classifier.
+        source: Trained or exported classifier.
         folder: Folder of the bundle, which is created when it is complete and verified.
         settings: Precision, golden samples and runners.
         runtime: Device of the trained model; a CPU by default.
@@ -222,7 +223,11 @@ def _write_model(
 ) -> ModelDescription:
     """Writes the joined model to a folder, and returns its description."""
     parts = folder / "parts"
-    exported = export_model(source, parts, "onnx", settings=settings, runtime=runtime).description
+    if source.config is None:
+        parts.mkdir()
+        exported, _ = convert(source, parts, runtime)
+    else:
+        exported = export_model(source, parts, "onnx", settings=settings, runtime=runtime).description
     network = (parts / ONNX).read_bytes()
     shutil.rmtree(parts)
     pixels = exported.with_pixel_input("all")
@@ -261,8 +266,8 @@ def _reference(source: ModelSource, runtime: Runtime) -> Callable[[Array], Array
     """Returns the function of the trained model. On a GPU, it may compute in TF32 and is not compared."""
     if runtime.device != "cpu":
         return None
-    model = Predictor(source, runtime=runtime).model
-    return lambda images: np.asarray(model.run(images))
+    predictor = Predictor(source, runtime=runtime)
+    return lambda images: predictor.check_outputs(np.asarray(predictor.model.run(images)))
 
 
 def _other_engines(file: Path, model: BundleModel) -> list[StageModel]:

@@ -35,6 +35,7 @@ from ppcls.weights.manifest import FileName, FileRecord, find_difference
 
 DESCRIPTION = "inference.yml"
 INPUT = "x"
+_SHORTEST = 1e-12  # minimum length of an embedding before it is scaled to length 1
 _MAX_INPUT = 1 << 28  # maximum number of values per image: 1 GiB in float32
 _Length = Annotated[int, Bound(ge=-1, le=MAX_SIDE)]
 # Last function of the model; l2_norm is for embeddings.
@@ -81,7 +82,8 @@ class _OutputTensor(Section):
     temperature: Positive = 1.0
     """Divisor of the logits before the activation, computed by ppcls calibrate."""
     normalized: bool = True
-    """Whether embeddings of the model have length 1. Those of PaddleClas's exports do not."""
+    """Whether the model returns probabilities, or embeddings of length 1. Otherwise, ppcls applies the
+    activation to its outputs. PaddleClas exports embeddings of any length, and other tools often logits."""
 
 
 @dataclass(frozen=True)
@@ -223,6 +225,18 @@ class ModelDescription(Section):
             actual = self.Output.activation
             raise ValueError(f"{postprocess.kind} needs {needed}, but the model ends in {actual}")
         return self
+
+    def normalize(self, outputs: NDArray[Any]) -> NDArray[Any]:
+        """Returns probabilities, or embeddings of length 1, for outputs of the model, [B, K] float32."""
+        if self.Output.normalized:
+            return outputs
+        if self.postprocess is None:
+            lengths = np.linalg.norm(outputs, axis=1, keepdims=True)
+            return np.asarray(outputs / np.maximum(lengths, _SHORTEST), outputs.dtype)
+        if self.Output.activation == "sigmoid":
+            return np.asarray(1 / (1 + np.exp(-outputs)), outputs.dtype)
+        shares = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+        return np.asarray(shares / shares.sum(axis=1, keepdims=True), outputs.dtype)
 
     @property
     def names(self) -> tuple[str, ...] | None:

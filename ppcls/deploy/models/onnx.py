@@ -66,6 +66,7 @@ class OnnxModel:
         self._input = description.Input.name
         self._dtype = description.Input.dtype
         self._output = self._session.get_outputs()[0].name  # the model of a bundle has more outputs
+        self._one_by_one = self._session.get_inputs()[0].shape[:1] == [1]
         inputs = [tensor.name for tensor in self._session.get_inputs()]
         if inputs != [self._input]:
             names = ", ".join(inputs)
@@ -77,6 +78,8 @@ class OnnxModel:
     def run(self, images: Any) -> NDArray[Any]:
         """See `ppcls.deploy.predictor.InferenceModel`."""
         images = np.ascontiguousarray(images, self._dtype)
+        if self._one_by_one and len(images) > 1:  # some tools export models for one image
+            return np.concatenate([self.run(images[row : row + 1]) for row in range(len(images))])
         try:
             answers = self._session.run([self._output], {self._input: images})[0]
         except RUN_ERRORS as error:

@@ -163,8 +163,8 @@ class PaddleInferenceModel:
             except (OSError, RuntimeError, ValueError) as error:
                 raise UserError(
                     f"{program}: Paddle {paddle.__version__} cannot load this model: {program.name} or "
-                    f"{weights.name} is damaged or was written by another version (inference.json needs "
-                    f"Paddle 3, inference.pdmodel needs 2.6); export the model again: {_last_line(error)}"
+                    f"{weights.name} is damaged or was written by another version; export the model again: "
+                    f"{_last_line(error)}"
                 ) from None
         names = self._predictor.get_input_names()
         if names != [description.Input.name]:

@@ -79,6 +79,8 @@ def read_paddleclas(program: Path) -> ModelDescription | None:
 def assume_description(program: Path) -> ModelDescription:
     """Returns the description of a program without ``inference.yml``, as PaddleClas's tools assume it.
 
+    An ``.onnx`` file of any tool is described in the same way. Its logits are converted to probabilities.
+
     Images are prepared as for ImageNet: the short side is resized to 256 pixels, or in proportion for another
     input size, and the center is cropped.
 
@@ -90,8 +92,8 @@ def assume_description(program: Path) -> ModelDescription:
             probabilities nor embeddings.
     """
     signature = read_signature(program)
-    channels, height, width = signature.shape[1:]
-    if channels != 3 or height < 1 or width < 1:
+    height, width = signature.size
+    if 3 not in signature.shape[1:] or height < 1 or width < 1:
         raise UserError(
             f"{program.parent}: expected the file {DESCRIPTION}, because the input {list(signature.shape)} "
             "is not that of RGB images of a fixed size"
@@ -106,12 +108,15 @@ def assume_description(program: Path) -> ModelDescription:
         {"NormalizeImage": normalize},
         {"ToCHWImage": {}},
     ]
-    kind = _ACTIVATIONS.get(signature.activation, _EMBEDDING)
+    # A classifier of other tools often ends in logits, but PaddleClas's exports then return embeddings.
+    other = "Topk" if program.suffix == ".onnx" else _EMBEDDING
+    kind = _ACTIVATIONS.get(signature.activation, other)
     keys = {"topk": min(_TOPK, signature.width)} if kind == "Topk" else {}
     known = kind == "Topk" and signature.width == _CLASSES
     names = list(read_class_names(IMAGENET_NAMES, _CLASSES)) if known else None
     post = _PostProcess(kind, keys, names)
-    return _describe(program, signature, program.parent.name, transforms, post)
+    named = program.suffix == ".onnx" and program.stem != "inference"
+    return _describe(program, signature, program.stem if named else program.parent.name, transforms, post)
 
 
 def _describe(
@@ -131,21 +136,23 @@ def _describe(
         chain = [{"DecodeImage": {}}, *chain]
     post = infer["PostProcess"]
     embeds = kind == _EMBEDDING
+    normalized = signature.activation in _ACTIVATIONS
+    activation = signature.activation if normalized else "softmax"
     listed = {} if names is None else {"label_list": names}
     tree: Tree = {
         "Global": {"model_name": name},
         "Input": {
             "name": signature.name,
-            "shape": list(signature.shape),
+            "shape": [-1, *signature.shape[1:]],
             "dtype": "float32",
-            "layout": "NCHW",
+            "layout": signature.layout,
         },
         "PreProcess": {"transform_ops": chain},
         "Output": {
             "shape": [-1, signature.width],
             "dtype": "float32",
-            "activation": "l2_norm" if embeds else signature.activation,
-            "normalized": not embeds,
+            "activation": "l2_norm" if embeds else activation,
+            "normalized": normalized and not embeds,
         },
         "PostProcess": None if embeds else {post.pop("name"): {**post, **listed}},
     }

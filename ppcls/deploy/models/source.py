@@ -26,6 +26,7 @@ from ppcls.deploy.models.description import (
     read_description,
 )
 from ppcls.deploy.models.paddleclas_export import assume_description, read_paddleclas
+from ppcls.deploy.models.programs.formats import PROGRAMS, check_version, explain_files
 from ppcls.deploy.models.published import published_config
 from ppcls.deploy.models.rejection import read_rejection
 from ppcls.deploy.models.temperature import read_temperature
@@ -44,7 +45,6 @@ from ppcls.zoo import ZOO
 
 ONNX = "inference.onnx"
 OPENVINO = "inference.xml"  # its weights are in inference.bin
-PROGRAMS = ("inference.json", "inference.pdmodel")  # files of Paddle 3 and of Paddle 2.6
 _CONFIG = "config.yaml"
 _WEIGHTS = "model.safetensors"
 _CHECKPOINTS = "checkpoints"  # folder of the checkpoints of a run
@@ -158,7 +158,7 @@ def find_source(path: Path, overrides: Overrides = (), *, trust: bool = False) -
         return _find_exported(find_program(path), overrides, trust)
     if (checkpoint := find_checkpoint(path, trust=trust)) is not None:
         return _checkpoint_source(checkpoint, overrides, trust)
-    raise UserError(f"{path}: not a model; expected {_EXPECTED}")
+    raise UserError(f"{path}: not a model{explain_files(path)}; expected {_EXPECTED}")
 
 
 def find_checkpoint(folder: Path, *, trust: bool = False) -> Path | None:
@@ -363,12 +363,13 @@ def _find_exported(file: Path, overrides: Overrides, trust: bool) -> ModelSource
     if not trust:
         check_links(folder, [DESCRIPTION, *(path.name for path in folder.glob(f"{escape(file.stem)}.*"))])
     files = _file_states(folder, file)
-    is_program = file.name in PROGRAMS
-    assumed = is_program and not (folder / DESCRIPTION).is_file()
+    check_version(file)
+    from_elsewhere = file.name in PROGRAMS or file.suffix == ".onnx"
+    assumed = from_elsewhere and not (folder / DESCRIPTION).is_file()
     described = None
     if assumed:
         described = assume_description(folder / file.name)
-    elif is_program:
+    elif from_elsewhere:
         described = read_paddleclas(folder / file.name)
     description = described or read_description(folder)
     description.check_files(folder / file.name)
@@ -388,7 +389,7 @@ def _find_exported(file: Path, overrides: Overrides, trust: bool) -> ModelSource
     if assumed:
         if infer.transforms == description.PreProcess.transform_ops:
             print_error(
-                f"warning: {folder}: no {DESCRIPTION}, so images are prepared as PaddleClas prepares those "
+                f"warning: {file}: no {DESCRIPTION}, so images are prepared as PaddleClas prepares those "
                 "of ImageNet; if the config of the model has others, set them with -o Infer.transforms=…"
             )
         prepared = description.PreProcess.model_copy(update={"transform_ops": infer.transforms})
@@ -409,6 +410,8 @@ def _find_exported(file: Path, overrides: Overrides, trust: bool) -> ModelSource
             names = read_class_names(names_path, description.width)
         method = postprocess if infer.PostProcess == plain else infer.PostProcess.calibrated(temperature)
         tree = {**dict(description), "PostProcess": describe_postprocess(method, names)}
+        if not description.Output.normalized:  # logits, which become the scores that the method needs
+            tree["Output"] = description.Output.model_copy(update={"activation": method.activation})
         try:
             description = ModelDescription.model_validate(tree)
         except ValidationError as error:

@@ -13,14 +13,17 @@ import numpy as np
 import paddle
 import pytest
 import yaml
+from bundles import write_photographs
 from paddleclas_export import build
 from paths import ROOT
 from runs import GUARD
 from small_classifier import write_image
 
+from ppcls.cli.export import export
 from ppcls.cli.infer import infer
 from ppcls.config.base.errors import ConfigError
 from ppcls.data.index.class_names import IMAGENET_NAMES, read_class_names
+from ppcls.deploy.bundle.schema import read_bundle_file
 from ppcls.deploy.models.source import find_source
 from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
@@ -171,3 +174,30 @@ def test_damaged_program_without_description_is_an_error(save: Save) -> None:
         program.write_bytes(damaged)
         with pytest.raises(UserError, match=r"not an exported network|expected"):
             find_source(folder)
+
+
+@pytest.mark.parametrize("width", [3, 6])
+def test_export_is_converted_to_onnx(save: Save, tmp_path: Path, width: int) -> None:
+    folder = save(width, "softmax" if width == 3 else "none")
+    target = tmp_path / "onnx"
+    assert export(["--from", str(folder), "--format", "onnx", "--output", str(target)]) == 0
+    image = write_image(tmp_path / "a.png", 1).read_bytes()
+    original, converted = (Predictor(path, device="cpu") for path in (folder, target))
+    (actual,) = converted.run([converted.prepare(image)])
+    (expected,) = original.run([original.prepare(image)])
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+def test_export_of_paddlex_is_bundled(save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = save(3, "softmax")
+    write_description(folder, {"Topk": {"topk": 2, "label_list": ["cat", "dog", "bird"]}})
+    description = yaml.safe_load((folder / "inference.yml").read_text())
+    backends = {"backend_configs": {"paddle_infer": {"trt_dynamic_shapes": {"x": [[1, 3, 64, 64]]}}}}
+    description |= {"Hpi": backends, "Global": {"model_name": "PP-LCNet_x1_0"}}
+    (folder / "inference.yml").write_text(yaml.dump(description))
+    target = tmp_path / "bundle"
+    words = ["--from", str(folder), "--format", "bundle", "--output", str(target)]
+    assert export([*words, "--golden-data", str(write_photographs(tmp_path / "photos"))]) == 0
+    assert "PP-LCNet_x1_0" in (target / "README.md").read_text()
+    assert "verified: PASS: 4 of 4" in capsys.readouterr().out
+    assert read_bundle_file(target).classes == ("cat", "dog", "bird")

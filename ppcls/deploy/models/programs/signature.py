@@ -6,13 +6,15 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ppcls.deploy.models.programs.legacy import ProgramDesc, read_legacy
 from ppcls.deploy.models.programs.parts import ProgramError
 from ppcls.deploy.models.programs.pir import operator_name, read_pir
 from ppcls.errors import UserError
 from ppcls.files import read_regular
+
+_RGB = 3  # channels
 
 
 @dataclass(frozen=True)
@@ -31,16 +33,31 @@ class Signature:
     width: int
     activation: str
 
+    @property
+    def layout(self) -> Literal["NCHW", "NHWC"]:
+        """Layout of the input of a network for RGB images."""
+        return "NHWC" if self.shape[1] != _RGB and self.shape[3] == _RGB else "NCHW"
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the input; -1 for any length."""
+        height, width = self.shape[1:3] if self.layout == "NHWC" else self.shape[2:]
+        return height, width
+
 
 def read_signature(program: Path) -> Signature:
     """Returns the input and the output of a program.
 
     Args:
-        program: File of the program, ``inference.json`` or ``inference.pdmodel``.
+        program: File of the program, ``inference.json`` or ``inference.pdmodel``, or an ``.onnx`` file.
 
     Raises:
         UserError: The file cannot be read, or is not a network with one input and one output.
     """
+    if program.suffix == ".onnx":
+        from ppcls.deploy.models.programs.onnx_signature import read_onnx_signature
+
+        return read_onnx_signature(program)
     try:
         content = read_regular(program)
         if program.suffix == ".json":
