@@ -19,11 +19,13 @@ from ppcls.engine.autotune.autotune import autotune
 from ppcls.engine.core.hooks import RunHook
 from ppcls.errors import UserError
 from ppcls.files import create_output_dir
+from ppcls.files.urls import local_path
 from ppcls.recipe.class_folders import checked_output_dir
 from ppcls.recipe.load import load_config
 from ppcls.recipe.schema import Config
 from ppcls.runtime import session
 from ppcls.runtime.signals import interruptible
+from ppcls.storage.run_copy import open_run
 from ppcls.weights.store import BEST, LATEST, newest
 
 if TYPE_CHECKING:  # these modules import Paddle
@@ -145,16 +147,18 @@ def fit(
             "resume its run with a config that has Global.checkpoints: auto"
         )
     output_dir = create_output_dir(checked_output_dir(config.Global, config.used_splits))
+    copy = open_run(config.Global.output_dir, resumes=config.Global.checkpoints is not None)
     if state is None and config.LinearHead is None:
         config = autotune(config, _resumed_checkpoint(config.Global, output_dir))
     start = session.dedicated if own_process else session.embedded
     with start(config.Global, output_dir) as runtime:
+        from ppcls.engine.recording import Recording
         from ppcls.engine.train import train
         from ppcls.report.jsonlines import as_dict, read_history
 
         if state is not None:
             state = replace(state, runtime=runtime)
-        trained = train(config, runtime, output_dir, profiled, state, hooks)
+        trained = train(config, runtime, output_dir, Recording(hooks, profiled, copy), state)
         fallback = config.Global.checkpoint_fallback_dir
         best, latest = (newest(role, output_dir, fallback) for role in (BEST, LATEST))
         records = [*read_history(output_dir / "metrics.jsonl")] if runtime.is_main else []
@@ -205,7 +209,7 @@ def evaluate(
     weights = find_weights(config.Global)
     start = session.embedded(config.Global)
     if own_process:
-        start = session.dedicated(config.Global, Path(config.Global.output_dir), logged=False)
+        start = session.dedicated(config.Global, local_path(config.Global.output_dir), logged=False)
     with start as runtime, interruptible() if own_process else nullcontext():
         from ppcls.data.bad_images.lists import suggest_skipping
         from ppcls.data.views import ImageViews

@@ -27,11 +27,13 @@ from ppcls.deploy.pictures import Picture, is_single, label_of, list_pictures, r
 from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
 from ppcls.files.tables import format_table
+from ppcls.files.urls import local_path
 from ppcls.postprocess.results import Classification
 from ppcls.recipe.load import ConfigSource
 from ppcls.recipe.resume_config import choose_config
 from ppcls.registry import suggest_architecture
 from ppcls.runtime.launch import ppcls_command
+from ppcls.storage.models import model_path
 from ppcls.zoo import ZOO
 
 _CONFIG = "finetune"
@@ -65,14 +67,14 @@ class Classifier:
         device: Literal["auto", "gpu", "cpu"] = "auto",
         trust: bool = False,
     ) -> None:
-        self.model = str(model)
+        self.model = str(model_path(str(model)))
         (device_option,) = (option for option in read_options(TrainOptions) if option.field == "device")
         if problem := device_option.reject(str(device)):
             raise UserError(f"device: {problem}")
         self._trust = trust
         self._pretrained = pretrained
         self._device = device
-        self._architecture = None if Path(model).exists() else self.model
+        self._architecture = None if Path(self.model).exists() else self.model
         self._predictor: Predictor | None = None
         if self._architecture is not None and self._architecture not in ZOO:
             known = suggest_architecture(self._architecture, list(ZOO))
@@ -207,7 +209,7 @@ class Classifier:
         """Trains with a config, and uses the best model from now on."""
         config = source.load()
         if self._architecture != self.model:
-            print(self._describe_start(resumed, Path(config.Global.output_dir)))  # noqa: T201
+            print(self._describe_start(resumed, local_path(config.Global.output_dir)))  # noqa: T201
         name = node_at(source.tree, "Arch.name")
         images = node_at(source.tree, "DataLoader.Train.dataset.image_root")
         print(f"loading Paddle, then training {name} on {images} ...", flush=True)  # noqa: T201
@@ -340,7 +342,7 @@ class Classifier:
             UserError: It is unknown.
         """
         if source.trust:
-            return Path(source.run.output_dir)
+            return local_path(source.run.output_dir)
         run = run_folder(Path(self.model))
         if run is None:
             raise UserError(f"{self.model}: not in the output folder of a run; set output to a new folder")

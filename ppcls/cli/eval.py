@@ -139,9 +139,10 @@ class CalibrateOptions:
 def evaluate(options: EvalOptions) -> None:
     """Evaluates a model on ``DataLoader.Eval``."""
     from ppcls.recipe.load import ConfigSource
+    from ppcls.storage.models import model_path
 
     if options.model is not None:
-        source = read_checkpoint_config(Path(options.model), trust=options.trust)
+        source = read_checkpoint_config(model_path(options.model), trust=options.trust)
     else:
         assert options.config is not None  # one of the two is required
         source = ConfigSource.read(options.config)
@@ -224,9 +225,10 @@ def _report_part(before: str | None, source: ConfigSource) -> None:
 def calibrate(options: CalibrateOptions) -> None:
     """Fits the temperature of a checkpoint on ``DataLoader.Eval``, and stores it in the checkpoint."""
     from ppcls.config.base.overrides import Override
+    from ppcls.storage.models import model_path
 
-    checkpoint = need_checkpoint(Path(options.model), trust=options.trust)
-    source = read_checkpoint_config(Path(options.model), trust=options.trust)
+    checkpoint = need_checkpoint(model_path(options.model), trust=options.trust)
+    source = read_checkpoint_config(model_path(options.model), trust=options.trust)
     part = node_at(source.tree, _PART)
     source.apply(part_overrides(options.override, source.tree))
     source.apply(map(Override.parse, options.override))

@@ -244,15 +244,18 @@ def _export_bundle(
 def _find_folder(options: ExportOptions, overrides: Sequence[Override], source: ModelSource) -> str:
     """Returns the folder to write. By default it is in the folder of the run, even if the run was moved."""
     from ppcls.deploy.models.source import run_folder
+    from ppcls.files.urls import is_url, local_path
+    from ppcls.storage.models import model_path
 
-    model = options.model
+    model = None if options.model is None else model_path(options.model)
     default = _BUNDLE if options.format == "bundle" else _INFERENCE
     folder = source.run.save_inference_dir
     output = source.run.output_dir
     chosen = any(override.path.strip() == "Global.save_inference_dir" for override in overrides)
-    run = None if model is None or chosen else run_folder(Path(model))
+    run = None if model is None or chosen else run_folder(model)
     if run is None:
-        return folder
+        inside = folder.removeprefix(f"{output}/")
+        return str(local_path(output) / inside) if is_url(output) and inside != folder else folder
     if not source.trust or options.format == "bundle":  # a folder that the config names is not used
         return str(run / default)
     return f"{run}{folder.removeprefix(output)}" if folder.startswith(f"{output}/") else folder
@@ -294,13 +297,14 @@ def _export_weights(options: ExportOptions, path: Path) -> None:
     """Writes the weights of a model to a new file, in the format of PaddleClas or timm."""
     from ppcls.deploy.models.source import find_source, find_weights
     from ppcls.recipe.load import load_config
+    from ppcls.storage.models import model_path
 
     option = "pdparams" if options.pdparams is not None else "safetensors"
     overrides = model_overrides(options)
     if path.suffix != f".{option}" or path.exists():
         raise UserError(f"--{option} {path}: expected a new file whose name ends in .{option}")
     if options.model is not None:
-        source = find_source(Path(options.model), overrides, trust=options.trust)
+        source = find_source(model_path(options.model), overrides, trust=options.trust)
         if source.config is None:
             raise UserError(f"{options.model}: this model is already exported; expected a checkpoint folder")
         weights = source.file

@@ -102,17 +102,18 @@ def _build(options: BuildIndexOptions) -> None:
     import numpy as np
 
     from ppcls.deploy.image_index import ImageIndex, probe_embedding
+    from ppcls.storage.models import model_path
 
     if options.index.exists():
         raise UserError(f"{options.index}: exists already; add images with ppcls index add, or delete it")
     check_writable(options.index)
-    predictor, embeddings, failed = _embed(options, options.model)
+    model = model_path(options.model)
+    predictor, embeddings, failed = _embed(options, model)
     if not embeddings:
         raise UserError("no image could be read; the lines above give the reasons")
-    model = str(Path(options.model).absolute())
     probe = probe_embedding(predictor)
     vectors = np.stack(list(embeddings.values()))
-    index = ImageIndex(tuple(embeddings), vectors, options.kind, model, probe)
+    index = ImageIndex(tuple(embeddings), vectors, options.kind, str(model.absolute()), probe)
     _save(index, options.index)
     _fail_for(failed)
 
@@ -120,7 +121,7 @@ def _build(options: BuildIndexOptions) -> None:
 @command("add", AddToIndexOptions)
 def _add_images(options: AddToIndexOptions) -> None:
     index = _load(options.index)
-    predictor, embeddings, failed = _embed(options, options.model or _model_of(options, index))
+    predictor, embeddings, failed = _embed(options, _model_of(options, index))
     index.check_model(predictor)
     if embeddings:
         _save(index.added(embeddings), options.index)
@@ -139,7 +140,7 @@ def _search(options: SearchIndexOptions) -> None:
     from ppcls.deploy.infer import PredictedFile
 
     index = _load(options.index)
-    model = options.model or _model_of(options, index)
+    model = _model_of(options, index)
     predictor, embeddings, failed = _embed(options, model, options.json)
     index.check_model(predictor)
     if embeddings:
@@ -153,7 +154,7 @@ def _search(options: SearchIndexOptions) -> None:
 
 
 def _embed(
-    options: _EmbeddingOptions, model: str, as_json: bool = False
+    options: _EmbeddingOptions, model: Path, as_json: bool = False
 ) -> tuple[Predictor, dict[Path, Array], Sequence[FailedFile]]:
     """Returns the model, the embeddings of the images, and the images that cannot be read."""
     from ppcls.data.images.paths import find_images
@@ -162,7 +163,7 @@ def _embed(
     from ppcls.deploy.predictor import Predictor
 
     files = find_images(options.images)
-    source = find_source(Path(model), options.override, trust=options.trust)
+    source = find_source(model, options.override, trust=options.trust)
     run: Runtime | None = None
     if source.needs_paddle or source.by_dali:
         from ppcls.runtime import start as runtime
@@ -174,18 +175,22 @@ def _embed(
     return predictor, embeddings, failed
 
 
-def _model_of(options: _EmbeddingOptions, index: ImageIndex) -> str:
-    """Returns the path of the model that an index names.
+def _model_of(options: _EmbeddingOptions, index: ImageIndex) -> Path:
+    """Returns the path of the model: that of ``--model`` or, without it, that which the index names.
 
     Raises:
         UserError: It is a config, which may name modules to run, and the user does not trust the index.
     """
+    if options.model is not None:
+        from ppcls.storage.models import model_path
+
+        return model_path(options.model)
     if not options.trust and Path(index.model).suffix in (".yaml", ".yml"):
         raise UserError(
             f"{options.index}: names the config {index.model} as its model; if you trust it, use --model "
             f"{index.model}"
         )
-    return index.model
+    return Path(index.model)  # never from object storage: an index of a stranger must not start downloads
 
 
 def _load(file: Path) -> ImageIndex:

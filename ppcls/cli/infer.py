@@ -111,6 +111,7 @@ def read_source(
     """Returns the model of ``-c`` or ``--model``, or None if ``--print-config`` printed its config."""
     from ppcls.deploy.models.source import find_source, source_of_config
     from ppcls.recipe.load import load_config
+    from ppcls.storage.models import model_path
 
     if model is None:
         assert options.config is not None  # one of the two is required
@@ -119,7 +120,7 @@ def read_source(
             return source_of_config(loaded)
         write_config(loaded)
         return None
-    source = find_source(Path(model), overrides, trust=options.trust)
+    source = find_source(model_path(model), overrides, trust=options.trust)
     if not options.print_config:
         return source
     if source.config is None:

@@ -48,6 +48,7 @@ from ppcls.cli.short_options import (
 )
 from ppcls.config.base.tree import Tree, node_at
 from ppcls.errors import UserError, raise_line_errors
+from ppcls.files.urls import is_url, local_path
 from ppcls.recipe.places import set_output, splits
 
 if TYPE_CHECKING:  # not needed for --help
@@ -380,10 +381,12 @@ def _run_instead(options: TrainOptions, config: Config) -> None:
     from ppcls.runtime.signals import interruptible
 
     settings = config.Global
+    if not (options.dry_run or options.explain_data):
+        _need_folder(settings.output_dir)
     if options.dry_run:
         from ppcls.runtime.start import start
 
-        _check_output_dir(Path(settings.output_dir))
+        _check_output_dir(local_path(settings.output_dir))
         runtime = start(settings)
         from ppcls.engine.dry_run import dry_run
 
@@ -398,7 +401,7 @@ def _run_instead(options: TrainOptions, config: Config) -> None:
         tree = config.model_dump(mode="json")
         write_output(find_batch_size(tree, sampler, settings.update_freq, _report) + "\n")
     elif options.explain_data:
-        with session.dedicated(settings, Path(settings.output_dir), logged=False) as runtime:
+        with session.dedicated(settings, local_path(settings.output_dir), logged=False) as runtime:
             if not runtime.is_main:
                 return
             from ppcls.explain.describe import describe
@@ -424,6 +427,19 @@ def _run_instead(options: TrainOptions, config: Config) -> None:
             text = find_lr(config, runtime, output_dir)
             if runtime.is_main:
                 write_output(text)
+
+
+def _need_folder(output_dir: str) -> None:
+    """Checks that the output folder is on a disk. Only a training run uploads its files.
+
+    Raises:
+        UserError: It is an address in object storage.
+    """
+    if is_url(output_dir):
+        raise UserError(
+            f"Global.output_dir {output_dir}: expected a local folder, because only a training run is "
+            "uploaded; set --output FOLDER"
+        )
 
 
 def _read_train_config(options: TrainOptions) -> Config | None:
@@ -469,6 +485,7 @@ def tune(options: TuneOptions) -> None:
             raise UserError(f"--search {text}: expected KEY=SPACE, such as Global.epochs=5..20")
         ranges[key] = parse_yaml(value, f"--search {text}") if value.strip().startswith("[") else value
     space = read_space(ranges)
+    _need_folder(config.Global.output_dir)
     output_dir = create_output_dir(checked_output_dir(config.Global, config.used_splits))
     evaluates = config.Global.eval_during_train and config.DataLoader.evaluated
     metric = config.Metric.Eval[0] if evaluates else None
@@ -545,7 +562,7 @@ def _used_output(tree: Tree) -> Iterator[str]:
     from ppcls.weights.store import LATEST, Store
 
     folder = node_at(tree, "Global.output_dir")
-    if not isinstance(folder, str):
+    if not isinstance(folder, str) or is_url(folder):
         return
     if node_at(tree, "Global.checkpoints"):
         return  # a copied folder may have lost its links, which the start restores

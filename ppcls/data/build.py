@@ -24,6 +24,7 @@ from ppcls.data.supported import check_dali, check_numpy
 from ppcls.data.transforms.base import Layout, check_chain
 from ppcls.data.transforms.specs import Op, plan_chain
 from ppcls.errors import UserError
+from ppcls.files.urls import local_path
 from ppcls.runtime.memory import estimate_pipeline_memory
 from ppcls.runtime.start import Runtime
 
@@ -181,7 +182,7 @@ def build_ordered(
     index = samples.index
     order = samples.order
     ops = plan_chain(split.dataset.transform_ops, layout)
-    quarantine = _build_quarantine(split.dataset, index, Path(run.output_dir))
+    quarantine = _build_quarantine(split.dataset, index, local_path(run.output_dir))
     chain = f"DataLoader.{place}.dataset.transform_ops"
     loader: OrderedLoader
     if run.use_dali:

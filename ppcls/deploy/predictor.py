@@ -27,6 +27,7 @@ from ppcls.recipe.load import load_config
 from ppcls.recipe.schema import Config
 from ppcls.runtime.hardware import usable_cores
 from ppcls.runtime.start import Runtime, start
+from ppcls.storage.models import model_path
 
 if TYPE_CHECKING:
     from ppcls.deploy.models.onnx import OnnxModel
@@ -105,7 +106,9 @@ class Predictor:
             config = load_config(model.model_dump(mode="json"), changes) if changes else model
             self.source = source_of_config(config)
         else:
-            self.source = model if isinstance(model, ModelSource) else find_source(Path(model), changes)
+            self.source = (
+                model if isinstance(model, ModelSource) else find_source(model_path(str(model)), changes)
+            )
         self.description = self.source.description
         self.batch_size = self.source.infer.batch_size
         if self.embeds and topk is not None:

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,6 +39,7 @@ from ppcls.engine.profiling.data_wait import build_data_wait
 from ppcls.engine.profiling.peak_memory import explain_out_of_memory, peak_memory
 from ppcls.engine.setup import build_run
 from ppcls.errors import UserError
+from ppcls.files.urls import local_path
 from ppcls.report.console import clock
 from ppcls.runtime.collectives import all_reduce
 from ppcls.runtime.start import Runtime
@@ -137,7 +137,7 @@ def dry_run(config: Config, runtime: Runtime) -> str:
         explain_out_of_memory(runtime, config.used_splits, config.Global, config.AMP),
         suggest_skipping(config.DataLoader.splits),
     ):
-        run = build_run(config, runtime, Path(config.Global.output_dir))
+        run = build_run(config, runtime, local_path(config.Global.output_dir))
         split = config.DataLoader.need_train()
         feed = describe_feed(split, runtime, config.Arch, use_dali=config.Global.use_dali)
         try:

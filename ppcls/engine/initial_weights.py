@@ -12,6 +12,7 @@ from ppcls.arch.distillation_model import AnyArch
 from ppcls.data.transforms.base import Transform
 from ppcls.engine.preprocessing import compare_preprocessing
 from ppcls.errors import UserError
+from ppcls.storage.models import weights_path
 from ppcls.weights.files import fetch_weights, read_weights, start_from
 from ppcls.zoo import architecture, nearest_with_weights
 
@@ -57,7 +58,7 @@ class InitialWeights:
         return [f"no initial weights (Global.pretrained_model): {self._from_scratch}"]
 
     def _start_from(self, model: nn.Layer, source: str) -> list[str]:
-        started = start_from(model, read_weights(Path(source)), source)
+        started = start_from(model, read_weights(weights_path(source)), source)
         lines = [f"weights from {source}{f', {started.selected}' if started.selected else ''}"]
         if started.random:
             lines[0] += f"; {', '.join(started.random)} are random, for {self.arch.class_num} classes"

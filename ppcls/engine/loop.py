@@ -34,6 +34,7 @@ from ppcls.engine.health.non_finite import NonFiniteMonitor
 from ppcls.engine.health.requests import SaveStopRequests
 from ppcls.engine.meter import Meter
 from ppcls.errors import SignalExit, UserError
+from ppcls.files.urls import local_path
 from ppcls.report.record import EvalRecord, Reporter, StepPosition
 from ppcls.runtime.signals import handle_signals
 from ppcls.weights.store import BEST, LATEST
@@ -149,7 +150,7 @@ def fit(run: Run) -> None:
     """
     state = run.state
     settings = run.settings
-    output_dir = Path(settings.output_dir)
+    output_dir = local_path(settings.output_dir)
     last_good = run.checkpoints.newest_intact
     monitor = NonFiniteMonitor(state, settings.max_bad_steps, output_dir, last_good)
     world = state.runtime.world_size

@@ -27,6 +27,7 @@ from ppcls.report.record import Reporter
 from ppcls.report.reporters import FolderChecks, build_reporters
 from ppcls.report.settings import ReportSettings
 from ppcls.runtime.collectives import fail_together
+from ppcls.storage.run_copy import RunCopy
 from ppcls.weights.files import fill_model
 
 if TYPE_CHECKING:  # only for annotations
@@ -40,10 +41,12 @@ class Recording:
     Attributes:
         hooks: Observers in addition to the hooks of the config.
         profiled: Updates to profile; None without profiling.
+        copy: The run in object storage, to which its files are uploaded; None without object storage.
     """
 
     hooks: Sequence[RunHook] = ()
     profiled: ProfileWindow | None = None
+    copy: RunCopy | None = None
 
 
 def record_run(

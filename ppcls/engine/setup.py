@@ -66,6 +66,7 @@ from ppcls.postprocess.section import Infer
 from ppcls.runtime.collectives import fail_together
 from ppcls.runtime.memory import MemoryNeeds, check_dali_memory, describe_memory_use
 from ppcls.runtime.start import Runtime
+from ppcls.storage.models import weights_path
 from ppcls.weights.store import BEST, newest
 from ppcls.zoo import architecture
 
@@ -211,8 +212,8 @@ def _restore(
     Returns:
         Lines for the log about the checkpoint and about renamed classes.
     """
-    source = resumed or pretrained
-    renamed = changed_class_names(Path(source) / LABEL_LIST, checkpoints.class_names) if source else ""
+    source = resumed or (weights_path(pretrained) if pretrained else None)
+    renamed = changed_class_names(source / LABEL_LIST, checkpoints.class_names) if source else ""
     if resumed is None:
         note = f"{source}: the classifier is used, although its classes had other names: {renamed}"
         return [note] if renamed else []

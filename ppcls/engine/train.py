@@ -11,6 +11,7 @@ import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,6 @@ from paddle import distributed
 from ppcls.data.bad_images.lists import suggest_skipping
 from ppcls.engine.agreement import describe_unshared
 from ppcls.engine.checkpoint.output_lock import OutputLock
-from ppcls.engine.core.hooks import ProfileWindow, RunHook
 from ppcls.engine.core.observers import OutcomeKeeper
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.loop import Run, fit
@@ -37,6 +37,7 @@ from ppcls.report.summary.certainty import advise, measure_certainty
 from ppcls.runtime.collectives import fail_together
 from ppcls.runtime.signals import describe_ignored
 from ppcls.runtime.start import Runtime
+from ppcls.storage.run_copy import RunCopy, RunUploader
 from ppcls.weights.store import LATEST
 
 if TYPE_CHECKING:
@@ -49,17 +50,15 @@ def train(
     config: Config,
     runtime: Runtime,
     output_dir: Path,
-    profiled: ProfileWindow | None = None,
+    recording: Recording | None = None,
     state: TrainState | None = None,
-    hooks: Sequence[RunHook] = (),
 ) -> TrainState:
     """Trains a new or resumed run.
 
     Args:
         output_dir: Existing output folder.
-        profiled: Updates to profile; None without profiling.
+        recording: What the run records in addition to its checkpoints and reports; None for nothing.
         state: State of a new run, built from the same config and runtime; None to build it here.
-        hooks: Hooks in addition to the hooks of the config.
 
     Returns:
         The state at the end of the run.
@@ -68,15 +67,20 @@ def train(
         UserError: The config, the data, a checkpoint or the hardware does not allow the run.
         SignalExit: A signal stopped the run; its state is saved.
     """
+    recording = recording or Recording()
     advice = suggest_skipping(config.DataLoader.splits)
     with (
         explain_out_of_memory(runtime, config.used_splits, config.Global, config.AMP),
         advice,
         _lock(output_dir, runtime) as note,
+        _uploads(recording.copy, runtime) as uploader,
     ):
         outcomes = OutcomeKeeper()
-        recording = Recording([outcomes, *hooks], profiled)
+        recording = replace(recording, hooks=[outcomes, *recording.hooks])
         run = build_run(config, runtime, output_dir, state, recording)
+        if uploader is not None:
+            run.checkpoints.after_write = uploader.after_checkpoint
+            run = replace(run, notes=(*run.notes, uploader.describe()))
         _train(run, output_dir, outcomes, note)
     return run.state
 
@@ -97,6 +101,28 @@ def _lock(output_dir: Path, runtime: Runtime) -> Iterator[str]:
     finally:
         if lock is not None:
             lock.release()
+
+
+@contextmanager
+def _uploads(copy: RunCopy | None, runtime: Runtime) -> Iterator[RunUploader | None]:
+    """Uploads the files of the run on rank 0 at the end of the block, also after an error.
+
+    Yields:
+        The uploader of checkpoints; None without object storage, and on other ranks.
+
+    Raises:
+        StorageError: The block succeeded, and its last files can't be uploaded.
+    """
+    if copy is None or not runtime.is_main:
+        yield None
+        return
+    uploader = RunUploader(copy)
+    try:
+        yield uploader
+    except BaseException:
+        uploader.after_failure()
+        raise
+    uploader.finish()
 
 
 def summarize(

@@ -11,6 +11,7 @@ from ppcls.config.base.tree import mapping_at, model_sections, node_at
 from ppcls.data.index.class_folders import LABEL_LIST, PARTS, find_class_root, list_class_folders
 from ppcls.errors import UserError
 from ppcls.files import read_regular, real_path
+from ppcls.files.urls import local_path
 
 if TYPE_CHECKING:  # the schema uses this module
     from ppcls.data.section import Split
@@ -128,7 +129,7 @@ def checked_output_dir(settings: CheckpointSettings, splits: Mapping[str, Split]
     Raises:
         UserError: The output folder would become a class, or its pictures would become images.
     """
-    output_dir = Path(settings.output_dir)
+    output_dir = local_path(settings.output_dir)
     for name, split in splits.items():
         root = split.dataset.class_root
         if root is not None and real_path(output_dir).is_relative_to(real_path(root)):

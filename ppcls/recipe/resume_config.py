@@ -22,6 +22,7 @@ from ppcls.config.base.overrides import Override
 from ppcls.config.base.tree import Tree, node_at
 from ppcls.errors import UserError
 from ppcls.files import IMAGE_EXTENSIONS, real_path
+from ppcls.files.urls import is_url, local_path
 from ppcls.recipe.load import ConfigSource
 from ppcls.recipe.places import set_output, splits
 from ppcls.weights.manifest import MANIFEST
@@ -64,11 +65,13 @@ class ResumedRun:
         config: Config of the run.
         folder: Output folder of the run; None if the checkpoint is not in one.
         checkpoint: Value of ``Global.checkpoints``: ``auto`` for the newest one in the folder, or a path.
+        address: Address of the run in object storage, of which the folder is a copy; None without one.
     """
 
     config: Path
     folder: Path | None
     checkpoint: str
+    address: str | None = None
 
 
 def choose_config(options: ResumeOptions, default: str) -> tuple[ConfigSource, tuple[str, ...]]:
@@ -89,20 +92,23 @@ def choose_config(options: ResumeOptions, default: str) -> tuple[ConfigSource, t
     if requested is None:
         return source, ()
     if options.config is not None:
-        if options.resume in (None, _AUTO) or not holds_run(Path(options.resume)):
+        if options.resume in (None, _AUTO):
             return source, ()
-        run = ResumedRun(Path(options.config), Path(options.resume), _AUTO)
+        folder, address = _fetch_run(options.resume)
+        if not holds_run(folder):
+            return source, ()
+        run = ResumedRun(Path(options.config), folder, _AUTO, address)
         source.apply(_place(run, source.tree, options.output))
         return source, ("resume", "output")
     output = options.output or _override_of(options.override, "Global.output_dir")
     if requested != _AUTO and options.data is None:
         check_choice(requested, resumed=True)
-    folder = output or str(node_at(source.tree, "Global.output_dir"))
-    run_to_resume = find_run(requested, folder)
+    place = output or str(node_at(source.tree, "Global.output_dir"))
+    run_to_resume = find_run(requested, place)
     if run_to_resume is None:
         if options.data is None:
             raise UserError(
-                f"--resume: {folder if requested == _AUTO else requested} holds no run; expected ppcls train "
+                f"--resume: {place if requested == _AUTO else requested} holds no run; expected ppcls train "
                 "--resume RUN with the output folder of a run, or a folder of images for a new run"
             )
         return source, ()
@@ -130,7 +136,7 @@ def find_run(requested: str, output: str) -> ResumedRun | None:
     Raises:
         UserError: The value is a folder, but neither a run nor a checkpoint.
     """
-    path = Path(output if requested == _AUTO else requested)
+    path, address = _fetch_run(output if requested == _AUTO else requested)
     if holds_run(path):
         config = path / _CONFIG
         if not config.is_file():  # removed, or not copied
@@ -141,7 +147,7 @@ def find_run(requested: str, output: str) -> ResumedRun | None:
                     "-c CONFIG to the config of the run, or start a new run in another folder with --output"
                 )
             config = checkpoint / _CONFIG
-        return ResumedRun(config, path, _AUTO)
+        return ResumedRun(config, path, _AUTO, address)
     if requested == _AUTO:
         return None
     if (path / MANIFEST).is_file() and (path / _CONFIG).is_file():
@@ -161,6 +167,16 @@ def find_run(requested: str, output: str) -> ResumedRun | None:
         f"it first: ppcls train {requested} --resume --output RUN. A run needs no folder of images: ppcls "
         "train --resume RUN"
     )
+
+
+def _fetch_run(place: str) -> tuple[Path, str | None]:
+    """Returns the folder of a run, and its address in object storage, from which it is downloaded."""
+    if not is_url(place):
+        return Path(place), None
+    from ppcls.storage.run_copy import RunCopy
+
+    RunCopy(place).pull()
+    return local_path(place), place
 
 
 def check_choice(folder: str, *, resumed: bool) -> None:
@@ -219,14 +235,14 @@ def read_resumed(run: ResumedRun, output: str | None) -> ConfigSource:
 
 def _place(run: ResumedRun, tree: Tree, output: str | None) -> list[Override]:
     """Returns the overrides of the output folder and of the checkpoint, see `read_resumed`."""
-    folder = run.folder if output is None else Path(output)
+    folder = run.folder if output is None else local_path(output)
     checkpoint = run.checkpoint
     if checkpoint == _AUTO and run.folder is not None and not _same(folder, run.folder):
         newest = newest_complete(run.folder)
         checkpoint = _AUTO if newest is None else str(newest)
     values: dict[str, Any] = {"Global.checkpoints": checkpoint}
     if folder is not None:
-        values |= set_output(tree, str(folder))
+        values |= set_output(tree, output or run.address or str(folder))
     return [Override.of_value(key, value, "--resume") for key, value in values.items()]
 
 

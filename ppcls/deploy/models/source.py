@@ -35,10 +35,12 @@ from ppcls.engine.core.settings import CheckpointSettings
 from ppcls.engine.evaluation.stored_names import find_listed
 from ppcls.errors import UserError
 from ppcls.files import file_states, print_error, real_path
+from ppcls.files.urls import local_path
 from ppcls.postprocess.section import Infer
 from ppcls.recipe.load import ConfigSource, load_config
 from ppcls.recipe.schema import Config
 from ppcls.recipe.settings import Global
+from ppcls.storage.models import weights_path
 from ppcls.weights.manifest import MANIFEST, Manifest, verify
 from ppcls.weights.store import BEST, Store, newest
 from ppcls.zoo import ZOO
@@ -205,7 +207,7 @@ def source_of_config(config: Config) -> ModelSource:
     """
     weights = find_weights(config.Global)
     settings = need_infer(config.Infer)
-    folders = [weights, Path(config.Global.output_dir)]
+    folders = [weights, local_path(config.Global.output_dir)]
     names = _read_names(config.Arch, settings.PostProcess.class_id_map_file, folders)
     description = _describe_trained(config, settings, names, weights)
     return ModelSource(
@@ -245,8 +247,8 @@ def find_weights(settings: CheckpointSettings) -> Path:
         UserError: There are no weights.
     """
     if settings.pretrained_model:
-        return Path(settings.pretrained_model)
-    run = Path(settings.output_dir)
+        return weights_path(settings.pretrained_model)
+    run = local_path(settings.output_dir)
     best = newest(BEST, run, settings.checkpoint_fallback_dir)
     if best is None:
         raise UserError(

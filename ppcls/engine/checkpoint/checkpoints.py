@@ -8,7 +8,7 @@ folders. Each link is replaced atomically. A folder without links is removed whe
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -50,6 +50,7 @@ class Checkpoints:
         restored: Lines for the log about links that `restore_links` created again.
         class_names: Class names in order of label, to save with each checkpoint; empty if unknown.
         output: Output folder, on rank 0; None if the run writes no files.
+        after_write: Function to call after each checkpoint, in the thread that wrote it; None for none.
     """
 
     def __init__(self, output_dir: Path, settings: CheckpointSettings, config: str) -> None:
@@ -61,6 +62,7 @@ class Checkpoints:
         self.restored: list[str] = []
         self.class_names: tuple[str, ...] = ()
         self.output: OutputFolder | None = None
+        self.after_write: Callable[[], None] | None = None
         self._memory: defaultdict[str, HostMemory] = defaultdict(HostMemory)  # for each file
         self._writing: tuple[ThreadPoolExecutor, Future[None]] | None = None
 
@@ -159,6 +161,8 @@ class Checkpoints:
     def _write(self, content: list[tuple[str, Content]], manifest: Manifest, roles: list[str]) -> None:
         try:
             self._try_stores(content, manifest, roles)
+            if self.after_write is not None:
+                self.after_write()
         finally:
             if sum(memory.size for memory in self._memory.values()) > _KEPT_MEMORY:
                 self._memory.clear()  # until the next checkpoint, which then takes longer

@@ -82,12 +82,13 @@ class CheckpointSettings(Section):
     """Initial weights, and what is saved where and when."""
 
     output_dir: str = "./output"
-    """Folder for the log, the curves and the checkpoints of the run. For compatibility with PaddleClas, the
-    default `./output` means `./output/ARCHITECTURE`."""
+    """Folder for the log, the curves and the checkpoints of the run, or an address in object storage such as
+    `s3://bucket/runs/pets` (docs/cluster.md). For compatibility with PaddleClas, the default `./output` means
+    `./output/ARCHITECTURE`."""
     pretrained_model: str | None = None
     """Initial weights: a .pdparams, .safetensors or .pth file, a checkpoint folder, the name of an
-    architecture with published weights, such as `ResNet50`, or `hf-hub:OWNER/MODEL`. Default: the weights of
-    Arch.pretrained."""
+    architecture with published weights, such as `ResNet50`, or `hf-hub:OWNER/MODEL`, or an address
+    in object storage. Default: the weights of Arch.pretrained."""
     checkpoints: str | None = None
     """Checkpoint folder from which the run resumes; `auto`: the latest checkpoint in `output_dir`, or a new
     run if there is no checkpoint. Default: a new run."""

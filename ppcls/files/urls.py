@@ -1,0 +1,33 @@
+"""Addresses in object storage, such as ``s3://bucket/runs/pets``, and the folders of their local copies.
+
+Decisions:
+- A config keeps the address. Everything that reads or writes files uses the local copy, so all promises
+  about local files hold, and a run continues while the storage can't be reached.
+- The folder of a copy follows from the address alone, so all processes of a machine share it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+from ppcls.zoo import cache_folder
+
+_URL = re.compile(r"(s3|s3a|gs|gcs|az|abfs|abfss|file|memory)://", re.IGNORECASE)
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def is_url(text: str) -> bool:
+    """Returns whether a text is an address in object storage. ``hf-hub:`` and web addresses are not."""
+    return _URL.match(text) is not None
+
+
+def local_path(text: str) -> Path:
+    """Returns the path of a file or folder, which for an address in object storage is that of its copy."""
+    if not is_url(text):
+        return Path(text)
+    address = text.rstrip("/")
+    digest = hashlib.blake2b(address.encode(), digest_size=6).hexdigest()
+    name = _UNSAFE.sub("_", address.rsplit("/", 1)[-1])[:80]
+    return cache_folder("storage") / f"{name}-{digest}"

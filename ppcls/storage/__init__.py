@@ -1,0 +1,1 @@
+"""Runs and models in object storage, which local folders mirror."""

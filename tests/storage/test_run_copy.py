@@ -1,0 +1,342 @@
+"""A run and its copy in object storage: nothing is lost whenever a process is killed or a request fails."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from ppcls.errors import UserError
+from ppcls.files.urls import is_url, local_path
+from ppcls.storage import objects
+from ppcls.storage.models import model_path, weights_path
+from ppcls.storage.objects import Objects, StorageError
+from ppcls.storage.run_copy import LINKS, RunCopy, RunUploader, open_run
+from ppcls.weights.manifest import Manifest, verify
+from ppcls.weights.store import BEST, LATEST, Store
+
+URL = "memory://bucket/runs/pets"
+REQUESTS = ("pipe_file", "put_file", "cat_file", "get_file", "rm_file", "find", "isfile")
+
+
+class Killed(BaseException):
+    """Ends a process at a request."""
+
+
+@pytest.fixture(autouse=True)
+def _storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("PPCLS_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(objects, "RETRY_DELAYS", (0.0, 0.0))
+    MemoryFileSystem.store.clear()
+    MemoryFileSystem.pseudo_dirs[:] = [""]
+    yield
+    MemoryFileSystem.store.clear()
+
+
+def save(folder: Path, update: int, roles: tuple[str, ...] = (LATEST,)) -> Path:
+    """Saves a checkpoint as a run does, and a line of its log."""
+    store = Store(folder)
+    serials = store.folders().values()
+    manifest = Manifest(
+        serial=1 + max(serials, default=-1), update=update, epoch=update, step=0, versions={}, files={}
+    )
+    files = {"model.safetensors": b"%d" % update * 1000, "config.yaml": b"Global: {}\n"}
+    checkpoint = store.write(((name, [content]) for name, content in files.items()), manifest)
+    for role in roles:
+        store.link(role, checkpoint)
+    store.remove_unlinked()
+    with (folder / "train.log").open("a") as log:
+        log.write(f"update {update}\n")
+    return checkpoint
+
+
+def names() -> set[str]:
+    return set(Objects(URL).sizes())
+
+
+def on_requests(monkeypatch: pytest.MonkeyPatch, act: Callable[[str, int, bool], None]) -> None:
+    """Calls ``act`` before and after each request, with its name, its number, and whether it is done."""
+    count = iter(range(1_000_000))
+    nested = []
+
+    def wrap(name: str) -> Any:
+        original = getattr(MemoryFileSystem, name)
+
+        def request(self: MemoryFileSystem, *arguments: Any, **options: Any) -> Any:
+            if nested:
+                return original(self, *arguments, **options)
+            number = next(count)
+            act(name, number, False)
+            nested.append(name)
+            try:
+                result = original(self, *arguments, **options)
+            finally:
+                nested.pop()
+            act(name, number, True)
+            return result
+
+        return request
+
+    for name in REQUESTS:
+        monkeypatch.setattr(MemoryFileSystem, name, wrap(name))
+
+
+def test_addresses_are_recognized_and_have_folders_of_their_own(tmp_path: Path) -> None:
+    assert all(map(is_url, ("s3://b/x", "gs://b/x", "az://c/x", "abfss://c@a/x", "file:///x", "S3://b")))
+    assert not any(map(is_url, ("hf-hub:timm/vit", "https://example.com/x", "runs/s3", "/data/s3://x", "")))
+    assert local_path("runs/pets") == Path("runs/pets")
+    folders = [local_path(url) for url in ("s3://a/runs/pets", "s3://b/runs/pets", "gs://a/runs/pets", URL)]
+    assert len(set(folders)) == 4
+    assert local_path(URL + "/") == local_path(URL)
+    hostile = local_path("s3://bucket/../../etc/\x1b[31m")
+    assert hostile.parent == tmp_path / "home" / "storage"
+    assert hostile.name.isprintable()
+
+
+def test_another_machine_continues_from_what_was_uploaded(tmp_path: Path) -> None:
+    first = RunCopy(URL, tmp_path / "first")
+    save(first.folder, 1, (LATEST, BEST, "epoch_1"))
+    first.push()
+    second = RunCopy(URL, tmp_path / "second")
+    assert second.pull()
+    assert {path.name for path in second.folder.iterdir()} == {"checkpoints", "train.log", LATEST, BEST}
+    assert verify(second.folder / LATEST) == verify(first.folder / LATEST)
+    save(second.folder, 2, (LATEST, BEST))
+    second.push()
+    links = json.loads(MemoryFileSystem.store["/bucket/runs/pets/links.json"].getvalue())
+    step = "checkpoints/step_{:08d}".format
+    assert links == {LATEST: step(2), BEST: step(2), "epoch_1": step(1)}, "checkpoints of epochs are kept"
+    save(second.folder, 3, (LATEST,))
+    second.push()
+    assert not second.pull() or verify(second.folder / LATEST).update == 3
+    assert {name.split("/")[1] for name in names() if name.startswith("checkpoints/")} == {
+        *(f"step_{number:08d}" for number in (1, 2, 3))
+    }
+    save(second.folder, 4, (LATEST, BEST))
+    second.push()
+    assert not any("step_00000002" in name or "step_00000003" in name for name in names())
+    third = RunCopy(URL, tmp_path / "third")
+    third.pull()
+    assert (third.folder / "train.log").read_text() == "update 1\nupdate 2\nupdate 3\nupdate 4\n"
+
+
+def test_a_copy_that_is_ahead_of_the_storage_is_not_replaced(tmp_path: Path) -> None:
+    copy = RunCopy(URL, tmp_path / "run")
+    save(copy.folder, 1)
+    copy.push()
+    save(copy.folder, 2)  # its upload failed
+    assert RunCopy(URL, copy.folder).pull()
+    assert verify(copy.folder / LATEST).update == 2
+    assert (copy.folder / "train.log").read_text() == "update 1\nupdate 2\n"
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+def test_upload_killed_at_any_request_leaves_a_whole_checkpoint(
+    done: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old checkpoint or the new one; and the next upload completes it."""
+    number = 0
+    finished = False
+    while not finished:
+        MemoryFileSystem.store.clear()
+        folder = tmp_path / f"run{number}"
+        save(folder, 1, (LATEST, BEST))
+        RunCopy(URL, folder).push()
+        save(folder, 2, (LATEST, BEST))
+        with monkeypatch.context() as patched:
+
+            def kill(name: str, count: int, after: bool, at: int = number) -> None:
+                if count == at and after == done:
+                    raise Killed
+
+            on_requests(patched, kill)
+            try:
+                RunCopy(URL, folder).push()
+                finished = True
+            except Killed:
+                pass
+        other = RunCopy(URL, tmp_path / f"other{number}")
+        assert other.pull()
+        assert verify(other.folder / LATEST).update in ((2,) if finished else (1, 2))
+        RunCopy(URL, folder).push()
+        last = RunCopy(URL, tmp_path / f"last{number}")
+        last.pull()
+        assert verify(last.folder / LATEST).update == 2
+        assert not any("step_00000001" in name for name in names())
+        number += 1
+    assert number > 10
+
+
+def test_download_killed_at_any_request_leaves_nothing_that_counts_as_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path / "run", 1, (LATEST, BEST))
+    RunCopy(URL, tmp_path / "run").push()
+    number = 0
+    finished = False
+    while not finished:
+        copy = RunCopy(URL, tmp_path / f"copy{number}")
+        with monkeypatch.context() as patched:
+
+            def kill(name: str, count: int, after: bool, at: int = number) -> None:
+                if count == at and after:
+                    raise Killed
+
+            on_requests(patched, kill)
+            try:
+                copy.pull()
+                finished = True
+            except Killed:
+                assert not (copy.folder / LATEST).exists()
+        assert copy.pull()
+        assert verify(copy.folder / LATEST).update == 1
+        assert not list(copy.folder.rglob(".*"))
+        number += 1
+    assert number > 5
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_failed_requests_are_repeated(failures: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path / "run", 1)
+
+    def fail(name: str, count: int, after: bool) -> None:
+        if count % (failures + 1) < failures and not after:
+            raise ConnectionResetError("the server has gone away")
+
+    on_requests(monkeypatch, fail)
+    RunCopy(URL, tmp_path / "run").push()
+    copy = RunCopy(URL, tmp_path / "copy")
+    assert copy.pull()
+    assert verify(copy.folder / LATEST).update == 1
+
+
+def test_storage_that_stays_away_does_not_stop_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = RunCopy(URL, tmp_path / "run")
+    uploader = RunUploader(copy)
+    save(copy.folder, 1)
+    uploader.after_checkpoint()
+    save(copy.folder, 2)
+    with monkeypatch.context() as patched:
+
+        def fail(name: str, count: int, after: bool) -> None:
+            raise PermissionError("ExpiredToken: the token has expired")
+
+        on_requests(patched, fail)
+        uploader.after_checkpoint()
+        message = capsys.readouterr().err
+        assert "ExpiredToken" in message
+        assert f"the run continues, its files are in {copy.folder}" in message
+        with pytest.raises(StorageError, match=r"all files of the run are in .*--resume") as raised:
+            uploader.finish()
+        assert raised.value.code == 75
+        uploader.after_failure()
+        assert "ExpiredToken" in capsys.readouterr().err
+    save(copy.folder, 3)
+    uploader.after_checkpoint()
+    assert "uploaded after earlier failures" in capsys.readouterr().err
+    other = RunCopy(URL, tmp_path / "other")
+    other.pull()
+    assert verify(other.folder / LATEST).update == 3
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "manifest.json"])
+@pytest.mark.parametrize("damage", [lambda data: data[:-1] + b"?", lambda data: data[:10], None])
+def test_damaged_objects_are_reported(name: str, damage: Any, tmp_path: Path) -> None:
+    save(tmp_path / "run", 1)
+    RunCopy(URL, tmp_path / "run").push()
+    path = f"/bucket/runs/pets/checkpoints/step_00000001/{name}"
+    system = fsspec.filesystem("memory")
+    if damage is None:
+        system.rm(path)
+    else:
+        system.pipe_file(path, damage(system.cat_file(path)))
+    copy = RunCopy(URL, tmp_path / "copy")
+    with pytest.raises(UserError, match=name.replace(".", r"\.")):
+        copy.pull()
+    assert not Store(copy.folder).folders()
+
+
+@pytest.mark.parametrize(
+    "links",
+    [
+        {LATEST: "../../etc"},
+        {LATEST: "checkpoints/step_00000001/../../.."},
+        {"../latest": "checkpoints/step_00000001"},
+        {"train.log": "checkpoints/step_00000001"},
+        {LATEST: 5},
+        ["latest"],
+    ],
+    ids=str,
+)
+def test_links_of_strangers_lead_nowhere(links: Any, tmp_path: Path) -> None:
+    Objects(URL).write(LINKS, json.dumps(links).encode())
+    with pytest.raises(UserError, match=r"links\.json: expected links"):
+        RunCopy(URL, tmp_path / "copy").pull()
+    assert not (tmp_path / "copy").exists()
+
+
+def test_objects_with_hostile_names_are_not_downloaded(tmp_path: Path) -> None:
+    save(tmp_path / "run", 1)
+    RunCopy(URL, tmp_path / "run").push()
+    for name in (".hidden", "a/../../b", "a/.ssh/c", "notes.txt"):
+        Objects(URL).write(name, b"x")
+    copy = RunCopy(URL, tmp_path / "deep" / "copy")
+    copy.pull()
+    found = {path.relative_to(copy.folder).as_posix() for path in copy.folder.rglob("*") if path.is_file()}
+    assert {name for name in found if not name.startswith(("checkpoints", "latest"))} == {
+        "notes.txt",
+        "train.log",
+    }
+    assert not (tmp_path / "b").exists()
+
+
+def test_models_are_found_by_address(tmp_path: Path) -> None:
+    save(tmp_path / "run", 1, (LATEST, BEST))
+    save(tmp_path / "run", 2, (LATEST,))
+    RunCopy(URL, tmp_path / "run").push()
+    assert verify(weights_path(URL)).update == 1, "the best model"
+    assert model_path("runs/pets") == Path("runs/pets")
+    Objects("memory://bucket/bundle").write("model.onnx", b"1")
+    Objects("memory://bucket/bundle").write("golden/1.png", b"2")
+    folder = model_path("memory://bucket/bundle")
+    assert (folder / "golden" / "1.png").read_bytes() == b"2"
+    file = model_path("memory://bucket/bundle/model.onnx")
+    assert (file.name, file.read_bytes()) == ("model.onnx", b"1")
+    with pytest.raises(UserError, match="nothing found at this address"):
+        model_path("memory://bucket/nothing")
+
+
+def test_new_run_needs_an_unused_address(tmp_path: Path) -> None:
+    assert open_run(str(tmp_path), resumes=False) is None
+    assert open_run(URL, resumes=False) is not None
+    save(tmp_path / "run", 1)
+    RunCopy(URL, tmp_path / "run").push()
+    with pytest.raises(UserError, match="already holds a run; resume it with --resume"):
+        open_run(URL, resumes=False)
+    assert open_run(URL, resumes=True) is not None
+
+
+def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise ImportError("Install s3fs to access S3")
+
+    monkeypatch.setattr(fsspec, "url_to_fs", fail)
+    with pytest.raises(UserError, match=r"Install s3fs to access S3; install it with pip install '\.\[s3\]'"):
+        Objects("s3://bucket/x")
+
+
+def test_files_on_a_shared_disk_are_never_half_written(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/shared/run"
+    save(tmp_path / "run", 1)
+    RunCopy(url, tmp_path / "run").push()
+    copy = RunCopy(url, tmp_path / "copy")
+    assert copy.pull()
+    assert verify(copy.folder / LATEST).update == 1
+    assert not list((tmp_path / "shared").rglob(".*"))
