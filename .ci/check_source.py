@@ -67,6 +67,14 @@ PRIVATE_NAMES = {
 # Names with an underscore that are documented.
 PUBLIC_NAMES = {"_asdict", "_exit", "_fields", "_make", "_replace", "_typeshed"}
 
+# A command or the option -o, and a value in it, before the end of the command in a sentence.
+COMMAND_NAMES = (
+    "train|tune|eval|launch|calibrate|infer|export|verify|serve|runs|index|models|dataset|benchmark|doctor"
+)
+COMMAND_WITH_VALUE = re.compile(rf"(?:\bppcls (?=(?:{COMMAND_NAMES}|\0)\b)|(?<![\w-])-o )[^;:,.()`\n\0]*\0")
+# These modules quote what the user has typed.
+COMMANDS_OF_USERS = {Path("ppcls/config/base/overrides.py"), Path("ppcls/cli/short_options.py")}
+
 # Words and phrases that need a second reading, and what to write instead.
 WORDS = {
     r"\btells\b|\btell\b(?!\()|\btold\b": "report, return, log, name",
@@ -113,6 +121,7 @@ def main() -> int:
         *check_private_names(trees),
         *check_folder_cycles(trees),
         *check_chains(trees),
+        *check_commands(trees),
         *check_python_words([Path(name) for name in git_files(*CHECKED_CODE)]),
         *check_test_names([Path(name) for name in git_files("tests/*.py")]),
         *check_text_words([Path(name) for name in git_files(*CHECKED_TEXT)]),
@@ -460,6 +469,21 @@ def check_chains(trees: dict[Path, ast.Module]) -> Iterator[str]:
             f"a chain of {len(chain)} imports, expected at most {LONGEST_CHAIN}; import from "
             f"a lower module, or under TYPE_CHECKING: {' → '.join(chain)}"
         )
+
+
+def check_commands(trees: dict[Path, ast.Module]) -> Iterator[str]:
+    """Finds commands that a message builds from values, instead of calling `ppcls.commands`.
+
+    Such a command lacks quotes around names with spaces, and no test can find and run it.
+    """
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.JoinedStr) or path in COMMANDS_OF_USERS:
+                continue
+            parts = [str(part.value) if isinstance(part, ast.Constant) else "\0" for part in node.values]
+            if match := COMMAND_WITH_VALUE.search("".join(parts)):
+                text = match[0].strip().replace("\0", "{…}")
+                yield f"{path}:{node.lineno}: {text}: use command_line or set_keys of ppcls.commands"
 
 
 def check_python_words(paths: list[Path]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from ppcls.cli.arguments.options import read_options
 from ppcls.cli.eval import EvalOptions, check_data, read_checkpoint_config
 from ppcls.cli.short_options import apply_arguments
 from ppcls.cli.train import TrainOptions
+from ppcls.commands import command_line
 from ppcls.config.base.overrides import Override, read_overrides
 from ppcls.config.base.problems import show
 from ppcls.config.base.tree import node_at
@@ -105,7 +106,7 @@ class Classifier:
         if folder.is_file():
             raise UserError(
                 f"{folder}: expected the folder of a bundle, found a file; extract a zip file with "
-                f"ppcls verify {folder} --extract FOLDER"
+                f"{command_line('verify', folder, '--extract', 'FOLDER')}"
             )
         if verify:
             verify_folder(folder)

@@ -13,6 +13,7 @@ from typing_extensions import Self
 from ppcls.arch.heads import MarginHead
 from ppcls.arch.rec_model import RecModel
 from ppcls.arch.section import Arch, MemberArch, ModelSection
+from ppcls.commands import set_keys
 from ppcls.config.base.facts import ModelFacts, RunFacts
 from ppcls.config.base.fields import ClassCountOrAuto, Count
 from ppcls.config.base.problems import error_at, expected, problem
@@ -349,10 +350,11 @@ class DistillationModel(ModelSection):
                     text = f"expected {getattr(self, key)}, the value of Arch.{key}, got {getattr(arch, key)}"
                     yield problem(text, "models", position, name, key)
             if name in self.frozen and self.initial_weights(name) is None:
-                key = f"Arch.models.{position}.{name}.pretrained=FILE"
+                weights = {f"Arch.models.{position}.{name}.pretrained": "FILE"}
                 if isinstance(arch, RecModel):
-                    key = "Arch.pretrained_list=[FILE, null]"
-                text = f"is frozen, but has no trained weights; set `pretrained` to a file, such as -o {key}"
+                    weights = {"Arch.pretrained_list": "[FILE, null]"}
+                text = "is frozen, but has no trained weights; set `pretrained` to a file, such as "
+                text += set_keys(weights)
                 yield problem(text, "models", position, name)
         trainable = [name for name in self.members if name not in self.frozen]
         if not trainable:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from ppcls.cli.arguments.options import Exclusive, argument, option
 from ppcls.cli.command import write_output
 from ppcls.cli.dataset_files import check_outside, dataset_command, progress_bars
 from ppcls.cli.shared_options import Device, trust_option
+from ppcls.commands import command_line
 from ppcls.errors import UserError
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def audit(options: AuditOptions) -> None:
     write_output(
         f"gallery: {options.out / GALLERY}; all findings: {options.out / TABLE}\n"
         f"to apply suggestions, delete the wrong lines of {options.out / FIXES}, then run: "
-        f"{_command(options.source)} --fix {shlex.quote(str(options.out / FIXES))}\n"
+        f"{command_line('dataset', 'audit', options.source, '--fix', options.out / FIXES)}\n"
     )
 
 
@@ -117,13 +117,9 @@ def _apply(options: AuditOptions, fixes: Path) -> None:
     journal, relabelled, removed = apply_fixes(options.source, read_fixes(fixes), options.out)
     write_output(
         f"{options.source}: {relabelled} pictures moved to other classes, {removed} moved to "
-        f"{options.source.resolve().name}-removed; to revert: {_command(options.source)} --undo "
-        f"{shlex.quote(str(journal))}\n"
+        f"{options.source.resolve().name}-removed; to revert: "
+        f"{command_line('dataset', 'audit', options.source, '--undo', journal)}\n"
     )
-
-
-def _command(source: Path) -> str:
-    return f"ppcls dataset audit {shlex.quote(str(source))}"
 
 
 def _find_model(options: AuditOptions, index: FileIndex) -> ImageModel:

@@ -26,6 +26,7 @@ from ppcls.cli.shared_options import (
 )
 from ppcls.cli.short_options import apply_options, key_options, part_overrides, set_eval_data, set_eval_splits
 from ppcls.cli.train import TrainOptions
+from ppcls.commands import set_keys
 from ppcls.config.base.tree import node_at
 from ppcls.errors import UserError
 from ppcls.files import print_error, real_path
@@ -217,7 +218,8 @@ def _report_part(before: str | None, source: ConfigSource) -> None:
     if part is None:
         note = f"{folder}: all images are evaluated; part: {before} of the config is only for its own folder"
     else:
-        note = f"{folder}: only part: {part} is evaluated, as in the config; for all images: -o {_PART}=null"
+        everything = set_keys({_PART: "null"})
+        note = f"{folder}: only part: {part} is evaluated, as in the config; for all images: {everything}"
     print_error(note)
 
 

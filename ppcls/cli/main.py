@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import ppcls
 from ppcls.cli.command import exit_code, group_help, write_output
+from ppcls.commands import command_line
 from ppcls.files import print_error
 from ppcls.runtime.streams import prepare_streams
 
@@ -98,7 +99,7 @@ def _help() -> str:
 def _unknown(name: str, arguments: Sequence[str]) -> str:
     if name.startswith("-"):
         command = next((argument for argument in arguments if argument in _COMMANDS), "COMMAND")
-        return f"{name}: expected a command first; put options after it: ppcls {command} {name} …"
+        return f"{name}: expected a command first; put options after it: {command_line(command, name)}"
     following = arguments[0] if arguments and arguments[0] in _COMMANDS else None  # yolo classify train
     equivalent = following or _OTHER_NAMES.get(name.lower().replace("-", "_"))
     near = [equivalent] if equivalent else difflib.get_close_matches(name.lower(), _COMMANDS, n=1)

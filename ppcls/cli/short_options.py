@@ -6,11 +6,11 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ppcls.cli.arguments.hints import find_hint
 from ppcls.cli.arguments.options import Option, read_options
-from ppcls.config.base.tree import Tree, node_at
+from ppcls.config.base.tree import Tree, mapping_at, node_at
 from ppcls.errors import UserError
 from ppcls.files import real_path
 from ppcls.recipe.places import set_output, splits
@@ -260,6 +260,39 @@ def set_workers(tree: Tree, workers: int) -> dict[str, Any]:
 def set_amp(_tree: Tree, level: str) -> dict[str, Any]:
     """Returns the keys that enable mixed precision at a level."""
     return {"AMP.use_amp": True, "AMP.level": level}
+
+
+def set_learning_rate(tree: Tree, rate: float) -> dict[str, Any]:
+    """Returns the keys of the learning rate: its first value in Piecewise, the highest one in cycles.
+
+    The other rates of the schedule are scaled by the same factor.
+    """
+    schedule = mapping_at(tree, "Optimizer.lr")
+    values = schedule.get("values")
+    if isinstance(values, list) and values and all(_is_rate(value) for value in values):
+        scaled = [_scaled(value, rate / values[0]) for value in values]
+        first = {"Optimizer.lr.learning_rate": rate} if "learning_rate" in schedule else {}
+        return {"Optimizer.lr.values": scaled, **first}
+    highest = schedule.get("max_learning_rate")
+    if _is_rate(highest):
+        others = ("base_learning_rate", "end_learning_rate")
+        return {
+            "Optimizer.lr.max_learning_rate": rate,
+            **{
+                f"Optimizer.lr.{key}": _scaled(schedule[key], rate / highest)
+                for key in others
+                if _is_rate(schedule.get(key))
+            },
+        }
+    return {"Optimizer.lr.learning_rate": rate}
+
+
+def _is_rate(value: Any) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+
+
+def _scaled(rate: float, factor: float) -> float:
+    return float(f"{rate * factor:.6g}")
 
 
 def set_image_size(tree: Tree, side: int) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from ppcls.cli.shared_options import (
 from ppcls.cli.short_options import (
     apply_values,
     set_head,
+    set_learning_rate,
     set_model,
     set_next_output,
     set_pretrained,
@@ -123,7 +124,14 @@ class TrainOptions(ConfigOptions):
         gt=0,
         key="DataLoader.Train.sampler.batch_size",
     )
-    lr: float | None = option(None, "learning rate", metavar="RATE", gt=0, key="Optimizer.lr.learning_rate")
+    lr: float | None = option(
+        None,
+        "learning rate; scales all rates of a schedule that lists several",
+        metavar="RATE",
+        gt=0,
+        key="Optimizer.lr.learning_rate",
+        sets=set_learning_rate,
+    )
     optimizer: str | None = option(
         None,
         "optimizer, such as AdamW or SGD; choose --lr for it, such as 1e-4 for AdamW",

@@ -156,9 +156,7 @@ def describe_test(test: LearningRateTest, picture: Path) -> str:
             "the plot, use a larger batch size, or check data, labels and initial weights"
         )
     else:
-        lines.append(
-            f"the loss falls most steeply at {suggestion:.2g}: -o Optimizer.lr.learning_rate={suggestion:.2g}"
-        )
+        lines.append(f"the loss falls most steeply at {suggestion:.2g}: --lr {suggestion:.2g}")
     return "\n".join(lines) + "\n"
 
 

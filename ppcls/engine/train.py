@@ -7,7 +7,6 @@ unused, and write to it.
 from __future__ import annotations
 
 import math
-import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from paddle import distributed
 
+from ppcls.commands import command_line
 from ppcls.data.bad_images.lists import suggest_skipping
 from ppcls.engine.agreement import describe_unshared
 from ppcls.engine.checkpoint.output_lock import OutputLock
@@ -147,12 +147,11 @@ def summarize(
             yield certainty.describe()
             yield advise(outcomes.confusion, all_names, run.gap.trained("top1"))
         yield from warn_of_one_class(outcomes.confusion, run.checkpoints.class_names)
-    model = shlex.quote(str(output_dir if run.checkpoints.has_best() else output_dir / LATEST))
-    if run.state.config.Global.import_modules:
-        model += " --trust"
-    yield f"predict: ppcls infer --model {model} IMAGE"
-    yield f"export:  ppcls export --model {model}"
-    yield f"serve:   ppcls serve --model {model}"
+    model = output_dir if run.checkpoints.has_best() else output_dir / LATEST
+    trust = ["--trust"] if run.state.config.Global.import_modules else []
+    yield f"predict: {command_line('infer', '--model', model, *trust, 'IMAGE')}"
+    yield f"export:  {command_line('export', '--model', model, *trust)}"
+    yield f"serve:   {command_line('serve', '--model', model, *trust)}"
 
 
 def describe_recall(confusion: NDArray[np.int64], names: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
+from ppcls.commands import command_line
 from ppcls.config.base.overrides import Override
 from ppcls.config.base.tree import Tree, node_at
 from ppcls.errors import UserError
@@ -108,8 +109,9 @@ def choose_config(options: ResumeOptions, default: str) -> tuple[ConfigSource, t
     if run_to_resume is None:
         if options.data is None:
             raise UserError(
-                f"--resume: {place if requested == _AUTO else requested} holds no run; expected ppcls train "
-                "--resume RUN with the output folder of a run, or a folder of images for a new run"
+                f"--resume: {place if requested == _AUTO else requested} holds no run; expected "
+                f"{command_line('train', '--resume', 'RUN')} with the output folder of a run, or a folder of "
+                "images for a new run"
             )
         return source, ()
     source = read_resumed(run_to_resume, output)
@@ -158,14 +160,14 @@ def find_run(requested: str, output: str) -> ResumedRun | None:
         return None
     if (path / _CONFIG).is_file():
         raise UserError(
-            f"--resume {requested}: this run was interrupted before it saved a checkpoint; start it again "
-            f"with -c {path / _CONFIG} -o Global.checkpoints=auto"
+            f"--resume {requested}: this run was interrupted before it saved a checkpoint; to restart it: "
+            f"{command_line('train', '-c', path / _CONFIG, '-o', 'Global.checkpoints=auto')}"
         )
     raise UserError(
         f"--resume {requested}: expected the output folder of a run or a checkpoint folder, found another "
         f"folder. --resume uses the next word as its value. If {requested} is the folder of the images, put "
-        f"it first: ppcls train {requested} --resume --output RUN. A run needs no folder of images: ppcls "
-        "train --resume RUN"
+        f"it first: {command_line('train', requested, '--resume', '--output', 'RUN')}; a run needs no folder "
+        f"of images: {command_line('train', '--resume', 'RUN')}"
     )
 
 
@@ -194,12 +196,13 @@ def check_choice(folder: str, *, resumed: bool) -> None:
     if not resumed:
         raise UserError(
             f"{folder}: expected a folder of images, found the output folder of a run; to continue the run: "
-            f"ppcls train --resume {folder}"
+            f"{command_line('train', '--resume', folder)}"
         )
     if classes := list(islice(_image_folders(path), 2)):
         raise UserError(
             f"--resume {folder}: could mean two things, because this folder contains a run and folders of "
-            f"images ({', '.join(classes)}); to continue the run: ppcls train --output {folder} --resume"
+            f"images ({', '.join(classes)}); to continue the run: "
+            f"{command_line('train', '--output', folder, '--resume')}"
         )
 
 

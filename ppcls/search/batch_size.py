@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ppcls.commands import set_keys
 from ppcls.config.base.errors import ConfigError
 from ppcls.config.base.tree import Tree
 from ppcls.config.base.yaml import dump_yaml
@@ -61,7 +62,7 @@ def find_batch_size(tree: Tree, sampler: Sampler, update_freq: int, report: Call
     freq = total // largest
     return (
         f"largest {key} that fits: {largest}; to keep {total} images per update, use "
-        f"-o {name}={largest} Global.update_freq={freq}"
+        f"{set_keys({name: largest, 'Global.update_freq': freq})}"
     )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import shlex
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ppcls.commands import set_keys
 from ppcls.config.base.tree import Tree
 from ppcls.config.base.yaml import dump_yaml
 from ppcls.errors import UserError
@@ -98,8 +98,8 @@ def tune(
     if not any(trial.state.name == "COMPLETE" for trial in study.trials):
         raise UserError(f"every trial failed; the last error: {study.trials[-1].user_attrs.get('error')}")
     best = study.best_trial
-    changes = " ".join(shlex.quote(f"{key}={value}") for key, value in best.user_attrs["values"].items())
-    return f"best trial {best.number}: {name} {best.value:.4f}: -o {changes}; results: {output_dir / PAGE}\n"
+    changes = set_keys(best.user_attrs["values"])
+    return f"best trial {best.number}: {name} {best.value:.4f}: {changes}; results: {output_dir / PAGE}\n"
 
 
 def _count(output_dir: Path) -> int:

@@ -461,3 +461,33 @@ def test_training_folder_is_recognized_from_another_folder(
     monkeypatch.chdir(elsewhere)
     assert set_eval_data(tree, str(pictures)) == {"DataLoader.Eval.dataset.image_root": str(pictures)}
     assert set_eval_data(tree, "other")["DataLoader.Eval.dataset.part"] is None
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ({"name": "Cosine", "learning_rate": 1}, {"learning_rate": 0.2}),
+        ({"name": "Piecewise", "decay_epochs": [1], "values": [0.1, 0.01]}, {"values": [0.2, 0.02]}),
+        (
+            {"name": "Piecewise", "learning_rate": 0.1, "decay_epochs": [1], "values": [0.1, 0.01]},
+            {"values": [0.2, 0.02], "learning_rate": 0.2},
+        ),
+        (
+            {"name": "OneCycleLR", "max_learning_rate": 0.1, "end_learning_rate": 0.001},
+            {"max_learning_rate": 0.2, "end_learning_rate": 0.002},
+        ),
+        (
+            {"name": "Cyclic", "base_learning_rate": 0.01, "max_learning_rate": 0.1, "step_size_up": 1},
+            {"max_learning_rate": 0.2, "base_learning_rate": 0.02},
+        ),
+    ],
+)
+def test_a_learning_rate_scales_all_rates_of_a_schedule(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, schedule: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    tree = yaml.safe_load((ROOT / "configs" / "quickstart.yaml").read_text())
+    tree["Optimizer"]["lr"] = schedule
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(tree))
+    printed = print_config(capsys, "-c", file, "--lr", "0.2")["Optimizer"]["lr"]
+    assert {key: printed[key] for key in expected} == expected

@@ -186,5 +186,5 @@ def test_folders_of_users_are_kept_where_links_are_expected(
 
 def test_run_without_a_checkpoint_is_started_again_from_its_config(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("Global: {}\n")
-    with pytest.raises(UserError, match=r"before it saved a checkpoint; start it again with -c "):
+    with pytest.raises(UserError, match=r"before it saved a checkpoint; to restart it: ppcls train -c "):
         find_run(str(tmp_path), "output")

@@ -9,6 +9,7 @@ from ppcls.bench.loader.settings import STAGES, Backend, LoaderSetting, Stage
 from ppcls.bench.loader.workload import LoaderWorkload
 from ppcls.bench.results.schema import Quantity
 from ppcls.bench.results.tables import number
+from ppcls.commands import set_keys
 from ppcls.data.build import dali_settings, describe_feed
 
 Bottleneck = Literal["disk", "decode", "transform", "hand-over", "GPU"]
@@ -143,8 +144,7 @@ def advise(best: LoaderSetting, present: LoaderSetting, ratios: Quantity | None)
             f"{keep}the best other setting ({best.describe()}) reaches {times} its images/s {span}, which is "
             "within noise."
         )
-    overrides = " ".join(f"{name}={value}" for name, value in config_values(best).items())
     return best, (
         f"Use {best.describe()}: {times} the images/s of the present setting, {present.describe()} {span}; "
-        f"-o {overrides}"
+        f"{set_keys(config_values(best))}"
     )

@@ -9,6 +9,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
+from ppcls.commands import set_keys
 from ppcls.config.base.overrides import Override
 from ppcls.config.base.yaml import read_yaml
 from ppcls.errors import UserError
@@ -56,8 +57,7 @@ def write_config(source: Path, target: Path, values: Mapping[str, Any]) -> None:
         with temporary.open("x", encoding="utf-8") as file:
             yaml.dump(tree, file)
         if read_yaml(temporary) != expected:
-            settings = " ".join(f"{path}={value}" for path, value in values.items())
             raise UserError(
                 f"{source}: cannot write a copy with the new settings and the original comments; use "
-                f"{source} with -o {settings} instead"
+                f"{source} with {set_keys(values)} instead"
             )

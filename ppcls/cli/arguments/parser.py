@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ppcls.cli.arguments.hints import Hint, find_hint
 from ppcls.cli.arguments.options import Option, add_options, describe, read_options
+from ppcls.commands import set_keys
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -133,7 +134,7 @@ class CommandParser(argparse.ArgumentParser):
 
         name = written.lstrip("-").replace("_", "-")
         if "." in name:
-            return f"; to set a key of the config, use -o {written.lstrip('-')}=VALUE"
+            return f"; to set a key of the config, use {set_keys({written.lstrip('-'): 'VALUE'})}"
         if f"--{name}" in self._options:
             return f"; {self._suggest_known(self._options[f'--{name}'], values).in_command()}"
         if f"--{name}" in self._elsewhere:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ppcls.commands import set_keys
 from ppcls.data.index.protocol import Index
 from ppcls.errors import UserError
 from ppcls.files import append_bytes, one_line, open_regular, read_regular, write_text
@@ -189,8 +190,8 @@ def suggest_skipping(splits: Mapping[str, Split]) -> Iterator[None]:
         strict = [key for key, split in splits.items() if split.dataset.on_error == "raise"]
         if not strict:
             raise
-        skip = " ".join(f"DataLoader.{key}.dataset.on_error=skip" for key in strict)
+        skip = set_keys({f"DataLoader.{key}.dataset.on_error": "skip" for key in strict})
         raise BadImageError(
-            f"{error}; repair or remove bad images, or skip them with -o {skip}; `ppcls dataset check` "
+            f"{error}; repair or remove bad images, or skip them with {skip}; `ppcls dataset check` "
             "lists all bad images"
         ) from None

@@ -28,6 +28,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ppcls.commands import command_line
 from ppcls.data.images.header import DecodeError, check_size
 from ppcls.errors import UserError
 from ppcls.files import open_regular, read_regular, retry_io
@@ -275,7 +276,7 @@ def _read_index_text(index_path: Path, path: Path) -> str:
 
 
 def _how_to_build(path: Path) -> str:
-    return f"build it with: ppcls dataset index {path}"
+    return f"build it with: {command_line('dataset', 'index', path)}"
 
 
 class OpenFiles:

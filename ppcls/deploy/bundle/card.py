@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ppcls.commands import command_line
 from ppcls.deploy.bundle.golden import MeasuredDifferences
 from ppcls.deploy.bundle.schema import Bundle
 from ppcls.deploy.models.description import ModelDescription
@@ -76,7 +77,7 @@ def _explain_use(bundle: Bundle, runners: Sequence[str]) -> Iterator[str]:
     yield "## Use"
     yield ""
     yield "    ppcls verify .              # runs the golden samples, and names the first stage that differs"
-    yield f"    ppcls infer --model . {bundle.golden[0].image}"
+    yield f"    {command_line('infer', '--model', '.', bundle.golden[0].image)}"
     yield "    ppcls serve --model ."
     if runners:
         yield ""

@@ -1,0 +1,228 @@
+"""Every command that ppcls prints is valid.
+
+Commands with values are calls of `ppcls.commands`, which the first tests find in the code. Other messages
+name commands and options as constant text. The last test, which is slow, runs printed commands.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from paths import ROOT
+
+from ppcls.cli.command import Command, CommandGroup
+from ppcls.cli.main import _COMMANDS
+from ppcls.commands import command_line, set_keys
+from ppcls.config.base.overrides import Override
+from ppcls.recipe.load import load_config
+
+SOURCES = sorted((ROOT / "ppcls").rglob("*.py"))
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
+# Values for words that are known only when a message is printed, by the option before them or the command.
+SAMPLES = {"--model": "runs/pets", "-c": "configs/quickstart.yaml", "--resume": "runs/pets"}
+# Options of other programs, and placeholders.
+OTHER_OPTIONS = {
+    *("--std", "--gpu-architecture"),  # nvcc
+    *(
+        "--log_dir",
+        "--devices",
+        "--nnodes",
+        "--master",
+        "--rank",
+        "--nproc_per_node",
+        "--gpus",
+    ),  # the launcher
+    *("--logdir", "--shm-size", "--headless", "--no-sandbox"),  # TensorBoard, Docker, Chromium
+    *("--version", "--name", "--option", "--lr0", "--gpu"),  # of `ppcls`, and typed by mistake
+    *("--torch", "--torch-compile"),  # of benchmarks/run.py
+}
+
+
+def calls(function: str) -> Iterator[tuple[Path, ast.Call]]:
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == function:
+                yield path, node
+
+
+def resolve(name: str) -> Command[Any] | CommandGroup | Any:
+    module, function = _COMMANDS[name][0].split(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def parse(words: Sequence[str]) -> Any:
+    """Returns the options of a command line without ``ppcls``."""
+    command = resolve(words[0])
+    rest = list(words[1:])
+    if isinstance(command, CommandGroup):
+        command = command.commands[rest.pop(0)]
+    return command.parse(rest)
+
+
+def words_of(call: ast.Call) -> list[str]:
+    words: list[str] = []
+    for argument in call.args:
+        if isinstance(argument, ast.Constant):
+            words.append(str(argument.value))
+        elif not isinstance(argument, ast.Starred):
+            words.append(SAMPLES.get(words[-1] if words else "", "pictures"))
+    return words
+
+
+@pytest.mark.parametrize(
+    "call", [pytest.param(call, id=f"{path.name}:{call.lineno}") for path, call in calls("command_line")]
+)
+def test_commands_in_messages_are_valid(call: ast.Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    words = words_of(call)
+    if words[0] not in _COMMANDS:  # the command that the user has typed
+        return
+    options = parse(words)
+    if getattr(options, "config", None) is not None:
+        load_config(options.config, options.override)
+
+
+@pytest.mark.parametrize(
+    "call", [pytest.param(call, id=f"{path.name}:{call.lineno}") for path, call in calls("set_keys")]
+)
+def test_keys_in_messages_exist(call: ast.Call) -> None:
+    (values,) = call.args
+    if not isinstance(values, ast.Dict):
+        return
+    for key in values.keys:
+        if isinstance(key, ast.Constant):
+            load_config(ROOT / "configs" / "ResNet50_fp16.yaml", [f"{key.value}=1"])
+
+
+MENTION = rf"\bppcls ({'|'.join(_COMMANDS)})\b((?: (?:--?[\w-]+|[\w./*'=-]+))*)"
+
+
+def mentions() -> Iterator[tuple[str, str]]:
+    """Yields place and text of each command in constant text, docstrings included."""
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                for match in re.finditer(MENTION, " ".join(node.value.split())):
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}", match[0]
+
+
+def options_of(command: Command[Any]) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", command.parser().format_help()))
+
+
+def test_commands_in_sentences_are_valid() -> None:
+    """Their groups have these commands, and the commands have these options."""
+    wrong = []
+    for place, text in mentions():
+        _, name, *rest = text.replace("'", "").split()
+        command = resolve(name)
+        if isinstance(command, CommandGroup) and rest and rest[0] in command.commands:
+            command = command.commands[rest[0]]
+        known = options_of(command) if isinstance(command, Command) else OTHER_OPTIONS
+        if name in ("benchmark", "launch"):
+            known = known | {"--out", "--gpus", "--nproc_per_node"}
+        wrong += [f"{place}: {text}" for word in rest if word.startswith("-") and word not in known]
+    assert not wrong, "\n".join(wrong)
+
+
+def parses(words: Sequence[str]) -> bool:
+    try:
+        parse(words)
+    except SystemExit as error:
+        return error.code == 0
+    return True
+
+
+def test_options_in_messages_exist() -> None:
+    known = set(OTHER_OPTIONS)
+    for name in _COMMANDS:
+        command = resolve(name)
+        for each in command.commands.values() if isinstance(command, CommandGroup) else [command]:
+            if isinstance(each, Command):
+                known |= set(re.findall(r"--[\w-]+", each.parser().format_help()))
+    wrong = []
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                for option in re.findall(r"(?<![\w-])--[a-z][\w-]*\w", node.value):
+                    if option not in known:
+                        wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}: {option}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", ["my pets", "it's", "a;b", "$HOME", "été"])
+def test_commands_are_quoted_for_a_shell(name: str) -> None:
+    words = shlex.split(command_line("infer", "--model", Path(name), "IMAGE"))
+    assert words == ["ppcls", "infer", "--model", name, "IMAGE"]
+    option, text = shlex.split(set_keys({"Global.output_dir": name}))
+    assert option == "-o"
+    assert Override.parse(text).path == "Global.output_dir"
+
+
+TRAIN = "ppcls train 'my pets' --model ShuffleNetV2_x0_25 --epochs 1 --image-size 32 --batch-size 4 "
+REPLACED = {"IMAGE": "'my pets/cats/0.jpg'", "FOLDER": "extracted", "RUN": "'my run'"}
+PRINTED = re.compile(rf"(?<![\w/.-])ppcls (?:{'|'.join(_COMMANDS)}) [^;:,\n`]*")
+# Commands of which each prints at least this number of commands.
+PRINTING = {
+    TRAIN + "--output 'my run'": 3,
+    "ppcls train 'my run'": 1,
+    "ppcls train --resume 'my pets'": 2,
+    "ppcls dataset audit 'my pets' --model 'my run' --image-size 32 --out audit": 1,
+    "ppcls infer --model nowhere 'my pets'": 0,
+}
+
+
+@pytest.mark.slow
+def test_printed_commands_run(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for kind in ("cats", "dogs"):
+        (tmp_path / "my pets" / kind).mkdir(parents=True)
+        for number in range(8):
+            cv2.imwrite(
+                str(tmp_path / "my pets" / kind / f"{number}.jpg"),
+                rng.integers(0, 256, (40, 48, 3), np.uint8),
+            )
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+
+    def run(command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-c", command],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    for command, expected in PRINTING.items():
+        done = run(command)
+        printed = PRINTED.findall(done.stdout + done.stderr)
+        assert len(printed) >= expected, done.stdout + done.stderr
+        for text in printed:
+            for word, value in REPLACED.items():
+                text = re.sub(rf"\b{word}\b", value, text)
+            text = text.strip()
+            if text == "ppcls dataset audit":  # named in a sentence
+                continue
+            if text.startswith("ppcls serve"):  # starts a server: only its options are checked
+                assert parses(shlex.split(text)[1:]), text
+                continue
+            if "--resume" in text and "my pets" in text:
+                text += " --model ShuffleNetV2_x0_25 --epochs 1 --image-size 32 --batch-size 4"
+                shutil.rmtree(tmp_path / "my run")
+            again = run(text)
+            assert again.returncode == 0, f"{text}\n{again.stdout}\n{again.stderr}"
