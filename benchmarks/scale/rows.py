@@ -93,6 +93,22 @@ def resume_history(folder: Path, count: int) -> Iterator[None]:
     path.unlink()
 
 
+def change_index(folder: Path, count: int) -> Iterator[None]:
+    """Adds an image to an index of ``count`` images, removes it, and maps the index into memory."""
+    from ppcls.deploy.image_index import ImageIndex
+    from ppcls.deploy.index_folder import add_images, create_index, load_index, remove_images
+
+    path = folder / f"index_{count}"
+    if not path.exists():
+        vectors = np.random.default_rng(0).random((count, 64), np.float32)
+        create_index(path, ImageIndex([Path(f"{at % 1000}/{at}.jpg") for at in range(count)], vectors))
+    new = Path("new.jpg")
+    yield
+    add_images(path, {new: np.zeros(64, np.float32)})
+    remove_images(path, [new])
+    assert len(load_index(path)) == count
+
+
 def shuffle_list(folder: Path, count: int) -> Iterator[None]:  # noqa: ARG001 - the signature of a row
     """Computes the order of an epoch of ``count`` images, as each rank does today."""
     from ppcls.data.sampling.epoch_samplers import ShuffledSampler
@@ -117,6 +133,7 @@ ROWS: dict[str, tuple[Callable[[Path, int], Iterator[None]], int, str]] = {
     "bad-images": (skip_bad_images, 4000, "bad images"),
     "metrics": (draw_metrics, 1000, "metrics in curves.png"),
     "history": (resume_history, 1_500_000, "records at a resume"),
+    "index": (change_index, 1_000_000, "images in an index, one added and removed"),
     "order": (shuffle_list, 100_000_000, "images in an order of all images"),
     "shard-order": (shuffle_shards, 100_000_000, "images in an order of shards"),
 }

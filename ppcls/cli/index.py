@@ -1,4 +1,4 @@
-"""``ppcls index``: builds, searches and changes an index, a file with the embeddings of images."""
+"""``ppcls index``: builds, searches and changes an index, a folder with the embeddings of images."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # imported by the subcommand that needs it
 class _EmbeddingOptions:
     """Options of a command that embeds images."""
 
-    index: Path = argument("file of the index")
+    index: Path = argument("folder of the index")
     images: tuple[Path, ...] = argument("image files, folders and patterns; put them before -o")
     model: str | None = option(
         None,
@@ -91,7 +91,7 @@ class RemoveFromIndexOptions:
         "ppcls index remove catalogue.index catalogue/17.jpg catalogue/18.jpg",
     )
 
-    index: Path = argument("file of the index")
+    index: Path = argument("folder of the index")
     paths: tuple[Path, ...] = argument(
         "paths of the images to remove, as they were added, or folders that contain such images"
     )
@@ -102,6 +102,7 @@ def _build(options: BuildIndexOptions) -> None:
     import numpy as np
 
     from ppcls.deploy.image_index import ImageIndex, probe_embedding
+    from ppcls.deploy.index_folder import create_index
     from ppcls.storage.models import model_path
 
     if options.index.exists():
@@ -114,23 +115,30 @@ def _build(options: BuildIndexOptions) -> None:
     probe = probe_embedding(predictor)
     vectors = np.stack(list(embeddings.values()))
     index = ImageIndex(tuple(embeddings), vectors, options.kind, str(model.absolute()), probe)
-    _save(index, options.index)
+    create_index(options.index, index)
+    _print_size(options.index)
     _fail_for(failed)
 
 
 @command("add", AddToIndexOptions)
 def _add_images(options: AddToIndexOptions) -> None:
+    from ppcls.deploy.index_folder import add_images
+
     index = _load(options.index)
     predictor, embeddings, failed = _embed(options, _model_of(options, index))
     index.check_model(predictor)
     if embeddings:
-        _save(index.added(embeddings), options.index)
+        add_images(options.index, embeddings)
+        _print_size(options.index)
     _fail_for(failed)
 
 
 @command("remove", RemoveFromIndexOptions)
 def _remove(options: RemoveFromIndexOptions) -> None:
-    _save(_load(options.index).without(options.paths), options.index)
+    from ppcls.deploy.index_folder import remove_images
+
+    remove_images(options.index, options.paths)
+    _print_size(options.index)
 
 
 @command("search", SearchIndexOptions)
@@ -193,15 +201,15 @@ def _model_of(options: _EmbeddingOptions, index: ImageIndex) -> Path:
     return Path(index.model)  # never from object storage: an index of a stranger must not start downloads
 
 
-def _load(file: Path) -> ImageIndex:
-    from ppcls.deploy.image_index import load_index
+def _load(path: Path) -> ImageIndex:
+    from ppcls.deploy.index_folder import load_index
 
-    return load_index(file)
+    return load_index(path)
 
 
-def _save(index: ImageIndex, file: Path) -> None:
-    index.save(file)
-    write_output(f"{file}: {len(index.files)} images, searched with {index.engine}\n")
+def _print_size(path: Path) -> None:
+    index = _load(path)
+    write_output(f"{path}: {len(index)} images, searched with {index.engine}\n")
 
 
 def _fail_for(failed: Iterable[FailedFile]) -> None:
@@ -213,8 +221,8 @@ def _fail_for(failed: Iterable[FailedFile]) -> None:
 
 main = CommandGroup(
     "index",
-    "Search for similar images with an embedding model (RecModel). An index is a file with the embeddings of "
-    "images.\nExit code 3: some images could not be read; a line for each of them gives the reason.",
+    "Search for similar images with an embedding model (RecModel). An index is a folder with the embeddings "
+    "of images.\nExit code 3: some images could not be read; a line for each of them gives the reason.",
     (
         "ppcls index build catalogue.index catalogue/ --model output/best_model",
         "ppcls index search catalogue.index photo.jpg --nearest 5 --rerank",

@@ -329,7 +329,7 @@ def _load_index(options: ServeOptions, predictor: Predictor, worker: TimedPool) 
     """Returns the index of ``--index``, or None without this option."""
     if options.index is None:
         return None
-    from ppcls.deploy.image_index import load_index
+    from ppcls.deploy.index_folder import load_index
 
     if options.models_folder is not None:
         raise UserError(

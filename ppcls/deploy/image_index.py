@@ -1,25 +1,18 @@
-"""Index of image embeddings in one file. FAISS searches it, or NumPy if FAISS is not installed."""
+"""Finds the nearest images by their embeddings, with FAISS, or with NumPy if FAISS is not installed."""
 
 from __future__ import annotations
 
-import json
-import os
-import struct
-import tokenize
-import zipfile
-import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
-from ppcls.files import atomic_write, open_regular
 from ppcls.metric.functional.reranking import reranked_similarities
 from ppcls.postprocess.results import NearestImages
 
@@ -31,11 +24,6 @@ _LINKS = 32
 _SEARCHED = 128
 _SIMILARITIES = 1 << 24  # number of similarities that are computed together without FAISS
 _SAME_MODEL = 0.9  # minimum similarity of two models' embeddings of the test image
-# Errors that NumPy, zipfile, json and FAISS raise for invalid files.
-_DAMAGED = (
-    *(ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile, zlib.error, struct.error),
-    *(RecursionError, RuntimeError, MemoryError, OverflowError, SyntaxError, tokenize.TokenError),
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,20 +37,26 @@ class ImageIndex:
             images, and needs FAISS.
         model: Path of the model that computed the embeddings.
         probe: The model's embedding of a test image, [D]; [0] if the model does not accept the test image.
-        stored: FAISS index that was read from a file; None to build it.
+        stored: FAISS index of the first images, which was read from a file; None to build it. The other
+            images are compared with each query.
+        removed: Row numbers of images that no search returns.
     """
 
-    files: tuple[Path, ...]
+    files: Sequence[Path]
     vectors: Floats
     kind: Kind = "flat"
     model: str = ""
     probe: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
     stored: Any = None
+    removed: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.files) - len(self.removed)
 
     @cached_property
     def engine(self) -> str:
         """Name of the library that searches, and its method."""
-        has_faiss = _import_faiss(required=self.kind == "hnsw") is not None
+        has_faiss = import_faiss(required=self.kind == "hnsw") is not None
         return f"FAISS ({self.kind})" if has_faiss else "NumPy (exact)"
 
     def nearest(self, queries: Floats, count: int, rerank: bool = False) -> list[NearestImages]:
@@ -75,14 +69,17 @@ class ImageIndex:
                 cosine similarities in any case.
 
         Raises:
-            UserError: The length of the queries differs from that of the embeddings in the index.
+            UserError: The length of the queries differs from that of the embeddings in the index, or the
+                index is damaged.
         """
         self._check_width(queries.shape[1])
-        candidates = min(max(count, _RERANKED if rerank else 0), len(self.files))
+        candidates = min(max(count, _RERANKED if rerank else 0), len(self))
         rows, similarities = self._search(np.ascontiguousarray(queries, np.float32), candidates)
         results = []
         for query, row, similarity in zip(queries, rows, similarities, strict=True):
             valid = row >= 0  # HNSW may find fewer images; it then returns -1
+            if not (np.isfinite(similarity[valid]).all() and (valid.all() or self.kind == "hnsw")):
+                raise UserError("the index has embeddings with NaN or infinity; build the index again")
             row = row[valid]
             similarity = similarity[valid]
             if rerank:
@@ -93,48 +90,6 @@ class ImageIndex:
             names = tuple(self.files[index] for index in row[:count])
             results.append(NearestImages(names, tuple(similarity[:count].tolist())))
         return results
-
-    def added(self, embeddings: Mapping[Path, Floats]) -> ImageIndex:
-        """Returns a copy of the index with more images. Images that are already in it are replaced."""
-        rows = {file: row for row, file in enumerate(self.files) if file in embeddings}
-        new = {file: vector for file, vector in embeddings.items() if file not in rows}
-        added = np.array([*new.values()], np.float32).reshape(len(new), self.vectors.shape[1])
-        vectors = np.concatenate([self.vectors, added])
-        for file, row in rows.items():
-            vectors[row] = embeddings[file]
-        return replace(self, files=(*self.files, *new), vectors=vectors, stored=None)
-
-    def without(self, paths: Sequence[Path]) -> ImageIndex:
-        """Returns a copy of the index without the images at some paths or in some folders.
-
-        Raises:
-            UserError: A path matches no image of the index, or no image remains.
-        """
-        # The parents of each of a million files would take 12 s.
-        folders = tuple(str(path).rstrip("/") + "/" for path in paths)
-        names = {str(path) for path in paths}
-        everywhere = Path() in paths
-        removed = [
-            file
-            for file in self.files
-            if (name := str(file)) in names
-            or name.startswith(folders)
-            or (everywhere and not file.is_absolute())
-        ]
-        if unknown := set(paths).difference(*({file, *file.parents} for file in removed)):
-            raise UserError(
-                f"{min(unknown)}: not in the index; expected a path under which an image was added, such as "
-                f"{self.files[0]}, or a folder of such paths"
-            )
-        gone = set(removed)
-        kept = np.array([file not in gone for file in self.files])
-        if not kept.any():
-            raise UserError(
-                "expected an index with at least one image, found none after the removal; delete the file of "
-                "the index instead"
-            )
-        files = tuple(file for file, keep in zip(self.files, kept, strict=True) if keep)
-        return replace(self, files=files, vectors=self.vectors[kept], stored=None)
 
     def check_model(self, predictor: Predictor) -> None:
         """Checks that a model is the one that computed the embeddings of the index.
@@ -159,22 +114,12 @@ class ImageIndex:
                 f"use the model of the index: {self.model}"
             )
 
-    def save(self, file: Path) -> None:
-        """Writes the index to a file, atomically."""
-        about = {"kind": self.kind, "model": self.model, "files": [str(path) for path in self.files]}
-        arrays: dict[str, Any] = {"probe": self.probe, "vectors": self.vectors}
-        arrays["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
-        if self.kind == "hnsw":
-            arrays["faiss"] = _import_faiss().serialize_index(self._faiss)
-        with atomic_write(file) as stream:
-            np.savez(stream, allow_pickle=False, **arrays)
-
     @cached_property
-    def _faiss(self) -> Any:
+    def graph(self) -> Any:
         """FAISS index of kind ``hnsw``."""
-        faiss = _import_faiss()
         if self.stored is not None:
             return self.stored
+        faiss = import_faiss()
         index = faiss.IndexHNSWFlat(self.vectors.shape[1], _LINKS, faiss.METRIC_INNER_PRODUCT)
         index.add(self.vectors)
         return index
@@ -182,15 +127,29 @@ class ImageIndex:
     def _search(self, queries: Floats, count: int) -> tuple[NDArray[np.int64], Floats]:
         """Returns the row numbers and similarities of the nearest images, [Q, count] each."""
         if self.kind == "hnsw":
-            self._faiss.hnsw.efSearch = max(_SEARCHED, count)
-            similarities, rows = self._faiss.search(queries, count)
-            return rows, similarities
-        if (faiss := _import_faiss(required=False)) is not None:
+            return self._search_graph(queries, count)
+        if (faiss := import_faiss(required=False)) is not None:
             # An index of FAISS would hold a copy of all vectors.
             metric = faiss.METRIC_INNER_PRODUCT
             similarities, rows = faiss.knn(queries, self.vectors, count, metric=metric)
             return rows, similarities
         return _search_with_numpy(queries, self.vectors, count)
+
+    def _search_graph(self, queries: Floats, count: int) -> tuple[NDArray[np.int64], Floats]:
+        faiss = import_faiss()
+        # Graphs can't forget images, so a search skips those that were removed.
+        selector = faiss.IDSelectorNot(faiss.IDSelectorBatch(self.removed)) if len(self.removed) else None
+        parameters = faiss.SearchParametersHNSW(efSearch=max(_SEARCHED, count), sel=selector)
+        similarities, rows = self.graph.search(queries, count, params=parameters)
+        first = self.graph.ntotal
+        if first == len(self.vectors):
+            return rows, similarities
+        kept = np.setdiff1d(np.arange(first, len(self.vectors)), self.removed)
+        rows = np.concatenate([rows, np.broadcast_to(kept, (len(queries), len(kept)))], axis=1)
+        exact = queries @ self.vectors[kept].T
+        similarities = np.concatenate([np.where(rows[:, :count] < 0, -np.inf, similarities), exact], axis=1)
+        order = np.argsort(-similarities, axis=1, kind="stable")[:, :count]
+        return np.take_along_axis(rows, order, axis=1), np.take_along_axis(similarities, order, axis=1)
 
 
 def _search_with_numpy(queries: Floats, vectors: Floats, count: int) -> tuple[NDArray[np.int64], Floats]:
@@ -203,6 +162,9 @@ def _search_with_numpy(queries: Floats, vectors: Floats, count: int) -> tuple[ND
     size = max(1, _SIMILARITIES // len(vectors))
     for start in range(0, len(queries), size):
         for at, values in enumerate(queries[start : start + size] @ vectors.T, start=start):
+            if not np.isfinite(values).all():  # they have no order
+                similarities[at] = np.nan
+                continue
             chosen = np.arange(len(values))
             if count < len(values):
                 smallest = np.partition(values, -count)[-count]
@@ -212,81 +174,6 @@ def _search_with_numpy(queries: Floats, vectors: Floats, count: int) -> tuple[ND
             rows[at] = chosen[np.argsort(-values[chosen], kind="stable")]
             similarities[at] = values[rows[at]]
     return rows, similarities
-
-
-def load_index(file: Path) -> ImageIndex:
-    """Returns the index in a file that `ImageIndex.save` wrote.
-
-    Raises:
-        UserError: The file is missing, cannot be read, or is not an index.
-    """
-    try:
-        with open_regular(file) as stream:
-            arrays = np.load(stream, allow_pickle=False)
-            if not isinstance(arrays, np.lib.npyio.NpzFile):
-                raise ValueError("expected an archive, found one array")
-            with arrays:
-                return _read_index(arrays)
-    except FileNotFoundError:
-        raise UserError(f"{file}: no such file; create an index with ppcls index build") from None
-    except OSError as error:
-        raise UserError(
-            f"{file}: cannot be read as an index: {error.strerror or error}; expected a file written by "
-            "ppcls index build that you can read"
-        ) from None
-    except _DAMAGED as error:
-        raise UserError(
-            f"{file}: expected a file written by ppcls index: {error}; build the index again"
-        ) from None
-
-
-def _read_index(arrays: np.lib.npyio.NpzFile) -> ImageIndex:
-    members = [] if arrays.zip is None else arrays.zip.infolist()
-    if any(member.compress_type != zipfile.ZIP_STORED for member in members):
-        # Compressed arrays could be much larger than the file.
-        raise ValueError("expected uncompressed arrays, found compressed arrays")
-    encoded, vectors, probe = (np.asarray(arrays[name]) for name in ("about", "vectors", "probe"))
-    about = json.loads(encoded.tobytes())
-    names = about["files"]
-    kind = about["kind"]
-    if kind not in get_args(Kind) or not isinstance(names, list):
-        raise ValueError(
-            f"expected kind flat or hnsw and a list of files, got kind {kind!r}, files {type(names).__name__}"
-        )
-    if vectors.ndim != 2 or vectors.shape[0] != len(names) or not vectors.size:
-        raise ValueError(
-            f"array 'vectors': expected one vector per file, and at least one, got shape {vectors.shape} for "
-            f"{len(names)} files"
-        )
-    if probe.shape not in ((0,), vectors.shape[1:]):
-        raise ValueError(
-            f"array 'probe': expected {vectors.shape[1:]}, the shape of one vector, got {probe.shape}"
-        )
-    for name, array in (("vectors", vectors), ("probe", probe)):
-        if array.dtype != np.float32 or not np.isfinite(array).all():
-            actual = "NaN or infinity" if array.dtype == np.float32 else array.dtype
-            raise ValueError(f"array '{name}': expected finite float32 numbers, got {actual}")
-    stored = None
-    if kind == "hnsw":
-        faiss = _import_faiss()
-        content = np.asarray(arrays["faiss"])
-        if content.dtype != np.uint8 or content.ndim != 1:
-            raise ValueError(f"FAISS index: expected bytes, got {content.dtype} {content.shape}")
-        stored = faiss.deserialize_index(content)
-        if not isinstance(stored, faiss.IndexHNSWFlat) or (stored.ntotal, stored.d) != vectors.shape:
-            raise ValueError(
-                f"FAISS index: expected IndexHNSWFlat with vectors of shape {vectors.shape}, got "
-                f"{type(stored).__name__} with {(stored.ntotal, stored.d)}"
-            )
-    return ImageIndex(
-        tuple(map(_to_path, names)), vectors, kind, str(_to_path(about["model"])), probe, stored
-    )
-
-
-def _to_path(name: str) -> Path:
-    if b"\0" in os.fsencode(name):
-        raise ValueError(f"expected paths without a NUL character, found {name!r}")
-    return Path(name)
 
 
 def probe_embedding(predictor: Predictor) -> Floats:
@@ -299,7 +186,7 @@ def probe_embedding(predictor: Predictor) -> Floats:
         return np.zeros(0, np.float32)
 
 
-def _import_faiss(required: bool = True) -> Any:
+def import_faiss(required: bool = True) -> Any:
     """Returns the module ``faiss``, or None if it is missing and not required.
 
     Raises:

@@ -13,6 +13,7 @@ from small_classifier import write_config
 from small_embedding import SIZE, embedding_tree, write_model
 
 from ppcls.deploy.image_index import ImageIndex, probe_embedding
+from ppcls.deploy.index_folder import create_index
 from ppcls.deploy.predictor import Predictor
 from ppcls.recipe.load import validate
 
@@ -32,7 +33,9 @@ def embedding_server(
     predictor = Predictor(validate(embedding_config, "test"))
     vectors = np.stack([found.vector for found in predictor.embed(images)])
     files = tuple(Path(f"{number}.png") for number in range(len(images)))
-    ImageIndex(files, vectors, probe=probe_embedding(predictor)).save(weights.with_name("mine.index"))
+    create_index(
+        weights.with_name("mine.index"), ImageIndex(files, vectors, probe=probe_embedding(predictor))
+    )
     config = write_config(weights.with_name("config.yaml"), embedding_config)
     with running(folder, "-c", config, "--index", weights.with_name("mine.index")) as server:
         yield server
@@ -93,7 +96,7 @@ def test_search_escapes_names_that_are_not_utf8(
     (found,) = predictor.embed(images[:1])
     file = config.with_name("bytes.index")
     names = (Path(os.fsdecode(b"\xff.png")),)
-    ImageIndex(names, found.vector[None], probe=probe_embedding(predictor)).save(file)
+    create_index(file, ImageIndex(names, found.vector[None], probe=probe_embedding(predictor)))
     with running(folder, "-c", config, "--index", file) as server, server.client() as client:
         answer = client.post("/search", files={"image": images[0]})
     assert (answer.status_code, answer.json()["results"][0]["nearest"]) == (200, ["\\udcff.png"])

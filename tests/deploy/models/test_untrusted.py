@@ -24,6 +24,7 @@ from ppcls.cli.export import export
 from ppcls.cli.infer import infer
 from ppcls.config.base.errors import ConfigError
 from ppcls.deploy.image_index import ImageIndex
+from ppcls.deploy.index_folder import create_index
 from ppcls.deploy.models.source import find_source
 from ppcls.deploy.models.untrusted import PATH_KEYS, UntrustedConfig
 from ppcls.deploy.predictor import Predictor
@@ -105,7 +106,7 @@ def search_index(model: Path, image: Path) -> None:
     """The index names the model."""
     vectors = np.eye(2, 3, dtype=np.float32)
     index = ImageIndex((Path("a"), Path("b")), vectors, model=str(model.absolute()))
-    index.save(image.parent / "of_a_stranger.index")
+    create_index(image.parent / "of_a_stranger.index", index)
     need(index_cli.main(["search", str(image.parent / "of_a_stranger.index"), str(image)]))
 
 

@@ -41,7 +41,8 @@ from ppcls.data.records.formats import FORMATS
 from ppcls.data.records.shard import OpenFiles
 from ppcls.data.transforms.specs import DecodeImage
 from ppcls.data.transforms.specs.basic import DecodeNumpy
-from ppcls.deploy.image_index import ImageIndex, load_index
+from ppcls.deploy.image_index import ImageIndex
+from ppcls.deploy.index_file import read_index_file
 from ppcls.deploy.models.description import read_description
 from ppcls.deploy.models.programs.legacy import read_legacy
 from ppcls.deploy.models.programs.parameters import check_parameters
@@ -224,7 +225,7 @@ def camera_list(data: bytes, folder: Path) -> None:
 @target
 def image_index(data: bytes, folder: Path) -> None:
     """An index that can be read can be searched, and its names can be printed."""
-    index = load_index(written(data, folder / "images.index"))
+    index = read_index_file(written(data, folder / "images.index"))
     for found in index.nearest(index.vectors[:1], 3):
         str(found)
         json.dumps(found.as_tree(), allow_nan=False)
