@@ -167,6 +167,10 @@ def exit_code(run: Callable[[], None]) -> int:
         if not (advice := _advise_locale(error.object)):
             raise
         return _fail(f"error: {error.object!a}{advice}", 1)
+    except MemoryError as error:
+        reason = f": {error}" if str(error) else ""
+        advice = "use smaller batches or images, or a machine with more memory"
+        return _fail(f"error: out of memory{reason}. To fix: {advice}", 1)
     except ImportError as error:
         # A C++ module whose initialization is interrupted raises this error.
         if not isinstance(error.__cause__, KeyboardInterrupt):

@@ -217,6 +217,10 @@ def build_app(models: ServedModels, limits: RequestLimits, index: ImageIndex | N
     async def report_request_error(_request: Request, error: RequestError) -> Response:
         return error_response(error.status, error.reason, error.images)
 
+    @app.exception_handler(MemoryError)  # for example of a model that is loaded
+    async def report_memory_error(_request: Request, _failure: MemoryError) -> Response:
+        return _no_memory()
+
     @app.exception_handler(Exception)
     async def report_failure(_request: Request, _failure: Exception) -> Response:
         # uvicorn closes the connection, because the error is raised again for the log.
@@ -226,6 +230,12 @@ def build_app(models: ServedModels, limits: RequestLimits, index: ImageIndex | N
     return app
 
 
+def _no_memory() -> Response:
+    return error_response(
+        503, "the server has not enough memory for the request; try again later", headers={"Retry-After": "1"}
+    )
+
+
 async def _respond(answer: Answer, timeout: float) -> Response:
     try:
         return await answer()
@@ -233,6 +243,8 @@ async def _respond(answer: Answer, timeout: float) -> Response:
         return error_response(error.status, error.reason, error.images)
     except BusyError as error:
         return error_response(503, str(error), headers={"Retry-After": "1"})
+    except MemoryError:
+        return _no_memory()
     except TimeoutError:
         return error_response(504, f"the request was not answered within {timeout:g} s")
     except UserError as error:

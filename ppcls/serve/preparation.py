@@ -230,7 +230,10 @@ def _prepare_small(chain: Sequence[Op], image: bytes) -> Array | None:
     decoder = chain[0].spec
     if not isinstance(decoder, DecodeImage):
         return None if is_large(image) else _prepare(chain, image)
-    header = read_header(image)
+    try:
+        header = read_header(image)
+    except MemoryError:
+        raise DecodeError("there is not enough memory to read the image") from None
     if _has_many_pixels(header):
         return None
     return run(chain[1:], decode(decoder, image, header), _NO_DRAWS)

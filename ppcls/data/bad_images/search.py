@@ -11,6 +11,7 @@ from ppcls.data.transforms.numpy_ops.chain import DecodeError, apply
 
 _IMAGE_ERROR = re.compile(r"fn\.(decoders\.|peek_image_shape|io\.file\.read)")
 _MACHINE_ERROR = re.compile(r"out of memory|bad_alloc|cuda|driver", re.IGNORECASE)
+_HOST_MEMORY = "std::bad_alloc"
 _DECODER_MESSAGE = re.compile(r"nvImageCodec|nvimgcodec|_parser|_decoder|Failed to decode")
 _REASON = re.compile(r"encountered:\s*(.*?)\s*(?:C\+\+ context|Current pipeline object|$)", re.DOTALL)
 
@@ -60,12 +61,19 @@ def is_image_error(error: str) -> bool:
     return bool(_IMAGE_ERROR.search(error)) and not _MACHINE_ERROR.search(error)
 
 
+def is_memory_error(error: Exception) -> bool:
+    """Returns whether a decoder of DALI had not enough memory of the host."""
+    return isinstance(error, MemoryError) or _HOST_MEMORY in str(error)
+
+
 def describe_dali_error(error: str) -> str:
     """Returns why DALI failed on an image that the NumPy backend decodes.
 
     Messages of DALI's decoders, such as ``nvImageCodec failure: '#3'``, would not help.
     """
     reason = error_reason(error)
+    if _HOST_MEMORY in reason:
+        return "DALI has not enough memory to decode the image"
     if _DECODER_MESSAGE.search(reason):
         return "DALI can't decode this kind of image, although OpenCV can; convert the image to JPEG or PNG"
     return f"DALI can't read the image: {reason}"

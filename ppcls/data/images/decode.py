@@ -27,6 +27,7 @@ from ppcls.data.images.tiff import decode_tiff
 from ppcls.data.transforms.specs.basic import DecodeImage
 
 Array = NDArray[Any]
+_NO_MEMORY = "there is not enough memory to decode the image"
 
 # Undoes EXIF orientations 2..8: whether to swap rows and columns, and then the strides of rows and columns.
 _TURNS = {
@@ -59,7 +60,11 @@ def decode(spec: DecodeImage, encoded: bytes | memoryview, header: Header | None
     try:
         return _decode(spec, encoded, header)
     except MemoryError:  # one image must not end a run or a server
-        raise DecodeError("there is not enough memory to decode the image") from None
+        raise DecodeError(_NO_MEMORY) from None
+    except cv2.error as error:  # from the conversions of decoded pixels
+        if error.code != cv2.Error.StsNoMem:
+            raise
+        raise DecodeError(_NO_MEMORY) from None
 
 
 def _decode(spec: DecodeImage, encoded: bytes | memoryview, header: Header | None) -> Array:
@@ -93,6 +98,8 @@ def _by_opencv(encoded: bytes | memoryview, header: Header, flags: int) -> Array
     try:
         pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)
     except cv2.error as error:  # for example if the image has more pixels than OpenCV allows
+        if error.code == cv2.Error.StsNoMem:
+            raise DecodeError(_NO_MEMORY) from None
         raise DecodeError(f"OpenCV can't decode the image: {error.err}") from None
     if pixels is None:
         raise DecodeError(describe_damage(header.format, bytes(encoded)))

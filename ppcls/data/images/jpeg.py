@@ -34,9 +34,10 @@ _ADOBE = 0xEE
 _LOSSLESS = 0xC3
 _TRANSFORM = 11  # position of the colour transform in Adobe's segment
 _TEMPORARY = 0x01  # the only marker that `_MARKER` matches and that has no length
-# Matches the next marker, after any fill bytes. Stuffed bytes and restart markers don't match (ITU T.81,
-# B.1.1).
-_MARKER = re.compile(rb"\xff+([^\x00\xd0-\xd7\xff])")
+_MAX_EXIFS = 16  # EXIF segments. Writers write one; each can have 5,000 tags, which are read in Python.
+# Matches the next marker. Stuffed bytes and restart markers don't match (ITU T.81, B.1.1). Of the fill bytes
+# before a marker, only the last one matches: with "\xff+", a search in fill bytes takes quadratic time.
+_MARKER = re.compile(rb"\xff([^\x00\xd0-\xd7\xff])")
 
 
 @dataclass
@@ -126,7 +127,11 @@ def read_jpeg_orientation(data: bytes) -> int:
 
 
 def _find_frame(data: bytes | memoryview) -> _Frame | None:
-    """Returns the first frame; None if there is no complete frame header."""
+    """Returns the first frame; None if there is no complete frame header.
+
+    Raises:
+        DecodeError: There are too many segments or bytes before the frame.
+    """
     frame = _Frame()
     for marker, begin, end in _segments(data):
         if marker == _ADOBE and bytes(data[begin : begin + 5]) == b"Adobe":
@@ -135,6 +140,10 @@ def _find_frame(data: bytes | memoryview) -> _Frame | None:
                 frame.transform = data[begin + _TRANSFORM]
         elif marker == _APPLICATION and bytes(data[begin : begin + 6]) == EXIF_PREFIX:
             frame.exifs.append(bytes(data[begin:end]))
+            if len(frame.exifs) > _MAX_EXIFS:
+                raise DecodeError(
+                    f"expected a JPEG of at most {_MAX_EXIFS} EXIF segments, found more; save the image again"
+                )
         elif marker in _FRAMES and min(end, len(data)) - begin >= 6:
             frame.marker = marker
             frame.begin = begin

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from itertools import count
 
 import cv2
 
@@ -42,9 +43,10 @@ def read_jpeg2000_header(data: bytes) -> Header:
         return _read_codestream(data, 0, None, "codestream")
     size = None
     space: int | str | None = None
-    for kind, begin, end in _boxes(data, 0, len(data)):
+    numbers = count(1)  # of all boxes, also of those in other boxes
+    for kind, begin, end in _boxes(data, 0, len(data), numbers):
         if kind == b"jp2h":
-            for part, at, _ in _boxes(data, begin, end):
+            for part, at, close in _boxes(data, begin, end, numbers):
                 if part == b"ihdr":
                     size = struct.unpack_from(">2I", data, at)
                 elif part == b"colr" and space is None:  # readers ignore further colour spaces
@@ -52,7 +54,7 @@ def read_jpeg2000_header(data: bytes) -> Header:
                 elif part == b"pclr":
                     space = "palette"
                 elif part == b"cdef":
-                    _check_channels(data, at)
+                    _check_channels(data, at, close)
         elif kind == b"jp2c":
             header = _read_codestream(data, begin, space, "")
             if size != (header.height, header.width):
@@ -64,17 +66,21 @@ def read_jpeg2000_header(data: bytes) -> Header:
     raise ValueError("no codestream")
 
 
-def _boxes(data: bytes, begin: int, end: int) -> Iterator[tuple[bytes, int, int]]:
+def _boxes(data: bytes, begin: int, end: int, numbers: Iterator[int]) -> Iterator[tuple[bytes, int, int]]:
     """Yields kind, begin and end of the content of each box.
+
+    Args:
+        data: Bytes of the file.
+        begin: Position of the first box.
+        end: End of the last box.
+        numbers: Numbers of the boxes of the file, from 1 on.
 
     Raises:
         ValueError: A box ends before its content begins.
         DecodeError: See `check_metadata`.
     """
-    count = 0
     while begin < end:
-        count += 1
-        check_metadata("JPEG2000", count, begin)
+        check_metadata("JPEG2000", next(numbers), begin)
         length, kind = struct.unpack_from(">I4s", data, begin)
         content = begin + 8
         if length == 1:
@@ -87,14 +93,17 @@ def _boxes(data: bytes, begin: int, end: int) -> Iterator[tuple[bytes, int, int]
         begin = close
 
 
-def _check_channels(data: bytes, at: int) -> None:
+def _check_channels(data: bytes, at: int, end: int) -> None:
     """Checks that a channel definition box keeps the order of the channels (ISO 15444-1, I.5.3.6).
 
     Raises:
+        ValueError: The definitions do not end at the end of the box, so boxes could share them.
         DecodeError: It does not. DALI ignores the box, and other readers don't.
     """
-    (count,) = struct.unpack_from(">H", data, at)
-    definitions = [struct.unpack_from(">3H", data, at + 2 + 6 * number) for number in range(count)]
+    (length,) = struct.unpack_from(">H", data, at)
+    if at + 2 + 6 * length != end:
+        raise ValueError("a channel definition box of another size")
+    definitions = struct.iter_unpack(">3H", data[at + 2 : end])
     if any(meaning == _COLOUR and colour != channel + 1 for channel, meaning, colour in definitions):
         raise DecodeError(
             "a JPEG 2000 file that stores its channels in another order than red, green, blue, alpha is not "
@@ -111,9 +120,9 @@ def _read_colour_space(data: bytes, at: int) -> int | None:
     return int(struct.unpack_from(">I", data, at + 3)[0]) if method == 1 else None
 
 
-def _name_colours(space: int | str | None, count: int) -> str:
+def _name_colours(space: int | str | None, components: int) -> str:
     """Returns the meaning of the components, for `Header.colours`."""
-    expected = _COLOURS.get(count, f"{count} components")
+    expected = _COLOURS.get(components, f"{components} components")
     if space is None:
         return expected
     if isinstance(space, str):
@@ -121,7 +130,7 @@ def _name_colours(space: int | str | None, count: int) -> str:
     name = _SPACES.get(space, f"colour space {space}")
     if space not in _COMPONENTS:
         return name
-    return expected if count in _COMPONENTS[space] else f"{name} with the components of {expected}"
+    return expected if components in _COMPONENTS[space] else f"{name} with the components of {expected}"
 
 
 def _read_codestream(data: bytes, at: int, space: int | str | None, codec: str) -> Header:
@@ -133,14 +142,14 @@ def _read_codestream(data: bytes, at: int, space: int | str | None, codec: str) 
             "a JPEG 2000 whose image or tiles do not begin at the origin of its grid is not supported; save "
             "the image again"
         )
-    (count,) = struct.unpack_from(">H", data, at + 40)
-    components = {struct.unpack_from("3B", data, at + 42 + 3 * number) for number in range(count)}
+    (length,) = struct.unpack_from(">H", data, at + 40)
+    components = {struct.unpack_from("3B", data, at + 42 + 3 * number) for number in range(length)}
     if len(components) != 1:
         raise DecodeError(
             "a JPEG 2000 whose components have different depths or sizes is not supported; convert the image"
         )
     depth, *spacing = components.pop()
-    colours = _name_colours(space, count)
+    colours = _name_colours(space, length)
     if spacing != [1, 1]:
         colours = f"subsampled {colours}"
     if depth & _SIGNED:
@@ -151,7 +160,7 @@ def _read_codestream(data: bytes, at: int, space: int | str | None, codec: str) 
             "JPEG 2000 with 16 bits per sample needs OpenCV 4.12 or newer, because older versions contain an "
             f"unsafe decoder; OpenCV {cv2.__version__} is installed; save the image as PNG or TIFF"
         )
-    return Header("JPEG2000", bottom, right, count, colours, bits, codec)
+    return Header("JPEG2000", bottom, right, length, colours, bits, codec)
 
 
 def _has_safe_opencv() -> bool:

@@ -77,4 +77,7 @@ def read_npy(spec: DecodeNumpy, encoded: bytes | memoryview) -> NDArray[Any]:
     """
     height, width, begin = read_npy_header(spec, encoded)
     flat = np.frombuffer(encoded, np.dtype(spec.dtype), offset=begin)
-    return flat.reshape(height, width, spec.channels).copy()
+    try:
+        return flat.reshape(height, width, spec.channels).copy()
+    except MemoryError:  # one image must not end a run or a server
+        raise DecodeError("there is not enough memory to read the array") from None

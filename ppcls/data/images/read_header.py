@@ -24,6 +24,7 @@ _PNG_BEGIN = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 _PNG_PIXELS = b"IDAT"
 _APPLE_CHUNK = b"CgBI"
 _PNG_PIXEL_BYTES = 4096  # bytes of a file for which another chunk of pixels is allowed; libpng writes 8,192
+_WEBP_PIXELS = (b"VP8 ", b"VP8L", b"ALPH", b"ANMF")  # chunks of pixels, and of the images of an animation
 _MAX_PNM_HEADER = 1 << 16  # bytes, with comments
 # Meaning and number of the channels of each colour type of a PNG (PNG specification, 11.2.1)
 _PNG_COLOURS = {
@@ -96,13 +97,18 @@ def _read_png_header(data: bytes) -> Header:
     colours, channels = _PNG_COLOURS[colour_type]
     orientation = 1
     pixels = False
+    exif = False
     size = 0  # of all chunks but those of pixels
     for number, (kind, begin, end) in enumerate(_png_chunks(data)):
         pixels |= kind == _PNG_PIXELS
         size += 0 if kind == _PNG_PIXELS else end - begin
         check_metadata("PNG", number - len(data) // _PNG_PIXEL_BYTES, size)
-        if kind == b"eXIf" and channels == 4:
-            orientation = read_orientation(data[begin:end])
+        if kind == b"eXIf":
+            if exif:
+                raise DecodeError("the PNG has several EXIF chunks; save the image again")
+            exif = True
+            if channels == 4:
+                orientation = read_orientation(data[begin:end])
     if not pixels:
         raise ValueError("no pixels")
     return Header("PNG", height, width, channels, colours, bits, orientation=orientation)
@@ -127,25 +133,38 @@ def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _read_webp_header(data: bytes) -> Header:
+    _check_webp_chunks(data)  # first, because Pillow reads the chunks in C, but under the interpreter lock
     with Image.open(io.BytesIO(data), formats=("WEBP",)) as image:
         colours, channels = ("RGB with alpha", 4) if image.mode == "RGBA" else ("RGB", 3)
         orientation = read_orientation(image.info.get("exif", b"")) if channels == 4 else 1
-        header = Header("WEBP", image.height, image.width, channels, colours, orientation=orientation)
-    _check_webp_chunks(data)
-    return header
+        return Header("WEBP", image.height, image.width, channels, colours, orientation=orientation)
 
 
 def _check_webp_chunks(data: bytes) -> None:
-    """Raises `DecodeError` for EXIF data after a chunk of odd size, whose padding DALI's parser forgets."""
+    """Checks the chunks of a WebP file (RFC 9649, 2.3).
+
+    Raises:
+        DecodeError: See `check_metadata`, or there are several EXIF chunks, or EXIF data follows a chunk of
+            odd size, whose padding DALI's parser forgets.
+    """
     at = 12  # after the name of the format
     odd = False
+    exif = False
+    count = 0
+    metadata = 0  # bytes
     while at + 8 <= len(data):
         kind, size = struct.unpack_from("<4sI", data, at)
+        count += 1
+        metadata += 0 if kind in _WEBP_PIXELS else size
+        check_metadata("WEBP", count, metadata)
         if kind == b"EXIF" and odd:
             raise DecodeError(
                 "a WEBP whose EXIF data follows a chunk of odd size can't be decoded by DALI; save the image "
                 "without EXIF data, or as PNG"
             )
+        if kind == b"EXIF" and exif:
+            raise DecodeError("the WEBP has several EXIF chunks; save the image again")
+        exif |= kind == b"EXIF"
         odd |= size % 2 == 1
         at += 8 + size + size % 2
 

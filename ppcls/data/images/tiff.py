@@ -203,6 +203,7 @@ def decode_tiff(encoded: bytes | memoryview, header: Header) -> Array:
 
     Raises:
         DecodeError: The file is damaged.
+        MemoryError: There is not enough memory.
     """
     pixels, palette = _read_page(encoded, header)
     if header.colours == "inverted grey":
@@ -233,14 +234,13 @@ def _read_page(encoded: bytes | memoryview, header: Header) -> tuple[Array, Arra
             if header.colours == "palette" and np.asarray(palette).shape != (3, 256):
                 raise DecodeError("the palette of the TIFF does not have 256 colours; save the image again")
             return np.asarray(page.asarray(maxworkers=1)).reshape(shape), palette
-    except DecodeError:
+    except (DecodeError, MemoryError):  # `ppcls.data.images.decode.decode` reports missing memory
         raise
     except (
         ArithmeticError,
         AssertionError,
         AttributeError,
         LookupError,
-        MemoryError,
         OSError,
         RuntimeError,
         TypeError,

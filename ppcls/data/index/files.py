@@ -29,12 +29,15 @@ def read_image(path: bytes) -> bytes:
     """Reads an image file.
 
     Raises:
-        DecodeError: The file is missing, is empty, is too large, is not a regular file, or can't be read.
+        DecodeError: The file is missing, is empty, is too large, is not a regular file, or can't be read, or
+            there is not enough memory.
     """
     try:
         data = retry_io(lambda: read_regular_file(path))
     except OSError as error:
         raise DecodeError((error.strerror or str(error)).lower()) from None
+    except MemoryError:  # one image must not end a run or a server
+        raise DecodeError("there is not enough memory to read the file") from None
     if not data:
         raise DecodeError("the file is empty")
     return data

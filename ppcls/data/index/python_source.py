@@ -84,6 +84,8 @@ class PythonIndex:
             data = self._samples[position]
         except OSError as error:
             raise DecodeError((error.strerror or str(error)).lower()) from None
+        except MemoryError:  # one image must not end a run
+            raise DecodeError("there is not enough memory to read the image") from None
         if not isinstance(data, bytes):
             raise DecodeError(f"expected an encoded image as bytes, got {type(data).__name__}")
         if not data:

@@ -294,13 +294,15 @@ class OpenFiles:
 
         Raises:
             DecodeError: The file is missing, is too short, can't be read, or has changed since the first
-                read; or ``size`` exceeds the maximum size of an image.
+                read; or ``size`` exceeds the maximum size of an image, or there is not enough memory.
         """
         check_size(size)
         try:
             data = retry_io(lambda: self._read(path, offset, size))
         except OSError as error:
             raise DecodeError((error.strerror or str(error)).lower()) from None
+        except MemoryError:  # one image must not end a run or a server
+            raise DecodeError("there is not enough memory to read the record") from None
         if len(data) < size:
             raise DecodeError(f"the file ends after {len(data)} of the record's {size} bytes")
         return data

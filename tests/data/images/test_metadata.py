@@ -63,9 +63,24 @@ def jp2_with(box: bytes) -> bytes:
     return repeated(encoded[:at], box, encoded[at:])
 
 
+def box(kind: bytes, content: bytes = b"") -> bytes:
+    return struct.pack(">I4s", 8 + len(content), kind) + content
+
+
+def segment(marker: int, content: bytes) -> bytes:
+    return struct.pack(">BBH", 0xFF, marker, 2 + len(content)) + content
+
+
+def exif_of(count: int) -> bytes:
+    """Returns EXIF data with a number of tags."""
+    entries = b"".join(struct.pack(">HHII", 1000 + tag, 3, 1, 0) for tag in range(count))
+    return b"Exif\0\0MM\0*\0\0\0\x08" + struct.pack(">H", count) + entries + bytes(4)
+
+
 TEXT = zlib.compress(bytes(20_000))
 JPEG = encode("JPEG")
 PNG = encode("PNG")
+WEBP = encode("WEBP", lossless=True)
 HOSTILE = {
     "JPEG comments": (repeated(JPEG[:2], b"\xff\xfe\0\2", JPEG[2:]), MANY),
     "JPEG EXIF": (repeated(JPEG[:2], b"\xff\xe1\0\2", JPEG[2:]), MANY),
@@ -81,6 +96,24 @@ HOSTILE = {
     "PNG long": (repeated(PNG[:33], chunk(b"tEXt", b"k\0" + bytes(60_000)), PNG[33:]), LARGE),
     "JPEG 2000 boxes": (jp2_with(struct.pack(">I4s", 8, b"free")), MANY),
     "JPEG 2000 long": (jp2_with(struct.pack(">I4s", 60_000, b"free") + bytes(59_992)), LARGE),
+    "JPEG EXIF tags": (
+        repeated(JPEG[:2], segment(0xE1, exif_of(5000)), JPEG[2:]),
+        "of at most 16 EXIF segments",
+    ),
+    "PNG EXIF tags": (
+        repeated(PNG[:33], chunk(b"eXIf", exif_of(9999).removeprefix(b"Exif\0\0")), PNG[33:]),
+        "several EXIF chunks",
+    ),
+    "WebP chunks": (repeated(WEBP, b"teSt\0\0\0\0", b""), MANY),
+    "WebP animation": (repeated(WEBP, b"ANMF\x10\0\0\0" + bytes(16), b""), MANY),
+    "WebP EXIF": (repeated(WEBP, b"EXIF\0\0\0\0", b""), "several EXIF chunks"),
+    "WebP long": (repeated(WEBP, b"XMP \x60\xea\0\0" + bytes(60_000), b""), LARGE),
+    "JPEG 2000 nested": (jp2_with(box(b"jp2h", box(b"free") * 999)), MANY),
+    # Each box claims 65,535 channels, which would be read from the boxes after it.
+    "JPEG 2000 channels": (
+        jp2_with(box(b"jp2h", struct.pack(">I4sHH", 12, b"cdef", 65535, 11) * 9000)),
+        "damaged",
+    ),
     "PPM comment": (b"P6\n" + b"#" * SIZE + b"\n64 64 255\n" + PIXELS.tobytes(), "damaged"),
     "PPM comments": (b"P6\n" + b"#\n" * (SIZE // 2) + b"64 64 255\n" + PIXELS.tobytes(), "damaged"),
     "PPM blanks": (b"P6" + b" " * SIZE + b"64 64 255\n" + PIXELS.tobytes(), "damaged"),
@@ -98,6 +131,14 @@ def test_header_with_too_much_metadata_is_rejected(name: str) -> None:
         read_header(encoded)
     with pytest.raises(DecodeError, match=reason):
         decode(DecodeImage(), encoded)
+
+
+@pytest.mark.parametrize("at", [2, len(JPEG) - 2])
+def test_time_of_fill_bytes_is_linear(at: int) -> None:
+    """A search that examines all bytes again after each one would take an hour."""
+    scans = b"\xff\xda\0\2" * 40  # more than are counted without reading the segments
+    encoded = JPEG[:at] + b"\xff" * SIZE + b"\0" + JPEG[at:-2] + scans + b"\xff" * SIZE + b"\0" + JPEG[-2:]
+    assert read_header(encoded).width == 64
 
 
 def test_usual_metadata_is_accepted() -> None:
@@ -137,8 +178,9 @@ def test_orientation_after_the_pixels_of_a_png_is_read() -> None:
 def test_exif_whose_tags_share_their_values_is_rejected(kind: str) -> None:
     entries = b"".join(struct.pack("<HHII", tag, 7, 60_000, 0) for tag in range(1, 5000))
     data = b"II*\0\x08\0\0\0" + struct.pack("<H", 4999) + entries + bytes(4)
+    options = {"alpha_quality": 50} if kind == "WEBP" else {}  # an even size of the chunk before the tags
     with pytest.raises(DecodeError, match=LARGE):
-        read_header(encode(kind, alpha=True, exif=b"Exif\0\0" + data))
+        read_header(encode(kind, alpha=True, exif=b"Exif\0\0" + data, **options))
 
 
 @pytest.mark.parametrize("order", ["<", ">"])

@@ -20,7 +20,12 @@ from nvidia.dali.backend import ReleaseUnusedMemory  # type: ignore[attr-defined
 
 from ppcls.data.bad_images.lists import bad_image_error, to_bad_images
 from ppcls.data.bad_images.quarantine import Quarantine
-from ppcls.data.bad_images.search import bisect_bad_images, find_undecodable, is_image_error
+from ppcls.data.bad_images.search import (
+    bisect_bad_images,
+    find_undecodable,
+    is_image_error,
+    is_memory_error,
+)
 from ppcls.data.images.header import DecodeError
 from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.base import OrderedLoader
@@ -239,6 +244,9 @@ class DaliLoader(OrderedLoader):
         """Returns the batch at ``cursor``.
 
         If a pipeline fails, this finds the bad images, replaces them, rebuilds the pipelines and retries.
+
+        Raises:
+            MemoryError: There is enough memory for each image, but not for all of a batch.
         """
         waits = list(RETRY_DELAYS)
         while True:
@@ -251,6 +259,10 @@ class DaliLoader(OrderedLoader):
                 if not bad and waits and _READ_OPERATOR in str(error):
                     time.sleep(waits.pop(0))  # a network drive may have failed for a moment
                     continue
+                if not bad and is_memory_error(error):
+                    raise MemoryError(
+                        f"DALI has not enough memory to prepare {self.order.batch_size} images at once"
+                    ) from error
                 if not bad:
                     raise
                 if self.quarantine is None:
@@ -272,9 +284,15 @@ class DaliLoader(OrderedLoader):
         """Returns the positions and reasons of bad images in batches, one of which failed with ``error``."""
         batches = [self._plan.at(cursor).indices.tolist() for cursor in under_way]
         bad = find_undecodable(self.index, self._decoder, chain.from_iterable(batches))
-        if not bad and (isinstance(error, DecodeError) or is_image_error(str(error))):
+        starved = is_memory_error(error)
+        if not bad and (isinstance(error, DecodeError) or is_image_error(str(error)) or starved):
             for batch in batches:
-                bad |= bisect_bad_images(list(dict.fromkeys(batch)), self._error_of)
+                positions = list(dict.fromkeys(batch))
+                culprits = bisect_bad_images(positions, self._error_of)
+                # If all images fail, the machine lacks memory, whatever the images are.
+                if starved and len(culprits) == len(positions) > 1:
+                    continue
+                bad |= culprits
         return bad
 
     def _error_of(self, positions: list[int]) -> str | None:
@@ -285,6 +303,8 @@ class DaliLoader(OrderedLoader):
             DaliLoader(self.index, order, self._unfused, settings, self._sizes)._take(Cursor())
         except (RuntimeError, DecodeError) as error:
             return str(error)
+        except MemoryError:
+            return "std::bad_alloc"
         return None
 
     def release(self) -> None:
