@@ -14,6 +14,7 @@ from ppcls.cli.arguments.options import option
 from ppcls.cli.benchmark import common
 from ppcls.cli.command import command
 from ppcls.errors import UserError
+from ppcls.report.summary.rounding import format_ratio_with_range
 
 if TYPE_CHECKING:  # not needed for --help
     from ppcls.bench.measure.runner import Candidate
@@ -118,7 +119,7 @@ def _compare(families: dict[str, list[tuple[Any, Candidate[Variant]]]]) -> Itera
         theirs = [candidate for candidate in theirs if candidate.samples]
         if ours.samples and theirs:
             best = max(theirs, key=lambda candidate: candidate.rate.median)
-            ratio = ours.ratio(best).median
-            yield f"{model}: ppcls is {ratio:.2f} times as fast as {best.key.framework} with timm."
+            times = format_ratio_with_range(ours.ratio(best).values, "times")
+            yield f"{model}: ppcls has {times} the images/s of {best.key.framework} with timm."
         if ours.samples:
             yield f"{model}: {ours.samples[0]['execution']}."

@@ -11,6 +11,7 @@ from benchmarks.results.charts import with_unit
 from benchmarks.results.compare import CONFIDENCE, MetricComparison, ResultsComparison
 from ppcls.bench.results.schema import ResultRow, label_text, varied_labels
 from ppcls.bench.results.tables import NO_TERMINAL, console, number, print_lines, stripped
+from ppcls.report.summary.rounding import format_range, format_rounded
 
 
 def render_comparison(comparison: ResultsComparison, names: tuple[str, str], width: int | None = None) -> str:
@@ -50,8 +51,9 @@ def _comparison_cells(compared: MetricComparison) -> list[str]:
     ratio = compared.ratio
     if ratio is None:
         return [name, *medians, "", "", compared.verdict]
-    spread = f"{ratio.low:.3f} to {ratio.high:.3f}" if ratio.known else "one round"
-    return [name, *medians, f"{ratio.value:.3f}", spread, compared.verdict]
+    interval = (ratio.value, ratio.low, ratio.high)
+    spread = format_range(*interval) if ratio.known else "one round"
+    return [name, *medians, format_rounded(*interval), spread, compared.verdict]
 
 
 def _row_name(row: ResultRow, names: Sequence[str]) -> str:

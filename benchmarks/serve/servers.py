@@ -17,6 +17,7 @@ from benchmarks.serve.load import measure_load
 from ppcls.bench.measure.runner import Candidate, Effort
 from ppcls.bench.results.schema import Label
 from ppcls.engine.autotune.processes import MeasurementFailed, started_process
+from ppcls.report.summary.rounding import format_ratio_with_range
 from ppcls.runtime.launch import ppcls_command
 
 BATCHED = "ppcls serve"
@@ -105,6 +106,9 @@ def compare_servers(measured: Sequence[Candidate[str]]) -> Iterator[str]:
     for batched in [each for each in done if each.key == BATCHED]:
         clients = batched.labels["clients"]
         others = [each for each in done if each.labels["clients"] == clients and each is not batched]
-        ratios = [f"{batched.ratio(other).median:.2f} times {other.key}" for other in others]
+        ratios = [
+            f"{format_ratio_with_range(batched.ratio(other).values, 'times')} those of {other.key}"
+            for other in others
+        ]
         if ratios:
             yield f"Images/s of {BATCHED} with {clients} client(s): {', '.join(ratios)}."

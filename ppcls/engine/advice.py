@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ppcls.data.loaders.section import Dali
+from ppcls.report.summary.rounding import format_ratio
 
 _LOADER = "DataLoader.Train.loader"
 _NEGLIGIBLE = 0.05  # largest share of waiting time that needs no change
@@ -74,7 +75,7 @@ class LoadingSpeed:
 
 def advise(speed: LoadingSpeed) -> str:
     """Returns which setting to change first and why, or that nothing needs to change."""
-    ratio = speed.loader / speed.step
+    times = format_ratio([speed.loader / speed.step])
     if speed.disk is not None and not speed.disk.fits and speed.disk.images < speed.step:
         return (
             "use a faster disk, containers (ppcls dataset convert) or smaller images (ppcls dataset resize): "
@@ -82,10 +83,10 @@ def advise(speed: LoadingSpeed) -> str:
             f"{speed.disk.images:.0f} images/s, but training could use {speed.step:.0f}"
         )
     if speed.waiting <= _NEGLIGIBLE:
-        return f"none: the loader is fast enough (alone, it is {ratio:.2f} times as fast as training)"
+        return f"none: the loader is fast enough (alone, it is {times} times as fast as training)"
     rules = _rules_for_dali(speed) if speed.by_dali else _rules_for_paddle(speed)
     change = next(iter([*rules, *_general_rules(speed)]))
-    return f"{change} (alone, the loader is {ratio:.2f} times as fast as training)"
+    return f"{change} (alone, the loader is {times} times as fast as training)"
 
 
 def _rules_for_paddle(speed: LoadingSpeed) -> Iterator[str]:

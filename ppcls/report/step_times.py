@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ppcls.report.summary.rounding import format_ratio
+
 COLUMNS = ("data wait", "forward", "backward", "all-reduce", "optimizer", "host")
 _BACKWARD = COLUMNS.index("backward")
 _ALL_REDUCE = COLUMNS.index("all-reduce")
@@ -171,10 +173,10 @@ def as_text(table: StepTable) -> str:
         lines.append(f"{name:<10} {values}")
     lines.append(f"{table.images_per_second:.1f} img/s, computed from the median update")
     if table.ordinary_ms is not None:
-        slower = table.step.mean_ms / table.ordinary_ms
+        slower = format_ratio([table.step.mean_ms / table.ordinary_ms])
         lines.append(
             f"earlier updates without profiling: {table.ordinary_ms:.3f} ms on average; "
-            f"a profiled update takes {slower:.2f} times as long"
+            f"a profiled update takes {slower} times as long"
         )
     if table.all_reduce_alone_ms is not None:
         lines.append(

@@ -86,7 +86,7 @@ def test_as_text_returns_documented_lines() -> None:
         "update        40.000    40.000    40.000 100.0%\n"
         "1600.0 img/s, computed from the median update\n"
         "earlier updates without profiling: 32.000 ms on average; "
-        "a profiled update takes 1.25 times as long\n"
+        "a profiled update takes 1.3 times as long\n"
     )
 
 

@@ -11,6 +11,7 @@ from ppcls.bench.results.schema import Quantity
 from ppcls.bench.results.tables import number
 from ppcls.commands import set_keys
 from ppcls.data.build import dali_settings, describe_feed
+from ppcls.report.summary.rounding import format_ratio_with_range
 
 Bottleneck = Literal["disk", "decode", "transform", "hand-over", "GPU"]
 _LOADER = "DataLoader.Train.loader"
@@ -133,18 +134,15 @@ def advise(best: LoaderSetting, present: LoaderSetting, ratios: Quantity | None)
     keep = f"Keep the present setting ({present.describe()}): "
     if ratios is None:
         return present, f"{keep}no other measured setting is faster."
-    times = f"{ratios.median:.2f} times"
-    span = f"({ratios.low:.2f} to {ratios.high:.2f})"
+    times = format_ratio_with_range(ratios.values, "times")
     if ratios.high < 1:
-        return present, (
-            f"{keep}the best other setting ({best.describe()}) is slower: {times} its images/s {span}."
-        )
+        return present, f"{keep}the best other setting ({best.describe()}) is slower: {times} its images/s."
     if not exceeds_noise(ratios):
+        differs = "the rounds do not show which is faster" if ratios.median > 1 else "it is not faster"
         return present, (
-            f"{keep}the best other setting ({best.describe()}) reaches {times} its images/s {span}, which is "
-            "within noise."
+            f"{keep}the best other setting ({best.describe()}) has {times} its images/s; {differs}."
         )
     return best, (
-        f"Use {best.describe()}: {times} the images/s of the present setting, {present.describe()} {span}; "
+        f"Use {best.describe()}: {times} the images/s of the present setting, {present.describe()}; "
         f"{set_keys(config_values(best))}"
     )

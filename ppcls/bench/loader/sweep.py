@@ -27,6 +27,7 @@ from ppcls.bench.loader.settings import (
 from ppcls.bench.loader.workload import LoaderWorkload
 from ppcls.bench.measure.runner import Candidate
 from ppcls.bench.results.schema import Label
+from ppcls.report.summary.rounding import format_ratio_with_range
 
 BEST = "best found"
 PRESENT = "present"
@@ -182,4 +183,5 @@ def compare_loaders(loaders: Loaders) -> Iterator[str]:
     ours = next(each for each in loaders if each.name == _OURS)
     for each in loaders[2:]:
         if ours.samples and each.samples:
-            yield f"{_OURS} is {ours.ratio(each).median:.2f} times as fast as {each.name}"
+            times = format_ratio_with_range(ours.ratio(each).values, "times")
+            yield f"{_OURS} has {times} the images/s of {each.name}."

@@ -43,7 +43,7 @@ class Quantity:
 
     Attributes:
         values: One finite value per round; at least one.
-        unit: Unit, such as ``images/s``; empty for a plain number.
+        unit: Unit, such as ``images/s``; empty for a ratio.
         better: Whether larger or smaller values are better.
 
     Raises:
@@ -74,6 +74,11 @@ class Quantity:
     def high(self) -> float:
         """Returns the largest value."""
         return max(self.values)
+
+    @property
+    def is_ratio(self) -> bool:
+        """Whether this is a ratio of two quantities, which has no unit."""
+        return not self.unit
 
     @property
     def spread(self) -> float:

@@ -13,11 +13,15 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from ppcls.bench.results.schema import Quantity, ResultRow, Results, kinds_of_rows, label_text, varied_labels
+from ppcls.report.summary.rounding import format_ratio_with_range
 
 # columns
 NO_TERMINAL = 200
 _WIDEST = 10_000
-LEGEND = "Values are medians over the rounds; ± is half of their range, relative to the median."
+LEGEND = (
+    "Values are medians over the rounds; ± is half of their range, relative to the median. Parentheses "
+    "contain the range of a ratio."
+)
 
 
 def render_results(results: Results, width: int | None = None) -> str:
@@ -76,9 +80,11 @@ def number(value: float) -> str:
 
 
 def cell(metric: Quantity | None) -> str:
-    """Returns the text of a quantity's median and spread; an empty text if it was not measured."""
+    """Returns the text of a quantity's median and spread or range; an empty text if it was not measured."""
     if metric is None:
         return ""
+    if metric.is_ratio:
+        return format_ratio_with_range(metric.values)
     spread = f" ±{metric.spread / 2:.0%}" if len(metric.values) > 1 else ""
     return number(metric.median) + spread
 

@@ -127,10 +127,20 @@ def test_config_values_are_keys_of_a_config() -> None:
     ("ratios", "setting", "text"),
     [
         (None, PRESENT, "Keep the present setting (DALI CPU, 4 threads, prefetch 4): no other"),
-        ((0.27,), PRESENT, "is slower: 0.27 times its images/s (0.27 to 0.27)."),
-        ((0.25, 0.3), PRESENT, "is slower: 0.28 times its images/s (0.25 to 0.30)."),
-        ((0.9, 1.1), PRESENT, "reaches 1.00 times its images/s (0.90 to 1.10), which is within noise."),
-        ((1.5, 1.6), BEST, "Use DALI CPU, 2 threads, prefetch 2, decoder whole: 1.55 times the images/s of"),
+        ((0.27,), PRESENT, "is slower: 0.27 times its images/s."),
+        ((0.25, 0.3), PRESENT, "is slower: 0.28 times (0.25 to 0.30) its images/s."),
+        ((0.9, 1.1), PRESENT, "has 1.0 times (0.9 to 1.1) its images/s; it is not faster."),
+        ((0.2, 0.27, 1.1), PRESENT, "has 0.3 times (0.2 to 1.1) its images/s; it is not faster."),
+        (
+            (0.9, 1.2, 1.4),
+            PRESENT,
+            "has 1.2 times (0.9 to 1.4) its images/s; the rounds do not ",
+        ),
+        (
+            (1.5, 1.6),
+            BEST,
+            "Use DALI CPU, 2 threads, prefetch 2, decoder whole: 1.55 times (1.50 to 1.60) the ",
+        ),
     ],
 )
 def test_advise_changes_the_setting_only_beyond_noise(

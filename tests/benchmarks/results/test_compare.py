@@ -129,7 +129,7 @@ def test_table_shows_ratio_interval_and_verdict() -> None:
     ]
     text = render_comparison(compare_results(changed(rows=tuple(rows)), changed(rows=tuple(faster))), NAMES)
     first, second = (" ".join(line.split()) for line in text.splitlines() if "threads" in line)
-    assert first == "threads 1 images/s 510 1,020 2.000 1.913 to 2.091 better"
+    assert first == "threads 1 images/s 510 1,020 2.00 1.91 to 2.09 better"
     assert second.endswith("within noise")
     assert (
         "1 of 2 ratios differ by more than noise. If nothing changed, about one in 20 would do so by chance."
