@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 
@@ -23,6 +24,12 @@ class MissedTargetError(UserError):
     """Raised if the last evaluation of a run is worse than ``Global.target``. The exit code is 4."""
 
     code = 4
+
+
+class TryAgainError(UserError):
+    """Raised if storage, the network or another rank failed. The same command may succeed later."""
+
+    code = os.EX_TEMPFAIL  # 75, which sysexits.h defines for this case
 
 
 class DecodeError(ValueError):

@@ -16,10 +16,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ppcls.errors import SignalExit, UserError
+from ppcls.errors import SignalExit, TryAgainError, UserError
 from ppcls.files import write_text
 from ppcls.runtime.launch import Launch
 
+LOST = "was killed or crashed without a Python error"  # in the summary of such a process
 _CAUSE_TIMEOUT = 1.0  # seconds to wait for the report of the process that caused an error on this rank
 
 
@@ -96,6 +97,7 @@ class FailureReports:
 
         Raises:
             UserError: Another rank failed first. The message contains its summary.
+            TryAgainError: Another rank was lost: it was killed, or crashed without an error of Python.
         """
         self.clear()
         try:
@@ -113,9 +115,9 @@ class FailureReports:
                 self.launch.show_on_terminal(f"\n{process} failed first:\n{text}\n")
                 raise
             rank = self.launch.rank
-            raise UserError(
-                f"{self.first_summary()}\nRank {rank} then failed too; see {self.path(rank)}"
-            ) from None
+            first = self.first_summary()
+            kind = TryAgainError if LOST in first else UserError
+            raise kind(f"{first}\nRank {rank} then failed too; see {self.path(rank)}") from None
 
     def _wait_for_cause(self) -> None:
         deadline = time.monotonic() + _CAUSE_TIMEOUT

@@ -23,12 +23,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ppcls.files import LogWriter, print_error
-from ppcls.runtime.failures import FailureReports, describe_process
+from ppcls.runtime.failures import LOST, FailureReports, describe_process
 from ppcls.runtime.launch import Launch
 from ppcls.runtime.progress import SIZE, Progress, ProgressSnapshot, read_progress
 
 SLOW_FACTOR = 3  # ratio of the timeouts of a slow activity, such as saving, and of a step
 _MAX_RESERVE = 30.0  # seconds
+_END = signal.SIGALRM  # ends a stuck process, unless it has a handler
+_END_SECONDS = 2.0  # until a process that does not react is killed
 _STACKS = signal.SIGRTMAX  # signal that makes the watched process write its stacks
 # A terminal or launcher sends these signals to the whole process group. The run handles them. The watchdog
 # ends when the run ends.
@@ -231,9 +233,8 @@ class Watchdog:
         """Reports that the process ended without a Python error: it was killed, or crashed in C++."""
         if self._launch.world_size > 1:
             summary = (
-                f"{describe_process(self._launch.rank, self._process)} was killed or crashed without a "
-                f"Python error; {progress}. If the memory was exhausted, the kernel's log (dmesg) lists the "
-                "process"
+                f"{describe_process(self._launch.rank, self._process)} {LOST}; {progress}. If the memory was "
+                "exhausted, the kernel's log (dmesg) lists the process"
             )
             if self._failures.write(summary, ""):
                 self._launch.show(summary)
@@ -242,8 +243,15 @@ class Watchdog:
         os._exit(1)
 
     def _kill(self) -> NoReturn:
+        """Ends the process by a signal that nothing else uses, so its exit code 142 means that it was stuck.
+
+        137 is the exit code of a process that the system kills. A process that is stopped does not react.
+        """
         with suppress(ProcessLookupError):
-            os.kill(self._process, signal.SIGKILL)
+            os.kill(self._process, _END)
+            select.select(self._ended, [], [], _END_SECONDS)
+            if os.getppid() == self._process:
+                os.kill(self._process, signal.SIGKILL)
         os._exit(1)
 
 

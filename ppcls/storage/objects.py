@@ -11,13 +11,12 @@ Decisions:
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ppcls.errors import UserError
+from ppcls.errors import TryAgainError, UserError
 from ppcls.files.temporary import temporary_sibling
 
 RETRY_DELAYS = (1.0, 2.0, 4.0, 8.0, 16.0)  # seconds before each retry
@@ -26,10 +25,8 @@ _PERMANENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError, ImportEr
 _Result = TypeVar("_Result")
 
 
-class StorageError(UserError):
+class StorageError(TryAgainError):
     """Raised if object storage can't be read or written after all retries."""
-
-    code = os.EX_TEMPFAIL  # 75: the same command may succeed later
 
 
 class Objects:

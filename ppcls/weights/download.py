@@ -21,7 +21,7 @@ import httpx
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ppcls.errors import UserError
+from ppcls.errors import TryAgainError, UserError
 from ppcls.files import write_text
 from ppcls.weights.manifest import read_record
 from ppcls.zoo import known_digest, suggest_installed
@@ -141,7 +141,7 @@ class _Download:
             self._receive(delays)
         except _TemporaryError as error:
             kept = f"; {self._size() / 1e6:.1f} MB are kept for the next attempt" if self._size() else ""
-            raise UserError(
+            raise TryAgainError(
                 f"{self._url}: the download failed: {error}{kept}; check the network and the proxy "
                 f"(HTTPS_PROXY), or save the file as {self._path}{suggest_installed()}"
             ) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ppcls.errors import UserError
+from ppcls.errors import TryAgainError, UserError
 from ppcls.weights.download import OFFLINE
 
 PREFIX = "hf-hub:"
@@ -45,7 +45,8 @@ def fetch_from_hub(name: str, file: str = _FILE) -> Path:
         )
     except LocalEntryNotFoundError as error:
         reason = f"{OFFLINE} forbids downloads" if offline else _first_line(error.__cause__ or error)
-        raise UserError(f"{name}: not downloaded yet: {reason}") from None
+        kind = UserError if offline else TryAgainError
+        raise kind(f"{name}: not downloaded yet: {reason}") from None
     except EntryNotFoundError:
         raise UserError(
             f"{name}: this model has no file {file}; download its .pth file and set the path of that file"
@@ -53,7 +54,7 @@ def fetch_from_hub(name: str, file: str = _FILE) -> Path:
     except HFValidationError as error:
         raise UserError(f"{name}: expected hf-hub:OWNER/MODEL: {_first_line(error)}") from None
     except (HfHubHTTPError, OSError) as error:
-        raise UserError(f"{name}: the download failed: {_first_line(error)}") from None
+        raise TryAgainError(f"{name}: the download failed: {_first_line(error)}") from None
     return Path(path)
 
 

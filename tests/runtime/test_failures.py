@@ -69,6 +69,16 @@ def test_failure_waits_for_the_report_of_its_cause(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(
+    ("summary", "code"), [(f"rank 1 {failures.LOST}; epoch 1", 75), ("rank 1: no image", 1)]
+)
+def test_exit_code_says_whether_another_try_can_help(summary: str, code: int, tmp_path: Path) -> None:
+    reports_of(tmp_path, 1).write(summary, "")
+    with pytest.raises(UserError) as caught:
+        fail(reports_of(tmp_path, 0), RuntimeError("connection closed by peer"))
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
     ("world_size", "error"),
     [(1, RuntimeError("out of memory")), (2, KeyboardInterrupt()), (2, SignalExit(15))],
 )
