@@ -106,13 +106,15 @@ def build_state(config: Config) -> TrainState:
         raise UserError(f"expected a config from load_config, got {show(config)}")
     with session.embedded(config.Global) as runtime:
         from ppcls.engine.core import build
+        from ppcls.engine.core.networks import beside_prefixes
         from ppcls.engine.initial_weights import InitialWeights
         from ppcls.runtime.collectives import fail_together
 
         source = config.Global.pretrained_model
-        weights = InitialWeights(config.Arch, source, config.chains, config.Optimizer.freezes)
+        beside = beside_prefixes(config.Arch, config.Loss.Train)
+        weights = InitialWeights(config.Arch, source, config.chains, config.Optimizer.freezes, beside)
         with fail_together(runtime):
-            return build.build_state(config, runtime, weights.load)
+            return build.build_state(config, runtime, weights.load, load_beside=weights.load_beside)
 
 
 def fit(

@@ -13,7 +13,7 @@ from ppcls.data.transforms.base import Transform
 from ppcls.engine.preprocessing import compare_preprocessing
 from ppcls.errors import UserError
 from ppcls.storage.models import weights_path
-from ppcls.weights.files import fetch_weights, read_weights, start_from
+from ppcls.weights.files import fetch_weights, fill, read_weights, select_network, start_from
 from ppcls.zoo import architecture, nearest_with_weights
 
 _SMALL_DATA = 20_000  # largest number of training images for which `Arch.pretrained: auto` loads weights
@@ -29,12 +29,14 @@ class InitialWeights:
         chains: Lists of transforms, to compare them with the preprocessing of the weights; see
             `Config.chains`.
         frozen: Whether the optimizer freezes a part of the weights.
+        beside: Prefixes of the weights of peers and trainable losses, see `beside_prefixes`.
     """
 
     arch: AnyArch
     source: str | None
     chains: Mapping[str, Sequence[Transform]]
     frozen: bool
+    beside: tuple[str, ...] = ()
 
     def load(self, model: nn.Layer, images: int) -> list[str]:
         """Loads the weights into a model with random weights.
@@ -57,8 +59,41 @@ class InitialWeights:
             return [f"weights of the backbone from {backbone}"]
         return [f"no initial weights (Global.pretrained_model): {self._from_scratch}"]
 
+    def load_beside(self, model: nn.Layer) -> list[str]:
+        """Loads the weights of peers and trainable losses from ``Global.pretrained_model``, if it has them.
+
+        Peers and losses that the file lacks keep their weights.
+
+        Args:
+            model: Model that contains the peers and the losses.
+
+        Returns:
+            Lines for the log.
+
+        Raises:
+            UserError: The weights can't be read or do not fit.
+        """
+        if not self.source or not self.beside:
+            return []
+        arrays, _ = select_network(
+            model.state_dict().keys(), read_weights(weights_path(self.source)), self.source
+        )
+        lines = []
+        for prefix in self.beside:
+            found = {name: array for name, array in arrays.items() if name.startswith(prefix)}
+            name = prefix.rstrip(".")
+            if not found:
+                lines.append(f"{self.source} has no weights for {name}, which keeps its initial weights")
+                continue
+            tensors = {key: tensor for key, tensor in model.state_dict().items() if key.startswith(prefix)}
+            fill(tensors, found, self.source)
+            lines.append(f"weights of {name} from {self.source}")
+        return lines
+
     def _start_from(self, model: nn.Layer, source: str) -> list[str]:
-        started = start_from(model, read_weights(weights_path(source)), source)
+        arrays = read_weights(weights_path(source))
+        own = {name: array for name, array in arrays.items() if not name.startswith(self.beside)}
+        started = start_from(model, own, source)
         lines = [f"weights from {source}{f', {started.selected}' if started.selected else ''}"]
         if started.random:
             lines[0] += f"; {', '.join(started.random)} are random, for {self.arch.class_num} classes"

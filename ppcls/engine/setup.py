@@ -49,6 +49,7 @@ from ppcls.engine.checkpoint.checkpoints import Checkpoints
 from ppcls.engine.checkpoint.disk_space import describe_disk_space
 from ppcls.engine.checkpoint.resume import resume
 from ppcls.engine.core.build import build_state, rate_scale
+from ppcls.engine.core.networks import beside_prefixes
 from ppcls.engine.core.settings import EngineSettings
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.cuda_graph.graphed_forward import GraphedForward
@@ -108,13 +109,18 @@ def build_run(
         checkpoints.class_names = classes or _read_listed_classes(config.Infer, config.Arch.class_num)
         if state is None:
             weights = InitialWeights(
-                config.Arch, settings.pretrained_model, config.chains, config.Optimizer.freezes
+                config.Arch,
+                settings.pretrained_model,
+                config.chains,
+                config.Optimizer.freezes,
+                beside_prefixes(config.Arch, config.Loss.Train),
             )
             state = build_state(
                 config,
                 runtime,
                 # A checkpoint replaces the initial weights, which may no longer exist.
                 lambda model, images: None if resumed else notes.extend(weights.load(model, images)),
+                load_beside=lambda model: None if resumed else notes.extend(weights.load_beside(model)),
             )
         notes += _describe_model(config.Arch, settings, state, settings.image_shape)
         if state.ema is not None:

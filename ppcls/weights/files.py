@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from paddle import nn
 from safetensors import SafetensorError, safe_open
 
-from ppcls.config.base.tree import STUDENT
 from ppcls.errors import UserError
 from ppcls.files import atomic_write, open_regular
 from ppcls.registry import suggest
@@ -24,6 +23,7 @@ from ppcls.runtime.host_memory import HostMemory
 from ppcls.weights.download import download, is_web_page, verify_download
 from ppcls.weights.hub import PREFIX, fetch_from_hub
 from ppcls.weights.manifest import verify
+from ppcls.weights.paddleclas_names import fit_layout, translate
 from ppcls.weights.pickled import unpickle
 from ppcls.weights.store import BEST
 from ppcls.weights.torch_file import TORCH_ENDINGS, read_torch
@@ -39,7 +39,6 @@ from ppcls.zoo import (
 
 Arrays = dict[str, NDArray[Any]]
 _SHOWN = 5
-_LOSS = "loss_func."  # of the weights of losses in files of PaddleClas
 # Names of dtypes in the order of safetensors.
 _DTYPE_NAMES = ("BOOL", "U8", "I8", "I16", "U16", "F16", "I32", "U32", "F32", "F64", "I64", "U64")
 _TRANSFER = 64 << 20  # maximum number of bytes that are copied from the device at once
@@ -333,44 +332,17 @@ def fill(tensors: Mapping[str, paddle.Tensor], arrays: Arrays, source: Path | st
 
 
 def select_network(names: Collection[str], arrays: Arrays, source: Path | str) -> tuple[Arrays, str]:
-    """Selects the weights of one network in a file that PaddleClas wrote.
-
-    PaddleClas saves the weights of trainable losses in the same file, with the prefix ``loss_func``. The
-    weights of each model of a DistillationModel have its name as a prefix, such as ``Student`` or
-    ``Teacher``. Weights for the names of a model stay in any case.
-
-    Args:
-        names: Names of the weights of the model.
-        arrays: Weights in the file, by name.
-        source: Path or name of the file, for error messages.
+    """Selects the weights of one model in a file that PaddleClas wrote; see `translate`.
 
     Returns:
         The weights, and a text for the log about what was selected; "" if nothing was.
 
     Raises:
-        UserError: Several models of a DistillationModel have these weights, and none is named Student.
+        UserError: See `translate`.
     """
-    known = {name: array for name, array in arrays.items() if name in names}
-    others = {name: array for name, array in arrays.items() if name not in names}
-    network = {name: array for name, array in others.items() if not name.startswith(_LOSS)}
-    selected = "without those of the loss" if len(network) < len(others) else ""
-    prefixes = sorted({name.partition(".")[0] for name in network if "." in name})
-    parts = {prefix: _strip(network, f"{prefix}.") for prefix in prefixes}
-    # Some names may differ, such as those of a classifier.
-    fitting = [prefix for prefix in prefixes if 2 * len(parts[prefix].keys() & names) > len(names)]
-    if not fitting:
-        return {**known, **network}, selected
-    chosen = STUDENT if STUDENT in fitting else fitting[0]
-    if len(fitting) > 1 and chosen != STUDENT:
-        raise UserError(
-            f"{source}: contains the weights of several models, {', '.join(fitting)}; save those of one "
-            "model in a file of their own"
-        )
-    return {**parts[chosen], **known}, f"of {chosen}"
-
-
-def _strip(arrays: Arrays, prefix: str) -> Arrays:
-    return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}
+    translation = translate(names, arrays, source)
+    selected = {own: fit_layout(own, arrays[name]) for name, own in translation.names.items()}
+    return selected, translation.selected
 
 
 class StartReport(NamedTuple):
@@ -404,9 +376,9 @@ def start_from(model: nn.Layer, arrays: Arrays, source: Path | str) -> StartRepo
     Raises:
         UserError: The weights differ in another way.
     """
-    arrays, selected = select_network(model.state_dict().keys(), arrays, source)
-    arrays = from_torch(model, arrays, str(source)) if is_torch(model, arrays) else arrays
     tensors = model.state_dict()
+    arrays, selected = select_network(tensors.keys(), arrays, source)
+    arrays = from_torch(model, arrays, str(source)) if is_torch(model, arrays) else arrays
     head = f"{getattr(model, 'new_head', None)}."
     of_head = [name for name in tensors if name.startswith(head)]
     if of_head and not any(name in arrays for name in of_head):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,17 @@ from ppcls.config.base.yaml import read_yaml
 from ppcls.data.sampling.epoch_samplers import ShuffledSampler
 from ppcls.data.sampling.equal_pixels import EqualPixelsOrder
 from ppcls.data.sampling.sizes import EqualPixels
+from ppcls.engine.checkpoint.paddleclas import restore_paddleclas
+from ppcls.engine.core.build import build_state
 from ppcls.engine.core.networks import read_inferred
+from ppcls.engine.core.state import TrainState
+from ppcls.engine.initial_weights import InitialWeights
 from ppcls.errors import UserError
+from ppcls.optimizer.state import optimizer_state
 from ppcls.recipe.schema import Config
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import StepRecord
+from ppcls.runtime.start import Runtime
 from ppcls.weights.files import read_arrays
 
 Tree = dict[str, Any]
@@ -184,6 +192,7 @@ OF_LAYERS: dict[str, Tree] = {
     "AFD": {"AFDLoss": {"weight": 50.0, "s_shapes": SHAPES, "t_shapes": SHAPES, "qk_dim": 16}},
 }
 WITH_LAYERS = ("MGD", "PEFD", "AFD")
+BESIDE = ("Teacher.", "loss1.")
 
 
 def distilled(tree: Tree, loss: str, frozen: bool = True) -> Tree:
@@ -233,6 +242,123 @@ def test_paddleclas_distillation_learns_and_resumes(
     fit(load_config(tree))
     for name, value in read_arrays(tmp_path / "on" / "latest" / "model.safetensors").items():
         np.testing.assert_array_equal(value, weights[name], err_msg=name)
+
+
+def names_of_paddleclas(own: str, attention: bool) -> str:
+    """The name that PaddleClas gives to a weight of a distilled model."""
+    if own.startswith("Teacher."):
+        return own
+    if not own.startswith("loss1."):
+        return f"Student.{'Backbone.' * attention}{own}"
+    layer = own.removeprefix("loss1.")
+    if layer.startswith("query_layer."):
+        return f"Teacher.LinearTransformTeacher.{layer}"
+    if layer.startswith(("key_layer.", "bilinear.")):
+        return f"Student.LinearTransformStudent.{layer}"
+    if layer in ("p_t", "p_s"):
+        return f"loss_func.1.attention.{layer}"
+    return "loss_func.1.loss_func." + re.sub(r"(projectors\.\d)\.", r"\1.conv.", layer)
+
+
+def write_files(prefix: Path, weights: Tree, optimizers: list[Tree]) -> None:
+    files = {"pdparams": weights, "pdopt": optimizers, "pdstates": {"epoch": 1, "metric": 0.5}}
+    for ending, content in files.items():
+        prefix.with_name(f"{prefix.name}.{ending}").write_bytes(pickle.dumps(content, protocol=2))
+
+
+def save_as_paddleclas(state: TrainState, prefix: Path, attention: bool, frozen: bool) -> None:
+    """Writes what PaddleClas writes for several models: one file with all weights, also of losses."""
+
+    def stored(name: str, tensor: paddle.Tensor) -> np.ndarray:
+        array = tensor.numpy()
+        return array[:, :, 0, 0].T.copy() if "projectors" in name and array.ndim == 4 else array
+
+    own = state.model.state_dict()
+    weights: dict[str, Any] = {
+        names_of_paddleclas(name, attention): stored(name, tensor) for name, tensor in own.items()
+    }
+    if frozen:  # a teacher, whose optimizer has no state
+        of_student = [name for name in weights if name.startswith("Student.") and "Linear" not in name]
+        weights |= {name.replace("Student", "Teacher"): weights[name] * 3 for name in of_student}
+    weights["StructuredToParameterName@@"] = {
+        names_of_paddleclas(name, attention): tensor.name for name, tensor in own.items()
+    }
+    optimizer = {}
+    for key, tensor in optimizer_state(state.optimizer, state.model).items():
+        name, _, kind = key.rpartition("/")
+        optimizer[f"{own[name].name}_{kind}_0"] = stored(name, tensor)
+    write_files(prefix, weights, [optimizer])
+
+
+def random_state(config: Config, seed: int) -> TrainState:
+    state = build_state(config, Runtime(cores=1, threads=1), lambda *_: None)
+    random = np.random.default_rng(seed)
+    for tensors in (state.model.state_dict(), optimizer_state(state.optimizer, state.model)):
+        for tensor in tensors.values():
+            tensor.set_value(random.normal(size=tensor.shape).astype("float32"))
+    return state
+
+
+def assert_equal_states(saved: TrainState, resumed: TrainState) -> None:
+    for contents in (
+        [state.model.state_dict() for state in (saved, resumed)],
+        [optimizer_state(state.optimizer, state.model) for state in (saved, resumed)],
+    ):
+        assert contents[0].keys() == contents[1].keys()
+        for name, tensor in contents[0].items():
+            if not name.startswith("loss1.centers/"):
+                np.testing.assert_array_equal(contents[1][name].numpy(), tensor.numpy(), err_msg=name)
+
+
+@pytest.mark.parametrize("optimizer", ["Adam", "Momentum"])
+def test_checkpoint_with_two_optimizers_is_read(tree: Tree, tmp_path: Path, optimizer: str) -> None:
+    tree["Arch"] = {
+        **{"name": "RecModel", "infer_output_key": "features", "infer_add_softmax": False},
+        **{"Backbone": {"name": "ResNet18"}, "BackboneStopLayer": {"name": "flatten"}},
+        "Head": {"name": "FC", "embedding_size": 512, "class_num": 2},
+    }
+    center = {"num_classes": 2, "feat_dim": 512, "weight": 0.0005, "feature_from": "backbone"}
+    tree["Loss"]["Train"] = [{"CELoss": {"weight": 1.0}}, {"CenterLoss": center}]
+    lr = {"name": "Cosine", "learning_rate": 0.001}
+    sgd = {"scope": "CenterLoss", "lr": {"name": "ConstLR", "learning_rate": 1000.0}}
+    tree["Optimizer"] = [{optimizer: {"scope": "RecModel", "lr": lr}}, {"SGD": sgd}]
+    tree["Global"]["eval_mode"] = "retrieval"
+    tree["Metric"] = {"Eval": [{"Recallk": {"topk": [1]}}]}
+    config = load_config(tree)
+    saved, resumed = (random_state(config, seed) for seed in (1, 2))
+    own = saved.model.state_dict()
+    names = {name: name.replace("loss1.", "loss_func.1.") for name in own}
+    weights: Tree = {names[name]: tensor.numpy() for name, tensor in own.items()}
+    weights["StructuredToParameterName@@"] = {names[name]: tensor.name for name, tensor in own.items()}
+    state = optimizer_state(saved.optimizer, saved.model)
+    of_model = {
+        f"{own[key.rpartition('/')[0]].name}_{key.rpartition('/')[2]}_0": tensor.numpy()
+        for key, tensor in state.items()
+        if not key.startswith("loss1.")
+    }
+    schedule = {"LR_Scheduler": {"last_epoch": 1}}
+    write_files(tmp_path / "epoch_1", weights, [{**of_model, **schedule}, schedule])
+    restore_paddleclas(resumed, tmp_path / "epoch_1")
+    assert_equal_states(saved, resumed)
+
+
+@pytest.mark.parametrize(
+    ("loss", "frozen"), [("PEFD", True), ("AFD", True), ("MGD", False), ("distance", False)]
+)
+def test_checkpoint_of_several_models_and_learnt_losses_is_read(
+    tree: Tree, tmp_path: Path, loss: str, frozen: bool
+) -> None:
+    config = load_config(distilled(tree, loss, frozen))
+    if frozen:
+        publish(config, tmp_path)
+    saved, resumed = (random_state(config, seed) for seed in (1, 2))
+    save_as_paddleclas(saved, tmp_path / "epoch_1", loss == "AFD", frozen)
+    restore_paddleclas(resumed, tmp_path / "epoch_1")
+    assert_equal_states(saved, resumed)
+    weights = InitialWeights(config.Arch, str(tmp_path / "epoch_1"), {}, frozen=False, beside=BESIDE)
+    started = build_state(config, Runtime(cores=1, threads=1), weights.load, load_beside=weights.load_beside)
+    for name, tensor in saved.model.state_dict().items():
+        np.testing.assert_array_equal(started.model.state_dict()[name].numpy(), tensor.numpy(), err_msg=name)
 
 
 @pytest.mark.parametrize(("loss", "level"), [("AFD", "O1"), ("MGD", "O2"), ("RKD", "O2")])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ from ppcls.engine.checkpoint.snapshot import align_schedule, fill_average, fill_
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
 from ppcls.files import atomic_path
-from ppcls.optimizer.state import MASTER
+from ppcls.optimizer.functional import SGD_RATE
+from ppcls.optimizer.state import MASTER, optimizer_state
 from ppcls.weights.files import Arrays, arrays_in, fill, read_pdparams
+from ppcls.weights.paddleclas_names import fit_layout, translate
 from ppcls.weights.pickled import unpickle
 
 _NAMES = "StructuredToParameterName@@"
@@ -48,12 +50,17 @@ def restore_paddleclas(state: TrainState, prefix: Path) -> None:
     epoch, best = _read_states(_file(prefix, "pdstates"))
     params = _file(prefix, "pdparams")
     raw = _file(prefix, "pdema") if _file(prefix, "pdema").is_file() else params
-    weights = read_pdparams(raw)
+    saved = read_pdparams(raw)
+    names = translate(state.model.state_dict().keys(), saved, raw).names
+    weights = {own: fit_layout(own, saved[name]) for name, own in names.items()}
     fill(state.model.state_dict(), weights, raw)
-    optimizer = _read_optimizer(_file(prefix, "pdopt"), _read_names(raw, weights))
+    optimizer = _plain_sgd_state(state)
+    optimizer |= _read_optimizer(_file(prefix, "pdopt"), _read_names(raw, names))
     fill_optimizer(state, optimizer, weights, _file(prefix, "pdopt"))
     if state.ema is not None:
-        fill_average(state, read_pdparams(params), params)
+        average = read_pdparams(params)
+        renamed = {own: fit_layout(own, average[name]) for name, own in names.items() if name in average}
+        fill_average(state, renamed, params)
     state.loader.load_state_dict({**state.loader.state_dict(), "epoch": epoch, "step": 0})
     state.progress.update = epoch * state.updates_per_epoch
     state.progress.best = best
@@ -74,8 +81,12 @@ def _file(prefix: Path, ending: str) -> Path:
     return prefix.with_name(f"{prefix.name}.{ending}")
 
 
-def _read_names(path: Path, weights: Arrays) -> dict[str, str]:
-    """Returns a map from Paddle's names of the weights to the names of the model."""
+def _read_names(path: Path, own_names: Mapping[str, str]) -> dict[str, str]:
+    """Returns a map from Paddle's names of the weights to the names of the model.
+
+    Args:
+        own_names: Maps names in the file to names of the model.
+    """
     content = unpickle(path)
     names = content.get(_NAMES) if isinstance(content, dict) else None
     if not isinstance(names, dict):
@@ -83,7 +94,7 @@ def _read_names(path: Path, weights: Arrays) -> dict[str, str]:
             f"{path}: the entry {_NAMES} is missing; it is needed to match the state in the .pdopt file to "
             "the weights; to train from these weights only, use Global.pretrained_model"
         )
-    return {str(paddle_name): str(name) for name, paddle_name in names.items() if name in weights}
+    return {str(paddle_name): own_names[name] for name, paddle_name in names.items() if name in own_names}
 
 
 def _read_states(path: Path) -> tuple[int, float | None]:
@@ -97,19 +108,34 @@ def _read_states(path: Path) -> tuple[int, float | None]:
 
 
 def _read_optimizer(path: Path, names: dict[str, str]) -> Arrays:
-    """Returns the state of the optimizer, keyed by ppcls's names, such as ``fc.weight/velocity``."""
+    """Returns the state of the optimizers, keyed by ppcls's names, such as ``fc.weight/velocity``.
+
+    With `CenterLoss`, the file contains two optimizers, which update different weights.
+    """
     content = unpickle(path)
-    content = content[0] if isinstance(content, list) and len(content) == 1 else content
-    if not isinstance(content, dict):
-        raise UserError(
-            f"{path}: expected a mapping with the state of one optimizer, got {type(content).__name__}"
-        )
-    arrays = dict(_rename(path, content, names))
-    masters = content.get(_MASTERS)
-    for paddle_name, array in arrays_in(masters if isinstance(masters, dict) else {}).items():
-        if paddle_name in names:
-            arrays[f"{names[paddle_name]}/{MASTER}"] = array
-    return arrays
+    states = content if isinstance(content, list) else [content]
+    arrays: Arrays = {}
+    for state in states:
+        if not isinstance(state, dict):
+            raise UserError(
+                f"{path}: expected a mapping with the state of each optimizer, got {type(state).__name__}"
+            )
+        arrays |= _rename(path, state, names)
+        masters = state.get(_MASTERS)
+        for paddle_name, array in arrays_in(masters if isinstance(masters, dict) else {}).items():
+            if paddle_name in names:
+                arrays[f"{names[paddle_name]}/{MASTER}"] = array
+    return {name: fit_layout(name, array) for name, array in arrays.items()}
+
+
+def _plain_sgd_state(state: TrainState) -> Arrays:
+    """Returns the optimizer's state for weights that plain SGD updates, which it does not use.
+
+    PaddleClas's files lack it, because another optimizer updates these weights.
+    """
+    plain = {name for name, weight in state.model.named_parameters() if SGD_RATE in weight.optimize_attr}
+    tensors = optimizer_state(state.optimizer, state.model)
+    return {name: tensor.numpy() for name, tensor in tensors.items() if name.rpartition("/")[0] in plain}
 
 
 def _rename(path: Path, content: dict[str, Any], names: dict[str, str]) -> Iterator[tuple[str, Any]]:

@@ -56,6 +56,7 @@ def build_state(
     runtime: Runtime,
     load_weights: Callable[[nn.Layer, int], object],
     loader: Loader | None = None,
+    load_beside: Callable[[nn.Layer], object] = lambda _: None,
 ) -> TrainState:
     """Builds the state of a new run. Does not wait for other ranks.
 
@@ -63,6 +64,7 @@ def build_state(
         load_weights: Function that loads weights into the new model, before the model is cast or wrapped. Its
             arguments are the model and the number of training images.
         loader: Loader of the training data; None to build it from ``DataLoader.Train``.
+        load_beside: Function that loads weights of peers and losses, after these were added to the model.
 
     Raises:
         UserError: The config has no ``DataLoader.Train``, or its data cannot be used.
@@ -80,6 +82,7 @@ def build_state(
     model = build_network(config.Arch, pretrained=True)
     load_weights(model, len(loader.index.labels))
     join_beside(model, config.Arch, config.Loss.Train)
+    load_beside(model)
     frozen = freeze(config.Optimizer, model)
     if config.Global.sync_bn:
         model = synchronize_batch_norm(model, runtime)

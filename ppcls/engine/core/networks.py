@@ -126,5 +126,10 @@ def read_inferred(arch: AnyArch, losses: Losses, source: Path) -> Arrays:
         UserError: See `read_weights`.
     """
     arrays = read_weights(source)
-    prefixes = tuple(f"{name}." for name in (*arch.peers, *learned_losses(losses)))
+    prefixes = beside_prefixes(arch, losses)
     return {name: array for name, array in arrays.items() if not name.startswith(prefixes)}
+
+
+def beside_prefixes(arch: AnyArch, losses: Losses) -> tuple[str, ...]:
+    """Returns the prefixes of the weights of peers and trainable losses; see `join_beside`."""
+    return tuple(f"{name}." for name in (*arch.peers, *learned_losses(losses)))
