@@ -80,13 +80,13 @@ class InitialWeights:
         )
         lines = []
         for prefix in self.beside:
-            found = {name: array for name, array in arrays.items() if name.startswith(prefix)}
+            of_layer = {name: array for name, array in arrays.items() if name.startswith(prefix)}
             name = prefix.rstrip(".")
-            if not found:
+            if not of_layer:
                 lines.append(f"{self.source} has no weights for {name}, which keeps its initial weights")
                 continue
             tensors = {key: tensor for key, tensor in model.state_dict().items() if key.startswith(prefix)}
-            fill(tensors, found, self.source)
+            fill(tensors, of_layer, self.source)
             lines.append(f"weights of {name} from {self.source}")
         return lines
 

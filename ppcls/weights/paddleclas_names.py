@@ -30,7 +30,7 @@ _ATTENTION = re.compile(r"(loss\d+\.)p_t")  # a weight that only the attention o
 
 
 @dataclass(frozen=True)
-class Translation:
+class NetworkNames:
     """The weights in a file of PaddleClas that a model uses.
 
     Attributes:
@@ -43,7 +43,7 @@ class Translation:
     selected: str = ""
 
 
-def translate(names: Collection[str], saved: Iterable[str], source: Path | str) -> Translation:
+def translate(names: Collection[str], saved: Iterable[str], source: Path | str) -> NetworkNames:
     """Finds the weights of a model in a file that PaddleClas may have written.
 
     Args:
@@ -70,7 +70,7 @@ def translate(names: Collection[str], saved: Iterable[str], source: Path | str) 
     ]
     if not own_names or not fitting:
         is_part = len(network) + len(losses) < len(others)
-        return Translation(
+        return NetworkNames(
             {**known, **losses, **{name: name for name in network}}, "without those of the loss" * is_part
         )
     # A student and a teacher of one family have many names in common.
@@ -83,7 +83,7 @@ def translate(names: Collection[str], saved: Iterable[str], source: Path | str) 
             f"{source}: contains the weights of several models, {shown}; save those of one model in a file "
             "of their own"
         )
-    return Translation({**parts[chosen], **known, **losses}, f"of {label}")
+    return NetworkNames({**parts[chosen], **known, **losses}, f"of {label}")
 
 
 def fit_layout(name: str, array: NDArray[Any]) -> NDArray[Any]:

@@ -9,6 +9,7 @@ import paddle
 import pytest
 import yaml
 from paddleclas_trees import attributes, plain, retrieving
+from paths import ROOT
 
 from ppcls.arch.rec_model import RecModel
 from ppcls.config.base.errors import ConfigError
@@ -21,7 +22,7 @@ from ppcls.metric.single_label import TopkAcc
 from ppcls.optimizer.schedules import Piecewise
 from ppcls.postprocess.methods import MultiLabelThreshOutput, ThreshOutput
 from ppcls.recipe.compat import config_warnings
-from ppcls.recipe.load import load_config
+from ppcls.recipe.load import dump_config, load_config
 
 LCNET = "PPLCNet_x1_0"
 
@@ -309,6 +310,26 @@ def test_differences_of_paddleclas_files_are_announced_if_a_file_uses_them() -> 
     tree["Loss"]["Train"] = [{"CELoss": {"epsilon": 0.1}}]
     text = "\n".join(config_warnings(load_config(tree)))
     assert [key for key in keys if key in text] == []
+
+
+def as_text(value: Any, form: str) -> Any:
+    """The value with all floats as text in another form; with ``int``, whole ones as integers."""
+    if isinstance(value, dict):
+        return {key: as_text(content, form) for key, content in value.items()}
+    if isinstance(value, list):
+        return [as_text(content, form) for content in value]
+    if not isinstance(value, float):
+        return value
+    if form == "int":
+        return int(value) if value.is_integer() else value
+    return form.format(value)
+
+
+@pytest.mark.parametrize("form", ["{!r}", "{:.17e}", "{:.17E}", "{:+}", "int"])
+@pytest.mark.parametrize("name", ["ResNet50_modern", "fashion_mnist_wrn", "cells"])
+def test_all_numbers_of_a_config_may_be_text(name: str, form: str) -> None:
+    tree = yaml.safe_load(dump_config(load_config(ROOT / "configs" / f"{name}.yaml")))
+    assert load_config(as_text(tree, form)).model_dump() == load_config(tree).model_dump()
 
 
 @pytest.mark.parametrize("text", ["2e-6", "1E-3", "+5e-2", "1.e-1"])

@@ -22,16 +22,17 @@ _MOVED = {
     **dict.fromkeys(("Section", "Spec"), "ppcls.config.base.section"),
 }
 MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-_EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")  # text in YAML 1.1, but a number in YAML 1.2
+_NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
 _QUOTIENT = re.compile(r"\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*/\s*([\d.]+(?:[eE][-+]?\d+)?)\s*")
 
 
 def read_number(value: Any) -> Any:
     """Returns text such as ``"1.0/255.0"``, as in PaddleClas's files, as a number; other values unchanged.
 
-    Text such as ``"2e-6"``, a number without a point, is also read, because ``yaml.safe_load`` returns it.
+    Text such as ``"2e-6"`` is also read, because ``yaml.safe_load`` returns numbers without a point so, and
+    text such as ``"0.1"``, which templates and environment variables yield.
     """
-    if isinstance(value, str) and _EXPONENT.fullmatch(value):
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
         return float(value)
     if isinstance(value, str) and (match := _QUOTIENT.fullmatch(value)):
         try:
