@@ -293,10 +293,12 @@ def _serve(
     on_ready: Callable[[str], None],
 ) -> None:
     """Serves on a socket, and calls ``on_ready`` with the names of the inference engines."""
+    from ppcls.runtime.hardware import read_driver
     from ppcls.serve.app import build_app
     from ppcls.serve.limits import RequestLimits
     from ppcls.serve.middleware import AllowedHosts, ApiKeys, NoSniffing, SameOrigin, read_keys
     from ppcls.serve.models import LoadableModels, ServedModels
+    from ppcls.serve.pools import TimedPool
     from ppcls.serve.request_log import RequestLog, configure_log
     from ppcls.serve.server import TlsFiles, run
     from ppcls.serve.service import BatchingOptions, load
@@ -309,10 +311,11 @@ def _serve(
         name: worker.submit(load, source, batching.max_batch).result() for name, source in sources.items()
     }
     index = _load_index(options, next(iter(predictors.values())), worker)
-    loadable = None
+    loadable = loader = None
     if options.models_folder is not None:
+        loader = TimedPool(1, "loader") if read_driver() is None else None
         loadable = LoadableModels(options.models_folder, trust=options.trust, max_models=options.max_models)
-    models = ServedModels(predictors, worker, batching, loadable)
+    models = ServedModels(predictors, worker, batching, loadable, loader)
     app: ASGIApp = build_app(models, limits, index)
     if options.api_key_file:
         app = ApiKeys(app, read_keys(options.api_key_file))

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from ppcls.deploy.models.source import find_source
 from ppcls.deploy.predictor import Predictor
@@ -15,8 +16,9 @@ from ppcls.errors import UserError
 from ppcls.serve.limits import RequestError
 from ppcls.serve.metrics import ServerMetrics
 from ppcls.serve.pools import TimedPool
-from ppcls.serve.service import BatchingOptions, InferenceService, load
+from ppcls.serve.service import BatchingOptions, InferenceService, build, warm_up
 
+_T = TypeVar("_T")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -39,14 +41,17 @@ class LoadableModels:
 class ServedModels:
     """The models of a server. Requests without a model name use the first model.
 
-    All models share one thread, so only one batch is computed at a time. While a model is being loaded, no
-    batch of any model is computed.
+    All models share one thread, so only one batch is computed at a time. Batches that warm up a new model
+    take turns with those of requests.
 
     Args:
         predictors: Initial models, keyed by name.
-        worker: Pool of one thread, in which all models are loaded and run.
+        worker: Pool of one thread, in which all models run.
         batching: Options for batches.
         loadable: Further models that can be loaded; None for none.
+        loader: Pool of one thread, in which these models are loaded; None for the worker. On a GPU, memory
+            may not be allocated while another thread captures a CUDA graph, so only the worker can load
+            models.
 
     Attributes:
         metrics: Metrics of the server.
@@ -59,8 +64,10 @@ class ServedModels:
         worker: TimedPool,
         batching: BatchingOptions,
         loadable: LoadableModels | None = None,
+        loader: TimedPool | None = None,
     ) -> None:
         self.metrics = ServerMetrics()
+        self._loader = loader or worker
         self._worker = worker
         self._batching = batching
         self._loadable = loadable
@@ -83,7 +90,8 @@ class ServedModels:
         """Stops all models, and waits until their threads have ended."""
         for service in self.services.values():
             await service.stop()
-        self._worker.shutdown(cancel_futures=True)
+        for pool in (self._loader, self._worker):
+            pool.shutdown(cancel_futures=True)
 
     def find(self, name: str | None) -> InferenceService:
         """Returns the model called ``name``, or the first model if ``name`` is None.
@@ -116,9 +124,10 @@ class ServedModels:
             )
         async with self._changing:
             try:
-                predictor = await self._in_worker(
-                    lambda: load(find_source(path, trust=trust), self._batching.max_batch)
-                )
+                predictor = await self._run_in(self._loader, lambda: build(find_source(path, trust=trust)))
+                for run in warm_up(predictor, self._batching.max_batch):
+                    await self._run_in(self._worker, run)
+                await self._run_in(self._loader, predictor.source.check_unchanged)
             except UserError as error:
                 raise RequestError(422, str(error)) from None
             before = self.services.get(name)
@@ -171,5 +180,5 @@ class ServedModels:
     def _make_service(self, name: str, predictor: Predictor) -> InferenceService:
         return InferenceService(name, predictor, self._worker, self._batching, self.metrics)
 
-    async def _in_worker(self, function: Callable[[], Predictor]) -> Predictor:
-        return await asyncio.get_running_loop().run_in_executor(self._worker, function)
+    async def _run_in(self, pool: TimedPool, function: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(pool, function)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -79,18 +79,32 @@ def load(source: ModelSource, max_batch: int) -> Predictor:
     Raises:
         UserError: The model cannot be loaded or run, or its files changed meanwhile.
     """
+    predictor = build(source)
+    for run in warm_up(predictor, max_batch):
+        run()
+    predictor.source.check_unchanged()
+    return predictor
+
+
+def build(source: ModelSource) -> Predictor:
+    """Returns a model that has not been run, see `load`."""
     # A link such as best_model may point to another checkpoint when heat maps are loaded later.
-    source = source.without_links()
-    predictor = Predictor(source)
+    return Predictor(source.without_links())
+
+
+def warm_up(predictor: Predictor, max_batch: int) -> Iterator[Callable[[], None]]:
+    """Yields functions that run one batch each, see `load`. They may raise a `UserError`."""
     expected = predictor.description.Input
     shape = [length if length > 0 else _ANY_LENGTH for length in expected.shape[1:]]
+
+    def run(count: int) -> None:
+        predictor.check_shape(predictor.model.run(np.zeros((count, *shape), expected.dtype)))
+
     first = (1, max_batch)
     end = time.perf_counter() + _WARM_UP_SECONDS
     for position, count in enumerate([*3 * first, *range(2, max_batch)]):
         if position < len(first) or time.perf_counter() < end:
-            predictor.check_shape(predictor.model.run(np.zeros((count, *shape), expected.dtype)))
-    source.check_unchanged()
-    return predictor
+            yield partial(run, count)
 
 
 class InferenceService:

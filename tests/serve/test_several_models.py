@@ -118,6 +118,40 @@ def test_the_models_that_are_not_used_leave(models: Path, tmp_path: Path) -> Non
     asyncio.run(load_all())
 
 
+@pytest.mark.parametrize("own_thread", [True, False])
+def test_other_models_answer_while_one_is_loaded(
+    models: Path, images: list[bytes], tmp_path: Path, own_thread: bool
+) -> None:
+    """The batches that warm up a model take turns with those of requests."""
+    for number in range(3):
+        shutil.copytree(models / "second", tmp_path / f"m{number}")
+
+    async def count_answers() -> list[int]:
+        with TimedPool(1, "model") as worker, TimedPool(1, "loader") as loader:
+            loaded = {"first": load(find_source(models / "first"), 4)}
+            served = ServedModels(
+                loaded,
+                worker,
+                BatchingOptions(4, 0.0, 4),
+                LoadableModels(tmp_path),
+                loader if own_thread else None,
+            )
+            served.start()
+            counts = []
+            for number in range(3):
+                loading = asyncio.create_task(served.load(f"m{number}"))
+                await asyncio.sleep(0)
+                counts.append(0)
+                while not loading.done():
+                    await served.services["first"].predict(images[:1])
+                    counts[-1] += 1
+                assert loading.result() is served.services[f"m{number}"]
+            await served.stop()
+            return counts
+
+    assert min(asyncio.run(count_answers())) >= 3  # of at least 6 batches that warm up the model
+
+
 def test_requests_need_an_api_key_and_are_logged_with_their_id(
     protected: Running, images: list[bytes]
 ) -> None:
