@@ -38,7 +38,6 @@ class ExportOptions(ModelOptions):
     examples: ClassVar[Sequence[str]] = (
         "ppcls export --model runs/pets --trust --format bundle --runners python,cpp",
         "ppcls export --model runs/pets --format onnx --output onnx",
-        "ppcls export --model runs/pets --safetensors pets.safetensors",
         "ppcls export --from PP-LCNet_x1_0_infer --format onnx --output onnx",
     )
 

@@ -270,14 +270,16 @@ def test_documented_scripts_are_bash(script: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_documented_manifests_are_yaml_with_bash_in_it() -> None:
-    (manifest,) = blocks("yaml")
-    service, job = yaml.safe_load_all(manifest)
+def test_manifests_are_yaml_with_bash_in_it() -> None:
+    service, job = yaml.safe_load_all((ROOT / "deploy" / "kubernetes" / "job.yaml").read_text())
     pod = job["spec"]["template"]["spec"]
     assert service["metadata"]["name"] == pod["subdomain"]
     assert job["spec"]["completions"] == job["spec"]["parallelism"]
     (container,) = pod["containers"]
     (script,) = container["args"]
     assert f"--nnodes {job['spec']['completions']} " in script
+    rule = job["spec"]["podFailurePolicy"]["rules"][0]
+    assert (rule["action"], rule["onExitCodes"]["containerName"]) == ("FailJob", container["name"])
+    assert not {0, 75, 137, 142, 143} & set(rule["onExitCodes"]["values"]), "another try can help"
     test_documented_scripts_are_bash(script)
     assert {each["name"] for each in container["volumeMounts"]} == {each["name"] for each in pod["volumes"]}
