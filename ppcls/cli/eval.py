@@ -132,6 +132,7 @@ class CalibrateOptions:
         metavar="PATH",
         repeated=True,
     )
+    on_error: Literal["raise", "skip"] | None = on_error_option()
     override: tuple[str, ...] = override_option("DataLoader.Eval.dataset.image_root=held_out")
     trust: bool = trust_option()
 
@@ -232,6 +233,7 @@ def calibrate(options: CalibrateOptions) -> None:
     checkpoint = need_checkpoint(model_path(options.model), trust=options.trust)
     source = read_checkpoint_config(model_path(options.model), trust=options.trust)
     part = node_at(source.tree, _PART)
+    apply_options(options, source)
     source.apply(part_overrides(options.override, source.tree))
     source.apply(map(Override.parse, options.override))
     config = source.load()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -34,7 +35,15 @@ if TYPE_CHECKING:  # not needed for --help
 
 _STDIN = "-"
 _NEAREST = 5
+_ON_ERROR = {"fail": "fail", "ignore": "ignore", "stop": "stop", "skip": "ignore", "raise": "stop"}
 SOURCE = Exclusive(required=True)  # where the model comes from
+
+
+def _read_on_error(text: str) -> str:
+    """Returns the action after a broken image. Accepts the names that it has in training, too."""
+    if text not in _ON_ERROR:
+        raise argparse.ArgumentTypeError(f"expected fail, ignore or stop, got '{text}'")
+    return _ON_ERROR[text]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +105,8 @@ class InferOptions(ModelOptions):
     on_error: Literal["fail", "ignore", "stop"] = option(
         "fail",
         "exit code after a broken image. fail: 3, at the end; stop: 3, without predicting the remaining "
-        "images; ignore: 0",
+        "images; ignore: 0. skip and raise, as in training, mean ignore and stop",
+        read=_read_on_error,
     )
     topk: int | None = option(
         None, "number of classes per image", metavar="K", gt=0, key="Infer.PostProcess.topk"

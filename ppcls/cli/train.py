@@ -35,10 +35,10 @@ from ppcls.cli.shared_options import (
     image_size_option,
     load_or_print,
     on_error_option,
-    read_config,
     workers_option,
 )
 from ppcls.cli.short_options import (
+    apply_options,
     apply_values,
     set_head,
     set_learning_rate,
@@ -359,6 +359,7 @@ class TuneOptions(RequiredConfigOptions):
     )
     space: Path | None = option(None, "YAML file with one line 'KEY: SPACE' per searched key", metavar="FILE")
     trials: int = option(20, "total number of trials", gt=0)
+    on_error: Literal["raise", "skip"] | None = on_error_option()
 
 
 @command("train", TrainOptions, elsewhere={"--confusion": "eval"})
@@ -477,7 +478,11 @@ def _read_train_config(options: TrainOptions) -> Config | None:
 @command("tune", TuneOptions)
 def tune(options: TuneOptions) -> None:
     """Searches for the best settings of a config."""
-    config = read_config(options)
+    from ppcls.recipe.load import ConfigSource
+
+    source = ConfigSource.read(options.config)
+    apply_options(options, source)
+    config = load_or_print(source, options)
     if config is None:
         return
     from ppcls.config.base.yaml import parse_yaml, read_yaml

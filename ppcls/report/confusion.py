@@ -16,6 +16,7 @@ from ppcls.report.record import LabelMistake, LabelOutcomes, Mistake, Outcomes
 
 MAX_CELLS = 20_000
 MAX_PAIRS = 20
+CONFUSION_FILE = "confusion.csv"
 MISTAKES_FILE = "mistakes.csv"
 _COLUMNS = ("path", "label", "prediction", "score")
 _LABEL_COLUMNS = ("path", "missed", "wrong", "wrong_labels", "loss")

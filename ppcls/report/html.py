@@ -15,12 +15,15 @@ from numpy.typing import NDArray
 
 from ppcls.errors import UserError
 from ppcls.files import escape_controls, read_regular, write_text
+from ppcls.files.tables import BYTE_ORDER_MARK
 from ppcls.report.charts import COLOURS, MAX_METRICS, build_charts, describe_gaps
 from ppcls.report.confusion import (
+    CONFUSION_FILE,
     MISTAKES_FILE,
     class_name,
     class_recalls,
     confused_pairs,
+    confusion_csv,
     describe_label_mistake,
     describe_mistake,
     expected_calibration_error,
@@ -102,7 +105,8 @@ class _ShownEvaluation:
 class HtmlReport(Reporter):
     """Writes ``report.html`` after each epoch, every minute within an epoch, and at the end of the run.
 
-    The file ``mistakes.csv`` beside it lists all mistakes of the evaluation that the report shows.
+    Beside it, ``mistakes.csv`` lists all mistakes of the evaluation that the report shows, and
+    ``confusion.csv`` contains its confusion matrix.
 
     If the `TimeBudget` is used up, updates are skipped, except the last one. The number of points per
     curve is limited, so the file does not grow during a long run.
@@ -189,6 +193,9 @@ class HtmlReport(Reporter):
         if evaluation is not None and not evaluation.listed:
             table = mistakes_csv(evaluation.outcomes, self._info.classes, self._info.pictures.name)
             write_text(self._path.with_name(MISTAKES_FILE), _as_utf8(table))
+            if isinstance(evaluation.outcomes, Outcomes) and evaluation.outcomes.confusion is not None:
+                matrix = confusion_csv(evaluation.outcomes.confusion, self._info.classes)
+                write_text(self._path.with_name(CONFUSION_FILE), BYTE_ORDER_MARK + _as_utf8(matrix))
             evaluation.listed = True
         # File names can contain invalid UTF-8, which must not prevent writing the report.
         write_text(self._path, escape_controls(_as_utf8(self.render())))

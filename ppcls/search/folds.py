@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Callable, Sequence
+from html import escape
 from pathlib import Path
+from subprocess import Popen, TimeoutExpired
 from typing import Any
 
 import numpy as np
@@ -19,15 +23,21 @@ from ppcls.data.index.files import FileIndex
 from ppcls.data.index.split import write_list
 from ppcls.data.section import DataLoader
 from ppcls.errors import UserError
-from ppcls.files import write_text
+from ppcls.files import read_regular, write_text
+from ppcls.files.tables import BYTE_ORDER_MARK
 from ppcls.recipe.load import dump_config, validate
+from ppcls.report.confusion import CONFUSION_FILE, class_name, confusion_csv
 from ppcls.report.record import EvalRecord
 from ppcls.runtime.launch import check_single_process
 from ppcls.search.page import render_page
 from ppcls.search.trials import last_lines, read_evaluations, start_training
 
 PAGE = "folds.html"
+RECORDS = "metrics.jsonl"
 TABLE = "folds.json"
+_POLL_SECONDS = 1.0
+_SHOWN_CLASSES = 8
+_MAX_TABLE = 40  # number of classes of a confusion matrix that the page shows
 _CHAIN_KEYS = ("transform_ops", "batch_transform_ops", "on_error", "max_errors", "bad_images", "follow_links")
 
 
@@ -68,20 +78,60 @@ def cross_validate(
     dataset = data.Train.dataset.unsplit()
     index = read_images(dataset, arch.class_num)
     masks = split_folds(index.labels, folds, tree["Global"]["seed"])
+    if rare := describe_rare_classes(index.labels, folds, dataset.folder_classes):
+        report(rare)
     files = write_folds(tree, dataset, index, masks, output_dir)
     results: list[EvalRecord] = []
     for number, file in enumerate(files, start=1):
         log = output_dir / f"fold_{number}.log"
         report(f"fold {number} of {folds}: training; {log} shows the progress")
         with start_training(file, [], log) as process:
-            code = process.wait()
+            code = _wait(process, output_dir / f"fold_{number}", f"fold {number} of {folds}", report)
         records = read_evaluations(output_dir / f"fold_{number}")
         if code or not records:
             raise UserError(f"--folds: fold {number} failed: {last_lines(log)}; see {log}")
         best = [record for record in records if record.best] or records
         results.append(best[-1])
         report(f"fold {number} of {folds}: {_describe(best[-1].metrics)}, epoch {best[-1].epoch}")
-    return _write_report(arch.name, results, output_dir)
+    confusion = _sum_confusion([output_dir / f"fold_{number}" for number in range(1, folds + 1)])
+    return _write_report(arch.name, results, confusion, output_dir)
+
+
+def _wait(process: Popen[bytes], run: Path, name: str, report: Callable[[str], None]) -> int:
+    """Waits for a run, reports each of its evaluations, and returns its exit code.
+
+    Args:
+        process: Process of the run.
+        run: Output folder of the run.
+        name: Name of the fold.
+        report: Function that receives a line about each evaluation.
+    """
+    reported = 0
+    while True:
+        try:
+            return process.wait(_POLL_SECONDS)
+        except TimeoutExpired:
+            records = read_evaluations(run) if (run / RECORDS).is_file() else []
+        for record in records[reported:]:
+            report(f"{name}, epoch {record.epoch}: loss {record.loss:.4f}, {_describe(record.metrics)}")
+        reported = len(records)
+
+
+def _sum_confusion(runs: Sequence[Path]) -> tuple[list[str], NDArray[np.int64]] | None:
+    """Returns the names of the classes, and the sum of the confusion matrices of the best evaluations.
+
+    Returns None if the runs have none, for several labels per image or too many classes.
+    """
+    total: NDArray[np.int64] | None = None
+    names: list[str] = []
+    for run in runs:
+        file = run / CONFUSION_FILE
+        if not file.is_file():
+            return None
+        (_, *names), *rows = csv.reader(io.StringIO(read_regular(file).decode("utf-8-sig")))
+        matrix = np.array([[int(cell) for cell in cells] for _, *cells in rows], np.int64)
+        total = matrix if total is None else total + matrix
+    return None if total is None else (names, total)
 
 
 def read_images(dataset: Dataset, classes: int) -> FileIndex:
@@ -146,34 +196,58 @@ def split_folds(labels: NDArray[Any], folds: int, seed: int) -> list[NDArray[np.
     """Returns a mask [N] per fold, which is True for the images that the fold holds out.
 
     Args:
-        labels: Class of each image, [N], or several labels per image, [N, C]. Each fold gets an equal share
-            of each class. Images with several labels are split at random.
+        labels: Class of each image, [N], or several labels per image, [N, C]. The numbers of images of a
+            class in two folds differ by at most 1. A class with fewer images than folds is missing in some
+            folds. Images with several labels are split at random.
         folds: Number of folds, at least 2.
         seed: Seed for shuffling.
 
     Raises:
-        UserError: The data set or a class has fewer images than there are folds.
+        UserError: The data set has fewer images than there are folds.
     """
-    from sklearn.model_selection import KFold, StratifiedKFold  # slow to import
+    if len(labels) < folds:
+        raise UserError(f"--folds {folds}: the data set has only {len(labels)} images; use fewer folds")
+    shuffled = np.random.default_rng(seed).permutation(len(labels))
+    if labels.ndim == 1:
+        shuffled = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    # The images of a class follow one another, so they are distributed over consecutive folds.
+    of_image = np.empty(len(labels), np.int64)
+    of_image[shuffled] = np.arange(len(labels)) % folds
+    return [of_image == number for number in range(folds)]
 
-    counts = np.array([len(labels)]) if labels.ndim == 2 else np.unique(labels, return_counts=True)[1]
-    if counts.min() < folds:
-        smallest = "the data set" if labels.ndim == 2 else "the smallest class"
-        raise UserError(f"--folds {folds}: {smallest} has only {counts.min()} images; use fewer folds")
-    kind = KFold if labels.ndim == 2 else StratifiedKFold
-    splitter = kind(folds, shuffle=True, random_state=seed)
-    targets = None if labels.ndim == 2 else labels
-    masks = []
-    for _, held_out in splitter.split(np.zeros(len(labels)), targets):
-        masks.append(np.isin(np.arange(len(labels)), held_out))
-    return masks
+
+def describe_rare_classes(labels: NDArray[Any], folds: int, names: Sequence[str]) -> str:
+    """Returns a line about classes with fewer images than folds; empty if there are none.
+
+    Args:
+        labels: See `split_folds`.
+        folds: Number of folds.
+        names: Names of the classes; may be empty.
+    """
+    if labels.ndim == 2:
+        return ""
+    classes, counts = np.unique(labels, return_counts=True)
+    rare = [
+        f"{class_name(names, label)} ({count})"
+        for label, count in zip(classes.tolist(), counts.tolist(), strict=True)
+        if count < folds
+    ]
+    if not rare:
+        return ""
+    shown = ", ".join(rare[:_SHOWN_CLASSES]) + (" …" if len(rare) > _SHOWN_CLASSES else "")
+    return f"classes with fewer images than the {folds} folds, which some evaluations lack: {shown}"
 
 
 def _describe(metrics: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
 
 
-def _write_report(model: str, results: list[EvalRecord], output_dir: Path) -> str:
+def _write_report(
+    model: str,
+    results: list[EvalRecord],
+    confusion: tuple[list[str], NDArray[np.int64]] | None,
+    output_dir: Path,
+) -> str:
     columns = {"loss": [record.loss for record in results]}
     columns |= {name: [record.metrics[name] for record in results] for name in results[0].metrics}
     mean = {name: float(np.mean(values)) for name, values in columns.items()}
@@ -195,6 +269,10 @@ def _write_report(model: str, results: list[EvalRecord], output_dir: Path) -> st
         rows,
         [folds, folds + 1],
     )
+    if confusion is not None:
+        names, matrix = confusion
+        write_text(output_dir / CONFUSION_FILE, BYTE_ORDER_MARK + confusion_csv(matrix, names))
+        page += _confusion_table(names, matrix)
     write_text(output_dir / PAGE, page)
     write_text(
         output_dir / TABLE,
@@ -202,3 +280,22 @@ def _write_report(model: str, results: list[EvalRecord], output_dir: Path) -> st
     )
     lines = [f"{name} {mean[name]:.4f} ± {deviation[name]:.4f}" for name in columns]
     return f"{folds} folds, mean and standard deviation: {', '.join(lines)}; report: {output_dir / PAGE}\n"
+
+
+def _confusion_table(names: Sequence[str], matrix: NDArray[np.int64]) -> str:
+    """Returns HTML with the confusion matrix of all folds: each image, predicted by a model without it."""
+    title = "<h2>Out-of-fold confusion matrix</h2>"
+    text = (
+        f"<p>Each image is evaluated once, by the model that was trained without it. Rows are the true "
+        f'classes, columns the predicted ones; <a href="{CONFUSION_FILE}">{CONFUSION_FILE}</a> has the same '
+        f"numbers. The accuracy over all {int(matrix.sum()):,} images is "
+        f"{matrix.trace() / max(1, matrix.sum()):.4f}.</p>"
+    )
+    if len(names) > _MAX_TABLE:
+        return f"{title}\n{text}\n"
+    header = "".join(f"<th>{escape(name)}</th>" for name in ("", *names))
+    rows = "\n".join(
+        f"<tr><td>{escape(name)}</td>{''.join(f'<td>{count}</td>' for count in counts)}</tr>"
+        for name, counts in zip(names, matrix.tolist(), strict=True)
+    )
+    return f"{title}\n{text}\n<table id=confusion><tr>{header}</tr>\n{rows}\n</table>\n"

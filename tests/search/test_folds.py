@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_config import TRAIN
 
 from ppcls.cli import train as cli
 from ppcls.errors import UserError
 from ppcls.recipe.load import load_config
-from ppcls.search.folds import read_images, split_folds, write_folds
+from ppcls.search.folds import describe_rare_classes, read_images, split_folds, write_folds
 from ppcls.search.trials import last_lines
 
 SMALL = {"Global__use_dali": False, "Global__epochs": 1}
@@ -32,9 +36,29 @@ def test_several_labels_are_split_at_random() -> None:
     assert sorted(int(mask.sum()) for mask in masks) == [2, 2, 3]
 
 
-def test_class_with_too_few_images_is_an_error() -> None:
-    with pytest.raises(UserError, match="--folds 5: the smallest class has only 2 images"):
-        split_folds(np.array([0] * 9 + [1] * 2), 5, seed=0)
+@given(
+    st.lists(st.integers(1, 12), min_size=1, max_size=6), st.integers(2, 6), st.integers(0, 9), st.booleans()
+)
+def test_folds_of_any_classes(sizes: list[int], folds: int, seed: int, several: bool) -> None:
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    if len(labels) < folds:
+        with pytest.raises(UserError, match=f"--folds {folds}: the data set has only {len(labels)} images"):
+            split_folds(labels, folds, seed)
+        return
+    masks = split_folds(np.eye(len(sizes))[labels] if several else labels, folds, seed)
+    np.testing.assert_array_equal(np.sum(masks, axis=0), 1)
+    totals = [int(mask.sum()) for mask in masks]
+    assert max(totals) - min(totals) <= 1
+    if not several:
+        counts = np.array([np.bincount(labels[mask], minlength=len(sizes)) for mask in masks])
+        assert (counts.max(axis=0) - counts.min(axis=0) <= 1).all()
+
+
+def test_rare_classes_are_named() -> None:
+    labels = np.array([0] * 9 + [1] * 2 + [2])
+    assert describe_rare_classes(labels, 2, ["a", "b", "c"]).endswith("lack: c (1)")
+    assert describe_rare_classes(labels, 3, []).endswith("lack: 1 (2), 2 (1)")
+    assert describe_rare_classes(labels[:9], 3, []) == ""
 
 
 def test_folds_of_random_parts_split_the_whole_folder(make_config, images: Path, tmp_path: Path) -> None:
@@ -61,6 +85,10 @@ def test_folds_of_random_parts_split_the_whole_folder(make_config, images: Path,
     ]
 
 
+def rows_of(run: Path) -> list[list[str]]:
+    return list(csv.reader((run / "confusion.csv").read_text("utf-8-sig").splitlines()))[1:]
+
+
 def test_report_has_mean_and_deviation_of_all_folds(make_yaml, tmp_path: Path, capsys) -> None:
     assert cli.train(["-c", str(make_yaml(**SMALL)), "--folds", "2"]) == 0
     text = capsys.readouterr().out
@@ -69,7 +97,16 @@ def test_report_has_mean_and_deviation_of_all_folds(make_yaml, tmp_path: Path, c
     assert len(top1) == 2
     assert f"top1 {np.mean(top1):.4f} ± {np.std(top1, ddof=1):.4f}" in text
     assert "fold 2 of 2: top1 " in text
+    (_, *names), *rows = csv.reader((tmp_path / "run" / "confusion.csv").read_text("utf-8-sig").splitlines())
+    matrix = np.array([[int(cell) for cell in cells] for _, *cells in rows])
+    assert matrix.shape == (len(names), len(names))
+    assert matrix.sum() == TRAIN, "each image is held out once"
+    images = [
+        sum(int(c) for _, *cells in rows_of(tmp_path / "run" / f"fold_{n}") for c in cells) for n in (1, 2)
+    ]
+    assert matrix.trace() / TRAIN == pytest.approx(np.average(top1, weights=images))
     page = (tmp_path / "run" / "folds.html").read_text()
+    assert "<table id=confusion>" in page
     assert f"<td>{np.mean(top1):.4f}</td>" in page
     assert (tmp_path / "run" / "fold_2" / "best_model").is_dir()
 
