@@ -33,7 +33,16 @@ def test_zoo_row_has_the_published_values() -> None:
     assert entry.builder == "ppcls.arch.families.resnet:ResNet50_vd"
     assert ZOO["EfficientNetB7"].input_shape == (3, 600, 600)
     assert ZOO["LeNet"].input_shape == (1, 28, 28)
-    assert families_with("img_size") == ["ViT", "DeiT", "LeViT", "TNT"]
+    assert families_with("img_size") == [
+        "ViT",
+        "DeiT",
+        "DINOv2",
+        "DINOv3",
+        "CLIP",
+        "SigLIP",
+        "LeViT",
+        "TNT",
+    ]
 
 
 def test_registered_name_without_row_has_defaults() -> None:

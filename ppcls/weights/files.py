@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 
 from ppcls.errors import UserError
 from ppcls.files import atomic_write, open_regular
+from ppcls.optimizer.name_rules import classifier_layers
 from ppcls.registry import suggest
 from ppcls.runtime.host_memory import HostMemory
 from ppcls.weights.download import download, is_web_page, verify_download
@@ -25,6 +26,7 @@ from ppcls.weights.hub import PREFIX, fetch_from_hub
 from ppcls.weights.manifest import verify
 from ppcls.weights.paddleclas_names import fit_layout, translate
 from ppcls.weights.pickled import unpickle
+from ppcls.weights.positions import resize_positions
 from ppcls.weights.store import BEST
 from ppcls.weights.torch_file import TORCH_ENDINGS, read_torch
 from ppcls.weights.torch_names import from_torch, is_torch
@@ -38,6 +40,7 @@ from ppcls.zoo import (
 )
 
 Arrays = dict[str, NDArray[Any]]
+_POSITIONS = "pos_embed"  # name of learned position embeddings in vision transformers
 _SHOWN = 5
 # Names of dtypes in the order of safetensors.
 _DTYPE_NAMES = ("BOOL", "U8", "I8", "I16", "U16", "F16", "I32", "U32", "F32", "F64", "I64", "U64")
@@ -350,8 +353,8 @@ class StartReport(NamedTuple):
 
     Attributes:
         random: Names of the weights that were not copied from the file and keep their random values.
-        adapted: Line for the log if the weights of the first layer were adapted to another number of input
-            channels; otherwise "".
+        adapted: Line for the log if the weights were adapted to another number of input channels or another
+            image size; otherwise "".
         selected: Text for the log about the part of the file that was used; "" if all weights were used.
     """
 
@@ -361,10 +364,11 @@ class StartReport(NamedTuple):
 
 
 def start_from(model: nn.Layer, arrays: Arrays, source: Path | str) -> StartReport:
-    """Fills a model before training. The number of classes and the number of input channels may differ.
+    """Fills a model before training. Classes, input channels and the size of the images may differ.
 
-    A classifier for another number of classes keeps its random weights. A head of another kind also keeps its
-    random weights (``new_head``, see `ppcls.arch.layers.ml_decoder`). If the number of input channels
+    A classifier for another number of classes keeps its random weights, and so does one that the file lacks.
+    A head of another kind also keeps its random weights (``new_head``, see `ppcls.arch.layers.ml_decoder`).
+    Learned position embeddings are interpolated to the size of the images. If the number of input channels
     differs, the weights of the first layer are averaged or repeated. They are then scaled, so that outputs
     keep a similar magnitude.
 
@@ -385,7 +389,9 @@ def start_from(model: nn.Layer, arrays: Arrays, source: Path | str) -> StartRepo
         arrays = {name: array for name, array in arrays.items() if not name.startswith(head)}
         arrays |= {name: tensors[name].numpy() for name in of_head}
     else:
-        of_head = []
+        of_head = _missing_classifier(model, arrays)
+        arrays = {**arrays, **{name: tensors[name].numpy() for name in of_head}}
+    arrays, resized = _resize_positions(model, arrays)
     shapes = {
         name: (list(tensors[name].shape), list(arrays[name].shape)) for name in tensors.keys() & arrays.keys()
     }
@@ -400,7 +406,33 @@ def start_from(model: nn.Layer, arrays: Arrays, source: Path | str) -> StartRepo
         adapted = f"{', '.join(sorted(first))}: weights of {old} input channels {done} for {new}"
     random = sorted(others) if _only_classes_differ(model, others) else []
     fill_model(model, {**arrays, **{name: tensors[name].numpy() for name in random}}, source)
-    return StartReport([*random, *of_head], adapted, selected)
+    return StartReport([*random, *of_head], "; ".join(filter(None, (adapted, resized))), selected)
+
+
+def _missing_classifier(model: nn.Layer, arrays: Arrays) -> list[str]:
+    """Returns the weights of the classifier if only these are missing, as in files of backbones."""
+    names = [f"{layer}.{name}" for layer in classifier_layers(model) for name in ("weight", "bias")]
+    missing = model.state_dict().keys() - arrays.keys()
+    return sorted(missing) if missing and missing == set(names) & model.state_dict().keys() else []
+
+
+def _resize_positions(model: nn.Layer, arrays: Arrays) -> tuple[Arrays, str]:
+    """Interpolates the position embeddings in a file to the size of the model's images.
+
+    Returns:
+        The weights, and a line for the log; "" if the sizes agree or the model has no such embeddings.
+    """
+    prefix = getattr(model, "prefix_positions", None)
+    own = model.state_dict().get(_POSITIONS)
+    array = arrays.get(_POSITIONS)
+    if prefix is None or own is None or array is None or array.ndim != 3 or array.shape[1] == own.shape[1]:
+        return arrays, ""
+    resized = resize_positions(array, prefix, own.shape[1] - prefix)
+    if resized is None:
+        return arrays, ""
+    sides = [math.isqrt(positions.shape[1] - prefix) for positions in (array, resized)]
+    line = f"{_POSITIONS}: interpolated from {sides[0]} x {sides[0]} to {sides[1]} x {sides[1]} patches"
+    return {**arrays, _POSITIONS: resized}, line
 
 
 def _only_channels_differ(shapes: Mapping[str, tuple[list[int], list[int]]]) -> bool:

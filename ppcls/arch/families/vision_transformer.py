@@ -22,9 +22,19 @@ from ppcls.arch.public.names import PublicNames
 class PatchEmbed(nn.Layer):  # type: ignore[misc]
     """Splits an image into square patches and maps each patch to a token with a linear layer."""
 
-    def __init__(self, side: int, patch: int, channels: int, width: int, data_format: DataFormat) -> None:
+    def __init__(
+        self,
+        side: int,
+        patch: int,
+        channels: int,
+        width: int,
+        data_format: DataFormat,
+        *,
+        bias: bool = True,
+    ) -> None:
         super().__init__()
-        self.proj = nn.Conv2D(channels, width, patch, patch, data_format=data_format)
+        bias_attr = None if bias else False
+        self.proj = nn.Conv2D(channels, width, patch, patch, data_format=data_format, bias_attr=bias_attr)
         self.count = (side // patch) ** 2
         self._side = side
         self._data_format = data_format
@@ -40,12 +50,26 @@ class PatchEmbed(nn.Layer):  # type: ignore[misc]
         return x.flatten(1, 2) if self._data_format == "NHWC" else x.flatten(2).transpose([0, 2, 1])
 
 
+class PatchTransformer(nn.Layer):  # type: ignore[misc]
+    """Base class of networks whose blocks process the tokens of square patches of one size.
+
+    Attributes:
+        prefix_tokens: Number of tokens that precede the patches' tokens in the blocks.
+        prefix_positions: Number of position embeddings in ``pos_embed`` that precede those of the patches.
+        pools_first_token: Whether the classifier reads the first token, instead of the patches' tokens.
+    """
+
+    prefix_tokens: int
+    prefix_positions: int
+    pools_first_token = True
+
+
 def _reject_small(_model: nn.Layer, name: str) -> str:
     # PaddleClas's ViT_small has other widths than timm's vit_small.
     return "timm has no network that computes the same numbers" if name.startswith("ViT_small") else ""
 
 
-class VisionTransformer(nn.Layer):  # type: ignore[misc]
+class VisionTransformer(PatchTransformer):
     """The ViT network.
 
     Args:
@@ -106,7 +130,8 @@ class VisionTransformer(nn.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.patch_embed = PatchEmbed(img_size or side, patch, input_image_channel, width, data_format)
-        count = len(self.tokens) + self.patch_embed.count
+        self.prefix_tokens = self.prefix_positions = len(self.tokens)
+        count = self.prefix_positions + self.patch_embed.count
         self.pos_embed = self.create_parameter([1, count, width], attr=normal())
         for name in self.tokens:
             self.add_parameter(name, self.create_parameter([1, 1, width], attr=normal()))

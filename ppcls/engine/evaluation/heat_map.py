@@ -1,4 +1,4 @@
-"""Computes heat maps of the pixels that support a class: Grad-CAM, or attention rollout for ViT and DeiT."""
+"""Computes heat maps of pixels that support a class: Grad-CAM, or attention rollout for transformers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import paddle
 from numpy.typing import NDArray
 from paddle import Tensor, nn
 
-from ppcls.arch.families.vision_transformer import VisionTransformer
+from ppcls.arch.families.vision_transformer import PatchTransformer
 from ppcls.arch.layers.transformer import SelfAttention
 from ppcls.data.transforms.base import ImageState, Transform
 from ppcls.data.transforms.numpy_ops import run
@@ -49,7 +49,7 @@ class HeatMaps:
             )
         self.model = model
         model.eval()
-        self._by_rollout = isinstance(model, VisionTransformer)
+        self._by_rollout = isinstance(model, PatchTransformer)
         channels_last = getattr(model, "channels_last", False) or layout == "NHWC"
         self._spatial = [1, 2] if channels_last else [2, 3]
         self.chain = plan_chain(transforms, "CHW" if layout == "NCHW" else "HWC")
@@ -148,11 +148,13 @@ class HeatMaps:
 
 
 @paddle.no_grad()  # type: ignore[untyped-decorator]
-def attention_rollout(model: VisionTransformer, image: NDArray[Any]) -> NDArray[Any]:
-    """Returns the attention of the class token to each patch, [h, w], 0..1 (Abnar and Zuidema 2020).
+def attention_rollout(model: PatchTransformer, image: NDArray[Any]) -> NDArray[Any]:
+    """Returns the attention to each patch, [h, w], 0..1 (Abnar and Zuidema 2020).
+
+    It is that of the class token, or the mean of all patches if the classifier reads these.
 
     Args:
-        model: A ViT or DeiT.
+        model: A vision transformer.
         image: Input of the model, [1, C, H, W] or [1, H, W, C].
     """
     attention: list[NDArray[Any]] = []
@@ -167,7 +169,8 @@ def attention_rollout(model: VisionTransformer, image: NDArray[Any]) -> NDArray[
     rollout = np.eye(len(attention[0]))
     for weights in attention:
         rollout = (weights + np.eye(len(weights))) / 2 @ rollout
-    patches = rollout[0, len(model.tokens) :]
+    prefix = model.prefix_tokens
+    patches = rollout[0, prefix:] if model.pools_first_token else rollout[prefix:, prefix:].mean(axis=0)
     side = round(len(patches) ** 0.5)
     return _normalized(patches.reshape(side, -1))
 
