@@ -205,8 +205,8 @@ class Arch(ModelSection):
     use_ssld: bool = False
     """With `pretrained: True`, load the published weights that were trained by distillation (SSLD)."""
     img_size: Side | None = None
-    """Vision transformers: side of the images in pixels, a multiple of the side of a patch. Default: the side in
-    docs/models.md. Position embeddings of weights for another side are interpolated."""
+    """Vision transformers: side of the images in pixels, a multiple of the side of a patch. Default: the side
+    in docs/models.md. Position embeddings of weights for another side are interpolated."""
     batch_norm_momentum: Decay | None = None
     """Weight of the previous value when BatchNorm updates its running statistics, as in Paddle (PyTorch's
     momentum is 1 minus this value). A smaller value suits short runs: statistics with 0.999 lag behind the

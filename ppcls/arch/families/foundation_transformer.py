@@ -35,6 +35,7 @@ from paddle.nn import functional as F
 from ppcls.arch.families.vision_transformer import PatchEmbed, PatchTransformer
 from ppcls.arch.layers.conv_norm import Activation, DataFormat
 from ppcls.arch.layers.drop_path import drop_paths, dropout
+from ppcls.arch.layers.sequence import LayerScale
 from ppcls.arch.layers.transformer import (
     DotProductAttention,
     Mlp,
@@ -64,18 +65,6 @@ def quick_gelu(x: Tensor) -> Tensor:
     return x * F.sigmoid(1.702 * x)
 
 
-class LayerScale(nn.Layer):  # type: ignore[misc]
-    """Multiplies each channel by a learned factor (Touvron et al. 2021, https://arxiv.org/abs/2103.17239)."""
-
-    def __init__(self, width: int, initial: float = _LAYER_SCALE) -> None:
-        super().__init__()
-        self.gamma = self.create_parameter([width], default_initializer=nn.initializer.Constant(initial))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps [..., width] to the same shape."""
-        return x * self.gamma.astype(x.dtype)
-
-
 class ScaledBlock(TransformerBlock):
     """A `TransformerBlock` with layer scale after the attention and after the MLP."""
 
@@ -93,8 +82,8 @@ class ScaledBlock(TransformerBlock):
         super().__init__(
             width, attention, mlp, epsilon=epsilon, drop_rate=drop_rate, drop_path=drop_path, act=act
         )
-        self.ls1 = LayerScale(width)
-        self.ls2 = LayerScale(width)
+        self.ls1 = LayerScale(width, _LAYER_SCALE, "NHWC")
+        self.ls2 = LayerScale(width, _LAYER_SCALE, "NHWC")
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Maps tokens [B, N, width] to the same shape. ``context`` is the second input of the attention."""
