@@ -45,6 +45,7 @@ class OpenConnections:
     def add(self, address: str) -> bool:
         """Counts a new connection, and returns whether it is within the limits."""
         self._by_address[address] += 1
+        # One client must not occupy the whole server.
         share = max(1, self.limit // 2)
         if self._by_address.total() > self.limit:
             self.log(f"more than {self.limit} connections (--max-connections): new connections are closed")

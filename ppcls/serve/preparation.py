@@ -197,6 +197,7 @@ async def _result(future: Future[Array], pool: ProcessPool) -> Array:
 
 def _new_pool() -> ProcessPool:
     """Returns a pool, which starts its process when it receives the first image."""
+    # The server has threads of the model and of requests, and a fork would copy the locks that they hold.
     return ProcessPool(1, context=multiprocessing.get_context("forkserver"))
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 _MAX_DEPTH = 32  # maximum nesting of containers
 _MAX_OPERATIONS = 2_000_000
-MAX_DIMENSIONS = 32
+MAX_DIMENSIONS = 32  # limit of NumPy 1; NumPy 2 has 64
 MAX_INTEGER = 1 << 63
 _MAX_TYPE_NAME = 16  # maximum number of characters in the name of a dtype
 _NUMBERS = frozenset(["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"])

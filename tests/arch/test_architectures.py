@@ -23,6 +23,7 @@ from paddleclas_reference import (
     digest,
     fill,
     images,
+    rates_of,
     run,
     state_of,
     still,
@@ -296,11 +297,12 @@ def test_initial_state_of_swin_v2_equals_paddleclas(reference):
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_parameter_names_and_counts_equal_paddleclas(name):
+def test_parameters_and_dropout_rates_equal_paddleclas(name):
     with paddle.LazyGuard():  # initializes no weights
         model = build_model(name)
     assert count_parameters(model) == PUBLISHED[name]["parameters"]
     assert digest(model) == PUBLISHED[name]["names"]
+    assert rates_of(model) == PUBLISHED[name]["rates"]
 
 
 @pytest.mark.parametrize("name", choose(COMPARED, {*COMPARED} - COUNTED))

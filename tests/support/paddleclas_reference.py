@@ -2,7 +2,7 @@
 
     python paddleclas_reference.py FILE.npz NAME ...     initial state and logits of these models
     python paddleclas_reference.py FILE.npz layers       outputs of layers of some models
-    python paddleclas_reference.py FILE.json [NAME ...]  names, parameters and FLOPs of these or all models
+    python paddleclas_reference.py FILE.json [NAME ...]  table of these or all models, see `write_table`
 
 PaddleClas's package runs its command line when it is imported. So its parent packages are replaced by empty
 ones, and only the files with the models and their dependencies are executed.
@@ -162,6 +162,47 @@ def digest(model):
     """Returns a hash of all parameter names."""
     lines = sorted(f"{name} {tuple(value.shape)}" for name, value in state_of(model).items())
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def rates_of(model):
+    """Returns the lowest and highest rate, and the number of rates, of dropout and of stochastic depth.
+
+    Rates of 0 are ignored.
+    """
+    found = {"dropout": set(), "path": set()}
+    for layer in model.sublayers(include_self=True):
+        if isinstance(layer, nn.Dropout):
+            found["dropout"].add(layer.p)
+        elif type(layer).__name__ == "DropPath":
+            found["path"].add(layer.drop_prob if hasattr(layer, "drop_prob") else layer.rate)
+        elif type(layer).__module__.startswith("paddleclas"):
+            for kind, rates in rates_of_functions(layer).items():
+                found[kind].update(rates)
+    kept = {kind: sorted({round(float(rate), 5) for rate in rates if rate}) for kind, rates in found.items()}
+    return {kind: [rates[0], rates[-1], len(rates)] for kind, rates in kept.items() if rates}
+
+
+def rates_of_functions(layer):
+    """Returns the rates of PaddleClas's layers that call a function instead of a layer."""
+    match type(layer).__name__:
+        case "PeleeNetDY":
+            return {"dropout": {layer.drop_rate}}
+        case "Residual" if hasattr(layer, "drop"):  # LeViT
+            return {"path": {layer.drop}}
+        case "MbConvBlock":  # EfficientNet and TinyNet
+            args = layer.block_args
+            if args.id_skip and args.stride == 1 and args.input_filters == args.output_filters:
+                return {"path": {layer.drop_connect_rate}}
+        case "EfficientNetV2":
+            dropped, blocks = 1 - layer.mconfig.survival_prob, list(layer._blocks)
+            skipping = (i for i, b in enumerate(blocks) if b.strides == 1 and b.in_channels == b.out_channels)
+            return {"path": {dropped * i / len(blocks) for i in skipping}}
+    return {}
+
+
+def describe(model):
+    """Returns what the table stores about a model, except its cost."""
+    return {"names": digest(model), "rates": rates_of(model)}
 
 
 def lay_out():
@@ -325,7 +366,7 @@ def trained(build):
 
 
 def write_table(path, names):
-    """Writes parameters, names and FLOPs of these or all of PaddleClas's models."""
+    """Writes parameters, FLOPs, names and dropout rates of these or all of PaddleClas's models."""
     from ppcls.arch.cost import Cost, count_parameters, measure, measure_on
     from ppcls.zoo import ZOO
 
@@ -338,16 +379,16 @@ def write_table(path, names):
         if name.startswith(BROKEN):
             with unique_name.guard():
                 model = build()
-            names, cost = digest(model), Cost(count_parameters(model), None)
+            described, cost = describe(model), Cost(count_parameters(model), None)
         elif name.startswith(EAGER):
             with paddle.no_grad(), unique_name.guard():
                 model = trained(build)
-                names, cost = digest(model), measure_on(model, paddle.zeros([1, *shape]))
+                described, cost = describe(model), measure_on(model, paddle.zeros([1, *shape]))
         else:
             with paddle.LazyGuard(), unique_name.guard():
-                names = digest(build())
+                described = describe(build())
             cost = measure(partial(trained, build), shape)
-        table[name] = {"parameters": cost.parameters, "flops": cost.flops, "names": names}
+        table[name] = {"parameters": cost.parameters, "flops": cost.flops, **described}
     Path(path).write_text(json.dumps(table, indent=1) + "\n")
 
 

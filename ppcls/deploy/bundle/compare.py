@@ -140,6 +140,7 @@ def compare_unknown(rule: RejectionRule, actual: Array, expected: Array, allowed
 
 def explain_pixels(actual: Array, expected: Array) -> str:
     """Returns the probable reason for other pixels, [H, W, 3] uint8; "" if it is unknown."""
+    # The correlations only choose between hints: an image with other pixels has failed already.
     if _correlation(actual[..., ::-1], expected) > max(0.999, _correlation(actual, expected)):
         return "the channels are in BGR order; expected RGB"
     for name, turned in (

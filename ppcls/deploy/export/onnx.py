@@ -10,7 +10,7 @@ from packaging.specifiers import SpecifierSet
 
 from ppcls.errors import UserError
 
-_OPSET = 17
+_OPSET = 17  # the first with LayerNormalization, which opset 16 divides into nine operators
 # Programs of Paddle 3 and of Paddle 2.6 need different versions of paddle2onnx.
 _CONVERTERS = {True: ">=2.1,<2.2", False: ">=1.3,<2"}  # Paddle 3, Paddle 2.6
 

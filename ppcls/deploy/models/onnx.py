@@ -13,7 +13,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as native
 from ppcls.deploy.models.description import ModelDescription, Precision
 from ppcls.errors import UserError
 
-_ERRORS_ONLY = 3
+_ERRORS_ONLY = 3  # severity of ONNX Runtime: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal
 RUN_ERRORS = (native.Fail, native.RuntimeException, native.InvalidArgument)
 LOAD_ERRORS = (*RUN_ERRORS, native.InvalidGraph, native.InvalidProtobuf, native.NotImplemented)
 

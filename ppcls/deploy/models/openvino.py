@@ -55,6 +55,8 @@ class OpenVinoModel:
         settings = {
             "INFERENCE_NUM_THREADS": threads,
             "NUM_STREAMS": streams,
+            # Without this hint, OpenVINO computes in bfloat16 on all CPUs that support it, so scores would
+            # depend on the machine.
             "INFERENCE_PRECISION_HINT": "bf16" if precision == "bfloat16" else "f32",
         }
         try:
@@ -84,6 +86,7 @@ class OpenVinoModel:
     def run(self, images: Any) -> NDArray[Any]:
         """See `ppcls.deploy.predictor.InferenceModel`."""
         try:
+            # A request that a thread uses rejects the calls of others.
             if not hasattr(self._requests, "of_thread"):
                 self._requests.of_thread = self._model.create_infer_request()
             images = np.ascontiguousarray(images, self._dtype)

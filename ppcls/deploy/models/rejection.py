@@ -152,6 +152,10 @@ def read_rejection(weights: Path, classes: int) -> RejectionRule | None:
 
 
 def _quantile(values: Array, share: float) -> float:
-    """Returns the value below which at most a share of the values lies, rounded down to 6 digits."""
+    """Returns the value below which at most a share of the values lies, rounded down to 6 digits.
+
+    It is one of the values, as a number between two of them would reject the lower one. Rounded up, it could
+    reject the image from which it comes.
+    """
     value = float(np.quantile(values, share, method="lower"))
     return max(0.0, float(np.floor(value * 1e6)) / 1e6)

@@ -8,7 +8,7 @@ import paddle
 from paddle import Tensor
 from paddle.nn import functional as F
 
-_LEAST = 1e-12
+_LEAST = 1e-12  # keeps roots and quotients differentiable where two images have the same features
 _ACTS = {"sigmoid": F.sigmoid, "softmax": F.softmax}
 
 

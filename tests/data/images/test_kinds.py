@@ -14,6 +14,7 @@ from nvidia.dali.tensors import TensorListCPU
 
 from ppcls.data.images.decode import decode
 from ppcls.data.images.header import NO_IMAGE, DecodeError, check_header
+from ppcls.data.images.jpeg import find_gpu_obstacle
 from ppcls.data.images.read_header import read_header
 from ppcls.data.loaders.dali.headers import admit
 from ppcls.data.transforms.specs import DecodeImage
@@ -110,6 +111,16 @@ def test_gpu_decoder_does_not_receive_kinds_that_it_decodes_wrongly(name: str) -
     assert admit(DecodeImage(), file, shape, *ends, on_gpu=False).tolist() == [[height, width]]
     with pytest.raises(DecodeError, match="to wrong colours on a GPU; decode on the CPU with"):
         admit(DecodeImage(), file, shape, *ends, on_gpu=True)
+
+
+@pytest.mark.parametrize("name", ["jpeg rgb", "jpeg rgb without adobe", "jpeg lossless"])
+def test_jpegs_that_end_anywhere_are_no_error(name: str) -> None:
+    """A frame header that ends too early is none. Only a complete one says how a GPU decodes."""
+    encoded = KINDS[name].encoded
+    found = [find_gpu_obstacle(memoryview(encoded[:end])) for end in range(len(encoded))]
+    complete = next(end for end, kind in enumerate(found) if kind is not None)
+    assert found[:complete] == [None] * complete
+    assert {*found[complete:]} == {find_gpu_obstacle(memoryview(encoded))}
 
 
 @pytest.mark.parametrize("name", [name for name in REJECTED if name.startswith(("jpeg with", "jpeg frame"))])

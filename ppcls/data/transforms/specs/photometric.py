@@ -31,7 +31,8 @@ NO_BLUR = 0.01  # sigma for which the kernel is 1 in the middle and 0 elsewhere
 _RGB_TO_YIQ = np.array([[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]])
 _LUMA = np.tile(_RGB_TO_YIQ[0], (3, 1))
 # Columns: the principal axes of ImageNet's colours, in order of decreasing extent. _EXTENT: the standard
-# deviation along each axis, in grey levels.
+# deviation along each axis, in grey levels. Krizhevsky et al. published no values; these are the values of
+# fb.resnet.torch (datasets/imagenet.lua), which most programs use.
 _PRINCIPAL = np.array([[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140], [-0.5836, -0.6948, 0.4203]])
 _EXTENT = 255 * np.array([0.2175, 0.0188, 0.0045])
 
