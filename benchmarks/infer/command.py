@@ -58,6 +58,8 @@ def measure_infer(options: InferBenchmarkOptions) -> None:
     report(f"{device}: variants: {len(candidates)}, rounds: {effort.rounds}")
     described = {str(path): source.description.model_dump(mode="json") for path, source in models}
     config = dump_yaml(described)
-    empty = new_results("infer", config, machine["machine"], machine["versions"])
+    empty = new_results(
+        "infer", " ".join(map(str, options.model)), config, machine["machine"], machine["versions"]
+    )
     with charts_of(options.out):
         measure_and_report(options.out, effort.rounds, empty, candidates, lambda: find_latencies(candidates))

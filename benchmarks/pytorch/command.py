@@ -75,7 +75,13 @@ def measure_pytorch(options: PyTorchOptions) -> None:
         common.measure_and_report(
             options.out,
             options.rounds,
-            new_results("train", dump_config(config), inspection.machine, inspection.versions | versions),
+            new_results(
+                "train",
+                options.config,
+                dump_config(config),
+                inspection.machine,
+                inspection.versions | versions,
+            ),
             candidates,
             lambda: explain_rows(candidates, inspection),
             lambda: make_rows(candidates, inspection),

@@ -72,6 +72,7 @@ def measure_families(options: FamiliesOptions) -> None:
             options.rounds,
             new_results(
                 "train",
+                str(_CONFIG),
                 dump_config(load_config(str(_CONFIG))),
                 inspection.machine,
                 inspection.versions | {"PyTorch": version},

@@ -1,4 +1,10 @@
-"""Charts of the results of a benchmark, as PNG files: one chart per metric and varied label."""
+"""Draws charts of the results of a benchmark as PNG or SVG files: one chart per metric and varied label.
+
+Decisions:
+- Bars start at 0 on a linear axis, because their lengths are compared. Lines have a logarithmic axis if their
+  values are far apart.
+- The title has the facts that decide a speed, so that a picture can be passed on without the results.
+"""
 
 from __future__ import annotations
 
@@ -6,106 +12,89 @@ import io
 import math
 import re
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from ppcls.bench.results.schema import Quantity, ResultRow, Results, kinds_of_rows, label_text, varied_labels
+from benchmarks.results.chart_data import (
+    Chart,
+    MetricChart,
+    StackedChart,
+    label_with_unit,
+    make_charts,
+    with_unit,
+)
+from ppcls.bench.results.facts import describe_facts
+from ppcls.bench.results.schema import Quantity, Results, label_text
 from ppcls.files import atomic_write
 
-_DRAWN = ("images/s", "p50", "p99", "efficiency", "time", "improvement")  # metrics with charts
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Format = Literal["png", "svg"]
 # width of the whole x axis, and minimum width of one label on it, in characters
 _WIDTH = 84
 _NARROW = 10
-_TITLE_WIDTH = 110
-_LOG_FROM = 30  # the y axis is logarithmic if the largest median is over 30 times the smallest
+_TITLE_WIDTH = 100
+_CAPTION_WIDTH = 130
+_HEADROOM = 1.05  # height of the axis relative to the largest value
+_LOG_FROM = 30  # the y axis of lines is logarithmic if the largest median is over 30 times the smallest
+# SVG files have text as text, and are equal for equal results.
+_SVG: Any = {"svg.fonttype": "none", "svg.hashsalt": "ppcls"}
 
 
-@dataclass(frozen=True)
-class MetricChart:
-    """Chart of a metric over one label. It has lines if all values of the label are numbers, otherwise bars.
-
-    Attributes:
-        metric: Name of the metric.
-        x: Name of the label on the x axis.
-        series: Maps the values of the other labels, as text, to a dict from each value of ``x`` to a
-            quantity.
-        legend: Names of the other labels, as the title of the legend.
-    """
-
-    metric: str
-    x: str
-    series: dict[str, dict[Any, Quantity]]
-    legend: str = ""
-
-    @property
-    def values(self) -> list[Any]:
-        """Returns the values on the x axis: sorted numbers, or other values in the order of the rows."""
-        values = list(dict.fromkeys(value for points in self.series.values() for value in points))
-        return sorted(values) if self.numeric else values
-
-    @property
-    def numeric(self) -> bool:
-        """Returns whether all values on the x axis are numbers."""
-        return all(type(value) in (int, float) for points in self.series.values() for value in points)
-
-
-def make_charts(results: Results) -> list[MetricChart]:
-    """Returns the charts of all kinds of rows.
-
-    There is one chart for each label that has several values while the other labels are equal. If there is no
-    such label, one chart has a bar for each row.
-    """
-    return [chart for rows in kinds_of_rows(results.rows) for chart in _charts_of(rows)]
-
-
-def _charts_of(rows: Sequence[ResultRow]) -> Iterator[MetricChart]:
-    varied = varied_labels(rows)
-    for metric in _DRAWN:
-        measured = [row for row in rows if metric in row.metrics]
-        charts = []
-        for x in varied:
-            series: dict[str, dict[Any, Quantity]] = {}
-            others = [name for name in varied if name != x]
-            for row in measured:
-                points = series.setdefault(_name(row, others), {})
-                points[row.labels[x]] = row.metrics[metric]
-            series = {name: points for name, points in series.items() if len(points) > 1}
-            charts += [MetricChart(metric, x, series, ", ".join(others))] if series else []
-        if len(measured) > 1 and not charts:
-            bars = {_name(row, varied): row.metrics[metric] for row in measured}
-            charts = [MetricChart(metric, ", ".join(varied), {"": bars})]
-        yield from charts
-
-
-def _name(row: ResultRow, names: Sequence[str]) -> str:
-    return ", ".join(label_text(row.labels[name]) for name in names)
-
-
-def draw_pictures(folder: Path, results: Results) -> None:
-    """Draws one PNG per chart into a folder."""
+def draw_pictures(folder: Path, results: Results, suffix: Format = "png") -> None:
+    """Draws one picture per chart into a folder."""
     for number, chart in enumerate(make_charts(results), start=1):
-        words = re.sub(r"[^a-z0-9]+", "-", f"{chart.metric} by {chart.x}".lower()).strip("-")
-        with atomic_write(folder / f"{number:02}-{words[:60]}.png") as file:
-            file.write(to_png(chart, describe_results(results)))
+        words = re.sub(r"[^a-z0-9]+", "-", chart.words.lower()).strip("-")
+        with atomic_write(folder / f"{number:02}-{words[:60]}.{suffix}") as file:
+            file.write(to_picture(chart, results, suffix))
 
 
-def describe_results(results: Results) -> str:
-    """Returns the title of charts: the benchmark, its command, the machine and the date."""
-    date = results.written.partition("T")[0]
-    machine = ", ".join(f"{name}: {value}" for name, value in results.machine.items())
-    return f"{results.benchmark}, {date}: {shlex.join(results.command)}\n{machine}"
+def to_picture(chart: Chart, results: Results, suffix: Format = "png") -> bytes:
+    """Returns a chart with title and caption as the contents of a file."""
+    file = io.BytesIO()
+    metadata = {"Date": None} if suffix == "svg" else None
+    with rc_context(_SVG):
+        draw(chart, results).savefig(file, format=suffix, dpi=120, metadata=metadata)
+    return file.getvalue()
 
 
-def to_png(chart: MetricChart, title: str) -> bytes:
-    """Returns a chart as PNG. Points and bars are medians; whiskers are the range over several rounds."""
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
+def draw(chart: Chart, results: Results) -> Figure:
+    """Returns the figure of a chart."""
+    figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
+    if isinstance(chart, StackedChart):
+        _draw_stacked(axes, chart)
+    else:
+        _draw_metric(axes, chart)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axes.grid(axis="y", alpha=0.3)
+    title = [*describe_facts(results, chart.quantities), *([chart.shared] if chart.shared else [])]
+    axes.set_title(_wrap(title, _TITLE_WIDTH), fontsize="small", loc="left", parse_math=False)
+    machine = ", ".join(f"{name}: {value}" for name, value in results.machine.items())
+    caption = [describe_marks(chart), f"Command: {shlex.join(results.command)}", machine]
+    figure.supxlabel(
+        _wrap(caption, _CAPTION_WIDTH),
+        fontsize="x-small",
+        x=0.01,
+        ha="left",
+        color="#555555",
+        parse_math=False,
+    )
+    return figure
+
+
+def _wrap(lines: Sequence[str], width: int) -> str:
+    return "\n".join(fill(line, width) for line in lines)
+
+
+def _draw_metric(axes: Axes, chart: MetricChart) -> None:
     places = {value: value if chart.numeric else index for index, value in enumerate(chart.values)}
     width = 0.8 / len(chart.series)
     for index, (name, points) in enumerate(chart.series.items()):
@@ -119,38 +108,64 @@ def to_png(chart: MetricChart, title: str) -> bytes:
             axes.errorbar(positions, medians, marker="o", markersize=4, **style)
         else:
             axes.bar(positions, medians, width, **style)
-    names = [fill(label_text(value), max(_NARROW, _WIDTH // len(places))) for value in places]
-    lines = [fill(line, _TITLE_WIDTH) for line in (*title.splitlines(), _caption(chart))]
-    axes.set_title("\n".join(lines), fontsize="small", loc="left", parse_math=False)
-    axes.set_xticks(list(places.values()), names, parse_math=False)
-    quantities = [metric for points in chart.series.values() for metric in points.values()]
-    axes.set_xlabel(chart.x, parse_math=False)
-    axes.set_ylabel(with_unit(chart.metric, quantities[0].unit), parse_math=False)
-    lowest = min(each.low for each in quantities)
-    medians = [each.median for each in quantities]
-    if lowest > 0 and max(medians) > _LOG_FROM * min(medians):
+    _name_places(axes, places)
+    axes.set_xlabel(label_with_unit(chart.x), parse_math=False)
+    axes.set_ylabel(with_unit(chart.metric, chart.quantities[0].unit), parse_math=False)
+    lowest = min(each.low for each in chart.quantities)
+    medians = [each.median for each in chart.quantities]
+    if chart.numeric and lowest > 0 and max(medians) > _LOG_FROM * min(medians):
         axes.set_yscale("log")
         axes.set_ylim(bottom=10.0 ** math.floor(math.log10(lowest)))
+    elif lowest >= 0:
+        axes.set_ylim(0, _HEADROOM * max(each.high for each in chart.quantities) or 1)
     else:
-        axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    axes.grid(axis="y", alpha=0.3)
+        axes.axhline(0, color="black", linewidth=0.8)
     if len(chart.series) > 1:
-        legend = axes.legend(fontsize="small", title=chart.legend, title_fontsize="small")
-        for text in (*legend.get_texts(), legend.get_title()):
-            text.set_parse_math(False)
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=120)
-    return file.getvalue()
+        _add_legend(axes, chart.legend)
 
 
-def _caption(chart: MetricChart) -> str:
+def _draw_stacked(axes: Axes, chart: StackedChart) -> None:
+    places = {name: index for index, name in enumerate(chart.bars)}
+    bottom = [0.0] * len(chart.bars)
+    for name, quantities in chart.parts.items():
+        heights = [0.0 if each is None else each.median for each in quantities]
+        axes.bar(list(places.values()), heights, min(0.8, 0.3 * len(places)), bottom=bottom, label=name)
+        bottom = [below + height for below, height in zip(bottom, heights, strict=True)]
+    _name_places(axes, places)
+    axes.set_xlim(-0.6, len(places) - 0.4)
+    axes.set_ylim(0, _HEADROOM * max(bottom) or 1)
+    axes.set_xlabel(chart.x, parse_math=False)
+    unit = chart.quantities[0].unit
+    axes.set_ylabel(with_unit(chart.whole, unit), parse_math=False)
+    handles, _ = axes.get_legend_handles_labels()
+    # In the order in which the parts are stacked: the last part is on top.
+    _add_legend(axes, with_unit(chart.part, unit), handles[::-1])
+
+
+def _name_places(axes: Axes, places: dict[Any, Any]) -> None:
+    names = [fill(label_text(value), max(_NARROW, _WIDTH // len(places))) for value in places]
+    axes.set_xticks(list(places.values()), names, parse_math=False)
+
+
+def _add_legend(axes: Axes, title: str, handles: Sequence[Any] | None = None) -> None:
+    legend = axes.legend(handles=handles, fontsize="small", title=title, title_fontsize="small")
+    for text in (*legend.get_texts(), legend.get_title()):
+        text.set_parse_math(False)
+
+
+def describe_marks(chart: Chart) -> str:
     """Returns what the points, bars and whiskers of a chart are."""
-    rounds = max(len(metric.values) for points in chart.series.values() for metric in points.values())
-    shape = "points" if chart.numeric else "bars"
+    rounds = max(len(metric.values) for metric in chart.quantities)
+    if isinstance(chart, StackedChart):
+        values = "values of one round" if rounds == 1 else f"medians of {rounds} rounds"
+        return f"Stacked bars: {values}; the parts of a bar add up to the {chart.whole}."
+    shape = "Points" if chart.numeric else "Bars"
     if rounds == 1:
-        return "one round"
-    return f"{shape}: medians of up to {rounds} rounds, whiskers: their range"
+        return f"{shape}: values of one round, so there are no whiskers."
+    single = any(len(metric.values) == 1 for metric in chart.quantities)
+    up_to = "up to " if any(len(metric.values) != rounds for metric in chart.quantities) else ""
+    without = "; no whiskers: one round" if single else ""
+    return f"{shape}: medians of {up_to}{rounds} rounds; whiskers: range of the rounds{without}."
 
 
 def whiskers(quantities: Sequence[Quantity]) -> tuple[list[float], list[float]]:
@@ -161,8 +176,3 @@ def whiskers(quantities: Sequence[Quantity]) -> tuple[list[float], list[float]]:
     below = [each.median - each.low if len(each.values) > 1 else math.nan for each in quantities]
     above = [each.high - each.median if len(each.values) > 1 else math.nan for each in quantities]
     return below, above
-
-
-def with_unit(name: str, unit: str) -> str:
-    """Returns a metric's name and unit, but only the name if both are equal, such as ``images/s``."""
-    return name if unit in ("", name) else f"{name}, {unit}"

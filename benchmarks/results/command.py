@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from ppcls.cli.arguments.options import argument
+from ppcls.cli.arguments.options import argument, option
 from ppcls.cli.benchmark.common import terminal_width
 from ppcls.cli.command import command, write_output
 
@@ -32,9 +32,13 @@ class CompareOptions:
 class ChartsOptions:
     """Draw charts of results, which ppcls benchmark writes without charts."""
 
-    examples: ClassVar[Sequence[str]] = ("python benchmarks/run.py charts tour",)
+    examples: ClassVar[Sequence[str]] = (
+        "python benchmarks/run.py charts tour",
+        "python benchmarks/run.py charts tour --format svg",
+    )
 
     folder: Path = argument("folder that contains results.json; the charts are written to it")
+    format: Literal["png", "svg"] = option("png", "format of the charts")
 
 
 @command("compare", CompareOptions)
@@ -55,5 +59,5 @@ def draw_charts(options: ChartsOptions) -> None:
     from benchmarks.results.charts import draw_pictures
     from ppcls.bench.results.schema import read_results
 
-    draw_pictures(options.folder, read_results(options.folder))
+    draw_pictures(options.folder, read_results(options.folder), options.format)
     write_output(f"charts written to {options.folder}\n")

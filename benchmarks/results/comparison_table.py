@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from benchmarks.results.charts import with_unit
+from benchmarks.results.chart_data import with_unit
 from benchmarks.results.compare import CONFIDENCE, MetricComparison, ResultsComparison
 from ppcls.bench.results.schema import ResultRow, label_text, varied_labels
 from ppcls.bench.results.tables import NO_TERMINAL, console, number, print_lines, stripped

@@ -54,7 +54,9 @@ def measure_serve(options: ServeBenchmarkOptions) -> None:
     machine = inspect_machine(options.model, (), trust=options.trust)
     images = servers.read_images(options.images)
     clients = list(dict.fromkeys(options.clients))
-    empty = new_results("serve", description.as_yaml(), machine["machine"], machine["versions"])
+    empty = new_results(
+        "serve", str(options.model), description.as_yaml(), machine["machine"], machine["versions"]
+    )
     effort = options.effort(options.requests)
     commands = servers.server_commands(options.model, clients, trust=options.trust)
     with charts_of(options.out), servers.RunningServers(commands) as running:

@@ -56,7 +56,7 @@ def measure_run(options: RunBenchmarkOptions) -> None:
     inspection = inspect_machine(Path(options.config), options.override)
     measure = partial(run_training, config, options.config, options.override, options.timeout)
     name = f"{config.Arch.name}, {config.Global.epochs} epochs"
-    empty = new_results("run", dump_config(config), inspection.machine, inspection.versions)
+    empty = new_results("run", options.config, dump_config(config), inspection.machine, inspection.versions)
     runs = [Candidate("run", name, measure, {"part": "whole run"})]
     with charts_of(options.out):
         measure_and_report(options.out, options.rounds, empty, runs, make_rows=lambda: make_rows(runs))

@@ -115,10 +115,10 @@ def test_quick_compares_loaders(run: Run, tmp_path: Path) -> None:
     output = run("--quick", *short, "--mixup", "--out", str(out))
     names = ["bare DALI pipeline", "ppcls, DALI", "ppcls, DALI + Mixup", "ppcls, paddle.io, 0 workers"]
     assert [row.labels["loader"] for row in read_results(out).rows] == names
-    assert output.splitlines()[-3].startswith("ppcls, DALI is ")
+    assert output.splitlines()[-3].startswith("ppcls, DALI has ")
     assert output.splitlines()[-2].endswith(" the images/s of ppcls, paddle.io, 0 workers.")
     source, _, tables = (out / "results.txt").read_text(encoding="utf-8").partition("\n\n")
-    assert source.startswith("benchmark quick loader, ")
+    assert source.startswith("quick loader: ")
     assert "\ncommand: " in source
     assert tables in output
 
@@ -196,10 +196,11 @@ def test_options_that_cannot_work_are_rejected(run: Run, options: tuple[str, ...
     assert error in run(*options, code=1)
 
 
-def test_existing_results_are_not_overwritten(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "results.json").write_text("mine")
-    assert "already contains benchmark results" in run("--out", str(tmp_path), code=1)
-    assert (tmp_path / "results.json").read_text() == "mine"
+@pytest.mark.parametrize("name", ["results.json", "results.txt", "01-images-s-by-threads.png"])
+def test_used_folder_is_not_overwritten(run: Run, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    assert f"expected a new or an empty folder, found {name}" in run("--out", str(tmp_path), code=1)
+    assert (tmp_path / name).read_text() == "mine"
 
 
 def test_folders_on_disks_have_bottlenecks(run: Run, tmp_path: Path, overrides: list[str]) -> None:

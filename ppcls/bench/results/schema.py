@@ -119,6 +119,8 @@ class Results:
         rows: Results of the candidates.
         charts: Charts in files of older versions. They are ignored, because charts are made from the rows.
         findings: Conclusions, one sentence each.
+        subject: What was measured: the path of the config, or of the models. Empty in files of older
+            versions.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _EXACT
@@ -132,6 +134,7 @@ class Results:
     rows: tuple[ResultRow, ...]
     charts: tuple[Any, ...] = ()
     findings: tuple[str, ...] = ()
+    subject: str = ""
 
     def filled(self, rows: Iterable[ResultRow], findings: Iterable[str] = ()) -> Results:
         """Returns a copy with rows and findings."""
@@ -149,10 +152,12 @@ class _File:
     version: Literal[1] = 1
 
 
-def new_results(benchmark: str, config: str, machine: dict[str, str], versions: dict[str, str]) -> Results:
+def new_results(
+    benchmark: str, subject: str, config: str, machine: dict[str, str], versions: dict[str, str]
+) -> Results:
     """Returns results without rows, with the current command line and time. See `Results`."""
     written = datetime.now().astimezone().isoformat(timespec="seconds")
-    return Results(benchmark, tuple(sys.argv), written, machine, versions, config, ())
+    return Results(benchmark, tuple(sys.argv), written, machine, versions, config, (), subject=subject)
 
 
 def write_results(folder: Path, results: Results) -> None:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
+from ppcls.bench.results.facts import describe_facts
 from ppcls.bench.results.schema import Quantity, ResultRow, Results, kinds_of_rows, label_text, varied_labels
 from ppcls.report.summary.rounding import format_ratio_with_range
 
@@ -43,13 +44,14 @@ def render_results(results: Results, width: int | None = None) -> str:
 
 
 def describe_source(results: Results) -> str:
-    """Returns lines that name the date, command, machine and versions of results."""
+    """Returns lines that name the facts, date, command, machine and versions of results."""
     lines = [
-        f"benchmark {results.benchmark}, {results.written}",
+        *describe_facts(results),
+        f"date: {results.written}",
         f"command: {shlex.join(results.command)}",
         *(f"{name}: {value}" for name, value in results.machine.items()),
         f"versions: {', '.join(f'{name} {version}' for name, version in results.versions.items())}",
-        "config: complete in results.json",
+        f"config: {results.subject or 'not named'}; complete in results.json",
     ]
     return "\n".join(lines) + "\n"
 

@@ -47,18 +47,19 @@ def check_out(out: Path | None) -> None:
     """Checks, before anything is measured, that the results can be written to the ``--out`` folder.
 
     Raises:
-        UserError: The folder contains results, is a file, or cannot be created or written.
+        UserError: The folder contains files, is a file, or cannot be created or written.
     """
-    from ppcls.bench.results.schema import JSON
     from ppcls.files import create_output_dir
 
     if out is None:
         return
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out}: expected a folder, found a file")
-    if (out / JSON).exists():
-        raise UserError(f"--out {out}: already contains benchmark results; choose another folder")
     create_output_dir(out, "choose another folder with --out")
+    if (first := next(out.iterdir(), None)) is not None:
+        raise UserError(
+            f"--out {out}: expected a new or an empty folder, found {first.name}; choose another folder"
+        )
 
 
 def measure_and_report(

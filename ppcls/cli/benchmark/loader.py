@@ -108,7 +108,7 @@ def start_benchmark(
 
     split = config.DataLoader.need_train()
     workload = read_workload(split, config.Arch, config.Global, run, options.images)
-    results = new_results(benchmark, dump_config(config), read_hardware(run), read_versions())
+    results = new_results(benchmark, options.config, dump_config(config), read_hardware(run), read_versions())
     return workload, make_timer(workload, options.seconds), results
 
 

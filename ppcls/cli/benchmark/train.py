@@ -120,7 +120,7 @@ def measure_train(options: TrainBenchmarkOptions) -> None:
     common.measure_and_report(
         options.out,
         options.rounds,
-        new_results("train", dump_config(config), inspection.machine, inspection.versions),
+        new_results("train", options.config, dump_config(config), inspection.machine, inspection.versions),
         candidates,
         lambda: explain_rows(candidates, inspection),
         lambda: add_epochs(make_rows(candidates, inspection), options.epochs, images),

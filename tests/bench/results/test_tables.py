@@ -73,9 +73,12 @@ def test_render_results_on_narrow_terminal_cuts_nothing_off(width: int) -> None:
 
 
 def test_describe_source_names_date_command_machine_and_versions() -> None:
-    assert describe_source(RESULTS).splitlines()[:4] == [
-        "benchmark loader, 2026-01-02T03:04:05+00:00",
+    assert describe_source(replace(RESULTS, subject="configs/some.yaml")).splitlines() == [
+        "loader: configs/some.yaml",
+        "an <old> one, batch size: unknown, 1 to 3 rounds, 2026-01-02",
+        "date: 2026-01-02T03:04:05+00:00",
         "command: tools/benchmark.py loader -c 'my config.yaml'",
         "Processor: an <old> one",
         "versions: ppcls 1",
+        "config: configs/some.yaml; complete in results.json",
     ]

@@ -34,7 +34,7 @@ def test_command_splits_the_time_of_a_real_run(tmp_path: Path) -> None:
     assert sum(times[part] for part in PARTS) == pytest.approx(times["whole run"])
     whole = results.rows[-1].metrics
     assert whole["images/s"].median == pytest.approx(36 / times["whole run"])
-    assert [each.name for each in out.glob("*.png")] == ["01-time-by-part.png"]
+    assert [each.name for each in out.glob("*.png")] == ["01-time-of-a-run-by-part.png"]
     assert not (tmp_path / "mine").exists(), "the run writes to a temporary folder"
 
 
