@@ -90,9 +90,11 @@ def audit(options: AuditOptions) -> None:
     if options.out.exists() and not options.out.is_dir():
         raise UserError(f"--out {options.out}: expected a folder, found a file")
     source = find_pictures(options.source, follow_links=options.follow_links)
-    model = _find_model(options, source.index)
+    model = find_audit_model(
+        options.model, source.index, options.image_size, options.device, trust=options.trust
+    )
     options.out.mkdir(parents=True, exist_ok=True)
-    with _progress() as stages:
+    with audit_progress() as stages:
         result = audit_pictures(source, model, options.out, usable_cores(), stages)
     write_audit(
         result, str(options.source), options.out, lambda position: read_pixels(source.index, position)
@@ -122,23 +124,43 @@ def _apply(options: AuditOptions, fixes: Path) -> None:
     )
 
 
-def _find_model(options: AuditOptions, index: FileIndex) -> ImageModel:
-    """Returns the model with the image size of the options, or a size that suits the pictures."""
+def find_audit_model(
+    name: str,
+    index: FileIndex,
+    image_size: int | None = None,
+    device: Device | None = None,
+    *,
+    trust: bool = False,
+) -> ImageModel:
+    """Returns the model that computes features.
+
+    Args:
+        name: Architecture with published weights, or a run.
+        index: The pictures.
+        image_size: Side of the images in pixels; None for a size that suits the pictures.
+        device: Device; None for that of the model's config.
+        trust: Whether the model may import modules that its config names.
+
+    Raises:
+        UserError: There is no such model.
+    """
     from ppcls.cli.short_options import set_image_size
     from ppcls.config.base.overrides import Override
     from ppcls.dataset_tools.image_features import find_image_model
 
-    device = [] if options.device is None else [Override.of_value("Global.device", options.device)]
-    model = find_image_model(options.model, device, trust=options.trust)
+    on_device = [] if device is None else [Override.of_value("Global.device", device)]
+    model = find_image_model(name, on_device, trust=trust)
     tree = model.config.model_dump(mode="json")
-    side = options.image_size or min(int(model.config.Global.image_shape[1]), _usual_side(index))
+    side = image_size or min(int(model.config.Global.image_shape[1]), _usual_side(index))
     assert model.config.Infer is not None  # checked by find_image_model
     tree["Infer"]["transforms"] = [
         {op.kind: op.model_dump(mode="json")} for op in model.config.Infer.transforms
     ]
     sizes = [Override.of_value(key, value) for key, value in set_image_size(tree, side).items()]
     return find_image_model(
-        options.model, [*device, *(each for each in sizes if each.path.startswith(("Infer", "Global")))]
+        name,
+        [*on_device, *(each for each in sizes if each.path.startswith(("Infer", "Global")))],
+        trust=trust,
     )
 
 
@@ -159,7 +181,8 @@ def _usual_side(index: FileIndex) -> int:
 
 
 @contextmanager
-def _progress() -> Iterator[Stages]:
+def audit_progress() -> Iterator[Stages]:
+    """Returns a context in which progress bars show the stages of an audit."""
     with progress_bars() as bars:
 
         def start(stage: str, total: int) -> Callable[[int], None]:

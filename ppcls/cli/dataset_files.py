@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 from ppcls.cli.arguments.options import Exclusive, argument, option, required
 from ppcls.cli.command import Command, write_output
+from ppcls.cli.shared_options import trust_option
 from ppcls.errors import UserError
 from ppcls.files import print_error
 
@@ -86,6 +87,7 @@ class SplitOptions(LabelledImagesOptions):
     examples: ClassVar[Sequence[str]] = (
         "ppcls dataset split pictures/ --out lists/",
         "ppcls dataset split list.txt --image-root pictures/ --val 0.1 --out lists/",
+        "ppcls dataset split pictures/ --group-duplicates --out lists/",
     )
 
     source: Path = argument("folder with one subfolder per class, or list file with lines of 'path label'")
@@ -95,6 +97,15 @@ class SplitOptions(LabelledImagesOptions):
         read=share_or_count,
     )
     seed: int = option(0, "seed of the random split", ge=0)
+    group_duplicates: bool = option(
+        False, "keep exact and near duplicates, as dataset audit finds them, in the same list"
+    )
+    model: str = option(
+        "EfficientNet_lite0",
+        "model that computes the features for --group-duplicates; see dataset audit",
+        metavar="MODEL",
+    )
+    trust: bool = trust_option()
     out: Path = required("new folder for the lists")
 
 
@@ -287,7 +298,8 @@ def split(options: SplitOptions) -> None:
 
     check_outside(options.out, options.source)
     index, names = read_source(options.source, options)
-    validation = choose_validation(index, options.val, options.seed)
+    groups = _find_duplicate_groups(index, names, options) if options.group_duplicates else []
+    validation = choose_validation(index, options.val, options.seed, groups=groups)
     write_split(index, validation, options.out, names, options.delimiter)
     training = int((~validation).sum())
     write_output(f"{options.out}: {training} images for training, {int(validation.sum())} for validation\n")
@@ -296,6 +308,25 @@ def split(options: SplitOptions) -> None:
         classes = [f"{label} ({names[label]})" if names else str(label) for label in missing[:10]]
         more = ", …" if len(missing) > 10 else ""
         write_output(f"classes without validation images: {', '.join(classes)}{more}\n")
+
+
+def _find_duplicate_groups(index: FileIndex, names: Sequence[str], options: SplitOptions) -> list[list[int]]:
+    """Returns the positions of images that are duplicates of each other, and reports their number."""
+    import tempfile
+
+    from ppcls.cli.dataset_audit import audit_progress, find_audit_model
+    from ppcls.dataset_tools.audit import AuditSource, find_duplicate_groups
+    from ppcls.runtime.hardware import usable_cores
+
+    if index.labels.ndim > 1:
+        raise UserError(f"{options.source}: --group-duplicates needs one label per image")
+    source = AuditSource(index, tuple(names), [""] * len(index))
+    model = find_audit_model(options.model, index, trust=options.trust)
+    with tempfile.TemporaryDirectory() as folder, audit_progress() as stages:
+        groups = find_duplicate_groups(source, model, Path(folder), usable_cores(), stages)
+    images = sum(map(len, groups))
+    write_output(f"{len(groups)} groups of duplicates with {images} images stay in the same list\n")
+    return groups
 
 
 @dataset_command("stats", StatsOptions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -9,10 +10,12 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ppcls.audit.duplicates import find_duplicates
 from ppcls.audit.findings import Audit, audit
 from ppcls.audit.images import Pictures, read_copies
-from ppcls.audit.neighbours import find_neighbours
+from ppcls.audit.neighbours import Neighbours, find_neighbours
 from ppcls.data.images.paths import find_images
 from ppcls.data.index.class_folders import find_class_root, list_class_folders
 from ppcls.data.index.files import FileIndex, list_files, read_folder
@@ -119,20 +122,7 @@ def audit_pictures(
         UserError: No picture can be read, or the model does not fit.
     """
     index = source.index
-    hashes, copies = read_copies(index, threads, stages("reading", len(index)))
-    if not np.isfinite(copies).all(axis=1).any():
-        raise UserError(f"{index.source}: no picture can be read; list the reasons with ppcls dataset check")
-    pictures = Pictures(
-        [Path(index.name(at)).relative_to(index.root).as_posix() for at in range(len(index))],
-        np.asarray(index.labels, np.int64),
-        source.classes,
-        source.splits,
-        hashes,
-        copies,
-    )
-    features = compute_image_features(index, model, folder, stages("features", len(index)))
-    compared = stages("comparing", len(index))
-    neighbours = find_neighbours(features, lambda: compared(0))
+    pictures, features, neighbours = _compare(source, model, folder, threads, stages)
     notes = list(source.notes)
     readable = np.flatnonzero(np.isfinite(features).all(axis=1))
     present = np.unique(pictures.labels[readable])
@@ -152,3 +142,35 @@ def audit_pictures(
         strength, _ = choose_strength(samples, _FOLDS, 0, lambda: checked(0))
         probabilities = predict_out_of_fold(samples, _FOLDS, 0, strength)
     return audit(pictures, neighbours, probabilities, notes)
+
+
+def find_duplicate_groups(
+    source: AuditSource, model: ImageModel, folder: Path, threads: int, stages: Stages
+) -> list[list[int]]:
+    """Returns the positions of pictures that are exact or near duplicates of each other, group by group.
+
+    See `audit_pictures` for the arguments and errors.
+    """
+    pictures, _, neighbours = _compare(source, model, folder, threads, stages)
+    return find_duplicates(pictures, neighbours).all
+
+
+def _compare(
+    source: AuditSource, model: ImageModel, folder: Path, threads: int, stages: Stages
+) -> tuple[Pictures, NDArray[np.float32], Neighbours]:
+    """Returns the pictures, their features [N, D], and the nearest neighbours of each."""
+    index = source.index
+    hashes, copies = read_copies(index, threads, stages("reading", len(index)))
+    if not np.isfinite(copies).all(axis=1).any():
+        raise UserError(f"{index.source}: no picture can be read; list the reasons with ppcls dataset check")
+    pictures = Pictures(
+        [os.path.relpath(index.name(at), index.root) for at in range(len(index))],
+        np.asarray(index.labels, np.int64),
+        source.classes,
+        source.splits,
+        hashes,
+        copies,
+    )
+    features = compute_image_features(index, model, folder, stages("features", len(index)))
+    compared = stages("comparing", len(index))
+    return pictures, features, find_neighbours(features, lambda: compared(0))

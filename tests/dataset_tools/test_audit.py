@@ -113,3 +113,17 @@ def test_invalid_calls(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[
     }
     assert expected[kind] in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_split_keeps_duplicates_on_one_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "pictures"
+    for seed in range(20):
+        _write(root / ("a" if seed % 2 else "b") / f"{seed}.png", seed, seed % 2)
+    for seed in (1, 3, 5, 7):
+        (root / "a" / f"copy {seed}.png").write_bytes((root / "a" / f"{seed}.png").read_bytes())
+    assert main(["split", str(root), "--group-duplicates", "--val", "0.3", "--out", str(tmp_path / "l")]) == 0
+    assert "4 groups of duplicates with 8 images stay in the same list" in capsys.readouterr().out
+    validation = (tmp_path / "l" / "val_list.txt").read_text()
+    for seed in (1, 3, 5, 7):
+        assert (f"/{seed}.png" in validation) == (f"copy {seed}.png" in validation)
+    assert main(["split", str(root / "missing"), "--group-duplicates", "--out", str(tmp_path / "m")]) == 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import heapq
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -84,7 +85,11 @@ def validation_size(val: Fraction | int, images: int, classes: int, key: str = "
 
 
 def choose_validation(
-    index: FileIndex, val: Fraction | int, seed: int, key: str = "--val"
+    index: FileIndex,
+    val: Fraction | int,
+    seed: int,
+    key: str = "--val",
+    groups: Sequence[Sequence[int]] = (),
 ) -> NDArray[np.bool_]:
     """Chooses the validation images.
 
@@ -92,10 +97,12 @@ def choose_validation(
     does not depend on the order of the images, and few images move to the other list when images are added.
 
     Args:
-        index: The images, without duplicates.
-        val: See `validation_size`.
+        index: The images, whose paths are unique.
+        val: See `validation_size`. With groups, there may be fewer validation images.
         seed: Seed of the choice.
         key: See `validation_size`.
+        groups: Positions of images that stay in the same list, such as duplicates. An image is in at most one
+            group.
 
     Returns:
         [N], True for validation images.
@@ -110,10 +117,57 @@ def choose_validation(
         total = max(total, int((counts > 1).sum()))
     shares = allocate_validation(counts.tolist(), total)
     high, low = _hash_all(seed, index.paths).T
+    if groups:
+        return _choose_groups(
+            index.labels, np.lexsort((low, high)), groups, dict(zip(labels.tolist(), shares, strict=True))
+        )
     order = np.lexsort((low, high, index.labels))
     ranks = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)  # in its class, by hash
     chosen = np.zeros(len(index), np.bool_)
     chosen[order] = ranks < np.repeat(shares, counts)
+    return chosen
+
+
+def _choose_groups(
+    labels: NDArray[np.int64],
+    order: NDArray[np.int64],
+    groups: Sequence[Sequence[int]],
+    shares: Mapping[int, int],
+) -> NDArray[np.bool_]:
+    """Chooses whole groups of images for validation, in the order of the first image of each group.
+
+    A class never gets more validation images than its share, unless all of its groups are larger. It then
+    gets the smallest group that leaves an image for training, so that each class is evaluated if possible.
+
+    Args:
+        labels: [N] classes of the images.
+        order: [N] positions in the order of their hashes.
+        groups: Positions of images that stay together. Any other image is a group of its own.
+        shares: Number of validation images of each class.
+    """
+    group_of = {position: tuple(group) for group in groups for position in group}
+    units = list(dict.fromkeys(group_of.get(position, (position,)) for position in order.tolist()))
+    counts = [Counter(labels[list(unit)].tolist()) for unit in units]
+    free = Counter(shares)
+    left = Counter(labels.tolist())
+    chosen = np.zeros(len(labels), np.bool_)
+
+    def choose(unit: int) -> None:
+        chosen[list(units[unit])] = True
+        free.subtract(counts[unit])
+        left.subtract(counts[unit])
+
+    for unit, inside in enumerate(counts):
+        if all(free[label] >= count for label, count in inside.items()):
+            choose(unit)
+    for label in [label for label, share in shares.items() if share and free[label] == share]:
+        fitting = [
+            unit
+            for unit, inside in enumerate(counts)
+            if inside[label] and all(left[other] > count for other, count in inside.items())
+        ]
+        if fitting and not chosen[labels == label].any():
+            choose(min(fitting, key=lambda unit: len(units[unit])))
     return chosen
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from fractions import Fraction
 from pathlib import Path
 from random import Random
@@ -165,3 +166,29 @@ def test_write_split_rejects_names_that_break_lines(tmp_path: Path, name: str) -
     with pytest.raises(UserError, match="a list can't contain"):
         write_split(index, np.array([True, False]), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@given(st.lists(st.integers(0, 4), min_size=12, max_size=60), st.integers(0, 99), st.data())
+def test_groups_stay_in_one_list_and_classes_keep_training_images(
+    labels: list[int], seed: int, data: st.DataObject
+) -> None:
+    labels = [*labels, *labels]
+    positions = data.draw(st.permutations(range(len(labels))))
+    sizes = data.draw(st.lists(st.integers(2, 5), max_size=6))
+    starts = np.cumsum([0, *sizes])
+    groups = [
+        list(positions[first:last]) for first, last in itertools.pairwise(starts) if last <= len(labels)
+    ]
+    index = index_of(labels)
+    chosen = choose_validation(index, Fraction(1, 4), seed, groups=groups)
+    for group in groups:
+        assert len(set(chosen[group].tolist())) == 1
+    assert set(labels) == set(index.labels[~chosen].tolist())
+    singles = set(range(len(labels))) - {position for group in groups for position in group}
+    for label in set(labels):
+        if sum(labels[position] == label for position in singles) > 1:
+            assert chosen[index.labels == label].any()
+    reversed_groups = [group[::-1] for group in groups[::-1]]
+    np.testing.assert_array_equal(
+        chosen, choose_validation(index, Fraction(1, 4), seed, groups=reversed_groups)
+    )
