@@ -180,7 +180,7 @@ class ArcMargin(MarginHead):
     """ArcFace (Deng et al. 2019): adds the margin, in radians, to the angle of the label's class."""
 
     margin: NonNegative = 0.5
-    scale: Positive = 80.0
+    scale: Positive = 80.0  # as in PaddleClas; the paper uses 64
     easy_margin: bool = False
     """Apply no margin to angles larger than 90 degrees."""
 

@@ -26,6 +26,8 @@ def arc_margin(cosine: Tensor, label: Tensor, margin: float, scale: float, easy:
         Logits for a cross-entropy, [B, C] float32.
     """
     with paddle.amp.auto_cast(enable=False):
+        # The root has an infinite gradient at 0, where the cosine is 1. So 1e-6 is added, as in PaddleClas.
+        # Rounding can make a cosine slightly larger than 1, hence the clip.
         sine = (1.0 - cosine.square() + 1e-6).clip(min=1e-6).sqrt()
         turned = cosine * math.cos(margin) - sine * math.sin(margin)
         if easy:
