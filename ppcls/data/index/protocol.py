@@ -81,7 +81,9 @@ def positive_rates(index: Index) -> NDArray[np.float32] | None:
 
 def describe_index(index: Index) -> str:
     """Returns a text that identifies a dataset: its size and a hash of all labels and up to 1,000 names."""
-    digest = hashlib.blake2b(np.ascontiguousarray(index.labels).tobytes(), digest_size=6)
+    # Without a copy of the labels: every rank does this.
+    labels = np.ascontiguousarray(index.labels).reshape(-1).view(np.uint8)
+    digest = hashlib.blake2b(labels.data, digest_size=6)
     for position in np.linspace(0, len(index) - 1, min(len(index), _HASHED_NAMES)).astype(int).tolist():
         digest.update(index.name(position).encode("utf-8", "surrogateescape") + b"\0")
     return f"{len(index)} samples ({digest.hexdigest()})"

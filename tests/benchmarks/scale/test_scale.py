@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +21,22 @@ def test_ranks_read_each_image_once(count: int, ranks: int) -> None:
     check_order(count, ranks, batch=16)
 
 
+def test_an_order_of_100_million_images_needs_two_windows_in_memory() -> None:
+    sizes = np.full(10_000, 10_000)
+    tracemalloc.start()
+    order = ShardOrder(sizes)
+    for step in (0, 3000, 6000):
+        assert len(order.batch(step, 63, 64, 256)) == 256
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 6 * 8 * 640_000  # a list of all images has 800 MB
+
+
 def test_an_order_depends_on_seed_and_epoch() -> None:
     sizes = np.full(200, 50)
     first = ShardOrder(sizes).window(0)
     assert (first == ShardOrder(sizes).window(0)).all()
+    assert len(ShardOrder(sizes).slice(9_990, 20_000)) == 10
     assert (first != ShardOrder(sizes, seed=1).window(0)).any()
     assert (first != ShardOrder(sizes, epoch=1).window(0)).any()
 
@@ -31,7 +44,7 @@ def test_an_order_depends_on_seed_and_epoch() -> None:
 def test_each_row_is_measured(tmp_path: Path) -> None:
     rows = ["list", "order", "shard-order"]  # each row needs two processes
     command = [sys.executable, "benchmarks/run.py", "scale", "--share", "0.0005", "--rows", ",".join(rows)]
-    command += ["--folder", str(tmp_path / "data")]
+    command += ["--folder", str(tmp_path / "data"), "--processes", "2"]
     result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()[2:]

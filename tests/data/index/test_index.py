@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +22,7 @@ from ppcls.data.index.files import read_list as read_list_file
 from ppcls.data.index.folders import ImageFolderDataset
 from ppcls.data.index.image_lists import ImageNetDataset, VeriWild
 from ppcls.data.index.persons import DukeMTMC, Market1501
-from ppcls.data.index.protocol import cameras_of
+from ppcls.data.index.protocol import cameras_of, describe_index
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage
 from ppcls.errors import UserError
 
@@ -446,3 +449,18 @@ def test_names_that_differ_in_unicode_form_are_one_class(tmp_path: Path) -> None
     assert changed_class_names(listing, ("zebra", composed)) == ""
     with pytest.raises(ValueError, match="more than once"):
         read_folder(tmp_path, 2, class_names=(composed, decomposed))
+
+
+@pytest.mark.parametrize("width", [None, 3], ids=["class ids", "several labels"])
+def test_a_data_set_is_identified_without_a_copy_of_its_labels(tmp_path: Path, width: int | None) -> None:
+    count = 400_000
+    labels = np.arange(count) % 7 if width is None else np.ones((count, width), np.float32)
+    index = FileIndex(tmp_path, np.full(count, b"a.jpg"), labels, tmp_path / "list.txt")
+    tracemalloc.start()
+    text = describe_index(index)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < labels.nbytes / 10
+    name = index.name(0).encode() + b"\0"
+    digest = hashlib.blake2b(labels.tobytes() + name * 1000, digest_size=6)
+    assert text == f"{count} samples ({digest.hexdigest()})"
