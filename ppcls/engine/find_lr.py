@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +22,8 @@ from ppcls.engine.loop import Run
 from ppcls.engine.profiling.peak_memory import explain_out_of_memory
 from ppcls.engine.setup import build_run
 from ppcls.files import atomic_path
+from ppcls.report.environment import read_hardware
+from ppcls.report.summary.facts import describe_device
 from ppcls.runtime.collectives import all_reduce
 from ppcls.runtime.start import Runtime
 
@@ -37,6 +41,7 @@ _WARM_UP = 10  # smallest number of updates before the test may end
 _WINDOW = 25
 _SIGNIFICANCE = 4.0  # smallest ratio of a slope to its standard error
 PICTURE = "find_lr.png"
+_TITLE_WIDTH = 100  # characters
 
 
 @dataclass(frozen=True)
@@ -112,7 +117,11 @@ def find_lr(config: Config, runtime: Runtime, output_dir: Path) -> str:
     factor = 1.0 if scale is None else scale.factor
     test = LearningRateTest(test.rates / factor, test.losses)  # rates of the config, before scaling
     if runtime.is_main:
-        draw_test(test, output_dir / PICTURE)
+        sampler = config.DataLoader.need_train().sampler
+        size_name, size = sampler.batch_setting
+        facts = [config.Arch.name, describe_device(read_hardware(runtime)), f"{size_name}: {size}"]
+        title = f"Learning rate range test: {', '.join(facts)}, one run, {date.today()}"
+        draw_test(test, output_dir / PICTURE, title)
     return describe_test(test, output_dir / PICTURE)
 
 
@@ -160,8 +169,14 @@ def describe_test(test: LearningRateTest, picture: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def draw_test(test: LearningRateTest, path: Path) -> None:
-    """Plots the losses against the learning rates, and writes the plot to a PNG file atomically."""
+def draw_test(test: LearningRateTest, path: Path, title: str = "") -> None:
+    """Plots the losses against the learning rates, and writes the plot to a PNG file atomically.
+
+    Args:
+        test: Result to plot.
+        path: PNG file.
+        title: Title of the plot.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 5), dpi=120)
@@ -174,6 +189,8 @@ def draw_test(test: LearningRateTest, path: Path) -> None:
         axes.set_ylim(top=2.0 * float(test.smoothed[0]), bottom=min(0.0, float(test.losses.min())))
     axes.set_xscale("log")
     axes.set_xlabel("learning rate")
+    axes.set_ylabel("loss")
+    axes.set_title(fill(title, _TITLE_WIDTH), fontsize="small", loc="left", parse_math=False)
     axes.grid(alpha=0.25)
     axes.legend(frameon=False)
     with atomic_path(path) as temporary:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ MAX_POINTS = 2000  # maximum number of points per curve, more than the columns o
 # Colours by label, visible on white and on black. Curves with other labels have the first colour.
 COLOURS = {"train": "#3182bd", "eval": "#d6604d", "best": "#e08214", "most frequent class": "#888888"}
 _GREY = "#666666"
+_TITLE_WIDTH = 150  # characters
 _LARGEST = 1e300
 # Losses above this quantile are hidden if they enlarge the range of all others by more than this factor.
 _USUAL = 0.98
@@ -251,8 +253,14 @@ def _extremes(indices: NDArray[np.int64], y: NDArray[np.float64]) -> list[int]:
     return [*extremes, *indices[gap][:1]]
 
 
-def draw_charts(records: Iterable[Record], path: Path) -> None:
-    """Draws the charts of a run, and writes them to the PNG file ``path`` atomically."""
+def draw_charts(records: Iterable[Record], path: Path, title: str = "") -> None:
+    """Draws the charts of a run, and writes them to a PNG file atomically.
+
+    Args:
+        records: Records of the run.
+        path: PNG file.
+        title: Title of the picture in one line.
+    """
     records = records if isinstance(records, History) else History(records)
     # Imported here because evaluations and most tests do not need matplotlib.
     from matplotlib.figure import Figure
@@ -260,9 +268,12 @@ def draw_charts(records: Iterable[Record], path: Path) -> None:
 
     charts = build_charts(records) or [Chart("Loss", [])]
     rows = (len(charts) + 1) // 2
-    height = 3.75 * rows
+    height = 3.75 * rows + 0.4
     figure = Figure(figsize=(12, height), dpi=120)
-    figure.subplots_adjust(0.06, 0.6 / height, 0.97, 1 - 0.4 / height, wspace=0.16, hspace=0.28)
+    figure.subplots_adjust(0.06, 0.6 / height, 0.97, 1 - 0.8 / height, wspace=0.16, hspace=0.28)
+    if title:
+        # Two lines fit above the charts, which is enough for the longest path.
+        figure.suptitle(fill(title, _TITLE_WIDTH), x=0.06, ha="left", fontsize="small", parse_math=False)
     gaps = describe_gaps(records)
     for place, chart in enumerate(charts, start=1):
         axes = figure.add_subplot(rows, 2, place)
@@ -305,10 +316,12 @@ class CurvesPicture(Reporter):
     Args:
         path: PNG file.
         earlier: Records of the run before it resumed.
+        title: Title of the picture.
     """
 
-    def __init__(self, path: Path, earlier: Iterable[Record] = ()) -> None:
+    def __init__(self, path: Path, earlier: Iterable[Record] = (), title: str = "") -> None:
         self._path = path
+        self._title = title
         self._history = earlier.copy() if isinstance(earlier, History) else History(earlier)
         self._stale = False
         self._drawn = time.monotonic()
@@ -357,4 +370,4 @@ class CurvesPicture(Reporter):
 
     def _draw(self, history: History) -> None:
         with self._budget.spending():
-            draw_charts(history, self._path)
+            draw_charts(history, self._path, self._title)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
+from datetime import date, datetime
 from functools import cache
 from pathlib import Path
 
@@ -46,6 +46,7 @@ from ppcls.report.record import (
     TimeBudget,
 )
 from ppcls.report.summary.certainty import advise, measure_certainty
+from ppcls.report.summary.facts import describe_device, read_batch_size
 from ppcls.report.thumbnail import Picture, PictureSource, data_uri
 
 _MAX_EVENTS = 1000
@@ -79,6 +80,14 @@ class RunInfo:
     classes: Sequence[str] = ()
     pictures: PictureSource = field(default_factory=PictureSource)
     weights: Callable[[], Mapping[str, Histogram]] = dict
+
+    @property
+    def title(self) -> str:
+        """Title of pictures: the name of the run, its device and batch size, and today's date."""
+        device = describe_device(self.hardware) if self.hardware else ""
+        batch_size = read_batch_size(self.config) if self.config else ""
+        facts = [self.name, device, batch_size and f"batch size: {batch_size}", f"{date.today()}"]
+        return ", ".join(filter(None, facts))
 
 
 @dataclass

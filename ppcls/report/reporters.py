@@ -150,7 +150,7 @@ def build_reporters(
         LogFile(output_dir / _LOG),
         MetricsFile(records),
         EventsFile(events, resumed_from or 0),
-        Reporters([CurvesPicture(curves, earlier)], is_stopped=checks.is_moved),
+        Reporters([CurvesPicture(curves, earlier, info.title)], is_stopped=checks.is_moved),
         Reporters([HtmlReport(page, events, info, earlier)], lambda: True, checks.is_moved),
     ]
     if use_visualdl:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -212,4 +213,6 @@ def _draw(trials: list[FrozenTrial], name: str, space: Mapping[str, Dimension]) 
         axes.set_xlabel(key.rpartition(".")[2])
         axes.set_ylabel(name)
         axes.grid(alpha=0.25)
+    title = f"{name} after training, one point per complete trial ({len(done)}), {date.today()}"
+    figure.suptitle(title, fontsize="small", x=0.02, ha="left", parse_math=False)
     return figure

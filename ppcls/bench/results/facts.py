@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
-from typing import Any
 
 from ppcls.bench.results.schema import Quantity, Results, label_text
-from ppcls.config.base.yaml import parse_yaml
+from ppcls.report.summary.facts import describe_device, read_batch_size
 
 BATCH_SIZE = "batch size"
-_SIZES = {  # keys of samplers, and what they count
-    "global_batch_size": "over all processes",
-    "batch_size": "per process",
-    "first_bs": "at first",
-}
 
 
 def describe_facts(results: Results, quantities: Iterable[Quantity] | None = None) -> list[str]:
@@ -27,19 +21,11 @@ def describe_facts(results: Results, quantities: Iterable[Quantity] | None = Non
     if quantities is None:
         quantities = [metric for row in results.rows for metric in row.metrics.values()]
     date = results.written.partition("T")[0]
+    sizes = f"batch size: {_batch_sizes(results)}"
     return [
         f"{results.benchmark}: {results.subject or shlex.join(results.command)}",
-        f"{_device(results)}, batch size: {_batch_sizes(results)}, {_rounds(quantities)}, {date}",
+        ", ".join([describe_device(results.machine), sizes, _rounds(quantities), date]),
     ]
-
-
-def _device(results: Results) -> str:
-    device = results.machine.get("Device", "")
-    if device != "CPU":  # a GPU, with its name
-        return device or results.machine.get("Processor", "unknown device")
-    cores = results.machine.get("Cores per process")
-    suffix = f" ({cores} cores)" if cores else ""
-    return f"CPU: {results.machine.get('Processor', 'unknown')}{suffix}"
 
 
 def _batch_sizes(results: Results) -> str:
@@ -47,14 +33,8 @@ def _batch_sizes(results: Results) -> str:
     sizes = dict.fromkeys(row.labels[BATCH_SIZE] for row in results.rows if row.labels.get(BATCH_SIZE))
     if sizes:
         return ", ".join(label_text(size) for size in sizes)
-    config: Any = parse_yaml(results.config, "config of the results")
-    for name in ("DataLoader", "Train", "sampler"):
-        config = config.get(name) if isinstance(config, dict) else None
-    if isinstance(config, dict):
-        for name, meaning in _SIZES.items():
-            if config.get(name):
-                return f"{config[name]} {meaning}"
-    return "chosen by the server" if results.benchmark == "serve" else "unknown"
+    unknown = "chosen by the server" if results.benchmark == "serve" else "unknown"
+    return read_batch_size(results.config) or unknown
 
 
 def _rounds(quantities: Iterable[Quantity]) -> str:
