@@ -12,12 +12,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ppcls.bench.loader.settings import STAGES
+from ppcls.bench.loader.settings import SPEED_RATIO, STAGES
 from ppcls.bench.results.facts import BATCH_SIZE
 from ppcls.bench.results.schema import Quantity, ResultRow, Results, kinds_of_rows, label_text, varied_labels
 
 BASELINE = "of baseline"
-_DRAWN = ("images/s", "p50", "p99", "efficiency", "time", BASELINE, "improvement")  # metrics with charts
+_DRAWN = (
+    "images/s",
+    "p50",
+    "p99",
+    "efficiency",
+    "time",
+    BASELINE,
+    SPEED_RATIO,
+    "improvement",
+)  # metrics with charts
 _PHASES = ("of", "phases of a step")  # label and value of rows whose metrics are the phases of a step
 _WHOLE = "whole run"
 LABEL_UNITS = {BATCH_SIZE: "images", "image": "pixels"}

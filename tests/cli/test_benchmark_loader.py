@@ -162,9 +162,12 @@ def test_improvement_has_seconds_per_epoch_and_per_cent(run: Run, tmp_path: Path
         seconds = [row.metrics["time"].values for row in (theirs, ours)]
         saved = [100 * (1 - after / before) for before, after in zip(*seconds, strict=True)]
         assert ours.metrics["improvement"].values == pytest.approx(saved)
+        ratios = [before / after for before, after in zip(*seconds, strict=True)]
+        assert ours.metrics["of paddle.io"].values == pytest.approx(ratios)
         counts = [rate * time for rate, time in zip(ours.metrics["images/s"].values, seconds[1], strict=True)]
         assert counts == pytest.approx([counts[0]] * 2)
-    assert "read only, 2 threads: DALI CPU needs " in output
+    assert "read only: DALI CPU with 2 threads needs " in output
+    assert " times (" in output
 
 
 def test_unsupported_chain_is_a_row_with_a_reason(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

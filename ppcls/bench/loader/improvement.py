@@ -5,16 +5,19 @@ The work is either only to read and decode the images, or all transforms of the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ppcls.bench.loader.advice import own_backend
 from ppcls.bench.loader.runners import BatchTimer, loader_candidate
-from ppcls.bench.loader.settings import LoaderSetting, Stage
+from ppcls.bench.loader.settings import SPEED_RATIO, LoaderSetting, Stage
 from ppcls.bench.loader.workload import LoaderWorkload
 from ppcls.bench.measure.runner import Candidate
 from ppcls.bench.results.schema import Label, Quantity, ResultRow
+from ppcls.bench.results.tables import number
 from ppcls.data.transforms.specs import NormalizeImage, ToCHWImage
+from ppcls.report.summary.rounding import format_range, format_ratio_with_range, format_rounded
 
 READ = "read only"
 _LOADER = "loader"
@@ -36,7 +39,7 @@ class Improvement:
     dali: Candidate[LoaderSetting]
 
     def rows(self) -> Iterator[ResultRow]:
-        """Yields one row per loader. That of DALI has the improvement over paddle.io."""
+        """Yields one row per loader. That of DALI has the improvement and the ratio of speeds."""
         for loader in (self.framework, self.dali):
             row = loader.row()
             metrics = dict(row.metrics)
@@ -45,6 +48,7 @@ class Improvement:
                 metrics["time"] = Quantity(seconds, "s per epoch", "less")
             if loader is self.dali and (saved := self.saved) is not None:
                 metrics["improvement"] = saved
+                metrics[SPEED_RATIO] = self.dali.ratio(self.framework)
             yield ResultRow(row.labels, metrics, row.note)
 
     @property
@@ -92,6 +96,16 @@ def _describe_work(workload: LoaderWorkload) -> str:
     return " and ".join(["read", *names])
 
 
+def _describe_saved(saved: Quantity) -> str:
+    """Returns the saved time with its range, such as ``57 % less time (52 to 62 %)``."""
+    word, sign = ("less", 1) if saved.median >= 0 else ("more", -1)
+    low, high = sorted((sign * saved.low, sign * saved.high))
+    if len(saved.values) == 1:
+        return f"{format_rounded(sign * saved.median, -math.inf, math.inf)} % {word} time"
+    span = format_range(sign * saved.median, low, high)
+    return f"{format_rounded(sign * saved.median, low, high)} % {word} time ({span} %)"
+
+
 def explain_improvements(improvements: Sequence[Improvement]) -> Iterator[str]:
     """Yields one sentence per comparison, and what the columns mean."""
     for each in improvements:
@@ -99,10 +113,12 @@ def explain_improvements(improvements: Sequence[Improvement]) -> Iterator[str]:
             continue
         labels = each.dali.labels
         count = labels[COUNT]
-        spread = f" ({saved.low:.0f} to {saved.high:.0f} %)" if len(saved.values) > 1 else ""
+        seconds = each.images / each.dali.rate.median, each.images / each.framework.rate.median
+        times = format_ratio_with_range(each.dali.ratio(each.framework).values, "times")
         yield (
-            f"{labels['work']}, {count} threads: {labels[_LOADER]} needs {saved.median:.0f} % less time per "
-            f"epoch than paddle.io with {count} workers{spread}."
+            f"{labels['work']}: {labels[_LOADER]} with {count} threads needs {number(seconds[0])} s per "
+            f"epoch, paddle.io with {count} workers {number(seconds[1])} s: {times} the speed, "
+            f"{_describe_saved(saved)}."
         )
     yield (
         f"'{READ}' reads and decodes the images. The other work also transforms them and hands the batches "

@@ -13,6 +13,7 @@ Backend = Literal["bare DALI", "paddle.io", "DALI CPU", "DALI GPU"]
 Stage = Literal["disk", "decode", "transform", "hand-over"]
 STAGES: tuple[Stage, ...] = ("disk", "decode", "transform", "hand-over")
 AS_CONFIGURED = "as configured"
+SPEED_RATIO = "of paddle.io"  # name of the speed of DALI divided by that of paddle.io
 _PREFETCH = (1, 2, 4, 8)
 _MOST_SKIPPED = 33
 
