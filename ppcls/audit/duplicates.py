@@ -8,11 +8,14 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ppcls.audit.images import Pictures
 from ppcls.audit.neighbours import Neighbours
+
+if TYPE_CHECKING:  # only for annotations
+    from ppcls.audit.images import Pictures
 
 # Two pictures are near duplicates if both the distance of their features and the difference of their grey
 # copies (1 minus the correlation) are far below what is usual for nearest neighbours. Each pair is the

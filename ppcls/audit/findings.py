@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.audit.duplicates import DuplicateGroups, find_bursts, find_duplicates
-from ppcls.audit.images import Pictures
 from ppcls.audit.labels import find_suspicious_labels
 from ppcls.audit.neighbours import Neighbours
+
+if TYPE_CHECKING:  # only for annotations
+    from ppcls.audit.images import Pictures
 
 Floats = NDArray[np.float32]
 _OUTLIER_FACTOR = 4.5  # median absolute deviations above the median distance

@@ -26,6 +26,7 @@ from paddle import nn
 
 from ppcls.arch.batch_statistics import largest_momentum
 from ppcls.arch.distillation_model import AnyArch
+from ppcls.audit.run_part import RunAudit
 from ppcls.config.base.yaml import dump_section
 from ppcls.data.build import build_statistics_loader, gpu_memory_need
 from ppcls.data.index.class_names import (
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
 
 _LARGE_FLOPS = 1_500_000_000  # FLOPs from which an architecture is reported as slow on a CPU
 _SMALL = "MobileNetV3_small_x1_0"
+_AUDITED = {"DataLoader.Train": "train", "DataLoader.Eval": "val"}  # names of the splits in findings
 _TRAIN = "DataLoader.Train"
 
 
@@ -190,6 +192,12 @@ def build_run(
         indexes.get("DataLoader.Eval"),
         checkpoints.class_names,
         partial(load_heat_maps, config.Arch, config.Loss.Train, config.DataLoader.evaluated, find_best),
+        RunAudit(
+            {_AUDITED[name]: index for name, index in indexes.items() if name in _AUDITED},
+            checkpoints.class_names,
+            settings.audit_images,
+            runtime.cores,
+        ),
     )
     return record_run(run, output_dir, recording, settings, pictures, text)
 

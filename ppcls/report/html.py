@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date, datetime
 from functools import cache
@@ -47,7 +48,7 @@ from ppcls.report.record import (
 )
 from ppcls.report.summary.certainty import advise, measure_certainty
 from ppcls.report.summary.facts import describe_device, read_batch_size
-from ppcls.report.thumbnail import Picture, PictureSource, data_uri
+from ppcls.report.thumbnail import AuditPart, Picture, PictureSource, data_uri
 
 _MAX_EVENTS = 1000
 _MAX_BAD_IMAGES = 200
@@ -135,6 +136,7 @@ class HtmlReport(Reporter):
         self._resumed = bool(self._records)
         self._start = time.monotonic()
         self._evaluation: _ShownEvaluation | None = None
+        self._audit: AuditPart | None = None
         self._budget = TimeBudget()
         self._written = float("-inf")
         self._closed = self._stale = False
@@ -165,18 +167,28 @@ class HtmlReport(Reporter):
                 self._write()
 
     def finish(self) -> None:
-        """Computes heat maps of the worst mistakes of the best model.
+        """Computes heat maps of the worst mistakes of the best model, and looks for duplicates in a thread.
 
         This takes up to 2 % of the duration of the run, but at least 1 second and at most 20 seconds.
         """
+        seconds = float(np.clip(_HEAT_MAP_SHARE * (time.monotonic() - self._start), *_HEAT_MAP_SECONDS))
+        with ThreadPoolExecutor(1) as pool:
+            audit = pool.submit(self._info.pictures.audit, seconds)
+            self._add_heat_maps(seconds)
+            try:
+                self._audit = audit.result()
+            except (OSError, MemoryError) as error:
+                self._audit = AuditPart(f"The images could not be compared: {error}.", ())
+        self._stale = self._stale or self._audit is not None
+
+    def _add_heat_maps(self, seconds: float) -> None:
         evaluation = self._evaluation
         if evaluation is None or not evaluation.best or not self._worst():
             return
         if isinstance(evaluation.outcomes, LabelOutcomes):  # a missed label has no pixels that support it
             return
         self._stale = True
-        now = time.monotonic()
-        end = now + float(np.clip(_HEAT_MAP_SHARE * (now - self._start), *_HEAT_MAP_SECONDS))
+        end = time.monotonic() + seconds
         assert evaluation.worst is not None
         try:
             for mistake in evaluation.outcomes.worst:
@@ -254,6 +266,11 @@ class HtmlReport(Reporter):
             labels=labels,
             reliability=reliability,
             calibration_error=expected_calibration_error(reliability),
+            audit=self._audit,
+            audited=[
+                (group.about, group.text, [_as_figure(picture) for picture in group.pictures])
+                for group in (self._audit.groups if self._audit is not None else ())
+            ],
             augmented=[_as_figure(picture) for picture in info.pictures.augmented()],
             events=read_events(self._events, _MAX_EVENTS),
             bad_images=_last_lines(info.bad_images),

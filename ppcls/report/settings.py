@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from ppcls.config.base.choices import Keyed
+from ppcls.config.base.fields import Index
 from ppcls.config.base.section import Section
 from ppcls.registry import LOGGERS
 from ppcls.report.trackers import Logger
@@ -15,6 +16,9 @@ class ReportSettings(Section):
 
     use_visualdl: bool = False
     """Write scalars, images, weights and precision-recall curves for VisualDL to `output_dir`/visualdl."""
+    audit_images: Index = 2_000
+    """Maximum number of images that are compared at the end of a run, to list duplicates in `report.html`. It
+    takes up to 2 % of the duration of the run, but 1 to 20 seconds. 0 turns it off."""
     loggers: tuple[Annotated[Logger, Keyed(LOGGERS)], ...] = ()
     """Experiment trackers that receive scalars and the config, such as `[tensorboard, {mlflow: {experiment:
     digits}}]`. Each tracker needs its own package (docs/recipes.md)."""

@@ -28,6 +28,34 @@ class Picture:
     title: str = ""
 
 
+@dataclass(frozen=True)
+class AuditGroup:
+    """Pictures that belong together, and what is wrong with them.
+
+    Attributes:
+        about: What this kind of finding means.
+        text: What was found.
+        pictures: Some of the pictures.
+    """
+
+    about: str
+    text: str
+    pictures: tuple[Picture, ...]
+
+
+@dataclass(frozen=True)
+class AuditPart:
+    """What the report shows about the images of the data set.
+
+    Attributes:
+        summary: Numbers of images and findings, as a sentence.
+        groups: Findings, the most important first.
+    """
+
+    summary: str
+    groups: tuple[AuditGroup, ...]
+
+
 class PictureSource:
     """Base class of sources of pictures for a report. Its methods return no pictures."""
 
@@ -42,6 +70,16 @@ class PictureSource:
     def name(self, position: int) -> str:
         """Returns the path of a sample of the evaluated data set."""
         return f"sample {position}"
+
+    def audit(self, seconds: float) -> AuditPart | None:  # noqa: ARG002
+        """Returns duplicates among the images, which are read for at most ``seconds``; None without an audit.
+
+        Runs in a thread of its own.
+
+        Raises:
+            MemoryError: The images do not fit into memory.
+        """
+        return None
 
     def explained(self, position: int, class_id: int) -> Picture | None:  # noqa: ARG002
         """Returns an evaluated sample blended with a heat map of the best model; None without a best model.

@@ -23,7 +23,7 @@ from ppcls.engine.core.observers import StepObserver
 from ppcls.engine.core.state import TrainState
 from ppcls.report.confusion import class_name
 from ppcls.report.record import Histogram
-from ppcls.report.thumbnail import Picture, PictureSource
+from ppcls.report.thumbnail import AuditPart, Picture, PictureSource
 
 if TYPE_CHECKING:  # `heat_map` imports this module
     from ppcls.engine.evaluation.heat_map import HeatMaps
@@ -42,6 +42,7 @@ class ReportImages(PictureSource, StepObserver):
         evaluated: Index of the evaluated samples; None without evaluation.
         names: Class names in order of label; may be empty.
         heat_maps: Function that returns the heat maps of the best model, or None without a best model.
+        audit: Function that looks for duplicates, given a number of seconds; it may return None.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class ReportImages(PictureSource, StepObserver):
         evaluated: Index | None,
         names: Sequence[str],
         heat_maps: Callable[[], HeatMaps | None] = lambda: None,
+        audit: Callable[[float], AuditPart | None] = lambda _seconds: None,
     ) -> None:
         assert splits.Train is not None
         evaluation = splits.evaluated.get("Eval")
@@ -60,6 +62,7 @@ class ReportImages(PictureSource, StepObserver):
         self._index = evaluated
         self._names = names
         self._heat_maps = cache(heat_maps)
+        self._audit = audit
         self._epoch: int | None = None
         self._kept: tuple[Tensor, Tensor] | None = None
         self._pictures: list[Picture] = []
@@ -104,6 +107,10 @@ class ReportImages(PictureSource, StepObserver):
     def name(self, position: int) -> str:
         """Returns the path of a sample of the evaluated data set."""
         return super().name(position) if self._index is None else sample_name(self._index, position)
+
+    def audit(self, seconds: float) -> AuditPart | None:
+        """Returns duplicates among images, which are read for at most ``seconds``; None without audit."""
+        return self._audit(seconds)
 
     def explained(self, position: int, class_id: int) -> Picture | None:
         """Returns an evaluated image blended with the heat map of a class.
