@@ -100,6 +100,11 @@ class Loss(Component, registry=LOSSES):
         """Whether the loss needs the share of images that have each class. Its key is ``weight_ratio``."""
         return False
 
+    @property
+    def differs_for_mixed_labels(self) -> bool:
+        """Whether PaddleClas computes another loss from labels that Mixup or CutMix mixes: see `compat`."""
+        return False
+
     def learners(self, student: str) -> tuple[str, ...]:
         """Returns the names of the models of a `DistillationModel` that receive gradients.
 

@@ -40,6 +40,11 @@ class CELoss(ClassWeightedLoss):
     adjustment."""
 
     @property
+    def differs_for_mixed_labels(self) -> bool:
+        """True without label smoothing."""
+        return not self.epsilon
+
+    @property
     def needs_counts(self) -> bool:
         """Whether the weights or the offsets of the logits are computed from the training data."""
         return super().needs_counts or self.logit_adjustment is not None

@@ -170,6 +170,11 @@ class DistillationGTCELoss(PerModelLoss):
     epsilon: Decay | None = None
     """Label smoothing: share of the uniform distribution in the target; default: 0."""
 
+    @property
+    def differs_for_mixed_labels(self) -> bool:
+        """True without label smoothing."""
+        return not self.epsilon
+
     def build(self, data: ClassStatistics) -> LogitsLoss:
         """Returns the cross-entropy of one model; see `Loss.build`."""
         return CELoss(epsilon=self.epsilon).build(data)

@@ -11,7 +11,6 @@ from ppcls.config.base.errors import place
 from ppcls.config.base.facts import RunFacts
 from ppcls.config.base.section import Section, Spec
 from ppcls.data.transforms.base import check_chain
-from ppcls.loss.classification import CELoss
 from ppcls.registry import ARCHITECTURES
 
 if TYPE_CHECKING:  # only for annotations
@@ -55,7 +54,7 @@ def _paddleclas_differences(
             f"Arch.models: PaddleClas runs frozen models ({', '.join(arch.frozen)}) in training mode, with "
             "the BatchNorm statistics of each batch; ppcls runs them in evaluation mode"
         )
-    if mixed_by and any(isinstance(loss, CELoss) and not loss.epsilon for loss in losses):
+    if mixed_by and any(loss.differs_for_mixed_labels for loss in losses):
         yield (
             f"Loss.Train: PaddleClas applies softmax to the labels that {mixed_by} mixes, if CELoss has no "
             "epsilon, which makes them almost uniform; ppcls uses the mixed labels"

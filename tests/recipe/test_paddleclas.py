@@ -296,20 +296,78 @@ def test_policies_of_paddleclas_files_are_those_of_paddleclas(settings: dict[str
         assert train.dataset.transform_ops[1].model_dump()["source"] == expected
 
 
-def test_differences_of_paddleclas_files_are_announced_if_a_file_uses_them() -> None:
+MIXUP = {"MixupOperator": {"alpha": 0.2}}
+CUTMIX = {"CutmixOperator": {"alpha": 0.2}}
+TRAIN = "DataLoader.Train.dataset"
+DECODE = {"DecodeImage": {"to_rgb": True}}
+RESIZE = {"ResizeImage": {"size": 256}}
+NORMALIZE = {"NormalizeImage": {"scale": "1.0/255.0"}}
+# A key and its value that differ from PaddleClas's meaning, and a part of the warning
+DIFFERENCES: dict[str, tuple[dict[str, Any], str]] = {
+    "mixup": (
+        {"Loss.Train": [{"CELoss": {}}], f"{TRAIN}.batch_transform_ops": [MIXUP]},
+        "applies softmax to",
+    ),
+    "cutmix": (
+        {"Loss.Train": [{"CELoss": {}}], f"{TRAIN}.batch_transform_ops": [CUTMIX]},
+        "applies softmax to",
+    ),
+    "last_epoch": ({"Optimizer.lr": {"last_epoch": 0}}, "0 puts the schedule one update ahead"),
+    "warm-up": ({"Global.epochs": 5, "Optimizer.lr": {"warmup_epoch": 5}}, "is shortened to 2.5 epochs"),
+    "part of an update": ({"Optimizer.lr": {"warmup_epoch": 0.3}}, "whole updates"),
+    "one cycle": (
+        {"Optimizer.lr": {"name": "OneCycleLR", "max_learning_rate": 0.1, "learning_rate": None}},
+        "reaches end_learning_rate after the last update",
+    ),
+    "plateau": ({"Optimizer.lr": {"name": "ReduceOnPlateau", "factor": 0.1, "patience": 3}}, "compares"),
+    **{
+        name: ({f"{TRAIN}.transform_ops": [DECODE, RESIZE, {name: keys}, NORMALIZE]}, f"transform_ops.{name}")
+        for name, keys in {
+            "RandCropImageV2": {"size": 224},
+            "RandomRotation": {"degrees": 10, "interpolation": "bilinear"},
+            "Cutout": {"n_holes": 1, "length": 16},
+        }.items()
+    },
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_differences_of_paddleclas_files_are_announced_if_a_file_uses_them(name: str) -> None:
+    changes, expected = DIFFERENCES[name]
+    text = {}
+    for used in (False, True):
+        tree = plain(LCNET)
+        tree["Global"]["save_inference_dir"] = "./inference"
+        tree["Optimizer"]["lr"] = {"name": "Cosine", "learning_rate": 0.1}
+        for path, value in changes.items() if used else ():
+            *sections, key = path.split(".")
+            section = tree
+            for part in sections:
+                section = section[part]
+            merged = {**section[key], **value} if isinstance(value, dict) else value
+            section[key] = (
+                {k: v for k, v in merged.items() if v is not None} if isinstance(merged, dict) else merged
+            )
+        text[used] = "\n".join(config_warnings(load_config(tree)))
+    assert expected in text[True]
+    assert expected not in text[False]
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("smoothed", [True, False])
+def test_differences_of_distillation_are_announced(frozen: bool, smoothed: bool) -> None:
     tree = plain(LCNET)
-    tree["Global"] |= {"save_inference_dir": "./inference"}
-    tree["Loss"]["Train"] = [{"CELoss": {"weight": 1.0}}]
-    train = tree["DataLoader"]["Train"]
-    train["dataset"]["batch_transform_ops"] = [{"MixupOperator": {"alpha": 0.2}}]
-    train["dataset"]["transform_ops"].append({"Cutout": {"n_holes": 1, "length": 16}})
-    keys = ("Loss.Train:", "transform_ops.Cutout:")
+    tree["Global"]["save_inference_dir"] = "./inference"
+    tree["Arch"] = {"name": "DistillationModel", "class_num": 10, "freeze_params_list": [frozen, False]}
+    member = {"name": LCNET, "pretrained": "teacher.pdparams"}
+    tree["Arch"]["models"] = [{"Teacher": member}, {"Student": member}]
+    learners = ["Student"] if frozen else ["Student", "Teacher"]
+    epsilon = {"epsilon": 0.1} if smoothed else {}
+    tree["Loss"]["Train"] = [{"DistillationGTCELoss": {"model_names": learners, **epsilon}}]
+    tree["DataLoader"]["Train"]["dataset"]["batch_transform_ops"] = [MIXUP]
     text = "\n".join(config_warnings(load_config(tree)))
-    assert [key for key in keys if key not in text] == []
-    train["dataset"]["transform_ops"].pop()
-    tree["Loss"]["Train"] = [{"CELoss": {"epsilon": 0.1}}]
-    text = "\n".join(config_warnings(load_config(tree)))
-    assert [key for key in keys if key in text] == []
+    assert ("PaddleClas runs frozen models (Teacher) in training mode" in text) == frozen
+    assert ("PaddleClas applies softmax to the labels that MixupOperator mixes" in text) != smoothed
 
 
 def as_text(value: Any, form: str) -> Any:
