@@ -46,7 +46,7 @@ else
 install = $(1)/bin/python -m pip install --disable-pip-version-check --no-compile --progress-bar off $(2) 2>&1 | awk '$(SHORTEN)'
 endif
 
-.PHONY: help setup setup-dev quickstart visualdl test test-slow test-models test-reliability test-hostile fuzz lint test-gpu test-paddle26 docs requirements wheel clean
+.PHONY: help setup setup-dev quickstart visualdl test test-slow test-models test-reliability test-hostile fuzz soak lint test-gpu test-paddle26 docs requirements wheel clean
 
 help: ## list the targets
 	@echo "make TARGET [PYTHON=python3.11] [DEVICE=cpu|gpu]   (now: PYTHON=$(PYTHON) DEVICE=$(DEVICE))"
@@ -131,6 +131,9 @@ JOBS ?= 1
 fuzz: setup-dev ## fuzz the readers of files and requests; MINUTES=60 per target, JOBS=2 at once, results in output/fuzz
 	@$(RUN) -m pip install --quiet --disable-pip-version-check "atheris>=3,<4"
 	$(RUN) tests/reliability/fuzz/run.py --minutes $(MINUTES) --jobs $(JOBS) $(TARGETS)
+
+soak: setup-dev ## train on two processes while faults end them again and again; MINUTES=60 in all, results in output/soak
+	$(RUN) tests/reliability/soak.py --minutes $(MINUTES)
 
 lint: setup-dev ## check style, types, imports, folders, names and words
 	$(RUN) -m ruff check .
