@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ppcls.cli.arguments.options import Exclusive, option, required
 from ppcls.cli.command import command, write_output
@@ -32,8 +32,6 @@ from ppcls.errors import UserError
 from ppcls.files import print_error, real_path
 
 if TYPE_CHECKING:  # not needed for --help
-    from numpy.typing import NDArray
-
     from ppcls.engine.evaluation.evaluate import EvalResult
     from ppcls.recipe.load import ConfigSource
 
@@ -114,9 +112,15 @@ class CalibrateOptions:
     )
     unknown: Literal["global", "per-class"] | None = option(
         None,
-        "also find the smallest probability of the best class, one for all classes or one per class; images "
-        "below it are unknown",
+        "also find the smallest score of images that belong to a class, one for all classes or one per "
+        "class; images below it are unknown",
         without_value="global",
+    )
+    score: Literal["max_probability", "energy", "distance"] = option(
+        "max_probability",
+        "for --unknown: score of an image. max_probability: the probability of the best class; energy: the "
+        "logarithm of the sum of the exponentials of the logits; distance: the negative distance of the "
+        "features to the nearest mean of a class",
     )
     keep: float = option(
         0.95,
@@ -245,8 +249,8 @@ def calibrate(options: CalibrateOptions) -> None:
     from ppcls.deploy.models.temperature import TemperatureScaling, describe_limit, write_temperature
     from ppcls.runtime.launch import read_launch
 
-    if options.unknown is None and options.foreign:
-        raise UserError("--foreign needs --unknown")
+    if options.unknown is None and (options.foreign or options.score != "max_probability"):
+        raise UserError(f"{'--foreign' if options.foreign else '--score'} needs --unknown")
     activation = "softmax" if config.Infer is None else config.Infer.PostProcess.activation
     if options.unknown is not None and activation != "softmax":
         raise UserError(
@@ -272,56 +276,44 @@ def calibrate(options: CalibrateOptions) -> None:
 
 def _calibrate_rejection(options: CalibrateOptions, checkpoint: Path, source: ConfigSource) -> None:
     """Finds the thresholds for the answer ``unknown``. Without ``--unknown``, removes those of before."""
-    from ppcls.deploy.models.rejection import (
-        REJECTION_FILE,
-        fit_rejection,
-        measure_rejection,
-        write_rejection,
-    )
+    from ppcls.deploy.models.rejection import remove_rejection, write_rejection
 
-    old = checkpoint / REJECTION_FILE
-    if old.exists():
-        old.unlink()  # its thresholds are for another temperature
-        if options.unknown is None:
-            write_output(f"[Calibrate] {old}: removed, because it is for the previous temperature\n")
+    # Thresholds are for one temperature.
+    if remove_rejection(checkpoint) and options.unknown is None:
+        write_output(
+            f"[Calibrate] {checkpoint}: the thresholds for unknown are removed, because they were for the "
+            "previous temperature\n"
+        )
     if options.unknown is None:
         return
     from ppcls.deploy.export.export import read_evaluation
-    from ppcls.deploy.export.samples import ImageSamples, read_files
+    from ppcls.deploy.export.samples import read_files
+    from ppcls.deploy.foreign_images import RejectionSettings, fit_on_images
     from ppcls.deploy.models.source import source_of_config
-    from ppcls.deploy.predictor import Predictor
 
     config = source.load()
-    predictor = Predictor(source_of_config(config))
     samples, reason = read_evaluation(config.DataLoader, config.Arch, checkpoint, _ALL)
     if samples is None:
         raise UserError(f"--unknown needs evaluation images: {reason}")
-
-    def predict(images: ImageSamples, use: str) -> NDArray[Any]:
-        batches = images.batches(predictor.chain, predictor.cores, use)
-        outputs = [predictor.check_outputs(predictor.model.run(batch)) for batch, _ in batches]
-        if not outputs:
-            raise UserError(f"{images.source}: no image can be decoded")
-        return np.concatenate(outputs)
-
-    import numpy as np
-
-    known = predict(samples, "evaluation images")
-    foreign = predict(read_files(options.foreign), "foreign images") if options.foreign else None
-    rule = fit_rejection(known, options.keep, options.unknown)
-    quality = measure_rejection(rule, known, foreign)
-    file = write_rejection(checkpoint, rule)
-    limits = rule.threshold if isinstance(rule.threshold, tuple) else (rule.threshold,)
+    foreign = read_files(options.foreign) if options.foreign else None
+    settings = RejectionSettings(options.score, options.unknown, options.keep)
+    fitted = fit_on_images(source_of_config(config), samples, foreign, settings)
+    file = write_rejection(checkpoint, fitted.rule, fitted.means)
+    limits = fitted.rule.threshold if isinstance(fitted.rule.threshold, tuple) else (fitted.rule.threshold,)
     text = f"{min(limits):.4f}" if len(set(limits)) == 1 else f"{min(limits):.4f} to {max(limits):.4f}"
+    quality = fitted.qualities[fitted.rule.score]
     write_output(
-        f"[Calibrate] {file}: unknown if the probability of the best class is below {text}; "
+        f"[Calibrate] {file}: unknown if the score {fitted.rule.score} is below {text}; "
         f"{quality.kept:.2%} of {quality.known:,} evaluation images are kept\n"
     )
-    if quality.auroc is not None:
-        write_output(
-            f"[Calibrate] {quality.foreign:,} foreign images: {quality.rejected:.2%} are unknown; AUROC "
-            f"{quality.auroc:.4f}, false positive rate at 95 % recall {quality.false_positives:.4f}\n"
-        )
+    for name, each in fitted.qualities.items():
+        if each.auroc is not None:
+            write_output(
+                f"[Calibrate] {name}: {each.rejected:.2%} of {each.foreign:,} foreign images are unknown; "
+                f"AUROC {each.auroc:.4f}, false positive rate at 95 % recall {each.false_positives:.4f}\n"
+            )
+    if fitted.missing is not None:
+        write_output(f"[Calibrate] distance: not measured: {fitted.missing}\n")
 
 
 def need_checkpoint(folder: Path, *, trust: bool) -> Path:

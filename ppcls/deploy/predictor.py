@@ -54,7 +54,8 @@ class InferenceModel(Protocol):
                 Paddle tensor on the model's device. A model that prepares images itself expects uint8.
 
         Returns:
-            Probabilities [B, class_num] or embeddings [B, D], float32.
+            Probabilities [B, class_num] or embeddings [B, D], float32. If the rule for the answer unknown
+            needs a score that the model returns, it is a further column.
         """
 
 
@@ -211,7 +212,7 @@ class Predictor:
         Raises:
             UserError: The shape differs from the description.
         """
-        width = self.description.width
+        width = self.description.output_width
         if outputs.ndim != 2 or width not in (-1, outputs.shape[1]):
             raise UserError(
                 f"{self.source.file}: expected outputs of shape {[-1, width]}, as {DESCRIPTION} describes, "
@@ -222,17 +223,23 @@ class Predictor:
         """Returns the prediction for one row of the model's outputs.
 
         Args:
-            output: Probabilities [class_num], or an embedding [D].
+            output: Row of the outputs of the model; see `InferenceModel.run`.
             topk: Number of classes; None for the model's number. If the model chooses several classes by a
                 threshold, this is the maximum number.
         """
         postprocess = self.description.postprocess
         if postprocess is None:
             return Embedding(output)
-        prediction = postprocess.interpret(output, self.names, topk)
         rule = self.description.Rejection
+        score = None
+        if rule is not None and rule.needs_output:
+            score = float(output[-1])
+            output = output[:-1]
+        prediction = postprocess.interpret(output, self.names, topk)
         if rule is not None and isinstance(prediction, Classification):
-            prediction = replace(prediction, unknown=rule.rejects(output))
+            known = rule.score_of(output, score)
+            unknown = known < rule.limit_of(output)
+            prediction = replace(prediction, unknown=unknown, known_score=known)
         return prediction
 
     def _predict(self, images: Sequence[Image], topk: int | None = None) -> list[Prediction]:

@@ -27,12 +27,15 @@ class Classification:
         scores: Probabilities of the classes, 0..1.
         unknown: Whether the image probably belongs to no class; None if the model has no rule for this (see
             ``ppcls calibrate --unknown``).
+        known_score: Score that the rule compares with its threshold, which is low for unknown images; None
+            without a rule.
     """
 
     class_ids: tuple[int, ...]
     names: tuple[str, ...] | None
     scores: tuple[float, ...]
     unknown: bool | None = None
+    known_score: float | None = None
 
     def __str__(self) -> str:
         names = [f" {one_line(name)}" for name in self.names] if self.names else [""] * len(self.class_ids)
@@ -51,9 +54,11 @@ class Classification:
         return f"<table>{caption}{rows}</table>"
 
     def as_tree(self) -> dict[str, Any]:
-        """Returns plain data for JSON. Without a rule, there is no key ``unknown``."""
+        """Returns plain data for JSON. Without a rule, there are no keys ``unknown`` and ``known_score``."""
         tree = {"class_ids": self.class_ids, "names": self.names, "scores": self.scores}
-        return tree if self.unknown is None else {**tree, "unknown": self.unknown}
+        if self.unknown is None:
+            return tree
+        return {**tree, "unknown": self.unknown, "known_score": self.known_score}
 
 
 @dataclass(frozen=True, eq=False)

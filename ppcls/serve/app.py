@@ -332,7 +332,9 @@ def _as_json(answer: Prediction | NearestImages) -> dict[str, Any]:
     names = answer.names or (None,) * len(answer.class_ids)
     rows = zip(answer.class_ids, names, answer.scores, strict=True)
     predictions = [{"class_id": index, "name": name, "score": score} for index, name, score in rows]
-    unknown = {} if answer.unknown is None else {"unknown": answer.unknown}
+    unknown: dict[str, Any] = {}
+    if answer.unknown is not None:
+        unknown = {"unknown": answer.unknown, "known_score": answer.known_score}
     return {"predictions": predictions, **unknown}
 
 

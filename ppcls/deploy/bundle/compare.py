@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.deploy.bundle.schema import Decision
-from ppcls.deploy.models.rejection import RejectionRule
 from ppcls.postprocess.results import rank
 
 Array = NDArray[Any]
@@ -129,13 +128,16 @@ def compare_classes(
     return None if near[decisive].all() and changed else wrong
 
 
-def compare_unknown(rule: RejectionRule, actual: Array, expected: Array, allowed: float) -> bool:
-    """Returns whether a rule gives another answer, although no score is near its threshold."""
-    best = int(expected.argmax())
-    limit = rule.threshold[best] if isinstance(rule.threshold, tuple) else rule.threshold
-    if abs(float(expected[best]) - limit) <= 2 * allowed:
-        return False
-    return rule.rejects(actual) != rule.rejects(expected)
+def compare_unknown(actual: tuple[float, float], expected: tuple[float, float], allowed: float) -> bool:
+    """Returns whether an image gets another answer, although no score is near its threshold.
+
+    Args:
+        actual: Score and threshold of the image.
+        expected: Expected score and threshold.
+        allowed: Differences of scores that do not matter.
+    """
+    score, limit = expected
+    return abs(score - limit) > 2 * allowed and (actual[0] < actual[1]) != (score < limit)
 
 
 def explain_pixels(actual: Array, expected: Array) -> str:

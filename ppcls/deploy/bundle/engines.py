@@ -123,7 +123,8 @@ def load_stages(file: Path, model: BundleModel, engine: EngineName) -> StageMode
 
     check_onnx(file)
     loaded = OpenVinoStages(file) if engine == "openvino" else OnnxStages(file)
-    needed = [name for name in (model.probabilities, model.logits, model.prepared) if name is not None]
+    names = (model.probabilities, model.logits, model.prepared, model.known_score)
+    needed = [name for name in names if name is not None]
     if missing := [name for name in needed if name not in loaded.outputs]:
         raise UserError(
             f"{file}: expected the output {missing[0]}, which bundle.json names, found "

@@ -21,7 +21,7 @@ from ppcls.deploy.bundle.engines import StageModel
 from ppcls.deploy.bundle.schema import Decision, GoldenSample, Tolerances
 from ppcls.deploy.export.samples import ImageSamples
 from ppcls.deploy.models.description import Precision
-from ppcls.deploy.models.rejection import RejectionRule
+from ppcls.deploy.models.rejection import KNOWN_SCORE, RejectionRule
 from ppcls.errors import DecodeError, UserError
 
 Array = NDArray[Any]
@@ -49,6 +49,7 @@ class StageOutputs:
     prepared: Array | None
     logits: Array | None
     probabilities: Array
+    known_score: float | None = None
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,13 @@ class MeasuredDifferences:
     Attributes:
         logits: Between engines, of a logit.
         probabilities: Between engines, of a probability.
+        known_score: Between engines, of the score for the answer unknown; 0 without this output.
         trained: Between the bundle and the trained model, of a probability; None without a trained model.
     """
 
     logits: float
     probabilities: float
+    known_score: float
     trained: float | None
 
 
@@ -133,25 +136,33 @@ def compute_outputs(
             trained = reference(prepared[None])[0]
             differences.append(_apart(trained, probabilities))
             probabilities = trained if is_exact else probabilities
-        outputs.append(StageOutputs(suffix, encoded, pixels, prepared, values.get("logits"), probabilities))
+        known = float(values[KNOWN_SCORE]) if KNOWN_SCORE in values else None
+        logits = values.get("logits")
+        outputs.append(StageOutputs(suffix, encoded, pixels, prepared, logits, probabilities, known))
     return outputs, max(differences) if differences else None
 
 
-def measure_engines(outputs: Sequence[StageOutputs], models: Sequence[StageModel]) -> tuple[float, float]:
-    """Returns the largest differences of a logit and of a probability between engines."""
+Differences = tuple[float, float, float]
+
+
+def measure_engines(outputs: Sequence[StageOutputs], models: Sequence[StageModel]) -> Differences:
+    """Returns the largest differences of a logit, a probability and a score for the answer unknown."""
     logits = [0.0]
     probabilities = [0.0]
+    known = [0.0]
     for model in models:
         for expected in outputs:
             values = model.run(expected.decoded[None])
             probabilities.append(_apart(values["probabilities"][0], expected.probabilities))
             if expected.logits is not None:
                 logits.append(_apart(values["logits"][0], expected.logits))
-    return max(logits), max(probabilities)
+            if expected.known_score is not None:
+                known.append(abs(float(values[KNOWN_SCORE][0]) - expected.known_score))
+    return max(logits), max(probabilities), max(known)
 
 
-def measure_rounding(outputs: Sequence[StageOutputs], model: StageModel) -> tuple[float, float]:
-    """Returns differences of a logit and of a probability that are allowed if few pixels differ by one level.
+def measure_rounding(outputs: Sequence[StageOutputs], model: StageModel) -> Differences:
+    """Returns the differences that `measure_engines` returns, if few pixels differ by one level.
 
     Engines without float64, such as OpenVINO, round about one pixel in a thousand differently when they
     resize like Pillow.
@@ -159,6 +170,7 @@ def measure_rounding(outputs: Sequence[StageOutputs], model: StageModel) -> tupl
     random = np.random.default_rng(0)
     logits = [0.0]
     probabilities = [0.0]
+    known = [0.0]
     for expected in outputs:
         # 0.04 % of the values are 0.12 % of the pixels, which have three values.
         changes = random.choice([-1, 0, 1], expected.decoded.shape, p=[0.0002, 0.9996, 0.0002])
@@ -168,8 +180,10 @@ def measure_rounding(outputs: Sequence[StageOutputs], model: StageModel) -> tupl
         probabilities.append(_apart(values["probabilities"], exact["probabilities"]))
         if expected.logits is not None:
             logits.append(_apart(values["logits"], exact["logits"]))
+        if expected.known_score is not None:
+            known.append(_apart(values[KNOWN_SCORE], exact[KNOWN_SCORE]))
     # These are differences of the same engine for more pixels than engines change, so they need no margin.
-    return max(logits) / _MARGIN, max(probabilities) / _MARGIN
+    return max(logits) / _MARGIN, max(probabilities) / _MARGIN, max(known) / _MARGIN
 
 
 def choose_tolerances(
@@ -186,11 +200,14 @@ def choose_tolerances(
     )
     quantized = 2 * (differences.trained or 0.0) if precision != "float32" else 0.0
     level = pixel_level(ops)
+    known = [abs(sample.known_score) for sample in outputs if sample.known_score is not None]
+    known_floor = 10 * floor * max([1.0, *known]) if known else 0.0
     return Tolerances(
         decoding=_LOSSY,
         resizing=(_round_up(_LEVELS[0] * level * 1.01), _round_up(_LEVELS[1] * level)),
         logits=_round_up(max(10 * floor * scale, _MARGIN * differences.logits)),
         probabilities=_round_up(max(floor, _MARGIN * differences.probabilities, quantized)),
+        known_score=_round_up(max(known_floor, _MARGIN * differences.known_score)) if known else 0.0,
     )
 
 
@@ -235,11 +252,18 @@ def write_samples(
                     "logits": write("logits", output.logits, "<f4"),
                     "probabilities": write("probabilities", output.probabilities, "<f4"),
                     "classes": select_classes(output.probabilities, decision),
-                    "unknown": None if rejection is None else rejection.rejects(output.probabilities),
+                    **_judge(output, rejection),
                 }
             )
         )
     return samples
+
+
+def _judge(output: StageOutputs, rule: RejectionRule | None) -> dict[str, Any]:
+    if rule is None:
+        return {}
+    score = rule.score_of(output.probabilities, output.known_score)
+    return {"unknown": score < rule.limit_of(output.probabilities), "known_score": score}
 
 
 def _apart(first: Array, second: Array) -> float:

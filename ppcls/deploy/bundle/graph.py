@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ LOGITS = "logits"
 PREPARED = "prepared"
 _ACTIVATIONS = ("Softmax", "Sigmoid")
 _COPIES = ("Cast", "Identity")
+AddScore = Callable[[Any, str], None]
 
 
 @dataclass(frozen=True)
@@ -28,13 +30,17 @@ class JoinedModel:
     has_logits: bool
 
 
-def join_models(preprocessing: bytes, network: bytes, name: str) -> JoinedModel:
+def join_models(
+    preprocessing: bytes, network: bytes, name: str, add_score: AddScore | None = None
+) -> JoinedModel:
     """Joins two ONNX models.
 
     Args:
         preprocessing: Model from pixels [N, H, W, 3] uint8 to the input of the network.
         network: Model from its input to probabilities [N, C].
         name: Name of the network, for messages.
+        add_score: Function that adds the output for the answer unknown to a graph, given the name of the
+            logits; None for none.
 
     Raises:
         UserError: The models need different versions of the operators, or onnx rejects the result.
@@ -69,6 +75,12 @@ def join_models(preprocessing: bytes, network: bytes, name: str) -> JoinedModel:
     add_output(graph, scores.name, PROBABILITIES, [None, None])
     if logits is not None:
         add_output(graph, logits, LOGITS, [None, None])
+    if add_score is not None:
+        if logits is None:
+            raise UserError(
+                f"{name}: the answer unknown needs logits, but the network has no last activation"
+            )
+        add_score(graph, logits)
     add_output(graph, seam, PREPARED, [None] * len(prepared.type.tensor_type.shape.dim))
     _remove_unused_nodes(graph)
     joined.producer_name = "ppcls"

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, FiniteFloat, ValidationError, model_validator
 from typing_extensions import Self
 
 from ppcls.config.base.errors import ConfigError, describe_problems
@@ -69,6 +69,8 @@ class BundleModel(Section):
     model ends in another operator."""
     prepared: str | None
     """Output: input of the network, [N, ...] float32; null if the model prepares no images."""
+    known_score: str | None = None
+    """Output: score for the answer unknown, [N] float32; null if the probabilities determine it."""
     activation: Activation
     temperature: Annotated[float, Bound(ge=1e-3, le=1e3)] = 1.0
     precision: Precision
@@ -97,6 +99,8 @@ class Tolerances(Section):
     """Input of the network."""
     logits: NonNegative
     probabilities: NonNegative
+    known_score: NonNegative = 0.0
+    """Score for the answer unknown; 0 if the probabilities determine it."""
 
 
 class GoldenSample(Section):
@@ -121,6 +125,8 @@ class GoldenSample(Section):
     """Numbers of the selected classes, in descending order of their scores."""
     unknown: bool | None = None
     """Whether the image belongs to no class; null without a rule."""
+    known_score: FiniteFloat | None = None
+    """Score that the rule compares with its threshold; null without a rule."""
 
 
 class Bundle(Section):
@@ -167,6 +173,14 @@ class Bundle(Section):
             raise ValueError(
                 f"rejection.threshold: expected {len(self.classes)} values, one per class, got {len(limits)}"
             )
+        if self.rejection is not None and self.rejection.needs_output == (self.model.known_score is None):
+            expected = "the name of an output" if self.rejection.needs_output else "null"
+            raise ValueError(
+                f"model.known_score: expected {expected} for the score {self.rejection.score}, got "
+                f"{self.model.known_score}"
+            )
+        if self.rejection is not None and any(sample.known_score is None for sample in self.golden):
+            raise ValueError("golden: expected known_score of each sample, because rejection is not null")
         if self.decision.method == "binary" and len(self.classes) != 2:
             raise ValueError(f"decision.method: binary needs two classes, got {len(self.classes)}")
         return self

@@ -106,13 +106,14 @@ class VerificationReport:
     def lines(self) -> Iterator[str]:
         """Yields one line per stage with its largest difference."""
         for stage in STAGES:
-            differences = [
-                each for sample in self.samples for each in sample.differences if each.stage == stage
+            checked = [
+                [each for each in sample.differences if each.stage == stage] for sample in self.samples
             ]
-            if differences:
-                passed = sum(each.passed for each in differences)
-                largest = max(each.largest for each in differences)
-                yield f"{stage}: {passed} of {len(differences)}, largest difference {largest:.1e}"
+            checked = [differences for differences in checked if differences]
+            if checked:
+                passed = sum(all(each.passed for each in differences) for differences in checked)
+                largest = max(each.largest for differences in checked for each in differences)
+                yield f"{stage}: {passed} of {len(checked)}, largest difference {largest:.1e}"
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,11 @@ def verify_model(
             "network": outputs.get(names.logits or ""),
             "post-processing": outputs[names.probabilities],
         }
-        differences = compare_sample(bundle, sample, expected, actual, stages)
+        known = None if names.known_score is None else float(outputs[names.known_score])
+        differences = (
+            *compare_sample(bundle, sample, expected, actual, stages),
+            *_compare_known_score(bundle, sample, expected, (outputs[names.probabilities], known), stages),
+        )
         whole = outputs
         if not np.array_equal(decoded, expected.decoded):
             whole = _first_rows(model.run(decoded[None]))
@@ -267,12 +272,6 @@ def compare_sample(
                     selected, sample.classes, expected.probabilities, bundle.decision, limits.probabilities
                 )
                 yield from [] if other is None else [other]
-                rule = bundle.rejection
-                if rule is not None and compare_unknown(
-                    rule, values, expected.probabilities, limits.probabilities
-                ):
-                    hint = f"expected unknown {sample.unknown}, got {rule.rejects(values)}"
-                    yield StageDifference(stage, float("inf"), float("inf"), (0, 0), hint)
 
     return tuple(
         difference
@@ -280,6 +279,39 @@ def compare_sample(
         if (values := actual[stage]) is not None
         for difference in compare(stage, values)
     )
+
+
+def _compare_known_score(
+    bundle: Bundle,
+    sample: GoldenSample,
+    expected: ExpectedOutputs,
+    actual: tuple[Array, float | None],
+    stages: Sequence[Stage],
+) -> Iterator[StageDifference]:
+    """Yields the difference of the score for the answer unknown, and another answer.
+
+    Args:
+        bundle: Content of ``bundle.json``.
+        sample: The golden sample.
+        expected: Its expected outputs.
+        actual: Probabilities [C], and the score if the model returns it.
+        stages: Stages to check.
+    """
+    rule = bundle.rejection
+    probabilities, known = actual
+    if rule is None or "post-processing" not in stages or probabilities.shape != expected.probabilities.shape:
+        return
+    assert sample.known_score is not None  # checked by Bundle
+    score = rule.score_of(probabilities, known)
+    allowed = bundle.tolerances.known_score if rule.needs_output else bundle.tolerances.probabilities
+    apart = abs(score - sample.known_score)
+    hint = "" if apart <= allowed else f"the score for the answer unknown is {score:.4g}"
+    yield StageDifference("post-processing", apart, apart, (allowed, allowed), hint)
+    limit = rule.limit_of(probabilities)
+    expected_limit = rule.limit_of(expected.probabilities)
+    if compare_unknown((score, limit), (sample.known_score, expected_limit), allowed):
+        hint = f"expected unknown {sample.unknown}, got {score < limit}"
+        yield StageDifference("post-processing", float("inf"), float("inf"), (0, 0), hint)
 
 
 def _first_rows(outputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,7 +28,8 @@ from ppcls.deploy.bundle.golden import (
     read_images,
     write_samples,
 )
-from ppcls.deploy.bundle.graph import INPUT, LOGITS, PREPARED, PROBABILITIES, join_models
+from ppcls.deploy.bundle.graph import INPUT, LOGITS, PREPARED, PROBABILITIES, AddScore, join_models
+from ppcls.deploy.bundle.known_score import add_distance, add_energy
 from ppcls.deploy.bundle.runners import write_runners
 from ppcls.deploy.bundle.schema import (
     FORMAT,
@@ -45,6 +46,7 @@ from ppcls.deploy.export.formats import convert_to_onnx
 from ppcls.deploy.export.in_graph import PreprocessingLayer
 from ppcls.deploy.export.samples import ImageSamples, read_files
 from ppcls.deploy.models.description import DESCRIPTION, ModelDescription
+from ppcls.deploy.models.rejection import KNOWN_SCORE, read_means
 from ppcls.deploy.models.source import ONNX, ModelSource
 from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
@@ -139,7 +141,7 @@ def write_bundle(
             apart = measure_engines(outputs, _other_engines(file, model))
             if any(_needs_float64(op.spec) for op in ops):
                 rounding = measure_rounding(outputs, stages)
-                apart = (max(apart[0], rounding[0]), max(apart[1], rounding[1]))
+                apart = tuple(map(max, apart, rounding))  # type: ignore[assignment]
             differences = MeasuredDifferences(*apart, trained)
             prepared = outputs[0].prepared
             names = original.names or tuple(map(str, range(len(outputs[0].probabilities))))
@@ -227,19 +229,33 @@ def _write_model(
         parts.mkdir()
         exported, _ = convert(source, parts, runtime)
     else:
-        exported = export_model(source, parts, "onnx", settings=settings, runtime=runtime).description
+        # The score for the answer unknown is added below.
+        plain = replace(source, description=source.description.with_rejection(None))
+        exported = export_model(plain, parts, "onnx", settings=settings, runtime=runtime).description
     network = (parts / ONNX).read_bytes()
     shutil.rmtree(parts)
     pixels = exported.with_pixel_input("all")
     specs = [op.spec for op in exported.chain()]
     save = partial(save_program, PreprocessingLayer(specs), pixels)
     preprocessing = convert_to_onnx(save, folder, exported.Global.model_name)
-    joined = join_models(preprocessing, network, exported.Global.model_name)
+    joined = join_models(preprocessing, network, exported.Global.model_name, _score_function(source))
     file = folder / ONNX
     file.write_bytes(joined.model)
     assert exported.Export is not None
     record = exported.Export.model_copy(update={"files": {file.name: read_record(file)}})
-    return pixels.with_record(record)
+    return pixels.with_record(record).with_rejection(source.description.Rejection)
+
+
+def _score_function(source: ModelSource) -> AddScore | None:
+    """Returns the function that adds the score of the model's rule to a graph; None without such a rule."""
+    rule = source.description.Rejection
+    if rule is None or not rule.needs_output:
+        return None
+    if rule.score == "energy":
+        return add_energy
+    description = source.description
+    means = read_means(source.file, description.width)
+    return partial(add_distance, means=means, name=description.Global.model_name)
 
 
 def _describe_model(description: ModelDescription, file: Path) -> BundleModel:
@@ -251,6 +267,7 @@ def _describe_model(description: ModelDescription, file: Path) -> BundleModel:
         probabilities=PROBABILITIES,
         logits=LOGITS if LOGITS in outputs else None,
         prepared=PREPARED if PREPARED in outputs else None,
+        known_score=KNOWN_SCORE if KNOWN_SCORE in outputs else None,
         activation=description.Output.activation,
         temperature=description.Output.temperature,
         precision=description.precision,
@@ -267,7 +284,8 @@ def _reference(source: ModelSource, runtime: Runtime) -> Callable[[Array], Array
     if runtime.device != "cpu":
         return None
     predictor = Predictor(source, runtime=runtime)
-    return lambda images: predictor.check_outputs(np.asarray(predictor.model.run(images)))
+    width = source.description.width  # a further column is the score for the answer unknown
+    return lambda images: predictor.check_outputs(np.asarray(predictor.model.run(images)))[:, :width]
 
 
 def _other_engines(file: Path, model: BundleModel) -> list[StageModel]:

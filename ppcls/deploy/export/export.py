@@ -42,13 +42,14 @@ from ppcls.deploy.models.description import (
     describe_model,
 )
 from ppcls.deploy.models.paddle_inference import capture_native_output
+from ppcls.deploy.models.rejection import RejectionRule
 from ppcls.deploy.models.source import ModelSource, need_infer
 from ppcls.deploy.models.trained import build_activation, load_network
 from ppcls.deploy.predictor import InferenceModel
 from ppcls.engine.core.networks import Losses
 from ppcls.engine.evaluation.labels import label_by_names, warn_of_labels
 from ppcls.errors import UserError
-from ppcls.files import new_folder, write_text
+from ppcls.files import new_folder, print_error, write_text
 from ppcls.runtime.hardware import usable_cores
 from ppcls.runtime.start import Runtime
 from ppcls.weights.manifest import read_record
@@ -159,7 +160,7 @@ def export_model(
     losses = config.Loss.Train
     temperature = source.description.Output.temperature
     description = describe_model(arch, need_infer(config.Infer), source.description.names, temperature)
-    description = description.with_rejection(source.description.Rejection)
+    description = description.with_rejection(_exported_rule(source))
     ops = description.chain()
     calibration = _read_calibration(
         config.DataLoader.Train, None if arch.embeds else arch.class_num, settings
@@ -236,6 +237,18 @@ def export_model(
         ) from None
     files = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
     return ExportResult(files, description, difference, quantized, reason)
+
+
+def _exported_rule(source: ModelSource) -> RejectionRule | None:
+    """Returns the rule for the answer unknown, if the exported model can follow it."""
+    rule = source.description.Rejection
+    if rule is None or not rule.needs_output:
+        return rule
+    print_error(
+        f"warning: {source.file}: the exported model does not answer unknown, because it does not return the "
+        f"score {rule.score}; use --format bundle, or ppcls calibrate --unknown --score max_probability"
+    )
+    return None
 
 
 def _load_gpu_network(arch: AnyArch, losses: Losses, weights: Path, *, transpose: bool) -> GpuNetwork | None:

@@ -254,6 +254,12 @@ class ModelDescription(Section):
         return self.Output.shape[1]
 
     @property
+    def output_width(self) -> int:
+        """Number of values per image that `InferenceModel.run` returns; -1 if it is unknown."""
+        extra = self.Rejection is not None and self.Rejection.needs_output
+        return self.width + 1 if extra else self.width
+
+    @property
     def input_bytes(self) -> int:
         """Size of the input of one image in bytes; 0 if images have different sizes."""
         sizes = self.Input.shape[1:]

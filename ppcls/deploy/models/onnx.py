@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from ppcls.deploy.models.description import ModelDescription, Precision
+from ppcls.deploy.models.rejection import KNOWN_SCORE
 from ppcls.errors import UserError
 
 _ERRORS_ONLY = 3  # severity of ONNX Runtime: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal
@@ -65,7 +66,16 @@ class OnnxModel:
         self._file = file
         self._input = description.Input.name
         self._dtype = description.Input.dtype
-        self._output = self._session.get_outputs()[0].name  # the model of a bundle has more outputs
+        # The model of a bundle has more outputs.
+        self._outputs = [self._session.get_outputs()[0].name]
+        if description.Rejection is not None and description.Rejection.needs_output:
+            self._outputs.append(KNOWN_SCORE)
+        available = [output.name for output in self._session.get_outputs()]
+        if missing := [name for name in self._outputs if name not in available]:
+            raise UserError(
+                f"{file}: expected the output {missing[0]}, because inference.yml has Rejection, found "
+                f"{', '.join(available)}; export the bundle again"
+            )
         self._one_by_one = self._session.get_inputs()[0].shape[:1] == [1]
         inputs = [tensor.name for tensor in self._session.get_inputs()]
         if inputs != [self._input]:
@@ -81,10 +91,10 @@ class OnnxModel:
         if self._one_by_one and len(images) > 1:  # some tools export models for one image
             return np.concatenate([self.run(images[row : row + 1]) for row in range(len(images))])
         try:
-            answers = self._session.run([self._output], {self._input: images})[0]
+            answers = self._session.run(self._outputs, {self._input: images})
         except RUN_ERRORS as error:
             raise UserError(f"{self._file}: onnxruntime cannot run this model: {error}") from None
-        return np.asarray(answers)
+        return np.column_stack(answers) if len(answers) > 1 else np.asarray(answers[0])
 
 
 def _providers(device: str, precision: Precision) -> list[Any]:

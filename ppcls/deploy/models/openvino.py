@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.deploy.models.description import ModelDescription
+from ppcls.deploy.models.rejection import KNOWN_SCORE
 from ppcls.errors import UserError
 
 
@@ -77,6 +78,16 @@ class OpenVinoModel:
                 f"{file}: expected the input {expected} as in inference.yml, but the model has "
                 f"{', '.join(names)}; export the model again"
             )
+        # OpenVINO removes copies, so an output can have further names.
+        positions = {name: at for at, output in enumerate(self._model.outputs) for name in output.names}
+        self._positions = [0]
+        if description.Rejection is not None and description.Rejection.needs_output:
+            if KNOWN_SCORE not in positions:
+                raise UserError(
+                    f"{file}: expected the output {KNOWN_SCORE}, because inference.yml has Rejection, found "
+                    f"{', '.join(positions)}; export the bundle again"
+                )
+            self._positions.append(positions[KNOWN_SCORE])
         version = openvino.get_version().partition("-")[0]
         self.engine = f"OpenVINO {version} (CPU, {precision})"
         self._file = file
@@ -93,6 +104,8 @@ class OpenVinoModel:
             results = self._requests.of_thread.infer(images, share_inputs=True)
         except RuntimeError as error:
             raise UserError(f"{self._file}: OpenVINO cannot run this model: {_last_line(error)}") from None
+        if len(self._positions) > 1:
+            return np.column_stack([results[position] for position in self._positions])
         return np.array(results[0])  # a copy, because the next call overwrites the result
 
 

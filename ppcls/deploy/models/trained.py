@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from ppcls.arch.kernels.errors import KernelsUnavailableError
 from ppcls.arch.layers.reparameterize import reparameterize
 from ppcls.deploy.models.description import Activation, ModelDescription
 from ppcls.deploy.models.pinned_memory import PinnedBuffer
+from ppcls.deploy.models.rejection import ClassMeans, energy, read_means
 from ppcls.engine.core.compiled import measured
 from ppcls.engine.core.networks import Losses, build_network, read_inferred
 from ppcls.engine.core.precision import Precision
@@ -99,6 +101,56 @@ def build_activation(activation: Activation, temperature: float = 1.0) -> nn.Lay
     return layer if temperature == 1.0 else nn.Sequential(DividedLogits(temperature), layer)
 
 
+class HeadInput:
+    """Stores the input of the last linear layer of a network, the features of the images.
+
+    Args:
+        model: Network, whose last linear layer gets a hook.
+        classes: Number of classes.
+        weights: File or folder of the weights, for messages.
+
+    Raises:
+        UserError: The network has no linear layer that returns the classes.
+    """
+
+    def __init__(self, model: nn.Layer, classes: int, weights: Path) -> None:
+        layers = [layer for layer in model.sublayers(include_self=True) if isinstance(layer, nn.Linear)]
+        heads = [layer for layer in layers if layer.weight.shape[1] == classes]
+        if not heads:
+            raise UserError(
+                f"{weights}: the score distance needs a network whose last layer is linear, with {classes} "
+                "outputs; use --score energy"
+            )
+        self._features: Tensor | None = None
+        heads[-1].register_forward_pre_hook(self._store)
+
+    def _store(self, _layer: nn.Layer, inputs: tuple[Tensor, ...]) -> None:
+        self._features = inputs[0]
+
+    def take(self) -> NDArray[np.float32]:
+        """Returns the features of the last call of the network, [B, D] float32."""
+        features = self._features
+        assert features is not None  # the network has run
+        self._features = None
+        values: NDArray[np.float32] = features.astype("float32").numpy()
+        return values.reshape(len(values), -1)
+
+
+@dataclass(frozen=True)
+class TrainedOutputs:
+    """Outputs of a trained classifier for a batch.
+
+    Attributes:
+        probabilities: Probabilities of the classes, [B, C] float32.
+        logits: Logits, divided by the temperature, [B, C] float32.
+        features: Input of the last layer, [B, D] float32; None if it was not requested.
+    """
+
+    probabilities: NDArray[Any]
+    logits: NDArray[Any]
+    features: NDArray[Any] | None
+
+
 class TrainedModel:
     """An `InferenceModel` that runs the trained model of a checkpoint.
 
@@ -136,16 +188,53 @@ class TrainedModel:
         self._forward: Forward = run_model
         self._buffer: PinnedBuffer | None = None
         self._lock = nullcontext() if runtime.device_id is None else STREAM_LOCK
+        self._temperature = description.Output.temperature
+        self._classes = description.width
+        self._head: HeadInput | None = None
         if settings.fused_kernels is True:
             self._fuse(runtime.device)
         if runtime.device_id is not None:
             self._buffer = PinnedBuffer()
             if settings.cuda_graph is not False and measured():
                 self._forward = GraphedForward(GraphCapture(tries=True))
+        self._rule = description.Rejection
+        self._means: ClassMeans | None = None
+        if self._rule is not None and self._rule.score == "distance":
+            self._means = read_means(weights, self._classes)
+            self.collect_features()
 
-    @paddle.no_grad()  # type: ignore[untyped-decorator]
+    def collect_features(self) -> None:
+        """Lets `outputs` return features.
+
+        Raises:
+            UserError: The network has no linear last layer.
+        """
+        self._head = HeadInput(self._model, self._classes, self._weights)
+        self._forward = run_model  # a replayed CUDA graph would not call the hook
+
     def run(self, images: Any) -> NDArray[Any]:
         """See `ppcls.deploy.predictor.InferenceModel`."""
+        if self._rule is None or not self._rule.needs_output:
+            answers: NDArray[Any] = self._run_images(images)[0]
+            return answers
+        outputs = self.outputs(images)
+        if self._means is None:
+            scores = energy(outputs.logits)
+        else:
+            assert outputs.features is not None  # see collect_features
+            scores = self._means.score(outputs.features)
+        column = scores.astype(outputs.probabilities.dtype)[:, None]
+        return np.concatenate([outputs.probabilities, column], axis=1)
+
+    def outputs(self, images: Any) -> TrainedOutputs:
+        """Returns all outputs of a classifier; see `run`."""
+        probabilities, logits = self._run_images(images)
+        features = None if self._head is None else self._head.take()
+        return TrainedOutputs(probabilities, logits.numpy() / self._temperature, features)
+
+    @paddle.no_grad()  # type: ignore[untyped-decorator]
+    def _run_images(self, images: Any) -> tuple[NDArray[Any], Outputs]:
+        """Returns the scores or embeddings, and the outputs of the network."""
         with self._lock, self._precision.evaluation():
             if self._buffer is not None and isinstance(images, np.ndarray):
                 images = self._buffer.fill(np.ascontiguousarray(images))
@@ -153,7 +242,7 @@ class TrainedModel:
             tensor = self._precision.images(tensor, training=False)
             outputs = map_outputs(self._run(tensor), lambda output: output.astype("float32"))
             answers: NDArray[Any] = self._activation(outputs).numpy()
-        return answers
+        return answers, outputs
 
     def _fuse(self, device: Literal["cpu", "gpu"]) -> None:
         """Uses the fused kernels of the training run, unless this machine does not support them."""

@@ -24,6 +24,12 @@ struct Outputs {  // of each stage, for one image; empty if the model does not r
     Values prepared;
     Values logits;
     Values probabilities;
+    Values known_score;  // for the answer unknown
+};
+
+struct Judgement {  // the image belongs to no class if the score is below the limit
+    double score;
+    double limit;
 };
 
 class Bundle {
@@ -47,7 +53,8 @@ public:
         request_.set_input_tensor(input);
         request_.infer();
         const Json& model = json["model"];
-        return {output(model["prepared"]), output(model["logits"]), output(model["probabilities"])};
+        return {output(model["prepared"]), output(model["logits"]), output(model["probabilities"]),
+                output(model["known_score"])};
     }
 
     // Returns the numbers of the selected classes, in descending order of their scores.
@@ -70,17 +77,15 @@ public:
         return selected;
     }
 
-    // Returns the smallest score of the best class with which an image belongs to a class; 0 without a rule.
-    double rejection_limit(const Values& scores) const {
-        const Json& rule = json["rejection"];
-        if (rule.is_null()) return 0;
-        const Json& limit = rule["threshold"];
+    // Returns the score for the answer unknown and its limit, which is 0 without a rule.
+    Judgement judge(const Outputs& outputs) const {
+        const Values& scores = outputs.probabilities;
         const size_t best = std::max_element(scores.begin(), scores.end()) - scores.begin();
-        return limit.kind == Json::List ? limit.items.at(best).number : limit.number;
-    }
-
-    bool is_unknown(const Values& scores) const {
-        return *std::max_element(scores.begin(), scores.end()) < rejection_limit(scores);
+        const double score = outputs.known_score.empty() ? scores.at(best) : outputs.known_score[0];
+        const Json& rule = json["rejection"];
+        if (rule.is_null()) return {score, 0};
+        const Json& limit = rule["threshold"];
+        return {score, limit.kind == Json::List ? limit.items.at(best).number : limit.number};
     }
 
 private:
@@ -177,9 +182,15 @@ std::optional<Failure> verify_sample(Bundle& bundle, const Json& sample, double&
         tied = std::abs(apart) <= 2 * most;
     }
     if (!tied) return Failure{"post-processing", "other classes are selected"};
-    const double limit = bundle.rejection_limit(probabilities);
-    const double best = *std::max_element(probabilities.begin(), probabilities.end());
-    if (bundle.is_unknown(outputs.probabilities) != (best < limit) && std::abs(best - limit) > 2 * most) {
+    if (bundle.json["rejection"].is_null()) return std::nullopt;
+    const auto [score, limit] = bundle.judge(outputs);
+    const double wanted = sample["known_score"].number;
+    const double allowed = outputs.known_score.empty() ? most : limits["known_score"].number;
+    if (!(std::abs(score - wanted) <= allowed)) {
+        return Failure{"post-processing", "the score for unknown is " + std::to_string(score) + ", expected " +
+                                              std::to_string(wanted)};
+    }
+    if ((score < limit) != (wanted < limit) && std::abs(wanted - limit) > 2 * allowed) {
         return Failure{"post-processing", "another answer: unknown"};
     }
     return std::nullopt;
@@ -213,10 +224,12 @@ int verify(Bundle& bundle) {
 
 void predict(Bundle& bundle, const std::string& path) {
     Pixels image = decode(read_file(path), path);
-    const Values scores = bundle.run(image).probabilities;
+    const Outputs outputs = bundle.run(image);
+    const Values& scores = outputs.probabilities;
     std::string line = path + ":";
-    if (bundle.is_unknown(scores)) {
-        std::printf("%s unknown %.2f%%\n", line.c_str(), 100 * *std::max_element(scores.begin(), scores.end()));
+    const auto [score, limit] = bundle.judge(outputs);
+    if (!bundle.json["rejection"].is_null() && score < limit) {
+        std::printf("%s unknown, score %.4f\n", line.c_str(), score);
         return;
     }
     for (size_t k : bundle.select(scores)) {

@@ -155,7 +155,7 @@ public final class Predict {
         return new Pixels(height, width, values);
     }
 
-    /** Returns an output of the model for one image: prepared, logits or probabilities. */
+    /** Returns an output of the model for one image: prepared, logits, probabilities or known_score. */
     private float[] run(Pixels image, String stage) throws OrtException {
         long[] shape = {1, image.height, image.width, 3};
         ByteBuffer buffer = ByteBuffer.allocateDirect(image.values.length).order(ByteOrder.nativeOrder());
@@ -191,10 +191,11 @@ public final class Predict {
 
     String predict(Pixels image) throws OrtException {
         float[] scores = run(image, "probabilities");
-        int best = IntStream.range(0, scores.length).reduce(0, (a, b) -> scores[b] > scores[a] ? b : a);
-        JsonElement rule = json.get("rejection");
-        if (rule != null && rule.isJsonObject() && scores[best] < limitOf(rule.getAsJsonObject().get("threshold"), best)) {
-            return String.format(Locale.ROOT, "unknown %.2f%%", 100 * scores[best]);
+        if (json.get("rejection") instanceof JsonObject rule) {
+            double score = knownScore(image, scores);
+            if (score < limitOf(rule.get("threshold"), bestOf(scores))) {
+                return String.format(Locale.ROOT, "unknown, score %.4f", score);
+            }
         }
         List<String> parts = new ArrayList<>();
         for (int k : select(scores)) {
@@ -202,6 +203,16 @@ public final class Predict {
             parts.add(String.format(Locale.ROOT, "%s %.2f%%", name, 100 * scores[k]));
         }
         return String.join(", ", parts);
+    }
+
+    private static int bestOf(float[] scores) {
+        return IntStream.range(0, scores.length).reduce(0, (a, b) -> scores[b] > scores[a] ? b : a);
+    }
+
+    /** Returns the score for the answer unknown: an output of the model, or the best probability. */
+    private double knownScore(Pixels image, float[] scores) throws OrtException {
+        boolean returned = model.has("known_score") && !model.get("known_score").isJsonNull();
+        return returned ? run(image, "known_score")[0] : scores[bestOf(scores)];
     }
 
     /** Runs the golden samples, prints the result, and returns whether all outputs are as expected. */
@@ -259,6 +270,19 @@ public final class Predict {
         double[] probabilities = readFloats(sample.get("probabilities"));
         for (int k = 0; k < whole.length; k++) {
             largest[0] = Math.max(largest[0], Math.abs(whole[k] - probabilities[k]));
+        }
+        if (failure == null && json.get("rejection") instanceof JsonObject rule) {
+            float[] scores = run(expected, "probabilities");
+            double score = knownScore(expected, scores);
+            double wanted = sample.get("known_score").getAsDouble();
+            boolean returned = model.has("known_score") && !model.get("known_score").isJsonNull();
+            double most = limits.get(returned ? "known_score" : "probabilities").getAsDouble();
+            double limit = limitOf(rule.get("threshold"), bestOf(scores));
+            boolean other = (score < limit) != sample.get("unknown").getAsBoolean() && Math.abs(wanted - limit) > 2 * most;
+            if (!(Math.abs(score - wanted) <= most) || other) {
+                failure = String.format(Locale.ROOT, "post-processing: expected the score %.4g for unknown, got %.4g",
+                        wanted, score);
+            }
         }
         return failure == null ? null : name + ": " + failure;
     }

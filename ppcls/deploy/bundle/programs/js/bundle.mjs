@@ -21,14 +21,14 @@ export class Bundle {
     return bundle;
   }
 
-  // Returns the output of each stage for one image: prepared, logits and probabilities.
+  // Returns the outputs for one image: prepared, logits, probabilities and known_score.
   async run(image) {
     const { model } = this.json;
     const shape = [1, image.height, image.width, 3];
     const results = await this.session.run({ [model.input]: new this.Tensor("uint8", image.values, shape) });
     const outputs = {};
-    for (const stage of ["prepared", "logits", "probabilities"]) {
-      if (model[stage] !== null) outputs[stage] = results[model[stage]].data;
+    for (const stage of ["prepared", "logits", "probabilities", "known_score"]) {
+      if (model[stage]) outputs[stage] = results[model[stage]].data;
     }
     return outputs;
   }
@@ -43,18 +43,20 @@ export class Bundle {
     return order.filter((k) => scores[k] >= limit(k));
   }
 
-  // Returns whether the image belongs to no class. Without a rule in the bundle, it never does.
-  isUnknown(scores) {
-    const rule = this.json.rejection;
-    if (!rule) return false;
-    const best = scores.indexOf(Math.max(...scores));
-    return scores[best] < (Array.isArray(rule.threshold) ? rule.threshold[best] : rule.threshold);
+  // Returns a score and its threshold. The image belongs to no class if the score is below it.
+  judge({ probabilities, known_score: known }) {
+    const best = probabilities.indexOf(Math.max(...probabilities));
+    const score = known ? known[0] : probabilities[best];
+    const { threshold } = this.json.rejection ?? { threshold: 0 };
+    return { score, limit: Array.isArray(threshold) ? threshold[best] : threshold, best };
   }
 
-  // Returns the names and scores of the selected classes of an encoded image, or "unknown" with the best score.
+  // Returns the names and scores of the selected classes of an encoded image, or "unknown" with its score.
   async predict(data) {
-    const { probabilities } = await this.run(await this.decode(data));
-    if (this.isUnknown(probabilities)) return [{ name: "unknown", score: Math.max(...probabilities) }];
+    const outputs = await this.run(await this.decode(data));
+    const { score, limit } = this.judge(outputs);
+    if (this.json.rejection && score < limit) return [{ name: "unknown", score }];
+    const { probabilities } = outputs;
     return this.select(probabilities).map((k) => ({ name: this.json.classes[k], score: probabilities[k] }));
   }
 
@@ -109,11 +111,13 @@ export class Bundle {
     if (!failure && !(selected.length === sample.classes.length && selected.every(tied))) {
       failure = { stage: "post-processing", text: `expected the classes ${sample.classes}, got ${selected}` };
     }
-    const { rejection } = this.json;
-    if (!failure && rejection && this.isUnknown(outputs.probabilities) !== sample.unknown) {
-      const best = probabilities.indexOf(Math.max(...probabilities));
-      const limit = Array.isArray(rejection.threshold) ? rejection.threshold[best] : rejection.threshold;
-      if (Math.abs(probabilities[best] - limit) > 2 * most) {
+    if (!failure && this.json.rejection) {
+      const { score, limit } = this.judge(outputs);
+      const allowed = outputs.known_score ? limits.known_score : most;
+      if (!(Math.abs(score - sample.known_score) <= allowed)) {
+        const text = `expected the score ${sample.known_score} for unknown, got ${score}`;
+        failure = { stage: "post-processing", text };
+      } else if (score < limit !== sample.unknown && Math.abs(sample.known_score - limit) > 2 * allowed) {
         failure = { stage: "post-processing", text: `expected unknown ${sample.unknown}` };
       }
     }
@@ -124,6 +128,12 @@ export class Bundle {
     const bytes = await this.read(name);
     return new Float32Array(bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength));
   }
+}
+
+// Returns an answer of Bundle.predict as text.
+export function describe(classes) {
+  if (classes[0]?.name === "unknown") return `unknown, score ${classes[0].score.toFixed(4)}`;
+  return classes.map(({ name, score }) => `${name} ${(100 * score).toFixed(2)}%`).join(", ");
 }
 
 // Returns the difference of two arrays as text if it is not allowed, else "".

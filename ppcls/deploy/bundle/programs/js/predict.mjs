@@ -10,7 +10,7 @@ import { fileURLToPath } from "node:url";
 import ort from "onnxruntime-node";
 import sharp from "sharp";
 
-import { Bundle } from "./bundle.mjs";
+import { Bundle, describe } from "./bundle.mjs";
 
 const FOLDER = resolve(dirname(fileURLToPath(import.meta.url)), "../..");
 
@@ -55,8 +55,7 @@ async function main(words) {
   for (const path of words) {
     try {
       const classes = await bundle.predict(await readFile(path));
-      const parts = classes.map(({ name, score }) => `${name} ${(100 * score).toFixed(2)}%`);
-      console.log(`${path}: ${parts.join(", ")}`);
+      console.log(`${path}: ${describe(classes)}`);
     } catch (error) {
       console.log(`${path}: error: ${error.message}`);
       code = 1;

@@ -52,8 +52,9 @@ class BundleRunner:
         return np.asarray(upright.convert("RGB"))
 
     def run(self, pixels: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the output of each stage for one image: prepared, logits and probabilities."""
-        names = {stage: self.model[stage] for stage in ("prepared", "logits", "probabilities")}
+        """Returns the outputs for one image: prepared, logits, probabilities and known_score."""
+        stages = ("prepared", "logits", "probabilities", "known_score")
+        names = {stage: self.model.get(stage) for stage in stages}
         names = {stage: name for stage, name in names.items() if name is not None}
         values = self.session.run(list(names.values()), {self.model["input"]: pixels[None]})
         return {stage: value[0] for stage, value in zip(names, values, strict=True)}
@@ -69,24 +70,31 @@ class BundleRunner:
             return [int(probabilities[1] >= thresholds)]
         return [int(number) for number in order if (probabilities >= thresholds)[number]]
 
-    def is_unknown(self, probabilities: np.ndarray) -> bool:
-        """Returns whether the image belongs to no class. Without a rule in the bundle, it never does."""
+    def judge(self, outputs: dict[str, np.ndarray]) -> tuple[float, float]:
+        """Returns a score and its threshold. The image belongs to no class if the score is below it.
+
+        Without a rule in the bundle, the score is the best probability, and the threshold is 0.
+        """
+        probabilities = outputs["probabilities"]
+        score = float(outputs["known_score"] if "known_score" in outputs else probabilities.max())
         rule = self.bundle.get("rejection")
         if rule is None:
-            return False
-        best = int(probabilities.argmax())
+            return score, 0.0
         limit = rule["threshold"]
-        return bool(probabilities[best] < (limit[best] if isinstance(limit, list) else limit))
+        return score, limit[int(probabilities.argmax())] if isinstance(limit, list) else limit
 
     def predict(self, path: str | os.PathLike[str]) -> list[tuple[str, float]]:
         """Returns the names and scores of the selected classes of an image file.
 
-        If the image belongs to no class, the first name is ``unknown``, with the score of the best class.
+        If the image belongs to no class, the only name is ``unknown``, with the score of the rule.
         """
-        probabilities = self.run(self.decode(path))["probabilities"]
+        outputs = self.run(self.decode(path))
+        score, limit = self.judge(outputs)
+        if score < limit:
+            return [("unknown", score)]
+        probabilities = outputs["probabilities"]
         classes = self.bundle["classes"]
-        answer = [(classes[number], float(probabilities[number])) for number in self.select(probabilities)]
-        return [("unknown", float(probabilities.max()))] if self.is_unknown(probabilities) else answer
+        return [(classes[number], float(probabilities[number])) for number in self.select(probabilities)]
 
     def verify(self) -> bool:
         """Runs the golden samples, prints the result, and returns whether all outputs are as expected."""
@@ -137,10 +145,13 @@ class BundleRunner:
                 return stage, f"{numbers}, mean {apart.mean():.2g} (allowed {mean:.2g})", difference
         selected = self.select(outputs["probabilities"])
         near = np.abs(probabilities[selected[:1]] - probabilities[sample["classes"][:1]])
-        rule = self.bundle.get("rejection")
-        if rule is not None and self.is_unknown(outputs["probabilities"]) != sample["unknown"]:
-            limits_of_classes = np.broadcast_to(rule["threshold"], probabilities.shape)
-            if abs(probabilities.max() - limits_of_classes[probabilities.argmax()]) > 2 * allowed[0]:
+        if self.bundle.get("rejection") is not None:
+            score, limit = self.judge(outputs)
+            most = limits["known_score"] if "known_score" in outputs else allowed[0]
+            if not abs(score - sample["known_score"]) <= most:
+                text = f"expected the score {sample['known_score']:.4g} for unknown, got {score:.4g}"
+                return "post-processing", text, difference
+            if (score < limit) != sample["unknown"] and abs(sample["known_score"] - limit) > 2 * most:
                 return "post-processing", f"expected unknown {sample['unknown']}", difference
         if len(selected) != len(sample["classes"]) or (near > 2 * allowed[0]).any():
             return "post-processing", f"expected the classes {sample['classes']}, got {selected}", difference
@@ -158,9 +169,19 @@ def main(arguments: list[str]) -> int:
     if not arguments:
         print(__doc__)
         return 2
+    code = 0
     for path in arguments:
-        print(f"{path}: {', '.join(f'{name} {score:.2%}' for name, score in runner.predict(path))}")
-    return 0
+        try:
+            answer = runner.predict(path)
+        except (OSError, ValueError) as error:
+            print(f"{path}: error: {error}")
+            code = 1
+            continue
+        if answer and answer[0][0] == "unknown":
+            print(f"{path}: unknown, score {answer[0][1]:.4f}")
+        else:
+            print(f"{path}: {', '.join(f'{name} {score:.2%}' for name, score in answer)}")
+    return code
 
 
 if __name__ == "__main__":

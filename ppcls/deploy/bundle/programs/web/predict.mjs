@@ -2,7 +2,7 @@
 
 import * as ort from "./node_modules/onnxruntime-web/dist/ort.wasm.min.mjs";
 
-import { Bundle } from "./bundle.mjs";
+import { Bundle, describe } from "./bundle.mjs";
 
 ort.env.wasm.wasmPaths = new URL("./node_modules/onnxruntime-web/dist/", import.meta.url).href;
 ort.env.wasm.numThreads = 1; // more threads need the headers of cross-origin isolation
@@ -73,8 +73,7 @@ input.addEventListener("change", () =>
     const lines = [];
     for (const file of input.files) {
       const classes = await bundle.predict(new Uint8Array(await file.arrayBuffer()));
-      const parts = classes.map(({ name, score }) => `${name} ${(100 * score).toFixed(2)}%`);
-      lines.push(`${file.name}: ${parts.join(", ")}`);
+      lines.push(`${file.name}: ${describe(classes)}`);
     }
     return lines.join("\n");
   }),
