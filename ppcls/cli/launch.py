@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ppcls.cli.command import exit_code, write_output
 from ppcls.errors import UserError
+from ppcls.files import print_error
 
 _HELP = """\
 usage: ppcls launch [OPTIONS] COMMAND [ARGUMENTS]
@@ -36,6 +37,23 @@ examples:
 _COMMANDS = ("train", "eval")
 _DEVICES = ("--gpus", "--devices")
 _PROCESSES = ("--nproc_per_node",)
+# Paddle's launcher prefers these variables to its options (paddle/distributed/launch/context/args_envs.py).
+_VARIABLES = {
+    "POD_IP": ("--host",),
+    "PADDLE_MASTER": ("--master",),
+    "PADDLE_DEVICES": _DEVICES,
+    "PADDLE_NNODES": ("--nnodes",),
+    "PADDLE_NPROC_PER_NODE": _PROCESSES,
+    "PADDLE_JOB_ID": ("--job_id",),
+    "PADDLE_RANK": ("--rank",),
+    "PADDLE_LOG_DIR": ("--log_dir",),
+    "PADDLE_LOG_LEVEL": ("--log_level",),
+    "PADDLE_MAX_RESTART": ("--max_restart",),
+    "PADDLE_ELASTIC_LEVEL": ("--elastic_level",),
+    "PADDLE_ELASTIC_TIMEOUT": ("--elastic_timeout",),
+    "PADDLE_START_PORT": ("--start_port",),
+    "PADDLE_IPS": ("--ips",),
+}
 _EXAMPLE = "ppcls launch --gpus=0,1 train -c configs/ResNet50.yaml"
 
 
@@ -97,6 +115,8 @@ def _launch(words: Sequence[str]) -> None:
     environment = dict(os.environ)  # before Paddle is imported, which changes it
     split = split_words(words)
     program = _find_program(split.program)
+    for line in describe_overrides(split.options, environment):
+        print_error(line)
     gpus = environment.get("PADDLE_DEVICES") or split.gpus  # the launcher prefers the variable
     check_gpus(gpus, environment.get("PADDLE_NPROC_PER_NODE") or split.processes, find_gpus())
     command = [sys.executable, "-m", "paddle.distributed.launch", *split.options, *program]
@@ -122,6 +142,25 @@ def split_words(words: Sequence[str]) -> LaunchWords:
             if len(name) > 3 and any(option.startswith(name) for option in known):
                 values[known[0]] = value
     return LaunchWords(options, rest, values.get("--gpus"), values.get("--nproc_per_node"))
+
+
+def describe_overrides(options: Sequence[str], environment: Mapping[str, str]) -> Iterator[str]:
+    """Yields a warning for each option of the launcher that a variable overrides with another value.
+
+    Args:
+        options: Options as ``--name=value``.
+        environment: Environment variables.
+    """
+    for variable, names in _VARIABLES.items():
+        value = environment.get(variable)
+        for option in options:
+            name, _, text = option.partition("=")
+            named = len(name) > 3 and any(each.startswith(name) for each in names)
+            if value is not None and named and text != value:
+                yield (
+                    f"warning: {variable}={value} is set, and Paddle's launcher prefers it to {option}; "
+                    f"run `unset {variable}` to use the option"
+                )
 
 
 def _find_program(words: Sequence[str]) -> list[str]:

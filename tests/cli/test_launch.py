@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from paddle.distributed.launch.context.args_envs import env_args_mapping
 from paths import ROOT
 
-from ppcls.cli.launch import VisibleGpus, check_gpus, launch, split_words
+from ppcls.cli.launch import _VARIABLES, VisibleGpus, check_gpus, describe_overrides, launch, split_words
 from ppcls.errors import UserError
 
 CPU_BUILD = VisibleGpus(0, None, has_cuda=False)
@@ -115,3 +116,21 @@ def test_package_is_a_script_for_the_launcher(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("error: gone.yaml: ")
+
+
+def test_variables_that_the_launcher_prefers_are_reported() -> None:
+    options = ["--master=10.0.0.1:80", "--nnodes=2", "--gpu=0,1", "--log_dir=log"]
+    environment = {
+        "PADDLE_NNODES": "4",
+        "PADDLE_MASTER": "10.0.0.1:80",
+        "PADDLE_DEVICES": "0",
+        "POD_IP": "10.0.0.7",
+    }
+    warnings = list(describe_overrides(options, environment))
+    assert [line.split()[1] for line in warnings] == ["PADDLE_DEVICES=0", "PADDLE_NNODES=4"]
+    assert "prefers it to --nnodes=2; run `unset PADDLE_NNODES`" in warnings[1]
+
+
+def test_all_variables_of_common_options_are_those_of_paddle() -> None:
+    known = {name: f"--{option}" for name, (option, _) in env_args_mapping.items()}
+    assert all(known[name] in options for name, options in _VARIABLES.items())
