@@ -26,7 +26,7 @@ _SCANNED = 1 << 20  # bytes that are searched line by line
 _EVENT_BYTES = 1 << 12  # bytes that are read per event
 _SHOWN = 80  # number of bytes of a line that a message quotes
 _LOSS = re.compile(rb'"loss": ([0-9.eE+-]+|null)')
-_EVALUATION = re.compile(rb'^\{"kind": "eval"', re.MULTILINE)
+_EVALUATION = b'{"kind": "eval"'  # begins the line of an evaluation
 
 _KINDS: dict[str, type[StepRecord] | type[EvalRecord]] = {"train": StepRecord, "eval": EvalRecord}
 
@@ -167,7 +167,7 @@ def _add_block(history: History, block: bytes, samples: int, path: Path) -> None
         if not np.isnan(values).all():
             chosen |= {int(np.nanargmin(values)), int(np.nanargmax(values))}
         chosen |= {*np.flatnonzero(np.isnan(values))[:1].tolist()}
-    evaluations = [match.start() for match in _EVALUATION.finditer(block)]
+    evaluations = _line_starts(block, _EVALUATION)
     chosen |= {*np.searchsorted(ends, evaluations).tolist()}
     steps = gaps = 0
     for at in sorted(chosen):
@@ -181,6 +181,16 @@ def _add_block(history: History, block: bytes, samples: int, path: Path) -> None
             steps += 1
             gaps += not math.isfinite(record.loss)
     history.count_earlier(len(ends) - len(evaluations) - steps, max(0, block.count(b'"loss": null') - gaps))
+
+
+def _line_starts(block: bytes, beginning: bytes) -> list[int]:
+    """Returns where the lines with a beginning start. A regular expression takes ten times as long."""
+    starts = [0] if block.startswith(beginning) else []
+    at = block.find(b"\n" + beginning)
+    while at >= 0:
+        starts.append(at + 1)
+        at = block.find(b"\n" + beginning, at + 1)
+    return starts
 
 
 def _truncate_large(path: Path, update: int) -> list[str]:

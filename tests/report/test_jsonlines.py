@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from report_records import EVALUATION, STEP, make_records
 
 from ppcls.errors import UserError
+from ppcls.report import jsonlines
 from ppcls.report.jsonlines import (
     Event,
     EventsFile,
@@ -147,3 +148,10 @@ def test_events_file_cut_by_a_crash_loses_one_line(tmp_path: Path) -> None:
     assert texts(path) == [(0, "one"), (0, "three")]
     path.write_text('{"time": "t"}\n[1]\n' + '{"time": "t", "update": 3, "text": "x"}\n')
     assert read_events(path, 5) == [Event("t", 3, "x")]
+
+
+@given(st.lists(st.sampled_from([b'{"kind": "eval"', b"x", b"\n", b'"kind"']), max_size=12))
+def test_line_starts_agree_with_a_regular_expression(parts: list[bytes]) -> None:
+    block = b"".join(parts)
+    expected = [match.start() for match in re.finditer(rb'^\{"kind": "eval"', block, re.MULTILINE)]
+    assert jsonlines._line_starts(block, b'{"kind": "eval"') == expected
