@@ -113,11 +113,12 @@ def explain_improvements(improvements: Sequence[Improvement]) -> Iterator[str]:
             continue
         labels = each.dali.labels
         count = labels[COUNT]
+        threads, workers = ("thread", "worker") if count == 1 else ("threads", "workers")
         seconds = each.images / each.dali.rate.median, each.images / each.framework.rate.median
         times = format_ratio_with_range(each.dali.ratio(each.framework).values, "times")
         yield (
-            f"{labels['work']}: {labels[_LOADER]} with {count} threads needs {number(seconds[0])} s per "
-            f"epoch, paddle.io with {count} workers {number(seconds[1])} s: {times} the speed, "
+            f"{labels['work']}: {labels[_LOADER]} with {count} {threads} needs {number(seconds[0])} s per "
+            f"epoch, paddle.io with {count} {workers} {number(seconds[1])} s: {times} the speed, "
             f"{_describe_saved(saved)}."
         )
     yield (

@@ -157,7 +157,10 @@ def new_results(
 ) -> Results:
     """Returns results without rows, with the current command line and time. See `Results`."""
     written = datetime.now().astimezone().isoformat(timespec="seconds")
-    return Results(benchmark, tuple(sys.argv), written, machine, versions, config, (), subject=subject)
+    program, *options = sys.argv
+    # The entry point replaces the program by the words of the command, such as "ppcls benchmark".
+    words = program.split() if program.startswith("ppcls ") else [program]
+    return Results(benchmark, (*words, *options), written, machine, versions, config, (), subject=subject)
 
 
 def write_results(folder: Path, results: Results) -> None:

@@ -43,14 +43,14 @@ def format_ratio(ratios: Sequence[float]) -> str:
 
 
 def format_ratio_with_range(ratios: Sequence[float], unit: str = "") -> str:
-    """Returns the median of a ratio and its range, such as ``2.3 (2.1 to 2.6)``; no range for one round.
+    """Returns the median of a ratio and its range, such as ``2.3 (2.1 to 2.6)``; no range for equal rounds.
 
     Args:
         ratios: One ratio per round.
         unit: Word after the median, such as ``times``.
     """
     text = f"{format_ratio(ratios)} {unit}".rstrip()
-    if len(ratios) == 1:
+    if min(ratios) == max(ratios):
         return text
     return f"{text} ({format_range(median(ratios), min(ratios), max(ratios))})"
 
