@@ -147,8 +147,13 @@ def suggest_installed() -> str:
 
     It is empty if no package with weights is installed.
     """
-    names = [name for name, entry in ZOO.items() if entry.package and package_file(entry.package).is_file()]
+    names = installed_models()
     return f"; or choose a model whose weights are installed: {', '.join(names)}" if names else ""
+
+
+def installed_models() -> list[str]:
+    """Returns the names of models whose weights are in an installed Python package."""
+    return [name for name, entry in ZOO.items() if entry.package and package_file(entry.package).is_file()]
 
 
 def package_file(name: str) -> Path:

@@ -59,6 +59,10 @@ class InitialWeights:
             return [f"weights of the backbone from {backbone}"]
         return [f"no initial weights (Global.pretrained_model): {self._from_scratch}"]
 
+    def started_from_scratch(self, lines: Sequence[str]) -> bool:
+        """Returns whether `load`, which returned these lines, kept the random weights of the model."""
+        return any(self._from_scratch in line for line in lines)
+
     def load_beside(self, model: nn.Layer) -> list[str]:
         """Loads the weights of peers and trainable losses from ``Global.pretrained_model``, if it has them.
 

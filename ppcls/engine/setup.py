@@ -14,7 +14,7 @@ Decisions:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from paddle import nn
 
 from ppcls.arch.batch_statistics import largest_momentum
 from ppcls.arch.distillation_model import AnyArch
+from ppcls.arch.section import Arch
 from ppcls.audit.run_part import RunAudit
 from ppcls.config.base.yaml import dump_section
 from ppcls.data.build import build_statistics_loader, gpu_memory_need
@@ -58,6 +59,7 @@ from ppcls.engine.cuda_graph.graphed_step import GraphedStep
 from ppcls.engine.evaluation.evaluate import build_evaluator
 from ppcls.engine.evaluation.report_inputs import ReportImages
 from ppcls.engine.execution import connect
+from ppcls.engine.head.expectation import Choice
 from ppcls.engine.head.fit import fit_head_epoch
 from ppcls.engine.initial_weights import InitialWeights
 from ppcls.engine.loop import Run, all_indexes, all_loaders
@@ -109,8 +111,9 @@ def build_run(
     with fail_together(runtime):
         classes = _read_folder_classes(splits, by_class=settings.eval_mode == "classification")
         checkpoints.class_names = classes or _read_listed_classes(config.Infer, config.Arch.class_num)
+        weights = None
         if state is None:
-            weights = InitialWeights(
+            weights = initial = InitialWeights(
                 config.Arch,
                 settings.pretrained_model,
                 config.chains,
@@ -121,8 +124,8 @@ def build_run(
                 config,
                 runtime,
                 # A checkpoint replaces the initial weights, which may no longer exist.
-                lambda model, images: None if resumed else notes.extend(weights.load(model, images)),
-                load_beside=lambda model: None if resumed else notes.extend(weights.load_beside(model)),
+                lambda model, images: None if resumed else notes.extend(initial.load(model, images)),
+                load_beside=lambda model: None if resumed else notes.extend(initial.load_beside(model)),
             )
         notes += _describe_model(config.Arch, settings, state, settings.image_shape)
         if state.ema is not None:
@@ -159,6 +162,14 @@ def build_run(
                 by_class=settings.eval_mode == "classification",
             )
         notes += _describe_data(splits, indexes, checkpoints.class_names)
+        if weights is not None and resumed is None and writing and settings.eval_mode == "classification":
+            notes += _compare_with_head(
+                config.Arch,
+                indexes[_TRAIN].labels,
+                output_dir,
+                head=config.LinearHead is not None,
+                pretrained=not weights.started_from_scratch(notes),
+            )
         notes += _restore(state, checkpoints, resumed, settings.pretrained_model)
         if writing and runtime.is_main:
             notes += describe_disk_space(state, settings, output_dir, settings.epochs - state.epoch)
@@ -262,6 +273,20 @@ def _describe_model(
         alone = "one process: Global.sync_bn has no effect"
         notes.append(f"BatchNorm over the batches of {f'all {world} processes' if world > 1 else alone}")
     return notes
+
+
+def _compare_with_head(
+    arch: AnyArch, labels: NDArray[Any], output_dir: Path, *, head: bool, pretrained: bool
+) -> Iterator[str]:
+    """Yields whether a linear head or fine-tuning is expected to be better, if the model is one classifier.
+
+    Args:
+        labels: Labels of the training images.
+        head: Whether the run fits a linear head.
+        pretrained: Whether it starts from pretrained weights.
+    """
+    if isinstance(arch, Arch) and labels.ndim == 1 and (pretrained or arch.chooses_weights):
+        yield from Choice(len(labels), len(np.unique(labels)), pretrained, head, output_dir).describe()
 
 
 def suggest_small_model(name: str, image_shape: Sequence[int]) -> list[str]:
