@@ -46,7 +46,7 @@ else
 install = $(1)/bin/python -m pip install --disable-pip-version-check --no-compile --progress-bar off $(2) 2>&1 | awk '$(SHORTEN)'
 endif
 
-.PHONY: help setup setup-dev quickstart visualdl test test-slow test-models test-reliability test-hostile fuzz soak lint test-gpu test-paddle26 docs requirements wheel clean
+.PHONY: help setup setup-dev quickstart visualdl test test-slow test-models test-reliability test-hostile test-runners fuzz soak lint test-gpu test-paddle26 docs requirements wheel clean
 
 help: ## list the targets
 	@echo "make TARGET [PYTHON=python3.11] [DEVICE=cpu|gpu]   (now: PYTHON=$(PYTHON) DEVICE=$(DEVICE))"
@@ -124,6 +124,10 @@ test-reliability: setup-dev ## run the fault tests and write output/reliability.
 
 test-hostile: setup-dev ## test runs and the server with hostile files, requests and terminals (five minutes)
 	$(RUN) -m pytest -m "hostile and not gpu" $(PARALLEL)
+
+test-runners: setup-dev ## build the programs of bundles and verify a bundle with each; needs cmake, g++, npm, chromium, libjpeg, libpng
+	@$(RUN) -m pip install --quiet --disable-pip-version-check "openvino>=2025.0,<2027"
+	$(RUN) -m pytest -m "slow" tests/deploy/bundle/test_runners.py
 
 MINUTES ?= 60
 JOBS ?= 1

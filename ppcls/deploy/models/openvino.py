@@ -63,7 +63,9 @@ class OpenVinoModel:
         try:
             model = core.read_model(file)
             shape = description.Input.shape[1:]
-            if batch > 0 and min(shape) > 0:
+            images = model.inputs[0].partial_shape[0]
+            self._one_by_one = images.is_static and images.get_length() == 1
+            if batch > 0 and min(shape) > 0 and not self._one_by_one:
                 model.reshape([batch, *shape])
             self._model = core.compile_model(model, "CPU", settings)
         except RuntimeError as error:
@@ -96,6 +98,8 @@ class OpenVinoModel:
 
     def run(self, images: Any) -> NDArray[Any]:
         """See `ppcls.deploy.predictor.InferenceModel`."""
+        if self._one_by_one and len(images) > 1:  # some tools export models for one image
+            return np.concatenate([self.run(images[row : row + 1]) for row in range(len(images))])
         try:
             # A request that a thread uses rejects the calls of others.
             if not hasattr(self._requests, "of_thread"):
