@@ -193,16 +193,18 @@ def check_choice(folder: str, *, resumed: bool) -> None:
     path = Path(folder)
     if not holds_run(path):
         return
+    if classes := list(islice(_image_folders(path), 2)):
+        written = f"--resume {folder}" if resumed else folder
+        raise UserError(
+            f"{written}: could mean two things, because this folder contains a run and folders of images "
+            f"({', '.join(classes)}); to continue the run: "
+            f"{command_line('train', '--output', folder, '--resume')}; to train on the images, move the run "
+            "to another folder"
+        )
     if not resumed:
         raise UserError(
             f"{folder}: expected a folder of images, found the output folder of a run; to continue the run: "
             f"{command_line('train', '--resume', folder)}"
-        )
-    if classes := list(islice(_image_folders(path), 2)):
-        raise UserError(
-            f"--resume {folder}: could mean two things, because this folder contains a run and folders of "
-            f"images ({', '.join(classes)}); to continue the run: "
-            f"{command_line('train', '--output', folder, '--resume')}"
         )
 
 

@@ -18,7 +18,7 @@ from paths import SUPPORT
 from small_tree import small_tree
 
 from ppcls.data.index.files import FileIndex
-from ppcls.data.index.protocol import describe_index
+from ppcls.data.index.protocol import describe_index, is_described
 from ppcls.engine.agreement import agree, compare, describe_unshared, digest_package
 from ppcls.errors import UserError
 from ppcls.recipe.schema import Config
@@ -178,7 +178,6 @@ def test_only_the_first_differences_are_listed() -> None:
     [
         {"labels": np.array([0, 1, 0])},
         {"paths": np.array([b"0", b"1", b"3"])},
-        {"root": Path("/other")},
         {"paths": np.array([b"0", b"1"]), "labels": np.array([0, 1])},
     ],
 )
@@ -187,3 +186,7 @@ def test_digests_of_different_data_sets_differ(change: dict[str, Any]) -> None:
     same = replace(index, source=Path("list, elsewhere"))
     assert describe_index(index) == describe_index(same)
     assert describe_index(replace(index, **change)) != describe_index(index)
+    assert not is_described(describe_index(index), replace(index, **change))
+    moved = replace(index, root=Path("/other"))
+    assert is_described(describe_index(index), moved), "the folder may move"
+    assert is_described("3 samples (b750cf0f6fcd)", index), "as in checkpoints before"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+import os
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -80,10 +81,29 @@ def positive_rates(index: Index) -> NDArray[np.float32] | None:
 
 
 def describe_index(index: Index) -> str:
-    """Returns a text that identifies a dataset: its size and a hash of all labels and up to 1,000 names."""
+    """Returns a text that identifies a dataset: its size and a hash of all labels and up to 1,000 names.
+
+    The names are relative to the folder of the images, which may move to another place. For containers, they
+    are those of the files.
+    """
+    root = getattr(index, "root", None)
+
+    def name(position: int) -> str:
+        full = index.name(position)
+        return Path(full).name if root is None else os.path.relpath(full, root)
+
+    return _describe(index, name)
+
+
+def is_described(text: str, index: Index) -> bool:
+    """Returns whether a text identifies a dataset. Older checkpoints have a hash of the full names."""
+    return text in (describe_index(index), _describe(index, index.name))
+
+
+def _describe(index: Index, name: Callable[[int], str]) -> str:
     # Without a copy of the labels: every rank does this.
     labels = np.ascontiguousarray(index.labels).reshape(-1).view(np.uint8)
     digest = hashlib.blake2b(labels.data, digest_size=6)
     for position in np.linspace(0, len(index) - 1, min(len(index), _HASHED_NAMES)).astype(int).tolist():
-        digest.update(index.name(position).encode("utf-8", "surrogateescape") + b"\0")
+        digest.update(name(position).encode("utf-8", "surrogateescape") + b"\0")
     return f"{len(index)} samples ({digest.hexdigest()})"

@@ -10,7 +10,7 @@ from typing import Any
 from ppcls.config.base.problems import show
 from ppcls.config.base.tree import Tree, leaves
 from ppcls.config.base.yaml import read_yaml
-from ppcls.data.index.protocol import describe_index
+from ppcls.data.index.protocol import describe_index, is_described
 from ppcls.engine.checkpoint.paddleclas import is_paddleclas, restore_paddleclas
 from ppcls.engine.checkpoint.snapshot import CONFIG, STATE, SavedState, has_average, restore
 from ppcls.engine.core.state import TrainState
@@ -87,7 +87,7 @@ def _kept(state: TrainState, saved: SavedState, average: bool) -> Iterator[str]:
         yield "moving average"
     if saved.precision and state.precision.state_dict() == saved.precision:
         yield f"loss scale {saved.precision.get('scale', '')}".rstrip()
-    if state.step and saved.data == describe_index(state.loader.index):
+    if state.step and is_described(saved.data, state.loader.index):
         yield f"the remaining samples of epoch {state.epoch + 1}"
     elif state.progress.closing:
         yield f"epoch {state.epoch}, which is evaluated first"
@@ -110,7 +110,8 @@ def _lost(
             f"can't be kept: {repeated} samples of epoch {now['epoch'] + 1} are repeated, since no update of "
             "the new size starts at the checkpoint"
         )
-    if saved.data != (data := describe_index(state.loader.index)):
+    if not is_described(saved.data, state.loader.index):
+        data = describe_index(state.loader.index)
         others = f"; the remaining samples of epoch {now['epoch'] + 1} can't be kept" if now["step"] else ""
         yield f"changed: the training data, {saved.data} -> {data}{others}"
     if saved.world != state.runtime.world_size:
