@@ -284,4 +284,6 @@ def label_with_unit(name: str) -> str:
 
 def with_unit(name: str, unit: str) -> str:
     """Returns a metric's name and unit, but only the name if both are equal, such as ``images/s``."""
+    if not unit and name.startswith("of "):
+        return f"speed, relative to {name[3:]}"
     return name if unit in ("", name) else f"{name}, {unit}"

@@ -263,6 +263,7 @@ def test_draw_pictures_names_metric_and_axis(tmp_path: Path) -> None:
 
 def test_with_unit_shows_a_metric_named_like_its_unit_once() -> None:
     assert (with_unit("images/s", "images/s"), with_unit("p50", "ms")) == ("images/s", "p50, ms")
+    assert with_unit("of paddle.io", "") == "speed, relative to paddle.io"
 
 
 def test_one_round_has_no_whiskers() -> None:
