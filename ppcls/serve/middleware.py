@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Iterable, Sequence
 from ipaddress import ip_address
 from pathlib import Path
@@ -19,6 +20,7 @@ from ppcls.errors import UserError
 _SHORTEST_KEY = 16  # minimum length of a key in characters
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _OTHER_SITES = ("cross-site", "same-site")  # values of Sec-Fetch-Site for pages of another origin
+_NO_HOST = re.compile(r"[^\w.:\[\]-]", re.ASCII)
 _WITHOUT_KEY = ("/", "/docs", "/live", "/ready")
 
 
@@ -86,6 +88,8 @@ class AllowedHosts:
         await app(scope, receive, send)
 
     def _allows(self, host: str) -> bool:
+        if _NO_HOST.search(host):  # a user name or a path, which a parser of URLs would skip
+            return False
         try:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:

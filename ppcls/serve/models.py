@@ -129,7 +129,8 @@ class ServedModels:
                     await self._run_in(self._worker, run)
                 await self._run_in(self._loader, predictor.source.check_unchanged)
             except UserError as error:
-                raise RequestError(422, str(error)) from None
+                # Clients name models, and need not know where the server keeps them.
+                raise RequestError(422, str(error).replace(f"{self._loadable.folder}/", "")) from None
             before = self.services.get(name)
             self.services[name] = service = self._make_service(name, predictor)
             service.start()
