@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import multiprocessing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ if TYPE_CHECKING:  # only for annotations
     from ppcls.data.transforms.specs.chain import Op
 
 Array = NDArray[Any]
+_T = TypeVar("_T")
 _LARGE = 1 << 24  # pixels, times scans, above which an image is large; fewer are decoded in about 0.1 s
 _ATTEMPTS = 3  # processes that receive an image before it is rejected
 _RETRY_SECONDS = 1.0  # seconds between two attempts to start a process
@@ -34,6 +36,7 @@ _CHECK_SECONDS = 1.0  # seconds between two checks whether a pool has ended
 _UNKNOWN_EXIT = 255  # exit code if the process has ended from which Python forks the decoders
 _START_SECONDS = 30.0  # seconds within which a process must start
 _LOG = logging.getLogger("ppcls.serve.preparation")
+_BUSY = "the server cannot decode large images now; try again later"
 _NO_DRAWS = np.zeros(0, np.float32)
 _MOST_PROCESSES = 2  # each process may need 1 GB of memory
 
@@ -97,6 +100,10 @@ class Preparation:
         self._threads.shutdown(cancel_futures=True)
 
 
+class _StartError(RuntimeError):
+    """Raised if a decoder process cannot be started."""
+
+
 class DecoderProcess:
     """A process that decodes one image at a time. It is replaced if it ends.
 
@@ -105,13 +112,15 @@ class DecoderProcess:
     wait.
 
     Attributes:
-        failed: Whether the process could not be replaced at the last attempt.
+        failed: Whether the process could not be replaced at the last attempt, or does not answer.
     """
 
     def __init__(self) -> None:
         self.failed = False
+        self._starting = ThreadPoolExecutor(1, "start decoder")
         self._ending = ThreadPoolExecutor(1, "end decoder")
         self._recovery: asyncio.Task[None] | None = None
+        self._check: asyncio.Task[None] | None = None  # after an image was cancelled
         self._pool = _new_pool()
 
     async def prepare(self, chain: Sequence[Op], image: bytes) -> Array:
@@ -125,13 +134,13 @@ class DecoderProcess:
             ValueError: The image cannot be decoded.
             BusyError: No process can be started.
         """
+        if self._check is not None:
+            await asyncio.shield(self._check)
+        if self.failed:  # `_recover` tries to start a process meanwhile
+            raise BusyError(_BUSY)
         for _ in range(_ATTEMPTS):
             try:
-                future = self._pool.schedule(_prepare, args=(chain, image))
-            except (RuntimeError, OSError):  # the process has ended between two images
-                self._replace()
-                continue
-            try:
+                future = await self._schedule(_prepare, chain, image)
                 prepared = await _result(future, self._pool)
             except BrokenProcessPool:  # the process has ended before it received the image
                 self._replace()
@@ -141,33 +150,72 @@ class DecoderProcess:
                 if error.exitcode == _UNKNOWN_EXIT:
                     continue
                 raise DecodeError(f"the decoder ended with exit code {error.exitcode}") from None
-            self.failed = False
+            except _StartError:  # the process has ended between two images
+                self._replace()
+                continue
+            except asyncio.CancelledError:
+                # A new pool, because the old one does not kill a process that has hung before it received
+                # the image.
+                self._replace()
+                self._check = asyncio.create_task(self._check_answer())
+                raise
             return prepared
-        if not self.failed:
-            _LOG.warning("no process can be started that decodes large images; trying again every second")
-            self.failed = True
-            self._recovery = asyncio.create_task(self._recover())
-        raise BusyError("the server cannot decode large images now; try again later")
+        self._fail()
+        raise BusyError(_BUSY)
 
     def stop(self) -> None:
         """Ends the process."""
-        if self._recovery is not None:
-            self._recovery.cancel()
+        for task in (self._recovery, self._check):
+            if task is not None:
+                task.cancel()
         _end(self._pool)
         self._ending.shutdown()
+        self._starting.shutdown(cancel_futures=True)
 
     def _replace(self) -> None:
         ended = self._pool
         self._pool = _new_pool()
         self._ending.submit(_end, ended)
 
+    async def _check_answer(self) -> None:
+        """Checks that a process answers. One that hangs in C++ code or is stopped by a signal does not."""
+        try:
+            await self._wait_for_answer()
+        except (RuntimeError, OSError, asyncio.TimeoutError):
+            self._fail()
+
+    async def _wait_for_answer(self) -> None:
+        async def answer() -> None:
+            await asyncio.wrap_future(await self._schedule(_do_nothing))
+
+        await asyncio.wait_for(answer(), _START_SECONDS)
+
+    async def _schedule(self, function: Callable[..., _T], *args: Any) -> Future[_T]:
+        """Sends a call to the process, which is started first if there is none.
+
+        This happens in a thread, because the start waits for the process from which decoders are forked.
+
+        Raises:
+            _StartError: The process cannot be started, or the pool has ended.
+        """
+        schedule = partial(self._pool.schedule, function, args=args)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._starting, schedule)
+        except (RuntimeError, OSError) as error:
+            raise _StartError(str(error)) from None
+
+    def _fail(self) -> None:
+        if not self.failed:
+            _LOG.warning("no process can be started that decodes large images; trying again every second")
+            self.failed = True
+            self._recovery = asyncio.create_task(self._recover())
+
     async def _recover(self) -> None:
         """Starts the process again and again until it runs."""
         while self.failed:
             await asyncio.sleep(_RETRY_SECONDS)
             with suppress(RuntimeError, OSError, asyncio.TimeoutError):
-                future = asyncio.wrap_future(self._pool.schedule(_do_nothing))
-                await asyncio.wait_for(future, _START_SECONDS)
+                await self._wait_for_answer()
                 self.failed = False
                 _LOG.warning("large images are decoded again")
                 return

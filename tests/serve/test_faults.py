@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,46 @@ def test_ready_is_false_while_no_decoder_can_be_started(config: Path, tmp_path: 
             assert time.monotonic() < end
             time.sleep(0.1)
         assert client.post("/predict", content=image, headers=PNG).status_code == 200
+
+
+def wait_for(client: httpx.Client, status: int, image: bytes | None = None) -> None:
+    """Waits until /ready, or the prediction of an image, has a status."""
+    end = time.monotonic() + GUARD
+    while True:
+        answer = client.post("/predict", content=image, headers=PNG) if image else client.get("/ready")
+        if answer.status_code == status:
+            return
+        assert time.monotonic() < end, answer.text
+        time.sleep(0.2)
+
+
+@pytest.mark.slow
+def test_processes_that_hang_are_replaced_or_make_the_server_unready(config: Path, tmp_path: Path) -> None:
+    """A stopped process hangs as one in an endless loop of C++ code does: it neither answers nor ends."""
+    large = large_image()
+    with running(tmp_path, "-c", config, "--timeout", "10") as server, server.client() as client:
+        wait_for(client, 200, large)
+        main = psutil.Process(server.process.pid)
+        decoders = [process for process in main.children(recursive=True) if process.parent() != main]
+        assert decoders
+        for process in decoders:
+            process.suspend()
+        assert client.post("/predict", content=large, headers=PNG).status_code == 504
+        wait_for(client, 200, large)  # by another process
+        assert client.get("/ready").status_code == 200
+        # Now also the process from which others are forked, so none can be started.
+        helpers = main.children(recursive=True)
+        for process in helpers:
+            process.suspend()
+        assert client.post("/predict", content=large, headers=PNG).status_code == 504
+        wait_for(client, 503)
+        assert client.post("/predict", content=large, headers=PNG).status_code == 503
+        assert client.post("/predict", content=plain(7), headers=PNG).status_code == 200
+        for process in helpers:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+        wait_for(client, 200)
+        wait_for(client, 200, large)
 
 
 # Makes the model fail for black images, and hang for white ones.

@@ -118,7 +118,7 @@ def write_legacy_export(folder: Path, exported: Path, program: Any) -> Path:
     """
     folder.mkdir()
     tree = yaml.safe_load((exported / "inference.yml").read_text(encoding="utf-8"))
-    tree["Export"].pop("files")
+    tree["Export"].pop("files", None)
     (folder / "inference.yml").write_text(yaml.safe_dump(tree), encoding="utf-8")
     (folder / "inference.pdmodel").write_bytes(program.SerializePartialToString())
     (folder / "inference.pdiparams").write_bytes(parameters(np.eye(_CLASSES, dtype=np.float32)))
