@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -68,6 +69,16 @@ _IMAGENET_HINT = (
 _MODE = Exclusive()  # what to do with the config instead of training
 
 
+def _read_duration(text: str) -> float:
+    """Returns the value of ``--time`` in seconds."""
+    from ppcls.search.time_plan import read_duration
+
+    try:
+        return read_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(ConfigOptions):
     """Train an image classifier."""
@@ -116,6 +127,13 @@ class TrainOptions(ConfigOptions):
         "seconds to minutes",
         key="LinearHead, Global.epochs 1, Arch.pretrained",
         sets=set_head,
+    )
+    time: float | None = option(
+        None,
+        "plan epochs, image size, and head or fine-tuning from a short measurement, so that the run ends "
+        "within this duration, such as 90s, 10m or 1h",
+        metavar="DURATION",
+        read=_read_duration,
     )
     epochs: int | None = option(None, "number of epochs", gt=0, key="Global.epochs")
     batch_size: int | None = option(
@@ -330,6 +348,10 @@ class TrainOptions(ConfigOptions):
             raise OptionsError(f"{self.folder}: no such folder", [self.folder])
         if self.folder is not None and self.data is not None:
             raise OptionsError(f"--data: not allowed with the folder {self.folder}")
+        if self.time is not None and (self.resume is not None or self.replaces_training):
+            raise OptionsError("--time: expected a new training run, without --resume and other modes")
+        if self.time is not None and (self.epochs is not None or self.head):
+            raise OptionsError("--time: not allowed with --epochs and --head, which it chooses")
         if self.increment_output and self.resume is not None:
             raise OptionsError(
                 "--increment-output: not allowed with --resume, which continues in the same folder"
@@ -377,9 +399,55 @@ def train(options: TrainOptions) -> None:
     if options.replaces_training:
         _run_instead(options, config)
         return
+    if options.time is not None:
+        classes = config.class_count(training=True) or 1
+        config = _plan(config.model_dump(mode="json"), classes, options.time)
     from ppcls import api
 
     api.fit(config, profiled=profiled, own_process=True)
+
+
+def _plan(tree: Tree, classes: int, seconds: float) -> Config:
+    """Returns the config of a run that ends within the time.
+
+    Args:
+        tree: Config as plain data.
+        classes: Number of classes.
+        seconds: Duration of the measurement and the run.
+
+    Raises:
+        UserError: There are several processes, the measurement fails, or no run ends in time.
+    """
+    from ppcls.cli.short_options import set_image_size
+    from ppcls.config.base.yaml import dump_yaml
+    from ppcls.files import write_text
+    from ppcls.files.temporary import temporary_folder
+    from ppcls.recipe.load import load_config
+    from ppcls.runtime.launch import check_single_process
+    from ppcls.search.time_plan import measure, plan_run
+    from ppcls.zoo import architecture
+
+    check_single_process("--time")
+    if node_at(tree, "LinearHead") is not None:
+        raise UserError("--time: expected a config without LinearHead, because the plan chooses it")
+    side = int(node_at(tree, "Global.image_shape")[1])
+    with temporary_folder("time") as folder:
+        file = folder / "config.yaml"
+        write_text(file, dump_yaml(tree))
+        measured = measure(file, [], seconds)
+    try:
+        set_image_size(tree, side)
+        resizable = not architecture(str(node_at(tree, "Arch.name"))).patch
+    except UserError:
+        resizable = False
+    plan = plan_run(measured, seconds - measured.seconds, classes, side, resizable=resizable)
+    write_status(plan.describe())
+    overrides: dict[str, Any] = {"Global.epochs": plan.epochs}
+    if plan.side != side:
+        overrides |= set_image_size(tree, plan.side)
+    if plan.head:
+        overrides |= {**set_head(tree, True), "LinearHead": {"views": plan.views}}
+    return load_config(tree, overrides)
 
 
 def _run_instead(options: TrainOptions, config: Config) -> None:

@@ -11,7 +11,7 @@ from ppcls.zoo import installed_models
 
 # The study in docs/own-data.md: with 6 digits per class, the head was better by 0.2, and with 60, fine-tuning
 # by 0.05. Photographs resemble ImageNet, and half of those of the study are negatives, so 4 sufficed there.
-_FEW = 20  # training images per class below which a head is expected to be better
+FEW = 20  # training images per class below which a head is expected to be better
 _MOST_IMAGES = 20_000  # as for `Arch.pretrained: auto`; with more, fine-tuning is the usual choice
 _EPOCHS = 20  # of fine-tuning after a head
 
@@ -40,7 +40,7 @@ class Choice:
             return
         per_class = self.images / self.classes
         number = f"{per_class:.3g} training images per class"
-        few = per_class < _FEW
+        few = per_class < FEW
         if not self.pretrained:
             installed = next(iter(installed_models()), None)
             reason = "a head needs the features of pretrained weights, and this run has none"
@@ -58,22 +58,22 @@ class Choice:
         elif few and not self.head:
             yield (
                 f"head or fine-tuning: a head is expected to be better, because {number} are few to "
-                f"adapt all layers (limit {_FEW}). To compare: {self._command('head', '--head')}"
+                f"adapt all layers (limit {FEW}). To compare: {self._command('head', '--head')}"
             )
         elif few:
             yield (
                 f"head or fine-tuning: a head, as here, is expected to be better, because {number} are few "
-                f"to adapt all layers (limit {_FEW}). To compare afterwards: {self._tune()}"
+                f"to adapt all layers (limit {FEW}). To compare afterwards: {self._tune()}"
             )
         elif self.head:
             yield (
                 f"head or fine-tuning: fine-tuning is expected to be better, because {number} suffice to "
-                f"adapt all layers (limit {_FEW}). Afterwards, start it from this head: {self._tune()}"
+                f"adapt all layers (limit {FEW}). Afterwards, start it from this head: {self._tune()}"
             )
         else:
             yield (
                 f"head or fine-tuning: fine-tuning, as here, is expected to be better, because {number} "
-                f"suffice to adapt all layers (limit {_FEW}). For a result within a minute or so: "
+                f"suffice to adapt all layers (limit {FEW}). For a result within a minute or so: "
                 f"{self._command('head', '--head')}"
             )
 
