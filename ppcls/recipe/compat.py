@@ -11,6 +11,7 @@ from ppcls.config.base.errors import place
 from ppcls.config.base.facts import RunFacts
 from ppcls.config.base.section import Section, Spec
 from ppcls.data.transforms.base import check_chain
+from ppcls.recipe.pixel_values import pixel_warnings
 from ppcls.registry import ARCHITECTURES
 
 if TYPE_CHECKING:  # only for annotations
@@ -28,6 +29,7 @@ def config_warnings(config: Config) -> list[str]:
     """Returns a warning for each key in ``config`` that has no effect or whose effect is limited."""
     lines = [*_ignored_keys(config, ""), *_section_warnings(config, config.facts)]
     lines += _overridden_keys(config.Global, config.Arch, config.Infer)
+    lines += pixel_warnings(config.chains)
     facts = config.facts
     if facts.from_paddleclas:
         lines += _paddleclas_differences(

@@ -93,6 +93,11 @@ class Transform(Component, registry=TRANSFORMS):
         """Transforms of the config that this one executes, in order: itself, unless it combines several."""
         return (self,)
 
+    @property
+    def affine(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Factor and offset of each channel, or of all, if the transform normalizes pixels."""
+        return None
+
     def after(self, state: ImageState) -> ImageState:
         """Returns the properties of an image after this transform.
 

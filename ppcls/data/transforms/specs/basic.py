@@ -353,6 +353,13 @@ class NormalizeImage(Transform):
             raise ValueError("channel_num requires one value per channel in mean and std, got 1 value")
         return self
 
+    @property
+    def affine(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Factor and offset of each channel, or of all channels."""
+        factors = tuple(self.scale / std for std in self.std)
+        offsets = tuple(-mean / std for mean, std in zip(self.mean, self.std, strict=True))
+        return factors, offsets
+
     def after(self, state: ImageState) -> ImageState:
         """Returns the state of normalized images."""
         need_pixels(state)
