@@ -20,7 +20,9 @@ from ppcls.bench.results.schema import Quantity, ResultRow, Results
 
 CONFIDENCE = 0.95
 _CHANGED_LINES = 5  # maximum number of lines per config that a warning shows
-Verdict = Literal["within noise", "better", "worse", "more", "less", "unknown"]
+# A ratio outside 1 / _LARGE to _LARGE whose interval contains 1 was measured too badly to be called equal.
+_LARGE = 1.5
+Verdict = Literal["within noise", "too noisy", "better", "worse", "more", "less", "unknown"]
 
 
 class Ratio(NamedTuple):
@@ -77,13 +79,13 @@ class MetricComparison(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the second side is better, worse, or within noise of the first."""
+        """Whether the second side is better, worse, or within noise of the first; or too noisy to say."""
         if self.first.values == self.second.values:
             return "within noise"
         if self.ratio is None or not self.ratio.known:
             return "unknown"
         if self.ratio.within_noise:
-            return "within noise"
+            return "within noise" if 1 / _LARGE < self.ratio.value < _LARGE else "too noisy"
         more = self.ratio.value > 1
         if self.first.better == "neither":
             return "more" if more else "less"

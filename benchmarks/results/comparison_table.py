@@ -71,7 +71,8 @@ def _comparison_legend(comparison: ResultsComparison) -> list[str]:
     apart = sum(not ratio.within_noise for ratio in known)
     return [
         "A and B are medians; B / A is the ratio of the geometric means. A difference is within noise if the "
-        f"{CONFIDENCE:.0%} confidence interval contains 1 (Welch's t-test of the logarithms).",
+        f"{CONFIDENCE:.0%} confidence interval contains 1 (Welch's t-test of the logarithms). A row is "
+        "too noisy if this is true although the ratio is far from 1; measure more rounds.",
         f"{apart} of {len(known)} ratios differ by more than noise. If nothing changed, about one in "
         f"{round(1 / (1 - CONFIDENCE))} would do so by chance.",
     ]

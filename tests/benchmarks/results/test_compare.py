@@ -69,6 +69,8 @@ def compare_values(
         ((2.0, 2.1), (1.0, 1.1), "less", "better"),
         ((1.0, 1.1), (2.0, 2.1), "neither", "more"),
         ((1.0, 1.1), (1.05, 1.12), "more", "within noise"),
+        ((1.0, 4.0), (0.4, 0.8), "more", "too noisy"),
+        ((0.4, 0.8), (1.0, 4.0), "less", "too noisy"),
         ((1.0,), (2.0,), "more", "unknown"),
         ((1.0,), (1.0,), "more", "within noise"),
         ((0.0, 1.0), (1.0, 2.0), "more", "unknown"),
