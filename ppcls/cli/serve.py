@@ -89,7 +89,7 @@ class ServeOptions(ConfigOptions):
     index: Path | None = option(
         None,
         "index for POST /search, written by ppcls index build with the same model as the first --model",
-        metavar="FILE",
+        metavar="FOLDER",
     )
     verify: bool = option(
         False, "run the golden samples of each bundle first, and do not start if an output differs"
