@@ -111,6 +111,13 @@ class InferOptions(ModelOptions):
     topk: int | None = option(
         None, "number of classes per image", metavar="K", gt=0, key="Infer.PostProcess.topk"
     )
+    min_score: float | None = option(
+        None,
+        "leave out classes whose score is lower; an image can then have no class",
+        metavar="X",
+        gt=0,
+        le=1,
+    )
     batch_size: int | None = option(None, "number of images per batch", gt=0, key="Infer.batch_size")
     device: Device | None = device_option()
 
@@ -206,6 +213,8 @@ def _report_results(
 
         explain = HeatMapWriter(source, options.explain)
     for result in results:
+        if options.min_score is not None:
+            result = result.with_min_score(options.min_score)
         write(result)
         try:
             write_output(f"{result.as_json() if options.json else result}\n")

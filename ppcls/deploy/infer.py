@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +54,16 @@ class PredictedFile:
         classes = self.result.class_ids if isinstance(self.result, Classification) else ()
         return classes[0] if classes else None
 
+    def with_min_score(self, limit: float) -> PredictedFile:
+        """Returns the result without the classes whose score is below ``limit``.
+
+        Raises:
+            UserError: The result has no classes.
+        """
+        if not isinstance(self.result, Classification):
+            raise UserError("--min-score: this model returns no classes; remove this option")
+        return replace(self, result=self.result.above(limit))
+
     def as_json(self) -> str:
         """Returns one line of JSON in ASCII: the path, and the keys of the result's ``as_tree``."""
         return json.dumps({"path": str(self.file), **self.result.as_tree()}, allow_nan=False)
@@ -70,7 +80,7 @@ class PredictedFile:
                 "that ends in .jsonl"
             )
         names = self.result.names or tuple(map(str, self.result.class_ids))
-        if self.result.unknown:
+        if self.result.unknown and names:
             names = ("unknown", *names[1:])
         row = {"path": one_line(self.file)}
         for rank, (name, score) in enumerate(zip(names, self.result.scores, strict=True), start=1):
@@ -87,6 +97,10 @@ class FailedFile:
 
     def __str__(self) -> str:
         return f"{one_line(self.file)}: error: {self.reason}"
+
+    def with_min_score(self, limit: float) -> FailedFile:  # noqa: ARG002
+        """Returns the result unchanged, because it has no classes."""
+        return self
 
     def as_json(self) -> str:
         """Returns one line of JSON in ASCII, with the keys ``path`` and ``error``."""

@@ -37,11 +37,24 @@ class Classification:
     unknown: bool | None = None
     known_score: float | None = None
 
+    def above(self, limit: float) -> Classification:
+        """Returns the classes whose score is at least ``limit``; there may be none."""
+        kept = [at for at, score in enumerate(self.scores) if score >= limit]
+        names = self.names
+        return Classification(
+            tuple(self.class_ids[at] for at in kept),
+            None if names is None else tuple(names[at] for at in kept),
+            tuple(self.scores[at] for at in kept),
+            self.unknown,
+        )
+
     def __str__(self) -> str:
         names = [f" {one_line(name)}" for name in self.names] if self.names else [""] * len(self.class_ids)
         rows = zip(self.class_ids, names, self.scores, strict=True)
         text = ", ".join(f"{class_id}{name} {score * 100:.2f} %" for class_id, name, score in rows)
-        return f"unknown, nearest: {text}" if self.unknown else text or "no class"
+        if self.unknown:
+            return f"unknown, nearest: {text}" if text else "unknown"
+        return text or "no class"
 
     def _repr_html_(self) -> str:
         names = self.names or tuple(map(str, self.class_ids))

@@ -94,3 +94,13 @@ def test_no_file_remains_without_results(tmp_path: Path, suffix: str) -> None:
     with pytest.raises(UserError, match="no model"), open_results(str(tmp_path / f"r{suffix}"), 1):
         raise UserError("no model")
     assert not list(tmp_path.iterdir())
+
+
+def test_classes_below_a_score_are_left_out() -> None:
+    result = GOOD.result
+    assert isinstance(result, Classification)
+    assert GOOD.with_min_score(0.5).result == Classification((1,), ("été",), (0.75,))
+    assert GOOD.with_min_score(0.25).result == result
+    assert str(GOOD.with_min_score(0.9)).endswith(": no class")
+    assert str(Classification((), (), (), unknown=True)) == "unknown"
+    assert BAD.with_min_score(0.9) is BAD
