@@ -53,6 +53,11 @@ def _describe(
     yield f"| output | `{model.probabilities}`: {shape} float32, after {model.activation} |"
     temperature = f"temperature {model.temperature:g}" if model.temperature != 1 else "not calibrated"
     yield f"| precision | {model.precision}; {temperature} |"
+    rule = bundle.rejection
+    if rule is not None:
+        limits = rule.threshold if isinstance(rule.threshold, tuple) else (rule.threshold,)
+        limit = f"{min(limits):.4g}" if len(set(limits)) == 1 else f"{min(limits):.4g} to {max(limits):.4g}"
+        yield f"| unknown | images whose score `{rule.score}` is below {limit} |"
     comparison = None if description.Export is None else description.Export.comparison
     if comparison is not None and comparison.exported_accuracy is not None:
         yield (

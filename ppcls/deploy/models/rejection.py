@@ -12,16 +12,15 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
-from pydantic import ValidationError, model_validator
+from pydantic import FiniteFloat, ValidationError, model_validator
 from safetensors import SafetensorError
 from typing_extensions import Self
 
-from ppcls.config.base.fields import Bound
 from ppcls.config.base.section import Section
 from ppcls.errors import UserError
 from ppcls.files import atomic_write, open_regular, write_text
@@ -36,7 +35,6 @@ _FEWEST = 20  # images of a class from which its own threshold is computed
 KNOWN_SCORE = "known_score"  # output of a model for a rule that needs one
 MEANS_FILE = "rejection.safetensors"  # in the checkpoint folder, for the score distance
 _ARRAYS = ("centre", "deviation", "means")
-_Limit = Annotated[float, Bound(ge=-1e9, le=1e9)]
 _RECALL = 0.95  # at which the false positive rate is reported
 
 
@@ -47,7 +45,7 @@ class RejectionRule(Section):
     """max_probability: the probability of the best class, after the temperature; energy: the logarithm of the
     sum of the exponentials of the logits, after the temperature; distance: the negative distance of the
     features to the nearest mean of a class."""
-    threshold: _Limit | tuple[_Limit, ...]
+    threshold: FiniteFloat | tuple[FiniteFloat, ...]
     """Smallest score of an image that belongs to a class: one value, or one value per best class."""
 
     @model_validator(mode="after")

@@ -92,7 +92,7 @@ def test_stored_rule_is_read_or_is_an_error(tmp_path: Path) -> None:
     assert read_rejection(tmp_path, 3) is None
     for rule in (
         RejectionRule(threshold=0.25),
-        RejectionRule(score="energy", threshold=-7.5),
+        RejectionRule(score="energy", threshold=-7.5e12),
         RejectionRule(threshold=(0.1, 0.2, 0.3)),
     ):
         write_rejection(tmp_path, rule)
@@ -164,6 +164,7 @@ def test_all_programs_answer_unknown_by_the_same_score(
     bundle = tmp_path / "bundle"
     assert export([*words, "--format", "bundle", "--golden-data", str(data), "--output", str(bundle)]) == 0
     assert verify([str(bundle)]) == 0
+    assert f"images whose score `{score}` is below" in (bundle / "README.md").read_text()
     files = sorted(data.iterdir())
     images = [file.read_bytes() for file in files]
     expected = Predictor(best, device="cpu").predict(images)
