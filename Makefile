@@ -122,7 +122,7 @@ RELIABILITY := tests/reliability tests/engine/test_stop.py tests/runtime/test_wa
 test-reliability: setup-dev ## run the fault tests and write output/reliability.txt (15 minutes)
 	$(RUN) -m pytest -m "not gpu" $(PARALLEL) --figures output/reliability.txt $(RELIABILITY)
 
-test-hostile: setup-dev ## test runs and the server with hostile files, requests and terminals (five minutes)
+test-hostile: setup-dev ## test runs and the server with hostile files, requests and terminals (ten minutes)
 	$(RUN) -m pytest -m "hostile and not gpu" $(PARALLEL)
 
 test-runners: setup-dev ## build the programs of bundles and verify a bundle with each; needs cmake, g++, npm, chromium, libjpeg, libpng

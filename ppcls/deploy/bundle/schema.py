@@ -200,10 +200,12 @@ def read_bundle_file(folder: Path) -> Bundle:
     """Returns the content of ``bundle.json`` in a folder.
 
     Raises:
-        UserError: The file is missing, too large or not JSON.
+        UserError: The file is missing, a link, too large or not JSON.
         ConfigError: The file has errors, all of which the message lists.
     """
     path = folder / BUNDLE
+    if path.is_symlink():  # as for all other files of a bundle, see `check_files`
+        raise UserError(f"{path}: expected a file, found a link; replace it by its target")
     if not path.exists():
         raise UserError(
             f"{folder}: not a bundle: expected the file {BUNDLE}, which ppcls export --format bundle writes"

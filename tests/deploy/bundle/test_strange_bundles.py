@@ -133,6 +133,13 @@ def test_links_and_changed_files_are_rejected(bundle: Path, capsys: pytest.Captu
     assert "damaged or changed" in errors
 
 
+def test_description_that_is_a_link_is_rejected(bundle: Path, tmp_path: Path) -> None:
+    (bundle / "bundle.json").replace(tmp_path / "elsewhere.json")
+    (bundle / "bundle.json").symlink_to(tmp_path / "elsewhere.json")
+    with pytest.raises(UserError, match="expected a file, found a link"):
+        read_bundle_file(bundle)
+
+
 def test_model_with_weights_elsewhere_is_rejected(bundle: Path) -> None:
     file = bundle / "inference.onnx"
     model = onnx.load(file)
