@@ -163,6 +163,11 @@ def find_run(requested: str, output: str) -> ResumedRun | None:
             f"--resume {requested}: this run was interrupted before it saved a checkpoint; to restart it: "
             f"{command_line('train', '-c', path / _CONFIG, '-o', 'Global.checkpoints=auto')}"
         )
+    if not any(path.iterdir()):
+        raise UserError(
+            f"--resume {requested}: this folder is empty: its run ended before training began; start it "
+            "again without --resume"
+        )
     raise UserError(
         f"--resume {requested}: expected the output folder of a run or a checkpoint folder, found another "
         f"folder. --resume uses the next word as its value. If {requested} is the folder of the images, put "

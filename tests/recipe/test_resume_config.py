@@ -83,6 +83,7 @@ def test_notebooks_resume_a_run(place: Path, monkeypatch: pytest.MonkeyPatch) ->
         (["run", "--resume"], "ppcls train --resume run"),
         (["--resume", "both"], "could mean two things"),
         (["--resume", "missing"], "missing holds no run"),
+        (["--resume", "empty"], "--resume empty: this folder is empty: its run ended before training began"),
         (["--resume"], "holds no run"),
     ],
 )
@@ -94,6 +95,7 @@ def test_ambiguous_forms_are_errors(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(place)
+    Path("empty").mkdir(exist_ok=True)
     shutil.copytree("run", "both", symlinks=True)
     for name in ("cat", "dog"):
         shutil.copytree(f"pets/{name}", f"both/{name}")

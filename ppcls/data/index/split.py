@@ -230,11 +230,20 @@ def write_list(path: Path, index: FileIndex, chosen: NDArray[np.bool_], delimite
         index: The images. If an image has several labels, they are separated by commas.
         chosen: [N], True for each image to write.
         delimiter: Text between path and label.
+
+    Raises:
+        UserError: The name of an image contains a line break. Nothing is written.
     """
     lines = []
     for position in np.flatnonzero(chosen).tolist():
+        name = bytes(index.paths[position])
+        if b"\n" in name:
+            raise UserError(
+                f"{one_line(os.fsdecode(name))}: a list of images can't contain this name, because it has a "
+                "line break; rename the file or folder"
+            )
         label = ",".join(str(int(value)) for value in np.atleast_1d(index.labels[position]))
-        lines.append(bytes(index.paths[position]) + os.fsencode(f"{delimiter}{label}\n"))
+        lines.append(name + os.fsencode(f"{delimiter}{label}\n"))
     path.write_bytes(b"".join(lines))
 
 

@@ -14,7 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppcls.data.index.files import FileIndex, read_folder, read_list
-from ppcls.data.index.split import allocate_validation, choose_validation, validation_size, write_split
+from ppcls.data.index.split import (
+    allocate_validation,
+    choose_validation,
+    validation_size,
+    write_list,
+    write_split,
+)
 from ppcls.errors import UserError
 
 
@@ -192,3 +198,12 @@ def test_groups_stay_in_one_list_and_classes_keep_training_images(
     np.testing.assert_array_equal(
         chosen, choose_validation(index, Fraction(1, 4), seed, groups=reversed_groups)
     )
+
+
+def test_name_with_a_line_break_is_rejected_before_anything_is_written(tmp_path: Path) -> None:
+    index = index_of([0, 1, 0, 1])
+    paths = np.array([b"a/1.jpg", b"a/two\nlines.jpg", b"a/3.jpg", b"a/4.jpg"])
+    broken = FileIndex(index.root, paths, index.labels, index.source)
+    with pytest.raises(UserError, match=r"two.*lines\.jpg: a list of images can't contain this name"):
+        write_list(tmp_path / "list.txt", broken, np.ones(4, bool))
+    assert not list(tmp_path.iterdir())
