@@ -412,8 +412,10 @@ def start_from(model: nn.Layer, arrays: Arrays, source: Path | str) -> StartRepo
 def _missing_classifier(model: nn.Layer, arrays: Arrays) -> list[str]:
     """Returns the weights of the classifier if only these are missing, as in files of backbones."""
     names = [f"{layer}.{name}" for layer in classifier_layers(model) for name in ("weight", "bias")]
-    missing = model.state_dict().keys() - arrays.keys()
-    return sorted(missing) if missing and missing == set(names) & model.state_dict().keys() else []
+    own = model.state_dict().keys()
+    missing = own - arrays.keys()
+    is_backbone = own & arrays.keys() and missing == own & set(names)
+    return sorted(missing) if is_backbone else []
 
 
 def _resize_positions(model: nn.Layer, arrays: Arrays) -> tuple[Arrays, str]:

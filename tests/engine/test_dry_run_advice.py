@@ -35,7 +35,7 @@ def with_dali(**settings: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"waiting": 0.05, "loader": 2000.0}, "none: the loader is fast enough (alone, it is 2.00 times"),
+        ({"waiting": 0.05, "loader": 2000.0}, "none: the loader is fast enough (alone, it is 2.0 times"),
         ({"by_dali": False}, "set Global.use_dali=True"),
         ({"disk": DiskSpeed(700.0, 70.0, fits=True), "by_dali": False}, "set Global.use_dali=True"),
         ({"disk": DiskSpeed(1100.0, 110.0, fits=False), "by_dali": False}, "set Global.use_dali=True"),

@@ -14,6 +14,7 @@ from ppcls.engine.core.hooks import RunHook
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.health import requests
 from ppcls.engine.loop import Run
+from ppcls.engine.recording import Recording
 from ppcls.engine.train import train
 from ppcls.errors import UserError
 from ppcls.recipe.schema import Config
@@ -69,7 +70,7 @@ class Change(RunHook):
 def run(config: Config, runtime: Runtime, *hooks: RunHook) -> TrainState:
     folder = Path(config.Global.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    return train(config, runtime, folder, hooks=hooks)
+    return train(config, runtime, folder, Recording(hooks))
 
 
 # The run has 2 epochs of 4 updates. If the interval is 0, the folder is checked at each update.

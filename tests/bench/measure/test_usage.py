@@ -30,7 +30,8 @@ def test_cpu_time_counts_between_start_and_stop() -> None:
 
 
 def test_cpu_time_includes_children() -> None:
-    code = BUSY.format(seconds=0.2) + "print(flush=True)\ninput()\n"
+    code = BUSY.format(seconds=0.3)  # the system counts in steps of 0.01
+    code += "print(flush=True)\ninput()\n"
     meter = UsageMeter()
     meter.start()
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}

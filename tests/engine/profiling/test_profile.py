@@ -20,6 +20,7 @@ from ppcls.engine.core.observers import Observers
 from ppcls.engine.core.step import train_step
 from ppcls.engine.loop import Run
 from ppcls.engine.profiling.profile import Profile, build_profile, why_no_trace
+from ppcls.engine.recording import Recording
 from ppcls.engine.train import train
 from ppcls.errors import UserError
 from ppcls.recipe.schema import Config
@@ -58,7 +59,7 @@ def spans(trace: Path) -> dict[str, int]:
 
 def test_profile_writes_table_and_trace(make: Callable[..., Config], cpu: Runtime) -> None:
     config, plain = make(), make("plain")
-    state = train(config, cpu, output(config), ProfileWindow(3, 7))
+    state = train(config, cpu, output(config), Recording(profiled=ProfileWindow(3, 7)))
     assert_equal(content(state.model), content(train(plain, cpu, output(plain)).model))
     folder = output(config) / "profile" / "3-7"
     table = json.loads((folder / "steps.json").read_text())
@@ -85,7 +86,7 @@ def test_profile_range_counts_updates_from_the_resumed_one(make: Callable[..., C
     first = make(Global__epochs=1, Global__update_freq=2)
     train(first, cpu, output(first))
     rest = make(Global__epochs=2, Global__update_freq=2, Global__checkpoints="auto")
-    train(rest, cpu, output(rest), ProfileWindow(0, 2))
+    train(rest, cpu, output(rest), Recording(profiled=ProfileWindow(0, 2)))
     folder = output(rest) / "profile" / "2-4"
     assert json.loads((folder / "steps.json").read_text())["steps"] == [0, 2]
     assert not TRACES or spans(folder / "trace_rank0.json")["forward"] == 4
@@ -98,7 +99,7 @@ def test_profile_rejects_window_beyond_the_run(make: Callable[..., Config], cpu:
         match=r"^--profile 7:9: 8 updates are left to train \(2 epochs of 4, 0 done\); "
         "expected at most 7:8$",
     ):
-        train(config, cpu, output(config), ProfileWindow(7, 9))
+        train(config, cpu, output(config), Recording(profiled=ProfileWindow(7, 9)))
     assert [file.name for file in output(config).iterdir()] == [".lock"]
 
 
