@@ -29,6 +29,7 @@ from ppcls.weights.manifest import MANIFEST, DamagedError, read_manifest, verify
 from ppcls.weights.store import LATEST, Store
 
 LINKS = "links.json"
+_PROBE = ".probe"  # hidden, so it is no file of a run
 _CHECKPOINTS = "checkpoints/"
 _ROLE = re.compile(r"latest|best_model(_\d+)?|epoch_\d+")
 _TARGET = re.compile(r"checkpoints/step_\d{8,}(_\d+)?")
@@ -61,6 +62,21 @@ class RunCopy:
                 "choose another address with --output (Global.output_dir)"
             )
 
+    def check_writable(self) -> None:
+        """Writes and removes an object, so that a run does not train for hours and then fails to upload.
+
+        Raises:
+            UserError: The bucket does not exist.
+            StorageError: The storage can't be written.
+        """
+        try:
+            self._objects.write(_PROBE, b"")
+            self._objects.remove([_PROBE])
+        except FileNotFoundError as error:
+            raise UserError(
+                f"{self.url}: can't write to this address: {error}; create the bucket first"
+            ) from None
+
     def pull(self, roles: str = r"latest|best_model(_\d+)?") -> bool:
         """Downloads the run, if the storage has a newer checkpoint than the local copy.
 
@@ -79,7 +95,7 @@ class RunCopy:
             fetched = {role: target for role, target in links.items() if re.fullmatch(roles, role)}
             if not fetched:
                 return Store(self.folder).holds_run()
-            if self._is_newer(fetched):
+            if self._is_current(fetched):
                 return True
             sizes = self._objects.sizes()
             for target in sorted(set(fetched.values())):
@@ -137,7 +153,7 @@ class RunCopy:
                 links[path.name] = f"{_CHECKPOINTS}{path.readlink().name}"
         return links
 
-    def _is_newer(self, links: Mapping[str, str]) -> bool:
+    def _is_current(self, links: Mapping[str, str]) -> bool:
         """Returns whether the copy has the checkpoints of the links, or a newer one that was not uploaded."""
         latest = self.folder / LATEST
         try:
@@ -303,8 +319,8 @@ def open_run(output_dir: str, *, resumes: bool) -> RunCopy | None:
         resumes: Whether the run resumes from a checkpoint, which is then downloaded.
 
     Raises:
-        UserError: A run that does not resume finds another one at the address.
-        StorageError: The storage can't be read.
+        UserError: A run that does not resume finds another one at the address, or the bucket does not exist.
+        StorageError: The storage can't be read or written.
     """
     if not is_url(output_dir):
         return None
@@ -313,4 +329,5 @@ def open_run(output_dir: str, *, resumes: bool) -> RunCopy | None:
         copy.pull()
     else:
         copy.check_unused()
+    copy.check_writable()
     return copy

@@ -323,6 +323,30 @@ def test_new_run_needs_an_unused_address(tmp_path: Path) -> None:
     assert open_run(URL, resumes=True) is not None
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (
+            FileNotFoundError("The specified bucket does not exist"),
+            1,
+            "bucket does not exist; create the bucket",
+        ),
+        (PermissionError("AccessDenied"), 75, "can't write this object: AccessDenied"),
+    ],
+)
+def test_address_that_cannot_be_written_is_an_error_before_training(
+    error: OSError, code: int, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(name: str, count: int, after: bool) -> None:
+        if name == "pipe_file":
+            raise error
+
+    on_requests(monkeypatch, fail)
+    with pytest.raises(UserError, match=text) as caught:
+        open_run(URL, resumes=False)
+    assert caught.value.code == code
+
+
 def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise ImportError("Install s3fs to access S3")

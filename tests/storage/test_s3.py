@@ -98,7 +98,9 @@ def test_storage_that_goes_away_ends_with_the_exit_code_for_another_try(
     config = tmp_path / "small.yaml"
     config.write_text(json.dumps(tree))
     monkeypatch.setattr(objects, "RETRY_DELAYS", (0.0,))
-    server.fault = lambda method, path, number: "SlowDown" if method == "PUT" else None
+    server.fault = lambda method, path, number: (
+        "SlowDown" if method == "PUT" and ".probe" not in path else None
+    )
     assert cli.train(["-c", str(config)]) == 75
     errors = capsys.readouterr().err
     assert "the run continues" in errors
