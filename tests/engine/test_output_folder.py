@@ -37,15 +37,16 @@ def rename_parent(folder: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    shutil.rmtree(folder)
+    while folder.exists():  # the run may be writing a checkpoint to it
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_parent(folder: Path) -> None:
-    shutil.rmtree(folder.parent)
+    remove(folder.parent)
 
 
 def replace(folder: Path) -> None:
-    shutil.rmtree(folder)
+    remove(folder)
     folder.mkdir()
     (folder / "latest").symlink_to("another run")
 
