@@ -7,6 +7,8 @@ folders. Each link is replaced atomically. A folder without links is removed whe
 
 from __future__ import annotations
 
+import errno
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,6 +34,7 @@ from ppcls.weights.store import BEST, LATEST, Store, checkpoint_roots
 
 __all__ = ["BEST", "LATEST", "Checkpoints"]
 
+_REMOVAL_SECONDS = 2.0
 _KEPT_MEMORY = 1 << 30  # bytes of copies of the weights that are kept for the next checkpoint
 _VERSIONS = {"ppcls": __version__, "paddle": paddle.__version__}
 
@@ -174,7 +177,9 @@ class Checkpoints:
             try:
                 folder = retry_io(lambda store=store: self._write_to(store, content, manifest, roles))  # type: ignore[misc]
             except OSError as error:
-                if self._follow_output():  # it was moved while the checkpoint was written
+                if self._follow_output(
+                    is_vanishing=error.errno == errno.ENOENT
+                ):  # moved while it was written
                     self._try_stores(content, manifest, roles)
                     return
                 failed.append(f"{store.folder}: can't write a checkpoint: {error.strerror or error}")
@@ -187,10 +192,20 @@ class Checkpoints:
         )
         raise UserError(f"{'; '.join(failed)}; earlier checkpoints are unchanged{hint}")
 
-    def _follow_output(self) -> bool:
-        """Uses the current path of the output folder from now on, and returns whether it has changed."""
-        if self.output is None or (current := self.output.current()) == self.root:
+    def _follow_output(self, *, is_vanishing: bool = False) -> bool:
+        """Uses the current path of the output folder from now on, and returns whether it has changed.
+
+        Args:
+            is_vanishing: Whether a file in the folder has disappeared. Another program is then removing the
+                folder, so this function waits until the folder itself is removed, for at most two seconds.
+        """
+        if self.output is None:
             return False
+        deadline = time.monotonic() + (_REMOVAL_SECONDS if is_vanishing else 0.0)
+        while (current := self.output.current()) == self.root:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.05)
         self._stores[0] = Store(current)
         return True
 

@@ -110,7 +110,10 @@ class ReportImages(PictureSource, StepObserver):
 
     def audit(self, seconds: float) -> AuditPart | None:
         """Returns duplicates among images, which are read for at most ``seconds``; None without audit."""
-        return self._audit(seconds)
+        try:
+            return self._audit(seconds)
+        except (MemoryError, RuntimeError) as error:  # a RuntimeError if there is no memory for a thread
+            return AuditPart(f"The images were not compared: {error or 'there is not enough memory'}.", ())
 
     def explained(self, position: int, class_id: int) -> Picture | None:
         """Returns an evaluated image blended with the heat map of a class.

@@ -73,7 +73,7 @@ COMMANDS = {
     "training": (
         "train @ --output run% --model MobileNetV1_x0_25 --epochs 1 --image-size 32 --batch-size 4 "
         "--device cpu --on-error skip --val-split 0.2 -o Arch.pretrained=False Global.use_dali=False "
-        "DataLoader.Train.loader.num_workers=0",
+        "DataLoader.Train.loader.num_workers=0 DataLoader.Eval.loader.num_workers=0",
         0,
     ),
 }
