@@ -119,7 +119,7 @@ def _uploads(copy: RunCopy | None, runtime: Runtime) -> Iterator[RunUploader | N
     uploader = RunUploader(copy)
     try:
         yield uploader
-    except BaseException:
+    except BaseException:  # also Ctrl-C and signals: the log says why the run ended
         uploader.after_failure()
         raise
     uploader.finish()

@@ -1,4 +1,8 @@
-"""Finds the models and weights that users name, and downloads those in object storage."""
+"""Finds the models and weights that users name, and downloads those in object storage.
+
+A run that trains on this machine has a copy of its own at `ppcls.files.urls.local_path`. Its last files may
+not be uploaded yet, so a download for a prediction must never write to that copy.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +49,8 @@ def fetch_model(url: str) -> Path:
         StorageError: The storage can't be read.
     """
     objects = Objects(url)
-    copy = local_path(url)
+    run_folder = local_path(url)
+    copy = run_folder.with_name(f"{run_folder.name}-model")
     copy.parent.mkdir(parents=True, exist_ok=True)
     if objects.is_object():
         copy.mkdir(exist_ok=True)
@@ -58,7 +63,10 @@ def fetch_model(url: str) -> Path:
     sizes = objects.sizes()
     if not sizes:
         raise UserError(f"{url}: nothing found at this address; expected a file, a model folder or a run")
-    for name in sizes:
-        if SAFE_NAME.fullmatch(name):
-            objects.download(name, copy / name)
+    names = [name for name in sizes if SAFE_NAME.fullmatch(name)]
+    for name in names:
+        objects.download(name, copy / name)
+    for file in [path for path in copy.rglob("*") if path.is_file()]:
+        if file.relative_to(copy).as_posix() not in names:
+            file.unlink()  # of an earlier model at this address
     return copy

@@ -41,10 +41,10 @@ class Objects:
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
-        self._system: Any = None
+        self._system: Any = None  # None: not connected, or to connect again
         self._root = ""
         try:
-            self._connect()
+            self._retry(self._connect, "open")
         except ImportError as error:
             kind = url.split(":", 1)[0].lower()
             raise UserError(
@@ -133,6 +133,9 @@ class Objects:
         self._retry(write, "write", name)
 
     def _connect(self) -> None:
+        """Connects if there is no connection. Some libraries already read the credentials here, and fail."""
+        if self._system is not None:
+            return
         import fsspec  # type: ignore[import-untyped]
 
         self._system, root = fsspec.url_to_fs(self.url, skip_instance_cache=True, use_listings_cache=False)
@@ -147,6 +150,7 @@ class Objects:
         """
         for delay in (*RETRY_DELAYS, None):
             try:
+                self._connect()
                 return act()
             except _PERMANENT:
                 raise
@@ -155,6 +159,6 @@ class Objects:
                     place = f"{self.url}/{name}" if name else self.url
                     reason = " ".join(str(error).split()) or type(error).__name__
                     raise StorageError(f"{place}: can't {verb} this object: {reason}") from None
+            self._system = None
             time.sleep(delay)
-            self._connect()
         raise AssertionError("unreachable: the last attempt returns or raises")

@@ -23,6 +23,7 @@ from ppcls.errors import UserError
 from ppcls.files import print_error
 from ppcls.files.temporary import temporary_sibling
 from ppcls.files.urls import is_url, local_path
+from ppcls.runtime.launch import read_launch
 from ppcls.storage.objects import Objects, StorageError
 from ppcls.weights.download import lock_file
 from ppcls.weights.manifest import MANIFEST, DamagedError, read_manifest, verify
@@ -134,7 +135,7 @@ class RunCopy:
             return {}
         try:
             links = json.loads(content)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # a RecursionError: nested too deeply
             raise UserError(f"{self.url}/{LINKS}: damaged: {error}; restore this object") from None
         if not isinstance(links, dict) or not all(
             _ROLE.fullmatch(role) and isinstance(target, str) and _TARGET.fullmatch(target)
@@ -173,7 +174,7 @@ class RunCopy:
             manifest = json.loads(content or b"")
             if isinstance(manifest["serial"], int) and isinstance(manifest["files"], dict):
                 return dict(manifest)
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             pass
         raise UserError(
             f"{self.url}/{target}/{MANIFEST}: missing or damaged, although {LINKS} names this checkpoint; "
@@ -329,5 +330,6 @@ def open_run(output_dir: str, *, resumes: bool) -> RunCopy | None:
         copy.pull()
     else:
         copy.check_unused()
-    copy.check_writable()
+    if read_launch().rank == 0:  # the other ranks upload nothing
+        copy.check_writable()
     return copy

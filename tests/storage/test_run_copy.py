@@ -272,12 +272,14 @@ def test_damaged_objects_are_reported(name: str, damage: Any, tmp_path: Path) ->
         {"train.log": "checkpoints/step_00000001"},
         {LATEST: 5},
         ["latest"],
+        "[" * 100_000,
     ],
-    ids=str,
+    ids=lambda links: str(links)[:40],
 )
 def test_links_of_strangers_lead_nowhere(links: Any, tmp_path: Path) -> None:
-    Objects(URL).write(LINKS, json.dumps(links).encode())
-    with pytest.raises(UserError, match=r"links\.json: expected links"):
+    content = links if isinstance(links, str) else json.dumps(links)
+    Objects(URL).write(LINKS, content.encode())
+    with pytest.raises(UserError, match=r"links\.json: (expected links|damaged)"):
         RunCopy(URL, tmp_path / "copy").pull()
     assert not (tmp_path / "copy").exists()
 
@@ -311,6 +313,45 @@ def test_models_are_found_by_address(tmp_path: Path) -> None:
     assert (file.name, file.read_bytes()) == ("model.onnx", b"1")
     with pytest.raises(UserError, match="nothing found at this address"):
         model_path("memory://bucket/nothing")
+
+
+def test_prediction_never_writes_to_the_copy_of_a_run_that_trains_here() -> None:
+    copy = RunCopy(URL)
+    save(copy.folder, 1, (LATEST, BEST))
+    copy.push()
+    save(copy.folder, 2, (LATEST, BEST))  # not uploaded yet
+    assert verify(weights_path(URL)).update == 1
+    assert verify(copy.folder / BEST).update == 2
+    assert (copy.folder / "train.log").read_text() == "update 1\nupdate 2\n"
+
+
+def test_files_of_an_earlier_model_do_not_stay() -> None:
+    address = Objects("memory://bucket/bundle")
+    address.write("model.onnx", b"1")
+    address.write("old.txt", b"1")
+    model_path(address.url)
+    address.remove(["old.txt"])
+    assert [path.name for path in model_path(address.url).rglob("*")] == ["model.onnx"]
+
+
+def test_library_that_fails_to_connect_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class TokenError(Exception):
+        """As libraries raise them: no OSError."""
+
+    connect = fsspec.url_to_fs
+    left = [2]
+
+    def fail(*arguments: Any, **options: Any) -> Any:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise TokenError("no token")
+        return connect(*arguments, **options)
+
+    monkeypatch.setattr(fsspec, "url_to_fs", fail)
+    assert Objects(URL).sizes() == {}
+    left[0] = 3
+    with pytest.raises(StorageError, match="can't open this object: no token"):
+        Objects(URL)
 
 
 def test_new_run_needs_an_unused_address(tmp_path: Path) -> None:

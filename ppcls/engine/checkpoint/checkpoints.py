@@ -177,9 +177,9 @@ class Checkpoints:
             try:
                 folder = retry_io(lambda store=store: self._write_to(store, content, manifest, roles))  # type: ignore[misc]
             except OSError as error:
-                if self._follow_output(
-                    is_vanishing=error.errno == errno.ENOENT
-                ):  # moved while it was written
+                # An error without a number: a file had vanished when the checkpoint was read back.
+                is_vanishing = error.errno in (None, errno.ENOENT)
+                if self._follow_output(is_vanishing=is_vanishing):
                     self._try_stores(content, manifest, roles)
                     return
                 failed.append(f"{store.folder}: can't write a checkpoint: {error.strerror or error}")
