@@ -22,6 +22,7 @@ TIMM_MODELS = {
     "DenseNet121": "densenet121",
     "EfficientNetB0": "efficientnet_b0",
     "MobileNetV3_large_x1_0": "mobilenetv3_large_100",
+    "ResNet18": "resnet18",
     "ResNet50": "resnet50",
     "ResNeXt50_32x4d": "resnext50_32x4d",
     "SwinTransformer_tiny_patch4_window7_224": "swin_tiny_patch4_window7_224",

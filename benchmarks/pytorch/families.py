@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # not needed for --help
 _CONFIG = Path(__file__).resolve().parents[2] / "configs/ResNet50_photos.yaml"
 # Transformers and ConvNeXt are usually trained with AdamW, the others with SGD, as in the config.
 _WITH_ADAMW = ("ConvNeXt_tiny", "SwinTransformer_tiny_patch4_window7_224", "ViT_base_patch16_224")
+# ResNet18 is too small to keep such a GPU busy. It is the network that most people train on a CPU.
+_ON_GPUS = tuple(model for model in TIMM_MODELS if model != "ResNet18")
 _ADAMW = "{name: AdamW, weight_decay: 0.05, lr: {name: Cosine, learning_rate: 1.0e-4}}"
 
 
@@ -30,19 +32,22 @@ _ADAMW = "{name: AdamW, weight_decay: 0.05, lr: {name: Cosine, learning_rate: 1.
 class FamiliesOptions(common.EffortOptions):
     """Measure training steps of networks of several families on one batch, beside timm in PyTorch.
 
-    ppcls trains with the fused kernels and a CUDA graph, in NHWC; PyTorch trains in channels_last, eager and
-    compiled. Both use AMP O1. The random batch stays on the GPU, so data loading is not measured. Each
-    measurement is a process of its own. To use several GPUs, start the command once for each, with other
-    --models and the variable CUDA_VISIBLE_DEVICES.
+    ppcls trains with the fused kernels in NHWC, on a GPU also with a CUDA graph; PyTorch trains in
+    channels_last, eager and compiled. Both use AMP O1, or float32 on a CPU. The random batch stays on the
+    device, so data loading is not measured. Each measurement is a process of its own. To use several GPUs,
+    start the command once for each, with other --models and the variable CUDA_VISIBLE_DEVICES.
     """
 
     examples: ClassVar[Sequence[str]] = (
         "python benchmarks/run.py families --torch PYTHON --out families",
         "python benchmarks/run.py families --models ResNet50 ViT_base_patch16_224 --batch-size 64",
+        "python benchmarks/run.py families --models ResNet18 ResNet50 --precision float32 --batch-size 8",
     )
 
-    models: tuple[str, ...] = option(tuple(TIMM_MODELS), "architectures to measure")
-    precision: Literal["O1", "O1-bfloat16"] = option("O1", "O1 is float16, O1-bfloat16 is bfloat16")
+    models: tuple[str, ...] = option(_ON_GPUS, "architectures to measure")
+    precision: Literal["O1", "O1-bfloat16", "float32"] = option(
+        "O1", "O1 is float16, O1-bfloat16 is bfloat16; a CPU needs float32"
+    )
     batch_size: int = option(128, "number of images per batch", gt=0)
     torch: str = option(
         sys.executable,
@@ -94,9 +99,9 @@ def _candidates(options: FamiliesOptions, model: str) -> Iterator[tuple[Inspecti
         "Arch.data_format=NHWC",
         f"DataLoader.Train.sampler.batch_size={options.batch_size}",
         "Global.fused_kernels=True",
-        "AMP.use_amp=True",
+        f"AMP.use_amp={options.precision != 'float32'}",
         "AMP.level=O1",
-        f"AMP.dtype={'float16' if options.precision == 'O1' else 'bfloat16'}",
+        f"AMP.dtype={'bfloat16' if options.precision == 'O1-bfloat16' else 'float16'}",
     ]
     if model in _WITH_ADAMW:
         overrides.append(f"Optimizer={_ADAMW}")
