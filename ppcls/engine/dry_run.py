@@ -49,6 +49,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class UpdateCounts:
+    """Numbers of updates of a dry run.
+
+    Attributes:
+        warm_up: Number of first updates, which are not measured.
+        updates: Number of updates of each measurement.
+        refill: Number of updates that are not measured after the loader was timed.
+    """
+
+    warm_up: int
+    updates: int
+    refill: int
+
+
+@dataclass(frozen=True)
 class DryRunFigures:
     """Measurements of a dry run. Numbers of images cover all ranks; times are those of the slowest rank.
 
@@ -115,6 +130,10 @@ UPDATES = 3  # number of updates of each measurement
 WARM_UP = 2
 WARM_UP_CAPTURE = EAGER_UPDATES + 2
 _REFILL = 1  # updates that are not measured after the loader was timed, while it prefetches again
+# An update that takes longer than this number of seconds is slow: ResNet50 at 224 pixels needs 25 s for 64
+# images on two CPU cores. A slow run measures one update at a time, or a dry run would take minutes. Neither
+# building kernels nor an empty queue of batches, which take less than a second, changes such a time much.
+_SLOW_SECONDS = 5.0
 # the loader is timed for at least this long and this many batches
 _LOADER_SECONDS = 1.0
 _LOADER_BATCHES = 3
@@ -141,12 +160,13 @@ def dry_run(config: Config, runtime: Runtime) -> str:
         split = config.DataLoader.need_train()
         feed = describe_feed(split, runtime, config.Arch, use_dali=config.Global.use_dali)
         try:
-            measured, batches = _measure(run, feed.prefetched)
+            measured, counts, batches = _measure(run, feed.prefetched)
             disk = _time_disk(run.state)
             lines = [
                 *run.notes,
-                f"dry run: {UPDATES} updates after {_warm_up(run)} to warm up, {UPDATES} that repeat one "
-                f"batch, {batches} batches of the loader alone"
+                f"dry run: {_count(counts.updates, 'update')} after {counts.warm_up} to warm up, "
+                f"{counts.updates} that {'repeats' if counts.updates == 1 else 'repeat'} one batch, "
+                f"{batches} batches of the loader alone"
                 + ("" if run.evaluator is None else ", and two batches of an evaluation"),
                 *_short_epochs(run.state),
                 *describe(measured),
@@ -162,8 +182,8 @@ def dry_run(config: Config, runtime: Runtime) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _measure(run: Run, prefetched: int) -> tuple[DryRunFigures, int]:
-    """Returns the measurements, and the number of batches for which the loader was timed."""
+def _measure(run: Run, prefetched: int) -> tuple[DryRunFigures, UpdateCounts, int]:
+    """Returns the measurements, their counts, and the number of batches for which the loader was timed."""
     state = run.state
     settings = run.settings
     done = state.epoch
@@ -174,15 +194,22 @@ def _measure(run: Run, prefetched: int) -> tuple[DryRunFigures, int]:
     due = [settings.evaluates_after(epoch) for epoch in range(done + 1, settings.epochs + 1)]
     state.network.train()
     batches = endless(state.loader)
-    last = _feed(run, batches, _warm_up(run))
-    alone = _repeat(run, last, UPDATES)
+    start = time.perf_counter()
+    last = _feed(run, batches, 1)
+    world = state.runtime.world_size
+    first = float(all_reduce(np.array([time.perf_counter() - start]), world, maximum=True)[0])
+    counts = _count_updates(run, first)
+    if counts.warm_up > 1:
+        last = _feed(run, batches, counts.warm_up - 1)
+    alone = _repeat(run, last, counts.updates)
     alone_images = len(last.image) * order.world * order.accumulate
     del last  # frees its memory
     loader, counted = _time_loader(state.runtime, batches, prefetched)
-    _feed(run, batches, _REFILL)
-    images, fed, waited = _time_fed(run, batches)
-    world = state.runtime.world_size
-    fed, waited, alone = (all_reduce(np.array([fed, waited, alone]), world, maximum=True) / UPDATES).tolist()
+    if counts.refill:
+        _feed(run, batches, counts.refill)
+    images, fed, waited = _time_fed(run, batches, counts.updates)
+    times = all_reduce(np.array([fed, waited, alone]), world, maximum=True)
+    fed, waited, alone = (times / counts.updates).tolist()
     images, loader = all_reduce(np.array([images, loader], np.float64), world).tolist()
     evaluation = None
     if run.evaluator is not None:
@@ -192,7 +219,7 @@ def _measure(run: Run, prefetched: int) -> tuple[DryRunFigures, int]:
         fed=fed,
         waited=waited,
         alone=alone,
-        fed_images=images / UPDATES,
+        fed_images=images / counts.updates,
         alone_images=alone_images,
         loader=loader,
         evaluation=evaluation,
@@ -200,7 +227,7 @@ def _measure(run: Run, prefetched: int) -> tuple[DryRunFigures, int]:
         full_updates=max(0, batches_left) / order.accumulate,
         evaluations=sum(due),
     )
-    return measured, counted
+    return measured, counts, counted
 
 
 def _updates(state: TrainState, count: int) -> Iterator[bool]:
@@ -213,8 +240,17 @@ def _updates(state: TrainState, count: int) -> Iterator[bool]:
         yield number % accumulate == 0
 
 
-def _warm_up(run: Run) -> int:
-    return WARM_UP if run.step is train_step else WARM_UP_CAPTURE
+def _count_updates(run: Run, first: float) -> UpdateCounts:
+    """Returns how many updates to measure, after the first took ``first`` seconds on the slowest rank."""
+    if run.step is not train_step:
+        return UpdateCounts(WARM_UP_CAPTURE, UPDATES, _REFILL)
+    if first > _SLOW_SECONDS:
+        return UpdateCounts(warm_up=1, updates=1, refill=0)
+    return UpdateCounts(WARM_UP, UPDATES, _REFILL)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _train_batch(run: Run, batch: Batch, *, update: bool) -> None:
@@ -235,8 +271,8 @@ def _feed(run: Run, batches: Iterator[Batch], count: int) -> Batch:
     return batch
 
 
-def _time_fed(run: Run, batches: Iterator[Batch]) -> tuple[float, float, float]:
-    """Times updates with the loader on this rank.
+def _time_fed(run: Run, batches: Iterator[Batch], count: int) -> tuple[float, float, float]:
+    """Times ``count`` updates with the loader on this rank.
 
     Returns:
         The number of images, the elapsed seconds, and the seconds spent waiting for data.
@@ -244,7 +280,7 @@ def _time_fed(run: Run, batches: Iterator[Batch]) -> tuple[float, float, float]:
     images = 0
     wait = build_data_wait(run.state.runtime)
     start = time.perf_counter()
-    for update in _updates(run.state, UPDATES):
+    for update in _updates(run.state, count):
         with wait.waiting():
             batch = next(batches)
         _train_batch(run, batch, update=update)

@@ -50,6 +50,26 @@ def figures(said: str) -> dict[str, str]:
     return found
 
 
+def test_slow_updates_are_measured_once(
+    make: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten updates of a large network on a CPU take minutes."""
+    monkeypatch.setattr(module, "_SLOW_SECONDS", 0.0)
+    trained = []
+    train = module._train_batch
+
+    def count(*arguments: Any, update: bool) -> None:
+        trained.append(update)
+        train(*arguments, update=update)
+
+    monkeypatch.setattr(module, "_train_batch", count)
+    assert cli.train(["-c", str(make(Global__use_dali=False)), "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "dry run: 1 update after 1 to warm up, 1 that repeats one batch, " in said
+    assert trained == [True, True, True]
+    figures(said)
+
+
 @pytest.mark.parametrize("use_dali", [True, False], ids=["dali", "paddle.io"])
 def test_dry_run_prints_figures_and_writes_nothing(
     make: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], use_dali: bool
