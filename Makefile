@@ -125,9 +125,21 @@ test-reliability: setup-dev ## run the fault tests and write output/reliability.
 test-hostile: setup-dev ## test runs and the server with hostile files, requests and terminals (ten minutes)
 	$(RUN) -m pytest -m "hostile and not gpu" $(PARALLEL)
 
-test-runners: setup-dev ## build the programs of bundles and verify a bundle with each; needs cmake, g++, npm, chromium, libjpeg, libpng
+# The Python package pyserini contains the classes and libraries of com.microsoft.onnxruntime for Java.
+JAVA_LIBRARY := output/java/onnxruntime.jar
+GSON ?= /usr/share/java/gson.jar
+
+$(JAVA_LIBRARY):
+	@echo "$@: downloading 165 MB"
+	@mkdir -p $(@D)
+	@$(RUN) -m pip download --quiet --disable-pip-version-check --no-deps --dest $(@D) pyserini==1.6.0
+	@tar --extract --gzip --to-stdout --wildcards --file $(@D)/pyserini-1.6.0.tar.gz '*/anserini-*-fatjar.jar' > $@.part
+	@rm $(@D)/pyserini-1.6.0.tar.gz
+	@mv $@.part $@
+
+test-runners: setup-dev $(if $(shell command -v javac),$(JAVA_LIBRARY)) ## build the programs of bundles and verify a bundle with each; needs the packages in CONTRIBUTING.md
 	@$(RUN) -m pip install --quiet --disable-pip-version-check "openvino>=2025.0,<2027"
-	$(RUN) -m pytest -m "slow" tests/deploy/bundle/test_runners.py
+	JAVA_CLASSPATH=$(CURDIR)/$(JAVA_LIBRARY):$(GSON) $(RUN) -m pytest -m "slow" -rs tests/deploy/bundle/test_runners.py
 
 MINUTES ?= 60
 JOBS ?= 1

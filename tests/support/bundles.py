@@ -43,8 +43,9 @@ def prepared_by(
     pixels: NDArray[np.uint8],
     *,
     short: int = 36,
-    crop: int = 32,
+    crop: int | None = 32,
     mean: tuple[float, ...] = (0.4, 0.5, 0.6),
+    std: tuple[float, ...] = (0.2, 0.3, 0.4),
     antialias: bool = False,
 ) -> NDArray[np.float32]:
     """Returns the input of the network as a program of a user would compute it, with Pillow or OpenCV."""
@@ -54,12 +55,16 @@ def prepared_by(
     scale = short / min(height, width)
     size = (round(width * scale), round(height * scale))
     if antialias:
-        resized = np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC))
+        image = Image.fromarray(np.ascontiguousarray(pixels))
+        resized = np.asarray(image.resize(size, Image.Resampling.BICUBIC))
     else:
-        resized = cv2.resize(pixels, size)
-    top, left = (resized.shape[0] - crop) // 2, (resized.shape[1] - crop) // 2
-    cropped = resized[top : top + crop, left : left + crop].astype(np.float32) / 255
-    return ((cropped - np.array(mean)) / np.array([0.2, 0.3, 0.4])).transpose(2, 0, 1).astype(np.float32)
+        resized = cv2.resize(np.ascontiguousarray(pixels), size)
+    if crop is not None:
+        top = (resized.shape[0] - crop) // 2
+        left = (resized.shape[1] - crop) // 2
+        resized = resized[top : top + crop, left : left + crop]
+    normalized = (resized.astype(np.float32) / 255 - np.array(mean)) / np.array(std)
+    return normalized.transpose(2, 0, 1).astype(np.float32)
 
 
 def read_bundle(folder: Path) -> Bundle:

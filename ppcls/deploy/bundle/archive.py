@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from ppcls.deploy.bundle.schema import check_name
+from ppcls.deploy.bundle.schema import BUNDLE, MAX_BUNDLE_BYTES, check_name, parse_bundle
 from ppcls.errors import UserError
 from ppcls.files import atomic_path, new_folder, open_regular
 from ppcls.files.temporary import temporary_folder
 
 _TIME = (2020, 1, 1, 0, 0, 0)  # the same bundle has the same zip file
 _MAX_FILES = 10_000
-_MAX_BYTES = 1 << 34  # of all files together
-_MAX_RATIO = 1200  # of sizes without and with compression; deflate reaches 1032
+_MAX_BYTES = 1 << 32  # of all files together: 2 GiB are the limit of an ONNX file, and of golden samples
+_MAX_OTHER_BYTES = 1 << 26  # of the files that bundle.json does not list: the model card and the runners
+# A zip file may expand to this factor plus this number of bytes. The weights of networks compress to 0.9 of
+# their size and outputs of golden samples to RATIO, but images of one color to a thousandth of it.
+_MAX_RATIO = 20
+_MORE_BYTES = 1 << 26
 _BLOCK = 1 << 20
 
 
@@ -71,11 +76,14 @@ def extract(path: Path, folder: Path) -> None:
 
     Raises:
         UserError: The zip file cannot be read, is damaged, contains links or other paths than
-            `ppcls.deploy.bundle.schema.check_name` allows, or is too large; or the folder cannot be written.
+            `ppcls.deploy.bundle.schema.check_name` allows, or would be too large, which its directory and
+            its ``bundle.json`` show before a file is written; or the folder cannot be written.
     """
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             entries = _check_entries(path, archive)
+            _check_size(path, entries, os.fstat(file.fileno()).st_size)
+            _check_records(path, archive, entries)
             with new_folder(folder) as temporary:
                 for entry in entries:
                     target = temporary / entry.filename
@@ -104,9 +112,6 @@ def _check_entries(path: Path, archive: zipfile.ZipFile) -> list[zipfile.ZipInfo
     entries = [entry for entry in archive.infolist() if not entry.is_dir()]
     if len(entries) > _MAX_FILES:
         raise UserError(f"{path}: {len(entries):,} files; expected at most {_MAX_FILES:,}")
-    total = sum(entry.file_size for entry in entries)
-    if total > _MAX_BYTES:
-        raise UserError(f"{path}: {total:,} bytes without compression; expected at most {_MAX_BYTES:,}")
     names: set[str] = set()
     for entry in entries:
         name = entry.filename
@@ -122,12 +127,45 @@ def _check_entries(path: Path, archive: zipfile.ZipFile) -> list[zipfile.ZipInfo
         names.add(name.lower())
         if entry.flag_bits & 1:
             raise UserError(f"{path}: {name} is encrypted; write the zip file without a password")
-        if entry.file_size > _MAX_RATIO * max(entry.compress_size, 1):
-            raise UserError(
-                f"{path}: {name}: {entry.compress_size:,} bytes expand to {entry.file_size:,}, expected at "
-                f"most {_MAX_RATIO} times as many"
-            )
     return entries
+
+
+def _check_size(path: Path, entries: Sequence[zipfile.ZipInfo], size: int) -> None:
+    """Checks the sizes that a zip file declares. `_copy` checks that the files have these sizes.
+
+    Args:
+        path: Zip file, for messages.
+        entries: Its files.
+        size: Its size in bytes. The declared sizes with compression can be wrong, or files can overlap.
+    """
+    total = sum(entry.file_size for entry in entries)
+    limit = min(_MAX_BYTES, _MAX_RATIO * size + _MORE_BYTES)
+    if total > limit:
+        raise UserError(
+            f"{path}: {size:,} bytes expand to {total:,}, expected at most {limit:,}; nothing was extracted"
+        )
+
+
+def _check_records(path: Path, archive: zipfile.ZipFile, entries: Sequence[zipfile.ZipInfo]) -> None:
+    """Checks that all large files have the sizes in ``bundle.json``, which fit its shapes."""
+    sizes = {entry.filename: entry.file_size for entry in entries}
+    if BUNDLE not in sizes:
+        raise UserError(f"{path}: not a bundle: expected the file {BUNDLE} at the top of the zip file")
+    with archive.open(BUNDLE) as file:
+        bundle = parse_bundle(path / BUNDLE, file.read(MAX_BUNDLE_BYTES + 1))
+    for name, record in bundle.files.items():
+        if sizes.get(name) != record.size:
+            found = f"{sizes[name]:,}" if name in sizes else "no such file"
+            raise UserError(
+                f"{path}: {name}: expected {record.size:,} bytes, according to {BUNDLE}, found {found}; "
+                "copy or export it again"
+            )
+    others = sum(size for name, size in sizes.items() if name not in bundle.files)
+    if others > _MAX_OTHER_BYTES:
+        raise UserError(
+            f"{path}: files that {BUNDLE} does not list have {others:,} bytes, expected at most "
+            f"{_MAX_OTHER_BYTES:,}; remove them from the zip file"
+        )
 
 
 def _copy(reader: IO[bytes], writer: IO[bytes], size: int | None = None) -> None:

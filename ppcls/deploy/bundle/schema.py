@@ -6,6 +6,7 @@ A bundle may come from a stranger, so all names of files are relative, and lead 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from pathlib import Path
@@ -28,9 +29,10 @@ from ppcls.weights.manifest import FileRecord, find_difference
 BUNDLE = "bundle.json"
 FORMAT = "ppcls-bundle"
 VERSION = 1
-_MAX_BYTES = 1 << 26  # size of bundle.json: 100,000 classes with long names need 10 MB
+MAX_BUNDLE_BYTES = 1 << 26  # size of bundle.json: 100,000 classes with long names need 10 MB
 _MAX_SAMPLES = 1000
 _MAX_CLASSES = 1_000_000
+_FLOAT32 = 4  # bytes
 _NAME = re.compile(r"\w[\w.-]{0,127}(/\w[\w.-]{0,127}){0,4}", re.ASCII)
 # Names that Windows reserves, with any extension
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
@@ -147,6 +149,18 @@ class Bundle(Section):
     files: dict[FilePath, FileRecord]
     """Size and SHA-256 of all files of the model and of the golden samples."""
 
+    def _sizes_of(self, sample: GoldenSample) -> dict[str, int]:
+        """Returns the sizes of the expected outputs of a golden sample, in bytes."""
+        sizes = {
+            sample.decoded: sample.height * sample.width * 3,
+            sample.probabilities: len(self.classes) * _FLOAT32,
+        }
+        if sample.prepared is not None and self.prepared_shape is not None:
+            sizes[sample.prepared] = math.prod(self.prepared_shape) * _FLOAT32
+        if sample.logits is not None:
+            sizes[sample.logits] = len(self.classes) * _FLOAT32
+        return sizes
+
     @model_validator(mode="after")
     def _check_files(self) -> Self:
         used = [self.model.file]
@@ -160,6 +174,9 @@ class Bundle(Section):
                 )
             if sample.prepared is not None and self.prepared_shape is None:
                 raise ValueError(f"golden: {sample.prepared} needs prepared_shape, got null")
+            for name, size in self._sizes_of(sample).items():
+                if name in self.files and self.files[name].size != size:
+                    raise ValueError(f"files: {name}: expected {size:,} bytes, got {self.files[name].size:,}")
         if missing := [name for name in used if name not in self.files]:
             raise ValueError(f"files: expected a record of {missing[0]}")
         threshold = self.decision.threshold
@@ -212,11 +229,27 @@ def read_bundle_file(folder: Path) -> Bundle:
         )
     try:
         with open_regular(path) as file:
-            if (size := os.fstat(file.fileno()).st_size) > _MAX_BYTES:
-                raise UserError(f"{path}: expected at most {_MAX_BYTES:,} bytes, found {size:,}")
-            tree = json.loads(file.read().decode("utf-8"), parse_constant=_reject_constant)
+            data = file.read(MAX_BUNDLE_BYTES + 1)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
+    return parse_bundle(path, data)
+
+
+def parse_bundle(path: Path, data: bytes) -> Bundle:
+    """Returns the content of ``bundle.json``.
+
+    Args:
+        path: Name of the file, for messages.
+        data: Content of the file.
+
+    Raises:
+        UserError: The file is too large, or is not JSON.
+        ConfigError: The file has errors, all of which the message lists.
+    """
+    if len(data) > MAX_BUNDLE_BYTES:
+        raise UserError(f"{path}: expected at most {MAX_BUNDLE_BYTES:,} bytes")
+    try:
+        tree = json.loads(data.decode("utf-8"), parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON: {error}; export the bundle again") from None
     if not isinstance(tree, dict) or tree.get("format") != FORMAT:

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.data.transforms.base import Transform
-from ppcls.data.transforms.specs import ResizeImage
 from ppcls.deploy.bundle.archive import write_zip
 from ppcls.deploy.bundle.card import write_card
 from ppcls.deploy.bundle.engines import EngineName, OnnxStages, StageModel, load_stages
@@ -24,7 +22,6 @@ from ppcls.deploy.bundle.golden import (
     choose_tolerances,
     compute_outputs,
     measure_engines,
-    measure_rounding,
     read_images,
     write_samples,
 )
@@ -139,9 +136,6 @@ def write_bundle(
                     f"model, expected at most {_TOLERANCE:.0e}; nothing was written"
                 )
             apart = measure_engines(outputs, _other_engines(file, model))
-            if any(_needs_float64(op.spec) for op in ops):
-                rounding = measure_rounding(outputs, stages)
-                apart = tuple(map(max, apart, rounding))  # type: ignore[assignment]
             differences = MeasuredDifferences(*apart, trained)
             prepared = outputs[0].prepared
             names = original.names or tuple(map(str, range(len(outputs[0].probabilities))))
@@ -272,11 +266,6 @@ def _describe_model(description: ModelDescription, file: Path) -> BundleModel:
         temperature=description.Output.temperature,
         precision=description.precision,
     )
-
-
-def _needs_float64(spec: Transform) -> bool:
-    """Returns whether engines without float64 prepare a few pixels differently; see `resampling_weights`."""
-    return isinstance(spec, ResizeImage) and (spec.backend, spec.interpolation) == ("pil", "lanczos")
 
 
 def _reference(source: ModelSource, runtime: Runtime) -> Callable[[Array], Array] | None:

@@ -1,8 +1,8 @@
 """Constants inside an exported graph.
 
-Plain numbers are not used with int64 and float64, because Paddle converts arithmetic with them to the
-operator ``scale``. Paddle Inference 3.3 on a CPU either skips this operator, or overwrites its input although
-other operators need it.
+Plain numbers are not used with int64, because Paddle converts arithmetic with them to the operator
+``scale``. Paddle Inference 3.3 on a CPU either skips this operator, or overwrites its input although other
+operators need it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,3 @@ import paddle
 def int64(number: int) -> Any:
     """Returns a constant, [1] int64."""
     return paddle.full([1], number, "int64")
-
-
-def float64(number: float) -> Any:
-    """Returns a constant, [1] float64."""
-    return paddle.full([1], number, "float64")

@@ -12,7 +12,6 @@ computed together from a window of the source pixels that they need.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -20,8 +19,12 @@ import numpy as np
 import paddle
 from PIL import Image
 
-from ppcls.deploy.export.graph_numbers import float64, int64
-from ppcls.deploy.export.resampling_weights import WEIGHT_ONE, bicubic_weights, bilinear_weights
+from ppcls.deploy.export.graph_numbers import int64
+from ppcls.deploy.export.resampling_weights import (
+    bicubic_weights,
+    bilinear_weights,
+    lanczos_weights,
+)
 
 Tensor = Any  # in a graph under construction
 Resampling = Literal["bilinear", "bicubic", "lanczos"]
@@ -145,9 +148,6 @@ def _weights(length: Tensor, side: Tensor, method: Resampling) -> tuple[Tensor, 
     indexes_of_block = paddle.unsqueeze(indexes, 1)
     distance = paddle.abs(distance - (twice * indexes_of_block + int64(1)) * side)
     width = twice * larger
-    if method == "lanczos":
-        position = distance.astype("float64") / width.astype("float64")
-        return indexes, _lanczos_weights(position, (indexes_of_block < length).astype("float64"))
     used = (indexes_of_block < length).astype("float32")
     weights = _WEIGHTS[method](distance, width, used)
     return indexes, weights
@@ -161,25 +161,8 @@ def _split(weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return top, middle, rest - middle * _PART
 
 
-def _lanczos_weights(x: Tensor, used: Tensor) -> Tensor:
-    """Returns weights, whole numbers in units of 2^-22, float32.
-
-    An engine without float64 rounds some of them differently.
-    """
-    inside = used * (x < float64(3.0)).astype("float64")
-    values = _sinc(x) * _sinc(x / float64(3.0)) * inside
-    values = values / paddle.sum(values, axis=2, keepdim=True)
-    size = paddle.floor(paddle.abs(values) * float64(WEIGHT_ONE) + float64(0.5))
-    return (size * paddle.sign(values)).astype("float32")
-
-
-def _sinc(x: Tensor) -> Tensor:
-    zero = (x < float64(1e-9)).astype("float64")
-    angle = x * float64(math.pi) + zero  # no division by 0
-    return zero + (float64(1.0) - zero) * paddle.sin(angle) / angle
-
-
 _WEIGHTS: dict[Resampling, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "bilinear": bilinear_weights,
     "bicubic": bicubic_weights,
+    "lanczos": lanczos_weights,
 }

@@ -10,14 +10,18 @@ Decisions:
     - Dekker's exact products are not used: an engine that fuses multiplication and addition breaks them.
     - Divisions of an engine may be inexact: OpenVINO multiplies by reciprocals. So exact remainders follow.
     - Products of large integers are not used: OpenVINO computes with 32 bits where a graph has 64.
+    - Lanczos needs no sine, which engines compute differently: it is a polynomial of the squared distance.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import paddle
+from numpy.polynomial import chebyshev
 
 Tensor = Any  # in a graph under construction
 
@@ -27,6 +31,11 @@ _MIDDLE = 2.0**22
 _QUOTIENT = 2.0**12
 # 11 bits of a quotient are computed in two steps, so that remainders of divisors up to 2^18 stay below 2^24.
 _STEPS = (2.0**6, 2.0**5)
+_SMALL_STEPS = (2.0**4, 2.0**4, 2.0**3)  # for divisors up to 2^20
+# On [0, 3], Lanczos is a polynomial of degree 16 in y = 2 (x / 3)^2 - 1, with an error of 2^-45.
+_DEGREE = 16
+# From this degree on, float32 is enough: the sum of the remaining terms is below 2^-20.
+_FLOAT32_DEGREE = 11
 
 
 @dataclass(frozen=True)
@@ -84,25 +93,76 @@ def bicubic_weights(distance: Tensor, width: Tensor, used: Tensor) -> Tensor:
     return _normalize(_multiply(first, factor), sign)
 
 
-def divide(numerator: Tensor, divisor: Tensor) -> Parts:
+def lanczos_weights(distance: Tensor, width: Tensor, used: Tensor) -> Tensor:
+    """Returns the weights of Pillow's Lanczos filter, sinc(x) sinc(x / 3); see `bilinear_weights`."""
+    support = width + width + width
+    is_near = (distance < width).astype("float32")
+    is_far = (distance >= width + width).astype("float32")
+    sign = 2.0 * (is_near + is_far) - 1.0  # the filter is negative between 1 and 2
+    used = used * (distance < support).astype("float32")
+    third = divide(paddle.minimum(distance, support), support, _SMALL_STEPS)  # x / 3
+    square = _multiply(third, third)
+    y = _carry(2.0 * square.high - 1.0, 2.0 * square.middle, 2.0 * square.low)
+    return _normalize(_sum_chebyshev(_lanczos_coefficients(), y).scaled(sign * used), sign)
+
+
+def _lanczos_coefficients() -> list[float]:
+    def lanczos(y: Any) -> Any:
+        x = 3.0 * np.sqrt((y + 1.0) / 2.0)
+        return np.sinc(x) * np.sinc(x / 3.0)
+
+    return [float(value) for value in chebyshev.chebinterpolate(lanczos, _DEGREE)]
+
+
+def _sum_chebyshev(coefficients: Sequence[float], y: Parts) -> Parts:
+    """Returns the sum of Chebyshev polynomials of ``y``, -1 to 1, by Clenshaw's recurrence.
+
+    All intermediate sums are below 2.5 for `lanczos_weights`, so their products with ``y`` are exact.
+    """
+    rounded = y.high + y.middle + y.low
+    first = paddle.zeros_like(rounded)
+    second = first
+    for value in coefficients[: _FLOAT32_DEGREE - 1 : -1]:
+        first, second = value + 2.0 * rounded * first - second, first
+    zero = paddle.zeros_like(rounded)
+    one, other = Parts(zero, zero, first), Parts(zero, zero, second)
+    for value in coefficients[_FLOAT32_DEGREE - 1 : 0 : -1]:
+        one, other = _next_sum(value, _multiply(one, y), other, 2.0), one
+    return _next_sum(coefficients[0], _multiply(one, y), other, 1.0)
+
+
+def _next_sum(value: float, product: Parts, subtracted: Parts, factor: float) -> Parts:
+    """Returns ``value + factor * product - subtracted``."""
+    high = float(np.floor(value * _HIGH)) / _HIGH
+    middle = float(np.floor((value - high) * _MIDDLE)) / _MIDDLE
+    return _carry(
+        high + factor * product.high - subtracted.high,
+        middle + factor * product.middle - subtracted.middle,
+        (value - high - middle) + factor * product.low - subtracted.low,
+    )
+
+
+def divide(numerator: Tensor, divisor: Tensor, steps: Sequence[float] = _STEPS) -> Parts:
     """Returns quotients of whole numbers.
 
     Args:
         numerator: Numbers >= 0, int64.
         divisor: Numbers 1 to 2^18, int64.
+        steps: Factors of the steps that compute 11 bits. With smaller steps, divisors can be larger.
     """
     whole = numerator // divisor
     rest = (numerator - whole * divisor).astype("float32")
     size = divisor.astype("float32")
-    parts = [whole.astype("float32")]
+    parts = [whole.astype("float32"), paddle.zeros_like(rest)]
     scale = 1.0
-    for step in _STEPS * 2:
-        rest = rest * step
-        digits = paddle.floor(rest / size)  # one too many makes the remainder negative, which is no error
-        rest = rest - digits * size
-        scale /= step
-        parts.append(digits * scale)
-    return Parts(parts[0] + parts[1] + parts[2], parts[3] + parts[4], rest / size * scale)
+    for number in range(len(parts)):
+        for step in steps:
+            rest = rest * step
+            digits = paddle.floor(rest / size)  # one too many makes the remainder negative, which is no error
+            rest = rest - digits * size
+            scale /= step
+            parts[number] = parts[number] + digits * scale
+    return Parts(parts[0], parts[1], rest / size * scale)
 
 
 def _subtract_from(number: float, parts: Parts) -> Parts:

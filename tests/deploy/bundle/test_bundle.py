@@ -5,13 +5,16 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from bundles import export_bundle, prepared_by, read_bundle, write_photographs
+from small_classifier import config_tree, write_names
 
 from ppcls.cli.export import export, verify
 from ppcls.deploy.bundle.schema import read_values
+from ppcls.deploy.bundle.verify import verify_outputs
 from ppcls.deploy.predictor import Predictor
 
 
@@ -51,33 +54,60 @@ def test_python_runner_verifies_the_bundle(bundle: Path) -> None:
     assert runner.stdout.startswith("PASS: 4 of 4, largest difference "), runner.stderr
 
 
-PROGRAMS = {
+# Changed settings of `prepared_by`, the order of the channels, and the stages whose outputs are saved
+PROGRAMS: dict[str, tuple[dict[str, Any], str, str]] = {
     "as expected": ({}, "RGB", "PASS"),
     "wrong mean": ({"mean": (0.485, 0.456, 0.406)}, "RGB", "resizing: .*normalization differs"),
+    "wrong standard deviation": ({"std": (0.25, 0.25, 0.25)}, "RGB", "resizing: .*normalization differs"),
     "BGR": ({}, "BGR", "decoding: .*BGR order"),
-    "another resizing": ({"antialias": True}, "RGB", "resizing: .*another resizing"),
+    "another resizing": ({"antialias": None}, "RGB", "resizing: .*another resizing"),
     "no crop": ({"short": 32}, "RGB", "resizing: .*another (resizing|part of the image)"),
+    "missing crop": ({"crop": None}, "RGB", "resizing: expected the shape .*check the size"),
     "larger crop": ({"crop": 36}, "RGB", "resizing: expected the shape .*check the size"),
 }
 
 
+@pytest.fixture(scope="module")
+def pillow_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pillow")
+    tree = config_tree(folder / "model.safetensors", write_names(folder / "names.txt"))
+    tree["Infer"]["transforms"][1]["ResizeImage"].update(backend="pil", interpolation="bicubic")
+    return export_bundle(folder, tree=tree)
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("backend", ["cv2", "pil"])
 def test_first_stage_of_another_program_that_differs_is_named(
-    bundle: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+    backend: str, name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    settings, order, expected = PROGRAMS[name]
-    content = read_bundle(bundle)
+    folder: Path = request.getfixturevalue("bundle" if backend == "cv2" else "pillow_bundle")
+    changed, order, expected = PROGRAMS[name]
+    is_pillow = (backend == "pil") != ("antialias" in changed)
+    settings = {**changed, "antialias": is_pillow}
+    content = read_bundle(folder)
+    (tmp_path / "both").mkdir()
+    (tmp_path / "prepared").mkdir()
     for sample in content.golden:
-        stem = tmp_path / Path(sample.image).stem
-        pixels = read_values(bundle, sample.decoded, (sample.height, sample.width, 3), "uint8")
+        stem = Path(sample.image).stem
+        pixels = read_values(folder, sample.decoded, (sample.height, sample.width, 3), "uint8")
         decoded = pixels if order == "RGB" else pixels[:, :, ::-1]
-        np.save(f"{stem}.decoded.npy", decoded)
-        np.save(f"{stem}.prepared.npy", prepared_by(decoded, **settings))  # type: ignore[arg-type]
-    code = verify([str(bundle), "--outputs", str(tmp_path)])
-    captured = capsys.readouterr()
-    text = captured.out + captured.err
-    assert code == (0 if expected == "PASS" else 3), text
-    assert re.search(expected, text), text
+        np.save(tmp_path / "both" / f"{stem}.decoded.npy", decoded)
+        for outputs in ("both", "prepared"):
+            np.save(tmp_path / outputs / f"{stem}.prepared.npy", prepared_by(decoded, **settings))
+    report = verify_outputs(folder, content, tmp_path / "both")
+    assert report.passed == (expected == "PASS")
+    assert re.search(expected, str(report)), report
+    report = verify_outputs(folder, content, tmp_path / "prepared")
+    assert re.search(expected.replace("decoding", "resizing"), str(report)), report
+
+
+def test_outputs_of_another_program_that_differ_are_an_error(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sample = read_bundle(bundle).golden[0]
+    np.save(tmp_path / "00.decoded.npy", np.zeros((sample.height, sample.width, 3), np.uint8))
+    assert verify([str(bundle), "--outputs", str(tmp_path)]) == 3
+    assert "first stage that differs: decoding" in "".join(capsys.readouterr())
 
 
 def test_wrong_options_are_rejected(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -10,17 +11,26 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
 import pytest
 from browser import CHROMIUM, needs_chromium
 from bundles import export_bundle
 from playwright.sync_api import sync_playwright
 from small_classifier import write_checkpoint, write_weights
 
+from ppcls.data.transforms.numpy_ops import run_on_pixels
+from ppcls.data.transforms.specs import CropImage, DecodeImage, ResizeImage, plan_chain
+from ppcls.deploy.bundle.engines import OpenVinoStages
 from ppcls.deploy.bundle.runners import RUNNERS
+from ppcls.deploy.export.formats import convert_to_onnx
+from ppcls.deploy.export.in_graph import PreprocessingLayer
 from ppcls.deploy.models.rejection import RejectionRule, write_rejection
 
 pytestmark = pytest.mark.slow
+
+JARS = os.environ.get("JAVA_CLASSPATH", "missing.jar").split(os.pathsep)
 
 
 @pytest.fixture(scope="module")
@@ -103,3 +113,37 @@ def test_cpp_runner_verifies(bundle: Path, tmp_path: Path) -> None:
     run("cmake", "-S", bundle / "runners/cpp", "-B", tmp_path, f"-DOpenVINO_DIR={folder}")
     run("cmake", "--build", tmp_path)
     assert run(tmp_path / "predict", bundle, "verify").startswith("PASS: 4 of 4")
+    answer = run(tmp_path / "predict", bundle, bundle / "golden/00.png")
+    assert re.search(": (unknown, score|cat|great white shark|café) ", answer)
+
+
+@pytest.mark.skipif(
+    shutil.which("javac") is None or not all(map(os.path.exists, JARS)),
+    reason="javac is not installed, or JAVA_CLASSPATH does not contain the jars of ONNX Runtime and Gson",
+)
+def test_java_runner_verifies(bundle: Path, tmp_path: Path) -> None:
+    jars = os.pathsep.join(JARS)
+    run("javac", "-Xlint:all", "-Werror", "-cp", jars, "-d", tmp_path, bundle / "runners/java/Predict.java")
+    java = ("java", "-cp", f"{tmp_path}{os.pathsep}{jars}", "Predict", bundle)
+    assert run(*java, "verify").startswith("PASS: 4 of 4")
+    answer = run(*java, bundle / "golden/00.png")
+    assert re.search(": (unknown, score|cat|great white shark|café) ", answer)
+
+
+@pytest.mark.skipif(find_spec("openvino") is None, reason="OpenVINO is not installed")
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "lanczos"])
+def test_openvino_resizes_like_pillow(interpolation: Literal["bilinear"], tmp_path: Path) -> None:
+    import paddle
+
+    resize = ResizeImage(resize_short=64, backend="pil", interpolation=interpolation)
+    chain = [DecodeImage(), resize, CropImage(size=64)]
+    spec = paddle.static.InputSpec([None, None, None, 3], "uint8", name="x")
+    network = paddle.jit.to_static(PreprocessingLayer(chain), input_spec=[spec], full_graph=True)
+    (tmp_path / "model.onnx").write_bytes(
+        convert_to_onnx(lambda stem: paddle.jit.save(network, str(stem)), tmp_path, "resizing")
+    )
+    model = OpenVinoStages(tmp_path / "model.onnx")
+    for number, shape in enumerate([(64, 64), (97, 333), (427, 640), (31, 29), (1, 256), (1423, 906)]):
+        pixels = np.random.default_rng(number).integers(0, 256, (*shape, 3)).astype(np.uint8)
+        expected = run_on_pixels(plan_chain(chain, "HWC"), pixels)
+        np.testing.assert_array_equal(next(iter(model.run(pixels[None]).values()))[0], expected)

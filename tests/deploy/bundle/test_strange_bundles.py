@@ -79,6 +79,17 @@ def test_name_that_leads_out_is_rejected(name: str, bundle: Path) -> None:
         (["golden", 0, "height"], 10**9, "height"),
         (["golden", 0, "classes"], [7], "expected a number below 3"),
         (["golden", 0, "decoded"], "inference.bin", "expected a record of inference.bin"),
+        (["golden", 0, "height"], 1, "files: golden/00.decoded.bin: expected [0-9,]+ bytes"),
+        (
+            ["prepared_shape"],
+            [3, 16384, 16384],
+            "00.prepared.bin: expected 3,221,225,472 bytes",
+        ),
+        (
+            ["files", "golden/00.logits.bin", "size"],
+            1 << 40,
+            "00.logits.bin: expected 12 bytes",
+        ),
         (["decision", "threshold"], [0.5], "expected 3 values"),
         (["rejection"], {"threshold": 2}, "rejection"),
         (["extra"], 1, "unknown key"),
@@ -196,27 +207,101 @@ def test_zip_file_that_leads_out_is_rejected(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_zip_file_that_expands_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_zip(tmp_path / "bomb.zip", ("zeros", bytes(1 << 20), FILE))
-    for name, value in (("_MAX_BYTES", 1000), ("_MAX_FILES", 0), ("_MAX_RATIO", 10)):
-        with monkeypatch.context() as patch:
-            patch.setattr(f"ppcls.deploy.bundle.archive.{name}", value)
-            with pytest.raises(UserError, match="expected at most"):
-                extract(path, tmp_path / "new")
-    # The directory of the file declares fewer bytes than the file expands to.
+def write_small_bundle(path: Path, *others: tuple[str, bytes, int]) -> Path:
+    """Writes the zip file of a bundle without golden samples, with an incomplete model."""
+    model = np.arange(200, dtype="u1").tobytes()
+    outputs = {"file": "inference.onnx", "name": "ResNet18", "input": "x", "probabilities": "y"}
+    tree = {
+        "format": "ppcls-bundle",
+        "version": 1,
+        "model": {
+            **outputs,
+            "logits": None,
+            "prepared": None,
+            "activation": "softmax",
+            "precision": "float32",
+        },
+        "classes": ["cat"],
+        "decision": {"method": "topk"},
+        "prepared_shape": None,
+        "tolerances": {"decoding": [8, 1], "resizing": [1, 1], "logits": 1, "probabilities": 1},
+        "golden": [],
+        "files": {"inference.onnx": {"size": len(model), "sha256": "0"}},
+    }
+    entries = [("bundle.json", json.dumps(tree).encode(), FILE), ("inference.onnx", model, FILE), *others]
+    return write_zip(path, *entries)
+
+
+def declare(path: Path, size: int, declared: int) -> None:
+    """Changes the size without compression that a zip file declares for its files of one size."""
     data = path.read_bytes()
-    path.write_bytes(data.replace((1 << 20).to_bytes(4, "little"), (1000).to_bytes(4, "little")))
-    with pytest.raises(UserError):
+    changed = data.replace(size.to_bytes(4, "little"), declared.to_bytes(4, "little"))
+    assert changed != data
+    path.write_bytes(changed)
+
+
+def test_zip_file_is_extracted(tmp_path: Path) -> None:
+    path = write_small_bundle(tmp_path / "small.zip", ("README.md", b"x", FILE))
+    extract(path, tmp_path / "new")
+    assert {file.name for file in (tmp_path / "new").iterdir()} == {
+        "bundle.json",
+        "inference.onnx",
+        "README.md",
+    }
+
+
+SIZE = 70_001  # of a file whose declared size is changed: its bytes are nowhere else in the zip file
+
+
+@pytest.mark.parametrize(
+    ("declared", "reason"),
+    [
+        (0xFFFF_FFF0, "bytes expand to 4,294,967,..., expected at most 67,"),  # 4 GiB
+        (0x0480_0000, "bytes expand to 75,498,..., expected at most 67,"),  # 72 MiB
+        (
+            0x0400_0001,
+            "files that bundle.json does not list have 67,1..,... bytes",
+        ),
+        (1000, "not a zip file of a bundle, or damaged"),
+    ],
+)
+def test_zip_file_that_expands_is_rejected(tmp_path: Path, declared: int, reason: str) -> None:
+    path = write_small_bundle(tmp_path / "bomb.zip", ("zeros", bytes(SIZE), FILE))
+    declare(path, SIZE, declared)
+    with pytest.raises(UserError, match=reason):
         extract(path, tmp_path / "new")
-    assert not (tmp_path / "new").exists()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_zip_file_with_many_files_that_expand_is_rejected(tmp_path: Path) -> None:
+    others = ((str(number), bytes(SIZE), FILE) for number in range(80))
+    path = write_small_bundle(tmp_path / "bomb.zip", *others)
+    declare(path, SIZE, 1 << 20)
+    with pytest.raises(UserError, match="bytes expand to 83,88"):
+        extract(path, tmp_path / "new")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_zip_file_without_a_bundle_is_rejected(tmp_path: Path) -> None:
+    path = write_zip(tmp_path / "photos.zip", ("a", b"x", FILE))
+    with pytest.raises(UserError, match=r"expected the file bundle\.json"):
+        extract(path, tmp_path / "new")
+    path = write_zip(tmp_path / "large.zip", ("bundle.json", bytes(1 << 20), FILE))
+    with pytest.raises(UserError, match=r"bundle\.json: not JSON"):
+        extract(path, tmp_path / "new")
+
+
+def test_zip_file_with_other_sizes_than_its_description_is_rejected(tmp_path: Path) -> None:
+    path = write_small_bundle(tmp_path / "small.zip")
+    declare(path, 200, 201)
+    with pytest.raises(UserError, match=r"inference\.onnx: expected 200 bytes.* found 201"):
+        extract(path, tmp_path / "new")
 
 
 @given(position=st.integers(0, 2000), value=st.integers(0, 255))
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_zip_file_is_a_user_error_or_complete(tmp_path: Path, position: int, value: int) -> None:
-    path = write_zip(
-        tmp_path / "small.zip", ("a", np.arange(200, dtype="u1").tobytes(), FILE), ("b/c", b"y", FILE)
-    )
+    path = write_small_bundle(tmp_path / "small.zip", ("b/c", b"y", FILE))
     data = bytearray(path.read_bytes())
     data[position % len(data)] = value
     path.write_bytes(data)

@@ -12,15 +12,22 @@ import com.google.gson.JsonArray;
 import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
 import com.google.gson.JsonParser;
+import com.google.gson.JsonPrimitive;
 import java.awt.image.BufferedImage;
+import java.awt.image.IndexColorModel;
+import java.awt.image.Raster;
 import java.io.ByteArrayInputStream;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
+import java.nio.FloatBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
 import java.util.Comparator;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
@@ -28,8 +35,13 @@ import java.util.stream.IntStream;
 import javax.imageio.ImageIO;
 
 public final class Predict {
+    private static final List<String> STAGES = List.of("decoding", "resizing", "network", "post-processing");
+
     /** RGB pixels [height, width, 3]. */
     record Pixels(int height, int width, byte[] values) {}
+
+    /** Stage of a golden sample that differs. */
+    record Failure(String image, String stage, String text) {}
 
     private final OrtEnvironment environment = OrtEnvironment.getEnvironment();
     private final Path folder;
@@ -53,9 +65,18 @@ public final class Predict {
         if (words.length == 2 && words[1].equals("verify")) {
             System.exit(predict.verify() ? 0 : 3);
         }
+        int code = 0;
         for (int i = 1; i < words.length; i++) {
-            System.out.println(words[i] + ": " + predict.predict(decode(Files.readAllBytes(Path.of(words[i])))));
+            String answer;
+            try {
+                answer = predict.predict(decode(Files.readAllBytes(Path.of(words[i]))));
+            } catch (IOException error) {
+                answer = "error: " + error.getMessage();
+                code = 1;
+            }
+            System.out.println(words[i] + ": " + answer);
         }
+        System.exit(code);
     }
 
     private Path path(String name) throws IOException {
@@ -73,45 +94,58 @@ public final class Predict {
         }
         int height = image.getHeight();
         int width = image.getWidth();
+        Raster raster = image.getRaster();
+        int bands = raster.getNumBands();
+        boolean deep = raster.getSampleModel().getSampleSize(0) == 16;
         byte[] stored = new byte[3 * height * width];
-        boolean grey = image.getRaster().getNumBands() <= 2 && image.getColorModel().getPixelSize() >= 8
-                && !(image.getColorModel() instanceof java.awt.image.IndexColorModel);
-        int bits = image.getSampleModel().getSampleSize(0);
         for (int y = 0, at = 0; y < height; y++) {
             for (int x = 0; x < width; x++, at += 3) {
-                if (grey) { // getRGB would apply a colour space
-                    int sample = image.getRaster().getSample(x, y, 0);
-                    byte value = (byte) (bits == 16 ? (sample + 128) / 257 : sample);
-                    stored[at] = stored[at + 1] = stored[at + 2] = value;
-                } else {
+                if (image.getColorModel() instanceof IndexColorModel) { // palettes, and grey of fewer than 8 bits
                     int rgb = image.getRGB(x, y);
                     stored[at] = (byte) (rgb >> 16);
                     stored[at + 1] = (byte) (rgb >> 8);
                     stored[at + 2] = (byte) rgb;
+                    continue;
+                }
+                for (int channel = 0; channel < 3; channel++) { // getRGB would apply a colour profile
+                    int sample = raster.getSample(x, y, bands >= 3 ? channel : 0);
+                    stored[at + channel] = (byte) (deep ? (sample + 128) / 257 : sample);
                 }
             }
         }
         return turnUpright(new Pixels(height, width, stored), findOrientation(data));
     }
 
-    /** Returns the EXIF orientation 1 to 8 of a JPEG file; 1 if there is none. */
+    /** Returns the EXIF orientation 1 to 8 of a JPEG or PNG file; 1 if there is none. */
     static int findOrientation(byte[] data) {
         ByteBuffer file = ByteBuffer.wrap(data);
-        if (data.length < 4 || file.getShort(0) != (short) 0xFFD8) {
+        if (data.length < 12) {
             return 1;
         }
-        for (int at = 2; at + 4 < data.length && data[at] == (byte) 0xFF; ) {
-            int length = file.getShort(at + 2) & 0xFFFF;
-            boolean exif = (data[at + 1] & 0xFF) == 0xE1 && at + 18 < data.length && file.getInt(at + 4) == 0x45786966;
-            if (exif) {
-                return orientationOf(ByteBuffer.wrap(data, at + 10, Math.min(length - 8, data.length - at - 10)).slice());
+        if (file.getLong(0) == 0x89504E470D0A1A0AL) {
+            for (long at = 8; at + 12 <= data.length; at += 12 + (file.getInt((int) at) & 0xFFFFFFFFL)) {
+                if (file.getInt((int) at + 4) == 0x65584966) { // eXIf
+                    return orientationOf(slice(data, (int) at + 8, file.getInt((int) at)));
+                }
             }
-            if ((data[at + 1] & 0xFF) == 0xDA) {
+            return 1;
+        }
+        for (int at = 2; at + 18 < data.length && data[at] == (byte) 0xFF; ) {
+            int marker = data[at + 1] & 0xFF;
+            int length = file.getShort(at + 2) & 0xFFFF;
+            if (marker == 0xE1 && file.getInt(at + 4) == 0x45786966) { // Exif
+                return orientationOf(slice(data, at + 10, length - 8));
+            }
+            if (marker == 0xDA) { // the pixels begin
                 return 1;
             }
-            at += 2 + length;
+            at += marker == 0xFF ? 1 : 2 + length; // any number of bytes 0xFF can precede a marker
         }
         return 1;
+    }
+
+    private static ByteBuffer slice(byte[] data, int begin, int length) {
+        return ByteBuffer.wrap(data, begin, Math.max(0, Math.min(length, data.length - begin))).slice();
     }
 
     private static int orientationOf(ByteBuffer tiff) {
@@ -155,18 +189,25 @@ public final class Predict {
         return new Pixels(height, width, values);
     }
 
-    /** Returns an output of the model for one image: prepared, logits, probabilities or known_score. */
-    private float[] run(Pixels image, String stage) throws OrtException {
+    /** Returns the outputs of the model for one image: prepared, logits, probabilities and known_score. */
+    private Map<String, float[]> run(Pixels image) throws OrtException {
         long[] shape = {1, image.height, image.width, 3};
         ByteBuffer buffer = ByteBuffer.allocateDirect(image.values.length).order(ByteOrder.nativeOrder());
         buffer.put(image.values).rewind();
+        Map<String, float[]> outputs = new HashMap<>();
         try (OnnxTensor input = OnnxTensor.createTensor(environment, buffer, shape, OnnxJavaType.UINT8);
                 OrtSession.Result result = session.run(Map.of(model.get("input").getAsString(), input))) {
-            OnnxTensor output = (OnnxTensor) result.get(model.get(stage).getAsString()).orElseThrow();
-            float[] values = new float[output.getFloatBuffer().remaining()];
-            output.getFloatBuffer().get(values);
-            return values;
+            for (String stage : List.of("prepared", "logits", "probabilities", "known_score")) {
+                if (model.has(stage) && !model.get(stage).isJsonNull()) {
+                    OnnxTensor output = (OnnxTensor) result.get(model.get(stage).getAsString()).orElseThrow();
+                    FloatBuffer values = output.getFloatBuffer();
+                    float[] copy = new float[values.remaining()];
+                    values.get(copy);
+                    outputs.put(stage, copy);
+                }
+            }
         }
+        return outputs;
     }
 
     /** Returns the numbers of the selected classes, in descending order of their scores. */
@@ -190,9 +231,10 @@ public final class Predict {
     }
 
     String predict(Pixels image) throws OrtException {
-        float[] scores = run(image, "probabilities");
+        Map<String, float[]> outputs = run(image);
+        float[] scores = outputs.get("probabilities");
         if (json.get("rejection") instanceof JsonObject rule) {
-            double score = knownScore(image, scores);
+            double score = knownScore(outputs);
             if (score < limitOf(rule.get("threshold"), bestOf(scores))) {
                 return String.format(Locale.ROOT, "unknown, score %.4f", score);
             }
@@ -210,81 +252,96 @@ public final class Predict {
     }
 
     /** Returns the score for the answer unknown: an output of the model, or the best probability. */
-    private double knownScore(Pixels image, float[] scores) throws OrtException {
-        boolean returned = model.has("known_score") && !model.get("known_score").isJsonNull();
-        return returned ? run(image, "known_score")[0] : scores[bestOf(scores)];
+    private static double knownScore(Map<String, float[]> outputs) {
+        float[] scores = outputs.get("probabilities");
+        return outputs.containsKey("known_score") ? outputs.get("known_score")[0] : scores[bestOf(scores)];
     }
 
     /** Runs the golden samples, prints the result, and returns whether all outputs are as expected. */
     boolean verify() throws IOException, OrtException {
         JsonArray samples = json.getAsJsonArray("golden");
-        String first = null;
-        int failed = 0;
+        List<Failure> failures = new ArrayList<>();
         double[] largest = {0};
         for (JsonElement element : samples) {
-            String failure = verifySample(element.getAsJsonObject(), largest);
-            failed += failure == null ? 0 : 1;
-            first = first == null ? failure : first;
+            Failure failure = verifySample(element.getAsJsonObject(), largest);
+            if (failure != null) {
+                failures.add(failure);
+            }
         }
         int total = samples.size();
-        if (failed == 0) {
+        if (failures.isEmpty()) {
             System.out.printf(Locale.ROOT, "PASS: %d of %d, largest difference %.1e%n", total, total, largest[0]);
-        } else {
-            System.out.printf(Locale.ROOT, "FAIL: %d of %d%n%s%n", total - failed, total, first);
+            return true;
         }
-        return failed == 0;
+        Failure first = Collections.min(failures, Comparator.comparing(failure -> STAGES.indexOf(failure.stage)));
+        System.out.printf("FAIL: %d of %d; first stage that differs: %s%n%s: %s: %s%n", total - failures.size(), total,
+                first.stage, first.image, first.stage, first.text);
+        return false;
     }
 
     /** Returns the first stage that differs, with numbers; null if there is none. */
-    private String verifySample(JsonObject sample, double[] largest) throws IOException, OrtException {
+    private Failure verifySample(JsonObject sample, double[] largest) throws IOException, OrtException {
         JsonObject limits = json.getAsJsonObject("tolerances");
-        String name = sample.get("image").getAsString();
-        Pixels decoded = decode(Files.readAllBytes(path(name)));
+        String image = sample.get("image").getAsString();
+        Pixels decoded = decode(Files.readAllBytes(path(image)));
         int height = sample.get("height").getAsInt();
         int width = sample.get("width").getAsInt();
-        if (decoded.height != height || decoded.width != width) {
-            return name + ": decoding: another size: check the EXIF orientation";
-        }
         Pixels expected = new Pixels(height, width, Files.readAllBytes(path(sample.get("decoded").getAsString())));
-        double[] pixels = new double[decoded.values.length];
-        double[] expectedPixels = new double[pixels.length];
-        for (int i = 0; i < pixels.length; i++) {
-            pixels[i] = decoded.values[i] & 0xFF;
-            expectedPixels[i] = expected.values[i] & 0xFF;
-        }
-        JsonArray levels = limits.getAsJsonArray("decoding");
-        boolean lossy = name.endsWith(".jpg");
-        String failure = compare("decoding", pixels, expectedPixels, lossy ? levels.get(0).getAsDouble() : 0,
-                lossy ? levels.get(1).getAsDouble() : 0);
-        for (String[] stage : new String[][] {
-            {"resizing", "prepared"}, {"network", "logits"}, {"post-processing", "probabilities"}}) {
-            if (failure != null || sample.get(stage[1]).isJsonNull()) {
-                continue;
-            }
-            JsonElement limit = limits.get(stage[0].equals("resizing") ? "resizing" : stage[1]);
-            double most = limitOf(limit, 0);
-            double mean = limit instanceof JsonArray pair ? pair.get(1).getAsDouble() : most;
-            failure = compare(stage[0], toDoubles(run(expected, stage[1])), readFloats(sample.get(stage[1])), most, mean);
-        }
-        double[] whole = toDoubles(run(decoded, "probabilities"));
         double[] probabilities = readFloats(sample.get("probabilities"));
+        Map<String, float[]> outputs = run(expected);
+        boolean equal = decoded.height == height && Arrays.equals(decoded.values, expected.values);
+        double[] whole = toDoubles((equal ? outputs : run(decoded)).get("probabilities"));
         for (int k = 0; k < whole.length; k++) {
             largest[0] = Math.max(largest[0], Math.abs(whole[k] - probabilities[k]));
         }
-        if (failure == null && json.get("rejection") instanceof JsonObject rule) {
-            float[] scores = run(expected, "probabilities");
-            double score = knownScore(expected, scores);
-            double wanted = sample.get("known_score").getAsDouble();
-            boolean returned = model.has("known_score") && !model.get("known_score").isJsonNull();
-            double most = limits.get(returned ? "known_score" : "probabilities").getAsDouble();
-            double limit = limitOf(rule.get("threshold"), bestOf(scores));
-            boolean other = (score < limit) != sample.get("unknown").getAsBoolean() && Math.abs(wanted - limit) > 2 * most;
-            if (!(Math.abs(score - wanted) <= most) || other) {
-                failure = String.format(Locale.ROOT, "post-processing: expected the score %.4g for unknown, got %.4g",
-                        wanted, score);
+        if (decoded.height != height || decoded.width != width) {
+            return new Failure(image, "decoding", "another size: check the EXIF orientation");
+        }
+        JsonElement levels = image.endsWith(".jpg") ? limits.get("decoding") : new JsonPrimitive(0);
+        String text = compare(toDoubles(decoded.values), toDoubles(expected.values), levels);
+        if (text != null) {
+            return new Failure(image, "decoding", text);
+        }
+        for (String[] stage : new String[][] {
+            {"resizing", "prepared"}, {"network", "logits"}, {"post-processing", "probabilities"}}) {
+            if (!sample.get(stage[1]).isJsonNull()) {
+                JsonElement limit = limits.get(stage[0].equals("resizing") ? "resizing" : stage[1]);
+                text = compare(toDoubles(outputs.get(stage[1])), readFloats(sample.get(stage[1])), limit);
+                if (text != null) {
+                    return new Failure(image, stage[0], text);
+                }
             }
         }
-        return failure == null ? null : name + ": " + failure;
+        text = compareAnswer(sample, outputs, probabilities);
+        return text == null ? null : new Failure(image, "post-processing", text);
+    }
+
+    /** Returns the difference between the answer and the expected one; null if they are equal, or nearly tied. */
+    private String compareAnswer(JsonObject sample, Map<String, float[]> outputs, double[] wanted) {
+        float[] scores = outputs.get("probabilities");
+        JsonObject limits = json.getAsJsonObject("tolerances");
+        double allowed = limits.get("probabilities").getAsDouble();
+        List<Integer> selected = select(scores);
+        JsonArray classes = sample.getAsJsonArray("classes");
+        boolean same = selected.size() == classes.size();
+        for (int i = 0; same && i < classes.size(); i++) {
+            same = Math.abs(wanted[selected.get(i)] - wanted[classes.get(i).getAsInt()]) <= 2 * allowed;
+        }
+        if (!same) {
+            return "expected the classes " + classes + ", got " + selected;
+        }
+        if (!(json.get("rejection") instanceof JsonObject rule)) {
+            return null;
+        }
+        double score = knownScore(outputs);
+        double known = sample.get("known_score").getAsDouble();
+        double most = limits.get(outputs.containsKey("known_score") ? "known_score" : "probabilities").getAsDouble();
+        double limit = limitOf(rule.get("threshold"), bestOf(scores));
+        boolean other = (score < limit) != sample.get("unknown").getAsBoolean() && Math.abs(known - limit) > 2 * most;
+        if (Math.abs(score - known) <= most && !other) {
+            return null;
+        }
+        return String.format(Locale.ROOT, "expected the score %.4g for unknown, got %.4g", known, score);
     }
 
     private double[] readFloats(JsonElement name) throws IOException {
@@ -300,10 +357,17 @@ public final class Predict {
         return IntStream.range(0, values.length).mapToDouble(i -> values[i]).toArray();
     }
 
-    private static String compare(String stage, double[] actual, double[] expected, double most, double meanAllowed) {
+    private static double[] toDoubles(byte[] pixels) {
+        return IntStream.range(0, pixels.length).mapToDouble(i -> pixels[i] & 0xFF).toArray();
+    }
+
+    /** Returns the difference of two arrays as text if it is not allowed, else null; allowed: a number or a pair. */
+    private static String compare(double[] actual, double[] expected, JsonElement allowed) {
         if (actual.length != expected.length) {
-            return String.format("%s: expected %d values, got %d", stage, expected.length, actual.length);
+            return String.format(Locale.ROOT, "expected %d values, got %d", expected.length, actual.length);
         }
+        double most = allowed instanceof JsonArray pair ? pair.get(0).getAsDouble() : allowed.getAsDouble();
+        double meanAllowed = allowed instanceof JsonArray pair ? pair.get(1).getAsDouble() : most;
         double largest = 0;
         double sum = 0;
         for (int i = 0; i < actual.length; i++) {
@@ -315,7 +379,7 @@ public final class Predict {
         if (largest <= most && mean <= meanAllowed) {
             return null;
         }
-        return String.format(Locale.ROOT, "%s: largest difference %.2g (allowed %.2g), mean %.2g (allowed %.2g)", stage,
-                largest, most, mean, meanAllowed);
+        return String.format(Locale.ROOT, "largest difference %.2g (allowed %.2g), mean %.2g (allowed %.2g)", largest,
+                most, mean, meanAllowed);
     }
 }

@@ -86,7 +86,9 @@ export class Bundle {
     const expected = { height: sample.height, width: sample.width, values: await this.read(sample.decoded) };
     const probabilities = await this.readFloats(sample.probabilities);
     const outputs = await this.run(expected);
-    const whole = (await this.run(decoded)).probabilities;
+    const equal =
+      decoded.height === expected.height && decoded.values.every((value, i) => value === expected.values[i]);
+    const whole = (equal ? outputs : await this.run(decoded)).probabilities;
     const apart = probabilities.reduce((most, value, k) => Math.max(most, Math.abs(value - whole[k])), 0);
     const lossless = !sample.image.endsWith(".jpg");
     let failure = null;
