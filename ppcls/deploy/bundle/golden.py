@@ -28,13 +28,13 @@ Array = NDArray[Any]
 
 GOLDEN = "golden"
 _MAX_BYTES = 1 << 27  # of all decoded golden samples
-# Largest and mean difference between decoders of JPEG, in levels. Decoders may round differently, but must use an
-# accurate DCT and smooth upsampling of colors. On 130 JPEG files (benchmarks/bundle_runners.py), libjpeg-turbo's
-# float DCT differs from its integer DCT by 3 levels, and by 0.10 on average of an image. Its fast DCT differs by
-# 18 and 2.1, and upsampling without smoothing by 52 and 3.6: both are rejected.
+# Largest and mean difference between decoders of JPEG, in levels. Decoders may round differently, but must
+# use an accurate DCT and smooth upsampling of colors. On 130 JPEG files (benchmarks/bundle_runners.py),
+# libjpeg-turbo's float DCT differs from its integer DCT by 3 levels, and by 0.10 on average of an image.
+# Its fast DCT differs by 18 and 2.1, and upsampling without smoothing by 52 and 3.6: both are rejected.
 _LOSSY = (8.0, 0.5)
-# Largest and mean difference after resizing, in levels. All engines that we measured prepare equal pixels. This
-# allows the rounding of other programs, but no other interpolation.
+# Largest and mean difference after resizing, in levels. All engines that we measured prepare equal pixels.
+# This allows the rounding of other programs, but no other interpolation.
 _LEVELS = (1.0, 0.01)
 _FLOOR = {"float32": 1e-4, "float16": 1e-3, "bfloat16": 1e-2, "int8": 1e-2}
 _MARGIN = 4.0  # by which tolerances exceed differences between engines
