@@ -292,8 +292,7 @@ def find_stage(folder: Path, fault: str) -> str:
     bundle = read_bundle_file(folder)
     specs = change_transforms(read_description(folder).PreProcess.transform_ops, fault)
     shape = bundle.prepared_shape
-    layout = "CHW" if shape is not None and shape[0] == 3 else "HWC"
-    ops = plan_chain(specs, layout)
+    ops = plan_chain(specs, "CHW" if shape is not None and shape[0] == 3 else "HWC")
 
     def write_outputs(sample: GoldenSample, outputs: Path) -> None:
         pixels = read_values(folder, sample.decoded, (sample.height, sample.width, 3), "uint8")
