@@ -155,9 +155,9 @@ def _check_records(path: Path, archive: zipfile.ZipFile, entries: Sequence[zipfi
         bundle = parse_bundle(path / BUNDLE, file.read(MAX_BUNDLE_BYTES + 1))
     for name, record in bundle.files.items():
         if sizes.get(name) != record.size:
-            found = f"{sizes[name]:,}" if name in sizes else "no such file"
+            actual = f"{sizes[name]:,}" if name in sizes else "no such file"
             raise UserError(
-                f"{path}: {name}: expected {record.size:,} bytes, according to {BUNDLE}, found {found}; "
+                f"{path}: {name}: expected {record.size:,} bytes, according to {BUNDLE}, found {actual}; "
                 "copy or export it again"
             )
     others = sum(size for name, size in sizes.items() if name not in bundle.files)
