@@ -11,7 +11,7 @@ from typing_extensions import Self
 
 from ppcls.config.base.facts import ModelFacts
 from ppcls.config.base.fields import ClassCountOrAuto, Count, Decay, NonNegative, Positive, Side
-from ppcls.config.base.problems import UNKNOWN_KEY, error_at, show
+from ppcls.config.base.problems import EXPLAINED_KEY, error_at, show
 from ppcls.config.base.section import Section
 from ppcls.registry import ARCHITECTURES, suggest_architecture
 from ppcls.zoo import ZOO, architecture, families_with
@@ -391,7 +391,7 @@ class Arch(ModelSection):
         if option not in entry.options:
             families = ", ".join(families_with(option))
             text = f"{name} has no such option; it exists only for {families}; remove it"
-            raise PydanticCustomError(UNKNOWN_KEY, "{text}", {"text": text})
+            raise PydanticCustomError(EXPLAINED_KEY, "{text}", {"text": text})
         if option == "img_size" and value is not None and int(value) % entry.patch:
             raise ValueError(
                 f"expected a multiple of {entry.patch}, the side of {name}'s patches, got {value}"

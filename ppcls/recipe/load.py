@@ -10,10 +10,10 @@ from typing import Any, TypeVar, cast
 from pydantic import ValidationError
 from typing_extensions import Self
 
-from ppcls.config.base.errors import ConfigError, describe_problems, place
+from ppcls.config.base.errors import ConfigError, place
 from ppcls.config.base.fields import MODULE_NAME
 from ppcls.config.base.overrides import Override, Overrides, plain, read_overrides
-from ppcls.config.base.problems import UNKNOWN_KEY, show
+from ppcls.config.base.problems import UNKNOWN_KEYS, show
 from ppcls.config.base.section import Section
 from ppcls.config.base.tree import Tree, mapping_at, node_at
 from ppcls.config.base.yaml import MAX_LENGTH, TOO_LONG, dump_section, read_yaml
@@ -24,6 +24,7 @@ from ppcls.recipe.image_sizes import fill_image_sizes
 from ppcls.recipe.paddleclas import INFERENCE_KEY, describe_other_file, is_paddleclas, translate_paddleclas
 from ppcls.recipe.published import published_names, read_published
 from ppcls.recipe.schema import Config
+from ppcls.recipe.unknown_keys import describe_errors
 from ppcls.registry import import_user_module, suggest
 
 AnySection = TypeVar("AnySection", bound=Section)
@@ -144,7 +145,7 @@ class ConfigSource:
         except ValidationError as error:
             if self._drop_keys_of_replaced_components(error):
                 return self.validate_as(section)
-            raise self._error(describe_problems(self.tree, error)) from None
+            raise self._error(describe_errors(self.tree, error)) from None
 
     def _drop_keys_of_replaced_components(self, error: ValidationError) -> bool:
         """Removes keys of the file that belong to a component whose ``name`` an override replaced.
@@ -161,7 +162,7 @@ class ConfigSource:
             parent, _, key = path.rpartition(".")
             replaced = f"{parent}.name" in self.origins
             typed = any(f"{set_path}.".startswith(f"{path}.") for set_path in self.origins)
-            if details["type"] == UNKNOWN_KEY and replaced and not typed:
+            if details["type"] in UNKNOWN_KEYS and replaced and not typed:
                 del mapping_at(self.tree, parent)[key]
                 dropped.setdefault(parent, []).append(key)
         for parent, keys in dropped.items():

@@ -37,11 +37,8 @@ class Config(Section):
         # Keys of PaddleClas before version 2.1.
         **dict.fromkeys(("ARCHITECTURE", "architecture"), "write Arch"),
         **dict.fromkeys(("LEARNING_RATE", "OPTIMIZER"), "write Optimizer, with lr for the learning rate"),
-        "TRAIN": "write DataLoader.Train",
-        "VALID": "write DataLoader.Eval",
-        "classes_num": "write Arch.class_num",
-        "model_save_dir": "write Global.output_dir",
-        "use_gpu": "write Global.device: gpu or cpu",
+        **dict.fromkeys(("TRAIN", "Train", "train"), "write DataLoader.Train"),
+        **dict.fromkeys(("VALID", "Eval", "Valid", "eval", "val"), "write DataLoader.Eval"),
         "AMP_BF16": "write AMP with dtype: bfloat16",
         "UnLabelLoss": "write SSL, which uses the cross-entropy of FixMatch; other losses are not supported",
         "Slim": "quantization and pruning during training are not supported; remove it, and export the "

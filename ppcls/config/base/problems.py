@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from typing_extensions import LiteralString
 
-UNKNOWN_KEY = "unknown_key"  # type of the errors about unknown keys
+UNKNOWN_KEY: Final = "unknown_key"  # type of the errors about unknown keys
+EXPLAINED_KEY: Final = "explained_key"  # type of those whose message says what to write instead
+UNKNOWN_KEYS = (UNKNOWN_KEY, EXPLAINED_KEY)
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100

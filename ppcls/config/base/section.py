@@ -16,7 +16,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails, InitErrorDetails
 from typing_extensions import LiteralString, Self
 
-from ppcls.config.base.problems import UNKNOWN_KEY, explain, problem
+from ppcls.config.base.problems import EXPLAINED_KEY, UNKNOWN_KEY, explain, problem
 from ppcls.registry import suggest
 
 if TYPE_CHECKING:
@@ -30,7 +30,13 @@ def _follows_from_items(error: ErrorDetails) -> bool:
 
 def _kind(error: ErrorDetails) -> LiteralString:
     """Returns the type of the error that replaces ``error``."""
-    return UNKNOWN_KEY if error["type"] == UNKNOWN_KEY else "problem"
+    match error["type"]:
+        case "unknown_key":
+            return UNKNOWN_KEY
+        case "explained_key":
+            return EXPLAINED_KEY
+        case _:
+            return "problem"
 
 
 class Section(BaseModel):
@@ -54,9 +60,7 @@ class Section(BaseModel):
         if isinstance(data, dict):
             known = {key: value for key, value in data.items() if key in cls.model_fields}
             problems = [
-                problem(f"unknown key{cls._hint(str(key))}", str(key), kind=UNKNOWN_KEY)
-                for key in data
-                if key not in known and key not in cls.ignored
+                cls._unknown_key(str(key)) for key in data if key not in known and key not in cls.ignored
             ]
         try:
             section = handler(known)
@@ -96,9 +100,11 @@ class Section(BaseModel):
         yield from ()
 
     @classmethod
-    def _hint(cls, key: str) -> str:
-        hint = cls.key_hints.get(key)
-        return f"; {hint}" if hint else suggest(key, list(cls.model_fields), "docs/config.md lists all keys")
+    def _unknown_key(cls, key: str) -> InitErrorDetails:
+        if hint := cls.key_hints.get(key):
+            return problem(f"unknown key; {hint}", key, kind=EXPLAINED_KEY)
+        similar = suggest(key, list(cls.model_fields), "docs/config.md lists all keys")
+        return problem(f"unknown key{similar}", key, kind=UNKNOWN_KEY)
 
 
 class Spec(Section):

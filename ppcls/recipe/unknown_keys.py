@@ -1,0 +1,114 @@
+"""Says where an unknown key belongs: in another section, or under another name than in other trainers.
+
+Decisions:
+    In ``Global``, in an unknown section and outside of sections, a key may belong anywhere. In any other
+    section, only its own parts are suggested: ``Optimizer.epsilon`` must not lead to the epsilon of a loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pydantic import ValidationError
+
+from ppcls.config.base.errors import describe_problems, place, split_path
+from ppcls.config.base.problems import UNKNOWN_KEY
+from ppcls.config.base.tree import Tree, leaves
+from ppcls.engine.core.settings import AMP, EMA
+from ppcls.recipe.schema import Config
+from ppcls.recipe.settings import Global
+
+_MAX_PLACES = 3
+
+# The key that means the same as a name of another trainer.
+_OTHER_NAMES = {
+    **dict.fromkeys(("lr", "base_lr", "lr0", "init_lr", "initial_lr", "max_lr"), "learning_rate"),
+    **dict.fromkeys(("bs", "batchsize", "train_batch_size", "batch_size_per_card"), "batch_size"),
+    **dict.fromkeys(
+        ("num_epochs", "max_epochs", "n_epochs", "epoch_num", "max_epoch", "total_epochs"), "epochs"
+    ),
+    **dict.fromkeys(("num_classes", "classes_num", "class_nums", "n_classes", "nc"), "class_num"),
+    **dict.fromkeys(("workers", "worker_num", "n_workers"), "num_workers"),
+    **dict.fromkeys(
+        ("save_dir", "log_dir", "out_dir", "save_path", "work_dir", "model_save_dir"), "output_dir"
+    ),
+    **dict.fromkeys(("pretrain", "pretrained_weights", "pretrain_weights", "load_from"), "pretrained_model"),
+    **dict.fromkeys(("resume", "resume_from", "resume_path"), "checkpoints"),
+    **dict.fromkeys(
+        ("eval_step", "eval_freq", "val_interval", "eval_batch_step", "eval_epoch"), "eval_interval"
+    ),
+    **dict.fromkeys(("save_epoch", "save_freq", "save_period", "snapshot_epoch"), "save_interval"),
+    **dict.fromkeys(
+        ("log_interval", "print_freq", "log_freq", "log_iters", "print_step"), "print_batch_step"
+    ),
+    **dict.fromkeys(("warmup_epochs", "warmup"), "warmup_epoch"),
+    **dict.fromkeys(("fp16", "amp", "use_fp16"), "use_amp"),
+    **dict.fromkeys(("img_size", "image_size", "imgsz", "input_shape"), "image_shape"),
+    **dict.fromkeys(("label_smoothing", "ls_epsilon", "smoothing"), "epsilon"),
+    **dict.fromkeys(("random_seed", "manual_seed"), "seed"),
+    **dict.fromkeys(("early_stop", "patience"), "early_stopping"),
+}
+# Names of another trainer that no single key replaces.
+_ADVICE = {
+    **dict.fromkeys(("use_gpu", "use_cuda", "gpu", "cuda"), "write Global.device: gpu or cpu"),
+    "train_mode": "DataLoader.Train.input_size with the name Progressive changes the image size",
+}
+
+
+def describe_errors(tree: Tree, error: ValidationError) -> list[str]:
+    """Returns one line for each validation error. For an unknown key, it names the place of this key.
+
+    Args:
+        tree: The config as plain data.
+        error: The error of its validation.
+    """
+    details = error.errors(include_url=False)
+    lines = describe_problems(tree, error)
+    unknown = {
+        place(tree, each["loc"]): number for number, each in enumerate(details) if each["type"] == UNKNOWN_KEY
+    }
+    for path, number in unknown.items():
+        if advice := _advise(path, tree, tuple(unknown)):
+            lines[number] = f"{path}: unknown key; {advice}"
+    return lines
+
+
+def _advise(path: str, tree: Tree, unknown: Sequence[str]) -> str | None:
+    """Returns what to write instead of an unknown key; None if nothing is known.
+
+    Args:
+        path: Path of the key.
+        tree: The config as plain data.
+        unknown: Paths of all unknown keys of the config.
+    """
+    *parents, key = split_path(path)
+    name = key.lower().replace("-", "_")
+    anywhere = not parents or parents[0] == "Global" or parents[0] not in Config.model_fields
+    if anywhere and name in _ADVICE:
+        return _ADVICE[name]
+    wanted = _OTHER_NAMES.get(name, name)
+    section = "" if anywhere else f"{'.'.join(parents)}."
+    places = dict.fromkeys(
+        known
+        for known in (*_section_keys(), *(leaf for leaf, _ in leaves(tree)))
+        if known.rpartition(".")[2] == wanted and known.startswith(section) and not _is_below(known, unknown)
+    )
+    return f"write {' or '.join(places)}" if 0 < len(places) <= _MAX_PLACES else None
+
+
+def _is_below(path: str, parents: Sequence[str]) -> bool:
+    keys = split_path(path)
+    return any(keys[: len(parent)] == parent for parent in map(split_path, parents))
+
+
+def _section_keys() -> Iterator[str]:
+    """Yields the paths of keys that a config may lack, because they have defaults."""
+    for section in (Global, AMP, EMA):
+        yield from (f"{section.__name__}.{key}" for key in section.model_fields)
+    yield from (
+        f"Arch.{key}" for key in ("name", "class_num", "pretrained", "data_format", "input_image_channel")
+    )
+    yield from (f"Optimizer.lr.{key}" for key in ("learning_rate", "warmup_epoch"))
+    for split in ("Train", "Eval"):
+        yield f"DataLoader.{split}.sampler.batch_size"
+        yield f"DataLoader.{split}.loader.num_workers"
