@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # imported by the subcommand that needs it
     from ppcls.data.transforms.base import Transform
     from ppcls.recipe.schema import Config
 
+_LISTS = (".txt", ".csv", ".tsv", ".lst")  # suffixes of list files
+
 
 @dataclass(frozen=True, kw_only=True)
 class DigitsOptions:
@@ -74,16 +76,18 @@ class FashionMnistOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckOptions:
+class CheckOptions(dataset_files.ListOptions):
     """Decode all images and list the bad ones; exit code 1 if there are any."""
 
     examples: ClassVar[Sequence[str]] = (
         "ppcls dataset check pictures/",
+        "ppcls dataset check list.txt --image-root pictures/",
         "ppcls dataset check -c configs/ResNet50.yaml --out bad_images.txt",
     )
 
     paths: tuple[Path, ...] = argument(
-        "files and folders to check, instead of the data sets of a config", default=()
+        "files, folders and lists (.txt, .csv, .tsv, .lst) to check, instead of the data sets of a config",
+        default=(),
     )
     config: str | None = option(
         None, "config with the data sets to check; its DecodeImage is used", names=["-c"]
@@ -152,7 +156,7 @@ def check(options: CheckOptions) -> None:
     bad = list[BadImage]()
     notes = [line for path in options.paths if path.is_dir() for line in describe_unused(path)]
     config = _read_config(options)
-    sources = _images_to_check(options.paths)
+    sources = _images_to_check(options)
     if config is not None:
         classes = {name: config.class_count(training=name == "Train") for name in config.DataLoader.splits}
         sources = _splits_to_check(options, config.DataLoader.splits, classes)
@@ -201,13 +205,17 @@ def _read_config(options: CheckOptions) -> Config | None:
     return None if options.config is None else load_config(options.config, options.override)
 
 
-def _images_to_check(paths: Sequence[Path]) -> Iterator[tuple[str, Index, Transform]]:
-    """Yields a name, the samples and the decoder of files, and of the images in folders."""
+def _images_to_check(options: CheckOptions) -> Iterator[tuple[str, Index, Transform]]:
+    """Yields the name, the samples and the decoder of each list, and of all files and folders."""
     from ppcls.data.images.paths import find_images
     from ppcls.data.index.files import list_files
     from ppcls.data.transforms.specs import DecodeImage
 
-    yield "images", list_files(find_images(paths)), DecodeImage()
+    lists = [path for path in options.paths if path.suffix.lower() in _LISTS and path.is_file()]
+    for listing in lists:
+        yield listing.name, options.read_list(listing), DecodeImage()
+    if others := [path for path in options.paths if path not in lists]:
+        yield "images", list_files(find_images(others)), DecodeImage()
 
 
 def _splits_to_check(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 from ppcls.cli.arguments.options import Exclusive, argument, option, required
 from ppcls.cli.command import Command, write_output
 from ppcls.cli.shared_options import trust_option
+from ppcls.data.index.arrays.list_line import read_delimiter
 from ppcls.errors import UserError
 from ppcls.files import print_error
 
@@ -49,8 +50,8 @@ def share_or_count(text: str) -> Fraction | int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelledImagesOptions:
-    """Options of a command whose ``source`` is a folder or a list file of labelled images."""
+class ListOptions:
+    """Options of a command that reads list files."""
 
     image_root: Path | None = option(
         None, "folder to which the paths in a list are relative (default: the list's folder)"
@@ -58,7 +59,26 @@ class LabelledImagesOptions:
     follow_links: bool = option(
         False, "follow symbolic links that point outside the folder, and use the images there"
     )
-    delimiter: str = option(" ", "separator of path and label in a list (default: a space)")
+    delimiter: str = option(
+        " ", "separator of path and label in a list (default: a space)", read=read_delimiter
+    )
+
+    def read_list(self, listing: Path) -> FileIndex:
+        """Returns the labelled images of a list file.
+
+        Raises:
+            ppcls.errors.UserError: The list is missing, empty or invalid.
+        """
+        from ppcls.data.index.files import read_list
+
+        root = self.image_root or listing.parent
+        return read_list(root, listing, self.delimiter, follow_links=self.follow_links)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledImagesOptions(ListOptions):
+    """Options of a command whose ``source`` is a folder or a list file of labelled images."""
+
     names: Path | None = option(None, "file with the names of a list's classes, one 'id name' per line")
 
 
@@ -205,7 +225,7 @@ def read_source(source: Path, options: LabelledImagesOptions) -> tuple[FileIndex
         ppcls.errors.UserError: The folder or list is missing, empty or invalid.
     """
     from ppcls.data.index.class_names import list_class_folders, read_class_names
-    from ppcls.data.index.files import read_folder, read_list
+    from ppcls.data.index.files import read_folder
     from ppcls.data.records.shard import SHARD_SUFFIXES
     from ppcls.files import IMAGE_EXTENSIONS
 
@@ -217,8 +237,7 @@ def read_source(source: Path, options: LabelledImagesOptions) -> tuple[FileIndex
             f"{source}: expected a folder with one subfolder per class, or a list file of 'path label', "
             "found a container"
         )
-    root = options.image_root or source.parent
-    index = read_list(root, source, options.delimiter, follow_links=options.follow_links)
+    index = options.read_list(source)
     names = read_class_names(options.names, int(index.labels.max()) + 1) if options.names else ()
     return index, names
 

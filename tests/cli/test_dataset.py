@@ -217,6 +217,20 @@ def test_split_of_a_folder_has_all_large_classes_in_both_lists(
     assert capsys.readouterr().out.endswith("classes without validation images: 2 (lone)\n")
 
 
+@pytest.mark.parametrize("delimiter", ["\t", r"\t"])
+def test_check_reads_lists(
+    delimiter: str, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Image.new("RGB", (8, 8)).save(images / "good.png")
+    listing = tmp_path / "list.txt"
+    listing.write_text(f"{images}/good.png\t0\nmissing.jpg\t1\n")
+    options = ("--image-root", images, "--delimiter", delimiter, "--out", tmp_path / "bad.txt")
+    assert run("check", listing, images / "good.png", *options) == 1
+    error = capsys.readouterr().err
+    assert "1 of 3 images are bad" in error
+    assert f"{images}/missing.jpg ({listing}, line 2): no such file or directory" in error
+
+
 def test_split_of_a_list_keeps_its_delimiter(
     images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

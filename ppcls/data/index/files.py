@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -69,13 +69,17 @@ class FileIndex:
     def __len__(self) -> int:
         return len(self.paths)
 
+    @property
+    def _folder(self) -> bytes:
+        return os.fsencode(self.root).rstrip(b"/") + b"/"
+
     def path(self, position: int) -> bytes:
         """Returns the full path of a sample, encoded for the file system."""
-        return os.fsencode(self.root) + b"/" + bytes(self.paths[position])
+        return self._folder + bytes(self.paths[position])
 
     def path_block(self, positions: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Returns the full paths of samples as bytes, [N, L], padded with zeros to the longest path."""
-        paths = np.char.add(os.fsencode(self.root) + b"/", self.paths[positions])
+        paths = np.char.add(self._folder, self.paths[positions])
         return paths.view(np.uint8).reshape(len(positions), -1)
 
     def name(self, position: int) -> str:
@@ -88,7 +92,7 @@ class FileIndex:
 
     def find(self, places: Collection[tuple[str, str]]) -> list[int]:
         """Returns the positions of samples. See `ppcls.data.index.protocol.find_samples`."""
-        prefix = os.fsencode(self.root) + b"/"
+        prefix = self._folder
         names = (os.fsencode(name) for name, _ in places)
         return find_paths(self.paths, {name[len(prefix) :] for name in names if name.startswith(prefix)})
 
@@ -110,7 +114,7 @@ def read_list(
 
     Args:
         root: Folder of the images.
-        listing: List file. Each line has a path relative to ``root``, the delimiter and a label.
+        listing: List file. Each line has a path in ``root``, relative or absolute, the delimiter and a label.
         delimiter: Text between path and label. Paths may contain it, because the last delimiter in a line
             ends the path.
         class_num: Number of classes of the model; None if any label >= 0 is valid.
@@ -131,7 +135,7 @@ def read_paths(root: Path, listing: Path, delimiter: str | None, *, follow_links
 
     Args:
         root: Folder of the images.
-        listing: List file. Each line has a path relative to ``root``.
+        listing: List file. Each line has a path in ``root``, relative or absolute.
         delimiter: Text that ends the path in a line; None if lines contain only paths.
         follow_links: Whether to allow links that lead out of ``root``.
 
@@ -148,6 +152,8 @@ def _read_lines(root: Path, listing: Path, form: LineFormat, *, follow_links: bo
         UserError: The folder or the list is missing, or the list is empty or has invalid lines.
     """
     _check_folder(root)
+    folders = dict.fromkeys((os.path.abspath(root), os.path.realpath(root)))  # noqa: PTH100 - keeps links
+    form = replace(form, roots=tuple(f"{folder.rstrip('/')}/" for folder in folders))
     try:
         arrays = read_arrays(listing, form)
     except FileNotFoundError:

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
 from ppcls.config.base.facts import LabelsPerImage, RunFacts
 from ppcls.config.base.problems import error_at, problem
+from ppcls.data.index.arrays.list_line import read_delimiter
 from ppcls.data.index.base import DECODER, FileDataset
 from ppcls.data.index.files import FileIndex, read_list, read_paths
 from ppcls.data.index.protocol import Index
 from ppcls.errors import UserError
+
+Delimiter = Annotated[str, Field(min_length=1), AfterValidator(read_delimiter)]
 
 
 class ImageNetDataset(FileDataset):
@@ -30,8 +33,9 @@ class ImageNetDataset(FileDataset):
     labelled: ClassVar[Literal["once", "with cameras"]] = "once"
 
     cls_label_path: str
-    """List file, with one line `path label` per image."""
-    delimiter: str = Field(" ", min_length=1)
+    """List file, with one line `path label` per image. Paths are relative to `image_root`, or absolute paths
+    in it; with `image_root: /`, any absolute paths."""
+    delimiter: Delimiter = " "
     """Text between path and label. The path may contain it too."""
     relabel: bool = False
     """Renumber the labels from 0 in ascending order. Use it if the labels of the list have gaps."""
@@ -88,7 +92,7 @@ class CompCars(ImageNetDataset):
 class ICartoonDataset(ImageNetDataset):
     """PaddleClas's name for an ImageNetDataset with tabs between path and label."""
 
-    delimiter: str = Field("\t", min_length=1)
+    delimiter: Delimiter = "\t"
 
 
 class MultiScaleDataset(ImageNetDataset):
@@ -101,7 +105,7 @@ class MultiLabelDataset(FileDataset):
     labels: ClassVar[LabelsPerImage] = "several"
     cls_label_path: str
     """List file, with one line `path labels` per image."""
-    delimiter: str = Field("\t", min_length=1)
+    delimiter: Delimiter = "\t"
     """Text between path and labels. The path may contain it too."""
     label_ratio: bool = False
     """Compute the share of positive labels of each class, which `weight_ratio` of MultiLabelLoss needs."""
@@ -131,7 +135,7 @@ class CustomLabelDataset(FileDataset):
     label_key: Literal["blur_image", "random_rot90_orientation"]
     """Transform that determines the labels: `blur_image` for BlurImage, `random_rot90_orientation` for
     RandomRot90."""
-    delimiter: str | None = Field(None, min_length=1)
+    delimiter: Delimiter | None = None
     """Text that ends the path. The rest of the line, such as a label, is ignored. Default: the whole line is
     the path."""
 

@@ -92,6 +92,40 @@ def test_read_list_returns_paths_and_labels(
     assert pairs(read_list(tmp_path, content, delimiter)) == expected
 
 
+@pytest.mark.parametrize("linked", [False, True])
+def test_absolute_paths_in_image_root_are_accepted(tmp_path: Path, linked: bool) -> None:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    root = tmp_path / "link" if linked else folder
+    if linked:
+        root.symlink_to(folder)
+    lines = [f"{folder}/a b.jpg 0", f"{root}//c/d.jpg 1", "e.jpg 2"]
+    assert pairs(read_list(root, "\n".join(lines))) == [("a b.jpg", 0), ("c/d.jpg", 1), ("e.jpg", 2)]
+
+
+def test_image_root_can_be_the_root_of_the_disk(tmp_path: Path) -> None:
+    listing = tmp_path / "list.txt"
+    listing.write_text(f"{tmp_path}/a.jpg 0\n/b.jpg 1\n")
+    dataset = ImageNetDataset(image_root="/", cls_label_path=str(listing), transform_ops=CHAIN)
+    index = file_index(dataset, 2)
+    assert [index.name(position) for position in range(2)] == [f"{tmp_path}/a.jpg", "/b.jpg"]
+    assert index.find({(f"{tmp_path}/a.jpg", "")}) == [0]
+
+
+def test_absolute_paths_outside_image_root_name_the_folder(tmp_path: Path) -> None:
+    for path in ("/etc/a.jpg", f"{tmp_path}-2/a.jpg", f"{tmp_path}"):
+        assert wrong(tmp_path, f"{path} 1\n") == [
+            f", line 1: path '{path}' leads out of image_root ({tmp_path}/); set image_root to a folder that "
+            "contains it"
+        ]
+    (line,) = wrong(tmp_path, f"{tmp_path}/../a.jpg 1\n")
+    assert line == ", line 1: path '../a.jpg' leads out of image_root; expected a path below image_root"
+
+
+def test_a_tab_can_be_written_with_a_backslash(tmp_path: Path) -> None:
+    assert pairs(read_list(tmp_path, "a b.jpg\t3\n", r"\t")) == [("a b.jpg", 3)]
+
+
 def test_file_index_where_is_the_line(tmp_path: Path) -> None:
     index = read_list(tmp_path, "a.jpg 0\n\nlonger/name.jpg 1\n")
     assert len(index) == 2
@@ -104,7 +138,16 @@ def test_file_index_where_is_the_line(tmp_path: Path) -> None:
     ("line", "text"),
     [
         ("a.jpg", "expected 'path label', got no label after ' '; is the delimiter right?"),
-        ("a.jpg\t1", "expected 'path label', got no label after ' '; is the delimiter right?"),
+        (
+            "a.jpg\t1",
+            "expected 'path label', got no label after ' '; this line has a tab before the label: "
+            'set delimiter: "\\t"',
+        ),
+        (
+            "a,b.jpg,7",
+            "expected 'path label', got no label after ' '; this line has a comma before the label: "
+            'set delimiter: ","',
+        ),
         (" 3", "expected 'path label', got no label after ' '; is the delimiter right?"),
         ("a.jpg b.jpg", "expected a whole number as label, got 'b.jpg'; number the classes from 0"),
         ("a.jpg 1.0", "expected a whole number as label, got '1.0'; number the classes from 0"),
@@ -117,7 +160,6 @@ def test_file_index_where_is_the_line(tmp_path: Path) -> None:
         ("a.jpg 10", "label 10 is not in 0..9; Arch.class_num is 10"),
         ("a.jpg -1", "label -1 is not in 0..9; Arch.class_num is 10"),
         (f"a.jpg {'9' * 30}", f"label {'9' * 30} is not in 0..9; Arch.class_num is 10"),
-        ("/etc/a.jpg 1", "path '/etc/a.jpg' leads out of image_root; expected a path below image_root"),
         ("../a.jpg 1", "path '../a.jpg' leads out of image_root; expected a path below image_root"),
         ("a/../../b.jpg 1", "path 'a/../../b.jpg' leads out of image_root; expected a path below image_root"),
         ("a/.. 1", "path 'a/..' leads out of image_root; expected a path below image_root"),
@@ -135,7 +177,8 @@ def test_read_list_rejects_very_long_label(tmp_path: Path) -> None:
 
 def test_read_list_error_names_the_delimiter(tmp_path: Path) -> None:
     assert wrong(tmp_path, "a.jpg 1\n", delimiter="\t") == [
-        ", line 1: expected 'path\tlabel', got no label after '\\t'; is the delimiter right?"
+        ", line 1: expected 'path\tlabel', got no label after '\\t'; this line has a space before the label: "
+        'set delimiter: " "'
     ]
 
 

@@ -83,7 +83,8 @@ def test_multi_label_list_names_wrong_lines(tmp_path: Path) -> None:
         "1: expected labels of 3 classes (Arch.class_num), got 2",
         "2: expected a 0 or 1 for each class, separated by commas, got '2'",
         "3: expected a 0 or 1 for each class, separated by commas, got an empty value",
-        "4: expected 'path\tlabel', got no label after '\\t'; is the delimiter right?",
+        "4: expected 'path\tlabel', got no label after '\\t'; this line has a space before the label: "
+        'set delimiter: " "',
         "6: path '../f.jpg' leads out of image_root; expected a path below image_root",
     ]
 

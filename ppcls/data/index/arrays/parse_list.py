@@ -168,7 +168,7 @@ class _ListParser:
         # Zeros on both sides, so that windows of fixed width stay inside.
         text = np.zeros(MAX_DIGITS + len(piece) + _LONG, np.uint8)
         text[MAX_DIGITS : MAX_DIGITS + len(piece)] = np.frombuffer(piece, np.uint8)
-        rows = self._split_rows(text)
+        rows = self._enter_roots(text, self._split_rows(text))
         if self._first is None:
             self._find_first(text, rows)
         if self._first is None or not len(rows.begin):
@@ -227,6 +227,20 @@ class _ListParser:
         if len(filled) == len(end):
             return _Rows(begin, end, first, last, numbers)
         return _Rows(begin[filled], end[filled], first[filled], last[filled], numbers[filled])
+
+    def _enter_roots(self, text: NDArray[np.uint8], rows: _Rows) -> _Rows:
+        """Returns the rows without the folder of the images in front of absolute paths."""
+        first = rows.first.copy()
+        absolute = np.flatnonzero(text[first] == ord("/"))
+        for root in self.form.roots:
+            folder = np.frombuffer(os.fsencode(root), np.uint8)
+            long = absolute[rows.last[absolute] - first[absolute] > len(folder)]
+            if len(long):
+                windows = np.lib.stride_tricks.sliding_window_view(text, len(folder))[first[long]]
+                inside = (windows == folder).all(axis=1)
+                first[long[inside]] += len(folder)
+                absolute = np.setdiff1d(absolute, long[inside], assume_unique=True)
+        return rows._replace(first=first)
 
     def _find_first(self, text: NDArray[np.uint8], rows: _Rows) -> None:
         """Finds the first valid line, whose form all other lines must have."""

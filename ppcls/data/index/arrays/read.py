@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from ppcls.data.index.arrays.cache import ArrayCache, Arrays, Source, State, file_state
@@ -35,9 +36,11 @@ def read_arrays(listing: Path, form: LineFormat) -> ListArrays:
         status = os.fstat(file.fileno())
         if status.st_size < CACHED_BYTES:
             return parse_list(listing, file, form)
-    general = LineFormat(form.delimiter, form.labelled)  # the number of classes is checked below
+    general = replace(form, class_num=None)  # the number of classes is checked below
     path = os.path.realpath(listing)
-    cache = ArrayCache(json.dumps([path, form.delimiter, form.labelled]), str(listing), Path(path))
+    cache = ArrayCache(
+        json.dumps([path, form.delimiter, form.labelled, form.roots]), str(listing), Path(path)
+    )
     source = Source(
         lambda: _read_state(listing),
         max(status.st_mtime_ns, status.st_ctime_ns),

@@ -27,6 +27,8 @@ FORMS = {
     "two flags": LineFormat("\t", "per class", 2),
     "paths": LineFormat(None, "none"),
     "cut paths": LineFormat(",", "none"),
+    "roots": LineFormat(" ", "once", roots=("/x/", "/x/b/")),
+    "paths in a root": LineFormat(",", "none", roots=("/",)),
 }
 _PARTS = st.sampled_from(
     [
@@ -35,6 +37,8 @@ _PARTS = st.sampled_from(
             "b/c.png",
             "b/c/d.jpg",
             "/x",
+            "/x/",
+            "/x//b",
             "../x",
             "a..b",
             "你.jpg",
@@ -54,6 +58,7 @@ _LINES = st.one_of(
     st.builds("{}{}{}".format, _PARTS, st.sampled_from([" ", "\t", " | ", "  "]), _PARTS),
     st.builds("d/{}.jpg {} {}".format, st.integers(0, 99), st.integers(0, 40), st.integers(0, 9)),
     st.builds("d/{}.jpg {}".format, st.integers(0, 99), st.integers(0, 40)),
+    st.builds("/x/{}.jpg {}".format, st.integers(0, 99), st.integers(0, 40)),
     st.builds("{}\t{}".format, st.sampled_from(["m/n.jpg", "o.jpg"]), st.sampled_from(["0,1", "1,1"])),
 )
 
