@@ -37,13 +37,21 @@ _COMMANDS = {
 # Maps commands of other trainers to the command of ppcls to use instead.
 _OTHER_NAMES = {
     **dict.fromkeys(("predict", "test", "classify", "inference"), "infer"),
-    **dict.fromkeys(("val", "validate", "evaluate"), "eval"),
+    **dict.fromkeys(("val", "evaluate"), "eval"),
     **dict.fromkeys(("fit", "finetune", "resume"), "train"),
     **dict.fromkeys(("list", "zoo"), "models"),
     **dict.fromkeys(("experiments", "history", "results"), "runs"),
-    **dict.fromkeys(("check", "env", "info"), "doctor"),
+    **dict.fromkeys(("env", "info"), "doctor"),
     **dict.fromkeys(("bundle", "package", "export_model", "onnx"), "export"),
     "data": "dataset",
+}
+# Words that could mean several commands, or an option.
+_ADVICE = {
+    **dict.fromkeys(
+        ("check", "validate", "lint", "config", "print-config"),
+        "`ppcls train -c CONFIG --print-config` checks a config; `ppcls dataset check FOLDER` checks images; "
+        "`ppcls eval --model RUN --trust` evaluates a model; `ppcls doctor` checks the machine",
+    ),
 }
 _EXAMPLES = (
     "ppcls train pictures/ --model ResNet50 --epochs 20 --output runs/pets",
@@ -102,6 +110,8 @@ def _unknown(name: str, arguments: Sequence[str]) -> str:
         return f"{name}: expected a command first; put options after it: {command_line(command, name)}"
     following = arguments[0] if arguments and arguments[0] in _COMMANDS else None  # yolo classify train
     equivalent = following or _OTHER_NAMES.get(name.lower().replace("-", "_"))
+    if advice := _ADVICE.get(name.lower().replace("_", "-")):
+        return f"unknown command '{name}'; {advice}"
     near = [equivalent] if equivalent else difflib.get_close_matches(name.lower(), _COMMANDS, n=1)
     hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(_COMMANDS)}"
     return f"unknown command '{name}'; {hint}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppcls.config.base.problems import show
 from ppcls.config.base.tree import mapping_at, model_sections, node_at
+from ppcls.data.images.paths import explain_file
 from ppcls.data.index.class_folders import LABEL_LIST, PARTS, find_class_root, list_class_folders
 from ppcls.errors import UserError
 from ppcls.files import read_regular, real_path
@@ -113,6 +114,8 @@ def _count_classes(tree: dict[str, Any], train: dict[Any, Any]) -> int:
     except (OSError, ValueError) as error:
         reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
         raise UserError(f"Arch.class_num: auto: can't count the classes: {reason}") from None
+    if Path(root).is_file():
+        raise UserError(f"{root}: {explain_file(Path(root))}")
     raise UserError(
         f"{root}: no such folder (DataLoader.Train.dataset.image_root); expected a folder with one subfolder "
         "of images per class"

@@ -50,6 +50,7 @@ def test_help_lists_all_commands(arguments: list[str], capsys: pytest.CaptureFix
         (["predict"], "unknown command 'predict'; did you mean 'infer'?"),
         (["export_model"], "unknown command 'export_model'; did you mean 'export'?"),
         (["classify", "train", "data=x"], "unknown command 'classify'; did you mean 'train'?"),
+        (["check", "-c", "x"], "; `ppcls train -c CONFIG --print-config` checks a config; "),
         (["xyz"], "unknown command 'xyz'; known: train, tune, eval, "),
         (["--epochs", "3", "train"], "put options after it: ppcls train --epochs"),
     ],

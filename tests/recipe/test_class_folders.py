@@ -221,3 +221,20 @@ def test_output_beside_train_and_val_is_accepted(tmp_path: Path) -> None:
     for folder in (root / "output", tmp_path / "pictures2"):
         config = load_config(FINETUNE, [f"{KEY}={root}", f"Global.output_dir={folder}"])
         assert checked_output_dir(config.Global, config.used_splits) == folder
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("my run.yaml", "this is a config, not a folder of images; to use it, write -c '{}'"),
+        ("list.TXT", "this is a list, not a folder of images; docs/own-data.md says how to use it"),
+        ("pets.zip", "this is an archive, not a folder of images; unpack it first"),
+        ("cat.jpg", "this is a file, not a folder of images"),
+    ],
+)
+def test_a_file_instead_of_a_folder_is_explained(tmp_path: Path, name: str, text: str) -> None:
+    file = tmp_path / name
+    file.touch()
+    with pytest.raises(UserError) as caught:
+        load_config(FINETUNE, {"DataLoader.Train.dataset.image_root": str(file)})
+    assert str(caught.value).startswith(f"{file}: {text.format(file)}")

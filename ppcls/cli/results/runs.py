@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,39 +21,95 @@ class RunsOptions:
     The duration is the time from the first to the last message of a run, including pauses before a resume.
     """
 
-    examples: ClassVar[Sequence[str]] = ("ppcls runs runs", "ppcls runs runs --html runs.html")
+    examples: ClassVar[Sequence[str]] = (
+        "ppcls runs runs",
+        "ppcls runs runs --html runs.html",
+        "ppcls runs runs --json",
+    )
 
     folder: Path = argument("folder that contains the output folders of runs")
     html: Path | None = option(None, "write the table to FILE, as a page for a browser", metavar="FILE")
+    json: bool = option(False, "print the result as a JSON list")
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What the table shows of a run. Values that are unknown are None.
+
+    Attributes:
+        run: Path of the output folder, relative to the listed folder.
+        model: Name of the architecture.
+        data: Folder or files of the training images.
+        metric: Name of the metric that selects the best model.
+        best: Best value of this metric.
+        finished_epochs: Number of complete epochs.
+        epochs: Number of epochs of the whole run.
+        seconds: Time from the first to the last message.
+        date: Time of the last message, in ISO format.
+        error: Why the run can't be read.
+    """
+
+    run: str
+    model: str | None = None
+    data: str | None = None
+    metric: str | None = None
+    best: float | None = None
+    finished_epochs: int | None = None
+    epochs: int | None = None
+    seconds: float | None = None
+    date: str | None = None
+    error: str | None = None
+
+    def cells(self) -> tuple[str, ...]:
+        """Returns the cells of the table, in the order of `HEADER`."""
+        from ppcls.report.console import clock
+
+        if self.error is not None:
+            return self.run, "?", self.error, "", "", "", ""
+        return (
+            self.run,
+            self.model or "?",
+            self.data or "?",
+            "no evaluation" if self.best is None else f"{self.metric} {self.best:.4f}",
+            "" if self.epochs is None else f"{self.finished_epochs} of {self.epochs}",
+            "" if self.seconds is None else clock(self.seconds),
+            (self.date or "")[:16].replace("T", " "),
+        )
 
 
 @command("runs", RunsOptions)
 def runs(options: RunsOptions) -> None:
     """Lists the runs below a folder."""
+    import json
+
     from ppcls.files import write_text
     from ppcls.search.page import render_page
 
     if not options.folder.is_dir():
         raise UserError(f"{options.folder}: no such folder; expected the folder of runs, such as runs")
-    rows = sorted(read_runs(options.folder), key=lambda row: row[-1])
-    if not rows:
+    found = sorted(read_runs(options.folder), key=lambda run: run.date or "")
+    if not found:
         raise UserError(f"{options.folder}: no runs in this folder; expected subfolders with metrics.jsonl")
+    rows = [run.cells() for run in found]
     if options.html is not None:
         write_text(options.html, render_page(f"Runs in {options.folder}", [], HEADER, rows))
+    if options.json:
+        write_output(json.dumps([asdict(run) for run in found], indent=2) + "\n")
+        return
     widths = [max(map(len, column)) for column in zip(HEADER, *rows, strict=True)]
     for row in (HEADER, *rows):
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         write_output(f"{line.rstrip()}\n")
 
 
-def read_runs(folder: Path) -> Iterator[list[str]]:
-    """Yields the cells of the table for each run in a folder and its subfolders, in the order of `HEADER`."""
+def read_runs(folder: Path) -> Iterator[RunSummary]:
+    """Yields a summary of each run in a folder and its subfolders."""
     for path in sorted(folder.rglob("metrics.jsonl")):
         if path.is_file() and (path.parent / "config.yaml").is_file():
             yield _read_run(path.parent, folder)
 
 
-def _read_run(run: Path, folder: Path) -> list[str]:
+def _read_run(run: Path, folder: Path) -> RunSummary:
     from ppcls.config.base.tree import node_at
     from ppcls.config.base.yaml import read_yaml
     from ppcls.report.jsonlines import read_history
@@ -63,31 +119,37 @@ def _read_run(run: Path, folder: Path) -> list[str]:
         tree = read_yaml(run / "config.yaml")
         history = read_history(run / "metrics.jsonl")
     except UserError as error:  # a damaged run must not hide the others
-        return [name, "?", str(error), "", "", "", ""]
+        return RunSummary(name, error=str(error))
     dataset = node_at(tree, "DataLoader.Train.dataset") or {}
     data = dataset.get("image_root") or ", ".join(dataset.get("paths") or []) or dataset.get("name")
-    best = "no evaluation"
-    if history.best is not None and history.best.metrics:
-        metric, value = next(iter(history.best.metrics.items()))
-        best = f"{metric} {value:.4f}"
+    metrics = {} if history.best is None else history.best.metrics
+    metric, best = next(iter(metrics.items()), (None, None))
     step = history.last_step
-    finished = 0 if step is None else step.epoch - (step.step < step.steps_per_epoch)
-    epochs = "" if step is None else f"{finished} of {step.epochs}"
-    return [name, str(node_at(tree, "Arch.name")), str(data), best, epochs, *_read_times(run)]
+    seconds, date = _read_times(run)
+    return RunSummary(
+        name,
+        str(node_at(tree, "Arch.name")),
+        None if data is None else str(data),
+        metric,
+        best,
+        None if step is None else step.epoch - (step.step < step.steps_per_epoch),
+        None if step is None else step.epochs,
+        seconds,
+        date,
+    )
 
 
-def _read_times(run: Path) -> tuple[str, str]:
-    """Returns the duration of a run and the time of its last message; empty texts if they are unknown."""
+def _read_times(run: Path) -> tuple[float | None, str | None]:
+    """Returns the duration of a run in seconds and the time of its last message; None if they are unknown."""
     from datetime import datetime
 
-    from ppcls.report.console import clock
     from ppcls.report.jsonlines import read_events
 
     events = read_events(run / "events.jsonl", 10_000)
     if not events:
-        return "", ""
+        return None, None
     try:
         first, last = (datetime.fromisoformat(events[position].time) for position in (0, -1))
     except ValueError:
-        return "", ""
-    return clock((last - first).total_seconds()), f"{last:%Y-%m-%d %H:%M}"
+        return None, None
+    return (last - first).total_seconds(), last.isoformat()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import glob
 import os
+import shlex
 import stat
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -47,6 +48,21 @@ def find_images(paths: Sequence[Path]) -> list[Path]:
     if problems:
         raise UserError("\n".join(problems))
     return list(files)
+
+
+def explain_file(path: Path) -> str:
+    """Returns what to do with a file that was named instead of a folder of images."""
+    match path.suffix.lower():
+        case ".yaml" | ".yml":
+            return (
+                f"this is a config, not a folder of images; to use it, write {shlex.join(['-c', str(path)])}"
+            )
+        case ".txt" | ".csv" | ".tsv" | ".lst":
+            return "this is a list, not a folder of images; docs/own-data.md says how to use it"
+        case ".zip" | ".tar" | ".gz" | ".tgz" | ".7z" | ".rar":
+            return "this is an archive, not a folder of images; unpack it first"
+        case _:
+            return "this is a file, not a folder of images"
 
 
 def read_paths(lines: Iterable[bytes]) -> list[Path]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.data.images.header import DecodeError
-from ppcls.data.images.paths import NOT_REGULAR, find_unsafe_paths, read_regular_file
+from ppcls.data.images.paths import NOT_REGULAR, explain_file, find_unsafe_paths, read_regular_file
 from ppcls.data.index.arrays.list_line import MAX_DIGITS, LineFormat
 from ppcls.data.index.arrays.path_hashes import find_paths
 from ppcls.data.index.arrays.read import read_arrays
@@ -261,7 +261,8 @@ def list_files(files: Sequence[Path]) -> FileIndex:
 
 def _check_folder(root: Path) -> None:
     if not root.is_dir():
-        raise UserError(f"{root}: no such folder; set image_root to the folder of the images")
+        reason = explain_file(root) if root.is_file() else "no such folder"
+        raise UserError(f"{root}: {reason}; set image_root to the folder of the images")
 
 
 def _check_paths(index: FileIndex, follow_links: bool, folders: NDArray[np.bytes_] | None = None) -> None:

@@ -73,6 +73,30 @@ def test_runs_are_listed_by_date(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "<td>top1 0.7500</td>" in page.read_text()
 
 
+def test_runs_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "good", 2)
+    write_run(tmp_path / "bad", 3)
+    (tmp_path / "bad" / "config.yaml").write_text("{")
+    (tmp_path / "bad" / "events.jsonl").unlink()
+    assert runs([str(tmp_path), "--json"]) == 0
+    bad, good = json.loads(capsys.readouterr().out)
+    assert good == {
+        "run": "good",
+        "model": "ResNet18",
+        "data": "pics",
+        "metric": "top1",
+        "best": 0.75,
+        "finished_epochs": 2,
+        "epochs": 3,
+        "seconds": 65.0,
+        "date": "2026-01-02T10:01:05",
+        "error": None,
+    }
+    assert bad["run"] == "bad"
+    assert bad["best"] is None
+    assert "config.yaml" in bad["error"]
+
+
 def test_damaged_run_does_not_hide_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(tmp_path / "good", 2)
     write_run(tmp_path / "bad", 3)
