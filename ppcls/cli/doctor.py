@@ -229,7 +229,11 @@ _INSTALL = "pip install . in the folder of ppcls, or install its wheel"
 def check_cards(driver: Driver | None) -> Iterator[Check]:
     """Yields the checks of the driver and of each GPU."""
     if driver is None:
-        yield Check("NVIDIA driver", "ok", "none; ppcls runs on the CPU")
+        text = (
+            "none; ppcls runs on the CPU. Paddle's launcher ends with 'substring not found' for --gpus; "
+            "--nproc_per_node=2 with -o Global.device=cpu starts two processes"
+        )
+        yield Check("NVIDIA driver", "ok", text)
         return
     yield Check("NVIDIA driver", "ok", f"{driver.version}, supports CUDA up to {driver.cuda}")
     for number, card in enumerate(driver.cards):
