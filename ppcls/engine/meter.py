@@ -120,6 +120,7 @@ class Meter:
             images_per_second=self._images / seconds,
             data_wait=self._wait.seconds / seconds,
             eta_seconds=remaining * seconds / max(1, update - self._first_update),
+            images=round(images),
         )
         self.reset()
         return record

@@ -145,7 +145,7 @@ class ConfigSource:
         except ValidationError as error:
             if self._drop_keys_of_replaced_components(error):
                 return self.validate_as(section)
-            raise self._error(describe_errors(self.tree, error)) from None
+            raise self._error(describe_errors(self.tree, error, section)) from None
 
     def _drop_keys_of_replaced_components(self, error: ValidationError) -> bool:
         """Removes keys of the file that belong to a component whose ``name`` an override replaced.

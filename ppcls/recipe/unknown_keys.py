@@ -7,16 +7,14 @@ Decisions:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from pydantic import ValidationError
 
 from ppcls.config.base.errors import describe_problems, place, split_path
 from ppcls.config.base.problems import UNKNOWN_KEY
+from ppcls.config.base.section import Section
 from ppcls.config.base.tree import Tree, leaves
-from ppcls.engine.core.settings import AMP, EMA
-from ppcls.recipe.schema import Config
-from ppcls.recipe.settings import Global
 
 _MAX_PLACES = 3
 
@@ -48,6 +46,12 @@ _OTHER_NAMES = {
     **dict.fromkeys(("random_seed", "manual_seed"), "seed"),
     **dict.fromkeys(("early_stop", "patience"), "early_stopping"),
 }
+_DEFAULT_KEYS = (
+    *(f"Arch.{key}" for key in ("name", "class_num", "pretrained", "data_format", "input_image_channel")),
+    *(f"Optimizer.lr.{key}" for key in ("learning_rate", "warmup_epoch")),
+    *(f"DataLoader.{split}.sampler.batch_size" for split in ("Train", "Eval")),
+    *(f"DataLoader.{split}.loader.num_workers" for split in ("Train", "Eval")),
+)
 # Names of another trainer that no single key replaces.
 _ADVICE = {
     **dict.fromkeys(("use_gpu", "use_cuda", "gpu", "cuda"), "write Global.device: gpu or cpu"),
@@ -55,60 +59,69 @@ _ADVICE = {
 }
 
 
-def describe_errors(tree: Tree, error: ValidationError) -> list[str]:
+def describe_errors(tree: Tree, error: ValidationError, config: type[Section]) -> list[str]:
     """Returns one line for each validation error. For an unknown key, it names the place of this key.
 
     Args:
         tree: The config as plain data.
         error: The error of its validation.
+        config: Class of the whole config.
     """
     details = error.errors(include_url=False)
     lines = describe_problems(tree, error)
     unknown = {
         place(tree, each["loc"]): number for number, each in enumerate(details) if each["type"] == UNKNOWN_KEY
     }
+    known = [
+        path
+        for path in (*_default_keys(config), *(leaf for leaf, _ in leaves(tree)))
+        if not any(_is_below(path, other) for other in unknown)
+    ]
     for path, number in unknown.items():
-        if advice := _advise(path, tree, tuple(unknown)):
+        if advice := _advise(path, known, config):
             lines[number] = f"{path}: unknown key; {advice}"
     return lines
 
 
-def _advise(path: str, tree: Tree, unknown: Sequence[str]) -> str | None:
+def _advise(path: str, known: Sequence[str], config: type[Section]) -> str | None:
     """Returns what to write instead of an unknown key; None if nothing is known.
 
     Args:
         path: Path of the key.
-        tree: The config as plain data.
-        unknown: Paths of all unknown keys of the config.
+        known: Paths of known keys.
+        config: Class of the whole config.
     """
     *parents, key = split_path(path)
     name = key.lower().replace("-", "_")
-    anywhere = not parents or parents[0] == "Global" or parents[0] not in Config.model_fields
+    anywhere = not parents or parents[0] == "Global" or parents[0] not in config.model_fields
     if anywhere and name in _ADVICE:
         return _ADVICE[name]
-    wanted = _OTHER_NAMES.get(name, name)
+    same = _OTHER_NAMES.get(name, name)
     section = "" if anywhere else f"{'.'.join(parents)}."
     places = dict.fromkeys(
-        known
-        for known in (*_section_keys(), *(leaf for leaf, _ in leaves(tree)))
-        if known.rpartition(".")[2] == wanted and known.startswith(section) and not _is_below(known, unknown)
+        each for each in known if each.rpartition(".")[2] == same and each.startswith(section)
     )
     return f"write {' or '.join(places)}" if 0 < len(places) <= _MAX_PLACES else None
 
 
-def _is_below(path: str, parents: Sequence[str]) -> bool:
-    keys = split_path(path)
-    return any(keys[: len(parent)] == parent for parent in map(split_path, parents))
+def _is_below(path: str, parent: str) -> bool:
+    keys = split_path(parent)
+    return split_path(path)[: len(keys)] == keys
 
 
-def _section_keys() -> Iterator[str]:
-    """Yields the paths of keys that a config may lack, because they have defaults."""
-    for section in (Global, AMP, EMA):
-        yield from (f"{section.__name__}.{key}" for key in section.model_fields)
-    yield from (
-        f"Arch.{key}" for key in ("name", "class_num", "pretrained", "data_format", "input_image_channel")
-    )
-    yield from (f"Optimizer.lr.{key}" for key in ("learning_rate", "warmup_epoch"))
-    for split in ("Train", "Eval"):
-        yield f"DataLoader.{split}.sampler.batch_size"
-        yield f"DataLoader.{split}.loader.num_workers"
+def _default_keys(config: type[Section]) -> Iterator[str]:
+    """Yields the paths of keys that a file may lack, because they have defaults."""
+    for name in ("Global", "AMP", "EMA"):
+        yield from (f"{name}.{key}" for key in _fields(config, name))
+    for path in _DEFAULT_KEYS:
+        if path.partition(".")[0] in config.model_fields:
+            yield path
+
+
+def _fields(config: type[Section], name: str) -> Iterable[str]:
+    """Returns the keys of a section of the config; none if the config has no such section."""
+    annotation = config.model_fields[name].annotation if name in config.model_fields else None
+    for kind in (annotation, *getattr(annotation, "__args__", ())):
+        if isinstance(kind, type) and issubclass(kind, Section):
+            return kind.model_fields
+    return ()

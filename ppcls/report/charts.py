@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ppcls.files import atomic_path
 from ppcls.report.history import History
-from ppcls.report.record import EvalRecord, Record, Reporter, StepRecord, TimeBudget
+from ppcls.report.record import EvalRecord, Outcomes, Record, Reporter, StepRecord, TimeBudget
 
 _INTERVAL = 60.0  # seconds between two drawings
 MAX_METRICS = 16  # maximum number of metrics that have a chart
@@ -123,27 +123,28 @@ def _explain_metric(name: str) -> str:
 
 
 def _merge_short_records(steps: Sequence[StepRecord]) -> list[StepRecord]:
-    """Returns the records of training without short ones at the end of an epoch.
+    """Returns the records of training without short ones, such as those at the end of an epoch.
 
     The last record of an epoch may cover one batch of few images, whose loss and metrics are noise. A record
-    that covers fewer updates than the one before it in the same epoch is merged with it. Each update has the
-    same weight.
+    that covers less than half as many images as the last longer one in the same epoch is merged with the
+    record before it. Each image has the same weight; in files of older versions, each update.
     """
     merged: list[StepRecord] = []
-    start = 0  # update at which the latest record of `merged` starts
+    longer = total = (0, 0)  # updates and images of the last longer record, and of the latest one in `merged`
     for record in steps:
         before = merged[-1] if merged else None
-        if before is None or before.epoch != record.epoch or not start < before.update < record.update:
-            start = before.update if before is not None else record.update - record.step
+        follows = before is not None and before.update < record.update
+        size = (
+            record.update - before.update if before is not None and follows else record.step,
+            record.images,
+        )
+        unit = 1 if size[1] and longer[1] else 0
+        if before is None or not follows or before.epoch != record.epoch or 2 * size[unit] >= longer[unit]:
+            longer = total = size
             merged.append(record)
             continue
-        count = before.update - start
-        added = record.update - before.update
-        if added >= count:
-            start = before.update
-            merged.append(record)
-            continue
-        share = added / (count + added)
+        share = size[unit] / (total[unit] + size[unit])
+        total = (total[0] + size[0], total[1] + size[1])
         metrics = {
             name: value + share * (record.metrics[name] - value)
             for name, value in before.metrics.items()
@@ -253,20 +254,23 @@ def _extremes(indices: NDArray[np.int64], y: NDArray[np.float64]) -> list[int]:
     return [*extremes, *indices[gap][:1]]
 
 
-def draw_charts(records: Iterable[Record], path: Path, title: str = "") -> None:
+def draw_charts(
+    records: Iterable[Record], path: Path, title: str = "", majority: float | None = None
+) -> None:
     """Draws the charts of a run, and writes them to a PNG file atomically.
 
     Args:
         records: Records of the run.
         path: PNG file.
         title: Title of the picture in one line.
+        majority: See `build_charts`.
     """
     records = records if isinstance(records, History) else History(records)
     # Imported here because evaluations and most tests do not need matplotlib.
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    charts = build_charts(records) or [Chart("Loss", [])]
+    charts = build_charts(records, majority) or [Chart("Loss", [])]
     rows = (len(charts) + 1) // 2
     height = 3.75 * rows + 0.4
     figure = Figure(figsize=(12, height), dpi=120)
@@ -317,10 +321,14 @@ class CurvesPicture(Reporter):
         path: PNG file.
         earlier: Records of the run before it resumed.
         title: Title of the picture.
+        majority: See `build_charts`; later evaluations replace it.
     """
 
-    def __init__(self, path: Path, earlier: Iterable[Record] = (), title: str = "") -> None:
+    def __init__(
+        self, path: Path, earlier: Iterable[Record] = (), title: str = "", majority: float | None = None
+    ) -> None:
         self._path = path
+        self._majority = majority
         self._title = title
         self._history = earlier.copy() if isinstance(earlier, History) else History(earlier)
         self._stale = False
@@ -336,6 +344,8 @@ class CurvesPicture(Reporter):
         """
         self._stale = True
         self._history.add(record)
+        if isinstance(record, EvalRecord) and isinstance(record.outcomes, Outcomes):
+            self._majority = record.outcomes.majority
         if self._drawing is not None and self._drawing[1].done():
             self._wait()
         if (
@@ -370,4 +380,4 @@ class CurvesPicture(Reporter):
 
     def _draw(self, history: History) -> None:
         with self._budget.spending():
-            draw_charts(history, self._path, self._title)
+            draw_charts(history, self._path, self._title, self._majority)

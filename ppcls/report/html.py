@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
-from numpy.typing import NDArray
 
 from ppcls.errors import UserError
 from ppcls.files import escape_controls, read_regular, write_text
@@ -48,6 +47,7 @@ from ppcls.report.record import (
 )
 from ppcls.report.summary.certainty import advise, measure_certainty
 from ppcls.report.summary.facts import describe_device, read_batch_size
+from ppcls.report.summary.stored_evaluation import EVALUATION_FILE, StoredEvaluation, store_evaluation
 from ppcls.report.thumbnail import AuditPart, Picture, PictureSource, data_uri
 
 _MAX_EVENTS = 1000
@@ -97,6 +97,7 @@ class _ShownEvaluation:
 
     Attributes:
         epoch: Number of finished epochs at the evaluation.
+        update: Number of optimizer updates at the evaluation.
         best: Whether it is the best evaluation so far.
         outcomes: Results per sample.
         worst: Pictures of the worst mistakes, keyed by position in the data set; None until they are read.
@@ -105,6 +106,7 @@ class _ShownEvaluation:
     """
 
     epoch: int
+    update: int
     best: bool
     outcomes: Outcomes | LabelOutcomes
     worst: dict[int, dict[str, str]] | None = None
@@ -116,7 +118,7 @@ class HtmlReport(Reporter):
     """Writes ``report.html`` after each epoch, every minute within an epoch, and at the end of the run.
 
     Beside it, ``mistakes.csv`` lists all mistakes of the evaluation that the report shows, and
-    ``confusion.csv`` contains its confusion matrix.
+    ``confusion.csv`` contains its confusion matrix. ``evaluation.npz`` stores its results for a resumed run.
 
     If the `TimeBudget` is used up, updates are skipped, except the last one. The number of points per
     curve is limited, so the file does not grow during a long run.
@@ -126,21 +128,43 @@ class HtmlReport(Reporter):
         events: File of the events of the run; see `ppcls.report.jsonlines`.
         info: Properties of the run.
         earlier: Records of the run before it resumed.
+        shown: The evaluation that the report showed before the run resumed; None if it is unknown.
     """
 
-    def __init__(self, path: Path, events: Path, info: RunInfo, earlier: Iterable[Record] = ()) -> None:
+    def __init__(
+        self,
+        path: Path,
+        events: Path,
+        info: RunInfo,
+        earlier: Iterable[Record] = (),
+        shown: StoredEvaluation | None = None,
+    ) -> None:
         self._path = path
         self._events = events
         self._info = info
         self._records = earlier.copy() if isinstance(earlier, History) else History(earlier)
         self._resumed = bool(self._records)
         self._start = time.monotonic()
-        self._evaluation: _ShownEvaluation | None = None
+        self._evaluation = None if shown is None else self._restore(shown)
         self._audit: AuditPart | None = None
         self._budget = TimeBudget()
         self._written = float("-inf")
         self._closed = self._stale = False
         self._update = 0  # number of updates at the latest message
+
+    def _restore(self, shown: StoredEvaluation) -> _ShownEvaluation | None:
+        """Returns the evaluation before the run resumed.
+
+        Returns None if its record is after the checkpoint, or if the evaluated data set has changed.
+        """
+        if not shown.has_samples(self._info.pictures.name):
+            return None
+        best = self._records.best
+        if best is not None and shown.is_of(best):
+            return _ShownEvaluation(shown.epoch, shown.update, True, shown.outcomes)
+        if any(shown.is_of(record) for record in self._records.evaluations):
+            return _ShownEvaluation(shown.epoch, shown.update, False, shown.outcomes)
+        return None
 
     def message(self, text: str, update: int | None = None) -> None:  # noqa: ARG002
         """Stores the number of updates, because a run can stop between two records.
@@ -156,7 +180,7 @@ class HtmlReport(Reporter):
             shown = self._evaluation
             outcomes = record.outcomes
             if outcomes is not None and (record.best or shown is None or not shown.best):
-                self._evaluation = _ShownEvaluation(record.epoch, record.best, outcomes)
+                self._evaluation = _ShownEvaluation(record.epoch, record.update, record.best, outcomes)
             due = True
         else:
             due = record.step == record.steps_per_epoch or time.monotonic() >= self._written + _INTERVAL
@@ -217,6 +241,11 @@ class HtmlReport(Reporter):
             if isinstance(evaluation.outcomes, Outcomes) and evaluation.outcomes.confusion is not None:
                 matrix = confusion_csv(evaluation.outcomes.confusion, self._info.classes)
                 write_text(self._path.with_name(CONFUSION_FILE), BYTE_ORDER_MARK + _as_utf8(matrix))
+            names = tuple(
+                map(self._info.pictures.name, (each.position for each in evaluation.outcomes.mistakes))
+            )
+            stored = StoredEvaluation(evaluation.epoch, evaluation.update, evaluation.outcomes, names)
+            store_evaluation(self._path.with_name(EVALUATION_FILE), stored)
             evaluation.listed = True
         # File names can contain invalid UTF-8, which must not prevent writing the report.
         write_text(self._path, escape_controls(_as_utf8(self.render())))
@@ -227,6 +256,7 @@ class HtmlReport(Reporter):
         evaluation = self._evaluation
         outcomes = evaluation.outcomes if evaluation is not None else None
         confusion = outcomes.confusion if isinstance(outcomes, Outcomes) else None
+        majority = outcomes.majority if isinstance(outcomes, Outcomes) else None
         matrix = None
         pairs = []
         recalls = []
@@ -244,7 +274,7 @@ class HtmlReport(Reporter):
         tiles = summarize_run(self._records, ended=self._closed, update=self._update)
         duration = "Duration since the resume" if self._resumed else "Duration"
         data = {
-            "charts": [asdict(chart) for chart in build_charts(self._records, _majority(confusion))],
+            "charts": [asdict(chart) for chart in build_charts(self._records, majority)],
             "colours": COLOURS,
             "confusion": matrix,
         }
@@ -306,17 +336,6 @@ class HtmlReport(Reporter):
 def _as_utf8(text: str) -> str:
     """Returns a text with "?" for what UTF-8 can't represent."""
     return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _majority(confusion: NDArray[np.int64] | None) -> float | None:
-    """Returns the share of the most frequent class, 0 to 1; None if it is unknown.
-
-    Args:
-        confusion: Confusion matrix, [classes, classes], with one row per true class; None without one.
-    """
-    if confusion is None or not confusion.sum():
-        return None
-    return float(confusion.sum(axis=1).max() / confusion.sum())
 
 
 @cache

@@ -29,6 +29,8 @@ _LOSS = re.compile(rb'"loss": ([0-9.eE+-]+|null)')
 _EVALUATION = b'{"kind": "eval"'  # begins the line of an evaluation
 
 _KINDS: dict[str, type[StepRecord] | type[EvalRecord]] = {"train": StepRecord, "eval": EvalRecord}
+# Values of fields that files of older versions lack.
+_DEFAULTS: dict[type[Record], dict[str, Any]] = {StepRecord: {"images": 0}, EvalRecord: {}}
 
 
 def _replace_nonfinite(value: Any) -> Any:
@@ -71,9 +73,9 @@ def from_line(line: str) -> Record:
         raise ValueError("expected an object whose 'kind' is 'train' or 'eval'")
     cls = _KINDS[tree.pop("kind")]
     fields = _stored_fields(cls)
-    if set(tree) != set(fields):
+    if set({**_DEFAULTS[cls], **tree}) != set(fields):
         raise ValueError(f"expected the fields {', '.join(fields)}, found {', '.join(tree)}")
-    values = _replace_null(tree)
+    values = {**_DEFAULTS[cls], **_replace_null(tree)}
     for name, kind in _field_types(cls).items():
         if not _has_type(values[name], kind):
             raise ValueError(f"{name}: expected {kind}, found {values[name]!r}")

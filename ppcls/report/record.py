@@ -33,6 +33,8 @@ class StepRecord:
         images_per_second: Throughput over all ranks.
         data_wait: Share of the time spent waiting for data, 0..1.
         eta_seconds: Estimated seconds until the run ends.
+        images: Number of images that loss and metrics are the mean of, over all ranks; 0 if it is unknown, as
+            in files of older versions.
     """
 
     epoch: int
@@ -46,6 +48,7 @@ class StepRecord:
     images_per_second: float
     data_wait: float
     eta_seconds: float
+    images: int = 0
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,13 @@ class Outcomes:
     def worst(self) -> tuple[Mistake, ...]:
         """The mistakes with the highest losses, which a report shows."""
         return self.mistakes[:WORST]
+
+    @property
+    def majority(self) -> float | None:
+        """Share of the most frequent class among the samples, 0..1; None without a confusion matrix."""
+        if self.confusion is None or not self.confusion.sum():
+            return None
+        return float(self.confusion.sum(axis=1).max() / self.confusion.sum())
 
 
 @dataclass(frozen=True)

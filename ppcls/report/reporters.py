@@ -13,7 +13,8 @@ from ppcls.report.charts import CurvesPicture
 from ppcls.report.console import LogFile, build_console
 from ppcls.report.html import HtmlReport, RunInfo
 from ppcls.report.jsonlines import EventsFile, MetricsFile, read_history, truncate_after
-from ppcls.report.record import Record, Reporter, StepPosition
+from ppcls.report.record import Outcomes, Record, Reporter, StepPosition
+from ppcls.report.summary.stored_evaluation import EVALUATION_FILE, read_evaluation
 from ppcls.report.trackers import Logger, TrackedRun
 from ppcls.report.visualdl import VisualDLWriter
 
@@ -135,23 +136,25 @@ def build_reporters(
     checks = checks or FolderChecks()
     output_dir.mkdir(parents=True, exist_ok=True)
     records, events, page = (output_dir / name for name in ("metrics.jsonl", _EVENTS, "report.html"))
-    curves = output_dir / "curves.png"
-    for file in (records, events, page, curves, output_dir / _LOG):
+    curves, evaluation = (output_dir / name for name in ("curves.png", EVALUATION_FILE))
+    for file in (records, events, page, curves, evaluation, output_dir / _LOG):
         check_replaceable(file)
     notes = []
     if resumed_from is None:
-        for file in (records, events, page):
+        for file in (records, events, page, evaluation):
             file.unlink(missing_ok=True)
     else:
         notes = truncate_after(records, resumed_from)
     earlier = read_history(records)
+    shown = read_evaluation(evaluation)
+    known = shown.outcomes.majority if shown is not None and isinstance(shown.outcomes, Outcomes) else None
     reporters: list[Reporter] = [
         build_console(),
         LogFile(output_dir / _LOG),
         MetricsFile(records),
         EventsFile(events, resumed_from or 0),
-        Reporters([CurvesPicture(curves, earlier, info.title)], is_stopped=checks.is_moved),
-        Reporters([HtmlReport(page, events, info, earlier)], lambda: True, checks.is_moved),
+        Reporters([CurvesPicture(curves, earlier, info.title, known)], is_stopped=checks.is_moved),
+        Reporters([HtmlReport(page, events, info, earlier, shown)], lambda: True, checks.is_moved),
     ]
     if use_visualdl:
         reporters.append(VisualDLWriter(output_dir / "visualdl", earlier, info.pictures, info.weights))

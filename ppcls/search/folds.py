@@ -28,9 +28,10 @@ from ppcls.files.tables import BYTE_ORDER_MARK
 from ppcls.recipe.load import dump_config, validate
 from ppcls.report.confusion import CONFUSION_FILE, class_name, confusion_csv
 from ppcls.report.record import EvalRecord
+from ppcls.report.summary.stored_evaluation import EVALUATION_FILE, read_evaluation
 from ppcls.runtime.launch import check_single_process
 from ppcls.search.page import render_page
-from ppcls.search.trials import last_lines, read_evaluations, start_training
+from ppcls.search.trials import evaluate_confusion, last_lines, read_evaluations, start_training
 
 PAGE = "folds.html"
 RECORDS = "metrics.jsonl"
@@ -92,6 +93,9 @@ def cross_validate(
             raise UserError(f"--folds: fold {number} failed: {last_lines(log)}; see {log}")
         best = [record for record in records if record.best] or records
         results.append(best[-1])
+        if not _has_confusion_of(output_dir / f"fold_{number}", best[-1]):
+            report(f"fold {number} of {folds}: evaluating its best model for the confusion matrix")
+            evaluate_confusion(file, output_dir / f"fold_{number}" / CONFUSION_FILE, log)
         report(f"fold {number} of {folds}: {_describe(best[-1].metrics)}, epoch {best[-1].epoch}")
     confusion = _sum_confusion([output_dir / f"fold_{number}" for number in range(1, folds + 1)])
     return _write_report(arch.name, results, confusion, output_dir)
@@ -115,6 +119,17 @@ def _wait(process: Popen[bytes], run: Path, name: str, report: Callable[[str], N
         for record in records[reported:]:
             report(f"{name}, epoch {record.epoch}: loss {record.loss:.4f}, {_describe(record.metrics)}")
         reported = len(records)
+
+
+def _has_confusion_of(run: Path, best: EvalRecord) -> bool:
+    """Returns whether ``confusion.csv`` of a run is that of its best evaluation, or can't exist.
+
+    A run that was killed between an evaluation and the report can have the file of another evaluation.
+    """
+    stored = read_evaluation(run / EVALUATION_FILE)
+    if stored is None:
+        return not (run / CONFUSION_FILE).is_file()
+    return stored.is_of(best)
 
 
 def _sum_confusion(runs: Sequence[Path]) -> tuple[list[str], NDArray[np.int64]] | None:

@@ -47,6 +47,29 @@ def start_training(
                 process.wait()
 
 
+def evaluate_confusion(config: Path, table: Path, log: Path) -> None:
+    """Evaluates the best model of a finished run in a child process, and writes its confusion matrix.
+
+    Args:
+        config: Config file of the run.
+        table: File for the confusion matrix. It may exist.
+        log: File to which the output is appended.
+
+    Raises:
+        UserError: The evaluation fails.
+    """
+    with log.open("ab") as output:
+        done = subprocess.run(  # noqa: S603
+            ppcls_command("eval", "-c", str(config), "--confusion", str(table)),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=child_environment({}),
+            check=False,
+        )
+    if done.returncode:
+        raise UserError(f"{config}: the evaluation of the best model failed: {last_lines(log)}; see {log}")
+
+
 def read_evaluations(output_dir: Path) -> list[EvalRecord]:
     """Returns the records of all evaluations that a run has finished so far."""
     records = read_records(output_dir / "metrics.jsonl")

@@ -25,7 +25,7 @@ from ppcls.report.charts import (
     thin,
 )
 from ppcls.report.history import History
-from ppcls.report.record import EvalRecord, StepRecord
+from ppcls.report.record import EvalRecord, Outcomes, StepRecord
 
 NAN = replace(STEP, loss=math.nan)
 
@@ -208,6 +208,32 @@ def test_short_record_at_the_end_of_an_epoch_is_merged() -> None:
     (curve,) = build_charts(steps)[0].curves
     assert curve.x == pytest.approx([10 / 21, 1, 1 + 10 / 21, 2])
     assert curve.y == pytest.approx([1.0, 1.3, 0.5, 0.7])
+
+
+def test_points_are_weighted_by_images_and_long_ones_stay_apart() -> None:
+    step = next(record for record in make_records(1) if isinstance(record, StepRecord))
+    values = [(1, 32, 1.0), (2, 32, 2.0), (3, 4, 11.0), (4, 32, 3.0), (5, 20, 4.0), (6, 4, 10.0)]
+    steps = [
+        replace(step, epoch=1, step=update, steps_per_epoch=6, update=update, loss=loss, images=images)
+        for update, images, loss in values
+    ]
+    (curve,) = build_charts(steps)[0].curves
+    assert curve.x == pytest.approx([1 / 6, 3 / 6, 4 / 6, 1], abs=1e-5)
+    assert curve.y == pytest.approx([1.0, 3.0, 3.0, 5.0])
+    mean = sum(images * loss for _, images, loss in values) / sum(images for _, images, _ in values)
+    assert np.average(curve.y, weights=[32, 36, 32, 24]) == pytest.approx(mean)
+
+
+@pytest.mark.usefixtures("drawn_curves")
+def test_the_picture_has_the_line_of_the_most_frequent_class(tmp_path: Path, drawn: list[Figure]) -> None:
+    confusion = np.array([[5, 1], [1, 1]])
+    outcomes = Outcomes(confusion=confusion, confidences=np.zeros((2, 100), np.int64), mistakes=())
+    picture = CurvesPicture(tmp_path / "curves.png")
+    for record in (STEP, replace(EVALUATION, outcomes=outcomes)):
+        picture.record(record)
+    picture.close()
+    lines = {line.get_label(): line for axes in drawn[0].axes for line in axes.get_lines()}
+    assert list(lines["most frequent class"].get_ydata()) == [0.75, 0.75]
 
 
 def test_top1_is_explained_and_compared_with_the_most_frequent_class() -> None:

@@ -145,7 +145,7 @@ def test_pictures_are_drawn_in_a_thread_within_a_budget(
     threads: list[str] = []
     started, release = threading.Event(), threading.Event()
 
-    def draw(records: History, path: Path, title: str) -> None:
+    def draw(records: History, path: Path, title: str, majority: float | None) -> None:
         threads.append(threading.current_thread().name)
         started.set()
         assert release.wait(60)

@@ -155,3 +155,12 @@ def test_line_starts_agree_with_a_regular_expression(parts: list[bytes]) -> None
     block = b"".join(parts)
     expected = [match.start() for match in re.finditer(rb'^\{"kind": "eval"', block, re.MULTILINE)]
     assert jsonlines._line_starts(block, b'{"kind": "eval"') == expected
+
+
+def test_records_of_older_versions_lack_the_number_of_images() -> None:
+    line = json.loads(to_line(STEP))
+    del line["images"]
+    assert from_line(json.dumps(line)) == replace(STEP, images=0)
+    del line["loss"]
+    with pytest.raises(ValueError, match="expected the fields"):
+        from_line(json.dumps(line))

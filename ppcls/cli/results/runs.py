@@ -87,14 +87,14 @@ def runs(options: RunsOptions) -> None:
 
     if not options.folder.is_dir():
         raise UserError(f"{options.folder}: no such folder; expected the folder of runs, such as runs")
-    found = sorted(read_runs(options.folder), key=lambda run: run.date or "")
-    if not found:
+    summaries = sorted(read_runs(options.folder), key=lambda run: run.date or "")
+    if not summaries:
         raise UserError(f"{options.folder}: no runs in this folder; expected subfolders with metrics.jsonl")
-    rows = [run.cells() for run in found]
+    rows = [run.cells() for run in summaries]
     if options.html is not None:
         write_text(options.html, render_page(f"Runs in {options.folder}", [], HEADER, rows))
     if options.json:
-        write_output(json.dumps([asdict(run) for run in found], indent=2) + "\n")
+        write_output(json.dumps([asdict(run) for run in summaries], indent=2) + "\n")
         return
     widths = [max(map(len, column)) for column in zip(HEADER, *rows, strict=True)]
     for row in (HEADER, *rows):

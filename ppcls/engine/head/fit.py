@@ -221,4 +221,5 @@ def _record(run: Run, head: LinearModel, samples: HeadSamples, speed: float) -> 
         images_per_second=speed,
         data_wait=0.0,
         eta_seconds=0.0,
+        images=len(labels),
     )
