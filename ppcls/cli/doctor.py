@@ -230,7 +230,7 @@ def check_cards(driver: Driver | None) -> Iterator[Check]:
     """Yields the checks of the driver and of each GPU."""
     if driver is None:
         text = (
-            "none; ppcls runs on the CPU. Paddle's launcher ends with 'substring not found' for --gpus; "
+            "none; training uses the CPU. Paddle's launcher ends with 'substring not found' for --gpus; "
             "--nproc_per_node=2 with -o Global.device=cpu starts two processes"
         )
         yield Check("NVIDIA driver", "ok", text)

@@ -212,7 +212,7 @@ def test_read_list_reports_missing_files(tmp_path: Path) -> None:
         == f"{tmp_path / 'none'}: no such folder; set image_root to the folder of the images"
     )
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="no such folder"):
+    with pytest.raises(UserError, match="this is a file, not a folder of images"):
         dataset.model_copy(update={"image_root": str(tmp_path / "file")}).read(10)
 
 
