@@ -28,7 +28,7 @@ def inspect(task: Mapping[str, Any]) -> dict[str, Any]:
         UserError: The model or its device is missing.
     """
     run = runtime.start(_find(task).run)
-    from ppcls.report.environment import read_hardware, read_versions
+    from ppcls.report.summary.environment import read_hardware, read_versions
 
     return {
         "device": run.device,

@@ -22,7 +22,7 @@ from ppcls.engine.loop import Run
 from ppcls.engine.profiling.peak_memory import explain_out_of_memory
 from ppcls.engine.setup import build_run
 from ppcls.files import atomic_path
-from ppcls.report.environment import read_hardware
+from ppcls.report.summary.environment import read_hardware
 from ppcls.report.summary.facts import describe_device
 from ppcls.runtime.collectives import all_reduce
 from ppcls.runtime.start import Runtime

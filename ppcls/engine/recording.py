@@ -21,11 +21,11 @@ from ppcls.engine.evaluation.heat_map import HeatMaps
 from ppcls.engine.evaluation.report_inputs import ReportImages, weight_histograms
 from ppcls.engine.profiling.profile import build_profile
 from ppcls.files import check_replaceable, write_text
-from ppcls.report.environment import read_hardware, read_versions
 from ppcls.report.html import RunInfo
 from ppcls.report.record import Reporter
 from ppcls.report.reporters import FolderChecks, build_reporters
 from ppcls.report.settings import ReportSettings
+from ppcls.report.summary.environment import read_hardware, read_versions
 from ppcls.runtime.collectives import fail_together
 from ppcls.storage.run_copy import RunCopy
 from ppcls.weights.files import fill_model

@@ -45,9 +45,9 @@ from ppcls.report.record import (
     Reporter,
     TimeBudget,
 )
+from ppcls.report.stored_evaluation import EVALUATION_FILE, StoredEvaluation, store_evaluation
 from ppcls.report.summary.certainty import advise, measure_certainty
 from ppcls.report.summary.facts import describe_device, read_batch_size
-from ppcls.report.summary.stored_evaluation import EVALUATION_FILE, StoredEvaluation, store_evaluation
 from ppcls.report.thumbnail import AuditPart, Picture, PictureSource, data_uri
 
 _MAX_EVENTS = 1000

@@ -14,7 +14,7 @@ from ppcls.report.console import LogFile, build_console
 from ppcls.report.html import HtmlReport, RunInfo
 from ppcls.report.jsonlines import EventsFile, MetricsFile, read_history, truncate_after
 from ppcls.report.record import Outcomes, Record, Reporter, StepPosition
-from ppcls.report.summary.stored_evaluation import EVALUATION_FILE, read_evaluation
+from ppcls.report.stored_evaluation import EVALUATION_FILE, read_evaluation
 from ppcls.report.trackers import Logger, TrackedRun
 from ppcls.report.visualdl import VisualDLWriter
 

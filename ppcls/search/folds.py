@@ -28,7 +28,7 @@ from ppcls.files.tables import BYTE_ORDER_MARK
 from ppcls.recipe.load import dump_config, validate
 from ppcls.report.confusion import CONFUSION_FILE, class_name, confusion_csv
 from ppcls.report.record import EvalRecord
-from ppcls.report.summary.stored_evaluation import EVALUATION_FILE, read_evaluation
+from ppcls.report.stored_evaluation import EVALUATION_FILE, read_evaluation
 from ppcls.runtime.launch import check_single_process
 from ppcls.search.page import render_page
 from ppcls.search.trials import evaluate_confusion, last_lines, read_evaluations, start_training

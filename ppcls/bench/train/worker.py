@@ -24,8 +24,8 @@ from ppcls.engine.autotune.workload import Workload, image_shape
 from ppcls.engine.core.networks import build_network
 from ppcls.engine.profiling.phase_timer import PhaseTimer
 from ppcls.errors import UserError
-from ppcls.report.environment import read_hardware, read_versions
 from ppcls.report.step_times import summarize
+from ppcls.report.summary.environment import read_hardware, read_versions
 from ppcls.runtime.start import Runtime, selected_card
 
 Guard = Callable[[], AbstractContextManager[None]]

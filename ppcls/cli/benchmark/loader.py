@@ -104,7 +104,7 @@ def start_benchmark(
     from ppcls.bench.loader.workload import read_workload
     from ppcls.bench.results.schema import new_results
     from ppcls.recipe.load import dump_config
-    from ppcls.report.environment import read_hardware, read_versions
+    from ppcls.report.summary.environment import read_hardware, read_versions
 
     split = config.DataLoader.need_train()
     workload = read_workload(split, config.Arch, config.Global, run, options.images)

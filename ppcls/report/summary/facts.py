@@ -18,7 +18,7 @@ def describe_device(hardware: Mapping[str, str]) -> str:
     """Returns the GPU, or the processor and its number of cores.
 
     Args:
-        hardware: Result of `ppcls.report.environment.read_hardware`.
+        hardware: Result of `ppcls.report.summary.environment.read_hardware`.
     """
     device = hardware.get("Device", "")
     if device != "CPU":  # a GPU, with its name

@@ -3,7 +3,7 @@ from __future__ import annotations
 import paddle
 import pytest
 
-from ppcls.report.environment import read_hardware, read_versions
+from ppcls.report.summary.environment import read_hardware, read_versions
 from ppcls.runtime.start import Runtime
 
 

@@ -13,7 +13,7 @@ from report_records import EVALUATION
 
 from ppcls.report.html import HtmlReport, RunInfo
 from ppcls.report.record import EvalRecord, LabelMistake, LabelOutcomes, Mistake, Outcomes
-from ppcls.report.summary.stored_evaluation import (
+from ppcls.report.stored_evaluation import (
     EVALUATION_FILE,
     StoredEvaluation,
     read_evaluation,
