@@ -59,7 +59,12 @@ def suggest_architecture(name: str, known: Sequence[str]) -> str:
     if name.startswith(("hf-hub:", "timm/")) or (dot and re.search(r"_in\d+k", model)):
         weights = f"--pretrained hf-hub:timm/{model} (Arch.pretrained)"
         return f"; name an architecture, and set {weights}{suggest(base, known)}"
-    return suggest(name, known, "`ppcls models list` lists all architectures")
+    listing = "`ppcls models list` lists all architectures"
+    if model.lower().startswith("yolo"):
+        return f"; ppcls has no YOLO networks; {listing}"
+    if model.endswith((".pt", ".pth", ".pdparams", ".safetensors")):
+        return f"; name an architecture, and set --pretrained {name} (Arch.pretrained){suggest(base, known)}"
+    return suggest(name, known, listing)
 
 
 def import_user_module(name: str, key: str) -> ModuleType:

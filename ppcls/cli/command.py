@@ -89,6 +89,7 @@ class CommandGroup:
         examples: Command lines for the help.
         commands: The commands.
         moved: Error messages for commands that no longer exist, by name.
+        other_names: For names that users of other tools type, the command to use instead.
     """
 
     def __init__(
@@ -98,12 +99,14 @@ class CommandGroup:
         examples: Sequence[str],
         commands: Sequence[Command[Any]],
         moved: Mapping[str, str] | None = None,
+        other_names: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self.commands = {each.name: each for each in commands}
         self.examples = examples
         self._description = description
         self._moved = moved or {}
+        self._other_names = other_names or {}
 
     def __call__(self, words: Arguments = None) -> int:
         """Runs the command that the first word names, and returns its exit code."""
@@ -130,6 +133,8 @@ class CommandGroup:
         known = f"known: {', '.join(self.commands)}"
         if not name or name.startswith("-"):
             return f"expected a command first; {known}"
+        if name in self._other_names:
+            return f"unknown command '{name}'; did you mean '{self._other_names[name]}'?"
         return f"unknown command '{name}'{suggest(name, list(self.commands), known)}"
 
 

@@ -241,4 +241,11 @@ main = CommandGroup(
     "Create a demo data set without a download, or check, audit, describe, split, shrink or convert data.",
     ("ppcls dataset digits", "ppcls dataset check pictures/", "ppcls dataset stats pictures/ --out stats"),
     (digits, photos, cells, fashion_mnist, check, audit, *dataset_files.COMMANDS),
+    other_names={
+        **dict.fromkeys(("info", "describe", "summary", "count", "show", "mean"), "stats"),
+        **dict.fromkeys(("validate", "verify", "test"), "check"),
+        **dict.fromkeys(("duplicates", "dedup", "deduplicate", "clean", "labels", "analyze"), "audit"),
+        **dict.fromkeys(("download", "get", "example", "demo", "mnist"), "digits"),
+        **dict.fromkeys(("shrink", "scale"), "resize"),
+    },
 )

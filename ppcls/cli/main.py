@@ -37,12 +37,16 @@ _COMMANDS = {
 # Maps commands of other trainers to the command of ppcls to use instead.
 _OTHER_NAMES = {
     **dict.fromkeys(("predict", "test", "classify", "inference"), "infer"),
-    **dict.fromkeys(("val", "evaluate"), "eval"),
-    **dict.fromkeys(("fit", "finetune", "resume"), "train"),
-    **dict.fromkeys(("list", "zoo"), "models"),
+    **dict.fromkeys(("val", "evaluate", "valid"), "eval"),
+    **dict.fromkeys(("fit", "finetune", "resume", "cfg", "copy_cfg", "settings"), "train"),
+    **dict.fromkeys(("list", "list_models", "zoo", "download", "summary"), "models"),
+    **dict.fromkeys(("api", "web", "demo", "ui", "gradio", "server", "app", "streamlit"), "serve"),
+    **dict.fromkeys(("search", "hpo", "sweep", "hyperparameters"), "tune"),
+    **dict.fromkeys(("speed", "profile"), "benchmark"),
+    **dict.fromkeys(("distributed", "torchrun", "spawn"), "launch"),
     **dict.fromkeys(("experiments", "history", "results"), "runs"),
-    **dict.fromkeys(("env", "info"), "doctor"),
-    **dict.fromkeys(("bundle", "package", "export_model", "onnx"), "export"),
+    **dict.fromkeys(("checks", "env", "info"), "doctor"),
+    **dict.fromkeys(("bundle", "package", "export_model", "onnx", "convert"), "export"),
     "data": "dataset",
 }
 # Words that could mean several commands, or an option.
@@ -108,10 +112,18 @@ def _unknown(name: str, arguments: Sequence[str]) -> str:
     if name.startswith("-"):
         command = next((argument for argument in arguments if argument in _COMMANDS), "COMMAND")
         return f"{name}: expected a command first; put options after it: {command_line(command, name)}"
-    following = arguments[0] if arguments and arguments[0] in _COMMANDS else None  # yolo classify train
-    equivalent = following or _OTHER_NAMES.get(name.lower().replace("-", "_"))
     if advice := _ADVICE.get(name.lower().replace("_", "-")):
         return f"unknown command '{name}'; {advice}"
+    words = [name, *arguments]
+    if name == "classify" or "=" in name:  # yolo classify val model=…; yolo task=classify mode=val model=…
+        words = [word.removeprefix("mode=") for word in words if word not in ("classify", "task=classify")]
+    known = [word if word in _COMMANDS else _other_name(word) for word in words[:2]]
+    equivalent = next(filter(None, known), None) or _other_name(name)
     near = [equivalent] if equivalent else difflib.get_close_matches(name.lower(), _COMMANDS, n=1)
     hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(_COMMANDS)}"
     return f"unknown command '{name}'; {hint}"
+
+
+def _other_name(word: str) -> str | None:
+    """Returns the command that does what a word names in other trainers; None for an unknown word."""
+    return _OTHER_NAMES.get(word.lower().replace("-", "_"))

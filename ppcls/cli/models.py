@@ -27,7 +27,9 @@ class ListModelsOptions:
 
     examples: ClassVar[Sequence[str]] = ("ppcls models list", "ppcls models list 'ResNet*' 'Swin*' --json")
 
-    patterns: tuple[str, ...] = argument(_PATTERNS, default=(), metavar="PATTERN")
+    patterns: tuple[str, ...] = argument(
+        "names or parts of names, or patterns such as 'ResNet*' (default: all)", default=(), metavar="PATTERN"
+    )
     json: bool = option(False, "print the result as a JSON list")
 
 
@@ -65,7 +67,7 @@ class FetchModelsOptions:
 @command("list", ListModelsOptions)
 def _list(options: ListModelsOptions) -> None:
     """Prints the figures of the table of architectures."""
-    _print_rows(_list_rows(_select(options.patterns)), options.json)
+    _print_rows(_list_rows(_select([_widen(each) for each in options.patterns])), options.json)
 
 
 @command("measure", MeasureModelsOptions)
@@ -103,6 +105,15 @@ def _select(patterns: Sequence[str]) -> list[Architecture]:
         for name, architecture in ZOO.items()
         if not patterns or any(_matches(name, pattern) for pattern in patterns)
     ]
+
+
+def _widen(text: str) -> str:
+    """Returns a pattern for all names that contain a text, unless it is a name or a pattern."""
+    is_pattern = any(character in text for character in "*?[")
+    if is_pattern or any(_matches(name, text) for name in ZOO):
+        return text
+    wide = f"*{text}*"
+    return wide if any(_matches(name, wide) for name in ZOO) else text
 
 
 def _matches(name: str, pattern: str) -> bool:
@@ -195,4 +206,9 @@ main = CommandGroup(
     "List or measure architectures, or download their weights.",
     ("ppcls models list 'ResNet*'", "ppcls models fetch ResNet50"),
     (_list, _measure, _fetch),
+    other_names={
+        **dict.fromkeys(("show", "info", "search", "find", "names", "ls", "pretrained"), "list"),
+        **dict.fromkeys(("download", "pull", "get", "weights"), "fetch"),
+        **dict.fromkeys(("benchmark", "speed", "flops", "profile", "summary"), "measure"),
+    },
 )

@@ -77,10 +77,10 @@ def _read_device(text: str) -> str:
         return text
     problem = f"expected {', '.join(choices[:-1])} or {choices[-1]}, got '{text}'"
     if gpus := re.fullmatch(r"(?:cuda|gpu):?|(?:(?:cuda|gpu):)?(\d+(?:,\d+)*)", text.lower()):
-        where = (
-            "" if gpus[1] is None else f"; CUDA_VISIBLE_DEVICES={gpus[1]} in front of the command chooses it"
-        )
-        problem += f"; use gpu{where}"
+        where = f"; CUDA_VISIBLE_DEVICES={gpus[1]} in front of the command chooses it"
+        if gpus[1] is not None and "," in gpus[1]:
+            where = f"; `ppcls launch --gpus={gpus[1]} train FOLDER` starts one process per GPU"
+        problem += f"; use gpu{'' if gpus[1] is None else where}"
     raise argparse.ArgumentTypeError(problem)
 
 

@@ -210,9 +210,14 @@ def _may_be_same(trained: Path, folder: Path) -> bool:
 
 
 def set_pretrained(_tree: Tree, weights: str | bool) -> dict[str, Any]:
-    """Returns the keys of the initial weights: a path, or True for the published weights."""
-    if weights is True:
-        return {"Arch.pretrained": True, "Global.pretrained_model": None}
+    """Returns the keys of the initial weights: a path, or True for the published weights.
+
+    The words ``True`` and ``False``, which other tools accept, mean with and without the published weights.
+    """
+    if isinstance(weights, str) and weights.lower() in ("true", "false") and not Path(weights).exists():
+        weights = weights.lower() == "true"
+    if isinstance(weights, bool):
+        return {"Arch.pretrained": weights, "Global.pretrained_model": None}
     return {"Global.pretrained_model": weights}
 
 

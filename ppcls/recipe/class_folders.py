@@ -13,6 +13,7 @@ from ppcls.data.index.class_folders import LABEL_LIST, PARTS, find_class_root, l
 from ppcls.errors import UserError
 from ppcls.files import read_regular, real_path
 from ppcls.files.urls import local_path
+from ppcls.recipe.folder_hints import explain_missing_folder, explain_too_few_classes
 
 if TYPE_CHECKING:  # the schema uses this module
     from ppcls.data.section import Split
@@ -118,7 +119,7 @@ def _count_classes(tree: dict[str, Any], train: dict[Any, Any]) -> int:
         raise UserError(f"{root}: {explain_file(Path(root))}")
     raise UserError(
         f"{root}: no such folder (DataLoader.Train.dataset.image_root); expected a folder with one subfolder "
-        "of images per class"
+        f"of images per class{explain_missing_folder(Path(root))}"
     )
 
 
@@ -146,8 +147,9 @@ def checked_output_dir(settings: CheckpointSettings, splits: Mapping[str, Split]
 def _count_folders(folder: Path) -> int:
     names = list_class_folders(folder)
     if len(names) < 2:
-        folders = f"only {names[0]}" if names else "none"
+        folders = f"only {names[0]!r}" if names else "none"
         raise UserError(
             f"{folder}: expected one subfolder of images per class, at least two classes, found {folders}"
+            f"{explain_too_few_classes(folder)}"
         )
     return len(names)

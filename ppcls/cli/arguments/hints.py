@@ -17,7 +17,8 @@ from typing import Any, ParamSpec, TypeVar
 from ppcls.errors import NotebookInterrupt, SignalExit, UserError
 
 _FILE = Path(__file__).with_name("other_tools.yaml")
-_VALUE = re.compile(r"<(?:(?P<table>[a-z_]+):)?(?P<default>[^<>]*)>")
+_TRANSLATED = re.compile(r"<(?P<table>[a-z_]+):(?P<default>[^<>]*)>")
+_VALUE = re.compile(r"<(?P<default>[^<>]*)>")
 _ON = ("true", "yes", "on")
 _OFF = ("false", "no", "off", "none")
 # An option such as --grad-accum in a sentence, but not in a command in backticks, nor within a word.
@@ -60,6 +61,9 @@ def find_hint(command: str, name: str, values: Sequence[str] = ()) -> Hint | Non
         values: Values that were written after the option.
     """
     table = _read_table(command)
+    for value in _spellings(values):
+        if f"{name}={value}" in table:
+            return _read_hint(table[f"{name}={value}"], values)
     if values and values[0].lower() in _OFF:
         return _read_hint(table[f"no-{name}"], ()) if f"no-{name}" in table else _left_out(table, name)
     if name in table:
@@ -67,25 +71,56 @@ def find_hint(command: str, name: str, values: Sequence[str] = ()) -> Hint | Non
     return None
 
 
+def find_value_hint(command: str, name: str, value: str) -> Hint | None:
+    """Returns the hint for a value that an option of ppcls does not accept; None for an unknown value.
+
+    Args:
+        command: Name of the command, such as ``export``.
+        name: Name of the option without dashes in front, with dashes between its words.
+        value: The value, such as ``tflite``.
+    """
+    table = _read_table(command)
+    keys = [f"{name}={spelling}" for spelling in (*_spellings([value]), "other")]
+    if value.lower() in _OFF:
+        keys.append(f"no-{name}")
+    return next((_read_hint(table[key], [value]) for key in keys if key in table), None)
+
+
+def _spellings(values: Sequence[str]) -> list[str]:
+    """Returns texts that stand for the first value in tables: itself, its first word, and N for a number."""
+    if not values:
+        return []
+    value = values[0].lower()
+    return [value, re.split(r"[-_:, ]", value)[0], *(["N"] if _is_number(value) else [])]
+
+
 def _left_out(table: dict[str, str], name: str) -> Hint | None:
-    return Hint(text=f"leave out {name}") if name in table else None
+    return Hint(text=f"leave out --{name}") if name in table else None
 
 
 def _read_hint(template: str, values: Sequence[str]) -> Hint:
     """Returns a hint, with the user's values in the place of the values of the template."""
     from ppcls.zoo import read_table
 
-    written, _, text = template.partition(" | ") if template.startswith("-") else ("", "", template)
     tables = read_table(_FILE)["values"]
+
+    def translate(found: re.Match[str]) -> str:
+        table = tables[found["table"]]
+        known = next((value for value in _spellings(values) if value in table), "other" if values else "")
+        return str(table.get(known, found["default"]))
 
     def fill(found: re.Match[str]) -> str:
         default = found["default"]
-        if found["table"]:
-            return str(tables[found["table"]].get(values[0].lower(), default)) if values else default
+        numbers = [value for value in values if _is_number(value)]
+        if " " in default:
+            parts = default.split()
+            return ",".join(numbers if len(numbers) == len(parts) else parts)
         # The folder of the images can follow the value. Of --input-size 3 64 64, the last value counts.
-        fitting = [value for value in values if _is_number(value)] if _is_number(default) else values[:1]
+        fitting = numbers if _is_number(default) else values[:1]
         return fitting[-1] if fitting else default
 
+    template = _TRANSLATED.sub(translate, template)
+    written, _, text = template.partition(" | ") if template.startswith("-") else ("", "", template)
     return Hint(tuple(_VALUE.sub(fill, word) for word in shlex.split(written)), text)
 
 

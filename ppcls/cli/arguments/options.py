@@ -257,10 +257,17 @@ class Option:
         settings = self.argument.settings
         if "read" in settings:
             return settings["read"]
+        if self.choices and self.kind is str:
+            return self._read_choice
         if self.kind in (int, float):
             bounds = {name: limit for name, limit in settings.items() if name in _BOUNDS}
             return within(cast(type[int], self.kind), **cast(dict[str, float], bounds))
         return self.kind
+
+    def _read_choice(self, text: str) -> str:
+        """Returns the choice that a text names, in upper or lower case; the text itself if there is none."""
+        same = [choice for choice in self.choices if str(choice).lower() == text.lower()]
+        return str(same[0]) if len(same) == 1 else text
 
 
 def _show_default(default: Any) -> str:

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import itertools
 import re
+import shlex
 import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ppcls.cli.arguments.hints import Hint, find_hint
+from ppcls.cli.arguments.hints import Hint, find_hint, find_value_hint
 from ppcls.cli.arguments.options import Option, add_options, describe, read_options
 from ppcls.commands import set_keys
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
-_REQUIRED_MODEL = "one of the arguments -c/--config --model is required"
+# The messages of argparse about a missing model, of commands with one or two ways to name it.
+_REQUIRED_MODEL = re.compile(r"one of the arguments -c/--config (--from/)?--model is required")
+_MAX_LISTED = 12  # options that an error message lists
+_REQUIRED = ("one of the arguments ", "the following arguments are required: ")
+_OF_OPTION = re.compile(r"argument (?P<names>-[^:]*): (?P<problem>.*)", re.DOTALL)
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -85,13 +92,79 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Prints the message with suggestions, and exits with code 2."""
-        if message == _REQUIRED_MODEL:
+        title, _, unknown = message.partition("unrecognized arguments: ")
+        if _REQUIRED_MODEL.fullmatch(message):
             message = "expected --model PATH, such as --model runs/pets, or -c CONFIG"
-            hint = self.suggest_options(self._settings)
+            hint = self._suggest_required(model=True)
+        elif message.startswith(_REQUIRED):
+            hint = self._suggest_required(model=message.endswith("required: --model"))
+        elif unknown and not title:
+            hint = self.suggest_options(unknown.split())
+        elif found := _OF_OPTION.fullmatch(message):
+            message, hint = self._explain_value(found["names"], found["problem"])
         else:
-            title, _, unknown = message.partition("unrecognized arguments: ")
-            hint = self.suggest_options(unknown.split()) if unknown and not title else ""
+            hint = ""
         self.exit(2, f"{self.prog}: error: {message}{hint}\n`{self.prog} --help` lists all options\n")
+
+    def _suggest_required(self, *, model: bool) -> str:
+        """Returns suggestions if a required option is missing, which argparse reports before unknown ones.
+
+        Args:
+            model: Whether the missing option is ``--model``.
+        """
+        unknown = [word for word in self._words if re.match(r"--?[a-zA-Z]", word) and self._is_unknown(word)]
+        first = self._words[0] if self._words else ""
+        if model and self._is_model(first):
+            unknown.append(f"model={first}")
+        hint = self.suggest_options([*unknown, *self._settings])
+        return "" if hint.startswith("; known: ") else hint
+
+    def _is_unknown(self, word: str) -> bool:
+        return word.partition("=")[0] not in (*self._options, "-h", "--help")
+
+    def _is_model(self, word: str) -> bool:
+        """Returns whether a word without an option is a model, not an image to predict."""
+        if not word or word.startswith("-") or "=" in word:
+            return False
+        path = Path(word)
+        files = ("config.yaml", "inference.yml", "best_model", "model.safetensors")
+        return not self._positional or path.suffix == ".onnx" or any((path / name).exists() for name in files)
+
+    def _explain_value(self, names: str, problem: str) -> tuple[str, str]:
+        """Returns the message and the hint for an option whose value is missing or not accepted."""
+        option = self._options.get(names.split("/")[-1])
+        if option is None:
+            return f"argument {names}: {problem}", ""
+        if problem.startswith("expected ") and problem.endswith("one argument"):
+            value = option.argument.settings.get("metavar") or option.keywords().get("metavar")
+            shown = value or ("|".join(map(str, option.choices)) or "VALUE")
+            hint = find_hint(self._command, f"{option.name.lstrip('-')}=")
+            example = f"; {hint.in_command()}" if hint is not None else ""
+            return f"argument {names}: expected a value: {option.name} {shown}", example
+        value = self._typed_value(option)
+        hint = None if value is None else self._suggest_value(option, value)
+        return f"argument {names}: {problem}", "" if hint is None else f"; {hint.in_command()}"
+
+    def _typed_value(self, option: Option) -> str | None:
+        """Returns the first value of an option on the command line that the option rejects."""
+        for position, word in enumerate(self._words):
+            name, equals, value = word.partition("=")
+            if name in option.names:
+                following = list(self._words[position + 1 : position + 2])
+                for text in [value] if equals else following:
+                    if option.reject(text):
+                        return text
+        return None
+
+    def _suggest_value(self, option: Option, value: str) -> Hint | None:
+        """Returns what to write instead of a value that an option rejects; None for an unknown value."""
+        name = option.name.lstrip("-")
+        if value.lower() in ("true", "yes", "on") and "without_value" in option.argument.settings:
+            return Hint((option.name,))
+        hint = find_value_hint(self._command, name, value)
+        if hint is None and value.lower() in ("false", "no", "off", "none"):
+            return Hint(text=f"leave out {option.name}")
+        return hint
 
     def suggest_options(self, unknown: Sequence[str]) -> str:
         """Returns the end of an error message, which suggests options to use instead of unknown ones.
@@ -106,7 +179,7 @@ class CommandParser(argparse.ArgumentParser):
             if re.match(r"-|[\w.-]+=", text):
                 name, equals, value = text.partition("=")
                 values = [value] if equals else self._values_after(text, remaining)
-                hints[text if equals else " ".join([text, *values])] = self._suggest_option(name, values)
+                hints[text if equals else " ".join([text, *values[:1]])] = self._suggest_option(name, values)
             else:
                 hints[text] = self._explain_word(text)
         known = {written: hint for written, hint in hints.items() if hint}
@@ -120,9 +193,9 @@ class CommandParser(argparse.ArgumentParser):
         Argparse takes the first of them as a positional argument, such as ``0.1`` in ``--lr0 0.1 pictures``.
         """
         words = self._words[self._words.index(option) + 1 :] if option in self._words else unknown
-        values = [] if words and words[0].startswith("-") else list(words[:1])  # may contain an equals sign
+        values = list(words[:1]) if words and _is_value(words[0]) else []  # may contain an equals sign
         following = words[len(values) :] if values else []
-        values += itertools.takewhile(lambda word: not word.startswith("-") and "=" not in word, following)
+        values += itertools.takewhile(lambda word: _is_value(word) and "=" not in word, following)
         for value in values:
             if value in unknown:
                 unknown.remove(value)
@@ -143,8 +216,26 @@ class CommandParser(argparse.ArgumentParser):
         if hint is not None and not self._accepts(hint):
             hint = find_hint(self._command, name.lower())
         if hint is not None:
-            return f"; {hint.in_command()}"
-        return suggest(f"--{name}", [*self._options, "--help"])
+            return f"; {self._without_typed(hint).in_command()}"
+        # The dashes, which all names have, would make short names similar.
+        names = {known.lstrip("-"): known for known in (*self._options, "--help") if known.startswith("--")}
+        near = [known for known in names if known.startswith(name) or name in known.split("-")]
+        near += difflib.get_close_matches(name, names, n=1, cutoff=0.7)
+        if not near and len(names) > _MAX_LISTED:
+            return ""
+        return suggest(f"--{name}", [names[each] for each in near or names])
+
+    def _without_typed(self, hint: Hint) -> Hint:
+        """Returns a hint without the options that are on the command line already, such as ``--lr 0.1``."""
+        typed = {word.partition("=")[0] for word in self._words}
+        words = list(hint.words)
+        for position in reversed(range(len(words))):
+            if words[position].startswith("--") and words[position] in typed:
+                end = position + 1
+                while end < len(words) and not re.match(r"--?[a-z]", words[end]):
+                    end += 1
+                del words[position:end]
+        return Hint(tuple(words), hint.text) if words else hint
 
     def _suggest_known(self, option: Option, values: Sequence[str]) -> Hint:
         """Returns how to write an existing option that was written without dashes, or with underscores."""
@@ -152,12 +243,14 @@ class CommandParser(argparse.ArgumentParser):
         if value in ("false", "no", "off", "none"):
             name = option.field.replace("_", "-")
             return find_hint(self._command, name, values) or Hint(text=f"leave out {option.name}")
-        if not values or option.kind is bool:
+        if not values:
             return Hint((option.name,))
+        if option.kind is bool:
+            return find_value_hint(self._command, option.name.lstrip("-"), value) or Hint((option.name,))
         if value in ("true", "yes", "on") and "without_value" in option.argument.settings:
             return Hint((option.name,))
         if problem := option.reject(values[0]):
-            return Hint(text=f"{option.name}: {problem}")
+            return self._suggest_value(option, values[0]) or Hint(text=f"{option.name}: {problem}")
         return Hint((option.name, values[0]))
 
     def _accepts(self, hint: Hint) -> bool:
@@ -173,7 +266,22 @@ class CommandParser(argparse.ArgumentParser):
         """Returns why a word without an option is not accepted, if it follows an option without a value."""
         position = self._words.index(word) if word in self._words else 0
         option = self._options.get(self._words[position - 1]) if position else None
-        return f"; {option.name} has no value" if option is not None and option.kind is bool else ""
+        if option is not None and option.kind is bool:
+            hint = find_value_hint(self._command, option.name.lstrip("-"), word)
+            return f"; {option.name} has no value{f'; {hint.in_command()}' if hint is not None else ''}"
+        if f"--{word.replace('_', '-')}" in self._options:
+            return f"; options start with two dashes: --{word.replace('_', '-')}"
+        choosing = [name for name, each in self._options.items() if word.lower() in each.choices]
+        if len(choosing) == 1:
+            return f"; use {choosing[0]} {word.lower()}"
+        if "--model" in self._options and "--model" not in self._words and self._is_model(word):
+            return f"; use --model {shlex.quote(word)}"
+        return ""
+
+
+def _is_value(word: str) -> bool:
+    """Returns whether a word follows an option as its value, such as a negative number."""
+    return not word.startswith("-") or bool(re.match(r"-[\d.]", word))
 
 
 def wrap(text: str) -> str:

@@ -193,9 +193,12 @@ def set_drop_path(tree: Tree, rate: float) -> dict[str, Any]:
 
 
 def _set_rate(tree: Tree, option: str, what: str, keys: tuple[str, ...], rate: float) -> dict[str, Any]:
+    from ppcls.registry import ARCHITECTURES, suggest_architecture
     from ppcls.zoo import ZOO, architecture
 
     name = str(node_at(tree, "Arch.name"))
+    if name not in ARCHITECTURES:
+        raise UserError(f"--model {name}: unknown architecture{suggest_architecture(name, list(ZOO))}")
 
     def find(each: Architecture) -> str | None:
         return next((key for key in keys if key in each.options), None)

@@ -48,7 +48,9 @@ class Override:
         origin = _shorten(f"-o {text}")
         path, equals, value = text.partition("=")
         if not equals or not path.strip():
-            raise ConfigError(origin, [_FORM])
+            is_folder = "." not in path.strip(".") and not equals
+            note = "; -o sets keys of the config, not the output folder" if is_folder else ""
+            raise ConfigError(origin, [f"{_FORM}{note}"])
         if len(value) > MAX_BYTES:
             raise ConfigError(origin, [f"expected a value of at most {MAX_BYTES} bytes"])
         return cls(path, parse_yaml(value, origin), origin)

@@ -21,11 +21,13 @@ from ppcls.cli.command import Command
 from ppcls.cli.eval import evaluate
 from ppcls.cli.export import export
 from ppcls.cli.infer import infer
+from ppcls.cli.models import main as models
 from ppcls.cli.serve import serve
 from ppcls.cli.train import train
 from ppcls.recipe.reference import render
 
 COMMANDS: dict[str, Command[Any]] = {each.name: each for each in (train, evaluate, infer, export, serve)}
+COMMANDS["list"] = models.commands["list"]
 GUESSES: dict[str, str] = yaml.safe_load(Path(__file__).with_name("guessed_options.yaml").read_text())
 TABLE: dict[str, dict[str, str]] = yaml.safe_load(hints._FILE.read_text())
 # A model whose architecture has all rates that options set.
@@ -70,16 +72,29 @@ def test_each_guessed_option_works_or_has_a_hint(
 
 def test_options_that_hints_name_are_accepted(pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
     templates = {find_hint("train", names.split()[0]) for names in TABLE["train"]}
+    templates |= {find_hint("train", name, [value]) for name, value in translated_values("train")}
     commands = {hint.words for hint in templates if hint is not None and hint.words}
     assert len(commands) > 60
     for words in sorted(commands):
         check_runs(words, pictures, capsys)
 
 
+def translated_values(command: str) -> list[tuple[str, str]]:
+    """Returns the options whose values a table translates, with each of these values."""
+    found = [
+        (names.split()[0], match["table"])
+        for names, template in TABLE[command].items()
+        if (match := hints._TRANSLATED.search(template)) and "=" not in names
+    ]
+    return [(name, value) for name, table in found for value in TABLE["values"][table]]
+
+
 @pytest.mark.parametrize("command", ["eval", "infer", "export", "serve"])
 def test_options_that_hints_of_other_commands_name_are_accepted(command: str) -> None:
-    for names in TABLE[command]:
-        hint = find_hint(command, names.split()[0])
+    guesses = [(names.split()[0], list[str]()) for names in TABLE[command]]
+    guesses += [(name, [value]) for name, value in translated_values(command)]
+    for name, values in guesses:
+        hint = find_hint(command, name, values)
         assert hint is not None
         if hint.words:
             model = [] if "--model" in hint.words else ["--model", "runs/pets"]
@@ -148,6 +163,28 @@ def test_names_are_unique() -> None:
         (["PICTURES", "--fliplr", "0.5"], "; half of the images are flipped by default"),
         (["PICTURES", "--aa", "rand-m9-mstd0.5"], "; use --auto-augment RandAugment\n"),
         (["PICTURES", "--opt", "adamw"], "; use --optimizer AdamW --lr 0.0001\n"),
+        (["PICTURES", "--opt", "adamw", "--lr", "0.1"], "; use --optimizer AdamW\n"),
+        (["PICTURES", "--opt", "sgd"], "; use --optimizer Momentum: the SGD of other tools has momentum"),
+        (["PICTURES", "--opt", "nadam"], "; use --optimizer AdamW --lr 0.0001: ppcls does not have this"),
+        (["PICTURES", "--optimizer", "auto"], "; the config has an optimizer and its learning rate"),
+        (["PICTURES", "--sched", "step"], "Optimizer.lr.name=Step Optimizer.lr.step_size=30: in epochs\n"),
+        (["PICTURES", "--decay-milestones", "3", "6"], "'Optimizer.lr.milestones=[3,6]'\n"),
+        (["PICTURES", "--scale", "0.08", "1"], "RandCropImage.scale=[0.08,1]'\n"),
+        (["PICTURES", "--scale", "0.5"], "RandCropImage.scale=[0.35,1.0]'\n"),
+        (["PICTURES", "--amp", "--amp-dtype", "bf16"], "; use -o AMP.dtype=bfloat16\n"),
+        (["PICTURES", "--amp", "True"], "invalid choice: 'True' (choose from 'O1', 'O2'); use --amp\n"),
+        (["PICTURES", "--amp", "False"], "; float32 without mixed precision is the default"),
+        (["PICTURES", "--auto-augment", "rand-m9-mstd0.5"], "; use --auto-augment RandAugment\n"),
+        (["PICTURES", "--batch", "-1"], "; use --find-batch-size\n"),
+        (["PICTURES", "--time", "0.5"], "got '0.5'; use --time 1h: a duration with its unit\n"),
+        (["PICTURES", "--device", "mps"], "got 'mps'; only GPUs of NVIDIA and CPUs are supported\n"),
+        (["PICTURES", "--device", "0,1"], "; `ppcls launch --gpus=0,1 train FOLDER` starts one process"),
+        (["PICTURES", "--use-gpu", "False"], "; use --device cpu\n"),
+        (["PICTURES", "--profile"], "expected a value: --profile START:STOP\n"),
+        (["PICTURES", "epochs", "3"], "; options start with two dashes: --epochs\n"),
+        (["PICTURES", "--tag", "x"], "; names of runs are those of their folders"),
+        (["PICTURES", "--xyzzy", "x"], "unrecognized arguments: --xyzzy x\n"),
+        (["PICTURES", "freeze=10"], "; use --freeze: it trains only the last layer"),
         (["PICTURES", "--wandb"], "; use -o 'Global.loggers=[wandb]': needs the package wandb\n"),
         (["PICTURES", "amp=True"], "; use --amp\n"),
         (["PICTURES", "amp=False"], "; float32 without mixed precision is the default"),
@@ -173,6 +210,53 @@ def test_hint_replaces_what_was_typed(
     with pytest.raises(SystemExit):
         train([str(pictures) if word == "PICTURES" else word for word in words])
     assert hint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "hint"),
+    [
+        ("eval", ["runs/pets"], "-c CONFIG; use --model runs/pets\n"),
+        ("export", ["runs/pets"], "-c CONFIG; use --model runs/pets\n"),
+        ("serve", ["runs/pets"], "-c CONFIG; use --model runs/pets\n"),
+        ("infer", ["RUN", "photo.jpg"], "-c CONFIG; use --model RUN\n"),
+        ("infer", ["photo.jpg"], "or -c CONFIG\n"),
+        ("infer", ["--weights", "runs/pets", "photo.jpg"], "-c CONFIG; use --model runs/pets\n"),
+        ("eval", ["--checkpoint", "runs/pets"], "-c CONFIG; use --model runs/pets\n"),
+        ("eval", ["--model", "x", "--confusion"], "expected a value: --confusion FILE; use --confusion"),
+        ("eval", ["--model", "x", "--verbose"], "; standard output has the results"),
+        ("infer", ["--model", "x", "--classes", "0"], "; the table of --out has the scores"),
+        ("export", ["--model", "x", "--format", "tflite"], "; formats are paddle, onnx, openvino and bundle"),
+        ("export", ["--model", "x", "--format", "engine"], "; use --format onnx: TensorRT runs this file"),
+        ("export", ["--model", "x", "--format", "timm"], "; use --safetensors weights.safetensors\n"),
+        ("export", ["--model", "x", "onnx"], "unrecognized arguments: onnx; use --format onnx\n"),
+        ("export", ["--model", "x", "--format", "onnx", "--half"], "; use --precision float16\n"),
+        ("list", ["--pretrained"], "; architectures with published weights come first"),
+    ],
+)
+def test_hint_of_other_commands(
+    command: str, words: list[str], hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    (run / "best_model").mkdir(parents=True)
+    with pytest.raises(SystemExit):
+        COMMANDS[command]([str(run) if word == "RUN" else word for word in words])
+    assert hint.replace("RUN", str(run)) in capsys.readouterr().err
+
+
+def test_choices_are_accepted_in_any_case() -> None:
+    assert train.parse(["pictures", "--auto-augment", "randaugment"]).auto_augment == "RandAugment"
+    assert train.parse(["pictures", "--amp", "o2"]).amp == "O2"
+    assert export.parse(["--model", "x", "--format", "ONNX"]).format == "onnx"
+
+
+@pytest.mark.parametrize(("word", "pretrained"), [("True", True), ("false", False), ("w.pdparams", "auto")])
+def test_pretrained_accepts_the_words_of_other_tools(
+    word: str, pretrained: bool | str, pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train([str(pictures), "--pretrained", word, "--print-config"]) == 0
+    config = yaml.safe_load(capsys.readouterr().out)
+    assert config["Arch"]["pretrained"] == pretrained
+    assert config["Global"]["pretrained_model"] == (word if pretrained == "auto" else None)
 
 
 def test_hint_in_python_uses_names_of_arguments() -> None:

@@ -1,0 +1,90 @@
+"""Hints for a path that is not a folder with one subfolder of images per class: what to give instead."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+
+from ppcls.commands import command_line
+from ppcls.data.index.class_folders import list_class_folders
+from ppcls.errors import UserError
+from ppcls.files import IMAGE_EXTENSIONS, is_system_folder
+
+_CONFIGS = Path(__file__).parents[1] / "configs"
+_ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
+_LISTS = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx")
+
+
+def explain_missing_folder(root: Path) -> str:
+    """Returns the end of an error message about a path that is no folder: what it is, or a similar name."""
+    from ppcls.zoo import ZOO  # reads a large table, which only an error needs
+
+    suffix = root.suffix.lower()
+    configs = [file.stem for file in _CONFIGS.glob("*.yaml")]
+    if suffix in (".yaml", ".yml") or (root.name in configs and not root.exists()):
+        return f"; a config needs -c: `{command_line('train', '-c', root)}`"
+    # If two names differ only in case, the later one has published weights.
+    models = [name for name in ZOO if name.lower() == root.name.lower()]
+    if models and not root.exists():
+        return (
+            f"; {models[-1]} is an architecture: `{command_line('train', 'FOLDER', '--model', models[-1])}`"
+        )
+    if suffix in _ARCHIVES:
+        return "; unpack this archive first"
+    if suffix in _LISTS:
+        return "; a list of images needs a config: docs/own-data.md#folders-and-lists"
+    if suffix in IMAGE_EXTENSIONS:
+        return "; this is one image: name the folder that contains the folders of the classes"
+    if root.exists():
+        return "; this is a file"
+    if similar := _similar_folder(root):
+        return f"; did you mean {similar}?"
+    if root.parent == Path():
+        return f"; ppcls downloads no data sets; `{command_line('dataset', 'digits')}` creates an example"
+    return ""
+
+
+def _similar_folder(path: Path) -> Path | None:
+    try:
+        names = [entry.name for entry in os.scandir(path.parent) if entry.is_dir()]
+    except OSError:
+        return None
+    folded = {name.lower(): name for name in names if not is_system_folder(name)}
+    near = difflib.get_close_matches(path.name.lower(), folded, n=1, cutoff=0.75)
+    return path.parent / folded[near[0]] if near else None
+
+
+def explain_too_few_classes(folder: Path) -> str:
+    """Returns the end of an error message about a folder with fewer than two classes: the right folder.
+
+    The folder can be one level too high, one level too deep, or contain the images themselves.
+    """
+    children = [folder / name for name in list_class_folders(folder)]
+    if higher := [child for child in children if len(_class_folders(child)) > 1]:
+        return f"; did you mean {higher[0]}?"
+    images = _count_images(folder)
+    if not images:
+        return ""
+    has_siblings = len(_class_folders(folder.parent)) > 1 and folder.parent != Path(folder.parent.anchor)
+    if has_siblings and not children and any(map(_count_images, _siblings(folder))):
+        return f"; it contains {images} images of one class; did you mean {folder.parent}?"
+    return f"; it contains {images} images itself: put them into one subfolder per class"
+
+
+def _class_folders(folder: Path) -> tuple[str, ...]:
+    try:
+        return list_class_folders(folder)
+    except (OSError, UserError):
+        return ()
+
+
+def _siblings(folder: Path) -> list[Path]:
+    return [folder.parent / name for name in _class_folders(folder.parent) if name != folder.name]
+
+
+def _count_images(folder: Path) -> int:
+    try:
+        return sum(entry.name.lower().endswith(IMAGE_EXTENSIONS) for entry in os.scandir(folder))
+    except OSError:
+        return 0
