@@ -117,6 +117,7 @@ def _open_reports(
         hardware=read_hardware(run.state.runtime),
         bad_images=output_dir / BAD_IMAGES,
         classes=run.checkpoints.class_names,
+        auditable_root=run.state.config.DataLoader.need_train().dataset.auditable_root,
         pictures=pictures,
         weights=partial(weight_histograms, run.state.model),
     )

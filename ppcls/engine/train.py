@@ -145,7 +145,8 @@ def summarize(
         all_names = [class_name(names, label) for label in range(len(outcomes.confusion))]
         if (certainty := measure_certainty(outcomes.confusion, all_names)) is not None:
             yield certainty.describe()
-            yield advise(outcomes.confusion, all_names, run.gap.trained("top1"))
+            root = run.state.config.DataLoader.need_train().dataset.auditable_root
+            yield advise(outcomes.confusion, all_names, run.gap.trained("top1"), root)
         yield from warn_of_one_class(outcomes.confusion, run.checkpoints.class_names)
     model = output_dir if run.checkpoints.has_best() else output_dir / LATEST
     trust = ["--trust"] if run.state.config.Global.import_modules else []

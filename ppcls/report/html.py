@@ -69,6 +69,7 @@ class RunInfo:
         hardware: Properties of the hardware, keyed by label.
         bad_images: File that lists the skipped images. It may not exist.
         classes: Class names in order of label; may be empty.
+        auditable_root: Folder whose labels ``ppcls dataset audit`` can check; None for data in another form.
         pictures: Source of training images and evaluated samples.
         weights: Function that returns histograms of the weights, keyed by name.
     """
@@ -79,6 +80,7 @@ class RunInfo:
     hardware: dict[str, str] = field(default_factory=dict)
     bad_images: Path | None = None
     classes: Sequence[str] = ()
+    auditable_root: str | None = None
     pictures: PictureSource = field(default_factory=PictureSource)
     weights: Callable[[], Mapping[str, Histogram]] = dict
 
@@ -268,7 +270,7 @@ class HtmlReport(Reporter):
             pairs = confused_pairs(confusion, names)
             recalls = class_recalls(confusion, names)
             certainty = measure_certainty(confusion, names)
-            advice = advise(confusion, names, _train_accuracy(self._records))
+            advice = advise(confusion, names, _train_accuracy(self._records), info.auditable_root)
         reliability = reliability_bins(outcomes.confidences) if isinstance(outcomes, Outcomes) else []
         labels = label_scores(outcomes, info.classes) if isinstance(outcomes, LabelOutcomes) else None
         tiles = summarize_run(self._records, ended=self._closed, update=self._update)

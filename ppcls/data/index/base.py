@@ -91,6 +91,11 @@ class Dataset(Component, registry=DATASETS):
         return None
 
     @property
+    def auditable_root(self) -> str | None:
+        """Folder that ``ppcls dataset audit`` accepts; None if the labels do not come from folders."""
+        return None
+
+    @property
     def folder_classes(self) -> tuple[str, ...]:
         """Names of the classes in the order of their labels; empty if they are no folders, or missing."""
         return ()

@@ -78,6 +78,11 @@ class ImageFolderDataset(FileDataset):
         return find_class_root(Path(self.image_root), self.part)[0]
 
     @property
+    def auditable_root(self) -> str:
+        """Folder that ``ppcls dataset audit`` accepts, with all parts."""
+        return self.image_root
+
+    @property
     def folder_classes(self) -> tuple[str, ...]:
         """Names of the classes in the order of their labels; empty if the folder is missing."""
         if self.class_names is not None:

@@ -28,6 +28,7 @@ from ppcls.config.base.section import Section
 from ppcls.config.base.yaml import dump_yaml, read_yaml
 from ppcls.data.section import Split
 from ppcls.engine.autotune.processes import MeasurementFailed, MeasuringProcess, Sample, worker_command
+from ppcls.engine.autotune.worthwhile import estimate_update, saves_time
 from ppcls.engine.core.settings import AMP, EngineSettings, ExecutionSettings, TrainingSettings
 from ppcls.errors import UserError
 from ppcls.files import print_error, read_regular, write_text
@@ -44,8 +45,7 @@ if TYPE_CHECKING:  # the engine is below the recipe
     from ppcls.recipe.schema import Config
 
 MIN_UPDATES = 2000  # updates of a run on a GPU from which a measurement of about a minute is worthwhile
-# The same on a CPU, where a measurement takes as long as about 20 updates, and 12 s to start two processes.
-MIN_CPU_UPDATES = 300
+MIN_CPU_UPDATES = 300  # the same on a CPU, for architectures whose updates have an unknown duration
 _WORKER = Path(__file__).with_name("worker.py")
 # Fields of `TimingPlan`: the losses of the first 8 updates are compared (`CHECKED_UPDATES` in workload.py).
 _PLAN = {"warm_up": 8, "settle": 0.5, "seconds": 1.0}
@@ -107,12 +107,14 @@ class Machine:
 
     Attributes:
         facts: What identifies the device in the cache.
-        min_updates: Number of updates of a run from which it is measured.
+        min_updates: Number of updates of a run from which it is measured. On a CPU, only if their duration
+            is unknown.
         uses_cache: Whether runs with fewer updates use a choice of the cache.
         tuned: Settings that are measured, if the config leaves them open.
         plan: Fields of `TimingPlan`.
         environment: Environment variables of the processes that measure; None removes a variable.
         memory: Memory of the GPU in MiB; None on a CPU.
+        cores: Cores that train the model; None on a GPU.
     """
 
     facts: tuple[Any, ...]
@@ -122,6 +124,7 @@ class Machine:
     plan: Mapping[str, Any]
     environment: Mapping[str, str | None]
     memory: int | None
+    cores: int | None = None
 
     @classmethod
     def of_card(cls, card: Card) -> Machine:
@@ -137,8 +140,10 @@ class Machine:
         Args:
             threads: Value of ``Global.cpu_threads``.
         """
-        facts = (read_cpu_model(), usable_cores(), threads)
-        return cls(facts, MIN_CPU_UPDATES, False, frozenset({"fused_kernels"}), _CPU_PLAN, {}, None)
+        cores = usable_cores()
+        facts = (read_cpu_model(), cores, threads)
+        tuned = frozenset({"fused_kernels"})
+        return cls(facts, MIN_CPU_UPDATES, False, tuned, _CPU_PLAN, {}, None, min(threads or cores, cores))
 
 
 def autotune(config: Config, checkpoint: Path | None = None) -> Config:
@@ -179,7 +184,13 @@ def autotune(config: Config, checkpoint: Path | None = None) -> Config:
     untuned = config.model_copy(update={"Arch": arch.with_data_format("NHWC")}) if nhwc else config
 
     def is_long() -> bool:
-        return _count_updates(settings, split, config.class_count(training=True)) >= machine.min_updates
+        updates = _count_updates(settings, split, config.class_count(training=True))
+        if machine.cores is not None:
+            images = split.sampler.rows(read_launch().world_size) * settings.update_freq
+            seconds = estimate_update(arch.name, images, settings.image_shape[1], machine.cores)
+            if seconds is not None:
+                return saves_time(updates, seconds)
+        return updates >= machine.min_updates
 
     if not machine.uses_cache and not is_long():
         return untuned

@@ -175,12 +175,14 @@ class ExecutionSettings(Section):
     False."""
     autotune: bool = True
     """Before a run of at least 2,000 updates on a GPU, measure which values of `to_static`, `cuda_graph`,
-    `fused_kernels` and Arch.data_format are fastest. Before a run in float32 of at least 300 updates on a
-    CPU, measure whether `fused_kernels` in NHWC are faster. Values that change the losses of the first
-    updates by more than 1 % (float16: 5 %, bfloat16: 10 %) are not used. The run uses the fastest values for
-    settings that are `auto` or absent, and a resumed run those of its checkpoint. This takes about a minute
-    on a GPU and ten seconds on a CPU, once for each combination of model, batch size, precision, machine and
-    version. Shorter runs with float16 use NHWC if Arch.data_format is not set."""
+    `fused_kernels` and Arch.data_format are fastest. Before a run in float32 on a CPU that takes more than
+    about a minute, measure whether `fused_kernels` in NHWC are faster. Values that change the losses of the
+    first updates by more than 1 % (float16: 5 %, bfloat16: 10 %) are not used. The run uses the fastest
+    values for settings that are `auto` or absent, and a resumed run those of its checkpoint. This takes about
+    a minute on a GPU and ten seconds on a CPU, once for each combination of model, batch size, precision,
+    machine and version. The duration of a run on a CPU is estimated from the speed of the architecture in
+    docs/models.md; runs of architectures without a speed there are measured from 300 updates. Shorter runs
+    with float16 use NHWC if Arch.data_format is not set."""
     sync_bn: bool = False
     """Compute the statistics of BatchNorm over the batches of all processes (Paddle's SyncBatchNorm). Needs
     GPUs. Useful if each process has few images."""

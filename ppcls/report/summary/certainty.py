@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ppcls.commands import command_line
+
 _DRAWS = 10_000
 _LEVEL = 0.95
 _WIDE = 0.1  # width of an interval that hides the difference between most models
@@ -82,22 +84,29 @@ def bootstrap_interval(correct: int, images: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def advise(confusion: NDArray[np.int64], names: Sequence[str], train_accuracy: float | None = None) -> str:
+def advise(
+    confusion: NDArray[np.int64],
+    names: Sequence[str],
+    train_accuracy: float | None = None,
+    pictures: str | None = None,
+) -> str:
     """Returns one sentence about what to do next, or an empty text without images.
 
     Args:
         confusion: Confusion matrix, [classes, classes], one row per true class.
         names: Class names in order of label, one per class.
         train_accuracy: Accuracy on the training images, 0..1; None if unknown.
+        pictures: Folder whose labels ``ppcls dataset audit`` can check; None for data in another form.
     """
     certainty = measure_certainty(confusion, names)
     if certainty is None:
         return ""
+    audit = command_line("dataset", "audit", pictures) if pictures is not None else ""
     counts = confusion.sum(axis=1)
     if certainty.low <= certainty.baseline and np.count_nonzero(counts) > 1:
         return (
-            "Next: the model is not certainly better than always predicting one class; check the labels with "
-            "ppcls dataset audit, start from pretrained weights, or train longer."
+            "Next: the model is not certainly better than always predicting one class; check the labels"
+            f"{f' with `{audit}`' if audit else ''}, start from pretrained weights, or train longer."
         )
     wrong = counts - confusion.diagonal()
     if not wrong.any():
@@ -117,8 +126,8 @@ def advise(confusion: NDArray[np.int64], names: Sequence[str], train_accuracy: f
     reason = f"{wrong[label]} of its {counts[label]} images are wrong, mostly as {other}"
     if train_accuracy is not None and train_accuracy - certainty.accuracy < _GAP:
         return (
-            f"Next: look for wrong labels of {name} and {other} (ppcls dataset audit), then try a larger "
-            f"model; {name} has the most errors: {reason}."
+            f"Next: look for wrong labels of {name} and {other}{f' (`{audit}`)' if audit else ''}, then "
+            f"try a larger model; {name} has the most errors: {reason}."
         )
     return f"Next: add training pictures of {name} that look like {other}; {reason}."
 

@@ -47,3 +47,12 @@ def test_baseline_is_the_largest_class() -> None:
 )
 def test_advice(confusion: list[list[int]], trained: float | None, expected: str) -> None:
     assert expected in advise(np.array(confusion), ["cat", "dog"], trained)
+
+
+@pytest.mark.parametrize(
+    ("confusion", "trained"), [([[2, 1], [3, 14]], 1.0), ([[900, 100], [20, 980]], 0.95)]
+)
+def test_advice_names_the_folder_to_audit(confusion: list[list[int]], trained: float) -> None:
+    matrix, names = np.array(confusion), ["cat", "dog"]
+    assert "`ppcls dataset audit 'my pictures'`" in advise(matrix, names, trained, "my pictures")
+    assert "audit" not in advise(matrix, names, trained)
