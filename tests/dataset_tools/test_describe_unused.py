@@ -26,7 +26,8 @@ def pictures(tmp_path: Path) -> Path:
 def test_describe_unused_counts_endings_and_names_empty_folders(pictures: Path) -> None:
     assert describe_unused(pictures) == [
         f"{pictures}: skipped files that are not images of a known format: "
-        "2 .gif, 1 .heic, 1 without an ending",
+        "2 .gif, 1 .heic, 1 without an ending; to use the pictures in .gif, .heic, convert them to JPEG or "
+        "PNG",
         f"{pictures}: no images in empty",
     ]
     assert describe_unused(pictures / "dog") == []
@@ -35,6 +36,6 @@ def test_describe_unused_counts_endings_and_names_empty_folders(pictures: Path) 
 def test_check_prints_skipped_files(pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(pictures), "--out", str(pictures.parent / "bad.txt")]) == 0
     out = capsys.readouterr().out
-    assert "2 .gif, 1 .heic, 1 without an ending\n" in out
+    assert "2 .gif, 1 .heic, 1 without an ending; to use" in out
     assert f"{pictures}: no images in empty\n" in out
     assert out.endswith("all 2 images can be decoded\n")
