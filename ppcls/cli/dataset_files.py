@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 from ppcls.cli.arguments.options import Exclusive, argument, option, required
 from ppcls.cli.command import Command, write_output
 from ppcls.cli.shared_options import trust_option
+from ppcls.commands import command_line
 from ppcls.data.index.arrays.list_line import read_delimiter
 from ppcls.errors import UserError
 from ppcls.files import print_error
@@ -398,7 +399,8 @@ def _advice_on_bad_images(options: StatsOptions) -> Iterator[None]:
     except BadImageError as error:
         match = re.search(r": expected \d+ channels?, found (\d+) channel", str(error))
         if not options.source or match is None:
-            advice = "fix or remove it; `ppcls dataset check` lists all bad images"
+            place = [options.source] if options.source is not None else ["-c", options.config]
+            advice = f"fix or remove it; `{command_line('dataset', 'check', *place)}` lists all bad images"
         else:
             images = f"images with {match[1]} channels" if match[1] != "1" else "grey images"
             advice = f"for {images} add --channels {match[1]}"

@@ -12,7 +12,9 @@ from ppcls.errors import UserError
 from ppcls.files.urls import is_url, local_path
 from ppcls.storage.objects import Objects
 from ppcls.storage.run_copy import SAFE_NAME, RunCopy
-from ppcls.weights.store import BEST, LATEST
+from ppcls.weights.store import BEST, LATEST, newest
+
+_WEIGHTS = "model.safetensors"  # a constant of `ppcls.weights.files`, which imports NumPy
 
 
 def model_path(text: str) -> Path:
@@ -26,15 +28,16 @@ def model_path(text: str) -> Path:
 
 
 def weights_path(text: str) -> Path:
-    """Returns the path of weights that a user named. Of a run in object storage, this is its best model.
+    """Returns the path of weights that a user named. Of the folder of a run, this is its best model.
 
     Raises:
         UserError: There is nothing at the address.
         StorageError: The storage can't be read.
     """
     path = model_path(text)
-    links = (path / role for role in (BEST, LATEST)) if is_url(text) else ()
-    return next((link for link in links if link.exists()), path)
+    if not path.is_dir() or (path / _WEIGHTS).is_file():
+        return path
+    return next((found for role in (BEST, LATEST) if (found := newest(role, path, None)) is not None), path)
 
 
 def fetch_model(url: str) -> Path:

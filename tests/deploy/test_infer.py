@@ -202,6 +202,10 @@ def test_infer_image_with_too_many_pixels_is_bad(
         ([], "nothing to predict: pass images or folders (before any -o), or set Infer.infer_imgs"),
         (["gone.jpg"], "gone.jpg: no such file or folder"),
         (
+            ["https://x.org/a.jpg"],
+            "https://x.org/a.jpg: addresses are not downloaded; download the image first",
+        ),
+        (
             ["empty"],
             "empty: no images in this folder; "
             "expected files that end in .jpg, .jpeg, .png, .bmp, .webp, .tif, .tiff, .jp2",

@@ -120,12 +120,17 @@ def test_exported_model_accepts_some_settings(exported: Path, images: list[bytes
     [
         ("gone", "gone: no such file or folder; expected a checkpoint folder such as output/best_model"),
         ("empty", "empty: not a model; expected a checkpoint folder"),
+        ("run/model.safetensors", "model.safetensors: not a model: name its folder .*/run instead"),
+        ("alone.pdparams", "not a model: this file contains only weights; pass a config"),
         ("gone.onnx", "gone.onnx: no such file"),
         ("gone.yaml", "gone.yaml: no such config file"),
     ],
 )
 def test_predictor_of_missing_model_is_an_error(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "empty").mkdir()
+    (tmp_path / "run").mkdir()
+    for file in ("run/model.safetensors", "run/config.yaml", "alone.pdparams"):
+        (tmp_path / file).touch()
     with pytest.raises(UserError, match=message):
         Predictor(tmp_path / name)
 

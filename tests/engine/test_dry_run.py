@@ -150,7 +150,7 @@ def test_dry_run_stops_at_bad_image(
     said = capsys.readouterr().err
     assert re.search(r"^error: .*eval\.txt \(.*, line 1\): not an image", said, re.MULTILINE)
     skip = "DataLoader.Train.dataset.on_error=skip DataLoader.Eval.dataset.on_error=skip"
-    assert f"skip them with -o {skip}; `ppcls dataset check`" in said
+    assert f"skip them with --on-error skip (-o {skip}); `ppcls dataset check " in said
     assert not (tmp_path / "run").exists()
 
 

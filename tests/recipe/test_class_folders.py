@@ -89,7 +89,7 @@ def test_find_class_root_capitalized_class_without_folders_is_a_class(tmp_path: 
     assert load_config(FINETUNE, [f"{KEY}={tmp_path}"]).Arch.class_num == 2
 
 
-@pytest.mark.parametrize(("names", "found"), [((), "none"), (("cat",), "only cat")])
+@pytest.mark.parametrize(("names", "found"), [((), "none"), (("cat",), "only 'cat'")])
 def test_fill_fewer_than_two_classes_raises(tmp_path: Path, names: tuple[str, ...], found: str) -> None:
     make_folders(tmp_path, *names)
     with pytest.raises(UserError, match=f"at least two classes, found {found}"):

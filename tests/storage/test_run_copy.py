@@ -86,6 +86,19 @@ def on_requests(monkeypatch: pytest.MonkeyPatch, act: Callable[[str, int, bool],
         monkeypatch.setattr(MemoryFileSystem, name, wrap(name))
 
 
+def test_weights_of_a_folder_are_its_best_model(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    for name in ("latest", "best_model"):
+        (run / name).mkdir(parents=True)
+        assert weights_path(str(run)) == run  # not a checkpoint yet
+    for name in ("latest", "best_model"):
+        (run / name / "model.safetensors").touch()
+        (run / name / "manifest.json").write_text("{}")
+        assert weights_path(str(run)) == run / name
+    assert weights_path(str(run / "latest")) == run / "latest"
+    assert weights_path("ResNet50") == Path("ResNet50")
+
+
 def test_addresses_are_recognized_and_have_folders_of_their_own(tmp_path: Path) -> None:
     assert all(map(is_url, ("s3://b/x", "gs://b/x", "az://c/x", "abfss://c@a/x", "file:///x", "S3://b")))
     assert not any(map(is_url, ("hf-hub:timm/vit", "https://example.com/x", "runs/s3", "/data/s3://x", "")))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ppcls.commands import set_keys
+from ppcls.commands import command_line, set_keys
 from ppcls.data.index.protocol import Index
 from ppcls.errors import UserError
 from ppcls.files import append_bytes, one_line, open_regular, read_regular, write_text
@@ -191,7 +191,9 @@ def suggest_skipping(splits: Mapping[str, Split]) -> Iterator[None]:
         if not strict:
             raise
         skip = set_keys({f"DataLoader.{key}.dataset.on_error": "skip" for key in strict})
+        roots = [root for split in splits.values() if (root := split.dataset.auditable_root) is not None]
+        check = command_line("dataset", "check", *(roots[:1] or ("-c", "CONFIG")))
         raise BadImageError(
-            f"{error}; repair or remove bad images, or skip them with {skip}; `ppcls dataset check` "
+            f"{error}; repair or remove bad images, or skip them with --on-error skip ({skip}); `{check}` "
             "lists all bad images"
         ) from None

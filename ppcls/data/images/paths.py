@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import glob
 import os
+import re
 import shlex
 import stat
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -43,6 +44,10 @@ def find_images(paths: Sequence[Path]) -> list[Path]:
             endings = ", ".join(IMAGE_EXTENSIONS)
             problems.append(f"{path}: no images in this folder; expected files that end in {endings}")
         elif not path.exists():
+            if address := re.match(r"((?:https?|s3|gs|ftp):)/(.*)", str(path)):  # paths have no double slash
+                advice = "addresses are not downloaded; download the image first"
+                problems.append(f"{address[1]}//{address[2]}: {advice}")
+                continue
             problems.append(f"{path}: no such file or folder")
         files.update(dict.fromkeys(images))
     if problems:

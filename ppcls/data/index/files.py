@@ -238,7 +238,8 @@ def read_folder(
         number = f"found {len(names)} class folders" if class_names is None else f"{len(names)} class_names"
         raise UserError(
             f"{root}: {number}, but Arch.class_num is {class_num}; set it to {len(names)}, or to auto to "
-            "count them"
+            "count them. A run can't be resumed with other classes: to add one to a trained model, start a "
+            "new run from its weights, with --pretrained RUN and --output NEW"
         )
     check_known_folders(root, tuple(classes), names)
     labels_by_name = {name: label for label, name in enumerate(names)}

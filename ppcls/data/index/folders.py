@@ -18,6 +18,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
+from ppcls.commands import set_keys
 from ppcls.config.base.fields import Index, Part
 from ppcls.config.base.problems import problem
 from ppcls.data.index.arrays.cache import ArrayCache, Arrays, Source, State
@@ -221,10 +222,11 @@ def describe_imbalance(labels: NDArray[Any], classes: Sequence[str]) -> str:
     ]
     amounts = [f"{name} {count:,}" for name, count in zip(names, counts[order].tolist(), strict=True)]
     shown = amounts if len(amounts) <= 2 * _ENDS else [*amounts[:_ENDS], "…", *amounts[-_ENDS:]]
+    balance = set_keys({"DataLoader.Train.sampler.name": "ClassBalancedSampler"})
     return (
         f"warning: the classes are unbalanced, with these numbers of training images: {', '.join(shown)}. A "
         "model that always predicts the largest class would have a high top1. Check the recall per class, "
-        "add images, or set DataLoader.Train.sampler.name=ClassBalancedSampler"
+        f"add images, or use --class-weights or {balance}"
     )
 
 

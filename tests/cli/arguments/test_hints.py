@@ -122,8 +122,9 @@ def test_texts_of_hints_name_existing_options_commands_and_keys() -> None:
 
 def check_command(text: str) -> None:
     name, *words = shlex.split(text)
-    if name == "dataset":
-        assert not words or words[0] in dataset_cli.main.commands
+    groups = {"dataset": dataset_cli.main, "models": models}
+    if name in groups:
+        assert not words or words[0] in groups[name].commands
     elif name == "launch":
         check_command(shlex.join(words[1:]))
     elif name == "help":

@@ -141,7 +141,7 @@ def test_read_folder_counts_skipped_files_by_ending(tmp_path: Path) -> None:
 
 def test_advice_against_imbalance_is_a_valid_setting(tmp_path: Path) -> None:
     text = describe_imbalance(np.array([0] * 60 + [1] * 2), ("cats", "dogs"))
-    _, _, setting = text.rpartition("set ")
+    _, _, setting = text.rpartition("-o ")
     for name in ("cats", "dogs"):
         (tmp_path / name).mkdir()
     config = load_config(
@@ -157,7 +157,7 @@ def test_describe_imbalance_names_the_images_per_class() -> None:
         "warning: the classes are unbalanced, with these numbers of training images: cats 60, dogs 2, "
         "class 2 1."
     )
-    assert text.endswith("set DataLoader.Train.sampler.name=ClassBalancedSampler")
+    assert text.endswith("--class-weights or -o DataLoader.Train.sampler.name=ClassBalancedSampler")
     assert describe_imbalance(np.array([0] * 9 + [1]), ()) == ""
     assert describe_imbalance(np.zeros((3, 4), np.float32), ()) == ""
     many = describe_imbalance(np.repeat(np.arange(12), np.arange(1, 13)), ())

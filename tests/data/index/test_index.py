@@ -292,9 +292,10 @@ def test_read_folder_reports_wrong_folders(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     with pytest.raises(UserError) as caught:
         read_folder(tmp_path, 3)
-    assert str(caught.value) == (
-        f"{tmp_path}: found 2 class folders, but Arch.class_num is 3; set it to 2, or to auto to count them"
+    assert str(caught.value).startswith(
+        f"{tmp_path}: found 2 class folders, but Arch.class_num is 3; set it to 2, or to auto to count them. "
     )
+    assert "--pretrained RUN and --output NEW" in str(caught.value)
     with pytest.raises(UserError) as caught:
         read_folder(tmp_path, 2, extensions=(".jpg", ".png"))
     assert str(caught.value) == f"{tmp_path}: no images; expected files that end in .jpg, .png"

@@ -70,6 +70,6 @@ def test_eval_of_bad_image_suggests_skipping(
     spoilt = f"DataLoader.Eval.dataset.cls_label_path={tmp_path}/spoilt.txt"
     assert evaluate(["-c", config, "-o", spoilt]) == 1
     skip = "DataLoader.Eval.dataset.on_error=skip"
-    assert f"skip them with -o {skip}; `ppcls dataset check`" in capsys.readouterr().err
+    assert f"skip them with --on-error skip (-o {skip}); `ppcls dataset check " in capsys.readouterr().err
     assert evaluate(["-c", config, "-o", spoilt, skip]) == 0
     assert ", 11 images, " in capsys.readouterr().out

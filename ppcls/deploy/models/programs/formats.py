@@ -42,7 +42,14 @@ def check_version(program: Path) -> None:
 
 
 def explain_files(folder: Path) -> str:
-    """Returns what the files in a folder without a known model are, as part of a message; "" if unknown."""
+    """Returns what the files in a folder without a known model are, as part of a message; "" if unknown.
+
+    The path may also be one of these files.
+    """
+    if folder.is_file() and (folder.parent / "config.yaml").is_file():
+        return f": name its folder {folder.parent} instead"
+    if folder.suffix in (".pdparams", ".safetensors", ".pth", ".pt"):
+        return ": this file contains only weights; pass a config with Global.pretrained_model"
     try:
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     except OSError as error:
