@@ -17,16 +17,16 @@ _LISTS = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx")
 
 
 def explain_missing_folder(root: Path) -> str:
-    """Returns the end of an error message about a path that is no folder: what it is, or a similar name."""
+    """Returns the end of an error message about a missing folder: what its name is, or a similar name."""
     from ppcls.zoo import ZOO  # reads a large table, which only an error needs
 
     suffix = root.suffix.lower()
     configs = [file.stem for file in _CONFIGS.glob("*.yaml")]
-    if suffix in (".yaml", ".yml") or (root.name in configs and not root.exists()):
+    if suffix in (".yaml", ".yml") or root.name in configs:
         return f"; a config needs -c: `{command_line('train', '-c', root)}`"
     # If two names differ only in case, the later one has published weights.
     models = [name for name in ZOO if name.lower() == root.name.lower()]
-    if models and not root.exists():
+    if models:
         return (
             f"; {models[-1]} is an architecture: `{command_line('train', 'FOLDER', '--model', models[-1])}`"
         )
@@ -36,8 +36,6 @@ def explain_missing_folder(root: Path) -> str:
         return "; a list of images needs a config: docs/own-data.md#folders-and-lists"
     if suffix in IMAGE_EXTENSIONS:
         return "; this is one image: name the folder that contains the folders of the classes"
-    if root.exists():
-        return "; this is a file"
     if similar := _similar_folder(root):
         return f"; did you mean {similar}?"
     if root.parent == Path():

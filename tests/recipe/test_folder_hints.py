@@ -43,12 +43,6 @@ def test_missing_folder_is_explained(name: str, hint: str, pictures: Path) -> No
     assert bool(found) == bool(hint)
 
 
-def test_existing_file_is_explained(pictures: Path) -> None:
-    file = pictures.parent / "notes"
-    file.touch()
-    assert explain_missing_folder(file) == "; this is a file"
-
-
 def test_name_without_a_folder_is_not_downloaded() -> None:
     assert "`ppcls dataset digits` creates an example" in explain_missing_folder(Path("imagenet1k"))
 
