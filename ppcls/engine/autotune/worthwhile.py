@@ -40,8 +40,8 @@ def estimate_update(arch: str, images: int, side: int, cores: int) -> float | No
     entry = ZOO.get(arch)
     if entry is None or not entry.speed:
         return None
-    rate = _TRAINING * cores * entry.speed * (entry.side / side) ** _EXPONENT
-    return images / rate
+    scale: float = (entry.side / side) ** _EXPONENT
+    return images / (_TRAINING * cores * entry.speed * scale)
 
 
 def saves_time(updates: int, seconds: float) -> bool:
