@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 from ppcls.cli.arguments.options import option, required
 from ppcls.cli.command import write_output
 from ppcls.cli.short_options import set_amp, set_image_size, set_on_error, set_workers
+from ppcls.commands import command_line
 from ppcls.files import print_error
 
 if TYPE_CHECKING:  # not needed for --help
@@ -79,7 +80,8 @@ def _read_device(text: str) -> str:
     if gpus := re.fullmatch(r"(?:cuda|gpu):?|(?:(?:cuda|gpu):)?(\d+(?:,\d+)*)", text.lower()):
         where = f"; CUDA_VISIBLE_DEVICES={gpus[1]} in front of the command chooses it"
         if gpus[1] is not None and "," in gpus[1]:
-            where = f"; `ppcls launch --gpus={gpus[1]} train FOLDER` starts one process per GPU"
+            command = command_line("launch", f"--gpus={gpus[1]}", "train", "FOLDER")
+            where = f"; `{command}` starts one process per GPU"
         problem += f"; use gpu{'' if gpus[1] is None else where}"
     raise argparse.ArgumentTypeError(problem)
 

@@ -37,7 +37,8 @@ def weights_path(text: str) -> Path:
     path = model_path(text)
     if not path.is_dir() or (path / _WEIGHTS).is_file():
         return path
-    return next((found for role in (BEST, LATEST) if (found := newest(role, path, None)) is not None), path)
+    checkpoints = (newest(role, path, None) for role in (BEST, LATEST))
+    return next((checkpoint for checkpoint in checkpoints if checkpoint is not None), path)
 
 
 def fetch_model(url: str) -> Path:

@@ -100,8 +100,8 @@ class CommandParser(argparse.ArgumentParser):
             hint = self._suggest_required(model=message.endswith("required: --model"))
         elif unknown and not title:
             hint = self.suggest_options(unknown.split())
-        elif found := _OF_OPTION.fullmatch(message):
-            message, hint = self._explain_value(found["names"], found["problem"])
+        elif about := _OF_OPTION.fullmatch(message):
+            message, hint = self._explain_value(about["names"], about["problem"])
         else:
             hint = ""
         self.exit(2, f"{self.prog}: error: {message}{hint}\n`{self.prog} --help` lists all options\n")
