@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import itertools
 import os
 import re
 import shlex
@@ -68,6 +69,8 @@ def parse(words: Sequence[str]) -> Any:
     """Returns the options of a command line without ``ppcls``."""
     command = resolve(words[0])
     rest = list(words[1:])
+    if words[0] == "launch":  # passes a command on, behind options of Paddle's launcher
+        return parse(list(itertools.dropwhile(lambda word: word not in _COMMANDS, rest)))
     if isinstance(command, CommandGroup):
         command = command.commands[rest.pop(0)]
     return command.parse(rest)

@@ -31,6 +31,7 @@ from ppcls.data.index.split import choose_validation
 from ppcls.errors import UserError
 from ppcls.files import IMAGE_EXTENSIONS, is_image_name, is_system_folder
 
+_BALANCED = {"DataLoader.Train.sampler.name": "ClassBalancedSampler"}
 _UNBALANCED = 10  # ratio of the largest to the smallest class
 _ENDS = 5  # number of the largest classes, and of the smallest classes, that are listed
 
@@ -222,7 +223,7 @@ def describe_imbalance(labels: NDArray[Any], classes: Sequence[str]) -> str:
     ]
     amounts = [f"{name} {count:,}" for name, count in zip(names, counts[order].tolist(), strict=True)]
     shown = amounts if len(amounts) <= 2 * _ENDS else [*amounts[:_ENDS], "…", *amounts[-_ENDS:]]
-    balance = set_keys({"DataLoader.Train.sampler.name": "ClassBalancedSampler"})
+    balance = set_keys(_BALANCED)
     return (
         f"warning: the classes are unbalanced, with these numbers of training images: {', '.join(shown)}. A "
         "model that always predicts the largest class would have a high top1. Check the recall per class, "
